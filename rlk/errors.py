@@ -1,0 +1,194 @@
+"""Every error that rlk raises on purpose: a code, a place, what was found, and what to write instead."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Loc:
+    """A place in the author's source: file, line, and the name of the spec it belongs to."""
+
+    file: str = "<unknown>"
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{_short(self.file)}:{self.line}"
+
+    def source(self) -> str:
+        """Return the stripped source line, or an empty string when the file cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+
+NOWHERE = Loc()
+
+
+def _short(file: str) -> str:
+    """Keep the last two parts of a path: enough to find the file, stable across machines."""
+    return "/".join(Path(file).parts[-2:])
+
+
+class Code(Enum):
+    """A stable error code: its message template and the lines that say how to mend it."""
+
+    # authors of specs
+    FLOAT_SUM_NEEDS_TREE = (
+        "float sum over {axis} needs a fixed order",
+        "write tree=Tree.halving, or use L.max where order does not matter",
+    )
+    TREE_NOT_A_PERMUTATION = ("{order} is not a permutation of index bits", "list each bit 0..n-1 once")
+    TREE_WIDTH = ("a tree of {bits} bits cannot order {width} terms", "use a rule such as Tree.halving")
+    STREAM_LEAK = (
+        "a value made inside a stream (line {made}) is used after it",
+        "carry it out with L.total(...) or L.softmax_sum(...)",
+    )
+    STREAM_BROKEN = ("a stream body must run to its end: no break, no return inside it",)
+    TILE_HAS_NO_TRUTH = ("a tile has no truth value while tracing", "use L.where(condition, a, b)")
+    TILE_NOT_ITERABLE = ("a tile cannot be iterated while tracing", "use L.stream(axis)")
+    NO_SUCH_AXIS = ("{what} has no axis {axis} (its axes are {axes})", "name an axis the tile has")
+    AXIS_NEEDS_CHUNK = ("axis {axis} is streamed but has no chunk", "declare Axis({axis!r}, chunk=...)")
+    AXIS_LEAF = ("axis {axis}: leaf={leaf!r} is unknown", 'use leaf="chunk" or leaf="piece"')
+    AXIS_SIZE = ("axis {axis}: {field}={value} must be a power of two", "choose a power of two")
+    AXIS_TWO_CUTS = ("axis {axis} has both split and piece", "keep one: split is a count, piece a size")
+    AXIS_TWO_ROLES = (
+        "axis {axis} is both streamed and used whole in one kernel",
+        "load it inside the stream, or cut the kernel with L.keep",
+    )
+    WHOLE_AXIS_NOT_REDUCED = ("axis {axis} is streamed by {what} but is not its axis", "use one stream per axis")
+    DTYPE_MIX = ("{what} mixes {a} and {b}", "cast one side with .to(dtype)")
+    DTYPE_WANTED = ("{what} needs {wanted}, got {got}", "cast with .to(dtype)")
+    INDEX_COUNT = ("{what} has {dims} dims, got {got} indices", "give one index per dim")
+    INDEX_WHAT = ("{what} cannot be indexed by {got}", "use a stream variable, L.pos(axis), or an integer tile")
+    OUTPUT_TWICE = ("output {name} is written twice", "write each output once")
+    OUTPUT_MISSING = ("the spec writes no output", "end with return L.out(name=value, ...)")
+    OUTPUT_IN_STREAM = ("output {name} lives inside a stream", "use L.emit(...) inside it, or carry it out")
+    OUTPUT_AXES = ("output {name} is stored without its axis {axis}", "outputs keep every parallel axis")
+    UNKNOWN_NAME = ("{what} {name!r} is unknown", "choose one of: {choices}")
+    PARAM_KIND = ("parameter {name}: {found} is not a tensor, scalar or static", "annotate Tensor[...] or Scalar[...]")
+    STATIC_VALUE = ("static {name}={value!r} is not hashable", "use a tuple, a string, a number or None")
+    VJP_WRT = ("vjp names {name!r}, which is no floating input of {op}", "name tensor inputs of the operator")
+    VJP_OUTPUTS = ("vjp of {op} returns {got}, expected {wanted}", "return one cotangent per named input")
+    VJP_SAVED = ("{name!r} is not saved by {op}", "add it to saves=(...)")
+    TRACE_OUTSIDE = ("L.{what} is used outside a traced spec", "call it inside an @op function")
+    FOLD_UNUSED = ("fold {what} absorbed nothing", "absorb once inside a stream")
+    FOLD_TWICE = ("fold {what} absorbs twice", "absorb once per stream")
+    FOLD_OUTSIDE = ("fold {what} absorbs outside a stream", "absorb inside for ... in L.stream(axis)")
+    FOLD_ROWS = ("fold {what} has rows {rows}, but absorbs a tile over {axes}", "rows are all axes but the streamed one")
+    MERGE_NEEDS_STATES = ("merge over {axis} has no states",)
+    # the verifier
+    VALUE_UNDEFINED = ("value %{value} is used before it is defined",)
+    VALUE_TWICE = ("value %{value} is defined twice",)
+    TYPE_WRONG = ("%{value} is declared {declared} but computes {computed}",)
+    RESULT_INDEX = ("result {index} of %{value}, which yields {count} values",)
+    LOOP_TYPES = ("loop carries {carried}, but its body yields {yielded}",)
+    STORE_TARGET = ("store to {name!r}, which is no output or workspace",)
+    PARAM_UNKNOWN = ("{name!r} is no parameter of this kernel",)
+    NODE_NOT_CORE = ("{node} must be expanded before lowering",)
+    PARSE = ("cannot parse line {line}: {text!r}",)
+    # tuners
+    SCHEDULE_FIELD = ("schedule {field}={value!r}: {why}",)
+    # backends
+    UNSUPPORTED = ("{what} is not supported by {backend} on {target}", "alternatives: {alternatives}")
+    NO_BACKEND = ("no backend for {op} on {device}: {why}", "alternatives: {alternatives}")
+    # toolchains
+    COMPILE_FAILED = ("{backend} cannot compile {kernel}: {reason}", "generated source: {path}")
+    # callers
+    ARG_TYPE = ("{op}: {name} must be a {wanted}, got {got}",)
+    ARG_DTYPE = ("{op}: {name} has dtype {got}, expected {wanted}", "cast it before the call")
+    ARG_RANK = ("{op}: {name} has {got} dims {shape}, expected {wanted}",)
+    ARG_SIZE = ("{op}: {name} has {axis} = {got}, but {other} has {axis} = {wanted}",)
+    ARG_DEVICE = ("{op}: {name} is on {got}, but {other} is on {wanted}", "move it before the call")
+    ARG_STRIDE = ("{op}: {name} has last-dim stride {got}, expected 1", "call .contiguous() on it")
+    ARG_MISSING = ("{op}: {name} is required {why}",)
+    ARG_UNKNOWN = ("{op}: unknown option {name!r}", "options: {choices}")
+    ARG_VALUE = ("{op}: {name}={value!r} is not allowed", "expected {wanted}")
+    ARG_OVERLAP = ("{op}: {name} overlaps itself in memory", "call .contiguous() on it")
+    NOT_DIFFERENTIABLE = ("{op} has no gradient for {name}", "detach it; gradients exist for: {choices}")
+    DOUBLE_BACKWARD = ("{op} has no second derivative",)
+    BAD_ROW = ("{op}: row {row} has {what}",)
+    LAYOUT_MISMATCH = ("{op}: {name} has {got} tokens, but the layout has {wanted}",)
+    # bits
+    IDS_DIFFER = ("numerics ids differ: {a} and {b}", "use one backend and version for rollout and trainer")
+    BITS_DIFFER = ("{name}[{index}] = {got}, expected {want}",)
+    # rlk itself
+    INTERNAL = ("internal error: {what}", "please report it with the generated source")
+
+    def __init__(self, message: str, *fixes: str) -> None:
+        self.message = message
+        self.fixes = fixes
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One located finding."""
+
+    code: Code
+    loc: Loc
+    fields: tuple[tuple[str, object], ...]
+
+    def __str__(self) -> str:
+        values = dict(self.fields)
+        place = f"{self.loc}: " if self.loc != NOWHERE else ""
+        lines = [f"{place}{self.code.message.format(**values)}"]
+        if self.loc != NOWHERE and self.loc.source():
+            lines.append(f"      {self.loc.source()}")
+        lines += [f"    {fix.format(**values)}" for fix in self.code.fixes]
+        lines[-1] += f"   [{self.code.name}]"
+        return "\n".join(lines)
+
+
+class RlkError(Exception):
+    """The base of every error that rlk raises on purpose.
+
+    Carries one or more `Diagnostic`s; `code` is the first one's.
+    """
+
+    def __init__(self, code: Code, loc: Loc = NOWHERE, **fields: object) -> None:
+        self.diagnostics: tuple[Diagnostic, ...] = (Diagnostic(code, loc, tuple(fields.items())),)
+        super().__init__(str(self))
+
+    @classmethod
+    def collected(cls, diagnostics: tuple[Diagnostic, ...]) -> RlkError:
+        """Build one error from several findings."""
+        error = cls.__new__(cls)
+        error.diagnostics = diagnostics
+        Exception.__init__(error, str(error))
+        return error
+
+    @property
+    def code(self) -> Code:
+        return self.diagnostics[0].code
+
+    def __str__(self) -> str:
+        return "\n".join(str(d) for d in self.diagnostics)
+
+
+class SpecError(RlkError):
+    """The author of a spec can fix this."""
+
+
+class ScheduleError(RlkError):
+    """The tuner can fix this: a schedule does not fit the kernel."""
+
+
+class UnsupportedError(RlkError):
+    """A backend lacks something; the message lists alternatives."""
+
+
+class CompileError(RlkError):
+    """A toolchain rejected generated code."""
+
+
+class LaunchError(RlkError):
+    """The caller can fix this: shape, dtype, device, alignment or option. Nothing was launched."""
+
+
+class NumericsError(RlkError):
+    """Bits or numerics ids that must agree do not."""
+
+
+class InternalError(RlkError):
+    """rlk broke its own rules."""

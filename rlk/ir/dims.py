@@ -1,0 +1,85 @@
+"""Which axes exist, and how an axis is cut: chunk, split, piece and leaf are numerics, never schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from rlk.errors import Code, SpecError
+
+
+class Part(Enum):
+    """Which share of an axis a tile dim runs over."""
+
+    ALL = ""
+    PIECE = "piece"
+    LANE = "lane"
+
+
+def is_power_of_two(n: int) -> bool:
+    """Return whether n is 1, 2, 4, ..."""
+    return n >= 1 and n & (n - 1) == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A named axis of the index space.
+
+    chunk: how many elements one absorbed step of a stream holds (a power of two).
+    split: into how many pieces the axis is cut, counted from the true extent: ceil(extent / split) each.
+    piece: the size of a piece, counted from the start of the axis (or of the segment of a ragged axis).
+    leaf: where a fold restarts its state: at each "chunk", or at each "piece".
+    over: for a ragged axis, the name of the axis whose every index owns one segment of it.
+    dynamic: the extent is a run-time value and never part of a cache key.
+    """
+
+    name: str
+    chunk: int | None = None
+    split: int | None = None
+    piece: int | None = None
+    leaf: str = "chunk"
+    over: str | None = None
+    dynamic: bool = False
+    part: Part = Part.ALL
+
+    def __post_init__(self) -> None:
+        for field, value in (("chunk", self.chunk), ("split", self.split)):
+            if value is not None and not is_power_of_two(value):
+                raise SpecError(Code.AXIS_SIZE, axis=self.name, field=field, value=value)
+        if self.split is not None and self.piece is not None:
+            raise SpecError(Code.AXIS_TWO_CUTS, axis=self.name)
+        if self.leaf not in ("chunk", "piece"):
+            raise SpecError(Code.AXIS_LEAF, axis=self.name, leaf=self.leaf)
+
+    def __str__(self) -> str:
+        return self.name if self.part is Part.ALL else f"{self.name}.{self.part.value}"
+
+    @property
+    def pieces(self) -> Axis:
+        """The axis that counts this one's pieces."""
+        return replace(self, part=Part.PIECE)
+
+    @property
+    def lanes(self) -> Axis:
+        """The axis that counts the elements of one chunk of this one."""
+        return replace(self, part=Part.LANE)
+
+    @property
+    def whole(self) -> Axis:
+        """The axis that this one is a part of."""
+        return replace(self, part=Part.ALL)
+
+
+def Ragged(name: str, over: Axis, *, chunk: int = 1, piece: int | None = None) -> Axis:
+    """Return a ragged axis: index i of `over` owns the segment [cu[i], cu[i + 1]) of it."""
+    return Axis(name, chunk=chunk, piece=piece, over=over.name, dynamic=True)
+
+
+def union(*groups: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """Return the axes of all groups, each once, in the order of first appearance."""
+    return tuple(dict.fromkeys(axis for group in groups for axis in group))
+
+
+def without(axes: tuple[Axis, ...], gone: Axis) -> tuple[Axis, ...]:
+    """Return the axes except one."""
+    return tuple(axis for axis in axes if axis != gone)

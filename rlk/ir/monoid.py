@@ -1,0 +1,39 @@
+"""Which states a fold may carry; their arithmetic is in rlk.ir.fold, once, for the oracle and every lowering."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from rlk.ir.tree import Order, Rule
+
+
+class Kind(Enum):
+    """The state of a fold and what merging two states means."""
+
+    TOTAL = "total"  # (sum)
+    SOFTMAX_SUM = "softmax_sum"  # (max, sum of e, sum of e * payload ...), e = exp2((z - max) * log2 e)
+    ARGMAX = "argmax"  # (max, its lowest index)
+
+
+@dataclass(frozen=True, slots=True)
+class Monoid:
+    """kind, the names of a softmax_sum's payloads, and the tree by which a chunk's lanes are summed."""
+
+    kind: Kind
+    payloads: tuple[str, ...] = ()
+    lanes: Order = Rule.HALVING
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """The names of the components of a state."""
+        match self.kind:
+            case Kind.TOTAL:
+                return ("sum",)
+            case Kind.SOFTMAX_SUM:
+                return ("max", "sum", *self.payloads)
+            case Kind.ARGMAX:
+                return ("max", "index")
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}({', '.join(self.payloads)})"

@@ -1,0 +1,435 @@
+"""The nodes of the tile IR: static single assignment, one region kind, no pointer, mask, thread or layout.
+
+A value is an int, unique in its kernel. A `Block` is a list of `Let`s; `Loop` and `Stream` hold one. `Stream`
+with its `Fold`s is a macro of the traced form; `passes.expand` rewrites it into `Loop`, `Reduce` and `Merge`,
+and what is left is the core that the oracle and every lowering run. Source locations and names ride along and
+take no part in equality.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from enum import Enum
+
+from rlk.errors import NOWHERE, Loc
+from rlk.ir.dims import Axis
+from rlk.ir.monoid import Monoid
+from rlk.ir.tree import Order
+from rlk.ir.types import DType, TileType, Type
+
+Value = int
+
+
+class Fn1(Enum):
+    """Exact functions of one operand (correctly rounded where they round at all)."""
+
+    NEG = "neg"
+    ABS = "abs"
+    NOT = "not"  # logical on bool, bitwise on integers
+    SQRT = "sqrt"  # correctly rounded
+    FLOOR = "floor"
+    ISNAN = "isnan"
+
+
+class Fn2(Enum):
+    """Exact functions of two operands of one dtype; every float result is rounded once, to nearest even."""
+
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"  # floats: correctly rounded; integers: floor division of a non-negative by a positive number
+    MOD = "mod"  # integers: the remainder that goes with DIV
+    MAX = "max"  # IEEE 754-2019 maximumNumber: NaN loses, -0.0 < +0.0
+    MIN = "min"
+    AND = "and"
+    OR = "or"
+    XOR = "xor"
+    SHL = "shl"
+    SHR = "shr"  # arithmetic on i32 and i64, logical on u32
+    LT = "lt"
+    LE = "le"
+    EQ = "eq"
+    NE = "ne"
+    MULHI = "mulhi"  # upper 32 bits of the u32 product
+
+    @property
+    def compares(self) -> bool:
+        return self in (Fn2.LT, Fn2.LE, Fn2.EQ, Fn2.NE)
+
+
+class MathFn(Enum):
+    """Transcendental functions: their bits are those of a model."""
+
+    EXP2 = "exp2"
+    EXP = "exp"
+    LOG2 = "log2"
+    LOG = "log"
+    EXPM1 = "expm1"
+    LOG1P = "log1p"
+    TANH = "tanh"
+    SIGMOID = "sigmoid"
+    RSQRT = "rsqrt"
+    SIN = "sin"
+    COS = "cos"
+    K3 = "k3"  # exp(d) - 1 - d, accurate for small d
+
+
+class MathModel(Enum):
+    """Who defines the bits of a transcendental function."""
+
+    PORTABLE = "portable"  # rlk.ir.portable: fma and integer operations, the same on every machine
+    SOFTMAX = "softmax"  # exp2 of a softmax fold: the target's validated hardware function, else PORTABLE
+    SM90 = "sm90"  # ex2.approx.ftz.f32 of sm_90, modelled by a captured table
+
+
+class Combine(Enum):
+    """What a Reduce combines with. Only ADD on floats depends on an order."""
+
+    ADD = "add"
+    MAX = "max"
+    MIN = "min"
+    OR = "or"
+
+
+# --- leaves --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """The value of a scalar parameter."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A constant, by its bit pattern in the value's dtype."""
+
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pos:
+    """The index along an axis: i32[axis]. In a traced stream it counts from the start of the axis."""
+
+    axis: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The number of indices of an axis, i32. Of a piece axis: how many pieces there are."""
+
+    axis: Axis
+
+
+# --- elementwise ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Map1:
+    fn: Fn1
+    x: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Map2:
+    fn: Fn2
+    a: Value
+    b: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Math:
+    """A transcendental function of an f32."""
+
+    fn: MathFn
+    x: Value
+    model: MathModel
+
+
+@dataclass(frozen=True, slots=True)
+class Fma:
+    """a * b + c, rounded once. A Map2 product next to a sum is never fused."""
+
+    a: Value
+    b: Value
+    c: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    cond: Value
+    a: Value
+    b: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Convert to dtype: to nearest even between floats, exact from integers below 2**24, toward zero to integers."""
+
+    x: Value
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """Reinterpret the bits as another dtype of the same width."""
+
+    x: Value
+    dtype: DType
+
+
+# --- memory --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Read a tensor at one index per dim.
+
+    guard: where it is false nothing is read and the result is `fill`. Without a guard every index is in range.
+    """
+
+    param: str
+    index: tuple[Value, ...]
+    guard: Value | None = None
+    fill: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write a tile at one index per dim, where guard (if any) holds. Every element is written at most once."""
+
+    param: str
+    index: tuple[Value, ...]
+    value: Value
+    guard: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Report bad data: where `bad` holds, the device error word gets this code."""
+
+    bad: Value
+    what: str
+
+
+# --- combine -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Combine all elements along an axis of 2**n elements; a float ADD in the order of a tree."""
+
+    fn: Combine
+    x: Value
+    over: Axis
+    order: Order | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Combine the states of a monoid along an axis in the order of a tree; yields the merged state."""
+
+    monoid: Monoid
+    states: tuple[Value, ...]
+    over: Axis
+    order: Order
+
+
+# --- control -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """args are the values that a region receives; results are what it yields."""
+
+    args: tuple[Value, ...]
+    lets: tuple[Let, ...]
+    results: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """For step in [start, stop), ascending: body.args = (step, *carried); body.results = the next carried.
+
+    full: a step count; in steps below it every lane of the streamed axis exists. Yields the last carried values.
+    """
+
+    axis: Axis
+    start: Value
+    stop: Value
+    init: tuple[Value, ...]
+    body: Block
+    full: Value | None = None
+    exists: Value | None = None  # the value in the body that says which lanes exist; true below `full`
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One of the values that a loop, merge or stream yields."""
+
+    of: Value
+    index: int
+
+
+# --- macros of the traced form -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Absorb the inputs, tiles of a stream's body, into a monoid's state; merge leaf states in a fixed order."""
+
+    monoid: Monoid
+    inputs: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Run the body for every element of an axis, chunk by chunk; yields the states of all folds, in a row.
+
+    begin, end: the segment of a ragged axis; None means the whole axis.
+    """
+
+    axis: Axis
+    body: Block
+    folds: tuple[Fold, ...]
+    begin: Value | None = None
+    end: Value | None = None
+
+
+Node = (
+    Param
+    | Const
+    | Pos
+    | Extent
+    | Map1
+    | Map2
+    | Math
+    | Fma
+    | Select
+    | Cast
+    | Bits
+    | Load
+    | Store
+    | Check
+    | Reduce
+    | Merge
+    | Loop
+    | Result
+    | Stream
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """value = node. The name is a hint for readable output."""
+
+    value: Value
+    node: Node
+    type: Type
+    name: str = field(default="", compare=False)
+    loc: Loc = field(default=NOWHERE, compare=False)
+
+
+# --- program -------------------------------------------------------------------------------------------------
+
+
+class Role(Enum):
+    """What a tensor or scalar is to a kernel."""
+
+    IN = "in"
+    OUT = "out"
+    WORK = "work"
+    SCALAR = "scalar"
+
+
+@dataclass(frozen=True, slots=True)
+class Decl:
+    """A parameter of a kernel. The axes of a tensor are its dims, outermost first."""
+
+    name: str
+    type: TileType
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch: parallel over every axis that its stores keep and nothing in it combines along."""
+
+    name: str
+    params: tuple[Decl, ...]
+    body: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The launches of one operator, in order, with the workspaces they share (role WORK)."""
+
+    name: str
+    kernels: tuple[Kernel, ...]
+
+
+def operands(node: Node) -> tuple[Value, ...]:
+    """Return the values that a node reads directly (not those read inside its region)."""
+    match node:
+        case Param() | Const() | Pos() | Extent():
+            return ()
+        case Map1(x=x) | Math(x=x) | Cast(x=x) | Bits(x=x) | Reduce(x=x):
+            return (x,)
+        case Map2(a=a, b=b):
+            return (a, b)
+        case Fma(a=a, b=b, c=c):
+            return (a, b, c)
+        case Select(cond=cond, a=a, b=b):
+            return (cond, a, b)
+        case Load(index=index, guard=guard, fill=fill):
+            return index + _present(guard, fill)
+        case Store(index=index, value=value, guard=guard):
+            return (*index, value, *_present(guard))
+        case Check(bad=bad):
+            return (bad,)
+        case Merge(states=states):
+            return states
+        case Loop(start=start, stop=stop, init=init, full=full):
+            return (start, stop, *init, *_present(full))
+        case Result(of=of):
+            return (of,)
+        case Stream(begin=begin, end=end):
+            return _present(begin, end)
+
+
+def _present(*values: Value | None) -> tuple[Value, ...]:
+    return tuple(v for v in values if v is not None)
+
+
+def const_bits(value: float | int | bool, dtype: DType) -> int:
+    """Return the bit pattern of a Python number in a dtype (f32 by one rounding; 16-bit floats are not offered)."""
+    match dtype:
+        case DType.F32:
+            return int(struct.unpack("<I", struct.pack("<f", value))[0])
+        case DType.BOOL:
+            return int(bool(value))
+        case DType.I32 | DType.U32:
+            return int(value) & 0xFFFFFFFF
+        case DType.I64:
+            return int(value) & 0xFFFFFFFFFFFFFFFF
+        case DType.F16 | DType.BF16:
+            raise ValueError("constants are f32 or integers; cast them")
+
+
+def const_value(bits: int, dtype: DType) -> float | int | bool:
+    """Return the Python number that a constant's bits stand for."""
+    match dtype:
+        case DType.F32:
+            return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+        case DType.BOOL:
+            return bool(bits)
+        case DType.I32:
+            return bits - (1 << 32) if bits >> 31 else bits
+        case DType.U32:
+            return bits
+        case DType.I64:
+            return bits - (1 << 64) if bits >> 63 else bits
+        case DType.F16 | DType.BF16:
+            raise ValueError("constants are f32 or integers; cast them")

@@ -1,0 +1,80 @@
+"""What a value is: a dtype and the set of axes it varies along."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from rlk.ir.dims import Axis
+
+
+class DType(Enum):
+    """Element types, named as PyTorch and the kernels name them."""
+
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    I32 = "i32"
+    I64 = "i64"
+    U32 = "u32"
+    BOOL = "bool"
+
+    @property
+    def is_float(self) -> bool:
+        return self in (DType.F32, DType.F16, DType.BF16)
+
+    @property
+    def is_int(self) -> bool:
+        return self in (DType.I32, DType.I64, DType.U32)
+
+    @property
+    def bytes(self) -> int:
+        match self:
+            case DType.BOOL:
+                return 1
+            case DType.F16 | DType.BF16:
+                return 2
+            case DType.F32 | DType.I32 | DType.U32:
+                return 4
+            case DType.I64:
+                return 8
+
+    def __str__(self) -> str:
+        return self.value
+
+
+f32, f16, bf16 = DType.F32, DType.F16, DType.BF16
+i32, i64, u32, boolean = DType.I32, DType.I64, DType.U32, DType.BOOL
+
+
+@dataclass(frozen=True, slots=True)
+class TileType:
+    """A dtype and the axes along which the value varies; no axes means one value for all."""
+
+    dtype: DType
+    axes: tuple[Axis, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.axes))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class TupleType:
+    """The type of a node that yields several values at once (a loop, a merge)."""
+
+    items: tuple[TileType, ...]
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.items))})"
+
+
+@dataclass(frozen=True, slots=True)
+class NoType:
+    """The type of a node with an effect and no value (a store, a check)."""
+
+    def __str__(self) -> str:
+        return "none"
+
+
+Type = TileType | TupleType | NoType
+NONE = NoType()
