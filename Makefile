@@ -1,0 +1,66 @@
+# make test | demo | lint | gen | wheel: each prepares everything it needs; what is done already is not done again.
+# TORCH=2.13 (default) or 2.11 picks the torch and triton pair; PYTHON=... picks the interpreter (3.11 or newer).
+
+TORCH ?= 2.13
+VENV ?= $(if $(filter 2.13,$(TORCH)),.venv,.venv-torch-$(TORCH))
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+PY := $(VENV)/bin/python
+CONSTRAINTS := constraints/torch-$(TORCH).txt
+PINS := $(CONSTRAINTS) constraints/base.txt
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
+STRICT := $(wildcard rlk/errors.py rlk/env.py rlk/digest.py rlk/ir rlk/lang rlk/passes rlk/lower rlk/cache)
+
+.PHONY: help test test-only lint gen demo wheel clean
+help:
+	@sed -n 's/^# //p' Makefile | head -2
+
+test: lint test-only
+
+test-only: $(VENV)/.test
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.test
+	$(PY) -m ruff check .
+	$(if $(STRICT),$(PY) -m mypy $(STRICT))
+
+gen: $(VENV)/.run
+	$(PY) -m rlk.cli gen
+
+demo: $(VENV)/.demo
+	$(PY) -m rlk.cli demo $(DEMO_ARGS)
+
+wheel: $(VENV)/.test
+	$(PY) -m build --wheel --no-isolation
+
+clean:
+	rm -rf .venv .venv-torch-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# --- environments: one stamp for each step, remade when a pin or an extra changes --------------------------------
+
+$(VENV)/.venv:
+	$(if $(PYTHON),,$(error no Python 3.11 or newer was found; name one with make PYTHON=/path/to/python3.11))
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+# torch alone and first, so that a machine with its own build of it (CPU, ROCm) keeps that build's dependencies.
+$(VENV)/.torch: $(VENV)/.venv $(PINS)
+	$(PIP) --upgrade pip
+	$(PIP) torch numpy
+	touch $@
+
+$(VENV)/.run: $(VENV)/.torch pyproject.toml
+	$(PIP) hatchling
+	$(PIP) --no-build-isolation -e '.[triton]'
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.run
+	$(PIP) --no-build-isolation -e '.[triton,demo]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(PIP) --no-build-isolation -e '.[triton,demo,dev]'
+	touch $@

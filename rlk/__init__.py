@@ -1,0 +1,33 @@
+"""Which names `import rlk` offers; each is imported when it is first used, so that the import itself is cheap."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+# name -> (module, attribute); no attribute: the module itself.
+_LAZY: dict[str, tuple[str, str | None]] = {
+    "ops": ("rlk.ops", None),
+    "lang": ("rlk.lang", None),
+    "Layout": ("rlk.ops.layout", "Layout"),
+    "explain": ("rlk.runtime", "explain"),
+    "prefetch": ("rlk.runtime", "prefetch"),
+}
+
+__all__ = ["Layout", "explain", "lang", "ops", "prefetch"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'rlk' has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    found = importlib.import_module(module)
+    value = found if attribute is None else getattr(found, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
