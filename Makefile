@@ -53,7 +53,7 @@ $(VENV)/.torch: $(VENV)/.venv $(PINS)
 	touch $@
 
 $(VENV)/.run: $(VENV)/.torch pyproject.toml
-	$(PIP) hatchling
+	$(PIP) hatchling editables
 	$(PIP) --no-build-isolation -e '.[triton]'
 	touch $@
 

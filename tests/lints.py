@@ -1,0 +1,329 @@
+"""What the structure of this repository may be, as functions from source text to a list of findings."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+from jinja2 import nodes
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE_LINES = 600
+FUNCTION_LINES = 60
+ORACLE = "rlk/interp/run.py"
+ORACLE_LINES = 700
+REPOSITORY_BYTES = 5 * 2**20
+
+# Who may import whom: a package imports packages of lower rank, never of its own or a higher one.
+RANK = {
+    "errors": 0, "env": 1, "digest": 1,
+    "ir": 2,
+    "lang": 3, "interp": 3, "passes": 3,
+    "target": 4, "schedule": 5,
+    "lower": 6,
+    "cache": 7,
+    "runtime": 8,
+    "ops": 9,
+    "testing": 9,
+    "aot": 10, "consistency": 10, "integrations": 10,
+    "demo": 11,
+    "cli": 12,
+}  # fmt: skip
+SPECS_IMPORT = frozenset({"", "lang"})
+KNOWS_SPECS = RANK["runtime"]  # from here up a package may import rlk.specs, or attributes of rlk itself
+KNOWS_TORCH = RANK["runtime"]
+COMPILERS = frozenset({"triton", "cutlass", "tilelang"})
+COMPILER_USERS = frozenset({"runtime", "testing"})
+
+# Words that are operators' names and also plain words of a lowering.
+OPERATOR_WORDS = frozenset({"pack", "unpack", "argmax"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One breach of a rule, at a place."""
+
+    path: str
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.what}"
+
+
+def python_files(*folders: str) -> list[Path]:
+    """List the Python files of the named top-level folders that exist."""
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """Return a path as the rules write it: relative to the repository, with forward slashes."""
+    return path.relative_to(ROOT).as_posix()
+
+
+# --- imports ---
+
+
+def package_of(path: str) -> str:
+    """Return the part of rlk that a file belongs to: the first name below rlk/, or "" for rlk/__init__.py."""
+    parts = path.removesuffix(".py").split("/")[1:]
+    return "" if parts == ["__init__"] else parts[0]
+
+
+def imported_modules(tree: ast.AST, submodules: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Yield every module imports, `from rlk import x` is rlk.x for a submodule."""
+    known = frozenset(submodules)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from ((alias.name, node.lineno) for alias in names)
+            case ast.ImportFrom(module="rlk", names=names):
+                for alias in names:
+                    yield (f"rlk.{alias.name}" if alias.name in known else f"rlk:{alias.name}"), node.lineno
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                for alias in names:
+                    yield f"{module}.{alias.name}", node.lineno
+            case ast.ImportFrom(level=level) if level > 0:
+                yield ".", node.lineno
+            case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(name)), *_]):
+                yield name, node.lineno
+            case ast.Call(
+                func=ast.Name(id="__import__" | "import_module"), args=[ast.Constant(value=str(name)), *_]
+            ):
+                yield name, node.lineno
+
+
+def import_direction(path: str, source: str) -> list[Finding]:
+    """Check one file of rlk against the ranks, the specs' rule, and the rules for torch and compilers."""
+    owner = package_of(path)
+    if owner == "":
+        return []
+    if owner != "specs" and owner not in RANK:
+        return [Finding(path, 1, f"rlk/{owner} has no rank in the table of import directions")]
+    found = []
+    for module, line in imported_modules(ast.parse(source), {*RANK, "specs"}):
+        wrong = _wrong_import(path, owner, module)
+        if wrong:
+            found.append(Finding(path, line, wrong))
+    return found
+
+
+def _wrong_import(path: str, owner: str, module: str) -> str | None:
+    top, _, rest = module.partition(".")
+    rank = RANK.get(owner, -1)
+    if module == ".":
+        return "relative import"
+    if top in COMPILERS and owner not in COMPILER_USERS:
+        return f"{owner} imports {top}; only generated code, runtime and testing may"
+    if top == "torch" and (owner == "specs" or rank < KNOWS_TORCH):
+        return f"{owner} imports torch; nothing below runtime knows it"
+    if module.startswith("rlk:"):
+        private = module.removeprefix("rlk:").startswith("__")
+        return (
+            None
+            if private or owner == "specs" or rank > KNOWS_SPECS
+            else f"{owner} imports names of rlk itself"
+        )
+    if top != "rlk":
+        return None
+    target = rest.split(".")[0]
+    if target == owner:
+        return _crossing_lowerings(path, rest) if owner == "lower" else None
+    if owner == "specs":
+        return (
+            None if target in SPECS_IMPORT else f"specs import rlk.{target}; they may import rlk and rlk.lang"
+        )
+    if target == "specs":
+        return None if rank >= KNOWS_SPECS else f"{owner} imports specs"
+    if target not in RANK:
+        return f"rlk.{target} has no rank in the table of import directions"
+    if RANK[target] >= rank:
+        return f"{owner} imports rlk.{target}, which is not below it"
+    return None
+
+
+def _crossing_lowerings(path: str, module: str) -> str | None:
+    mine = path.split("/")[2].removesuffix(".py")
+    other = module.split(".")[1] if "." in module else ""
+    backends = {folder.name for folder in (ROOT / "rlk/lower").glob("*/")} | {"triton", "cute", "tilelang"}
+    if mine in backends - {"common"} and other in backends - {"common", mine}:
+        return f"lower/{mine} imports lower/{other}"
+    if mine == "common" and other in backends - {"common"}:
+        return f"lower/common imports lower/{other}"
+    return None
+
+
+# --- sizes, docstrings, environment ---
+
+
+def file_size(path: str, source: str) -> list[Finding]:
+    """Limit the lines of a file; the oracle has its own limit."""
+    limit = ORACLE_LINES if path == ORACLE else FILE_LINES
+    lines = len(source.splitlines())
+    return [Finding(path, lines, f"{lines} lines, the limit is {limit}")] if lines > limit else []
+
+
+def function_size(path: str, source: str) -> list[Finding]:
+    """Limit the lines of a function, docstring included, decorators not."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES:
+                found.append(
+                    Finding(
+                        path, node.lineno, f"{node.name} has {lines} lines, the limit is {FUNCTION_LINES}"
+                    )
+                )
+    return found
+
+
+def module_docstring(path: str, source: str) -> list[Finding]:
+    """Want a first sentence in every module, and `from __future__ import annotations` below it."""
+    tree = ast.parse(source)
+    text = ast.get_docstring(tree)
+    if not text:
+        return [Finding(path, 1, "no module docstring")]
+    if not text.splitlines()[0].rstrip().endswith((".", "?", ";", ",")) and "." not in text:
+        return [Finding(path, 1, "the module docstring is no sentence")]
+    return []
+
+
+def environment_use(path: str, source: str) -> list[Finding]:
+    """Forbid every reading or writing of the environment but rlk/env.py's."""
+    if path == "rlk/env.py":
+        return []
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(
+                value=ast.Name(id="os"), attr="environ" | "environb" | "getenv" | "putenv" as attr
+            ):
+                found.append(Finding(path, node.lineno, f"os.{attr} outside rlk/env.py"))
+            case ast.ImportFrom(module="os", names=names):
+                bad = [
+                    alias.name for alias in names if alias.name in ("environ", "environb", "getenv", "putenv")
+                ]
+                found += [Finding(path, node.lineno, f"os.{name} outside rlk/env.py") for name in bad]
+    return found
+
+
+# --- templates ---
+
+
+def template_rules(path: str, source: str) -> list[Finding]:
+    """Allow names, attributes, `for` over them, bare `if`, includes and `indent`."""
+    try:
+        tree = jinja2.Environment().parse(source)
+    except jinja2.TemplateSyntaxError as error:
+        return [Finding(path, error.lineno, f"not a template: {error.message}")]
+    return [Finding(path, node.lineno, what) for node in _walk(tree) if (what := _wrong_node(node))]
+
+
+def _walk(node: nodes.Node) -> Iterator[nodes.Node]:
+    yield node
+    for child in node.iter_child_nodes():
+        yield from _walk(child)
+
+
+def _plain(node: nodes.Node | None) -> bool:
+    """Say whether an expression is a name or attributes of one."""
+    while isinstance(node, nodes.Getattr):
+        node = node.node
+    return isinstance(node, nodes.Name)
+
+
+def _wrong_node(node: nodes.Node) -> str | None:
+    match node:
+        case nodes.Template() | nodes.Output() | nodes.TemplateData() | nodes.Name() | nodes.Getattr():
+            return None
+        case nodes.If():
+            return None if _plain(node.test) else "`if` on something other than a name"
+        case nodes.For():
+            fine = _plain(node.iter) and isinstance(node.target, nodes.Name) and node.test is None
+            return None if fine and not node.recursive else "`for` over something other than a field"
+        case nodes.Include():
+            return None if isinstance(node.template, nodes.Const) else "include of a computed name"
+        case nodes.Filter(name="indent"):
+            return None if node.node is None or _plain(node.node) else "indent of an expression"
+        case nodes.FilterBlock():
+            return None
+        case nodes.Const():
+            return None  # names a file to include or a width to indent by: nothing else can hold one
+        case nodes.Keyword():
+            return None
+        case nodes.Filter():
+            return f"filter {node.name}"
+        case _:
+            return f"{type(node).__name__.lower()} in a template"
+
+
+# --- operator names ---
+
+
+def operator_names(sources: Iterable[str]) -> frozenset[str]:
+    """Collect functions decorated with @op, @op(...) or @operator.vjp(...) in the specs' sources."""
+    names = set()
+    for source in sources:
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef) and any(_registers(d) for d in node.decorator_list):
+                names.add(node.name)
+    return frozenset(names)
+
+
+def _registers(decorator: ast.expr) -> bool:
+    target = decorator.func if isinstance(decorator, ast.Call) else decorator
+    match target:
+        case ast.Name(id="op") | ast.Attribute(attr="op" | "vjp"):
+            return True
+    return False
+
+
+def operator_mentions(path: str, source: str, operators: frozenset[str]) -> list[Finding]:
+    """Find operators' names among the identifiers and the whole string literals of a lowering or template."""
+    banned = operators - OPERATOR_WORDS
+    words = _python_words(source) if path.endswith(".py") else _text_words(source)
+    stem = Path(path).name.split(".")[0]
+    found = [Finding(path, line, f"names the operator {word}") for word, line in words if word in banned]
+    return [Finding(path, 1, f"is named after the operator {stem}")] * (stem in banned) + found
+
+
+def _python_words(source: str) -> Iterator[tuple[str, int]]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.NAME:
+            yield token.string, token.start[0]
+        elif token.type == tokenize.STRING:
+            yield token.string.strip("\"'"), token.start[0]
+
+
+def _text_words(source: str) -> Iterator[tuple[str, int]]:
+    for number, line in enumerate(source.splitlines(), 1):
+        yield from ((word, number) for word in re.findall(r"[A-Za-z_]\w*", line))
+
+
+# --- the repository ---
+
+
+def tracked_sizes(root: Path) -> dict[str, int]:
+    """Return the size in bytes of every tracked file; empty where there is no git checkout."""
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=False)
+    names = listing.stdout.decode().split("\0") if listing.returncode == 0 else []
+    return {name: (root / name).stat().st_size for name in names if name and (root / name).is_file()}
+
+
+def repository_size(sizes: dict[str, int], limit: int = REPOSITORY_BYTES) -> list[Finding]:
+    """Limit the sum of the tracked files; the finding names the largest."""
+    total = sum(sizes.values())
+    if total <= limit:
+        return []
+    largest = max(sizes, key=lambda name: sizes[name])
+    return [
+        Finding(largest, 1, f"tracked files hold {total} bytes, the limit is {limit}; this is the largest")
+    ]

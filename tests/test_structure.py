@@ -1,0 +1,224 @@
+"""The repository keeps its own rules: directions, sizes, templates, names; and each rule can fail."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import lints
+import pytest
+from lints import Finding, name_of, python_files
+
+
+def report(findings: Iterable[Finding]) -> str:
+    return "\n".join(str(finding) for finding in findings)
+
+
+def check(rule: Callable[[str, str], list[Finding]], files: Iterable[Path]) -> None:
+    findings = [f for path in files for f in rule(name_of(path), path.read_text(encoding="utf-8"))]
+    assert not findings, "\n" + report(findings)
+
+
+def templates() -> list[Path]:
+    return sorted(path for path in (lints.ROOT / "templates").rglob("*") if path.suffix in (".j2", ".jinja"))
+
+
+def test_imports_point_down() -> None:
+    check(lints.import_direction, python_files("rlk"))
+
+
+def test_files_are_short() -> None:
+    check(lints.file_size, [*python_files("rlk", "tests", "tools", "benchmarks"), *templates()])
+
+
+def test_functions_are_short() -> None:
+    check(lints.function_size, python_files("rlk"))
+
+
+def test_modules_say_what_they_decide() -> None:
+    check(lints.module_docstring, python_files("rlk", "tests", "tools", "benchmarks"))
+
+
+def test_only_env_reads_the_environment() -> None:
+    check(lints.environment_use, python_files("rlk"))
+
+
+def test_templates_punctuate() -> None:
+    check(lints.template_rules, templates())
+
+
+def test_lowerings_know_no_operator() -> None:
+    specs = [path.read_text(encoding="utf-8") for path in python_files("rlk/specs")]
+    operators = lints.operator_names(specs)
+    files = [*python_files("rlk/lower"), *templates()]
+    check(lambda path, source: lints.operator_mentions(path, source, operators), files)
+
+
+def test_repository_is_small() -> None:
+    findings = lints.repository_size(lints.tracked_sizes(lints.ROOT))
+    assert not findings, report(findings)
+
+
+# --- each rule finds what it is for ---
+
+WRONG_IMPORTS = {
+    "upward": ("rlk/ir/nodes.py", "from rlk.lang.op import op"),
+    "upward, inside a function": ("rlk/lower/common/emit.py", "def f():\n    import rlk.runtime.loader"),
+    "upward, by a string": ("rlk/cache/store.py", "import importlib\nimportlib.import_module('rlk.runtime')"),
+    "sideways": ("rlk/passes/pipeline.py", "from rlk.interp import run"),
+    "sideways through the root": ("rlk/passes/pipeline.py", "from rlk import interp"),
+    "names of the root": ("rlk/lower/common/emit.py", "from rlk import Layout"),
+    "relative": ("rlk/ir/nodes.py", "from . import dims"),
+    "torch in a lowering": ("rlk/lower/triton/emit.py", "import torch"),
+    "torch in the cache": ("rlk/cache/store.py", "def f():\n    from torch import nn"),
+    "torch in a spec": ("rlk/specs/norm.py", "import torch.nn"),
+    "triton in a lowering": ("rlk/lower/triton/emit.py", "import triton.language as tl"),
+    "cutlass in ops": ("rlk/ops/surface.py", "import cutlass"),
+    "one lowering in another": ("rlk/lower/cute/emit.py", "from rlk.lower.triton import emit"),
+    "a lowering in common": ("rlk/lower/common/emit.py", "from rlk.lower.triton import emit"),
+    "spec to ir": ("rlk/specs/norm.py", "from rlk.ir.tree import Tree"),
+    "ir to spec": ("rlk/ir/nodes.py", "from rlk.specs import norm"),
+    "a part without a rank": ("rlk/misc/things.py", "import os"),
+    "to a part without a rank": ("rlk/cli.py", "from rlk.misc import things"),
+}
+RIGHT_IMPORTS = {
+    "down": (
+        "rlk/lower/triton/emit.py",
+        "from rlk.ir.tree import Tree\nfrom rlk.schedule.schedule import Schedule",
+    ),
+    "within a part": (
+        "rlk/lower/triton/emit.py",
+        "from rlk.lower.triton import plan\nfrom rlk.lower.common import w",
+    ),
+    "spec": ("rlk/specs/norm.py", "from rlk import lang as L\nfrom rlk.lang import op, Axis"),
+    "compilers where they belong": ("rlk/runtime/loader.py", "import torch, triton"),
+    "specs from above": ("rlk/ops/surface.py", "import rlk.specs.norm"),
+    "version": ("rlk/runtime/loader.py", "from rlk import __version__"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_IMPORTS)
+def test_a_wrong_import_is_found(case: str) -> None:
+    assert lints.import_direction(*WRONG_IMPORTS[case])
+
+
+@pytest.mark.parametrize("case", RIGHT_IMPORTS)
+def test_a_right_import_passes(case: str) -> None:
+    assert not lints.import_direction(*RIGHT_IMPORTS[case])
+
+
+def test_a_long_file_is_found() -> None:
+    assert lints.file_size("rlk/ir/x.py", "x = 1\n" * 601)
+    assert not lints.file_size("rlk/ir/x.py", "x = 1\n" * 600)
+    assert not lints.file_size(lints.ORACLE, "x = 1\n" * 700)
+    assert lints.file_size(lints.ORACLE, "x = 1\n" * 701)
+
+
+def test_a_long_function_is_found() -> None:
+    body = "    x = 1\n"
+    assert lints.function_size("rlk/ir/x.py", "def f():\n" + body * 60)
+    assert lints.function_size("rlk/ir/x.py", "class A:\n    async def f(self):\n" + ("    " + body) * 60)
+    assert not lints.function_size("rlk/ir/x.py", "def f():\n" + body * 59)
+
+
+def test_a_module_without_a_sentence_is_found() -> None:
+    assert lints.module_docstring("rlk/x.py", "x = 1\n")
+    assert lints.module_docstring("rlk/x.py", "")
+    assert lints.module_docstring("rlk/x.py", '"""Stuff"""\n')
+    assert not lints.module_docstring("rlk/x.py", '"""What x is."""\n')
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos.environ['A']",
+        "import os\nos.getenv('A')",
+        "from os import environ",
+        "import os\nos.putenv('a', 'b')",
+    ],
+)
+def test_a_use_of_the_environment_is_found(source: str) -> None:
+    assert lints.environment_use("rlk/runtime/x.py", source)
+    assert not lints.environment_use("rlk/env.py", source)
+    assert not lints.environment_use("rlk/runtime/x.py", "import os\nos.path.join('environ')")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ f(x) }}",
+        "{{ x + 1 }}",
+        "{{ x == 1 }}",
+        "{{ x[0] }}",
+        "{{ x | upper }}",
+        "{{ x ~ y }}",
+        "{{ 'text' | indent }}",
+        "{{ x if y else z }}",
+        "{% if x > 1 %}{% endif %}",
+        "{% if not x %}{% endif %}",
+        "{% if x and y %}{% endif %}",
+        "{% if x is defined %}{% endif %}",
+        "{% if x %}{% elif y == 1 %}{% endif %}",
+        "{% for a in f(x) %}{% endfor %}",
+        "{% for a in x if a %}{% endfor %}",
+        "{% for a, b in x %}{% endfor %}",
+        "{% for a in range(3) %}{% endfor %}",
+        "{% set x = 1 %}",
+        "{% macro m(a) %}{% endmacro %}",
+        "{% import 'x' as y %}",
+        "{% extends 'x' %}",
+        "{% include name %}",
+        "{% filter upper %}{% endfilter %}",
+        "{% if x %}",
+    ],
+)
+def test_a_template_that_decides_is_found(source: str) -> None:
+    assert lints.template_rules("templates/x.py.j2", source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "plain {{ kernel.name }} text",
+        "{% for line in kernel.body %}{{ line.text }}{% if line.at %}  # {{ line.at }}{% endif %}{% endfor %}",
+        "{% if kernel.persistent %}a{% elif other %}b{% else %}c{% endif %}",
+        "{% include 'header.py.j2' %}",
+        "{{ kernel.body | indent(4) }}",
+        "{% filter indent(8) %}{% include 'body.j2' %}{% endfilter %}",
+    ],
+)
+def test_a_template_that_punctuates_passes(source: str) -> None:
+    assert not lints.template_rules("templates/x.py.j2", source)
+
+
+def test_an_operator_named_in_a_lowering_is_found() -> None:
+    spec = (
+        '@op(saves=("x",))\ndef rms_norm(x): ...\n\n'
+        '@rms_norm.vjp("x")\ndef rms_norm_grad(ctx, d): ...\n\n'
+        "def other(x): ...\n"
+    )
+    operators = lints.operator_names([spec])
+    assert operators == {"rms_norm", "rms_norm_grad"}
+    for source in ["if name == 'rms_norm': ...\n", "def rms_norm(): ...\n", "x = k.rms_norm\n"]:
+        assert lints.operator_mentions("rlk/lower/x.py", source, operators)
+    assert lints.operator_mentions("rlk/lower/rms_norm.py", "x = 1\n", operators)
+    assert lints.operator_mentions("templates/triton/x.py.j2", "def rms_norm_kernel(): rms_norm\n", operators)
+    assert not lints.operator_mentions("rlk/lower/x.py", "x = other  # as rms_norm does\n", operators)
+
+
+def test_a_large_repository_is_found() -> None:
+    assert lints.repository_size({"a": 3, "b": 9}, limit=11)[0].path == "b"
+    assert not lints.repository_size({"a": 3, "b": 8}, limit=11)
+
+
+def test_every_part_of_the_package_has_a_rank() -> None:
+    parts = {lints.package_of(name_of(path)) for path in python_files("rlk")} - {"", "specs"}
+    assert parts <= set(lints.RANK)
+
+
+def test_the_rules_read_real_syntax() -> None:
+    """Guard the guards: a file that does not parse must fail a lint, not slip through it."""
+    with pytest.raises(SyntaxError):
+        lints.function_size("rlk/x.py", "def f(:\n")
+    assert isinstance(ast.parse(""), ast.Module)
