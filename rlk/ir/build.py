@@ -226,8 +226,8 @@ def infer(node: Node, types: dict[Value, Type], params: dict[str, Decl], loc: Lo
                 if over not in tile(s).axes:
                     raise SpecError(Code.NO_SUCH_AXIS, loc, what=tile(s), axis=over, axes=_names(tile(s).axes))
             return TupleType(tuple(TileType(tile(s).dtype, without(tile(s).axes, over)) for s in states))
-        case Loop(init=init):
-            return TupleType(tuple(tile(v) for v in init))
+        case Loop(types=carried):
+            return TupleType(carried)
         case Result(of=of, index=i):
             type = types[of]
             if not isinstance(type, TupleType) or i >= len(type.items):

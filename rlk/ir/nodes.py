@@ -253,16 +253,19 @@ class Block:
 class Loop:
     """For step in [start, stop), ascending: body.args = (step, *carried); body.results = the next carried.
 
-    full: a step count; in steps below it every lane of the streamed axis exists. Yields the last carried values.
+    stop may vary along axes: the loop runs to the largest, and what lies beyond a smaller one does not exist.
+    types: of the carried values; an init of fewer axes is broadcast. Yields the last carried values.
+    full: in steps below its smallest element, `exists`, a bool of the body, is true everywhere.
     """
 
     axis: Axis
     start: Value
     stop: Value
     init: tuple[Value, ...]
+    types: tuple[TileType, ...]
     body: Block
     full: Value | None = None
-    exists: Value | None = None  # the value in the body that says which lanes exist; true below `full`
+    exists: Value | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,103 @@
+"""The arithmetic of fold states: the identity, the state of one chunk, and the merge of two, written once."""
+
+from __future__ import annotations
+
+import math
+
+from rlk.ir.build import Builder
+from rlk.ir.dims import Axis
+from rlk.ir.monoid import Kind, Monoid
+from rlk.ir.nodes import Combine, Fn2, MathFn, MathModel, Value
+from rlk.ir.types import DType
+
+LOG2E = 1.4426950408889634
+LOWEST = -3.4028234663852886e38
+LAST_INDEX = 2**31 - 1
+State = tuple[Value, ...]
+
+
+def init(b: Builder, monoid: Monoid, dtype: DType = DType.F32) -> State:
+    """Return the identity: merging it with a state gives that state's bits."""
+    match monoid.kind:
+        case Kind.TOTAL:
+            # -0.0, not 0.0: x + -0.0 == x for every x, including x = -0.0
+            return (b.f32(-0.0) if dtype is DType.F32 else b.const(0, dtype),)
+        case Kind.SOFTMAX_SUM:
+            return (b.f32(-math.inf), *(b.f32(-0.0) for _ in monoid.state[1:]))
+        case Kind.ARGMAX:
+            return (b.f32(-math.inf), b.i32(LAST_INDEX))
+
+
+def leaf(
+    b: Builder, monoid: Monoid, inputs: State, lanes: Axis | None, exists: Value | None, pos: Value
+) -> State:
+    """Return the state of one chunk: its elements combined along `lanes`, those that do not exist left out.
+
+    lanes is None for chunks of one element; exists is None when every element exists.
+    """
+    match monoid.kind:
+        case Kind.TOTAL:
+            x = inputs[0]
+            identity = init(b, monoid, b.tile(x).dtype)[0]
+            return (_combine(b, Combine.ADD, _only(b, x, exists, identity), lanes, monoid),)
+        case Kind.SOFTMAX_SUM:
+            return _softmax_leaf(b, monoid, inputs, lanes, exists)
+        case Kind.ARGMAX:
+            z = _only(b, inputs[0], exists, b.f32(-math.inf))
+            best = _combine(b, Combine.MAX, z, lanes, monoid)
+            index = b.select(b.map2(Fn2.EQ, z, best), pos, b.i32(LAST_INDEX))
+            index = _only(b, index, exists, b.i32(LAST_INDEX))
+            return (best, _combine(b, Combine.MIN, index, lanes, monoid))
+
+
+def merge(b: Builder, monoid: Monoid, one: State, two: State) -> State:
+    """Return the state of the union of two disjoint sets; commutative bit for bit."""
+    match monoid.kind:
+        case Kind.TOTAL:
+            return (b.add(one[0], two[0], "sum"),)
+        case Kind.SOFTMAX_SUM:
+            m = b.max(one[0], two[0], "m")
+            w1, w2 = weight(b, one[0], m), weight(b, two[0], m)
+            sums = (b.add(b.mul(x, w1), b.mul(y, w2)) for x, y in zip(one[1:], two[1:], strict=True))
+            return (m, *sums)
+        case Kind.ARGMAX:
+            later = b.map2(Fn2.LT, one[0], two[0])
+            tie = b.map2(Fn2.AND, b.map2(Fn2.EQ, one[0], two[0]), b.map2(Fn2.LT, two[1], one[1]))
+            take = b.map2(Fn2.OR, later, tie)
+            return (b.select(take, two[0], one[0], "m"), b.select(take, two[1], one[1], "index"))
+
+
+def weight(b: Builder, z: Value, m: Value, name: str = "") -> Value:
+    """Return exp2((z - m) * log2 e), each operation rounded; 0 where z is -inf, whatever m is."""
+    # where m = -inf nothing exists yet: z - 0 = -inf keeps (-inf) - (-inf) out of the fold
+    nothing = b.map2(Fn2.EQ, m, b.f32(-math.inf))
+    safe = b.select(nothing, b.f32(0.0), m)
+    scaled = b.mul(b.sub(z, safe), b.f32(LOG2E))
+    return b.math(MathFn.EXP2, scaled, MathModel.SOFTMAX, name)
+
+
+def _softmax_leaf(b: Builder, monoid: Monoid, inputs: State, lanes: Axis | None, exists: Value | None) -> State:
+    score, payloads = inputs[0], inputs[1:]
+    z = _only(b, score, exists, b.f32(-math.inf))
+    m = _combine(b, Combine.MAX, z, lanes, monoid, "m_chunk")
+    e = weight(b, z, m, "e")
+    sums = [_combine(b, Combine.ADD, e, lanes, monoid, "s_chunk")]
+    for name, y in zip(monoid.payloads, payloads, strict=True):
+        if y == score:
+            # e is 0 where z is -inf; a finite stand-in keeps 0 * -inf out, and a NaN in z is in e already
+            term = b.mul(e, b.max(z, b.f32(LOWEST)))
+        else:
+            term = b.select(b.map2(Fn2.EQ, z, b.f32(-math.inf)), b.f32(-0.0), b.mul(e, y))
+        sums.append(_combine(b, Combine.ADD, term, lanes, monoid, f"{name}_chunk"))
+    return (m, *sums)
+
+
+def _only(b: Builder, x: Value, exists: Value | None, identity: Value) -> Value:
+    return x if exists is None else b.select(exists, x, identity)
+
+
+def _combine(b: Builder, fn: Combine, x: Value, lanes: Axis | None, monoid: Monoid, name: str = "") -> Value:
+    if lanes is None or lanes not in b.tile(x).axes:
+        return x
+    order = monoid.lanes if fn is Combine.ADD else None
+    return b.reduce(fn, x, lanes, order, name)

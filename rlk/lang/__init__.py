@@ -1,0 +1,34 @@
+"""The language in which operators are written: `@op`, `L.*`, axes, tensors and trees."""
+
+from __future__ import annotations
+
+from rlk.ir.dims import Axis, Ragged
+from rlk.ir.tree import ASCENDING, Tree
+from rlk.ir.types import bf16, boolean, f16, f32, i32, i64, u32
+from rlk.lang.op import Op, Variant, op
+from rlk.lang.surface import L
+from rlk.lang.trace import Tile
+from rlk.lang.types import DTypeVar, Scalar, Static, Tensor
+
+__all__ = [
+    "ASCENDING",
+    "Axis",
+    "DTypeVar",
+    "L",
+    "Op",
+    "Ragged",
+    "Scalar",
+    "Static",
+    "Tensor",
+    "Tile",
+    "Tree",
+    "Variant",
+    "bf16",
+    "boolean",
+    "f16",
+    "f32",
+    "i32",
+    "i64",
+    "op",
+    "u32",
+]

@@ -1,0 +1,281 @@
+"""What an operator is: its parameters, its traced variants, and the specs of its gradients."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from rlk.errors import Code, Loc, SpecError
+from rlk.ir.dims import Axis, union
+from rlk.ir.nodes import Decl, Kernel, Program, Role
+from rlk.ir.types import DType, TileType
+from rlk.lang.surface import Outputs
+from rlk.lang.trace import ScalarArg, TensorArg, Tracer, activate, deactivate
+from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
+
+Annotation = TensorType | ScalarType | StaticType
+SpecFunction = Callable[..., Outputs]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One choice of everything that selects code: dtypes, which optional inputs are there, and statics."""
+
+    dtypes: tuple[tuple[str, DType], ...] = ()
+    present: frozenset[str] = frozenset()
+    statics: tuple[tuple[str, object], ...] = ()
+    wanted: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(
+        dtypes: Mapping[str, DType] | None = None,
+        present: frozenset[str] | set[str] = frozenset(),
+        statics: Mapping[str, object] | None = None,
+        wanted: frozenset[str] | set[str] = frozenset(),
+    ) -> Variant:
+        """Build a variant from plain mappings."""
+        return Variant(
+            tuple(sorted((dtypes or {}).items())),
+            frozenset(present),
+            tuple(sorted((statics or {}).items(), key=lambda item: item[0])),
+            frozenset(wanted),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Formal:
+    """One parameter of a spec."""
+
+    name: str
+    type: Annotation
+    default: object = inspect.Parameter.empty
+
+    @property
+    def optional(self) -> bool:
+        return not isinstance(self.type, StaticType) and self.type.optional
+
+
+@dataclass(slots=True)
+class Vjp:
+    """The spec of an operator's gradient: cotangents in, cotangents of the named inputs out."""
+
+    op: Op
+    wrt: tuple[str, ...]
+    fn: SpecFunction
+    formals: tuple[Formal, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.op.name}_grad"
+
+    def trace(self, variant: Variant) -> Program:
+        """Trace the gradient: `present` names the cotangents that exist, `wanted` the inputs that need one."""
+        return _trace_vjp(self, variant)
+
+
+@dataclass(slots=True)
+class Op:
+    """An operator, written once. `trace(variant)` gives its program of tile IR."""
+
+    name: str
+    fn: SpecFunction
+    formals: tuple[Formal, ...]
+    saves: tuple[str, ...]
+    doc: str
+    loc: Loc
+    gradient: Vjp | None = None
+    _traced: dict[Variant, Program] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def formal(self, name: str) -> Formal:
+        """Return a parameter by name."""
+        for formal in self.formals:
+            if formal.name == name:
+                return formal
+        raise SpecError(
+            Code.UNKNOWN_NAME,
+            self.loc,
+            what="parameter",
+            name=name,
+            choices=", ".join(f.name for f in self.formals),
+        )
+
+    def reference(self) -> Variant:
+        """Return the variant that stands for the operator: first dtypes, defaults, no optional input."""
+        return Variant.of(dtype_choices(self.formals), frozenset(), static_defaults(self.formals))
+
+    def trace(self, variant: Variant) -> Program:
+        """Run the spec once on symbolic tiles and return its program (cached)."""
+        if variant not in self._traced:
+            self._traced[variant] = _trace_op(self, variant)
+        return self._traced[variant]
+
+    def vjp(self, *wrt: str) -> Callable[[SpecFunction], Vjp]:
+        """Register the gradient with respect to the named inputs."""
+
+        def register(fn: SpecFunction) -> Vjp:
+            loc = _loc(fn)
+            for name in wrt:
+                formal = next((f for f in self.formals if f.name == name), None)
+                if formal is None or not isinstance(formal.type, TensorType) or not _is_float(formal.type.dtype):
+                    raise SpecError(Code.VJP_WRT, loc, name=name, op=self.name)
+            self.gradient = Vjp(self, wrt, fn, _formals(fn)[1:])
+            return self.gradient
+
+        return register
+
+
+def op(*, saves: tuple[str, ...] = (), name: str | None = None) -> Callable[[SpecFunction], Op]:
+    """Make an operator of a spec function.
+
+    saves: the inputs and outputs that the gradient reads.
+    """
+
+    def make(fn: SpecFunction) -> Op:
+        return Op(name or fn.__name__, fn, _formals(fn), saves, inspect.getdoc(fn) or "", _loc(fn))
+
+    return make
+
+
+class Context:
+    """What a gradient sees of the forward call: saved tensors, scalars, statics, and what is wanted."""
+
+    def __init__(self, values: dict[str, object], wanted: frozenset[str], vjp: Vjp) -> None:
+        self._values, self._wanted, self._vjp = values, wanted, vjp
+
+    def wants(self, name: str) -> bool:
+        """Return whether the caller needs the gradient of an input."""
+        return name in self._wanted
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._values:
+            raise SpecError(Code.VJP_SAVED, _loc(self._vjp.fn), name=name, op=self._vjp.op.name)
+        return self._values[name]
+
+
+def dtype_choices(formals: tuple[Formal, ...]) -> dict[str, DType]:
+    """Return the first choice of every dtype variable."""
+    tensors = [f.type for f in formals if isinstance(f.type, TensorType)]
+    return {t.dtype.name: t.dtype.choices[0] for t in tensors if isinstance(t.dtype, DTypeVar)}
+
+
+def static_defaults(formals: tuple[Formal, ...]) -> dict[str, object]:
+    """Return the default of every static (its first choice when it has none)."""
+    return {
+        f.name: f.default if f.default is not inspect.Parameter.empty else f.type.choices[0]
+        for f in formals
+        if isinstance(f.type, StaticType)
+    }
+
+
+def declared(formal: Formal, variant: Variant) -> Decl | None:
+    """Return the declaration of a parameter in a variant; None for statics and absent optional inputs."""
+    if formal.optional and formal.name not in variant.present:
+        return None
+    match formal.type:
+        case TensorType(dtype=dtype, axes=axes):
+            bound = dict(variant.dtypes)[dtype.name] if isinstance(dtype, DTypeVar) else dtype
+            return Decl(formal.name, TileType(bound, axes), Role.IN)
+        case ScalarType(dtype=dtype):
+            return Decl(formal.name, TileType(dtype), Role.SCALAR)
+        case StaticType():
+            return None
+
+
+def _trace_op(op: Op, variant: Variant) -> Program:
+    decls = [d for d in (declared(f, variant) for f in op.formals) if d is not None]
+    dims = union(*(f.type.axes for f in op.formals if isinstance(f.type, TensorType)))
+    tracer = Tracer({d.name: d for d in decls}, dims)
+    arguments = _arguments(op.formals, variant, tracer)
+    return _run(tracer, op.name, lambda: op.fn(**arguments))
+
+
+def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
+    op = vjp.op
+    forward = op.trace(Variant(variant.dtypes, _forward_present(op, variant), variant.statics))
+    outputs = {d.name: d for d in forward.kernels[0].params if d.role is Role.OUT}
+    saved = {d.name: d for d in (declared(f, variant) for f in op.formals if f.name in op.saves) if d is not None}
+    saved |= {n: Decl(n, d.type, Role.IN) for n, d in outputs.items() if n in op.saves}
+    scalars = [f for f in op.formals if isinstance(f.type, ScalarType)]
+    saved |= {d.name: d for d in (declared(f, variant) for f in scalars) if d is not None}
+    cotangents = {d.name: d for d in (declared(f, variant) for f in vjp.formals) if d is not None}
+    dims = union(*(f.type.axes for f in op.formals + vjp.formals if isinstance(f.type, TensorType)))
+    tracer = Tracer(saved | cotangents, dims)
+    values: dict[str, object] = {f.name: None for f in op.formals}
+    values |= {s: None for s in op.saves} | dict(variant.statics)
+    values |= {n: TensorArg(tracer, d) for n, d in saved.items() if d.role is Role.IN}
+    values |= {n: ScalarArg.load(tracer, d) for n, d in saved.items() if d.role is Role.SCALAR}
+    context = Context(values, variant.wanted, vjp)
+    arguments = _arguments(vjp.formals, variant, tracer)
+    program = _run(tracer, vjp.name, lambda: vjp.fn(context, **arguments))
+    got = {d.name for d in program.kernels[0].params if d.role is Role.OUT}
+    wanted = {f"d_{n}" for n in variant.wanted}
+    if not wanted <= got:
+        raise SpecError(
+            Code.VJP_OUTPUTS, _loc(vjp.fn), op=op.name, got=sorted(got), wanted=sorted(wanted)
+        )
+    return program
+
+
+def _forward_present(op: Op, variant: Variant) -> frozenset[str]:
+    names = {f.name for f in op.formals}
+    return frozenset(n for n in variant.present if n in names)
+
+
+def _arguments(formals: tuple[Formal, ...], variant: Variant, tracer: Tracer) -> dict[str, object]:
+    statics = dict(variant.statics)
+    arguments: dict[str, object] = {}
+    for formal in formals:
+        decl = declared(formal, variant)
+        if isinstance(formal.type, StaticType):
+            arguments[formal.name] = statics.get(formal.name, formal.default)
+        elif decl is None:
+            arguments[formal.name] = None
+        elif decl.role is Role.SCALAR:
+            arguments[formal.name] = ScalarArg.load(tracer, decl)
+        else:
+            arguments[formal.name] = TensorArg(tracer, decl)
+    return arguments
+
+
+def _run(tracer: Tracer, name: str, body: Callable[[], object]) -> Program:
+    activate(tracer)
+    try:
+        body()
+        block = tracer.finish()
+    finally:
+        deactivate()
+    params = tuple(tracer.builder.params.values())
+    return Program(name, (Kernel(name, params, block),))
+
+
+@cache
+def _formals(fn: SpecFunction) -> tuple[Formal, ...]:
+    formals = []
+    for p in inspect.signature(fn, eval_str=True).parameters.values():
+        annotation = p.annotation
+        if not isinstance(annotation, TensorType | ScalarType | StaticType):
+            if p.name == "ctx":
+                annotation = StaticType(())
+            else:
+                raise SpecError(Code.PARAM_KIND, _loc(fn), name=p.name, found=annotation)
+        formals.append(Formal(p.name, annotation, p.default))
+    return tuple(formals)
+
+
+def _loc(fn: SpecFunction) -> Loc:
+    return Loc(fn.__code__.co_filename, fn.__code__.co_firstlineno)
+
+
+def _is_float(dtype: DType | DTypeVar) -> bool:
+    return all(d.is_float for d in (dtype.choices if isinstance(dtype, DTypeVar) else (dtype,)))
+
+
+def axes_of(formals: tuple[Formal, ...]) -> tuple[Axis, ...]:
+    """Return every axis that the tensor parameters name, in order of first appearance."""
+    return union(*(f.type.axes for f in formals if isinstance(f.type, TensorType)))

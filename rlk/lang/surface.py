@@ -1,0 +1,383 @@
+"""The vocabulary of a spec: `L.stream`, `L.softmax_sum`, `L.sum`, `L.where`, `L.out` and the functions of tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rlk.errors import Code, SpecError
+from rlk.ir.dims import Axis, union
+from rlk.ir.monoid import Kind, Monoid
+from rlk.ir.nodes import (
+    Check,
+    Combine,
+    Extent,
+    Fma,
+    Fn1,
+    Fn2,
+    Fold,
+    MathFn,
+    MathModel,
+    Pos,
+    Reduce,
+    Select,
+    Value,
+)
+from rlk.ir.tree import Order, Rule
+from rlk.ir.types import DType
+from rlk.lang.trace import (
+    Absorbing,
+    Number,
+    ScalarArg,
+    StreamVar,
+    TensorArg,
+    Tile,
+    Tracer,
+    as_tile,
+    here,
+    tracer,
+)
+
+__all__ = ["L", "ScalarArg"]
+Operand = Tile | TensorArg | Number
+
+
+class Outputs(dict[str, Tile]):
+    """What a spec returns: named tiles, already stored."""
+
+
+class _Fold:
+    """A fold in a spec: absorb once inside a stream, read the state after it."""
+
+    what = "fold"
+
+    def __init__(self, payloads: tuple[str, ...] = (), lanes: Order = Rule.HALVING) -> None:
+        self._absorbing: Absorbing | None = None
+        self._lanes = lanes
+
+    def _absorb(self, monoid: Monoid, *inputs: Operand) -> None:
+        t = tracer(self.what)
+        if t.scope.axis is None:
+            raise SpecError(Code.FOLD_OUTSIDE, here(), what=self.what)
+        if self._absorbing is not None:
+            raise SpecError(Code.FOLD_TWICE, here(), what=self.what)
+        tiles = [as_tile(t, x) for x in inputs]
+        axes = union(*(x.axes for x in tiles))
+        if t.scope.axis not in axes:
+            names = ", ".join(map(str, axes))
+            raise SpecError(Code.NO_SUCH_AXIS, here(), what=self.what, axis=t.scope.axis, axes=names)
+        self._absorbing = Absorbing(Fold(monoid, tuple(t.use(x) for x in tiles)))
+        t.scope.folds.append(self._absorbing)
+
+    def _state(self, index: int) -> Tile:
+        if self._absorbing is None:
+            raise SpecError(Code.FOLD_UNUSED, here(), what=self.what)
+        if not self._absorbing.states:
+            raise SpecError(Code.STREAM_LEAK, here(), made=here().line)
+        return self._absorbing.states[index]
+
+
+class SoftmaxSum(_Fold):
+    """The state (max, sum of e, sum of e * payload) of scores z, with e = exp2((z - max) * log2 e)."""
+
+    what = "softmax_sum"
+
+    def absorb(self, z: Operand, **payloads: Operand) -> None:
+        """Absorb one chunk of scores, f32, and named payloads."""
+        self._names = tuple(payloads)
+        self._absorb(Monoid(Kind.SOFTMAX_SUM, self._names, self._lanes), z, *payloads.values())
+
+    @property
+    def max(self) -> Tile:
+        return self._state(0)
+
+    @property
+    def sum(self) -> Tile:
+        return self._state(1)
+
+    def lse(self) -> Tile:
+        """Return log sum exp of the scores: max + ln(sum), portable ln; -inf where every score is -inf."""
+        return self.max + L.log(self.sum)
+
+    def mean(self, name: str) -> Tile:
+        """Return the payload's mean under softmax(z)."""
+        return self._state(2 + self._names.index(name)) / self.sum
+
+
+class Total(_Fold):
+    """The sum of what is absorbed: a tree inside a chunk, chunks ascending."""
+
+    what = "total"
+
+    def absorb(self, x: Operand) -> None:
+        self._absorb(Monoid(Kind.TOTAL, lanes=self._lanes), x)
+
+    @property
+    def value(self) -> Tile:
+        return self._state(0)
+
+
+class Argmax(_Fold):
+    """The largest score and its lowest index."""
+
+    what = "argmax"
+
+    def absorb(self, z: Operand) -> None:
+        self._absorb(Monoid(Kind.ARGMAX), z)
+
+    @property
+    def index(self) -> Tile:
+        return self._state(1)
+
+    @property
+    def max(self) -> Tile:
+        return self._state(0)
+
+
+class L:
+    """The functions of a spec. Tiles broadcast by axis name; a Python number takes the dtype it meets."""
+
+    # --- streams and folds -----------------------------------------------------------------------------------
+
+    @staticmethod
+    def stream(axis: Axis, *, begin: Operand | None = None, end: Operand | None = None) -> Iterator[StreamVar]:
+        """Iterate an axis chunk by chunk, ascending; the body is traced once.
+
+        begin, end: the segment of a ragged axis, i32 or i64 over the axis that owns the segments.
+        """
+        t = tracer("stream")
+        bounds = [None if x is None else t.use(as_tile(t, x, DType.I32)) for x in (begin, end)]
+        return t.stream(axis, bounds[0], bounds[1])
+
+    softmax_sum = SoftmaxSum
+    total = Total
+    argmax = Argmax
+
+    # --- reductions of whole axes ----------------------------------------------------------------------------
+
+    @staticmethod
+    def sum(x: Operand, over: Axis, tree: Order | None = None) -> Tile:
+        """Return the sum over a whole axis, padded to 2**n with -0.0, in the order of a tree."""
+        return L._reduce(Combine.ADD, x, over, tree)
+
+    @staticmethod
+    def max(x: Operand, over: Axis) -> Tile:
+        """Return the largest element over a whole axis; NaN loses."""
+        return L._reduce(Combine.MAX, x, over, None)
+
+    @staticmethod
+    def min(x: Operand, over: Axis) -> Tile:
+        """Return the smallest element over a whole axis; NaN loses."""
+        return L._reduce(Combine.MIN, x, over, None)
+
+    @staticmethod
+    def any(x: Operand, over: Axis) -> Tile:
+        """Return whether any element over a whole axis is true."""
+        return L._reduce(Combine.OR, x, over, None)
+
+    @staticmethod
+    def _reduce(fn: Combine, x: Operand, over: Axis, tree: Order | None) -> Tile:
+        t = tracer("sum")
+        tile = as_tile(t, x)
+        return t.wrap(t.at().let(Reduce(fn, t.use(tile), over, tree)))
+
+    # --- elementwise -----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _math(fn: MathFn, x: Operand, model: MathModel = MathModel.PORTABLE) -> Tile:
+        t = tracer(fn.value)
+        tile = as_tile(t, x)
+        return t.wrap(t.at().math(fn, t.use(tile), model))
+
+    @staticmethod
+    def exp2(x: Operand) -> Tile:
+        return L._math(MathFn.EXP2, x)
+
+    @staticmethod
+    def softmax_exp2(x: Operand) -> Tile:
+        """Return 2**x in the model of softmax folds: for gradients that must meet the forward's weights."""
+        return L._math(MathFn.EXP2, x, MathModel.SOFTMAX)
+
+    @staticmethod
+    def exp(x: Operand) -> Tile:
+        return L._math(MathFn.EXP, x)
+
+    @staticmethod
+    def log2(x: Operand) -> Tile:
+        return L._math(MathFn.LOG2, x)
+
+    @staticmethod
+    def log(x: Operand) -> Tile:
+        return L._math(MathFn.LOG, x)
+
+    @staticmethod
+    def expm1(x: Operand) -> Tile:
+        return L._math(MathFn.EXPM1, x)
+
+    @staticmethod
+    def log1p(x: Operand) -> Tile:
+        return L._math(MathFn.LOG1P, x)
+
+    @staticmethod
+    def tanh(x: Operand) -> Tile:
+        return L._math(MathFn.TANH, x)
+
+    @staticmethod
+    def sigmoid(x: Operand) -> Tile:
+        return L._math(MathFn.SIGMOID, x)
+
+    @staticmethod
+    def rsqrt(x: Operand) -> Tile:
+        return L._math(MathFn.RSQRT, x)
+
+    @staticmethod
+    def sin(x: Operand) -> Tile:
+        return L._math(MathFn.SIN, x)
+
+    @staticmethod
+    def cos(x: Operand) -> Tile:
+        return L._math(MathFn.COS, x)
+
+    @staticmethod
+    def k3(d: Operand) -> Tile:
+        """Return exp(d) - 1 - d, accurate where it cancels."""
+        return L._math(MathFn.K3, d)
+
+    @staticmethod
+    def sqrt(x: Operand) -> Tile:
+        return L._map1(Fn1.SQRT, x)
+
+    @staticmethod
+    def floor(x: Operand) -> Tile:
+        return L._map1(Fn1.FLOOR, x)
+
+    @staticmethod
+    def isnan(x: Operand) -> Tile:
+        return L._map1(Fn1.ISNAN, x)
+
+    @staticmethod
+    def _map1(fn: Fn1, x: Operand) -> Tile:
+        t = tracer(fn.value)
+        tile = as_tile(t, x)
+        return t.wrap(t.at().map1(fn, t.use(tile)))
+
+    @staticmethod
+    def maximum(a: Operand, b: Operand) -> Tile:
+        """Return the larger of two; NaN loses, -0.0 < +0.0."""
+        return L._map2(Fn2.MAX, a, b)
+
+    @staticmethod
+    def minimum(a: Operand, b: Operand) -> Tile:
+        """Return the smaller of two; NaN loses, -0.0 < +0.0."""
+        return L._map2(Fn2.MIN, a, b)
+
+    @staticmethod
+    def clip(x: Operand, low: Operand, high: Operand) -> Tile:
+        """Return min(max(x, low), high)."""
+        return L.minimum(L.maximum(x, low), high)
+
+    @staticmethod
+    def mulhi(a: Operand, b: Operand) -> Tile:
+        """Return the upper 32 bits of a u32 product."""
+        return L._map2(Fn2.MULHI, a, b)
+
+    @staticmethod
+    def _map2(fn: Fn2, a: Operand, b: Operand) -> Tile:
+        t = tracer(fn.value)
+        x, y = L._pair(t, a, b)
+        return t.wrap(t.at().map2(fn, x, y))
+
+    @staticmethod
+    def fma(a: Operand, b: Operand, c: Operand) -> Tile:
+        """Return a * b + c, rounded once."""
+        t = tracer("fma")
+        x, y, z = (t.use(as_tile(t, v)) for v in (a, b, c))
+        return t.wrap(t.at().let(Fma(x, y, z)))
+
+    @staticmethod
+    def where(cond: Operand, a: Operand, b: Operand) -> Tile:
+        """Return a where the condition holds, b elsewhere. Neither side's NaN crosses over."""
+        t = tracer("where")
+        c = t.use(as_tile(t, cond, DType.BOOL))
+        x, y = L._pair(t, a, b)
+        return t.wrap(t.at().let(Select(c, x, y)))
+
+    @staticmethod
+    def _pair(t: Tracer, a: Operand, b: Operand) -> tuple[Value, Value]:
+        """Return two operands as values, a number in the other's dtype."""
+        known = next((x for x in (a, b) if isinstance(x, Tile | TensorArg)), None)
+        dtype = DType.F32 if known is None else known.dtype
+        t.at()
+        return t.use(as_tile(t, a, dtype)), t.use(as_tile(t, b, dtype))
+
+    # --- positions -------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def pos(axis: Axis) -> Tile:
+        """Return the index along an axis, i32."""
+        t = tracer("pos")
+        if axis in t.streamed():
+            raise SpecError(Code.AXIS_TWO_ROLES, here(), axis=axis)
+        return t.wrap(t.at().let(Pos(axis), axis.name.lower()))
+
+    @staticmethod
+    def extent(axis: Axis) -> Tile:
+        """Return how many indices an axis has, i32."""
+        t = tracer("extent")
+        return t.wrap(t.at().let(Extent(axis)))
+
+    # --- effects ---------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def check(bad: Operand, what: str) -> None:
+        """Report bad data without stopping: the device error word gets `what` where `bad` holds."""
+        t = tracer("check")
+        value = t.use(as_tile(t, bad, DType.BOOL))
+        t.at().let(Check(value, what))
+
+    @staticmethod
+    def emit(**tiles: Tile) -> None:
+        """Write outputs inside a stream: they keep the streamed axis."""
+        t = tracer("emit")
+        for name, tile in tiles.items():
+            _store(t, name, tile)
+
+    @staticmethod
+    def place(name: str, axes: tuple[Axis, ...], *parts: tuple[dict[Axis, Operand], Tile]) -> None:
+        """Write an output in disjoint parts: each maps some of its axes to an index tile, the others run."""
+        t = tracer("place")
+        for where, tile in parts:
+            b = t.at()
+            index = tuple(
+                t.use(as_tile(t, where[axis], DType.I32)) if axis in where else b.let(Pos(axis)) for axis in axes
+            )
+            t.write(name, axes, index, t.use(tile))
+
+    @staticmethod
+    def out(**tiles: Tile | TensorArg | None) -> Outputs:
+        """Write the outputs of a spec by name; None leaves one out."""
+        t = tracer("out")
+        written = Outputs()
+        for name, given in tiles.items():
+            if given is None:
+                continue
+            tile = as_tile(t, given)
+            if t.scope.axis is not None:
+                raise SpecError(Code.OUTPUT_IN_STREAM, here(), name=name)
+            if name in t.outputs:
+                raise SpecError(Code.OUTPUT_TWICE, here(), name=name)
+            _store(t, name, tile)
+            written[name] = tile
+        return written
+
+
+def _store(t: Tracer, name: str, tile: Tile) -> None:
+    """Store a tile at its own positions, dims in the order in which the spec's inputs lay them out."""
+    value = t.use(tile)
+    b = t.at()
+    axes = tuple(axis for axis in t.dims if axis in tile.axes)
+    for axis in tile.axes:
+        if axis not in axes:
+            raise SpecError(Code.OUTPUT_AXES, here(), name=name, axis=axis)
+    index = tuple(t.position(axis) for axis in axes)
+    b.loc = here()
+    t.write(name, axes, index, value)

@@ -1,0 +1,420 @@
+"""Run a spec once with symbolic tiles, and record what it does as a block of tile IR."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from rlk.errors import NOWHERE, Code, Loc, SpecError
+from rlk.ir.build import Builder
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import (
+    Bits,
+    Block,
+    Cast,
+    Decl,
+    Extent,
+    Fn1,
+    Fn2,
+    Fold,
+    Load,
+    Param,
+    Pos,
+    Role,
+    Store,
+    Stream,
+    Value,
+)
+from rlk.ir.types import DType, TileType
+
+_HERE = str(Path(__file__).parent)
+Number = float | int | bool
+
+
+@dataclass(slots=True)
+class Scope:
+    """One open stream: its axis, and the folds that absorb in it."""
+
+    id: int
+    axis: Axis | None
+    folds: list[Absorbing] = field(default_factory=list)
+
+
+class Tracer:
+    """The state of one trace."""
+
+    def __init__(self, params: dict[str, Decl], dims: tuple[Axis, ...]) -> None:
+        self.builder = Builder(params=dict(params))
+        self.scopes = [Scope(0, None)]
+        self.closed: set[int] = set()
+        self.count = 0
+        self.broken: Loc | None = None
+        self.dims = dims  # the order in which outputs lay out their axes
+        self.outputs: list[str] = []
+
+    @property
+    def scope(self) -> Scope:
+        return self.scopes[-1]
+
+    def use(self, tile: Tile) -> Value:
+        """Return a tile's value, if it is still in scope."""
+        if tile.scope in self.closed:
+            raise SpecError(Code.STREAM_LEAK, here(), made=tile.loc.line)
+        return tile.value
+
+    def at(self) -> Builder:
+        """Return the builder, placed at the author's current line."""
+        self.builder.loc = here()
+        return self.builder
+
+    def wrap(self, value: Value) -> Tile:
+        return Tile(self, value, self.scope.id, self.builder.loc)
+
+    def streamed(self) -> tuple[Axis, ...]:
+        return tuple(s.axis for s in self.scopes if s.axis is not None)
+
+    def stream(self, axis: Axis, begin: Value | None, end: Value | None) -> Iterator[StreamVar]:
+        """Yield the one symbolic chunk of a stream, then record the stream with all its folds."""
+        loc = here()
+        if axis.chunk is None:
+            raise SpecError(Code.AXIS_NEEDS_CHUNK, loc, axis=axis.name)
+        self.count += 1
+        scope = Scope(self.count, axis)
+        self.scopes.append(scope)
+        with self.builder.region() as lets:
+            try:
+                self.builder.loc = loc
+                yield StreamVar(self, axis, self.wrap(self.builder.let(Pos(axis), axis.name.lower())))
+            except GeneratorExit:
+                self.broken = loc
+                raise
+        self.scopes.pop()
+        self.closed.add(scope.id)
+        self.builder.loc = loc
+        folds = tuple(a.fold for a in scope.folds)
+        made = self.builder.let(Stream(axis, Block((), tuple(lets)), folds, begin, end))
+        names = tuple(n for f in folds for n in f.monoid.state)
+        states = iter(self.builder.results(made, names))
+        for absorbing in scope.folds:
+            absorbing.states = tuple(self.wrap(next(states)) for _ in absorbing.fold.monoid.state)
+
+    def position(self, axis: Axis) -> Value:
+        """Return the position along an axis: the window's inside its stream."""
+        return self.builder.let(Pos(axis), axis.name.lower())
+
+    def write(self, name: str, axes: tuple[Axis, ...], index: tuple[Value, ...], value: Value) -> None:
+        """Store to an output, declaring it at its first write."""
+        b = self.builder
+        if name not in b.params:
+            b.params[name] = Decl(name, TileType(b.tile(value).dtype, axes), Role.OUT)
+            self.outputs.append(name)
+        elif b.params[name].role is not Role.OUT:
+            raise SpecError(Code.OUTPUT_TWICE, b.loc, name=name)
+        b.let(Store(name, index, value))
+
+    def finish(self) -> Block:
+        if self.broken is not None:
+            raise SpecError(Code.STREAM_BROKEN, self.broken)
+        if not self.outputs:
+            raise SpecError(Code.OUTPUT_MISSING, here())
+        return self.builder.body()
+
+
+@dataclass(slots=True)
+class Absorbing:
+    """A fold of an open stream, and its states once the stream is closed."""
+
+    fold: Fold
+    states: tuple[Tile, ...] = ()
+
+
+_active: list[Tracer] = []
+
+
+def activate(tracer: Tracer) -> None:
+    _active.append(tracer)
+
+
+def deactivate() -> None:
+    _active.pop()
+
+
+def tracer(what: str) -> Tracer:
+    """Return the running trace; `what` is named when there is none."""
+    if not _active:
+        raise SpecError(Code.TRACE_OUTSIDE, here(), what=what)
+    return _active[-1]
+
+
+def here() -> Loc:
+    """Return the innermost place outside the language itself: the author's line."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.startswith(_HERE) or frame.f_code.co_filename.endswith("contextlib.py")
+    ):
+        frame = frame.f_back
+    return Loc(frame.f_code.co_filename, frame.f_lineno)
+
+
+class Tile:
+    """A symbolic value over named axes. Arithmetic broadcasts by axis name; each operation rounds once."""
+
+    __slots__ = ("loc", "scope", "tracer", "value")
+
+    def __init__(self, tracer: Tracer, value: Value, scope: int, loc: Loc = NOWHERE) -> None:
+        self.tracer, self.value, self.scope, self.loc = tracer, value, scope, loc
+
+    @property
+    def type(self) -> TileType:
+        return self.tracer.builder.tile(self.value)
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return self.type.axes
+
+    def to(self, dtype: DType) -> Tile:
+        """Convert: to nearest even between floats, toward zero to integers."""
+        return self if dtype is self.dtype else self._node(Cast(self.tracer.use(self), dtype))
+
+    def bits(self, dtype: DType) -> Tile:
+        """Reinterpret the bits as another dtype of the same width."""
+        return self._node(Bits(self.tracer.use(self), dtype))
+
+    def _node(self, node: Cast | Bits) -> Tile:
+        return self.tracer.wrap(self.tracer.at().let(node))
+
+    def _map2(self, fn: Fn2, other: object, swapped: bool = False) -> Tile:
+        b = self.tracer.at()
+        mine, theirs = self.tracer.use(self), lift(self.tracer, other, self.dtype)
+        a, c = (theirs, mine) if swapped else (mine, theirs)
+        return self.tracer.wrap(b.map2(fn, a, c))
+
+    def _map1(self, fn: Fn1) -> Tile:
+        return self.tracer.wrap(self.tracer.at().map1(fn, self.tracer.use(self)))
+
+    def __add__(self, other: object) -> Tile:
+        return self._map2(Fn2.ADD, other)
+
+    def __radd__(self, other: object) -> Tile:
+        return self._map2(Fn2.ADD, other, True)
+
+    def __sub__(self, other: object) -> Tile:
+        return self._map2(Fn2.SUB, other)
+
+    def __rsub__(self, other: object) -> Tile:
+        return self._map2(Fn2.SUB, other, True)
+
+    def __mul__(self, other: object) -> Tile:
+        return self._map2(Fn2.MUL, other)
+
+    def __rmul__(self, other: object) -> Tile:
+        return self._map2(Fn2.MUL, other, True)
+
+    def __truediv__(self, other: object) -> Tile:
+        return self._map2(Fn2.DIV, other)
+
+    def __rtruediv__(self, other: object) -> Tile:
+        return self._map2(Fn2.DIV, other, True)
+
+    def __floordiv__(self, other: object) -> Tile:
+        return self._map2(Fn2.DIV, other)
+
+    def __mod__(self, other: object) -> Tile:
+        return self._map2(Fn2.MOD, other)
+
+    def __and__(self, other: object) -> Tile:
+        return self._map2(Fn2.AND, other)
+
+    def __or__(self, other: object) -> Tile:
+        return self._map2(Fn2.OR, other)
+
+    def __xor__(self, other: object) -> Tile:
+        return self._map2(Fn2.XOR, other)
+
+    def __lshift__(self, other: object) -> Tile:
+        return self._map2(Fn2.SHL, other)
+
+    def __rshift__(self, other: object) -> Tile:
+        return self._map2(Fn2.SHR, other)
+
+    def __lt__(self, other: object) -> Tile:
+        return self._map2(Fn2.LT, other)
+
+    def __le__(self, other: object) -> Tile:
+        return self._map2(Fn2.LE, other)
+
+    def __gt__(self, other: object) -> Tile:
+        return self._map2(Fn2.LT, other, True)
+
+    def __ge__(self, other: object) -> Tile:
+        return self._map2(Fn2.LE, other, True)
+
+    def __eq__(self, other: object) -> Tile:  # type: ignore[override]
+        return self._map2(Fn2.EQ, other)
+
+    def __ne__(self, other: object) -> Tile:  # type: ignore[override]
+        return self._map2(Fn2.NE, other)
+
+    def __neg__(self) -> Tile:
+        return self._map1(Fn1.NEG)
+
+    def __invert__(self) -> Tile:
+        return self._map1(Fn1.NOT)
+
+    def __abs__(self) -> Tile:
+        return self._map1(Fn1.ABS)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> NoReturn:
+        raise SpecError(Code.TILE_HAS_NO_TRUTH, here())
+
+    def __iter__(self) -> NoReturn:
+        raise SpecError(Code.TILE_NOT_ITERABLE, here())
+
+    def __repr__(self) -> str:
+        return f"<%{self.value}: {self.type}>"
+
+
+@dataclass(slots=True)
+class StreamVar:
+    """The symbolic chunk of an open stream: `param[v]` is its window, `v.pos` the positions in it."""
+
+    tracer: Tracer
+    axis: Axis
+    pos: Tile
+
+
+class TensorArg:
+    """A tensor parameter. Used as a value it is loaded whole; `[v]` loads the window of a stream."""
+
+    __slots__ = ("_loaded", "decl", "tracer")
+
+    def __init__(self, tracer: Tracer, decl: Decl) -> None:
+        self.tracer, self.decl = tracer, decl
+        self._loaded: dict[int, Tile] = {}
+
+    @property
+    def dtype(self) -> DType:
+        return self.decl.type.dtype
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return self.decl.type.axes
+
+    def __getitem__(self, items: StreamVar | tuple[StreamVar, ...]) -> Tile:
+        windows = {v.axis: v.pos for v in (items if isinstance(items, tuple) else (items,))}
+        for axis in windows:
+            if axis not in self.axes:
+                names = ", ".join(map(str, self.axes))
+                raise SpecError(Code.NO_SUCH_AXIS, here(), what=self.decl.name, axis=axis, axes=names)
+        return self.at(*(windows.get(axis, axis) for axis in self.axes))
+
+    def at(self, *index: Tile | Axis | int, fill: Number | None = None) -> Tile:
+        """Load at one index per dim: an axis stands for its own positions, an integer tile gathers.
+
+        A gathered index outside the dim reads nothing and gives `fill` (0 when no fill is named).
+        """
+        if len(index) != len(self.axes):
+            found = len(index)
+            raise SpecError(Code.INDEX_COUNT, here(), what=self.decl.name, dims=len(self.axes), got=found)
+        b = self.tracer.at()
+        values: list[Value] = []
+        guard: Value | None = None
+        for i, dim in zip(index, self.axes, strict=True):
+            value = self._index(i, dim)
+            values.append(value)
+            if isinstance(i, Tile) and i.axes != (dim,):
+                inside = b.map2(
+                    Fn2.AND,
+                    b.map2(Fn2.LE, b.const(0, i.dtype), value),
+                    b.map2(Fn2.LT, value, self._extent(dim, i.dtype)),
+                )
+                guard = inside if guard is None else b.map2(Fn2.AND, guard, inside)
+        filled = None if fill is None else lift(self.tracer, fill, self.dtype)
+        return self.tracer.wrap(b.let(Load(self.decl.name, tuple(values), guard, filled), self.decl.name))
+
+    def _extent(self, dim: Axis, dtype: DType) -> Value:
+        b = self.tracer.builder
+        extent = b.let(Extent(dim))
+        return extent if dtype is DType.I32 else b.let(Cast(extent, dtype))
+
+    def _index(self, index: Tile | Axis | int, dim: Axis) -> Value:
+        b = self.tracer.builder
+        match index:
+            case Tile() if index.dtype.is_int:
+                return self.tracer.use(index)
+            case Axis():
+                if index in self.tracer.streamed():
+                    raise SpecError(Code.AXIS_TWO_ROLES, here(), axis=index)
+                return b.let(Pos(index), index.name.lower())
+            case int():
+                return b.i32(index)
+            case _:
+                raise SpecError(Code.INDEX_WHAT, here(), what=self.decl.name, got=index)
+
+    def whole(self) -> Tile:
+        """Load the tensor whole, once for each open stream."""
+        key = self.tracer.scope.id
+        if key not in self._loaded:
+            self._loaded[key] = self.at(*self.axes)
+        return self._loaded[key]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.whole(), name)
+
+
+class ScalarArg:
+    """Marks where a scalar parameter enters the trace."""
+
+    @staticmethod
+    def load(tracer: Tracer, decl: Decl) -> Tile:
+        return tracer.wrap(tracer.builder.let(Param(decl.name), decl.name))
+
+
+def lift(tracer: Tracer, x: object, dtype: DType) -> Value:
+    """Return the value of a tile, a tensor parameter or a Python number (in the dtype it meets)."""
+    match x:
+        case Tile():
+            return tracer.use(x)
+        case TensorArg():
+            return tracer.use(x.whole())
+        case bool() | int() | float():
+            kind = DType.F32 if dtype in (DType.F16, DType.BF16) else dtype
+            made = tracer.builder.const(x, kind)
+            return made if kind is dtype else tracer.builder.let(Cast(made, dtype))
+        case _:
+            raise SpecError(Code.DTYPE_WANTED, here(), what="arithmetic", wanted="a tile or a number", got=type(x))
+
+
+def as_tile(tracer: Tracer, x: object, dtype: DType = DType.F32) -> Tile:
+    """Return x as a tile, numbers in the given dtype."""
+    if isinstance(x, Tile):
+        tracer.use(x)
+        return x
+    if isinstance(x, TensorArg):
+        return x.whole()
+    return tracer.wrap(lift(tracer, x, dtype))
+
+
+def _forward(name: str) -> object:
+    """Make a binary operator of a tensor parameter act on its loaded tile."""
+
+    def operate(self: TensorArg, *args: object) -> object:
+        return getattr(self.whole(), name)(*args)
+
+    return operate
+
+
+for _name in (
+    "add radd sub rsub mul rmul truediv rtruediv floordiv mod and or xor lshift rshift lt le gt ge eq ne neg "
+    "invert abs bool iter"
+).split():
+    setattr(TensorArg, f"__{_name}__", _forward(f"__{_name}__"))

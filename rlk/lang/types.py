@@ -1,0 +1,71 @@
+"""How a spec annotates its parameters: tensors over axes, scalars, and statics that select a variant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rlk.ir.dims import Axis
+from rlk.ir.types import DType
+
+
+@dataclass(frozen=True, slots=True)
+class DTypeVar:
+    """A dtype that the caller's tensors decide, among those named; the first is the reference variant."""
+
+    name: str
+    choices: tuple[DType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """The annotation of a tensor parameter."""
+
+    dtype: DType | DTypeVar
+    axes: tuple[Axis, ...]
+    optional: bool = False
+
+    def __or__(self, other: None) -> TensorType:
+        return replace(self, optional=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarType:
+    """The annotation of a run-time number: never part of a cache key."""
+
+    dtype: DType
+    optional: bool = False
+
+    def __or__(self, other: None) -> ScalarType:
+        return replace(self, optional=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StaticType:
+    """The annotation of a Python value that selects a variant of the spec."""
+
+    choices: tuple[object, ...]
+
+
+class Tensor:
+    """`Tensor[bf16, T, D]`, `Tensor[F, T] | None`: dims outermost first."""
+
+    def __class_getitem__(cls, items: tuple[DType | DTypeVar | Axis, ...] | DType | DTypeVar) -> TensorType:
+        dtype, *axes = items if isinstance(items, tuple) else (items,)
+        assert isinstance(dtype, DType | DTypeVar)
+        return TensorType(dtype, tuple(a for a in axes if isinstance(a, Axis)))
+
+
+class Scalar:
+    """`Scalar[f32]`: one run-time number."""
+
+    def __class_getitem__(cls, dtype: DType) -> ScalarType:
+        return ScalarType(dtype)
+
+
+class Static:
+    """`Static["k1", "k2"]`: one of the listed Python values; `Static[...]` takes any hashable value."""
+
+    def __class_getitem__(cls, choices: object) -> StaticType:
+        if choices is Ellipsis:
+            return StaticType(())
+        return StaticType(choices if isinstance(choices, tuple) else (choices,))

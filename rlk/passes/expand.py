@@ -1,0 +1,173 @@
+"""Rewrite streams and their folds into loops over chunks, pieces as an axis, and merges: the core of the IR."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rlk.errors import Code, SpecError
+from rlk.ir import fold as folds
+from rlk.ir.build import Builder
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import (
+    Block,
+    Cast,
+    Extent,
+    Fn2,
+    Fold,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Merge,
+    Pos,
+    Result,
+    Store,
+    Stream,
+    Value,
+    operands,
+)
+from rlk.ir.tree import Rule
+from rlk.ir.types import DType, TileType
+from rlk.passes.rewrite import Replay, rewrite
+
+State = tuple[Value, ...]
+
+
+def expand(kernel: Kernel) -> Kernel:
+    """Return the kernel without streams.
+
+    A stream over an axis A of n elements, in chunks of c, becomes a `Loop` over steps; inside, an element sits at
+    piece * size + step * c + lane. With A.split the piece is an index of the axis A.piece, and piece states merge
+    by `Tree.pairwise`; with A.piece (a size) the states stay apart along A.piece, for `cut` to store and merge.
+    """
+    return rewrite(kernel, _Expand())
+
+
+@dataclass(slots=True)
+class _Expand:
+    """The rule: streams become loops, and their results the states that the loops leave."""
+
+    states: dict[Value, list[Value]] = field(default_factory=dict)
+
+    def __call__(self, replay: Replay, let: Let) -> bool:
+        match let.node:
+            case Stream() as stream:
+                if stream.axis.leaf != "chunk":
+                    raise SpecError(Code.AXIS_LEAF, let.loc, axis=stream.axis.name, leaf=stream.axis.leaf)
+                self.states[let.value] = _stream(replay, stream)
+                return True
+            case Result(of=of, index=index) if of in self.states:
+                replay.renamed[let.value] = self.states[of][index]
+                return True
+            case _:
+                return False
+
+
+def _stream(replay: Replay, stream: Stream) -> list[Value]:
+    """Append what a stream means; return the states of its folds, in a row."""
+    b = replay.builder
+    begin, end = _pieces(replay, stream)
+    states = _loop(replay, stream, begin, end)
+    if stream.axis.split is not None:
+        states = [
+            b.results(b.let(Merge(f.monoid, s, stream.axis.pieces, Rule.PAIRWISE)), f.monoid.state)
+            for f, s in zip(stream.folds, states, strict=True)
+        ]
+    return [value for state in states for value in state]
+
+
+def _pieces(replay: Replay, stream: Stream) -> tuple[Value, Value]:
+    """Return where the pieces begin and end, i32, over the piece axis if there is one."""
+    b, axis = replay.builder, stream.axis
+    if stream.begin is not None and stream.end is not None:
+        low, high = (_as_i32(b, replay[v]) for v in (stream.begin, stream.end))
+    else:
+        low, high = b.i32(0), b.let(Extent(axis))
+    if axis.split is None and axis.piece is None:
+        return low, high
+    if axis.split is not None:
+        length = b.sub(high, low)
+        size = b.map2(Fn2.DIV, b.add(length, b.i32(axis.split - 1)), b.i32(axis.split), "piece_size")
+    else:
+        size = b.i32(axis.piece or 0)
+    piece = b.let(Pos(axis.pieces), f"{axis.name.lower()}_piece")
+    begin = b.min(high, b.add(low, b.mul(piece, size)), "piece_begin")
+    return begin, b.min(high, b.add(begin, size), "piece_end")
+
+
+def _as_i32(b: Builder, value: Value) -> Value:
+    return value if b.tile(value).dtype is DType.I32 else b.let(Cast(value, DType.I32))
+
+
+def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[State]:
+    """Append the loop over steps; return the states of each fold."""
+    b, axis = replay.builder, stream.axis
+    chunk = axis.chunk or 1
+    lanes = axis.lanes if chunk > 1 else None
+    length = b.sub(end, begin)
+    stop = b.map2(Fn2.DIV, b.add(length, b.i32(chunk - 1)), b.i32(chunk), "steps")
+    full = b.map2(Fn2.DIV, length, b.i32(chunk), "full_steps")
+    start = b.i32(0)
+    with b.region() as lets:
+        step = b.fresh(TileType(DType.I32))
+        pos = b.add(begin, b.mul(step, b.i32(chunk)))
+        if lanes is not None:
+            pos = b.add(pos, b.let(Pos(lanes), f"{axis.name.lower()}_lane"), axis.name.lower())
+        exists = b.map2(Fn2.LT, pos, end, "exists")
+        _Body(replay, axis, pos, exists).replay(stream.body.lets)
+        leaves = [
+            folds.leaf(b, f.monoid, tuple(replay[v] for v in f.inputs), lanes, exists, pos) for f in stream.folds
+        ]
+        carried, merged = _carry(b, stream.folds, leaves)
+    init = tuple(
+        identity
+        for f, state in zip(stream.folds, leaves, strict=True)
+        for identity in folds.init(b, f.monoid, b.tile(state[0]).dtype)
+    )
+    types = tuple(b.tile(v) for v in carried)
+    body = Block((step, *carried), tuple(lets), merged)
+    made = b.let(Loop(axis, start, stop, init, types, body, full, exists))
+    results = iter(b.results(made, tuple(n for f in stream.folds for n in f.monoid.state)))
+    return [tuple(next(results) for _ in state) for state in leaves]
+
+
+def _carry(b: Builder, folded: tuple[Fold, ...], leaves: list[State]) -> tuple[State, State]:
+    """Merge each fold's carried state with the chunk's; return the carried arguments and the merged values."""
+    carried: list[Value] = []
+    merged: list[Value] = []
+    for f, state in zip(folded, leaves, strict=True):
+        args = tuple(b.fresh(b.types[v]) for v in state)
+        carried += args
+        merged += folds.merge(b, f.monoid, args, state)
+    return tuple(carried), tuple(merged)
+
+
+class _Body:
+    """Replays a stream's body: its positions become piece, step and lane; its loads and stores get guards."""
+
+    def __init__(self, replay: Replay, axis: Axis, pos: Value, exists: Value) -> None:
+        self.outer, self.axis, self.pos, self.exists = replay, axis, pos, exists
+        self.streamed: set[Value] = set()
+
+    def replay(self, lets: tuple[Let, ...]) -> None:
+        r, b = self.outer, self.outer.builder
+        for let in lets:
+            b.loc = let.loc
+            if self.streamed.intersection(operands(let.node)):
+                self.streamed.add(let.value)
+            match let.node:
+                case Pos(axis=axis) if axis == self.axis:
+                    r.renamed[let.value] = self.pos
+                    self.streamed.add(let.value)
+                case Load(param=param, index=index, guard=guard, fill=fill) if let.value in self.streamed:
+                    node = Load(param, tuple(r[i] for i in index), self._guard(guard), r.optional(fill))
+                    r.renamed[let.value] = b.let(node, let.name)
+                case Store(param=param, index=index, value=value, guard=guard):
+                    b.let(Store(param, tuple(r[i] for i in index), r[value], self._guard(guard)))
+                case _:
+                    if not r.rule(r, let):
+                        r.copy(let)
+
+    def _guard(self, guard: Value | None) -> Value:
+        r = self.outer
+        return self.exists if guard is None else r.builder.map2(Fn2.AND, self.exists, r[guard])

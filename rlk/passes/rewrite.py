@@ -1,0 +1,147 @@
+"""Replay a block node by node into a new builder: the one way in which passes change programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rlk.ir.build import Builder
+from rlk.ir.nodes import (
+    Bits,
+    Block,
+    Cast,
+    Check,
+    Const,
+    Extent,
+    Fma,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Map1,
+    Map2,
+    Math,
+    Merge,
+    Node,
+    Param,
+    Pos,
+    Program,
+    Reduce,
+    Result,
+    Select,
+    Store,
+    Stream,
+    Value,
+)
+from rlk.ir.types import TileType
+
+Mapping = dict[Value, Value]
+Rule = Callable[["Replay", Let], bool]
+
+
+class Replay:
+    """Copies lets into a builder under a renaming; a rule may take over single lets.
+
+    A rule returns True when it has dealt with a let (and mapped its value); otherwise the let is copied.
+    """
+
+    def __init__(self, kernel: Kernel, rule: Rule) -> None:
+        self.builder = Builder(params={d.name: d for d in kernel.params})
+        self.renamed: Mapping = {}
+        self.rule = rule
+
+    def __getitem__(self, value: Value) -> Value:
+        return self.renamed[value]
+
+    def optional(self, value: Value | None) -> Value | None:
+        return None if value is None else self.renamed[value]
+
+    def block(self, lets: tuple[Let, ...]) -> None:
+        """Replay lets into the innermost open block."""
+        for let in lets:
+            self.builder.loc = let.loc
+            if not self.rule(self, let):
+                self.copy(let)
+
+    def copy(self, let: Let) -> None:
+        """Append a let's node with renamed operands."""
+        b = self.builder
+        b.loc = let.loc
+        match let.node:
+            case Const(bits=bits):
+                assert isinstance(let.type, TileType)
+                made = b.fresh(let.type)
+                b.open[-1].append(Let(made, Const(bits), let.type, let.name, let.loc))
+                self.renamed[let.value] = made
+            case Loop() as loop:
+                self.renamed[let.value] = b.let(self.loop(loop), let.name)
+            case node:
+                self.renamed[let.value] = b.let(self.node(node), let.name)
+
+    def loop(self, loop: Loop) -> Loop:
+        """Return a loop whose body is replayed in a region of its own."""
+        b = self.builder
+        init = tuple(self[v] for v in loop.init)
+        start, stop, full = self[loop.start], self[loop.stop], self.optional(loop.full)
+        with b.region() as lets:
+            args = self.arguments(loop)
+            self.block(loop.body.lets)
+            results = tuple(self[v] for v in loop.body.results)
+            exists = self.optional(loop.exists)
+        body = Block(args, tuple(lets), results)
+        return Loop(loop.axis, start, stop, init, loop.types, body, full, exists)
+
+    def arguments(self, loop: Loop) -> tuple[Value, ...]:
+        """Declare the arguments of a loop's body: the step and the carried values."""
+        b = self.builder
+        step, *carried = loop.body.args
+        self.renamed[step] = b.fresh(b.types[self[loop.start]])
+        for old, type in zip(carried, loop.types, strict=True):
+            self.renamed[old] = b.fresh(type)
+        return tuple(self[v] for v in loop.body.args)
+
+    def node(self, node: Node) -> Node:
+        """Return a node with renamed operands (nodes with regions and constants excepted)."""
+        match node:
+            case Param() | Const() | Pos() | Extent():
+                return node
+            case Map1(fn=fn, x=x):
+                return Map1(fn, self[x])
+            case Map2(fn=fn2, a=a, b=c):
+                return Map2(fn2, self[a], self[c])
+            case Math(fn=math, x=x, model=model):
+                return Math(math, self[x], model)
+            case Fma(a=a, b=c, c=d):
+                return Fma(self[a], self[c], self[d])
+            case Select(cond=cond, a=a, b=c):
+                return Select(self[cond], self[a], self[c])
+            case Cast(x=x, dtype=dtype):
+                return Cast(self[x], dtype)
+            case Bits(x=x, dtype=dtype):
+                return Bits(self[x], dtype)
+            case Load(param=param, index=index, guard=guard, fill=fill):
+                return Load(param, tuple(self[i] for i in index), self.optional(guard), self.optional(fill))
+            case Store(param=param, index=index, value=value, guard=guard):
+                return Store(param, tuple(self[i] for i in index), self[value], self.optional(guard))
+            case Check(bad=bad, what=what):
+                return Check(self[bad], what)
+            case Reduce(fn=combine, x=x, over=over, order=order):
+                return Reduce(combine, self[x], over, order)
+            case Merge(monoid=monoid, states=states, over=over, order=order2):
+                return Merge(monoid, tuple(self[s] for s in states), over, order2)
+            case Result(of=of, index=i):
+                return Result(self[of], i)
+            case Loop() | Stream():
+                raise AssertionError("regions are replayed by their own functions")
+
+
+def rewrite(kernel: Kernel, rule: Rule) -> Kernel:
+    """Return the kernel with a rule applied to every let, innermost regions included."""
+    replay = Replay(kernel, rule)
+    replay.block(kernel.body.lets)
+    return Kernel(kernel.name, tuple(replay.builder.params.values()), replay.builder.body())
+
+
+def each(program: Program, change: Callable[[Kernel], Kernel]) -> Program:
+    """Return the program with every kernel changed."""
+    return replace(program, kernels=tuple(change(k) for k in program.kernels))
