@@ -78,7 +78,7 @@ def package_of(path: str) -> str:
 
 
 def imported_modules(tree: ast.AST, submodules: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Yield every module imports, `from rlk import x` is rlk.x for a submodule."""
+    """Yield each module that a source imports; `from rlk import x` is rlk.x for a submodule."""
     known = frozenset(submodules)
     for node in ast.walk(tree):
         match node:

@@ -181,7 +181,7 @@ def test_a_template_that_decides_is_found(source: str) -> None:
     "source",
     [
         "plain {{ kernel.name }} text",
-        "{% for line in kernel.body %}{{ line.text }}{% if line.at %}  # {{ line.at }}{% endif %}{% endfor %}",
+        "{% for line in k.body %}{{ line.text }}{% if line.at %}  # {{ line.at }}{% endif %}\n{% endfor %}",
         "{% if kernel.persistent %}a{% elif other %}b{% else %}c{% endif %}",
         "{% include 'header.py.j2' %}",
         "{{ kernel.body | indent(4) }}",

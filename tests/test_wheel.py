@@ -1,0 +1,81 @@
+"""A built wheel, installed outside the checkout, is complete: it imports, carries its trees, and compiles."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("hatchling", reason="building a wheel needs the dev extra")
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
+    subprocess.run([*command, "--wheel-dir", str(out), str(ROOT)], check=True)
+    (built,) = out.glob("rlk-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel alone into an empty environment that borrows every other package of this one.
+
+    The borrowed folder comes last on the path, so its editable rlk, if any, is never reached.
+    """
+    home = tmp_path_factory.mktemp("installed") / "venv"
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(home)
+    python = home / "bin" / "python"
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--quiet"]
+    subprocess.run([*command, "--no-index", str(wheel)], check=True)
+    site = Path(ask(python, "import sysconfig; print(sysconfig.get_paths()['purelib'])"))
+    borrowed = {sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]}
+    # a plain path line: .pth files of the borrowed folder, such as an editable install's, are not followed
+    (site / "zz_borrowed.pth").write_text("\n".join(sorted(borrowed)) + "\n")
+    return python
+
+
+def ask(python: Path, program: str) -> str:
+    """Run a program far from the checkout, so that nothing is found there by accident."""
+    done = subprocess.run(
+        [str(python), "-I", "-c", program], cwd=python.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_wheel_holds_the_trees_of_the_repository(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for folder, inside in {"rlk": "rlk", "templates": "rlk/_templates", "generated": "rlk/_generated"}.items():
+        for path in (ROOT / folder).rglob("*"):
+            tracked = path.is_file() and "__pycache__" not in path.parts
+            assert not tracked or f"{inside}/{path.relative_to(ROOT / folder).as_posix()}" in names
+    assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
+    assert [name for name in names if name.endswith("licenses/LICENSE")]
+
+
+def test_the_installed_package_is_the_wheel(python: Path) -> None:
+    place = ask(python, "import rlk; print(rlk.__file__)")
+    assert Path(place).is_relative_to(python.parents[1])
+
+
+def test_every_module_of_the_wheel_parses_and_the_base_imports(python: Path) -> None:
+    ask(python, "import rlk.errors, rlk.env, rlk.digest, rlk.ir.nodes, rlk.ir.tree")
+
+
+def test_the_installed_package_compiles_a_kernel(python: Path) -> None:
+    compile_from(python)
+
+
+def compile_from(python: Path) -> None:
+    """Compile a Triton kernel for sm_90 with the installed package; nothing is run, no GPU is needed."""
+    pytest.skip("the operators are not there yet")
