@@ -55,7 +55,8 @@ def ask(python: Path, program: str) -> str:
 
 def test_the_wheel_holds_the_trees_of_the_repository(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    for folder, inside in {"rlk": "rlk", "templates": "rlk/_templates", "generated": "rlk/_generated"}.items():
+    trees = {"rlk": "rlk", "templates": "rlk/_templates", "generated": "rlk/_generated"}
+    for folder, inside in trees.items():
         for path in (ROOT / folder).rglob("*"):
             tracked = path.is_file() and "__pycache__" not in path.parts
             assert not tracked or f"{inside}/{path.relative_to(ROOT / folder).as_posix()}" in names
