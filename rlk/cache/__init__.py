@@ -1,0 +1,8 @@
+"""Which built kernels can be used again: a content-addressed store of directories on disk."""
+
+from __future__ import annotations
+
+from rlk.cache.key import CacheKey
+from rlk.cache.store import Counters, Entry, Store
+
+__all__ = ["CacheKey", "Counters", "Entry", "Store"]

@@ -1,0 +1,110 @@
+"""Which entries leave a store that has grown too large, and what dead processes left there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlk.cache.lock import Hold, hold
+from rlk.cache.manifest import MANIFEST, BadEntry, read_manifest
+from rlk.digest import Json
+
+_DAY = 86400.0
+_KEPT_IN_QUARANTINE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A published entry: `size` in bytes, `last_used` in seconds since the epoch, `key` as JSON."""
+
+    name: str
+    path: Path
+    label: str
+    key: Json
+    size: int
+    last_used: float
+
+
+def folders(root: Path) -> Iterator[Path]:
+    """Walk the entries' directories below `root`, in the order of their names."""
+    for shard in _listing(root):
+        yield from _listing(shard)
+
+
+def _listing(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def entries(root: Path) -> tuple[Entry, ...]:
+    """List the readable entries below `root`, the least recently used first."""
+    found = []
+    for path in folders(root):
+        try:
+            manifest = read_manifest(path, path.name)
+            used = os.stat(path / MANIFEST).st_mtime
+        except (BadEntry, OSError):
+            continue
+        found.append(Entry(path.name, path, manifest.label, manifest.key, manifest.size, used))
+    return tuple(sorted(found, key=lambda entry: (entry.last_used, entry.name)))
+
+
+def evict(root: Path, limit: int, grace: float) -> tuple[Entry, ...]:
+    """Remove the least recently used entries that `limit` bytes cannot hold; return them."""
+    present = entries(root / "entries")
+    excess = sum(entry.size for entry in present) - limit
+    newest = time.time() - grace
+    evicted = []
+    for entry in present:
+        if excess <= 0 or entry.last_used > newest:
+            break
+        if _remove(root, entry):
+            excess -= entry.size
+            evicted.append(entry)
+    return tuple(evicted)
+
+
+def _remove(root: Path, entry: Entry) -> bool:
+    """Take the entry away whole, so that a reader sees all of it or nothing; skip one that is being built."""
+    lock = root / "locks" / f"{entry.name}.lock"
+    aside = root / "staging" / f"evicted.{os.getpid()}.{os.urandom(4).hex()}"
+    with hold(lock, 0.0) as outcome:
+        if outcome is not Hold.OWNED:
+            return False
+        try:
+            os.rename(entry.path, aside)
+            lock.unlink()
+        except OSError:
+            return False
+    shutil.rmtree(aside, ignore_errors=True)
+    return True
+
+
+def sweep(root: Path) -> None:
+    """Remove staging folders older than a day, and all but the newest quarantined entries."""
+    for path in _listing(root / "staging"):
+        if time.time() - _changed(path) > _DAY:
+            shutil.rmtree(path, ignore_errors=True)
+    aside = sorted(_listing(root / "quarantine"), key=_changed, reverse=True)
+    for path in aside[_KEPT_IN_QUARANTINE:]:
+        _discard(path)
+
+
+def _discard(path: Path) -> None:
+    try:
+        path.unlink() if path.is_file() or path.is_symlink() else shutil.rmtree(path)
+    except OSError:
+        pass  # it is tried again at the next sweep
+
+
+def _changed(path: Path) -> float:
+    try:
+        return os.lstat(path).st_ctime
+    except OSError:
+        return time.time()

@@ -1,0 +1,36 @@
+"""What a built kernel depends on, and so what its name in the store is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlk.digest import Json, digest, plain
+
+Flag = tuple[str, str | int | bool]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheKey:
+    """Everything that changes the bytes of a built kernel, and nothing that is known only at a call.
+
+    `ir`, `emitter` are digests; `schedule` is a frozen dataclass or None; `toolchain` pairs tools with their
+    versions; `flags` holds compile options and the compilers' environment variables; `abi` names the layout
+    of an entry and of a launch. Sizes such as N, temperatures and lengths never belong here.
+    """
+
+    ir: str
+    schedule: object
+    target: str
+    backend: str
+    emitter: str
+    toolchain: tuple[tuple[str, str], ...]
+    flags: tuple[Flag, ...] = ()
+    abi: str = ""
+
+    def digest(self) -> str:
+        """Return the name of this key's entry: 64 hex digits."""
+        return digest(self)
+
+    def members(self) -> Json:
+        """Return the key as JSON, as the manifest of its entry keeps it."""
+        return plain(self)

@@ -1,0 +1,93 @@
+"""The one canonical JSON form, and the sha256 digests that name kernels, keys and emitters."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+
+SOURCE_SUFFIXES = frozenset({".py", ".j2", ".toml"})
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+def plain(value: object) -> Json:
+    """Turn frozen data (dataclasses, enums, tuples, mappings with string keys) into plain JSON values.
+
+    A dataclass becomes an object that also carries its class name under "", so that two classes with equal
+    fields differ. Sets, NaN, infinities and arbitrary objects raise TypeError: they have no canonical form.
+    """
+    if value is None or isinstance(value, bool | str) and not isinstance(value, Enum):
+        return value
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise TypeError(f"{value} has no canonical JSON form")
+        return float(value)
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {_name(key): plain(item) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        members: dict[str, Json] = {"": type(value).__name__}
+        for field in fields(value):
+            if field.compare:  # excluded from equality, such as source locations: excluded from digests
+                members[field.name] = plain(getattr(value, field.name))
+        return members
+    raise TypeError(f"{type(value).__name__} has no canonical JSON form")
+
+
+def _name(key: object) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"JSON keys are strings, not {type(key).__name__}")
+    return key
+
+
+def canonical(value: object) -> bytes:
+    """Return the one JSON text of `value`: sorted keys, no spaces, ASCII, shortest round-trip floats."""
+    text = json.dumps(plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return text.encode("ascii")
+
+
+def digest(value: object) -> str:
+    """Return the sha256 of `value`'s canonical JSON, in hex."""
+    return digest_bytes(canonical(value))
+
+
+def digest_bytes(data: bytes) -> str:
+    """Return the sha256 of `data`, in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    """Return the sha256 of a file's content, in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digest_sources(folders: Iterable[Path]) -> str:
+    """Return one digest of every source file below `folders`: an emitter and its templates.
+
+    Files are named relative to their folder, so the digest is the same wherever rlk is installed. The content
+    is read once per process.
+    """
+    return _digest_sources(tuple(folders))
+
+
+@cache
+def _digest_sources(folders: tuple[Path, ...]) -> str:
+    listing: list[list[tuple[str, str]]] = []
+    for folder in folders:
+        files = sorted(path for path in folder.rglob("*") if path.suffix in SOURCE_SUFFIXES)
+        if not files:
+            raise FileNotFoundError(f"no source files below {folder}")
+        listing.append([(path.relative_to(folder).as_posix(), digest_file(path)) for path in files])
+    return digest(listing)

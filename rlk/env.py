@@ -1,0 +1,150 @@
+"""Which environment variables rlk obeys, what their values may be, and what they mean when unset."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from rlk.errors import Code, LaunchError
+
+BACKENDS = ("triton", "cute", "tilelang", "oracle")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+DEFAULT_CACHE_LIMIT = 8 * 2**30
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+# Variables of the compilers below rlk which change what they emit. They are part of every cache key, so that
+# a kernel built with one of them set is never served without it.
+TOOLCHAIN_VARIABLES = (
+    "ALLOW_LHS_TMEM_LAYOUT_CONVERSION",
+    "AMDGCN_ANALYZE_SMALL_TENSOR_RANGE",
+    "AMDGCN_SCALARIZE_PACKED_FOPS",
+    "AMDGCN_USE_BUFFER_ATOMICS",
+    "AMDGCN_USE_BUFFER_OPS",
+    "DISABLE_LLVM_OPT",
+    "DISABLE_MMA_V3",
+    "DISABLE_MMA_V5",
+    "DISABLE_PTXAS_OPT",
+    "LLVM_EXTRACT_DI_LOCAL_VARIABLES",
+    "LLVM_PASS_PLUGIN_PATH",
+    "PTXAS_OPTIONS",
+    "TRITON_DEBUG",
+    "TRITON_DEFAULT_FP_FUSION",
+    "TRITON_DISABLE_LINE_INFO",
+    "TRITON_ENABLE_ASAN",
+    "TRITON_ENABLE_EXPERIMENTAL_CONSAN",
+    "TRITON_F32_DEFAULT",
+    "TRITON_HIP_USE_ASYNC_COPY",
+    "TRITON_HIP_USE_BLOCK_PINGPONG",
+    "TRITON_HIP_USE_IN_THREAD_TRANSPOSE",
+    "TRITON_INSTRUMENTATION_MODE",
+    "TRITON_KERNEL_OVERRIDE",
+    "TRITON_LIBDEVICE_PATH",
+    "TRITON_MOCK_PTX_VERSION",
+    "TRITON_OVERRIDE_ARCH",
+    "TRITON_PLUGIN_PATHS",
+    "TRITON_PTXAS_PATH",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Env:
+    """The environment as rlk sees it, read once per process.
+
+    `cache_dir` and `cache_limit` (bytes) belong to the kernel store, `backend` forces one lowering, `check`
+    raises data errors at once instead of lazily, `interpret` runs Triton source on the CPU, `jobs` is the
+    number of compile processes, `toolchain` lists the compilers' own variables that are set.
+    """
+
+    cache_dir: Path
+    cache_limit: int = DEFAULT_CACHE_LIMIT
+    backend: str | None = None
+    check: bool = False
+    interpret: bool = False
+    jobs: int = 2
+    log: str = "warning"
+    toolchain: tuple[tuple[str, str], ...] = ()
+
+    @staticmethod
+    def read(variables: Mapping[str, str]) -> Env:
+        """Parse `variables`; an unusable value raises LaunchError with what would be accepted."""
+        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return Env(
+            cache_dir=_cache_dir(variables),
+            cache_limit=_size(variables, "RLK_CACHE_LIMIT", DEFAULT_CACHE_LIMIT),
+            backend=_choice(variables, "RLK_BACKEND", BACKENDS),
+            check=_switch(variables, "RLK_CHECK"),
+            interpret=_switch(variables, "RLK_INTERPRET"),
+            jobs=_count(variables, "RLK_JOBS", min(8, cpus)),
+            log=_choice(variables, "RLK_LOG", LOG_LEVELS) or "warning",
+            toolchain=tuple((name, variables[name]) for name in TOOLCHAIN_VARIABLES if variables.get(name)),
+        )
+
+    @staticmethod
+    def current() -> Env:
+        """Return the environment of this process, as it was at the first call."""
+        return _current()
+
+
+@cache
+def _current() -> Env:
+    return Env.read(os.environ)
+
+
+def _bad(name: str, value: str, wanted: str) -> LaunchError:
+    return LaunchError(Code.ARG_VALUE, op="environment", name=name, value=value, wanted=wanted)
+
+
+def _cache_dir(variables: Mapping[str, str]) -> Path:
+    """Choose $RLK_CACHE_DIR, else $XDG_CACHE_HOME/rlk, else ~/.cache/rlk."""
+    if given := variables.get("RLK_CACHE_DIR"):
+        path = Path(given).expanduser()
+        if not path.is_absolute():
+            raise _bad("RLK_CACHE_DIR", given, "an absolute path")
+        return path
+    base = variables.get("XDG_CACHE_HOME", "")
+    if base.startswith("/"):  # the XDG specification says to ignore relative values
+        return Path(base) / "rlk"
+    if home := variables.get("HOME", ""):
+        return Path(home) / ".cache" / "rlk"
+    return Path(tempfile.gettempdir()) / f"rlk-{os.geteuid()}"
+
+
+def _choice(variables: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str | None:
+    value = variables.get(name, "")
+    if not value:
+        return None
+    if value.lower() not in choices:
+        raise _bad(name, value, "one of " + ", ".join(choices))
+    return value.lower()
+
+
+def _switch(variables: Mapping[str, str], name: str) -> bool:
+    value = variables.get(name, "")
+    if value not in ("", "0", "1"):
+        raise _bad(name, value, "0 or 1")
+    return value == "1"
+
+
+def _count(variables: Mapping[str, str], name: str, default: int) -> int:
+    value = variables.get(name, "")
+    if not value:
+        return default
+    if not value.isascii() or not value.isdigit() or int(value) < 1:
+        raise _bad(name, value, "a number of at least 1")
+    return int(value)
+
+
+def _size(variables: Mapping[str, str], name: str, default: int) -> int:
+    """Parse bytes with an optional binary suffix: 500M, 8G, 8GiB."""
+    value = variables.get(name, "")
+    if not value:
+        return default
+    match = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE | re.ASCII)
+    if match is None:
+        raise _bad(name, value, "bytes with an optional suffix K, M, G or T, such as 8G")
+    return int(match[1]) * _UNITS[match[2].upper()]
