@@ -1,4 +1,4 @@
-"""Which names `import rlk` offers; each is imported when it is first used, so that the import itself is cheap."""
+"""Which names `import rlk` offers; each is imported when it is first used, so that the import is cheap."""
 
 from __future__ import annotations
 

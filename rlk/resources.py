@@ -1,4 +1,4 @@
-"""Where templates and checked-in kernels are found: beside the package in a checkout, inside it in a wheel."""
+"""Where templates and checked-in kernels are: beside the package in a checkout, inside it in a wheel."""
 
 from __future__ import annotations
 
