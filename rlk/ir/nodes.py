@@ -292,6 +292,7 @@ class Stream:
     """Run the body for every element of an axis, chunk by chunk; yields the states of all folds, in a row.
 
     begin, end: the segment of a ragged axis; None means the whole axis.
+    when: where it is false the axis is empty.
     """
 
     axis: Axis
@@ -299,6 +300,7 @@ class Stream:
     folds: tuple[Fold, ...]
     begin: Value | None = None
     end: Value | None = None
+    when: Value | None = None
 
 
 Node = (
@@ -398,8 +400,8 @@ def operands(node: Node) -> tuple[Value, ...]:
             return (start, stop, *init, *_present(full))
         case Result(of=of):
             return (of,)
-        case Stream(begin=begin, end=end):
-            return _present(begin, end)
+        case Stream(begin=begin, end=end, when=when):
+            return _present(begin, end, when)
 
 
 def _present(*values: Value | None) -> tuple[Value, ...]:

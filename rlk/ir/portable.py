@@ -1,9 +1,9 @@
-"""The bits of the transcendental functions on every machine: each is a fixed sequence of fma, f32 and i32 operations.
+"""Which fixed sequence of fma, f32 and i32 operations each transcendental function is, on every machine.
 
-A function is written once over an abstract machine. NumPy runs it, numba compiles it, and a builder of tile IR turns
-it into nodes for the emitters. Coefficients come from tools/fit_portable.py and are frozen: to change one is to
-change the numerics of every operator that uses it. Errors in units in the last place, against the exact value, are
-measured by tests/test_portable.py; all are below 2.
+A function is written once over an abstract machine. NumPy runs it, numba compiles it, and a builder of tile IR
+turns it into nodes for the emitters. Coefficients come from tools/fit_portable.py and are frozen: to change one is
+to change the numerics of every operator that uses it. Errors in units in the last place against the exact value
+are measured by tests/test_portable.py; all are below 2.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 F = TypeVar("F")
-I = TypeVar("I")  # noqa: E741
+I = TypeVar("I")
 B = TypeVar("B")
 
 
@@ -80,10 +80,14 @@ LN2_HIGH, LN2_LOW = 0.693147182, -1.90465421e-09
 # highest power first
 EXP2 = (0.00018058953, 0.0013314332, 0.009607519, 0.055505678, 0.24022758, 0.6931471, 1.0)
 EXP = (0.001381949, 0.0083686905, 0.04166828, 0.16666521, 0.49999994, 1.0, 1.0)
-LOG = (-0.045135185, 0.10471279, -0.13164203, 0.14478002, -0.16646925, 0.19990832, -0.25000107, 0.3333345, -0.5)
-LOG2 = (-0.0652458, 0.15115356, -0.189876, 0.20883508, -0.24016319, 0.28841, -0.36067566, 0.48089996, -0.7213475)
+# fmt: off
+LOG = (-0.045135185, 0.10471279, -0.13164203, 0.14478002, -0.16646925, 0.19990832, -0.25000107, 0.3333345,
+       -0.5)
+LOG2 = (-0.0652458, 0.15115356, -0.189876, 0.20883508, -0.24016319, 0.28841, -0.36067566,
+        0.48089996, -0.7213475)
+# fmt: on
 EXPM1 = (0.00019764257, 0.0013932347, 0.008333543, 0.041666493, 0.16666666, 0.5)
-K3 = (2.6118526e-06, 2.5040988e-05, 0.00019858872, 0.0013888375, 0.008333275, 0.041666668, 0.16666667, 0.5)
+K3 = (2.6118526e-06, 2.5040988e-05, 0.00019858872, 0.0013888375, 0.008333275, 0.041666668, 0.16666667)
 TANH = (-0.006169614, 0.021000376, -0.053835757, 0.13332437, -0.33333313)
 SIN = (2.8204595e-06, -0.00019852072, 0.008333378, -0.16666667)
 COS = (-2.8704312e-07, 2.482041e-05, -0.0013888977, 0.041666668, -0.5, 1.0)
@@ -119,11 +123,18 @@ def _reduced(m: Machine[F, I, B], x: F, shifted: F) -> F:
 
 def exp2(m: Machine[F, I, B], x: F) -> F:
     """2**x. Exact for integers; results below 2**-126 are +0, as on the hardware it stands in for."""
-    # The clamp keeps 2**n finite; beyond it the reduced argument grows past 1 and the product overflows by itself.
+    # The clamp keeps 2**n finite; beyond it the fraction grows past 1 and the product overflows by itself.
     shifted = m.add(m.min(x, m.f32(127.0)), m.f32(MAGIC))
     fraction = m.sub(x, m.sub(shifted, m.f32(MAGIC)))
     y = m.mul(_polynomial(m, EXP2, fraction), _power(m, m.as_i32(shifted)))
     return m.select(m.lt(x, m.f32(-126.0)), m.f32(0.0), y)
+
+
+def _halves(m: Machine[F, I, B], shifted: F) -> tuple[F, F]:
+    """Two normal numbers whose product is 2**n, for n in [-252, 254]: n itself may be no normal exponent."""
+    n = m.isub(m.as_i32(shifted), m.i32(0x4B400000))
+    half = m.sar(n, 1)
+    return _power(m, half), _power(m, m.isub(n, half))
 
 
 def exp(m: Machine[F, I, B], x: F) -> F:
@@ -131,10 +142,8 @@ def exp(m: Machine[F, I, B], x: F) -> F:
     y = m.max(m.min(x, m.f32(89.0)), m.f32(-104.0))  # e**89 is inf, e**-104 is 0
     shifted = m.fma(y, m.f32(LOG2E), m.f32(MAGIC))
     p = _polynomial(m, EXP, _reduced(m, y, shifted))
-    n = m.isub(m.as_i32(shifted), m.i32(0x4B400000))
-    # 2**n may be no normal number; its two halves are, and only the last product rounds
-    half = m.sar(n, 1)
-    y = m.mul(m.mul(p, _power(m, half)), _power(m, m.isub(n, half)))
+    first, second = _halves(m, shifted)
+    y = m.mul(m.mul(p, first), second)  # only the last product rounds
     return m.select(m.eq(x, x), y, x)
 
 
@@ -159,7 +168,7 @@ def _binade(m: Machine[F, I, B], x: F) -> tuple[F, F]:
 
 
 def _log_edges(m: Machine[F, I, B], x: F, y: F, pole: float) -> F:
-    """y, with the values of a logarithm that goes to -inf at `pole`: NaN below it, x itself at +inf and NaN."""
+    """y, with the values of a logarithm with its pole at `pole`: NaN below it, x itself at +inf and NaN."""
     y = m.select(m.lt(x, m.f32(INF)), y, x)
     y = m.select(m.eq(x, m.f32(pole)), m.f32(-INF), y)
     return m.select(m.lt(x, m.f32(pole)), m.f32(NAN), y)
@@ -213,15 +222,16 @@ def expm1(m: Machine[F, I, B], x: F) -> F:
 
 
 def k3(m: Machine[F, I, B], d: F) -> F:
-    """e**d - 1 - d, accurate everywhere: the k3 estimator of a Kullback-Leibler divergence; never negative."""
+    """e**d - 1 - d, accurate everywhere: the k3 estimate of a KL divergence; never negative."""
     y = m.min(d, m.f32(89.0))  # k3(89) is inf
     near = m.max(y, m.f32(-40.0))  # below, e**d no longer matters
     shifted = m.fma(near, m.f32(LOG2E), m.f32(MAGIC))
     central = m.lt(_abs(m, d), m.f32(0.75))
     shifted = m.select(central, m.f32(MAGIC), shifted)
     r = _reduced(m, near, shifted)
-    p = m.mul(_polynomial(m, K3, r), m.mul(r, r))
-    # d = n ln 2 + r: k3(d) = 2**n k3(r) + (2**n r + (2**n - 1 - d)), at half its size; the outer sum adds positives
+    s = m.mul(r, r)
+    p = m.fma(s, m.mul(r, _polynomial(m, K3, r)), m.mul(s, m.f32(0.5)))
+    # d = n ln 2 + r: k3(d) = 2**n k3(r) + (2**n r + (2**n - 1 - d)), at half its size
     half = _power(m, m.as_i32(shifted), -1)
     rest = m.fma(y, m.f32(-0.5), m.sub(half, m.f32(0.5)))
     y = m.fma(half, p, m.fma(half, r, rest))
@@ -242,9 +252,21 @@ def tanh(m: Machine[F, I, B], x: F) -> F:
 
 
 def sigmoid(m: Machine[F, I, B], x: F) -> F:
-    """1 / (1 + e**-x), accurate in both tails."""
-    e = exp(m, m.as_f32(m.ior(m.as_i32(x), m.i32(SIGN))))  # e**-|x|
-    return m.div(m.select(m.lt(x, m.f32(0.0)), e, m.f32(1.0)), m.add(e, m.f32(1.0)))
+    """1 / (1 + e**-x), accurate in both tails, with gradual underflow."""
+    y = m.max(m.as_f32(m.ior(m.as_i32(x), m.i32(SIGN))), m.f32(-104.0))  # -|x|
+    shifted = m.fma(y, m.f32(LOG2E), m.f32(MAGIC))
+    r = _reduced(m, y, shifted)
+    t = m.mul(_polynomial(m, EXP[:-1], r), r)  # e**r = 1 + t
+    first, second = _halves(m, shifted)
+    e = m.mul(m.mul(m.add(t, m.f32(1.0)), first), second)
+    d = m.add(e, m.f32(1.0))
+    q = m.div(m.f32(1.0), d)
+    # below 0, 2**n (q + q t) with q corrected for the rounding of 1 + e: e itself was rounded once too often
+    lost = m.sub(m.sub(d, m.f32(1.0)), e)
+    w = m.mul(m.fma(m.mul(lost, q), q, q), first)
+    below = m.mul(m.fma(w, t, w), second)
+    y = m.select(m.lt(x, m.f32(0.0)), below, q)
+    return m.select(m.eq(x, x), y, x)
 
 
 def rsqrt(m: Machine[F, I, B], x: F) -> F:

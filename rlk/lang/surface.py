@@ -139,14 +139,21 @@ class L:
     # --- streams and folds -----------------------------------------------------------------------------------
 
     @staticmethod
-    def stream(axis: Axis, *, begin: Operand | None = None, end: Operand | None = None) -> Iterator[StreamVar]:
+    def stream(
+        axis: Axis,
+        *,
+        begin: Operand | None = None,
+        end: Operand | None = None,
+        when: Operand | None = None,
+    ) -> Iterator[StreamVar]:
         """Iterate an axis chunk by chunk, ascending; the body is traced once.
 
         begin, end: the segment of a ragged axis, i32 or i64 over the axis that owns the segments.
+        when: rows for which it is false see an empty axis: their folds keep the identity and nothing is read.
         """
         t = tracer("stream")
-        bounds = [None if x is None else t.use(as_tile(t, x, DType.I32)) for x in (begin, end)]
-        return t.stream(axis, bounds[0], bounds[1])
+        bounds = [None if x is None else t.use(as_tile(t, x, DType.I32)) for x in (begin, end, when)]
+        return t.stream(axis, *bounds)
 
     softmax_sum = SoftmaxSum
     total = Total

@@ -76,7 +76,9 @@ class Tracer:
     def streamed(self) -> tuple[Axis, ...]:
         return tuple(s.axis for s in self.scopes if s.axis is not None)
 
-    def stream(self, axis: Axis, begin: Value | None, end: Value | None) -> Iterator[StreamVar]:
+    def stream(
+        self, axis: Axis, begin: Value | None, end: Value | None, when: Value | None
+    ) -> Iterator[StreamVar]:
         """Yield the one symbolic chunk of a stream, then record the stream with all its folds."""
         loc = here()
         if axis.chunk is None:
@@ -95,7 +97,7 @@ class Tracer:
         self.closed.add(scope.id)
         self.builder.loc = loc
         folds = tuple(a.fold for a in scope.folds)
-        made = self.builder.let(Stream(axis, Block((), tuple(lets)), folds, begin, end))
+        made = self.builder.let(Stream(axis, Block((), tuple(lets)), folds, begin, end, when))
         names = tuple(n for f in folds for n in f.monoid.state)
         states = iter(self.builder.results(made, names))
         for absorbing in scope.folds:
@@ -317,17 +319,18 @@ class TensorArg:
                 raise SpecError(Code.NO_SUCH_AXIS, here(), what=self.decl.name, axis=axis, axes=names)
         return self.at(*(windows.get(axis, axis) for axis in self.axes))
 
-    def at(self, *index: Tile | Axis | int, fill: Number | None = None) -> Tile:
+    def at(self, *index: Tile | Axis | int, fill: Number | None = None, when: Tile | None = None) -> Tile:
         """Load at one index per dim: an axis stands for its own positions, an integer tile gathers.
 
-        A gathered index outside the dim reads nothing and gives `fill` (0 when no fill is named).
+        A gathered index outside the dim reads nothing and gives `fill` (0 when no fill is named); so does `when`
+        where it is false.
         """
         if len(index) != len(self.axes):
             found = len(index)
             raise SpecError(Code.INDEX_COUNT, here(), what=self.decl.name, dims=len(self.axes), got=found)
         b = self.tracer.at()
         values: list[Value] = []
-        guard: Value | None = None
+        guard: Value | None = None if when is None else self.tracer.use(when)
         for i, dim in zip(index, self.axes, strict=True):
             value = self._index(i, dim)
             values.append(value)

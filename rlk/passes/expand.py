@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from rlk.errors import Code, SpecError
 from rlk.ir import fold as folds
 from rlk.ir.build import Builder
-from rlk.ir.dims import Axis
+from rlk.ir.dims import Axis, without
 from rlk.ir.nodes import (
     Block,
     Cast,
+    Decl,
     Extent,
     Fn2,
     Fold,
@@ -21,6 +22,7 @@ from rlk.ir.nodes import (
     Merge,
     Pos,
     Result,
+    Role,
     Store,
     Stream,
     Value,
@@ -67,13 +69,59 @@ def _stream(replay: Replay, stream: Stream) -> list[Value]:
     """Append what a stream means; return the states of its folds, in a row."""
     b = replay.builder
     begin, end = _pieces(replay, stream)
+    if stream.when is not None:
+        end = b.select(replay[stream.when], end, begin)
     states = _loop(replay, stream, begin, end)
     if stream.axis.split is not None:
         states = [
             b.results(b.let(Merge(f.monoid, s, stream.axis.pieces, Rule.PAIRWISE)), f.monoid.state)
             for f, s in zip(stream.folds, states, strict=True)
         ]
+    elif stream.axis.piece is not None and stream.folds:
+        states = _merge_ascending(b, stream, states)
     return [value for state in states for value in state]
+
+
+def _merge_ascending(b: Builder, stream: Stream, states: list[State]) -> list[State]:
+    """Store the states of all pieces, then load and merge them one by one: `cut` makes this two kernels."""
+    pieces = stream.axis.pieces
+    stored = [
+        [_store_state(b, pieces, f"{n}_of_piece", v) for n, v in zip(f.monoid.state, s, strict=True)]
+        for f, s in zip(stream.folds, states, strict=True)
+    ]
+    start, stop = b.i32(0), b.let(Extent(pieces))
+    with b.region() as lets:
+        step = b.fresh(TileType(DType.I32))
+        loaded = [tuple(_load_state(b, name, step) for name in names) for names in stored]
+        carried, merged = _carry(b, stream.folds, loaded)
+    init = _identities(b, stream.folds, loaded)
+    types = tuple(b.tile(v) for v in carried)
+    made = b.let(Loop(pieces, start, stop, init, types, Block((step, *carried), tuple(lets), merged)))
+    results = iter(b.results(made, tuple(n for f in stream.folds for n in f.monoid.state)))
+    return [tuple(next(results) for _ in state) for state in loaded]
+
+
+def _store_state(b: Builder, pieces: Axis, name: str, value: Value) -> str:
+    """Store one component of the pieces' states to a workspace of its own; return the workspace's name."""
+    unique = f"{name}{sum(1 for d in b.params.values() if d.role is Role.WORK) or ''}"
+    tile = b.tile(value)
+    axes = (pieces, *without(tile.axes, pieces))
+    b.params[unique] = Decl(unique, TileType(tile.dtype, axes), Role.WORK)
+    b.let(Store(unique, tuple(b.let(Pos(axis)) for axis in axes), value))
+    return unique
+
+
+def _load_state(b: Builder, name: str, step: Value) -> Value:
+    rows = b.params[name].type.axes[1:]
+    return b.let(Load(name, (step, *(b.let(Pos(axis)) for axis in rows))), name)
+
+
+def _identities(b: Builder, folded: tuple[Fold, ...], states: list[State]) -> State:
+    return tuple(
+        identity
+        for f, state in zip(folded, states, strict=True)
+        for identity in folds.init(b, f.monoid, b.tile(state[0]).dtype)
+    )
 
 
 def _pieces(replay: Replay, stream: Stream) -> tuple[Value, Value]:
@@ -119,11 +167,7 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
             folds.leaf(b, f.monoid, tuple(replay[v] for v in f.inputs), lanes, exists, pos) for f in stream.folds
         ]
         carried, merged = _carry(b, stream.folds, leaves)
-    init = tuple(
-        identity
-        for f, state in zip(stream.folds, leaves, strict=True)
-        for identity in folds.init(b, f.monoid, b.tile(state[0]).dtype)
-    )
+    init = _identities(b, stream.folds, leaves)
     types = tuple(b.tile(v) for v in carried)
     body = Block((step, *carried), tuple(lets), merged)
     made = b.let(Loop(axis, start, stop, init, types, body, full, exists))

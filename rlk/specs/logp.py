@@ -52,7 +52,7 @@ def logp(
     if mask is not None:
         active = active & mask
     soft, soft2, best = L.softmax_sum(), L.softmax_sum(), L.argmax()
-    for v in L.stream(V):
+    for v in L.stream(V, when=active):
         z = scores(logits[v], None if bias is None else bias[v], logit_scale, softcap, inv_softcap, inverse)
         if "entropy" in needs:
             soft.absorb(z, zbar=z)
@@ -91,7 +91,7 @@ def logp_grad(
     active = picked != ctx.ignore_index
     if ctx.mask is not None:
         active = active & ctx.mask
-    z = scores(ctx.logits, ctx.bias, ctx.logit_scale, ctx.softcap, ctx.inv_softcap, inverse)
+    z = scores(ctx.logits.at(T, V, when=active), ctx.bias, ctx.logit_scale, ctx.softcap, ctx.inv_softcap, inverse)
     p = L.softmax_exp2((z - ctx.lse) * LOG2E)
     of_p = 0.0 if d_lse is None else d_lse.whole()
     if d_logp is not None:

@@ -1,0 +1,270 @@
+"""Programs as text and back: print -> parse -> equal; digests are of this text without names and places."""
+
+from __future__ import annotations
+
+import re
+
+from dataclasses import fields
+from enum import Enum
+from typing import Any
+
+from rlk.errors import Code, SpecError
+from rlk.ir import nodes as n
+from rlk.ir.dims import Axis, Part
+from rlk.ir.monoid import Kind, Monoid
+from rlk.ir.tree import Rule, Tree
+from rlk.ir.types import NONE, DType, NoType, TileType, TupleType, Type
+
+_NODES: dict[str, Any] = {
+    c.__name__.lower(): c
+    for c in (
+        n.Param, n.Const, n.Pos, n.Extent, n.Map1, n.Map2, n.Math, n.Fma, n.Select, n.Cast, n.Bits, n.Load,
+        n.Store, n.Check, n.Reduce, n.Merge, n.Loop, n.Result, n.Stream,
+    )
+}  # fmt: skip
+_NAMES = {enum.__name__: enum for enum in (n.Fn1, n.Fn2, n.MathFn, n.MathModel, n.Combine, DType)}
+
+
+def print_program(program: n.Program, *, places: bool = False) -> str:
+    """Return a program as text; with places, each line ends with the spec line it came from."""
+    lines = [f"program {program.name}"]
+    for axis in _axes(program):
+        lines.append(f"axis {_axis(axis)}")
+    for kernel in program.kernels:
+        lines.append(f"kernel {kernel.name}")
+        lines += [f"  {d.role.value} {d.name}: {d.type}" for d in kernel.params]
+        lines.append("  {")
+        _print_block(kernel.body, "    ", lines, places)
+        lines.append("  }")
+    return "\n".join(lines) + "\n"
+
+
+def _axis(axis: Axis) -> str:
+    plain = Axis(axis.name)
+    given = [
+        f"{f.name}={getattr(axis, f.name)}"
+        for f in fields(axis)
+        if f.name not in ("name", "part") and getattr(axis, f.name) != getattr(plain, f.name)
+    ]
+    return " ".join([axis.name, *given])
+
+
+def _axes(program: n.Program) -> list[Axis]:
+    found: dict[Axis, None] = {}
+
+    def note(type: Type) -> None:
+        match type:
+            case TileType(axes=axes):
+                found.update({a.whole: None for a in axes})
+            case TupleType(items=items):
+                for item in items:
+                    note(item)
+            case NoType():
+                pass
+
+    def visit(block: n.Block) -> None:
+        for let in block.lets:
+            note(let.type)
+            for field in fields(let.node):
+                value = getattr(let.node, field.name)
+                if isinstance(value, Axis):
+                    found[value.whole] = None
+                if isinstance(value, n.Block):
+                    visit(value)
+
+    for kernel in program.kernels:
+        for decl in kernel.params:
+            note(decl.type)
+        visit(kernel.body)
+    return sorted(found, key=lambda a: a.name)
+
+
+def _print_block(block: n.Block, indent: str, lines: list[str], places: bool) -> None:
+    if block.args:
+        lines.append(f"{indent}args {' '.join(f'%{v}' for v in block.args)}")
+    for let in block.lets:
+        body: n.Block | None = None
+        parts: list[str] = []
+        for field in fields(let.node):
+            value = getattr(let.node, field.name)
+            if isinstance(value, n.Block):
+                body = value
+            elif value is not None:
+                parts.append(f"{field.name}={_write(value, str(field.type))}")
+        place = f"  # {let.name + ' ' if let.name else ''}{let.loc}" if places else ""
+        name = type(let.node).__name__.lower()
+        lines.append(f"{indent}%{let.value}: {let.type} = {' '.join([name, *parts])}{place}")
+        if body is not None:
+            lines.append(f"{indent}{{")
+            _print_block(body, indent + "  ", lines, places)
+            lines.append(f"{indent}}}")
+    if block.results:
+        lines.append(f"{indent}yield {' '.join(f'%{v}' for v in block.results)}")
+
+
+def _write(value: object, annotation: str) -> str:
+    match value:
+        case Enum():
+            return str(value.value)
+        case Axis() | TileType():
+            return str(value).replace(" ", "")
+        case Tree(order=order):
+            return f"tree<{','.join(map(str, order))}>"
+        case Monoid(kind=kind, payloads=payloads, lanes=lanes):
+            return f"{kind.value}<{','.join(payloads)};{_write(lanes, 'Order')}>"
+        case n.Fold(monoid=monoid, inputs=inputs):
+            return f"{_write(monoid, 'Monoid')}({','.join(f'%{v}' for v in inputs)})"
+        case tuple():
+            inner = annotation.removeprefix("tuple[").split(",")[0]
+            return f"({';'.join(_write(v, inner) for v in value)})"
+        case str():
+            return repr(value).replace(" ", "\\x20")
+        case int():
+            return f"%{value}" if annotation.startswith("Value") else str(value)
+        case _:
+            raise TypeError(value)
+
+
+def parse_program(text: str) -> n.Program:
+    """Return the program that a text means; raise SpecError naming the line that cannot be read."""
+    return _Parser(text).program()
+
+
+class _Parser:
+    """Reads what print_program writes, line by line."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = [line.split("  # ")[0].strip() for line in text.splitlines()]
+        self.lines = [line for line in self.lines if line]
+        self.at = 0
+        self.axes: dict[str, Axis] = {}
+
+    def peek(self) -> str:
+        return self.lines[self.at] if self.at < len(self.lines) else ""
+
+    def take(self) -> str:
+        self.at += 1
+        return self.lines[self.at - 1]
+
+    def fail(self) -> SpecError:
+        line = min(self.at, len(self.lines))
+        return SpecError(Code.PARSE, line=line, text=self.lines[line - 1] if line else "")
+
+    def program(self) -> n.Program:
+        try:
+            name = self.take().removeprefix("program ")
+            while self.peek().startswith("axis "):
+                self.axis(self.take().split()[1:])
+            kernels = []
+            while self.peek().startswith("kernel "):
+                kernels.append(self.kernel())
+            if self.peek() or not kernels:
+                self.take()
+                raise self.fail()
+            return n.Program(name, tuple(kernels))
+        except (KeyError, ValueError, IndexError, AttributeError, TypeError) as error:
+            raise self.fail() from error
+
+    def axis(self, words: list[str]) -> None:
+        options: dict[str, Any] = {}
+        for word in words[1:]:
+            key, value = word.split("=")
+            options[key] = int(value) if value.isdigit() else {"True": True, "False": False}.get(value, value)
+        self.axes[words[0]] = Axis(words[0], **options)
+
+    def kernel(self) -> n.Kernel:
+        name = self.take().removeprefix("kernel ")
+        params = []
+        while self.peek() != "{":
+            role, rest = self.take().split(" ", 1)
+            param, type = rest.split(": ")
+            params.append(n.Decl(param, self.tile(type), n.Role(role)))
+        self.take()
+        return n.Kernel(name, tuple(params), self.block())
+
+    def block(self) -> n.Block:
+        args: tuple[int, ...] = ()
+        results: tuple[int, ...] = ()
+        lets = []
+        while (line := self.take()) != "}":
+            if line.startswith("args "):
+                args = self.values(line)
+            elif line.startswith("yield "):
+                results = self.values(line)
+            else:
+                lets.append(self.let(line))
+        return n.Block(args, tuple(lets), results)
+
+    def values(self, line: str) -> tuple[int, ...]:
+        return tuple(int(word[1:]) for word in line.split()[1:])
+
+    def let(self, line: str) -> n.Let:
+        head, rest = line.split(" = ", 1)
+        value, type = head.split(": ", 1)
+        kind, *words = rest.split(" ")
+        cls = _NODES[kind]
+        given = dict(word.split("=", 1) for word in words)
+        arguments: dict[str, Any] = {}
+        for field in fields(cls):
+            if field.type == "Block":
+                if self.take() != "{":
+                    raise self.fail()
+                arguments[field.name] = self.block()
+            elif field.name in given:
+                arguments[field.name] = self.read(given[field.name], str(field.type))
+        return n.Let(int(value[1:]), cls(**arguments), self.type(type))
+
+    def type(self, text: str) -> Type:
+        if text == "none":
+            return NONE
+        if text.startswith("("):
+            return TupleType(tuple(self.tile(t) for t in re.findall(r"\w+\[[^\]]*\]", text)))
+        return self.tile(text)
+
+    def tile(self, text: str) -> TileType:
+        dtype, axes = text[:-1].split("[")
+        return TileType(DType(dtype), tuple(self.named(a.strip()) for a in axes.split(",") if a.strip()))
+
+    def named(self, text: str) -> Axis:
+        name, _, part = text.partition(".")
+        axis = self.axes[name]
+        return {Part.ALL: axis, Part.PIECE: axis.pieces, Part.LANE: axis.lanes}[Part(part)]
+
+    def read(self, text: str, annotation: str) -> Any:
+        kind = annotation.removesuffix(" | None")
+        if kind.startswith("tuple["):
+            inner = kind.removeprefix("tuple[").split(",")[0]
+            return tuple(self.read(t, inner) for t in text[1:-1].split(";") if t) if inner != "Fold" else (
+                tuple(self.fold(t) for t in re.findall(r"\w+<[^>]*>?>?\([^)]*\)", text[1:-1]))
+            )  # fmt: skip
+        match kind:
+            case "Value":
+                return int(text[1:])
+            case "int":
+                return int(text)
+            case "str":
+                return text[1:-1].replace("\\x20", " ")
+            case "Axis":
+                return self.named(text)
+            case "TileType":
+                return self.tile(text)
+            case "Order":
+                return self.order(text)
+            case "Monoid":
+                return self.monoid(text)
+            case _:
+                return _NAMES[kind](text)
+
+    def order(self, text: str) -> Rule | Tree:
+        if text.startswith("tree<"):
+            return Tree(tuple(int(b) for b in text[5:-1].split(",") if b))
+        return Rule(text)
+
+    def monoid(self, text: str) -> Monoid:
+        kind, rest = text.split("<", 1)
+        payloads, lanes = rest[:-1].split(";")
+        return Monoid(Kind(kind), tuple(p for p in payloads.split(",") if p), self.order(lanes))
+
+    def fold(self, text: str) -> n.Fold:
+        monoid, inputs = text[:-1].rsplit("(", 1)
+        return n.Fold(self.monoid(monoid), tuple(int(v[1:]) for v in inputs.split(",") if v))

@@ -1,0 +1,44 @@
+"""The order of the passes: traced program -> canonical program -> the program that one signature runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rlk.ir.nodes import MathModel, Program
+from rlk.ir.verify import verify
+from rlk.passes.cut import cut
+from rlk.passes.expand import expand
+from rlk.passes.mask import mask
+from rlk.passes.rewrite import each
+from rlk.passes.simplify import simplify
+from rlk.passes.specialize import bind_extents, bind_math
+
+Pass = Callable[[Program], Program]
+
+CANONICAL: tuple[tuple[str, Pass], ...] = (
+    ("expand", lambda p: each(p, expand)),
+    ("simplify", lambda p: each(p, simplify)),
+    ("cut", cut),
+    ("mask", lambda p: each(p, mask)),
+    ("canonical", lambda p: each(p, simplify)),
+)
+"""From the traced form to the one that numerics ids, the oracle and all lowerings stand on."""
+
+
+def canonical(program: Program, after: str | None = None) -> Program:
+    """Return the canonical program, verified; or what it is after a named pass."""
+    verify(program)
+    if after == "trace":
+        return program
+    for name, change in CANONICAL:
+        program = change(program)
+        if name == after:
+            return program
+    verify(program)
+    return program
+
+
+def specialize(program: Program, extents: Mapping[str, int], softmax: MathModel) -> Program:
+    """Return the program that a signature runs: static extents and math models bound."""
+    bound = each(program, lambda k: bind_math(bind_extents(k, extents), softmax))
+    return each(bound, simplify)
