@@ -1,9 +1,9 @@
 """Which fixed sequence of fma, f32 and i32 operations each transcendental function is, on every machine.
 
-A function is written once over an abstract machine. NumPy runs it, numba compiles it, and a builder of tile IR
-turns it into nodes for the emitters. Coefficients come from tools/fit_portable.py and are frozen: to change one is
-to change the numerics of every operator that uses it. Errors in units in the last place against the exact value
-are measured by tests/test_portable.py; all are below 2.
+A function is written once over an abstract machine. NumPy runs it, numba compiles it, and a builder of tile
+IR turns it into nodes for the emitters. Coefficients come from tools/fit_portable.py and are frozen: to change
+one is to change the numerics of every operator that uses it. Errors against the exact value are measured by
+tests/test_portable.py; all are below 2 units in the last place.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The oracle: what every kernel must compute, bit for bit."""
