@@ -1,0 +1,75 @@
+"""Which model the demo runs: Qwen3 with seeded random weights, small on a CPU, as Qwen3-0.6B on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlk.demo.batch import Batch
+from rlk.demo.text import Shape
+
+# Logits of a trained model deviate by a few units; a head drawn at this scale makes these do so too.
+LOGIT_SCALE = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The model's dimensions, the samples it reads, and the type it computes in."""
+
+    name: str
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    dtype: torch.dtype
+    shape: Shape
+
+
+SMALL = Size("small", 2, 128, 384, 4, 2, 32, 32768, torch.float32, Shape(3, 4, (12, 32), (6, 40)))
+REAL = Size("real", 28, 1024, 3072, 16, 8, 128, 151936, torch.bfloat16, Shape(8, 4, (64, 256), (32, 320)))
+SIZES = {size.name: size for size in (SMALL, REAL)}
+
+
+def make_model(size: Size, seed: int, device: str) -> Any:
+    """Build the model with random weights that depend on the seed alone."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(seed)
+    shape = Qwen3Config(
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        intermediate_size=size.intermediate,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.kv_heads,
+        head_dim=size.head_dim,
+        tie_word_embeddings=False,
+        use_cache=False,
+    )
+    model = Qwen3ForCausalLM(shape)
+    with torch.no_grad():
+        model.lm_head.weight.normal_(0.0, LOGIT_SCALE / size.hidden**0.5)
+    return model.to(device=device, dtype=size.dtype).eval()
+
+
+def perturb(model: Any, scale: float, seed: int) -> None:
+    """Move every matrix by seeded noise, `scale` times its own deviation: a stand-in for optimiser steps."""
+    with torch.no_grad():
+        for number, weight in enumerate(model.parameters()):
+            if weight.dim() < 2:
+                continue
+            draw = torch.Generator(device=weight.device).manual_seed(seed * 100_003 + number)
+            noise = torch.randn(weight.shape, generator=draw, device=weight.device, dtype=torch.float32)
+            weight.add_((noise * (scale * weight.float().std())).to(weight.dtype))
+
+
+def logits_of(model: Any, batch: Batch) -> Tensor:
+    """Run the model over a padded batch: logits [B, L, V], in the model's type."""
+    logits: Tensor = model(input_ids=batch.inputs, attention_mask=batch.real.long()).logits
+    return logits

@@ -1,0 +1,48 @@
+"""The same GRPO step in plain eager torch: the peer measured beside rlk, and the float64 reference."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+CLIP = 0.2
+BETA = 0.04
+
+
+class Terms(NamedTuple):
+    """What a GRPO step yields per token and in all."""
+
+    logp: Tensor
+    entropy: Tensor
+    ratio: Tensor
+    kl: Tensor
+    loss: Tensor
+
+
+def log_probs(logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log-probs of the ids and entropies, computed in the type of the logits."""
+    scores = torch.log_softmax(logits, -1)
+    chosen = scores.gather(-1, ids[..., None])[..., 0]
+    return chosen, -(scores.exp() * scores).sum(-1)
+
+
+def grpo(logits: Tensor, ids: Tensor, old: Tensor, ref: Tensor, advantages: Tensor, mask: Tensor) -> Terms:
+    """Compute the clipped surrogate with a k3 penalty, averaged over active tokens; f32, or f64 for f64."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    logp, entropy = log_probs(wide, ids)
+    ratio = torch.exp(logp - old)
+    gap = ref - logp
+    kl = torch.expm1(gap) - gap
+    clipped = torch.clamp(ratio, 1 - CLIP, 1 + CLIP)
+    per_token = torch.maximum(-ratio * advantages, -clipped * advantages) + BETA * kl
+    loss = torch.where(mask, per_token, 0.0).sum() / mask.sum().clamp(min=1)
+    nothing, one = torch.zeros_like(logp), torch.ones_like(logp)
+    return Terms(
+        torch.where(mask, logp, nothing),
+        torch.where(mask, entropy, nothing),
+        torch.where(mask, ratio, one),
+        torch.where(mask, kl, nothing),
+        loss,
+    )
