@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from rlk.errors import NOWHERE, Code, Loc, SpecError
 from rlk.ir.dims import Axis, union, without
+from rlk.ir.monoid import Kind
 from rlk.ir.nodes import (
     Bits,
     Block,
@@ -20,6 +21,7 @@ from rlk.ir.nodes import (
     Fma,
     Fn1,
     Fn2,
+    Fold,
     Let,
     Load,
     Loop,
@@ -234,23 +236,22 @@ def infer(node: Node, types: dict[Value, Type], params: dict[str, Decl], loc: Lo
                 count = len(type.items) if isinstance(type, TupleType) else 1
                 raise SpecError(Code.RESULT_INDEX, loc, index=i, value=of, count=count)
             return type.items[i]
-        case Stream(axis=axis, folds=folds):
-            return TupleType(tuple(t for f in folds for t in fold_types(f.monoid, f.inputs, axis, types)))
+        case Stream(axis=axis, folds=folds, begin=begin, end=end, when=when):
+            bounds = joined(tuple(v for v in (begin, end, when) if v is not None))
+            return TupleType(tuple(t for f in folds for t in _fold_types(f, axis, bounds, types)))
 
 
-def fold_types(monoid: object, inputs: tuple[Value, ...], axis: Axis, types: dict[Value, Type]) -> list[TileType]:
-    """Return the types of a fold's state: its inputs' axes without the streamed one."""
-    from rlk.ir.monoid import Kind, Monoid
-
-    assert isinstance(monoid, Monoid)
-    tiles = [t for t in (types[v] for v in inputs) if isinstance(t, TileType)]
-    rows = without(union(*(t.axes for t in tiles)), axis)
-    dtypes = [DType.F32] * len(monoid.state)
-    if monoid.kind is Kind.ARGMAX:
-        dtypes[1] = DType.I32
-    if monoid.kind is Kind.TOTAL:
-        dtypes = [tiles[0].dtype]
-    return [TileType(d, rows) for d in dtypes]
+def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], types: dict[Value, Type]) -> list[TileType]:
+    """Return the types of a fold's state: the axes of its inputs and of the stream's bounds, not the streamed one."""
+    tiles = [t for t in (types[v] for v in fold.inputs) if isinstance(t, TileType)]
+    rows = without(union(*(t.axes for t in tiles), bounds), axis)
+    match fold.monoid.kind:
+        case Kind.TOTAL:
+            return [TileType(tiles[0].dtype, rows)]
+        case Kind.SOFTMAX_SUM:
+            return [TileType(DType.F32, rows) for _ in fold.monoid.state]
+        case Kind.ARGMAX:
+            return [TileType(DType.F32, rows), TileType(DType.I32, rows)]
 
 
 def _names(axes: tuple[Axis, ...]) -> str:

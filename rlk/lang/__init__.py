@@ -6,7 +6,7 @@ from rlk.ir.dims import Axis, Ragged
 from rlk.ir.tree import ASCENDING, Tree
 from rlk.ir.types import bf16, boolean, f16, f32, i32, i64, u32
 from rlk.lang.op import Op, Variant, op
-from rlk.lang.surface import L
+from rlk.lang.surface import L, Outputs
 from rlk.lang.trace import Tile
 from rlk.lang.types import DTypeVar, Scalar, Static, Tensor
 
@@ -16,6 +16,7 @@ __all__ = [
     "DTypeVar",
     "L",
     "Op",
+    "Outputs",
     "Ragged",
     "Scalar",
     "Static",

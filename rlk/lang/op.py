@@ -207,7 +207,7 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     dims = union(*(f.type.axes for f in op.formals + vjp.formals if isinstance(f.type, TensorType)))
     tracer = Tracer(saved | cotangents, dims)
     values: dict[str, object] = {f.name: None for f in op.formals}
-    values |= {s: None for s in op.saves} | dict(variant.statics)
+    values |= dict.fromkeys(op.saves) | dict(variant.statics)
     values |= {n: TensorArg(tracer, d) for n, d in saved.items() if d.role is Role.IN}
     values |= {n: ScalarArg.load(tracer, d) for n, d in saved.items() if d.role is Role.SCALAR}
     context = Context(values, variant.wanted, vjp)

@@ -319,7 +319,7 @@ class TensorArg:
                 raise SpecError(Code.NO_SUCH_AXIS, here(), what=self.decl.name, axis=axis, axes=names)
         return self.at(*(windows.get(axis, axis) for axis in self.axes))
 
-    def at(self, *index: Tile | Axis | int, fill: Number | None = None, when: Tile | None = None) -> Tile:
+    def at(self, *index: Tile | TensorArg | Axis | int, fill: Number | None = None, when: Tile | None = None) -> Tile:
         """Load at one index per dim: an axis stands for its own positions, an integer tile gathers.
 
         A gathered index outside the dim reads nothing and gives `fill` (0 when no fill is named); so does `when`
@@ -331,7 +331,8 @@ class TensorArg:
         b = self.tracer.at()
         values: list[Value] = []
         guard: Value | None = None if when is None else self.tracer.use(when)
-        for i, dim in zip(index, self.axes, strict=True):
+        tiles = (i.whole() if isinstance(i, TensorArg) else i for i in index)
+        for i, dim in zip(tiles, self.axes, strict=True):
             value = self._index(i, dim)
             values.append(value)
             if isinstance(i, Tile) and i.axes != (dim,):

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlk.ir.dims import Part
-from rlk.ir.nodes import Extent, Kernel, Let, Math, MathModel
+from rlk.ir.dims import Axis, Part, is_power_of_two
+from rlk.ir.nodes import Extent, Fn2, Kernel, Let, Map2, Math, MathModel, Node, Pos
+from rlk.ir.types import DType
+from rlk.passes.mask import whole_axes
 from rlk.passes.rewrite import Replay, rewrite
+from rlk.passes.walk import walk
 
 Extents = Mapping[str, int]
 
 
 def bind_extents(kernel: Kernel, extents: Extents) -> Kernel:
-    """Return the kernel with the extents of the named axes as constants."""
+    """Return the kernel with the extents of the named axes as constants.
+
+    Every index is below its extent, but for the padding of a whole axis: there the bound goes only from 2**n.
+    """
+    nodes = {let.value: let.node for let in walk(kernel.body)}
+    padded = {a for a in whole_axes(kernel) if not is_power_of_two(extents.get(a.name, 0))}
 
     def rule(replay: Replay, let: Let) -> bool:
         match let.node:
+            case Map2(fn=Fn2.LT, a=a, b=b) if _bounds(nodes.get(a), nodes.get(b), padded):
+                replay.renamed[let.value] = replay.builder.const(True, DType.BOOL)
             case Extent(axis=axis) if axis.part is Part.ALL and axis.name in extents:
                 replay.renamed[let.value] = replay.builder.i32(extents[axis.name])
             case Extent(axis=axis) if axis.part is Part.PIECE and axis.split is not None:
@@ -27,6 +37,15 @@ def bind_extents(kernel: Kernel, extents: Extents) -> Kernel:
         return True
 
     return rewrite(kernel, rule)
+
+
+def _bounds(index: Node | None, extent: Node | None, padded: set[Axis]) -> bool:
+    """Return whether index < extent says what every element of an axis has."""
+    match index, extent:
+        case Pos(axis=axis), Extent(axis=other):
+            return axis == other and axis.part is Part.ALL and axis not in padded
+        case _:
+            return False
 
 
 def bind_math(kernel: Kernel, softmax: MathModel) -> Kernel:

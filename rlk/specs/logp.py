@@ -3,35 +3,72 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from rlk.lang import Axis, DTypeVar, L, Scalar, Static, Tensor, Tile, boolean, bf16, f16, f32, i32, i64, op
+from rlk.lang import (
+    Axis,
+    DTypeVar,
+    L,
+    Outputs,
+    Scalar,
+    Static,
+    Tensor,
+    Tile,
+    bf16,
+    boolean,
+    f16,
+    f32,
+    i32,
+    i64,
+    op,
+)
 
 T = Axis("T", dynamic=True)
 V = Axis("V", chunk=256, split=8)
 F = DTypeVar("F", (bf16, f16, f32))
-I = DTypeVar("I", (i64, i32))  # noqa: E741
+Ids = DTypeVar("Ids", (i64, i32))
 
 LOG2E = 1.4426950408889634
 
 
-def scores(logits: Tile, bias: Tile | None, logit_scale, softcap, inv_softcap, inv_temperature) -> Tile:  # type: ignore[no-untyped-def]
+@dataclass(frozen=True, slots=True)
+class Scoring:
     """z <- logits + bias; z <- scale z; z <- cap tanh(z / cap); z <- z / temperature; an absent step is not run."""
-    z = logits.to(f32)
-    if bias is not None:
-        z = z + bias.to(f32)
-    if logit_scale is not None:
-        z = z * logit_scale
-    if softcap is not None:
-        z = L.tanh(z * inv_softcap) * softcap
-    if inv_temperature is not None:
-        z = z * inv_temperature
-    return z
+
+    logit_scale: Tile | None
+    softcap: Tile | None
+    inv_softcap: Tile | None
+    inv_temperature: Tile | None
+
+    def forward(self, logits: Tile, bias: Tile | None) -> tuple[Tile, Tile | None]:
+        """Return z, and tanh(z / cap) where there is a cap."""
+        z, t = logits.to(f32), None
+        if bias is not None:
+            z = z + bias.to(f32)
+        if self.logit_scale is not None:
+            z = z * self.logit_scale
+        if self.softcap is not None:
+            t = L.tanh(z * self.inv_softcap)
+            z = t * self.softcap
+        if self.inv_temperature is not None:
+            z = z * self.inv_temperature
+        return z, t
+
+    def backward(self, dz: Tile, t: Tile | None) -> Tile:
+        """Return the gradient with respect to the logits, given the one with respect to z."""
+        if self.inv_temperature is not None:
+            dz = dz * self.inv_temperature
+        if t is not None:
+            dz = dz * (1.0 - t * t)
+        if self.logit_scale is not None:
+            dz = dz * self.logit_scale
+        return dz
 
 
 @op(saves=("logits", "ids", "bias", "inv_temperature_row", "mask", "lse", "entropy"))
 def logp(
     logits: Tensor[F, T, V],
-    ids: Tensor[I, T],
+    ids: Tensor[Ids, T],
     bias: Tensor[F, V] | None,
     inv_temperature_row: Tensor[f32, T] | None,
     mask: Tensor[boolean, T] | None,
@@ -41,19 +78,19 @@ def logp(
     inv_softcap: Scalar[f32] | None,
     ignore_index: Scalar[i64],
     needs: Static[...] = ("logp",),
-):
-    """log softmax(z)[ids] with lse, entropy, argmax and lse2 = log sum exp(2 z); z as `scores` says.
+) -> Outputs:
+    """log softmax(z)[ids] with lse, entropy, argmax and lse2 = log sum exp(2 z).
 
-    Inactive rows (mask false, or ids == ignore_index) give 0. An id outside [0, V) gives NaN and sets the error word.
+    Inactive rows (mask false, or ids == ignore_index) are not read and give 0 (argmax -1). An id outside [0, V)
+    gives NaN and sets the error word.
     """
     inverse = inv_temperature_row if inv_temperature_row is not None else inv_temperature
+    scoring = Scoring(logit_scale, softcap, inv_softcap, inverse)
     picked = ids.to(i64)
-    active = picked != ignore_index
-    if mask is not None:
-        active = active & mask
+    active = _active(picked, ignore_index, mask)
     soft, soft2, best = L.softmax_sum(), L.softmax_sum(), L.argmax()
     for v in L.stream(V, when=active):
-        z = scores(logits[v], None if bias is None else bias[v], logit_scale, softcap, inv_softcap, inverse)
+        z, _ = scoring.forward(logits[v], None if bias is None else bias[v])
         if "entropy" in needs:
             soft.absorb(z, zbar=z)
         else:
@@ -62,10 +99,7 @@ def logp(
             soft2.absorb(z + z)
         if "argmax" in needs:
             best.absorb(z)
-    at_id = logits.at(T, picked, fill=math.nan)
-    hit = scores(
-        at_id, None if bias is None else bias.at(picked), logit_scale, softcap, inv_softcap, inverse
-    )
+    hit, _ = scoring.forward(logits.at(T, picked, fill=math.nan), None if bias is None else bias.at(picked))
     lse = soft.lse()
     chosen = hit - lse
     L.check(active & L.isnan(chosen), "an id outside the vocabulary, or no finite logit")
@@ -78,36 +112,35 @@ def logp(
     )
 
 
-@logp.vjp("logits", "bias")
+@logp.vjp("logits")
 def logp_grad(
-    ctx,
-    d_logp: Tensor[f32, T] | None,
-    d_lse: Tensor[f32, T] | None,
-    d_entropy: Tensor[f32, T] | None,
-):
+    ctx, d_logp: Tensor[f32, T] | None, d_lse: Tensor[f32, T] | None, d_entropy: Tensor[f32, T] | None
+) -> Outputs:
     """dz = g_lp (1[y] - p) - g_H p (z - lse + H) + g_lse p, then the chain through 1 / T, tanh and scale."""
     inverse = ctx.inv_temperature_row if ctx.inv_temperature_row is not None else ctx.inv_temperature
+    scoring = Scoring(ctx.logit_scale, ctx.softcap, ctx.inv_softcap, inverse)
     picked = ctx.ids.to(i64)
-    active = picked != ctx.ignore_index
-    if ctx.mask is not None:
-        active = active & ctx.mask
-    z = scores(ctx.logits.at(T, V, when=active), ctx.bias, ctx.logit_scale, ctx.softcap, ctx.inv_softcap, inverse)
-    p = L.softmax_exp2((z - ctx.lse) * LOG2E)
-    of_p = 0.0 if d_lse is None else d_lse.whole()
-    if d_logp is not None:
-        of_p = of_p - d_logp
-    dz = p * of_p
+    active = _active(picked, ctx.ignore_index, ctx.mask)
+    z, t = scoring.forward(ctx.logits.at(T, V, when=active), ctx.bias)
+    centred = z - ctx.lse
+    p = L.softmax_exp2(centred * LOG2E)
+    dz = p * _of_p(d_logp, d_lse)
     if d_entropy is not None:
-        shifted = L.where(p == 0.0, 0.0, (z - ctx.lse) + ctx.entropy)
-        dz = dz - (d_entropy * p) * shifted
+        # p = 0 where z = -inf: p (z - lse + H) is 0 there, not NaN
+        dz = dz - L.where(p == 0.0, 0.0, (d_entropy * p) * (centred + ctx.entropy))
     if d_logp is not None:
         dz = dz + L.where(L.pos(V).to(i64) == picked, d_logp, 0.0)
-    dz = L.where(active, dz, 0.0)
-    if inverse is not None:
-        dz = dz * inverse
-    if ctx.softcap is not None:
-        t = z * (1.0 if inverse is None else 1.0)
-        dz = dz * (1.0 - t * t)
-    if ctx.logit_scale is not None:
-        dz = dz * ctx.logit_scale
-    return L.out(d_logits=dz.to(ctx.logits.dtype))
+    grad = L.where(active, scoring.backward(dz, t), 0.0)
+    return L.out(d_logits=grad.to(ctx.logits.dtype))
+
+
+def _active(picked: Tile, ignore_index: Tile, mask: Tile | None) -> Tile:
+    active = picked != ignore_index
+    return active if mask is None else active & mask
+
+
+def _of_p(d_logp: Tile | None, d_lse: Tile | None) -> Tile | float:
+    """Return g_lse - g_lp: what multiplies p."""
+    if d_logp is None:
+        return 0.0 if d_lse is None else d_lse
+    return -d_logp if d_lse is None else d_lse - d_logp

@@ -1,0 +1,104 @@
+"""The small operators of a transformer block: gated activation, rotary embedding, token embedding."""
+
+from __future__ import annotations
+
+import math
+
+from rlk.lang import Axis, DTypeVar, L, Outputs, Ragged, Static, Tensor, Tile, bf16, f16, f32, i32, i64, op
+
+T = Axis("T", dynamic=True)
+N = Axis("N")
+H = Axis("H")
+E = Axis("E")
+C = Axis("C")
+P = Axis("P", dynamic=True)
+V = Axis("V")
+D = Axis("D")
+U = Axis("U")
+S = Ragged("S", V, chunk=8)
+F = DTypeVar("F", (bf16, f16, f32))
+Table = DTypeVar("Table", (f32, bf16, f16))
+Ids = DTypeVar("Ids", (i64, i32))
+
+
+@op(saves=("gate", "up"))
+def swiglu(gate: Tensor[F, T, N], up: Tensor[F, T, N]) -> Outputs:
+    """y = silu(gate) * up, silu rounded to the dtype first, as eager transformers do (Shazeer 2020)."""
+    g = gate.to(f32)
+    silu = (g * L.sigmoid(g)).to(gate.dtype)
+    return L.out(y=(silu.to(f32) * up.to(f32)).to(gate.dtype))
+
+
+@swiglu.vjp("gate", "up")
+def swiglu_grad(ctx, d_y: Tensor[F, T, N]) -> Outputs:
+    """d gate = g up s (1 + gate (1 - s)), d up = g silu(gate), s = sigmoid(gate)."""
+    g, u, d = ctx.gate.to(f32), ctx.up.to(f32), d_y.to(f32)
+    s = L.sigmoid(g)
+    d_gate = (d * u) * (s * (1.0 + g * (1.0 - s)))
+    d_up = d * (g * s).to(ctx.gate.dtype).to(f32)
+    return L.out(
+        d_gate=d_gate.to(ctx.gate.dtype) if ctx.wants("gate") else None,
+        d_up=d_up.to(ctx.up.dtype) if ctx.wants("up") else None,
+    )
+
+
+def _rotate(name: str, x: Tensor, cos: Tile, sin: Tile, interleaved: bool) -> None:  # type: ignore[valid-type]
+    """Write x rotated by an angle: (a cos - b sin, b cos + a sin) for each pair (a, b)."""
+    c = L.pos(C)
+    first, second = (c + c, c + c + 1) if interleaved else (c, c + L.extent(C))
+    a, b = x.at(T, H, first).to(f32), x.at(T, H, second).to(f32)
+    L.place(
+        name,
+        (T, H, E),
+        ({E: first}, (a * cos - b * sin).to(x.dtype)),
+        ({E: second}, (b * cos + a * sin).to(x.dtype)),
+    )
+
+
+@op(saves=("cos", "sin", "position_ids"))
+def rope(
+    x: Tensor[F, T, H, E],
+    cos: Tensor[Table, P, C],
+    sin: Tensor[Table, P, C],
+    position_ids: Tensor[Ids, T],
+    interleaved: Static[False, True] = False,
+) -> Outputs:
+    """Rotate pairs of x by the angle of its position: halves (x[c], x[c + E/2]) or neighbours when interleaved.
+
+    Su et al. 2021. f32 inside, two products and one sum each rounded, then one rounding to x's dtype.
+    """
+    position = position_ids.to(i64)
+    cosine, sine = (t.at(position, C, fill=math.nan).to(f32) for t in (cos, sin))
+    _rotate("y", x, cosine, sine, interleaved)
+    return L.out()
+
+
+@rope.vjp("x")
+def rope_grad(ctx, d_y: Tensor[F, T, H, E]) -> Outputs:
+    """The inverse rotation of the cotangent."""
+    position = ctx.position_ids.to(i64)
+    cosine, sine = (t.at(position, C, fill=math.nan).to(f32) for t in (ctx.cos, ctx.sin))
+    _rotate("d_x", d_y, cosine, -sine, ctx.interleaved)
+    return L.out()
+
+
+@op(saves=("ids",))
+def embedding(ids: Tensor[Ids, T], weight: Tensor[F, V, D]) -> Outputs:
+    """y[t] = weight[ids[t]]; an id outside [0, V) gives NaN and sets the error word."""
+    picked = ids.to(i64)
+    L.check((picked < 0) | (picked >= L.extent(V).to(i64)), "an id outside the vocabulary")
+    return L.out(y=weight.at(picked, D, fill=math.nan))
+
+
+@embedding.vjp("weight")
+def embedding_grad(ctx, d_y: Tensor[F, T, D], order: Tensor[i64, S], segments: Tensor[i64, U]) -> Outputs:
+    """d weight[v] = sum of d_y over the tokens with id v, in f32, tokens ascending in chunks of 8, rounded once.
+
+    order: the tokens sorted by id (stable); segments[v], segments[v + 1]: where id v lies in it.
+    """
+    total = L.total()
+    v = L.pos(V)
+    for s in L.stream(S, begin=segments.at(v), end=segments.at(v + 1)):
+        total.absorb(d_y.at(order[s], D).to(f32))
+    # an id without tokens sums to -0.0; a gradient of nothing is +0
+    return L.out(d_weight=(total.value + 0.0).to(d_y.dtype))
