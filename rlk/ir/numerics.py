@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from rlk.digest import sha256_json
+from rlk.digest import digest
 from rlk.ir.nodes import Block, Load, Loop, Math, MathModel, Program, Role, Store, Value, operands
 from rlk.ir.text import print_program
 
@@ -78,18 +78,23 @@ def numerics_id(programs: tuple[Program, ...], target: str, toolchain: str | Non
     only through the models, unless one of them is the target's own.
     """
     pinned = any(t is Tier.PINNED for p in programs for t in tier(p, target).values())
-    models = {let.node.model for p in programs for k in p.kernels for let in _lets(k.body) if isinstance(let.node, Math)}
-    portable = models <= {MathModel.PORTABLE}
+    portable = all(_models(k.body) <= {MathModel.PORTABLE} for p in programs for k in p.kernels)
     content = {
         "programs": [print_program(p) for p in programs],
         "target": None if portable and not pinned else target,
         "toolchain": toolchain if pinned else None,
     }
-    return sha256_json(content)[:16]
+    return digest(content)[:16]
 
 
-def _lets(block: Block):  # type: ignore[no-untyped-def]
+def _models(block: Block) -> set[MathModel]:
+    found: set[MathModel] = set()
     for let in block.lets:
-        if isinstance(let.node, Loop):
-            yield from _lets(let.node.body)
-        yield let
+        match let.node:
+            case Loop(body=body):
+                found |= _models(body)
+            case Math(model=model):
+                found.add(model)
+            case _:
+                pass
+    return found

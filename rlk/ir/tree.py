@@ -14,6 +14,7 @@ class Rule(Enum):
 
     HALVING = "halving"
     PAIRWISE = "pairwise"
+    VECTOR8 = "vector8"
 
 
 class Ascending(Enum):
@@ -45,6 +46,9 @@ class Tree:
     pairwise = Rule.PAIRWISE
     """Neighbours first: every aligned block of 2**k terms is a subtree."""
 
+    vector8 = Rule.VECTOR8
+    """Eight neighbours first, then halving: a thread's 16-byte vector is one term before anything is exchanged."""
+
 
 Order = Rule | Tree
 
@@ -64,6 +68,9 @@ def bind(order: Order, width: int) -> Tree:
             return Tree(tuple(reversed(range(bits))))
         case Rule.PAIRWISE:
             return Tree(tuple(range(bits)))
+        case Rule.VECTOR8:
+            vector = min(bits, 3)
+            return Tree((*reversed(range(vector)), *reversed(range(vector, bits))))
         case Tree():
             if len(order.order) != bits:
                 raise SpecError(Code.TREE_WIDTH, bits=len(order.order), width=width)

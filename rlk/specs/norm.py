@@ -26,7 +26,7 @@ def rms_norm(
 ) -> Outputs:
     """y = h / sqrt(mean(h^2) + eps) * w with h = x + residual; also h, rounded, as residual_out.
 
-    Zhang and Sennrich 2019. The mean is a halving tree over N. hf_llama: h is rounded to x's dtype, so is h * rstd
+    Zhang and Sennrich 2019. The mean is a vector8 tree over N. hf_llama: h is rounded to x's dtype, so is h * rstd
     before the product with w. gemma: h is rounded, (h * rstd) * (1 + w) is rounded once. vllm: the sum h stays f32
     for the norm (vLLM's native form); the rest as hf_llama.
     """
@@ -36,7 +36,7 @@ def rms_norm(
         rounded = h.to(x.dtype)
         if profile != "vllm":
             h = rounded.to(f32)
-    mean = L.sum(h * h, over=N, tree=Tree.halving) / L.extent(N).to(f32)
+    mean = L.sum(h * h, over=N, tree=Tree.vector8) / L.extent(N).to(f32)
     rstd = L.rsqrt(mean + eps)
     n = h * rstd
     if profile != "gemma":
@@ -64,7 +64,7 @@ def rms_norm_grad(
         n = source[t].to(f32) * rstd
         g = d_y[t].to(f32)
         gw = g * w
-        mean = L.sum(gw * n, over=N, tree=Tree.halving) / L.extent(N).to(f32)
+        mean = L.sum(gw * n, over=N, tree=Tree.vector8) / L.extent(N).to(f32)
         dh = (gw - n * mean) * rstd
         if d_residual_out is not None:
             dh = dh + d_residual_out[t].to(f32)
