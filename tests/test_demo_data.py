@@ -90,7 +90,7 @@ def test_the_peer_agrees_with_its_float64_form() -> None:
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(2, 5, 97, generator=generator) * 3
     ids = torch.randint(0, 97, (2, 5), generator=generator)
-    advantages = torch.randn(2, 5, generator=generator)
+    advantages = torch.randn(2, generator=generator)
     mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     noise = [0.1 * torch.randn(z.shape, generator=generator) for _ in range(2)]
     old, ref = (plain.log_probs(z + moved, ids)[0] for moved in noise)

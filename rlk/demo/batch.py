@@ -17,8 +17,8 @@ PAD_ID = 0
 class Batch:
     """Samples as tensors; position t of a sample predicts its token t + 1.
 
-    Of [B, L], `inputs`, `targets`, `mask` are padded on the right; `lengths` [B] counts a sample's positions,
-    `mask` marks those that predict completion tokens, `advantages` [B, L] is constant over a sample.
+    `inputs`, `targets` and `mask` [B, L] are padded on the right; `lengths` [B] counts the positions of samples,
+    `mask` marks those that predict completion tokens; `advantages` and `rewards` are per sample [B].
     """
 
     inputs: Tensor
@@ -75,8 +75,7 @@ def make_batch(samples: Sequence[Sample], group_size: int, device: str) -> Batch
         targets[row, : len(ids) - 1] = ids[1:]
         mask[row, len(sample.prompt) - 1 : len(ids) - 1] = True
     rewards = torch.tensor([sample.reward for sample in samples], dtype=torch.float64)
-    per_sample = advantages_of(rewards, group_size).to(torch.float32)
+    advantages = advantages_of(rewards, group_size).to(torch.float32)
     lengths = torch.tensor([len(sample) - 1 for sample in samples])
-    spread = per_sample[:, None].expand(len(samples), length).contiguous()
-    tensors = (inputs, targets, mask, lengths, spread, rewards)
+    tensors = (inputs, targets, mask, lengths, advantages, rewards)
     return Batch(*(tensor.to(device) for tensor in tensors))

@@ -29,14 +29,18 @@ def log_probs(logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def grpo(logits: Tensor, ids: Tensor, old: Tensor, ref: Tensor, advantages: Tensor, mask: Tensor) -> Terms:
-    """Compute the clipped surrogate with a k3 penalty, averaged over active tokens; f32, or f64 for f64."""
+    """Compute the clipped surrogate with a k3 penalty, averaged over active tokens; f32, or f64 for f64.
+
+    logits [B, L, V]; ids, old, ref and mask [B, L]; advantages [B].
+    """
     wide = logits if logits.dtype == torch.float64 else logits.float()
     logp, entropy = log_probs(wide, ids)
     ratio = torch.exp(logp - old)
     gap = ref - logp
     kl = torch.expm1(gap) - gap
     clipped = torch.clamp(ratio, 1 - CLIP, 1 + CLIP)
-    per_token = torch.maximum(-ratio * advantages, -clipped * advantages) + BETA * kl
+    weight = advantages[:, None]
+    per_token = torch.maximum(-ratio * weight, -clipped * weight) + BETA * kl
     loss = torch.where(mask, per_token, 0.0).sum() / mask.sum().clamp(min=1)
     nothing, one = torch.zeros_like(logp), torch.ones_like(logp)
     return Terms(

@@ -1,0 +1,98 @@
+"""How the demo takes its measurements: bit patterns, largest errors, times and peak memory."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlk.demo.report import BitsRow, CostRow
+from rlk.testing.bits import differing
+
+MIB = 2**20
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+
+
+def same_bits(what: str, against: str, got: Tensor, want: Tensor) -> BitsRow:
+    """Compare two tensors as bit patterns, every NaN being one pattern."""
+    if got.shape != want.shape or got.dtype != want.dtype:
+        raise ValueError(f"{what}: {got.dtype}{list(got.shape)} against {want.dtype}{list(want.shape)}")
+    return BitsRow(what, against, got.numel(), differing(got, want))
+
+
+def largest_error(got: Tensor, wide: Tensor) -> float:
+    """Return the largest absolute difference from a float64 tensor; equal infinities differ by nothing."""
+    narrow = got.detach().to(wide)
+    gap = torch.where(narrow == wide, torch.zeros_like(wide), (narrow - wide).abs())
+    return float(gap.max()) if gap.numel() else 0.0
+
+
+def milliseconds(work: Callable[[], Any], device: str, repeats: int) -> float:
+    """Return the median time of the work after one warm call."""
+    work()
+    times = []
+    for _ in range(repeats):
+        _wait(device)
+        start = time.perf_counter()
+        work()
+        _wait(device)
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
+def peak_mib(work: Callable[[], Any], device: str) -> float | None:
+    """Return how far the work's peak memory lies above what is in use before it; None where unknown."""
+    gc.collect()
+    if device != "cpu":
+        _wait(device)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        _wait(device)
+        return (torch.cuda.max_memory_allocated() - before) / MIB
+    before = _resident("VmRSS")
+    if before is None or not _forget_peak():
+        return None
+    work()
+    after = _resident("VmHWM")
+    return None if after is None else max(0.0, after - before)
+
+
+def cost(what: str, rlk: Callable[[], Any], plain: Callable[[], Any], device: str, repeats: int) -> CostRow:
+    """Measure two ways to do one piece of work, one after the other."""
+    times = [milliseconds(work, device, repeats) for work in (rlk, plain)]
+    peaks = [peak_mib(work, device) for work in (rlk, plain)]
+    return CostRow(what, times[0], times[1], peaks[0], peaks[1])
+
+
+def _wait(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize()
+
+
+def _resident(field: str) -> float | None:
+    """Read a memory figure of this process in MiB, on Linux."""
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) / 1024
+    return None
+
+
+def _forget_peak() -> bool:
+    """Start the kernel's peak figure of this process again; False where that is not allowed."""
+    try:
+        _CLEAR.write_text("5")
+    except OSError:
+        return False
+    return True
