@@ -17,7 +17,7 @@ PAD_ID = 0
 class Batch:
     """Samples as tensors; position t of a sample predicts its token t + 1.
 
-    `inputs`, `targets` and `mask` [B, L] are padded on the right; `lengths` [B] counts the positions of samples,
+    `inputs`, `targets` and `mask` [B, L] are padded on the right; `lengths` [B] counts their positions,
     `mask` marks those that predict completion tokens; `advantages` and `rewards` are per sample [B].
     """
 
