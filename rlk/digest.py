@@ -11,8 +11,6 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 
-SOURCE_SUFFIXES = frozenset({".py", ".j2", ".toml"})
-
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
@@ -74,7 +72,7 @@ def digest_file(path: Path) -> str:
 
 
 def digest_sources(folders: Iterable[Path]) -> str:
-    """Return one digest of every source file below `folders`: an emitter and its templates.
+    """Return one digest of every file below `folders`: an emitter and its templates.
 
     Files are named relative to their folder, so the digest is the same wherever rlk is installed. The content
     is read once per process.
@@ -86,7 +84,7 @@ def digest_sources(folders: Iterable[Path]) -> str:
 def _digest_sources(folders: tuple[Path, ...]) -> str:
     listing: list[list[tuple[str, str]]] = []
     for folder in folders:
-        files = sorted(path for path in folder.rglob("*") if path.suffix in SOURCE_SUFFIXES)
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
         if not files:
             raise FileNotFoundError(f"no source files below {folder}")
         listing.append([(path.relative_to(folder).as_posix(), digest_file(path)) for path in files])

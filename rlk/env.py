@@ -148,3 +148,9 @@ def _size(variables: Mapping[str, str], name: str, default: int) -> int:
     if match is None:
         raise _bad(name, value, "bytes with an optional suffix K, M, G or T, such as 8G")
     return int(match[1]) * _UNITS[match[2].upper()]
+
+
+def without_devices(extra: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment for a compiler that must not see a device, with `extra` set."""
+    hidden = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), "")
+    return {**os.environ, **hidden, "TRITON_INTERPRET": "0", **extra}

@@ -122,7 +122,8 @@ def test_source_digest_follows_content_and_names_not_places(tmp_path: Path) -> N
     for place in ("a", "b", "c", "d"):
         (tmp_path / place).mkdir()
         (tmp_path / place / "emit.py").write_text("x = 1")
-        (tmp_path / place / "notes.txt").write_text(place)
+        (tmp_path / place / "__pycache__").mkdir()
+        (tmp_path / place / "__pycache__" / "emit.pyc").write_text(place)
     (tmp_path / "c" / "emit.py").write_text("x = 2")
     (tmp_path / "d" / "emit.py").rename(tmp_path / "d" / "other.py")
     a, b, c, d = (digest_sources([tmp_path / place]) for place in ("a", "b", "c", "d"))

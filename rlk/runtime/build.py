@@ -1,0 +1,72 @@
+"""How a kernel is come by: from the store, or lowered, compiled and stored; ahead of use when asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from rlk.cache import CacheKey, Store
+from rlk.digest import digest_sources
+from rlk.env import Env
+from rlk.errors import Code, UnsupportedError
+from rlk.lower.common.emitted import Emitted
+from rlk.resources import templates
+from rlk.runtime.pool import pool
+from rlk.runtime.record import ABI
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+@cache
+def store() -> Store:
+    """Return the process's kernel store, at the place the environment names."""
+    env = Env.current()
+    return Store(env.cache_dir, limit=env.cache_limit)
+
+
+@cache
+def triton_version() -> str | None:
+    """Return the version of the installed Triton without importing it; None when there is none."""
+    spec = find_spec("triton")
+    if spec is None or spec.origin is None:
+        return None
+    match = re.search(r"^__version__ = ['\"]([^'\"]+)['\"]", Path(spec.origin).read_text(), re.MULTILINE)
+    return match[1] if match else "unknown"
+
+
+def triton_key(ir: str, schedule: object, target: str) -> CacheKey:
+    """Return the key of a Triton kernel; `ir` digests all that the lowering reads, but for the schedule."""
+    version = triton_version()
+    if version is None:
+        raise UnsupportedError(
+            Code.UNSUPPORTED,
+            what="compiling a kernel",
+            backend="triton",
+            target=target,
+            alternatives="pip install 'rlk[triton]'",
+        )
+    sources = [_PACKAGE / "lower" / "common", _PACKAGE / "lower" / "triton", templates() / "triton"]
+    return CacheKey(
+        ir=ir,
+        schedule=schedule,
+        target=target,
+        backend="triton",
+        emitter=digest_sources(sources),
+        toolchain=(("triton", version),),
+        flags=Env.current().toolchain,
+        abi=ABI,
+    )
+
+
+def obtain(key: CacheKey, emit: Callable[[], Emitted], *, label: str) -> Path:
+    """Return the entry of `key`; on a miss lower with `emit` and compile in a worker process."""
+    return store().get_or_build(key, lambda folder: pool().compile(emit(), key.target, folder), label=label)
+
+
+def obtain_later(key: CacheKey, emit: Callable[[], Emitted], *, label: str) -> Future[Path]:
+    """Start obtaining the entry of `key` in the background."""
+    return pool().submit(lambda: obtain(key, emit, label=label))

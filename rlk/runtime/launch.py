@@ -1,0 +1,121 @@
+"""What one kernel launch costs: arguments packed into a reused buffer, and a single call into the driver."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from rlk.errors import Code, InternalError, LaunchError
+from rlk.runtime.driver import Driver, Function
+from rlk.runtime.record import LaunchRecord
+
+# Triton's names of argument types -> struct codes. A pointer is the address of its tensor.
+_CODES = {
+    "i1": "b", "i8": "b", "i16": "h", "i32": "i", "i64": "q",
+    "u1": "B", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
+    "fp32": "f", "fp64": "d",
+}  # fmt: skip
+_SCRATCH_POINTERS = 2  # every kernel ends with two hidden pointers: global and profile scratch
+
+
+def _code(type: str) -> str:
+    if type.startswith("*"):
+        return "Q"
+    if type not in _CODES:
+        raise InternalError(Code.INTERNAL, what=f"a kernel argument of type {type} cannot be passed")
+    return _CODES[type]
+
+
+def parameter_layout(types: tuple[str, ...]) -> tuple[str, tuple[int, ...]]:
+    """Return the struct format of a kernel's parameters and their offsets: each aligned to its own size."""
+    text, offset, offsets = "", 0, []
+    for code in [*(_code(type) for type in types), *"Q" * _SCRATCH_POINTERS]:
+        size = struct.calcsize(f"={code}")
+        gap = -offset % size
+        text += (f"{gap}x" if gap else "") + code
+        offsets.append(offset + gap)
+        offset += gap + size
+    return text, tuple(offsets)
+
+
+class _Slot:
+    """One buffer with a launch configuration and parameters, and the driver's view of it."""
+
+    __slots__ = ("buffer", "configuration", "parameters", "_pointers")
+
+    def __init__(self, size: int, offsets: tuple[int, ...]) -> None:
+        self.buffer = ctypes.create_string_buffer(size)
+        self.configuration = ctypes.addressof(self.buffer)
+        self._pointers = (ctypes.c_void_p * len(offsets))(*(self.configuration + at for at in offsets))
+        self.parameters = ctypes.addressof(self._pointers)
+
+
+def make_launcher(
+    record: LaunchRecord,
+    function: Function,
+    driver: Driver,
+    stream: Callable[[int], int],
+    allocate: Callable[[int], Any],
+) -> Callable[..., None]:
+    """Return `launch(grid, *args)`: asynchronous, on the current stream of the function's device.
+
+    `args` are the kernel's arguments without constexprs, tensors for pointers; `grid` has one to three sizes.
+    `allocate(bytes)` gives a scratch tensor. The function is composed as text, once per kernel, because a
+    loop over the arguments would cost more than the launch.
+    """
+    parameters, offsets = parameter_layout(record.types)
+    layout = struct.Struct(driver.header + parameters)
+    start = struct.calcsize(driver.header)
+    _check_layout(record, function, driver, offsets)
+    slots: list[_Slot] = []
+
+    def new_slot() -> _Slot:
+        return _Slot(layout.size, tuple(start + offset for offset in offsets))
+
+    def failed(error: int, slot: _Slot) -> None:
+        if driver.recover(error, function):
+            error = driver.launch(slot.configuration, function.handle, slot.parameters, None)
+        if error:
+            what = f"launching {record.name} failed: {driver.describe(error)}"
+            raise LaunchError(Code.INTERNAL, what=what)
+
+    names = [f"a{index}" for index in range(len(record.types))]
+    values = [f"{n}.data_ptr()" if t[0] == "*" else n for n, t in zip(names, record.types, strict=True)]
+    block = record.num_warps * driver.warp_size
+    lines = [
+        f"def launch({', '.join(['grid', *names])}):",
+        "    x, y, z = grid if len(grid) == 3 else (*grid, 1, 1)[:3]",
+        "    if x * y * z == 0:",
+        "        return",
+        "    try:",
+        "        slot = slots.pop()",  # pop and append are atomic: threads never share a slot
+        "    except IndexError:",
+        "        slot = new_slot()",
+        f"    scratch = allocate(x * y * z * {record.scratch})" if record.scratch else "",
+        "    pack(",
+        f"        slot.buffer, 0, x, y, z, {block}, 1, 1, {record.shared}, stream({function.device}),",
+        f"        {''.join(value + ', ' for value in values)}",
+        f"        {'scratch.data_ptr()' if record.scratch else '0'}, 0,",
+        "    )",
+        f"    error = call(slot.configuration, {function.handle}, slot.parameters, None)",
+        "    if error:",
+        "        failed(error, slot)",
+        "    slots.append(slot)",
+    ]
+    scope: dict[str, Any] = {
+        "slots": slots, "new_slot": new_slot, "pack": layout.pack_into, "stream": stream, "failed": failed,
+        "call": driver.launch, "allocate": allocate,
+    }  # fmt: skip
+    exec(compile("\n".join(lines), f"<launch {record.name}>", "exec"), scope)
+    launch: Callable[..., None] = scope["launch"]
+    return launch
+
+
+def _check_layout(record: LaunchRecord, function: Function, driver: Driver, offsets: tuple[int, ...]) -> None:
+    """Compare the layout with the compiled kernel's own, where the driver knows it."""
+    actual = driver.parameter_offsets(function, len(offsets))
+    if actual is not None and actual != offsets:
+        what = f"{record.name} expects parameters at {actual}, rlk would put them at {offsets}"
+        raise InternalError(Code.INTERNAL, what=what)

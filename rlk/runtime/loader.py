@@ -1,0 +1,101 @@
+"""How an entry of the store becomes a function to call: binaries on a device, a host function around them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+from rlk.errors import Code, InternalError
+from rlk.lower.common.emitted import Emitted
+from rlk.runtime.driver import driver
+from rlk.runtime.launch import make_launcher
+from rlk.runtime.record import MODULE, ModuleRecord
+
+Host = Callable[..., Any]
+
+
+class Interpreter(Protocol):
+    """What runs generated source on a CPU: gives the module, whose kernels are launched as fn[grid](...)."""
+
+    def __call__(self, source: str, *, filename: str | None = None) -> Any: ...
+
+
+def load(folder: Path, kind: str, device: int) -> tuple[Host, ModuleRecord]:
+    """Return the host function of an entry, bound to its kernels on `device` of `kind` ("cuda" or "hip").
+
+    The record says how to call it. Raises FileNotFoundError when the entry was evicted meanwhile.
+    """
+    source = (folder / MODULE).read_text()
+    module = ModuleRecord.read(folder)
+    images = {record.name: (folder / record.file).read_bytes() for record in module.kernels}
+    backend = driver(kind)
+    stream, allocate = _torch_services(device)
+    kernels = SimpleNamespace()
+    for record in module.kernels:
+        function = backend.load(images[record.name], record.name, record.shared, device)
+        launcher = make_launcher(record, function, backend, stream, allocate)
+        setattr(kernels, record.name, launcher)
+    return bind(source, str(folder / MODULE), kernels), module
+
+
+def interpret(emitted: Emitted, interpreter: Interpreter) -> Host:
+    """Return the host function of a module whose kernels run on the CPU, bit for bit as a device would."""
+    module = interpreter(emitted.source, filename=emitted.file)
+    kernels = SimpleNamespace()
+    for kernel in emitted.kernels:
+        constants = {arg.name: arg.value for arg in kernel.args if arg.type == "constexpr"}
+        names = tuple(arg.name for arg in kernel.args if arg.type != "constexpr")
+        setattr(kernels, kernel.name, _interpreted(getattr(module, kernel.name), names, constants))
+    return bind(emitted.source, emitted.file, kernels)
+
+
+def _interpreted(function: Any, names: tuple[str, ...], constants: dict[str, Any]) -> Callable[..., None]:
+    def launch(grid: tuple[int, ...], *args: Any) -> None:
+        function[grid](**dict(zip(names, args, strict=True)), **constants)
+
+    return launch
+
+
+def bind(source: str, file: str, kernels: SimpleNamespace) -> Host:
+    """Return `call` of a generated module with its first argument, the kernels, filled in.
+
+    Only `call` and the module's constants are executed: the process that launches needs no Triton.
+    """
+    tree = ast.parse(source, file)
+    host = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "call"]
+    if len(host) != 1:
+        raise InternalError(Code.INTERNAL, what=f"{file} has {len(host)} host functions named call")
+    tree.body = [node for node in tree.body if _is_constant(node)] + list[ast.stmt](host)
+    scope: dict[str, Any] = {}
+    exec(compile(tree, file, "exec"), scope)
+    call = scope["call"]
+
+    def bound(*args: Any) -> Any:
+        return call(kernels, *args)
+
+    return bound
+
+
+def _is_constant(node: ast.stmt) -> bool:
+    """Tell `NAME = 128` and `from __future__` from everything that needs a compiler."""
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "__future__"
+    if not isinstance(node, ast.Assign):
+        return False
+    try:
+        ast.literal_eval(node.value)
+    except ValueError:
+        return False
+    return True
+
+
+def _torch_services(device: int) -> tuple[Callable[[int], int], Callable[[int], Any]]:
+    """Return what gives the current stream's handle, and what allocates scratch bytes: both torch's."""
+    import torch
+
+    where = torch.device("cuda", device)
+    stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
+    return stream, lambda size: torch.empty(size, dtype=torch.uint8, device=where)

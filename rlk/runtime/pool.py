@@ -1,0 +1,131 @@
+"""Where compilers run: in a few worker processes that see no device and cannot take this one down."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, TypeVar
+
+from rlk.env import Env, without_devices
+from rlk.errors import Code, CompileError
+from rlk.lower.common.emitted import Emitted
+from rlk.runtime.record import encode_request
+
+T = TypeVar("T")
+
+
+class WorkerDied(Exception):
+    """A compiler ended its process; the message holds what it last said."""
+
+
+class _Worker:
+    """One compile process. Not multiprocessing: that would run the user's main module a second time."""
+
+    def __init__(self) -> None:
+        self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "rlk.runtime.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=without_devices({"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}),
+        )
+
+    def ask(self, request: str) -> dict[str, object]:
+        """Send a request, wait for its answer."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(request + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise WorkerDied(self._last_words())
+        answer: dict[str, object] = json.loads(line)
+        return answer
+
+    def _last_words(self) -> str:
+        status = self._process.wait()
+        self._log.seek(0)
+        said = self._log.read().decode(errors="replace").strip().splitlines()[-20:]
+        return "\n".join([f"the compile process ended with status {status}", *said])
+
+    def close(self) -> None:
+        """End the process: it stops when its input does."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._log.close()
+
+
+class Pool:
+    """Up to `jobs` compile processes, started when first needed."""
+
+    def __init__(self, jobs: int) -> None:
+        self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="rlk-compile")
+        self._slots = threading.Semaphore(jobs)
+        self._idle: list[_Worker] = []
+
+    def compile(self, emitted: Emitted, target: str, folder: Path) -> None:
+        """Compile a module into `folder`; raises CompileError naming the kept source, or OSError."""
+        request = encode_request(emitted, target, folder)
+        with self._slots:
+            worker = self._idle.pop() if self._idle else _Worker()
+            try:
+                answer = worker.ask(request)
+            except WorkerDied as death:
+                answer = {"error": str(death)}
+                worker.close()
+            else:
+                self._idle.append(worker)
+        error = answer["error"]
+        if error is None:
+            return
+        if isinstance(answer.get("errno"), int):
+            raise OSError(answer["errno"], str(error))
+        raise CompileError(
+            Code.COMPILE_FAILED,
+            backend="triton",
+            kernel=emitted.file,
+            reason=str(error),
+            path=_keep(emitted),
+        )
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Run `work`, which waits for a compile, in the background."""
+        return self._threads.submit(work)
+
+    def close(self) -> None:
+        """End the processes after their current work."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for worker in self._idle:
+            worker.close()
+        self._idle.clear()
+
+
+def _keep(emitted: Emitted) -> str:
+    """Write a source that does not compile to where its author can read it."""
+    path = Path(tempfile.mkdtemp(prefix="rlk-failed-")) / Path(emitted.file).name
+    path.write_text(emitted.source)
+    return str(path)
+
+
+_pools: dict[int, Pool] = {}
+_pools_guard = threading.Lock()
+
+
+def pool() -> Pool:
+    """Return this process's pool; a forked child gets its own, for it has none of its parent's threads."""
+    with _pools_guard:
+        if os.getpid() not in _pools:
+            _pools.clear()
+            _pools[os.getpid()] = Pool(Env.current().jobs)
+        return _pools[os.getpid()]

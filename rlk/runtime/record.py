@@ -1,0 +1,89 @@
+"""What an entry of the store says about itself, and what a compile process is told: plain JSON, both ways."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild
+
+MODULE = "module.py"
+LAUNCH = "launch.json"
+ABI = "launch-1"  # the layout of an entry and of a launch; part of every key
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRecord:
+    """What launching a compiled kernel needs: the argument types without constexprs, and its resources.
+
+    `shared` is in bytes, `scratch` in bytes per program.
+    """
+
+    name: str
+    file: str
+    types: tuple[str, ...]
+    num_warps: int
+    shared: int
+    scratch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleRecord:
+    """A compiled module: its kernels, the parameters of its `call`, and what its error codes mean."""
+
+    kernels: tuple[LaunchRecord, ...]
+    call: tuple[CallArg, ...]
+    checks: tuple[str, ...]
+
+    def write(self, folder: Path) -> None:
+        """Write launch.json."""
+        (folder / LAUNCH).write_text(_encode(asdict(self), indent=1))
+
+    @staticmethod
+    def read(folder: Path) -> ModuleRecord:
+        """Read launch.json."""
+        members = json.loads((folder / LAUNCH).read_text())
+        kernels = tuple(
+            LaunchRecord(**{**kernel, "types": tuple(kernel["types"])}) for kernel in members["kernels"]
+        )
+        return ModuleRecord(kernels, _call(members["call"]), tuple(members["checks"]))
+
+
+def encode_request(emitted: Emitted, target: str, folder: Path) -> str:
+    """Return one line of JSON that asks a worker to compile."""
+    return _encode({"emitted": asdict(emitted), "target": target, "folder": str(folder)})
+
+
+def decode_request(line: str) -> tuple[Emitted, str, Path]:
+    """Read back what `encode_request` wrote."""
+    request = json.loads(line)
+    members = request["emitted"]
+    kernels = tuple(
+        KernelBuild(**{**kernel, "args": tuple(KernelArg(**arg) for arg in kernel["args"])})
+        for kernel in members["kernels"]
+    )
+    emitted = Emitted(
+        source=members["source"],
+        kernels=kernels,
+        call=_call(members["call"]),
+        checks=tuple(members["checks"]),
+        file=members["file"],
+    )
+    return emitted, request["target"], Path(request["folder"])
+
+
+def _call(members: list[dict[str, Any]]) -> tuple[CallArg, ...]:
+    return tuple(CallArg(**{**arg, "kind": From(arg["kind"])}) for arg in members)
+
+
+def _encode(value: dict[str, Any], indent: int | None = None) -> str:
+    return json.dumps(value, default=_plain, indent=indent)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    raise TypeError(f"{type(value).__name__} has no JSON form")
