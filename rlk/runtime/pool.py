@@ -78,7 +78,7 @@ class Pool:
         """Compile a module into `folder`; raises CompileError naming the kept source, or OSError."""
         request = encode_request(emitted, target, folder)
         with self._slots:
-            worker = self._idle.pop() if self._idle else _Worker()
+            worker = self._take()
             try:
                 answer = worker.ask(request)
             except WorkerDied as death:
@@ -98,6 +98,12 @@ class Pool:
             reason=str(error),
             path=_keep(emitted),
         )
+
+    def _take(self) -> _Worker:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return _Worker()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Run `work`, which waits for a compile, in the background."""
