@@ -46,14 +46,32 @@ class Batch:
     def select(self, samples: Sequence[int]) -> Batch:
         """Keep some samples, in the given order."""
         at = torch.tensor(list(samples), device=self.inputs.device)
-        return Batch(
-            self.inputs[at],
-            self.targets[at],
-            self.mask[at],
-            self.lengths[at],
-            self.advantages[at],
-            self.rewards[at],
-        )
+        return Batch(*(tensor[at] for tensor in self.tensors()))
+
+    def cut(self, length: int) -> Batch:
+        """Keep the first positions of every sample."""
+        return Batch(*(tensor[:, :length] if tensor.dim() == 2 else tensor for tensor in self.tensors()))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the fields in order."""
+        return (self.inputs, self.targets, self.mask, self.lengths, self.advantages, self.rewards)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A batch with the policy's logits [B, L, V] and the old and reference policies' log-probs [B, L]."""
+
+    batch: Batch
+    logits: Tensor
+    old: Tensor
+    ref: Tensor
+
+    def select(self, samples: Sequence[int], length: int | None = None) -> Case:
+        """Keep some samples in the given order, and the first positions of each."""
+        at = torch.tensor(list(samples), device=self.logits.device)
+        batch = self.batch.select(samples)
+        parts = (tensor[at, :length] for tensor in (self.logits, self.old, self.ref))
+        return Case(batch if length is None else batch.cut(length), *parts)
 
 
 def advantages_of(rewards: Tensor, group_size: int) -> Tensor:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rlk.demo.batch import Case
+
 CLIP = 0.2
 BETA = 0.04
 
@@ -28,13 +30,20 @@ def log_probs(logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     return chosen, -(scores.exp() * scores).sum(-1)
 
 
-def grpo(logits: Tensor, ids: Tensor, old: Tensor, ref: Tensor, advantages: Tensor, mask: Tensor) -> Terms:
-    """Compute the clipped surrogate with a k3 penalty, averaged over active tokens; f32, or f64 for f64.
+def grpo(case: Case, logits: Tensor) -> Terms:
+    """Run a GRPO step forward from logits [B, L, V] in f32, the rest of the case as it is."""
+    batch = case.batch
+    chosen, spread = log_probs(logits.float(), batch.targets)
+    return objective(chosen, spread, case.old, case.ref, batch.advantages, batch.mask)
 
-    logits [B, L, V]; ids, old, ref and mask [B, L]; advantages [B].
+
+def objective(
+    logp: Tensor, entropy: Tensor, old: Tensor, ref: Tensor, advantages: Tensor, mask: Tensor
+) -> Terms:
+    """Compute the clipped surrogate with a k3 penalty, averaged over active tokens.
+
+    logp, entropy, old, ref and mask [B, L]; advantages [B].
     """
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    logp, entropy = log_probs(wide, ids)
     ratio = torch.exp(logp - old)
     gap = ref - logp
     kl = torch.expm1(gap) - gap
@@ -50,3 +59,11 @@ def grpo(logits: Tensor, ids: Tensor, old: Tensor, ref: Tensor, advantages: Tens
         torch.where(mask, kl, nothing),
         loss,
     )
+
+
+def step(case: Case) -> tuple[Terms, Tensor]:
+    """Run a GRPO step forward and back to the logits."""
+    leaf = case.logits.detach().requires_grad_()
+    terms = grpo(case, leaf)
+    (gradient,) = torch.autograd.grad(terms.loss, leaf)
+    return Terms(*(term.detach() for term in terms)), gradient

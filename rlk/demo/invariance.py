@@ -1,0 +1,58 @@
+"""Which bits of a step must not move when the batch is cut, permuted or packed, and whether they did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from rlk.demo.batch import Case
+from rlk.demo.measure import same_bits
+from rlk.demo.report import BitsRow
+from rlk.demo.step import Step, Tokens, grpo, logits_gradient
+
+PER_TOKEN = ("logp", "entropy", "lse", "ratio", "kl")
+
+
+def rows(case: Case, whole: Step, seed: int) -> Iterator[BitsRow]:
+    """Compare the whole padded batch with its samples alone, in another order, and packed."""
+    yield from _alone(case, whole)
+    yield from _permuted(case, whole, seed)
+    yield from _packed(case, whole)
+
+
+def _alone(case: Case, whole: Step) -> Iterator[BitsRow]:
+    """Run every sample as a batch of one, without its padding."""
+    parts: dict[str, list[Tensor]] = {name: [] for name in (*PER_TOKEN, "d_logits")}
+    for row, length in enumerate(case.batch.lengths.tolist()):
+        one = case.select([row], length)
+        tokens = Tokens.padded(one)
+        step = grpo(one.logits, tokens)
+        for name in PER_TOKEN:
+            parts[name].append(getattr(step, name)[0])
+        # a batch of one averages over fewer tokens, so it is the whole batch's d_logp that is pulled back
+        d_logp = whole.d_logp[row : row + 1, :length]
+        parts["d_logits"].append(logits_gradient(one.logits, tokens, d_logp)[0])
+    for name, pieces in parts.items():
+        want = case.batch.pack(getattr(whole, name))
+        yield same_bits(name, "batch of 1 against all", torch.cat(pieces), want)
+
+
+def _permuted(case: Case, whole: Step, seed: int) -> Iterator[BitsRow]:
+    """Run the samples in another order; the loss sums in that order, so values per token are compared."""
+    order = torch.randperm(len(case.batch.lengths), generator=torch.Generator().manual_seed(seed))
+    moved = case.select(order.tolist())
+    step = grpo(moved.logits, Tokens.padded(moved))
+    for name in PER_TOKEN:
+        want = getattr(whole, name)[order.to(step.logp.device)]
+        yield same_bits(name, "permuted samples", getattr(step, name), want)
+
+
+def _packed(case: Case, whole: Step) -> Iterator[BitsRow]:
+    """Run the samples end to end without padding; everything must agree, the loss and its gradient too."""
+    step = grpo(case.batch.pack(case.logits), Tokens.packed(case))
+    for name in (*PER_TOKEN, "d_logits"):
+        want = case.batch.pack(getattr(whole, name))
+        yield same_bits(name, "packed against padded", getattr(step, name), want)
+    yield same_bits("loss", "packed against padded", step.loss, whole.loss)
