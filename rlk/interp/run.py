@@ -1,0 +1,563 @@
+"""What a program of tile IR computes: NumPy on tiles, one `match`, no optimisation.
+
+A tile is an array with one dim per axis that it varies along. Axes that nothing combines along may be cut
+into tiles of any size; the bits do not depend on the cut, and tests hold the IR to that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlk.errors import Code, InternalError, LaunchError, Loc, SpecError
+from rlk.interp import arithmetic as ops
+from rlk.interp import floats
+from rlk.interp.arithmetic import Arithmetic, Exact, Wide
+from rlk.ir import fold
+from rlk.ir.build import Builder
+from rlk.ir.dims import Axis, Part
+from rlk.ir.monoid import Monoid
+from rlk.ir.nodes import (
+    Bits,
+    Block,
+    Cast,
+    Check,
+    Combine,
+    Const,
+    Decl,
+    Extent,
+    Fma,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Map1,
+    Map2,
+    Math,
+    MathModel,
+    Merge,
+    Param,
+    Pos,
+    Program,
+    Reduce,
+    Result,
+    Role,
+    Select,
+    Store,
+    Stream,
+    Value,
+)
+from rlk.ir.tree import Rule, bind, padded
+from rlk.ir.types import DType, TileType
+
+Array = NDArray[Any]
+TILE_ELEMENTS = 1 << 15  # of the largest value in a tile: it and a few others fit a core's cache
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """data has one dim per axis, in the kernel's order of axes."""
+
+    data: Array
+    axes: tuple[Axis, ...] = ()
+
+
+State = tuple[Tile, ...]
+Scope = dict[Value, Tile | State]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """tensors: outputs and workspaces as stored (bf16 as u16 patterns; f64 in wide mode).
+
+    errors: what each failing check reports, and at how many elements.
+    """
+
+    tensors: dict[str, Array]
+    errors: dict[str, int]
+
+    def __getitem__(self, name: str) -> Array:
+        return self.tensors[name]
+
+
+def run(
+    program: Program,
+    inputs: Mapping[str, Any],
+    *,
+    softmax: MathModel = MathModel.PORTABLE,
+    extents: Mapping[str, int] | None = None,
+    tile: Mapping[str, int] | None = None,
+    threads: int | None = None,
+) -> Outcome:
+    """Return every bit that the program's stores write.
+
+    inputs: tensors and scalars by name; 16-bit floats as f16 arrays, u16 patterns of bf16, or f32 that fit.
+    An output given here is the buffer that is written. softmax: the model of exp2 in softmax folds. extents:
+    of axes that no input has. tile: sizes of parallel axes by name, e.g. {"T": 3}; others are whole. Without
+    it tiles fit a cache. Raises LaunchError on missing or misshaped inputs.
+    """
+    return _run(program, inputs, Exact(softmax), extents or {}, tile, threads)
+
+
+def run_wide(
+    program: Program,
+    inputs: Mapping[str, Any],
+    *,
+    extents: Mapping[str, int] | None = None,
+    tile: Mapping[str, int] | None = None,
+    threads: int | None = None,
+) -> Outcome:
+    """Return what the program computes when every float is an f64 and nothing is rounded to 16 or 32 bits."""
+    return _run(program, inputs, Wide(), extents or {}, tile, threads)
+
+
+def _run(
+    program: Program,
+    inputs: Mapping[str, Any],
+    arithmetic: Arithmetic,
+    given: Mapping[str, int],
+    tile: Mapping[str, int] | None,
+    threads: int | None,
+) -> Outcome:
+    memory: dict[str, Array] = {}
+    errors: Counter[str] = Counter()
+    extents = _extents(program, inputs, given)
+    for kernel in program.kernels:
+        for decl in kernel.params:
+            if decl.name not in memory:
+                memory[decl.name] = _buffer(program.name, decl, inputs, extents, arithmetic)
+        launch = _Launch(kernel, memory, extents, arithmetic)
+        tiles = [_Tile(launch, ranges) for ranges in _tiles(launch, tile)]
+        workers = min(threads or len(os.sched_getaffinity(0)), len(tiles))
+        if workers <= 1:
+            for each in tiles:
+                each.run()
+        else:
+            with ThreadPoolExecutor(workers) as pool:
+                list(pool.map(_Tile.run, tiles))
+        for each in tiles:
+            errors.update(each.errors)
+    written = {d.name for k in program.kernels for d in k.params if d.role in (Role.OUT, Role.WORK)}
+    return Outcome({name: memory[name] for name in sorted(written)}, dict(errors))
+
+
+# --- sizes and memory ---
+
+
+def _extents(program: Program, inputs: Mapping[str, Any], given: Mapping[str, int]) -> dict[str, int]:
+    """Return the extent of every axis by name, from the shapes of the inputs."""
+    found = dict(given)
+    for kernel in program.kernels:
+        for decl in kernel.params:
+            if decl.role is Role.SCALAR or decl.name not in inputs:
+                continue
+            shape = np.shape(inputs[decl.name])
+            if len(shape) != len(decl.type.axes):
+                raise LaunchError(
+                    Code.ARG_RANK,
+                    op=program.name,
+                    name=decl.name,
+                    got=len(shape),
+                    shape=shape,
+                    wanted=len(decl.type.axes),
+                )
+            for axis, n in zip(decl.type.axes, shape, strict=True):
+                if axis.part is Part.ALL and found.setdefault(axis.name, n) != n:
+                    raise LaunchError(
+                        Code.ARG_SIZE,
+                        op=program.name,
+                        name=decl.name,
+                        axis=axis.name,
+                        got=n,
+                        other="another tensor",
+                        wanted=found[axis.name],
+                    )
+    return found
+
+
+def extent(axis: Axis, extents: Mapping[str, int]) -> int:
+    """Return how many indices an axis has: elements, pieces, or lanes of a chunk."""
+    match axis.part:
+        case Part.LANE:
+            return axis.chunk or 1
+        case Part.PIECE if axis.split is not None:
+            return axis.split
+        case Part.PIECE if axis.piece is not None and axis.name in extents:
+            return -(-extents[axis.name] // axis.piece)
+        case Part.ALL if axis.name in extents:
+            return extents[axis.name]
+        case _:
+            raise LaunchError(Code.ARG_MISSING, op="oracle", name=f"extent of {axis}", why="in extents=")
+
+
+def _buffer(
+    op: str, decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int], arithmetic: Arithmetic
+) -> Array:
+    """Return the memory of a parameter; what nobody wrote yet is NaN, or -1 bits."""
+    dtype = decl.type.dtype
+    kept = arithmetic.float if arithmetic.float is np.float64 and dtype.is_float else ops.storage(dtype)
+    if decl.name in inputs:
+        data = np.asarray(inputs[decl.name])
+        if any(s < 0 or s % data.itemsize for s in data.strides):
+            data = np.ascontiguousarray(data)
+        if dtype.is_float:
+            return data if data.dtype == kept else _held(data, dtype, arithmetic)
+        return data.astype(kept, copy=False)
+    if decl.role in (Role.IN, Role.SCALAR):
+        raise LaunchError(Code.ARG_MISSING, op=op, name=decl.name, why="by the oracle")
+    shape = tuple(extent(axis, extents) for axis in decl.type.axes)
+    if dtype is DType.BOOL:
+        return np.zeros(shape, np.bool_)
+    blank = np.zeros(shape, kept)
+    blank.view(f"u{blank.dtype.itemsize}").fill(np.iinfo(f"u{blank.dtype.itemsize}").max)
+    return blank
+
+
+def _flat(memory: Array) -> Array:
+    """Return memory as one dim, by element offset, without a copy."""
+    span = 1 + sum((n - 1) * s for n, s in zip(memory.shape, memory.strides, strict=True)) // memory.itemsize
+    return np.lib.stride_tricks.as_strided(memory, (span,), (memory.itemsize,))
+
+
+def _held(data: Array, dtype: DType, arithmetic: Arithmetic) -> Array:
+    """Return an input of another storage as floats of the arithmetic."""
+    wide = ops.decode(data, dtype)
+    return (
+        wide.astype(arithmetic.float, copy=False) if wide.dtype.kind == "f" else wide.astype(arithmetic.float)
+    )
+
+
+# --- one kernel ---
+
+
+class _Launch:
+    """A kernel with its memory, the order of its axes, and which of them may be cut into tiles."""
+
+    def __init__(
+        self, kernel: Kernel, memory: dict[str, Array], extents: Mapping[str, int], arithmetic: Arithmetic
+    ) -> None:
+        self.kernel, self.memory, self.arithmetic = kernel, memory, arithmetic
+        self.decls = {d.name: d for d in kernel.params}
+        self.extents = extents
+        self.flat = {name: _flat(memory[name]) for name in self.decls if memory[name].size}
+        self.lets = tuple(_walk(kernel.body))
+        types = [let.type for let in self.lets if isinstance(let.type, TileType)]
+        used = dict.fromkeys(axis for type in types for axis in type.axes)
+        laid_out = dict.fromkeys(axis for d in kernel.params for axis in d.type.axes)
+        combined = {let.node.over for let in self.lets if isinstance(let.node, Reduce | Merge)}
+        # lanes vary fastest; the rest as the tensors lay them out
+        order = sorted(dict.fromkeys((*laid_out, *used)), key=lambda axis: axis.part is Part.LANE)
+        self.rank = {axis: i for i, axis in enumerate(order)}
+        self.whole = {axis for axis in combined if axis.part is Part.ALL}
+        self.parallel = tuple(a for a in order if a in used and a not in combined and a.part is not Part.LANE)
+        self.types = types
+        self.dtypes = {let.value: let.type.dtype for let in self.lets if isinstance(let.type, TileType)}
+        for let in self.lets:
+            if isinstance(let.node, Loop):
+                self.dtypes.update(
+                    zip(let.node.body.args[1:], (t.dtype for t in let.node.types), strict=True)
+                )
+
+    def length(self, axis: Axis) -> int:
+        """Return the length of a tile's dim: an axis reduced at once is padded to a power of two."""
+        n = extent(axis, self.extents)
+        return padded(n) if axis in self.whole else n
+
+
+def _walk(block: Block) -> Iterator[Let]:
+    for let in block.lets:
+        if isinstance(let.node, Loop):
+            yield from _walk(let.node.body)
+        yield let
+
+
+Ranges = dict[Axis, range]
+
+
+def _tiles(launch: _Launch, wanted: Mapping[str, int] | None) -> Iterator[Ranges]:
+    """Yield the ranges of the parallel axes, tile by tile."""
+    sizes = {axis: launch.length(axis) for axis in launch.parallel}
+    steps = dict(sizes)
+    if wanted is None:
+        for axis in launch.parallel:
+            largest = max((_elements(launch, type, steps) for type in launch.types), default=1)
+            steps[axis] = max(1, min(steps[axis], steps[axis] * TILE_ELEMENTS // max(largest, 1)))
+    else:
+        known = {str(axis): axis for axis in launch.parallel}
+        steps.update({known[name]: n for name, n in wanted.items() if name in known})
+    cuts = [
+        [range(low, min(low + max(steps[axis], 1), n)) for low in range(0, n, max(steps[axis], 1))]
+        for axis, n in sizes.items()
+    ]
+    for ranges in itertools.product(*cuts):
+        yield dict(zip(sizes, ranges, strict=True))
+
+
+def _elements(launch: _Launch, type: TileType, steps: Mapping[Axis, int]) -> int:
+    count = 1
+    for axis in type.axes:
+        count *= steps[axis] if axis in steps else launch.length(axis)
+    return count
+
+
+@cache
+def merging(monoid: Monoid, dtypes: tuple[DType, ...]) -> Block:
+    """Return the merge of two states of a monoid as a block: (one, two) -> merged."""
+    b = Builder()
+    one, two = (tuple(b.fresh(TileType(dtype)) for dtype in dtypes) for _ in range(2))
+    merged = fold.merge(b, monoid, one, two)
+    return Block((*one, *two), b.body().lets, merged)
+
+
+# --- one tile ---
+
+
+@dataclass(slots=True)
+class _Tile:
+    """Evaluates a kernel's body on one tile of its parallel axes."""
+
+    launch: _Launch
+    ranges: Ranges
+    errors: Counter[str] = field(default_factory=Counter)
+
+    def run(self) -> None:
+        with np.errstate(all="ignore"):
+            self.block(self.launch.kernel.body.lets, {})
+
+    def block(self, lets: tuple[Let, ...], scope: Scope) -> None:
+        for let in lets:
+            scope[let.value] = self.let(let, scope)
+
+    def let(self, let: Let, scope: Scope) -> Tile | State:
+        """Return what a node computes: a tile, or the tiles of a loop or merge; () for an effect."""
+        arithmetic = self.launch.arithmetic
+
+        def get(value: Value) -> Tile:
+            tile = scope[value]
+            assert isinstance(tile, Tile)
+            return tile
+
+        def maybe(value: Value | None) -> Tile | None:
+            return None if value is None else get(value)
+
+        match let.node:
+            case Param(name=name):
+                return Tile(np.asarray(self.launch.memory[name]))
+            case Const(bits=bits):
+                assert isinstance(let.type, TileType)
+                return Tile(arithmetic.const(bits, let.type.dtype))
+            case Pos(axis=axis):
+                inside = self.ranges.get(axis, range(self.launch.length(axis)))
+                return Tile(np.arange(inside.start, inside.stop, dtype=np.int32), (axis,))
+            case Extent(axis=axis):
+                return Tile(np.array(extent(axis, self.launch.extents), np.int32))
+            case Map1(fn=fn, x=x):
+                return Tile(ops.map1(fn, get(x).data), get(x).axes)
+            case Map2(fn=fn2, a=a, b=b):
+                (u, v), axes = self.joined(get(a), get(b))
+                return Tile(ops.map2(fn2, u, v), axes)
+            case Math(fn=fn3, x=x, model=model):
+                return Tile(arithmetic.math(fn3, get(x).data, model), get(x).axes)
+            case Fma(a=a, b=b, c=c):
+                (u, v, w), axes = self.joined(get(a), get(b), get(c))
+                return Tile(arithmetic.fma(u, v, w), axes)
+            case Select(cond=cond, a=a, b=b):
+                (p, u, v), axes = self.joined(get(cond), get(a), get(b))
+                return Tile(np.where(p, u, v), axes)
+            case Cast(x=x, dtype=dtype):
+                return Tile(arithmetic.cast(get(x).data, dtype), get(x).axes)
+            case Bits(x=x, dtype=dtype):
+                return Tile(arithmetic.bits(get(x).data, self.launch.dtypes[x], dtype), get(x).axes)
+            case Load(param=param, index=index, guard=guard, fill=fill):
+                return self.load(param, [get(i) for i in index], maybe(guard), maybe(fill), let.loc)
+            case Store(param=param, index=index, value=value, guard=guard):
+                self.store(param, [get(i) for i in index], get(value), maybe(guard), let.loc)
+                return ()
+            case Check(bad=bad, what=what):
+                self.check(get(bad), what)
+                return ()
+            case Reduce(x=x):
+                return self.reduce(let.node, get(x))
+            case Merge(states=states):
+                return self.merge(let.node, tuple(get(s) for s in states))
+            case Loop():
+                return self.loop(let.node, scope)
+            case Result(of=of, index=i):
+                state = scope[of]
+                assert isinstance(state, tuple)
+                return state[i]
+            case Stream():
+                raise SpecError(Code.NODE_NOT_CORE, let.loc, node="Stream")
+            case _:
+                assert_never(let.node)
+
+    # --- shapes ---
+
+    def size(self, axis: Axis) -> int:
+        return len(self.ranges[axis]) if axis in self.ranges else self.launch.length(axis)
+
+    def joined(self, *tiles: Tile) -> tuple[list[Array], tuple[Axis, ...]]:
+        """Return the arrays with the dims of all axes of all tiles, in one order, so that they broadcast."""
+        first = tiles[0].axes
+        if all(tile.axes == first for tile in tiles):
+            return [tile.data for tile in tiles], first
+        every = {axis for tile in tiles for axis in tile.axes}
+        axes = tuple(sorted(every, key=self.launch.rank.__getitem__))
+        return [tile.data[tuple(_KEEP if a in tile.axes else None for a in axes)] for tile in tiles], axes
+
+    def spread(self, tile: Tile, axes: tuple[Axis, ...]) -> Tile:
+        """Return the tile with (at least) the named axes."""
+        if all(axis in tile.axes for axis in axes):
+            return tile
+        (data,), _ = self.joined(tile)
+        every = tuple(sorted({*tile.axes, *axes}, key=self.launch.rank.__getitem__))
+        data = data[tuple(_KEEP if a in tile.axes else None for a in every)]
+        return Tile(np.broadcast_to(data, tuple(self.size(a) for a in every)), every)
+
+    # --- memory ---
+
+    def offsets(self, param: str, index: Sequence[Tile], guard: Tile | None, loc: Loc) -> Tile:
+        """Return element offsets into memory; raise where an unguarded index is out of range."""
+        memory = self.launch.memory[param]
+        offset = Tile(np.array(0, np.int64))
+        for i, (tile, n) in enumerate(zip(index, memory.shape, strict=True)):
+            outside = (tile.data < 0) | (tile.data >= n)
+            inside = tile.data
+            if outside.any():
+                (bad, on), _ = self.joined(Tile(outside, tile.axes), guard or _ALWAYS)
+                if (bad & on).any():
+                    raise InternalError(Code.INTERNAL, loc, what=f"index {i} of {param} is outside [0, {n})")
+                inside = np.where(outside, 0, tile.data)
+            stride = memory.strides[i] // memory.itemsize
+            (a, b), axes = self.joined(offset, Tile(inside.astype(np.int64) * stride, tile.axes))
+            offset = Tile(a + b, axes)
+        return offset
+
+    def load(
+        self, param: str, index: Sequence[Tile], guard: Tile | None, fill: Tile | None, loc: Loc
+    ) -> Tile:
+        memory, dtype = self.launch.memory[param], self.launch.decls[param].type.dtype
+        offset = self.offsets(param, index, guard, loc)
+        flat = self.launch.flat[param] if memory.size else np.zeros(1, memory.dtype)
+        read = Tile(ops.decode(flat.take(offset.data), dtype), offset.axes)
+        if guard is None:
+            return read
+        (on, x, other), axes = self.joined(guard, read, fill or Tile(np.zeros((), read.data.dtype)))
+        return Tile(np.where(on, x, other), axes)
+
+    def store(self, param: str, index: Sequence[Tile], value: Tile, guard: Tile | None, loc: Loc) -> None:
+        memory, dtype = self.launch.memory[param], self.launch.decls[param].type.dtype
+        offset = self.offsets(param, index, guard, loc)
+        (at, data, on), axes = self.joined(offset, value, guard or _ALWAYS)
+        if memory.dtype == ops.storage(dtype):
+            data = ops.encode(data, dtype)
+        at, data, on = np.broadcast_arrays(at, data, on)
+        at, data = at[on], data[on]
+        if axes != offset.axes and len(np.unique(at)) != len(at):
+            raise InternalError(Code.INTERNAL, loc, what=f"an element of {param} is written twice")
+        if memory.size:
+            self.launch.flat[param][at] = data
+
+    def check(self, bad: Tile, what: str) -> None:
+        """Count failures once, in the first tile of every axis that the condition does not vary along."""
+        if all(r.start == 0 for axis, r in self.ranges.items() if axis not in bad.axes):
+            count = int(np.count_nonzero(bad.data))
+            if count:
+                self.errors[what] += count
+
+    # --- combines ---
+
+    def reduce(self, node: Reduce, x: Tile) -> Tile:
+        dim = x.axes.index(node.over)
+        axes = x.axes[:dim] + x.axes[dim + 1 :]
+        is_float = x.data.dtype.kind == "f"
+        match node.fn:
+            case Combine.ADD if is_float:
+                assert node.order is not None
+                return Tile(floats.tree_sum(x.data, dim, node.order), axes)
+            case Combine.ADD:
+                return Tile(np.add.reduce(x.data, axis=dim, dtype=x.data.dtype), axes)
+            case Combine.MAX:
+                return Tile(floats.tree_fold(ops.maximum, x.data, dim, Rule.HALVING), axes)
+            case Combine.MIN:
+                return Tile(floats.tree_fold(ops.minimum, x.data, dim, Rule.HALVING), axes)
+            case Combine.OR:
+                return Tile(np.bitwise_or.reduce(x.data, axis=dim), axes)
+            case _:
+                assert_never(node.fn)
+
+    def merge(self, node: Merge, states: State) -> State:
+        """Merge states along an axis: index bits are paired away in the tree's order."""
+        block = merging(node.monoid, tuple(self.launch.dtypes[s] for s in node.states))
+        bits = list(range(self.launch.length(node.over).bit_length() - 1))
+        for bit in bind(node.order, self.launch.length(node.over)).order:
+            inner = 1 << bits.index(bit)
+            bits.remove(bit)
+            pairs = [_pair(state, node.over, inner) for state in states]
+            sides = (*(left for left, _ in pairs), *(right for _, right in pairs))
+            scope: Scope = dict(zip(block.args, sides, strict=True))
+            self.block(block.lets, scope)
+            states = tuple(_tile(scope[v]) for v in block.results)
+        return tuple(_first(state, node.over) for state in states)
+
+    # --- control ---
+
+    def loop(self, node: Loop, scope: Scope) -> State:
+        """Run the steps; where a step is outside [start, stop) the carried values stay."""
+        start, stop = _tile(scope[node.start]), _tile(scope[node.stop])
+        (low, high), axes = self.joined(start, stop)
+        carried = tuple(
+            self.spread(_tile(scope[v]), t.axes) for v, t in zip(node.init, node.types, strict=True)
+        )
+        if not low.size or not high.size:
+            return carried
+        for step in range(int(low.min()), int(high.max())):
+            scope[node.body.args[0]] = Tile(np.array(step, start.data.dtype))
+            scope.update(zip(node.body.args[1:], carried, strict=True))
+            self.block(node.body.lets, scope)
+            live = Tile((low <= step) & (step < high), axes)
+            new = (
+                self.spread(_tile(scope[v]), t.axes)
+                for v, t in zip(node.body.results, node.types, strict=True)
+            )
+            carried = tuple(self.chosen(live, a, b) for a, b in zip(new, carried, strict=True))
+        return carried
+
+    def chosen(self, cond: Tile, a: Tile, b: Tile) -> Tile:
+        if cond.data.all():
+            return a
+        (on, x, y), axes = self.joined(cond, a, b)
+        return Tile(np.where(on, x, y), axes)
+
+
+_KEEP = slice(None)
+_ALWAYS = Tile(np.array(True))
+
+
+def _tile(value: Tile | State) -> Tile:
+    assert isinstance(value, Tile)
+    return value
+
+
+def _pair(tile: Tile, axis: Axis, inner: int) -> tuple[Tile, Tile]:
+    """Split an axis by one bit of its index; the bits below it count `inner` indices."""
+    dim = tile.axes.index(axis)
+    shape = tile.data.shape
+    pairs = tile.data.reshape(*shape[:dim], -1, 2, inner, *shape[dim + 1 :])
+    before = (_KEEP,) * (dim + 1)
+    half = (*shape[:dim], -1, *shape[dim + 1 :])
+    return tuple(Tile(pairs[*before, side].reshape(half), tile.axes) for side in (0, 1))  # type: ignore[return-value]
+
+
+def _first(tile: Tile, axis: Axis) -> Tile:
+    dim = tile.axes.index(axis)
+    return Tile(tile.data.take(0, axis=dim), tile.axes[:dim] + tile.axes[dim + 1 :])
