@@ -1,18 +1,28 @@
-"""What a lowering hands to the runtime: the text of a module, and how each kernel in it is to be compiled."""
+"""What a lowering hands to the runtime: source text, how to compile it, and how its `call` is called."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a call's arguments fix beyond their dtypes; everything else is a run-time value.
+
+    extents: of the static axes. split_rows: tensors with a leading row axis come with two strides for it, an
+    outer and an inner one (`logits[:, :-1]`), and one inner extent. divisible: kernel arguments whose value (an
+    integer) or address in bytes (a pointer) is a multiple of 16.
+    """
+
+    extents: tuple[tuple[str, int], ...] = ()
+    split_rows: bool = False
+    divisible: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class KernelArg:
-    """One argument of a kernel, in the order of its signature.
-
-    `type` is "*fp32", "*bf16", "*i64", ..., "i32", "i64", "fp32", ... or "constexpr", which has a `value`.
-    `divisible` lets the compiler assume a multiple of 16 (bytes of a pointer, or the value of an integer);
-    whoever calls the kernel must have checked it.
-    """
+    """One argument of a kernel; `value` only for a constexpr, `divisible` only where the dispatcher checks it."""
 
     name: str
     type: str
@@ -22,7 +32,7 @@ class KernelArg:
 
 @dataclass(frozen=True, slots=True)
 class KernelBuild:
-    """How one kernel of a module is compiled. FP fusion is always off: `Fma` is a node of the IR."""
+    """How to compile one kernel of the source; fusion of products and sums is always off."""
 
     name: str
     args: tuple[KernelArg, ...]
@@ -30,14 +40,38 @@ class KernelBuild:
     num_stages: int = 2
 
 
+class From(Enum):
+    """Where the host finds the value of a parameter of `call`."""
+
+    TENSOR = "tensor"  # the tensor named `source`
+    SCALAR = "scalar"  # the scalar named `source`
+    EXTENT = "extent"  # the extent of the axis named `source`
+    STRIDE = "stride"  # the stride, in elements, of dim `dim` of the tensor named `source`
+    OUTER_STRIDE = "outer_stride"  # of the outer of the two row dims of the tensor named `source`
+    INNER_STRIDE = "inner_stride"
+    INNER_EXTENT = "inner_extent"  # the extent of the inner of the two row dims of axis `source`
+    ERRORS = "errors"  # the device's error words, i32[2]: the code, and one more than the row
+
+
+@dataclass(frozen=True, slots=True)
+class CallArg:
+    """One parameter of the host function `call`, after the kernels `k`."""
+
+    name: str
+    kind: From
+    source: str
+    dim: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """A generated module: kernels, and a host function `call(k, ...)` that launches them as `k.<kernel>(...)`.
+    """A module of kernels and a host function `call(k, ...)` that launches them in order.
 
-    `file` is the name under which the source appears in line info and tracebacks; it is part of the binary,
-    so it names the kernel and never a place on this machine.
+    checks: what error code i + 1 means. file: the pseudo path that the compiled code carries.
     """
 
     source: str
     kernels: tuple[KernelBuild, ...]
+    call: tuple[CallArg, ...]
+    checks: tuple[str, ...]
     file: str

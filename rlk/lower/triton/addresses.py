@@ -1,0 +1,202 @@
+"""Where a program stands on the grid, and the text of its loads, stores and checks."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rlk.ir.dims import Axis, Part, union
+from rlk.ir.nodes import Decl, Let, Load, Role, Store, Value
+from rlk.ir.types import DType
+from rlk.lower.common.emitted import CallArg, From
+from rlk.lower.triton import text
+
+if TYPE_CHECKING:
+    from rlk.lower.triton.emit import Emitter
+
+ERRORS = "errors"
+
+
+class Addresses:
+    """The part of an emitter that knows programs, pointers, strides and bounds.
+
+    `arguments` collects what the kernel needs beyond tensors and scalars, in order of first use.
+    """
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.e = emitter
+        self.plan = emitter.plan
+        self.decls: dict[str, Decl] = {d.name: d for d in self.plan.kernel.params}
+        self.arguments: dict[str, CallArg] = {}
+        self.owned: dict[Axis, str] = {}
+        self.inside: dict[Axis, str] = {}
+        self.widened: dict[str, str] = {}
+        for decl in self.plan.kernel.params:
+            self.e.names.taken |= {decl.name, f"{decl.name}_ptr"}
+            self.e.names.taken |= {axis.name for axis in decl.type.axes}
+        self.e.names.taken |= {"tl", "triton", f"{ERRORS}_ptr"}
+
+    def argument(self, name: str, kind: From, source: str, dim: int = 0) -> str:
+        """Declare an argument of the kernel and return its name."""
+        self.arguments.setdefault(name, CallArg(name, kind, source, dim))
+        return name
+
+    # --- the grid --------------------------------------------------------------------------------------------
+
+    def programs(self) -> None:
+        """Write which indices of each parallel axis this program owns."""
+        shared = self.plan.shared
+        if not shared:
+            return
+        rest = "tl.program_id(0)"
+        if len(shared) > 1:
+            rest = self.e.let("program", rest)
+        for i in reversed(range(len(shared))):
+            s = shared[i]
+            tile = rest
+            if i > 0:
+                count = self.tiles(i)
+                tile = f"{rest} % {count}"
+                rest = self.e.let("program", f"{rest} // {count}")
+            name = _name(s.axis)
+            if s.tile > 1:
+                tile = f"({tile})" if " " in tile else tile
+                tile = f"{tile} * {s.tile} + {self.indices(s.axis)}"
+            self.owned[s.axis] = self.e.let(name, tile)
+            if not s.exact:
+                end = self.extent(s.axis) if s.length is None else str(s.length)
+                self.inside[s.axis] = self.e.let(f"{name}_inside", f"{self.owned[s.axis]} < {end}")
+
+    def tiles(self, index: int) -> str:
+        """Return how many tiles a parallel axis has, as an operand."""
+        s = self.plan.shared[index]
+        if s.length is not None:
+            return str(-(-s.length // s.tile))
+        extent = self.extent(s.axis)
+        return extent if s.tile == 1 else f"(({extent} + {s.tile - 1}) // {s.tile})"
+
+    def indices(self, axis: Axis) -> str:
+        """Return 0, 1, 2, ... along the dims of an axis."""
+        terms = []
+        for i, dim in enumerate(self.plan.dims):
+            if dim.axis == axis:
+                at = "".join(", :" if j == i else ", None" for j in range(len(self.plan.dims)))[2:]
+                range_ = f"tl.arange(0, {dim.length})" + (f"[{at}]" if len(self.plan.dims) > 1 else "")
+                terms.append(range_ if dim.low == 0 else f"{range_} * {1 << dim.low}")
+        return " + ".join(terms)
+
+    def extent(self, axis: Axis) -> str:
+        """Return the extent of an axis: a run-time argument, or a count of pieces made of one."""
+        whole = self.argument(axis.name, From.EXTENT, axis.name)
+        if axis.part is Part.PIECE and axis.piece is not None:
+            return f"(({whole} + {axis.piece - 1}) // {axis.piece})"
+        return whole
+
+    # --- memory ----------------------------------------------------------------------------------------------
+
+    def load(self, load: Load, let: Let) -> str:
+        decl = self.decls[load.param]
+        axes = union(*(self.e.tile(i).axes for i in load.index))
+        pointer = self.pointer(decl, load.index)
+        guarded = () if load.guard is None else self.e.tile(load.guard).axes
+        mask = self.mask(axes, load.guard)
+        pointer = self.widest(pointer, axes, union(axes, guarded))
+        if mask is None:
+            return self.e.let(let.name or load.param, f"tl.load({pointer})")
+        other = "0.0" if decl.type.dtype.is_float else "0"
+        if load.fill is not None:
+            other = self.e[load.fill]
+        return self.e.let(let.name or load.param, f"tl.load({pointer}, mask={mask}, other={other})")
+
+    def store(self, store: Store) -> None:
+        decl = self.decls[store.param]
+        axes = union(*(self.e.tile(i).axes for i in store.index))
+        mask = self.mask(axes, store.guard)
+        masked = "" if mask is None else f", mask={mask}"
+        pointer = self.widest(
+            self.pointer(decl, store.index), axes, union(axes, self.e.tile(store.value).axes)
+        )
+        self.e.line(f"tl.store({pointer}, {self.e[store.value]}{masked})")
+
+    def widest(self, pointer: str, axes: tuple[Axis, ...], wanted: tuple[Axis, ...]) -> str:
+        """Return the pointer, broadcast where its mask or value varies along more dims than it does."""
+        shape = self.plan.shape(wanted)
+        return pointer if shape == self.plan.shape(axes) else f"tl.broadcast_to({pointer}, {shape})"
+
+    def mask(self, axes: tuple[Axis, ...], guard: Value | None) -> str | None:
+        """Return the condition under which a lane may touch memory; None when every lane may."""
+        terms = [] if guard is None else [self.e[guard]]
+        terms += [name for axis, name in self.inside.items() if axis in axes]
+        return " & ".join(terms) or None
+
+    def pointer(self, decl: Decl, index: tuple[Value, ...]) -> str:
+        """Return the address of an element; scalar terms come first, so that they are added once."""
+        scalars, tensors = [], []
+        for dim, value in enumerate(index):
+            terms = self.terms(decl, dim, value)
+            (tensors if self.e.shape(value) else scalars).extend(terms)
+        return " + ".join([f"{decl.name}_ptr", *scalars, *tensors])
+
+    def terms(self, decl: Decl, dim: int, value: Value) -> list[str]:
+        """Return what one index adds to an address, in elements."""
+        axis = decl.type.axes[dim]
+        index = self.e[value]
+        if index == "0":
+            return []
+        stem = f"{decl.name}_{_name(axis)}"
+        if dim == 0 and axis.dynamic and decl.role is Role.IN and self.plan.signature.split_rows:
+            inner = self.argument(f"{axis.name}_inner", From.INNER_EXTENT, axis.name)
+            self.argument(f"{stem}_outer_stride", From.OUTER_STRIDE, decl.name, dim)
+            self.argument(f"{stem}_inner_stride", From.INNER_STRIDE, decl.name, dim)
+            whole, part = self.wide(value, f"({index} // {inner})"), self.wide(value, f"({index} % {inner})")
+            return [f"{whole} * {stem}_outer_stride", f"{part} * {stem}_inner_stride"]
+        if dim == len(decl.type.axes) - 1:
+            return [index]
+        stride = self.argument(f"{stem}_stride", From.STRIDE, decl.name, dim)
+        return [f"{self.wide(value, index)} * {stride}"]
+
+    def wide(self, value: Value, index: str) -> str:
+        """Return an index as i64: rows times a stride may exceed 2**31."""
+        if self.e.tile(value).dtype is DType.I64:
+            return index
+        if value in self.e.consts:
+            return index
+        return f"{index}.to(tl.int64)"
+
+    # --- checks ----------------------------------------------------------------------------------------------
+
+    def check(self, bad: Value, what: str) -> None:
+        """Write the code of a finding and one more than its row into the device's error words."""
+        if what not in self.e.checks:
+            self.e.checks.append(what)
+        self.argument(ERRORS, From.ERRORS, ERRORS)
+        code = self.e.checks.index(what) + 1
+        axes = self.e.tile(bad).axes
+        rows = next((s.axis for s in self.plan.shared if s.axis in axes and s.axis.part is Part.ALL), None)
+        row = "1" if rows is None else f"{self.owned[rows]} + 1"
+        found = self.e.let("bad_row", f"tl.where({self.mask(axes, bad)}, {row}, 0)")
+        shape = self.plan.shape(axes)
+        if shape:
+            found = self.e.let("bad_row", f"tl.max(tl.reshape({found}, ({math.prod(shape)},)), 0)")
+        for offset, value in (("", str(code)), (" + 1", found)):
+            self.e.line(f'tl.atomic_max({ERRORS}_ptr{offset}, {value}, mask={found} > 0, sem="relaxed")')
+
+    # --- the signature ---------------------------------------------------------------------------------------
+
+    def dtype(self, argument: CallArg) -> str:
+        """Return the Triton type of an argument."""
+        match argument.kind:
+            case From.TENSOR:
+                return text.POINTERS[self.decls[argument.source].type.dtype]
+            case From.SCALAR:
+                return text.SCALARS[self.decls[argument.source].type.dtype]
+            case From.ERRORS:
+                return "*i32"
+            case From.EXTENT | From.INNER_EXTENT:
+                return "i32"
+            case From.STRIDE | From.OUTER_STRIDE | From.INNER_STRIDE:
+                return "i64"
+
+
+def _name(axis: Axis) -> str:
+    return axis.name.lower() if axis.part is Part.ALL else f"{axis.name.lower()}_{axis.part.value}"

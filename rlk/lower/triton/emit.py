@@ -1,0 +1,420 @@
+"""The body of a Triton kernel: one line for each node of the IR, in its order."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import assert_never
+
+from rlk.errors import Code, InternalError, UnsupportedError
+from rlk.ir import fold
+from rlk.ir.build import Builder
+from rlk.ir.dims import Axis, Part
+from rlk.ir.nodes import (
+    Bits,
+    Cast,
+    Check,
+    Combine,
+    Const,
+    Extent,
+    Fma,
+    Fn2,
+    Let,
+    Load,
+    Loop,
+    Map1,
+    Map2,
+    Math,
+    MathFn,
+    MathModel,
+    Merge,
+    Param,
+    Pos,
+    Reduce,
+    Result,
+    Select,
+    Store,
+    Stream,
+    Value,
+    const_bits,
+    const_value,
+    operands,
+)
+from rlk.ir.tree import Order
+from rlk.ir.types import DType, TileType, Type
+from rlk.lower.common.names import Names
+from rlk.lower.common.static import Static
+from rlk.lower.triton import text
+from rlk.lower.triton.addresses import Addresses
+from rlk.lower.triton.functions import float_literal, portable
+from rlk.lower.triton.lines import Function, Line
+from rlk.lower.triton.plan import TritonPlan
+from rlk.lower.triton.reductions import merging, tree, unordered
+from rlk.passes.walk import walk
+from rlk.schedule.axes import types_of
+
+INDENT = "    "
+
+
+class Emitter:
+    """Writes one kernel; `helpers` collects the functions that its lines call, by name."""
+
+    def __init__(self, plan: TritonPlan, helpers: dict[str, Function], checks: list[str]) -> None:
+        self.plan, self.helpers, self.checks = plan, helpers, checks
+        self.types: dict[Value, Type] = types_of(plan.kernel)
+        self.names = Names()
+        self.text: dict[Value, str] = {}
+        self.consts: dict[Value, tuple[int, DType]] = {}
+        self.many: dict[Value, tuple[str, ...]] = {}
+        self.lines: list[Line] = []
+        self.depth = 0
+        self.place = ""
+        self.variables: set[str] = set()  # of loops: the only names that are assigned twice
+        inside = {d.axis: 1 for d in plan.dims}
+        for dim in plan.dims:
+            inside[dim.axis] *= dim.length
+        owned = {s.axis for s in plan.shared}
+        self.static = Static({a: n for a, n in inside.items() if a not in owned})
+        self.uses = Counter(v for let in walk(plan.kernel.body) for v in operands(let.node))
+        results = ((let.node, let.name) for let in walk(plan.kernel.body))
+        self.yields = {(node.of, node.index): name for node, name in results if isinstance(node, Result)}
+        self.bounds: dict[tuple[Value, str], str] = {}
+        self.addresses = Addresses(self)
+
+    # --- writing ---------------------------------------------------------------------------------------------
+
+    def line(self, statement: str) -> None:
+        self.lines.append(Line(INDENT * self.depth + statement, self.place))
+
+    def let(self, hint: str, expression: str) -> str:
+        """Append name = expression and return the name."""
+        name = self.names.fresh(hint)
+        self.line(f"{name} = {expression}")
+        return name
+
+    @contextmanager
+    def inner(self, header: str) -> Iterator[None]:
+        """Indent what follows below a header; names given inside end with it."""
+        self.line(header)
+        self.depth += 1
+        with self.names.scope():
+            yield
+        self.depth -= 1
+
+    def tile(self, value: Value) -> TileType:
+        type = self.types[value]
+        assert isinstance(type, TileType)
+        return type
+
+    def shape(self, value: Value) -> tuple[int, ...]:
+        return self.plan.shape(self.tile(value).axes)
+
+    def __getitem__(self, value: Value) -> str:
+        """Return the text of a value as an operand: a name, or a literal."""
+        if value in self.consts:
+            return literal(*self.consts[value])
+        return self.text[value]
+
+    def typed(self, value: Value) -> str:
+        """Return the text of a value with its dtype, also where Triton sees nothing but literals."""
+        if value not in self.consts or self.consts[value][1] is DType.F32:
+            return self[value]
+        return f"tl.full((), {self[value]}, {text.TYPES[self.consts[value][1]]})"
+
+    # --- the kernel ------------------------------------------------------------------------------------------
+
+    def run(self) -> tuple[Line, ...]:
+        """Write the whole body."""
+        self.addresses.programs()
+        self.block(self.plan.kernel.body.lets)
+        return tuple(self.lines)
+
+    def block(self, lets: tuple[Let, ...]) -> None:
+        for let in lets:
+            self.place = f"{let.loc.file.rsplit('/', 1)[-1]}:{let.loc.line}" if let.loc.line else ""
+            self.static.note(let)
+            self.node(let)
+
+    def node(self, let: Let) -> None:
+        """Write one node."""
+        match let.node:
+            case Const(bits=bits):
+                self.consts[let.value] = (bits, self.tile(let.value).dtype)
+            case Cast(x=x, dtype=dtype) if x in self.consts and dtype.is_int and self.consts[x][1].is_int:
+                self.consts[let.value] = (const_bits(int(const_value(*self.consts[x])), dtype), dtype)
+            case Param(name=name):
+                self.text[let.value] = name
+            case Pos(axis=axis):
+                self.position(let, axis)
+            case Extent(axis=axis):
+                self.text[let.value] = self.addresses.extent(axis)
+            case Load() as load:
+                self.text[let.value] = self.addresses.load(load, let)
+            case Store() as store:
+                self.addresses.store(store)
+            case Check(bad=bad, what=what):
+                self.addresses.check(bad, what)
+            case Reduce(fn=fn, x=x, over=over, order=order):
+                self.text[let.value] = self.reduce(let, fn, x, over, order)
+            case Merge() as merge:
+                self.merge(let, merge)
+            case Loop() as loop:
+                self.loop(let, loop)
+            case Result(of=of, index=index):
+                self.text[let.value] = self.many[of][index]
+            case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
+                self.elementwise(let)
+            case Stream():
+                raise InternalError(Code.NODE_NOT_CORE, let.loc, node="stream")
+            case _:
+                assert_never(let.node)
+
+    def position(self, let: Let, axis: Axis) -> None:
+        """Write the indices of an axis: those a program owns, or all of those it holds whole."""
+        if axis in self.addresses.owned:
+            self.text[let.value] = self.addresses.owned[axis]
+        elif not any(d.axis == axis for d in self.plan.dims):
+            self.consts[let.value] = (0, DType.I32)
+        else:
+            self.text[let.value] = self.let(let.name or identifier(axis), self.addresses.indices(axis))
+
+    # --- elementwise -----------------------------------------------------------------------------------------
+
+    def elementwise(self, let: Let) -> None:
+        match let.node:
+            case Map2(fn=Fn2.MIN | Fn2.MAX as fn, a=a, b=b) if self.static.smaller(a, b) is not None:
+                smaller = self.static.smaller(a, b)
+                assert smaller is not None
+                chosen = smaller if fn is Fn2.MIN else (b if smaller == a else a)
+                if self.tile(chosen).axes == self.tile(let.value).axes:
+                    self.text[let.value] = self[chosen]
+                    return
+        self.text[let.value] = self.let(let.name or _stem(let), self.expression(let))
+
+    def expression(self, let: Let) -> str:
+        """Return the right-hand side of an elementwise node."""
+        match let.node:
+            case Map1(fn=fn1, x=x):
+                return text.map1(fn1, self.typed(x), self.tile(x).dtype)
+            case Map2(fn=fn2, a=a, b=b):
+                return self.binary(fn2, a, b)
+            case Math(fn=fn, x=x, model=model):
+                return f"{self.function(fn, model)}({self[x]})"
+            case Fma(a=a, b=b, c=c):
+                return f"tl.fma({self[a]}, {self[b]}, {self[c]})"
+            case Select(cond=cond, a=a, b=b):
+                one = self.typed(a) if b in self.consts else self[a]
+                return f"tl.where({self[cond]}, {one}, {self[b]})"
+            case Cast(x=x, dtype=dtype):
+                return f"{self.receiver(x)}.to({text.TYPES[dtype]})"
+            case Bits(x=x, dtype=dtype):
+                return f"{self.receiver(x)}.to({text.TYPES[dtype]}, bitcast=True)"
+            case _:
+                raise AssertionError(let.node)
+
+    def receiver(self, value: Value) -> str:
+        """Return the text of a value that a method is called on."""
+        if value not in self.consts:
+            return self[value]
+        bits, dtype = self.consts[value]
+        return f"tl.full((), {literal(bits, dtype)}, {text.TYPES[dtype]})"
+
+    def binary(self, fn: Fn2, a: Value, b: Value) -> str:
+        dtype = self.tile(a).dtype
+        if a in self.consts and b in self.consts:
+            return text.map2(fn, self.receiver(a), self[b], dtype)
+        if a in self.consts:
+            turned = text.swapped(fn, self[a], self[b], dtype)
+            return turned or text.map2(fn, self.typed(a), self[b], dtype)
+        return text.map2(fn, self[a], self[b], dtype)
+
+    def function(self, fn: MathFn, model: MathModel) -> str:
+        """Return the name of a transcendental function, adding its definition to the helpers."""
+        if model is MathModel.SOFTMAX:
+            model = self.plan.softmax
+        match model:
+            case MathModel.SM90:
+                if fn is not MathFn.EXP2 or self.plan.target.softmax is not MathModel.SM90:
+                    raise UnsupportedError(
+                        Code.UNSUPPORTED,
+                        what=f"{fn.value} as {model.value} computes it",
+                        backend="triton",
+                        target=self.plan.target.name,
+                        alternatives="the portable model",
+                    )
+                return "tl.exp2"
+            case MathModel.PORTABLE:
+                name = f"portable_{fn.value}"
+                self.helpers.setdefault(name, portable(fn.value))
+                return name
+            case _:
+                assert_never(model)
+
+    # --- combining -------------------------------------------------------------------------------------------
+
+    def reduce(self, let: Let, fn: Combine, x: Value, over: Axis, order: Order | None) -> str:
+        type = self.tile(x)
+        if not any(d.axis == over for d in self.plan.dims):
+            return self[x]  # one element
+        ordered = fn is Combine.ADD and type.dtype.is_float and order is not None
+        name = f"{_VERBS[fn]}_over_{identifier(over)}"
+
+        def make(unique: str) -> Function:
+            if ordered and order is not None:
+                return tree(unique, self.plan.dims, type.axes, over, order)
+            return unordered(unique, fn, self.plan.dims, type.axes, over)
+
+        return self.let(
+            let.name or f"{_VERBS[fn]}_{identifier(over)}", f"{self.helper(name, make)}({self[x]})"
+        )
+
+    def helper(self, name: str, make: object) -> str:
+        """Return the name of the helper that `make(name)` defines; equal ones are shared."""
+        assert callable(make)
+        count, unique = 1, name
+        while unique in self.helpers and self.helpers[unique] != make(unique):
+            count += 1
+            unique = f"{name}_{count}"
+        self.helpers[unique] = make(unique)
+        return unique
+
+    def merge(self, let: Let, merge: Merge) -> None:
+        over, axes = merge.over, self.tile(merge.states[0]).axes
+        state = merge.monoid.state
+        if not any(d.axis == over for d in self.plan.dims):
+            self.many[let.value] = tuple(self[s] for s in merge.states)
+            return
+        dtypes = tuple(self.tile(s).dtype for s in merge.states)
+        kind = merge.monoid.kind.value
+        combine = self.helper(f"merge_{kind}", lambda unique: self.merger(unique, merge, dtypes))
+        name = self.helper(
+            f"{kind}_over_{identifier(over)}",
+            lambda unique: merging(unique, state, combine, self.plan.dims, axes, over, merge.order),
+        )
+        given = ", ".join(self.whole(s, axes) for s in merge.states)
+        made = tuple(self.names.fresh(s) for s in state)
+        self.line(f"{', '.join(made)} = {name}({given})")
+        self.many[let.value] = made
+
+    def whole(self, value: Value, axes: tuple[Axis, ...]) -> str:
+        """Return a value's text, broadcast to the shape of these axes where it has fewer."""
+        shape = self.plan.shape(axes)
+        if value not in self.consts and self.shape(value) == shape:
+            return self[value]
+        if not shape:
+            return self.typed(value)
+        if value in self.consts:
+            bits, dtype = self.consts[value]
+            return f"tl.full({shape}, {literal(bits, dtype)}, {text.TYPES[dtype]})"
+        return f"tl.broadcast_to({self[value]}, {shape})"
+
+    def merger(self, name: str, merge: Merge, dtypes: tuple[DType, ...]) -> Function:
+        """Return the function that merges two states of a monoid: `ir.fold`'s definition on scalars."""
+        b = Builder()
+        state = merge.monoid.state
+        one = tuple(b.fresh(TileType(d)) for d in dtypes)
+        two = tuple(b.fresh(TileType(d)) for d in dtypes)
+        results = fold.merge(b, merge.monoid, one, two)
+        inner = Emitter(self.plan, self.helpers, self.checks)
+        inner.types = dict(b.types)
+        arguments = [inner.names.fresh(f"{s}_a") for s in state] + [
+            inner.names.fresh(f"{s}_b") for s in state
+        ]
+        inner.text.update(zip((*one, *two), arguments, strict=True))
+        inner.block(tuple(b.open[0]))
+        lines = (*inner.lines, Line(f"return {', '.join(inner[r] for r in results)}"))
+        return Function(name, tuple(arguments), f"The state of two disjoint sets: {merge.monoid}.", lines)
+
+    # --- loops -----------------------------------------------------------------------------------------------
+
+    def loop(self, let: Let, loop: Loop) -> None:
+        runs_full = loop.full is not None and loop.full == loop.stop
+        start = self.bound(loop.start, "tl.min")
+        stop = self.bound(loop.stop, "tl.min" if runs_full else "tl.max")
+        carried = self.carry(let.value, loop)
+        self.many[let.value] = carried
+        if start == stop:
+            return
+        step, *args = loop.body.args
+        pipelined = f", num_stages={self.plan.schedule.stages}" if self.plan.schedule.stages > 1 else ""
+        stream = identifier(loop.axis)
+        name = self.names.fresh(f"{stream}_step")
+        with self.inner(f"for {name} in tl.range({start}, {stop}{pipelined}):"):
+            self.text[step] = name
+            for arg, variable in zip(args, carried, strict=True):
+                self.text[arg] = variable
+            self.block(loop.body.lets)
+            new = [self.whole(v, t.axes) for v, t in zip(loop.body.results, loop.types, strict=True)]
+            if carried:
+                self.line(f"{', '.join(carried)} = {', '.join(new)}")
+        self.names.taken.discard(name)
+
+    def carry(self, value: Value, loop: Loop) -> tuple[str, ...]:
+        """Give every carried value a variable that holds its initial value; a dead one is taken over."""
+        hints = self.hints(value, loop)
+        out = []
+        for init, type, hint in zip(loop.init, loop.types, hints, strict=True):
+            known = self.text.get(init)
+            if known is not None and self.uses[init] == 1 and known in self.variables:
+                out.append(known)
+            else:
+                out.append(self.let(hint, self.whole(init, type.axes)))
+        self.variables.update(out)
+        return tuple(out)
+
+    def hints(self, value: Value, loop: Loop) -> list[str]:
+        """Name carried values after what the loop yields."""
+        return [
+            self.yields.get((value, i)) or f"{identifier(loop.axis)}_state" for i in range(len(loop.types))
+        ]
+
+    def bound(self, value: Value, pick: str) -> str:
+        """Return a loop bound as one number: the smallest or the largest where it varies."""
+        known = self.static[value]
+        if known is not None:
+            return str(int(known.min() if pick == "tl.min" else known.max()))
+        shape = self.shape(value)
+        if not shape:
+            return self[value]
+        if (value, pick) not in self.bounds:
+            ends = "first" if pick == "tl.min" else "last"
+            flat = f"tl.reshape({self[value]}, ({math.prod(shape)},))"
+            self.bounds[value, pick] = self.let(f"{ends}_{self[value]}", f"{pick}({flat}, 0)")
+        return self.bounds[value, pick]
+
+
+_VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
+
+
+def identifier(axis: Axis) -> str:
+    name = axis.name.lower()
+    return name if axis.part is Part.ALL else f"{name}_{axis.part.value}"
+
+
+def literal(bits: int, dtype: DType) -> str:
+    """Return the text of a constant."""
+    value = const_value(bits, dtype)
+    return float_literal(value) if isinstance(value, float) else repr(value)
+
+
+def _stem(let: Let) -> str:
+    """Return a name for a value that the author gave none."""
+    match let.node:
+        case Map2(fn=fn2):
+            return text.STEMS[fn2]
+        case Map1(fn=fn1):
+            return {"neg": "negative", "abs": "magnitude", "not": "unless", "isnan": "is_nan"}.get(
+                fn1.value, fn1.value
+            )
+        case Math(fn=fn):
+            return fn.value
+        case Fma():
+            return "fused"
+        case Select():
+            return "chosen"
+        case Cast(dtype=dtype) | Bits(dtype=dtype):
+            return f"as_{dtype.value}"
+        case _:
+            return "value"

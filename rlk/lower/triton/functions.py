@@ -1,0 +1,128 @@
+"""The text of portable functions: each as a Triton function, one operation a line."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import struct
+from dataclasses import dataclass, field
+
+from rlk.ir.portable import FUNCTIONS
+from rlk.lower.triton.lines import Function, Line
+
+SMALLEST_NORMAL = 2.0**-126
+LARGEST = (2.0 - 2.0**-23) * 2.0**127  # a literal above it is an f64 to Triton
+
+
+def float_literal(value: float) -> str:
+    """Return text that Triton reads as exactly this f32."""
+    if math.isnan(value):
+        return 'float("nan")'
+    if math.isinf(value):
+        return 'float("inf")' if value > 0 else 'float("-inf")'
+    single = struct.unpack("<f", struct.pack("<f", value))[0]
+    negative_zero = single == 0 and math.copysign(1.0, single) < 0
+    if negative_zero or 0 < abs(single) < SMALLEST_NORMAL:  # Triton reads them as +0.0, and as an f64
+        bits = struct.unpack("<i", struct.pack("<f", value))[0]
+        return f"tl.full((), {bits}, tl.int32).to(tl.float32, bitcast=True)"
+    return repr(_short(single))
+
+
+def _short(single: float) -> float:
+    """Return the decimal with the fewest digits that still rounds to this f32."""
+    for digits in range(6, 10):
+        short = float(f"{single:.{digits}g}")
+        if abs(short) <= LARGEST and struct.pack("<f", short) == struct.pack("<f", single):
+            return short
+    return single
+
+
+@dataclass(slots=True)
+class TextMachine:
+    """A machine of rlk.ir.portable whose values are names: every operation appends a line."""
+
+    lines: list[Line] = field(default_factory=list)
+
+    def let(self, text: str, stem: str) -> str:
+        name = f"{stem}{len(self.lines)}"
+        self.lines.append(Line(f"{name} = {text}"))
+        return name
+
+    def f32(self, value: float) -> str:
+        return float_literal(value)
+
+    def i32(self, value: int) -> str:
+        return str(value)
+
+    def add(self, a: str, b: str) -> str:
+        return self.let(f"{a} + {b}", "f")
+
+    def sub(self, a: str, b: str) -> str:
+        return self.let(f"{a} - {b}", "f")
+
+    def mul(self, a: str, b: str) -> str:
+        return self.let(f"{a} * {b}", "f")
+
+    def div(self, a: str, b: str) -> str:
+        return self.let(f"tl.div_rn({a}, {b})", "f")
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        return self.let(f"tl.fma({a}, {b}, {c})", "f")
+
+    def min(self, a: str, b: str) -> str:
+        return self.let(f"tl.minimum({a}, {b})", "f")
+
+    def max(self, a: str, b: str) -> str:
+        return self.let(f"tl.maximum({a}, {b})", "f")
+
+    def lt(self, a: str, b: str) -> str:
+        return f"({a} < {b})"
+
+    def eq(self, a: str, b: str) -> str:
+        return f"({a} == {b})"
+
+    def select(self, cond: str, a: str, b: str) -> str:
+        return self.let(f"tl.where({cond}, {a}, {b})", "f")
+
+    def iadd(self, a: str, b: str) -> str:
+        return self.let(f"{a} + {b}", "i")
+
+    def isub(self, a: str, b: str) -> str:
+        return self.let(f"{a} - {b}", "i")
+
+    def iand(self, a: str, b: str) -> str:
+        return self.let(f"{a} & {b}", "i")
+
+    def ior(self, a: str, b: str) -> str:
+        return self.let(f"{a} | {b}", "i")
+
+    def ixor(self, a: str, b: str) -> str:
+        return self.let(f"{a} ^ {b}", "i")
+
+    def shl(self, a: str, bits: int) -> str:
+        return self.let(f"{a} << {bits}", "i")
+
+    def sar(self, a: str, bits: int) -> str:
+        return self.let(f"{a} >> {bits}", "i")
+
+    def ieq(self, a: str, b: str) -> str:
+        return f"({a} == {b})"
+
+    def as_i32(self, x: str) -> str:
+        return self.let(f"{x}.to(tl.int32, bitcast=True)", "i")
+
+    def as_f32(self, i: str) -> str:
+        return self.let(f"{i}.to(tl.float32, bitcast=True)", "f")
+
+    def to_f32(self, i: str) -> str:
+        return self.let(f"{i}.to(tl.float32)", "f")
+
+
+def portable(name: str) -> Function:
+    """Return a portable function as a Triton function."""
+    definition = FUNCTIONS[name]
+    machine = TextMachine()
+    result = definition(machine, "x")
+    lines = (*machine.lines, Line(f"return {result}"))
+    about = (inspect.getdoc(definition) or name).splitlines()[0]
+    return Function(f"portable_{name}", ("x",), about, lines)

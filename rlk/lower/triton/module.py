@@ -1,0 +1,133 @@
+"""The text of a whole module: helpers, kernels, and the host function that launches them in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import rlk
+from rlk.ir.nodes import Kernel, MathModel, Program, Role
+from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild, Signature
+from rlk.lower.common.render import render
+from rlk.lower.triton.emit import Emitter
+from rlk.lower.triton.lines import Function, Line
+from rlk.lower.triton.plan import TritonPlan, plan
+from rlk.schedule.schedule import Schedule
+from rlk.target.facts import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the first lines of a module say."""
+
+    title: str
+    numerics: str
+    version: str
+    target: str
+    schedules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """What the module template reads."""
+
+    header: Header
+    helpers: tuple[Function, ...]
+    kernels: tuple[Function, ...]
+    call: Function
+
+
+def lower(
+    program: Program,
+    schedules: Sequence[Schedule],
+    target: Target,
+    signature: Signature,
+    *,
+    numerics_id: str = "unset",
+    softmax: MathModel | None = None,
+) -> Emitted:
+    """Return the Triton module of a specialized program, one schedule for each of its kernels.
+
+    The text is the same, byte for byte, for equal arguments.
+    """
+    helpers: dict[str, Function] = {}
+    checks: list[str] = []
+    kernels, builds, launches = [], [], []
+    call: dict[str, CallArg] = {}
+    for kernel, schedule in zip(program.kernels, schedules, strict=True):
+        placed = plan(kernel, schedule, target, signature, softmax)
+        emitter = Emitter(placed, helpers, checks)
+        body = emitter.run()
+        arguments = _arguments(kernel, emitter)
+        sizes = [CallArg(s.axis.name, From.EXTENT, s.axis.name) for s in placed.shared if s.length is None]
+        call.update((a.name, a) for a in (*arguments, *sizes) if a.name not in call)
+        kernels.append(Function(kernel.name, tuple(map(_in_kernel, arguments)), _about(placed), body))
+        builds.append(_build(kernel, emitter, arguments))
+        launches += _launch(kernel, placed, arguments)
+    parameters = tuple(sorted(call.values(), key=lambda a: list(From).index(a.kind)))
+    host = Function("call", tuple(a.name for a in parameters), program.name, tuple(launches))
+    header = Header(program.name, numerics_id, rlk.__version__, target.name, tuple(map(str, schedules)))
+    source = render("triton", "module.py.j2", Module(header, _ordered(helpers), tuple(kernels), host))
+    file = f"rlk/{target.folder}/triton/{program.name}.py"
+    return Emitted(source, tuple(builds), parameters, tuple(checks), file)
+
+
+def _arguments(kernel: Kernel, emitter: Emitter) -> list[CallArg]:
+    tensors = [CallArg(d.name, From.TENSOR, d.name) for d in kernel.params if d.role is not Role.SCALAR]
+    scalars = [CallArg(d.name, From.SCALAR, d.name) for d in kernel.params if d.role is Role.SCALAR]
+    return [*tensors, *emitter.addresses.arguments.values(), *scalars]
+
+
+def _in_kernel(argument: CallArg) -> str:
+    return f"{argument.name}_ptr" if argument.kind in (From.TENSOR, From.ERRORS) else argument.name
+
+
+def _build(kernel: Kernel, emitter: Emitter, arguments: list[CallArg]) -> KernelBuild:
+    known = emitter.plan.signature.divisible
+    args = tuple(
+        KernelArg(_in_kernel(a), emitter.addresses.dtype(a), divisible=a.name in known) for a in arguments
+    )
+    return KernelBuild(kernel.name, args, emitter.plan.schedule.warps, emitter.plan.schedule.stages)
+
+
+def _launch(kernel: Kernel, placed: TritonPlan, arguments: list[CallArg]) -> list[Line]:
+    """Return the host lines that launch one kernel, unless it has no programs."""
+    counts = [_count(placed, i) for i in range(len(placed.shared))]
+    given = ", ".join(a.name for a in arguments)
+    launch = f"k.{kernel.name}((programs,), {given})"
+    return [Line(f"programs = {' * '.join(counts) or '1'}"), Line("if programs > 0:"), Line(f"    {launch}")]
+
+
+def _count(placed: TritonPlan, index: int) -> str:
+    """Return how many tiles a parallel axis has, as host text."""
+    shared = placed.shared[index]
+    if shared.length is not None and shared.axis.piece is None:
+        return str(-(-shared.length // shared.tile))
+    extent = shared.axis.name
+    for size in (shared.axis.piece if shared.axis.part is not shared.axis.whole.part else 1, shared.tile):
+        if size is not None and size > 1:
+            extent = f"(({extent} + {size - 1}) // {size})"
+    return extent
+
+
+def _about(placed: TritonPlan) -> str:
+    owned = ", ".join(f"{s.tile} of {s.axis}" for s in placed.shared) or "everything"
+    return f"A program owns {owned} ({placed.kind})."
+
+
+def _ordered(helpers: dict[str, Function]) -> tuple[Function, ...]:
+    """Return the helpers, each after those that it calls."""
+    out: list[Function] = []
+    for function in helpers.values():
+        _visit(function, helpers, out)
+    return tuple(out)
+
+
+def _visit(function: Function, helpers: dict[str, Function], out: list[Function]) -> None:
+    if function in out:
+        return
+    for name, other in helpers.items():
+        called = any(f"{name}(" in line.text or f", {name})" in line.text for line in function.body)
+        if other is not function and called:
+            _visit(other, helpers, out)
+    out.append(function)

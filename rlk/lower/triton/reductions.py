@@ -1,0 +1,109 @@
+"""The order of additions as text: every float sum has two terms, and pairs one index bit of an axis away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import Combine
+from rlk.ir.tree import Order, bind
+from rlk.lower.triton.lines import Function, Line
+from rlk.lower.triton.plan import Dim
+
+
+@dataclass(slots=True)
+class _Shape:
+    """A tensor's dims while bits of one axis go away: for each dim, its axis and the bits left, highest first."""
+
+    dims: list[tuple[Axis, list[int]]]
+
+    @property
+    def lengths(self) -> list[int]:
+        return [1 << len(bits) for _, bits in self.dims]
+
+    def split(self, axis: Axis, bit: int) -> tuple[list[int], int]:
+        """Return the shape in which the bit is a dim of its own, and where; take the bit away."""
+        before: list[int] = []
+        for i, (a, bits) in enumerate(self.dims):
+            if a == axis and bit in bits:
+                high = bits.index(bit)
+                low = len(bits) - high - 1
+                bits.remove(bit)
+                after = self.lengths[i + 1 :]
+                around = [1 << high] if high else []
+                rest = [1 << low] if low else []
+                if not bits:
+                    del self.dims[i]
+                shape = before + around + [2] + rest + after
+                return shape, len(before) + len(around)
+            before.append(1 << len(bits))
+        raise AssertionError((axis, bit))
+
+
+def _start(dims: tuple[Dim, ...], axes: tuple[Axis, ...]) -> _Shape:
+    present = [d for d in dims if d.axis in axes]
+    return _Shape([(d.axis, list(reversed(range(d.low, d.low + d.bits)))) for d in present])
+
+
+def tree(name: str, dims: tuple[Dim, ...], axes: tuple[Axis, ...], over: Axis, order: Order) -> Function:
+    """Return the function that adds along an axis in the order of a tree."""
+    return _folding(name, ("x",), "tl.sum({}, {})", dims, axes, over, order, f"The sum over {over}")
+
+
+def merging(
+    name: str, state: tuple[str, ...], combine: str, dims: tuple[Dim, ...], axes: tuple[Axis, ...],
+    over: Axis, order: Order,
+) -> Function:  # fmt: skip
+    """Return the function that merges states along an axis in the order of a tree."""
+    text = "tl.reduce({}, {}, " + combine + ")"
+    return _folding(name, state, text, dims, axes, over, order, f"The states merged over {over}")
+
+
+def _folding(
+    name: str, state: tuple[str, ...], text: str, dims: tuple[Dim, ...], axes: tuple[Axis, ...],
+    over: Axis, order: Order, what: str,
+) -> Function:  # fmt: skip
+    """Return a function that combines two terms at a time, one index bit after the other."""
+    shape = _start(dims, axes)
+    width = sum(len(bits) for a, bits in shape.dims if a == over)
+    lines: list[Line] = []
+    for bit in bind(order, 1 << width).order:
+        parted, where = shape.split(over, bit)
+        parts = [f"tl.reshape({x}, {_tuple(parted)})" for x in state]
+        given = parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
+        lines.append(Line(f"{', '.join(state)} = {text.format(given, where)}"))
+    rest = tuple(d for d in dims if d.axis in axes and d.axis != over)
+    if rest:
+        final = _tuple([d.length if d in rest else 1 for d in dims])
+        lines.append(Line(f"return {', '.join(f'tl.reshape({x}, {final})' for x in state)}"))
+    else:
+        lines.append(Line(f"return {', '.join(state)}"))
+    shown = order.value if not hasattr(order, "order") else f"bits {order.order}"
+    return Function(
+        name, state, f"{what}, {shown}: two terms at a time, so that no layout chooses.", tuple(lines)
+    )
+
+
+def unordered(name: str, fn: Combine, dims: tuple[Dim, ...], axes: tuple[Axis, ...], over: Axis) -> Function:
+    """Return the function of a reduction that gives the same in any order."""
+    text = {Combine.MAX: "tl.max", Combine.MIN: "tl.min", Combine.ADD: "tl.sum", Combine.OR: "tl.max"}[fn]
+    shape = _start(dims, axes)
+    compact = _tuple(shape.lengths)
+    start = f"tl.reshape(x, {compact})" if len(shape.lengths) != len(dims) else "x"
+    lines = [Line(f"x = {start}.to(tl.int32)" if fn is Combine.OR else f"x = {start}")]
+    if start == "x" and fn is not Combine.OR:
+        lines.clear()
+    while any(a == over for a, _ in shape.dims):
+        where = max(i for i, (a, _) in enumerate(shape.dims) if a == over)
+        del shape.dims[where]
+        lines.append(Line(f"x = {text}(x, {where})"))
+    if fn is Combine.OR:
+        lines.append(Line("x = x != 0"))
+    rest = tuple(d for d in dims if d.axis in axes and d.axis != over)
+    final = _tuple([d.length if d in rest else 1 for d in dims])
+    lines.append(Line(f"return tl.reshape(x, {final})" if rest else "return x"))
+    return Function(name, ("x",), f"The {fn.value} over {over}: no order changes it.", tuple(lines))
+
+
+def _tuple(lengths: list[int]) -> str:
+    return f"({', '.join(map(str, lengths))}{',' if len(lengths) == 1 else ''})"

@@ -1,0 +1,122 @@
+"""The text of one elementwise node, its operands already rendered."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from rlk.ir.nodes import Fn1, Fn2
+from rlk.ir.types import DType
+
+TYPES = {
+    DType.F32: "tl.float32",
+    DType.F16: "tl.float16",
+    DType.BF16: "tl.bfloat16",
+    DType.I32: "tl.int32",
+    DType.I64: "tl.int64",
+    DType.U32: "tl.uint32",
+    DType.BOOL: "tl.int1",
+}
+POINTERS = {
+    DType.F32: "*fp32",
+    DType.F16: "*fp16",
+    DType.BF16: "*bf16",
+    DType.I32: "*i32",
+    DType.I64: "*i64",
+    DType.U32: "*u32",
+    DType.BOOL: "*i1",
+}
+SCALARS = {DType.F32: "fp32", DType.I32: "i32", DType.I64: "i64", DType.U32: "u32", DType.BOOL: "i1"}
+COMMUTE = frozenset({Fn2.ADD, Fn2.MUL, Fn2.MAX, Fn2.MIN, Fn2.AND, Fn2.OR, Fn2.XOR, Fn2.EQ, Fn2.NE})
+STEMS = {
+    Fn2.ADD: "total",
+    Fn2.SUB: "difference",
+    Fn2.MUL: "product",
+    Fn2.DIV: "quotient",
+    Fn2.MOD: "remainder",
+    Fn2.MAX: "larger",
+    Fn2.MIN: "smaller",
+    Fn2.AND: "both",
+    Fn2.OR: "either",
+    Fn2.XOR: "xor",
+    Fn2.SHL: "shifted",
+    Fn2.SHR: "shifted",
+    Fn2.LT: "below",
+    Fn2.LE: "at_most",
+    Fn2.EQ: "equal",
+    Fn2.NE: "differs",
+    Fn2.MULHI: "high",
+}
+
+
+def map1(fn: Fn1, x: str, dtype: DType) -> str:
+    """Return the text of an exact function of one operand."""
+    match fn:
+        case Fn1.NEG:
+            # Triton's -x is 0 - x, which turns 0.0 into +0.0
+            return f"{x} * -1.0" if dtype.is_float else f"0 - {x}"
+        case Fn1.ABS:
+            return f"tl.abs({x})"
+        case Fn1.NOT:
+            return f"~{x}"
+        case Fn1.SQRT:
+            return f"tl.sqrt_rn({x})"
+        case Fn1.FLOOR:
+            return f"tl.floor({x})"
+        case Fn1.ISNAN:
+            return f"{x} != {x}"
+        case _:
+            assert_never(fn)
+
+
+def map2(fn: Fn2, a: str, b: str, dtype: DType) -> str:
+    """Return the text of an exact function of two operands."""
+    match fn:
+        case Fn2.ADD:
+            return f"{a} + {b}"
+        case Fn2.SUB:
+            return f"{a} - {b}"
+        case Fn2.MUL:
+            return f"{a} * {b}"
+        case Fn2.DIV:
+            return f"tl.div_rn({a}, {b})" if dtype.is_float else f"{a} // {b}"
+        case Fn2.MOD:
+            return f"{a} % {b}"
+        case Fn2.MAX:
+            return f"tl.maximum({a}, {b})"
+        case Fn2.MIN:
+            return f"tl.minimum({a}, {b})"
+        case Fn2.AND:
+            return f"{a} & {b}"
+        case Fn2.OR:
+            return f"{a} | {b}"
+        case Fn2.XOR:
+            return f"{a} ^ {b}"
+        case Fn2.SHL:
+            return f"{a} << {b}"
+        case Fn2.SHR:
+            return f"{a} >> {b}"
+        case Fn2.LT:
+            return f"{a} < {b}"
+        case Fn2.LE:
+            return f"{a} <= {b}"
+        case Fn2.EQ:
+            return f"{a} == {b}"
+        case Fn2.NE:
+            return f"{a} != {b}"
+        case Fn2.MULHI:
+            return f"tl.umulhi({a}, {b})"
+        case _:
+            assert_never(fn)
+
+
+def swapped(fn: Fn2, a: str, b: str, dtype: DType) -> str | None:
+    """Return the text with the operands exchanged, where that means the same."""
+    if fn in COMMUTE:
+        return map2(fn, b, a, dtype)
+    match fn:
+        case Fn2.LT:
+            return f"{b} > {a}"
+        case Fn2.LE:
+            return f"{b} >= {a}"
+        case _:
+            return None

@@ -1,0 +1,89 @@
+"""Which axes of a kernel its programs share out, and which live whole inside one program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlk.errors import Code, UnsupportedError
+from rlk.ir.dims import Axis, Part, union
+from rlk.ir.nodes import Block, Kernel, Load, Loop, Merge, Reduce, Role, Store, Value
+from rlk.ir.tree import padded
+from rlk.ir.types import TileType, Type
+from rlk.passes.walk import walk
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """parallel: shared out among programs. inside: held whole by each program, with the length of the tile."""
+
+    parallel: tuple[Axis, ...]
+    inside: tuple[tuple[Axis, int], ...]
+
+
+def types_of(kernel: Kernel) -> dict[Value, Type]:
+    """Return the type of every value, arguments of loop bodies included."""
+    types: dict[Value, Type] = {let.value: let.type for let in walk(kernel.body)}
+    for let in walk(kernel.body):
+        if isinstance(let.node, Loop):
+            step, *carried = let.node.body.args
+            types[step] = types[let.node.start]
+            types.update(zip(carried, let.node.types, strict=True))
+    return types
+
+
+def roles(kernel: Kernel, extents: Mapping[str, int]) -> Roles:
+    """Sort the axes of a kernel; the parallel ones in the order in which its tensors lay them out."""
+    lets = tuple(walk(kernel.body))
+    used = union(*(let.type.axes for let in lets if isinstance(let.type, TileType)))
+    combined = {let.node.over for let in lets if isinstance(let.node, Reduce | Merge)}
+    inside = tuple(a for a in used if a in combined or a.part is Part.LANE)
+    laid_out = union(*(d.type.axes for d in kernel.params))
+    order = {a: i for i, a in enumerate(laid_out)}
+    parallel = sorted((a for a in used if a not in inside), key=lambda a: (order.get(a, len(order)), str(a)))
+    return Roles(tuple(parallel), tuple((a, length(a, extents)) for a in inside))
+
+
+def length(axis: Axis, extents: Mapping[str, int]) -> int:
+    """Return the tile length of an axis that one program holds whole."""
+    match axis.part:
+        case Part.LANE if axis.chunk is not None:
+            return axis.chunk
+        case Part.PIECE if axis.split is not None:
+            return axis.split
+        case Part.PIECE if axis.piece is not None and axis.name in extents:
+            return padded(-(-extents[axis.name] // axis.piece))
+        case Part.ALL if axis.name in extents:
+            return padded(extents[axis.name])
+        case _:
+            raise UnsupportedError(
+                Code.UNSUPPORTED,
+                what=f"reducing axis {axis} of unknown extent at once",
+                backend="every lowering",
+                target="every target",
+                alternatives="stream the axis in chunks, or make it static",
+            )
+
+
+def kind(kernel: Kernel) -> str:
+    """Name the nest from its dataflow: "merge" reads partial states, "col_fold" folds along an outer dim."""
+    lets = tuple(walk(kernel.body))
+    work = {d.name for d in kernel.params if d.role is Role.WORK}
+    written = {let.node.param for let in lets if isinstance(let.node, Store)}
+    if any(isinstance(let.node, Load) and let.node.param in work - written for let in lets):
+        return "merge"
+    types = types_of(kernel)
+    loops = [let.node.body for let in lets if isinstance(let.node, Loop)]
+    return "col_fold" if any(_folds_columns(body, types) for body in loops) else "rows"
+
+
+def _folds_columns(body: Block, types: Mapping[Value, Type]) -> bool:
+    """Return whether a loop reads tiles whose streamed axis is not the contiguous one."""
+    for let in walk(body):
+        if isinstance(let.node, Load) and len(let.node.index) > 1:
+            axes = [type.axes if isinstance(type := types[i], TileType) else () for i in let.node.index]
+            outer = {a.part for group in axes[:-1] for a in group}
+            last = {a.part for a in axes[-1]}
+            if Part.LANE in outer and last == {Part.ALL}:
+                return True
+    return False

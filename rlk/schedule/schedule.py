@@ -1,0 +1,61 @@
+"""What a schedule may choose: no field names a chunk, a piece, a tree or a model of arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rlk.errors import Code, ScheduleError
+from rlk.ir.dims import is_power_of_two
+
+MAX_WARPS = 32
+MAX_STAGES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A contiguous range of the index bits of one tile axis, placed as one tensor dim: bits [low, low + bits)."""
+
+    axis: str
+    low: int
+    bits: int
+
+    def __str__(self) -> str:
+        return f"{self.axis}[{self.low + self.bits - 1}:{self.low}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """tiles: how many indices of a parallel axis one program owns (a power of two; 1 where none is named).
+
+    placed: the dims of a tile, outermost first; what it does not name follows in the order of the IR.
+    warps: of a program. stages: of a loop whose loads run ahead.
+    """
+
+    tiles: tuple[tuple[str, int], ...] = ()
+    placed: tuple[Span, ...] = ()
+    warps: int = 4
+    stages: int = 1
+
+    def __post_init__(self) -> None:
+        for axis, tile in self.tiles:
+            if not is_power_of_two(tile):
+                raise ScheduleError(
+                    Code.SCHEDULE_FIELD, field=f"tiles[{axis}]", value=tile, why="a power of two"
+                )
+        if not is_power_of_two(self.warps) or self.warps > MAX_WARPS:
+            raise ScheduleError(Code.SCHEDULE_FIELD, field="warps", value=self.warps, why="1, 2, 4, ... 32")
+        if not 1 <= self.stages <= MAX_STAGES:
+            raise ScheduleError(Code.SCHEDULE_FIELD, field="stages", value=self.stages, why="1 to 8")
+
+    def tile(self, axis: str) -> int:
+        """Return how many indices of a parallel axis one program owns."""
+        return dict(self.tiles).get(axis, 1)
+
+    def with_tile(self, axis: str, tile: int) -> Schedule:
+        """Return the schedule with one tile changed."""
+        return replace(self, tiles=tuple(sorted({**dict(self.tiles), axis: tile}.items())))
+
+    def __str__(self) -> str:
+        tiles = ", ".join(f"{axis}={tile}" for axis, tile in self.tiles)
+        placed = f" placed {' '.join(map(str, self.placed))}" if self.placed else ""
+        return f"tiles {tiles or '1'}, {self.warps} warps, {self.stages} stages{placed}"

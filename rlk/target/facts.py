@@ -1,0 +1,55 @@
+"""Which targets there are, how wide their warps are, and whose exp2 their softmax folds use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlk.errors import Code, UnsupportedError
+from rlk.ir.nodes import MathModel
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A device class, spelled as compilers spell it.
+
+    softmax: the model of exp2 in softmax folds (a validated hardware function, or the portable one).
+    cores: multiprocessors of the largest part, for grids that should fill the device once.
+    """
+
+    name: str
+    vendor: str
+    warp: int
+    cores: int
+    softmax: MathModel = MathModel.PORTABLE
+
+    @property
+    def folder(self) -> str:
+        """The name in paths and wheels: sm_90a is sm90a there."""
+        return self.name.replace("_", "")
+
+
+_TARGETS = (
+    Target("sm_90a", "nvidia", 32, 132, MathModel.SM90),
+    Target("sm_80", "nvidia", 32, 108),
+    Target("sm_86", "nvidia", 32, 84),
+    Target("sm_89", "nvidia", 32, 142),
+    Target("sm_100a", "nvidia", 32, 148),
+    Target("sm_120a", "nvidia", 32, 170),
+    Target("gfx90a", "amd", 64, 110),
+    Target("gfx942", "amd", 64, 304),
+    Target("gfx950", "amd", 64, 256),
+)
+TARGETS = {t.name: t for t in _TARGETS}
+
+
+def target(name: str) -> Target:
+    """Return a target by name; raise UnsupportedError with the known ones."""
+    if name not in TARGETS:
+        raise UnsupportedError(
+            Code.UNSUPPORTED,
+            what="this device",
+            backend="triton",
+            target=name,
+            alternatives=", ".join(TARGETS),
+        )
+    return TARGETS[name]

@@ -1,0 +1,148 @@
+"""Run a program's generated Triton kernels on the CPU, from NumPy arrays to NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlk.interp import floats
+from rlk.ir.dims import Axis, Part
+from rlk.ir.nodes import Decl, MathModel, Program, Role
+from rlk.ir.types import DType
+from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
+from rlk.lower.triton import lower
+from rlk.passes.pipeline import specialize
+from rlk.schedule.heuristics import choose
+from rlk.schedule.schedule import Schedule
+from rlk.target.facts import Target, target
+from rlk.testing.interpreter import interpret
+
+Array = NDArray[Any]
+_NUMPY = {
+    DType.F32: np.float32,
+    DType.F16: np.float16,
+    DType.I32: np.int32,
+    DType.I64: np.int64,
+    DType.U32: np.uint32,
+    DType.BOOL: np.bool_,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """tensors: outputs and workspaces (bf16 as u16 patterns). errors: the code and the row of the error words."""
+
+    tensors: dict[str, Array]
+    errors: tuple[int, int]
+    emitted: Emitted
+
+
+def run_generated(
+    canonical: Program,
+    inputs: Mapping[str, Any],
+    *,
+    schedules: Sequence[Schedule] | None = None,
+    on: Target | None = None,
+    softmax: MathModel | None = None,
+    split_rows: int | None = None,
+) -> Ran:
+    """Lower a canonical program for the inputs' sizes, interpret its kernels, and return what they store.
+
+    inputs: arrays (bf16 as u16 patterns) and scalars by name. split_rows: pass the rows as two dims with this
+    inner extent, as for a tensor that cannot be flattened.
+    """
+    on = on or target("sm_90a")
+    extents = extents_of(canonical, inputs)
+    dynamic = {a.name for k in canonical.kernels for d in k.params for a in d.type.axes if a.dynamic}
+    static = {n: e for n, e in extents.items() if n not in dynamic}
+    program = specialize(canonical, static, softmax or on.softmax)
+    signature = Signature(tuple(sorted(static.items())), split_rows is not None)
+    chosen = schedules or [choose(k, on, signature, extents) for k in program.kernels]
+    emitted = lower(program, chosen, on, signature, softmax=softmax)
+    module = interpret(emitted.source, filename=emitted.file)
+    decls = {d.name: d for k in program.kernels for d in k.params}
+    memory = {d.name: _buffer(d, inputs, extents) for d in decls.values() if d.role is not Role.SCALAR}
+    errors = np.zeros(2, np.int32)
+    values = [_value(a, memory, inputs, extents, errors, split_rows) for a in emitted.call]
+    kernels = SimpleNamespace(**{k.name: _launcher(module, k.name) for k in emitted.kernels})
+    module.call(kernels, *values)
+    written = {n: _array(memory[n]) for n, d in decls.items() if d.role in (Role.OUT, Role.WORK)}
+    return Ran(written, (int(errors[0]), int(errors[1])), emitted)
+
+
+def extents_of(program: Program, inputs: Mapping[str, Any]) -> dict[str, int]:
+    """Return the extents of all axes that an input has."""
+    found: dict[str, int] = {}
+    for kernel in program.kernels:
+        for decl in kernel.params:
+            if decl.name in inputs and decl.role is not Role.SCALAR:
+                found.update((a.name, n) for a, n in zip(decl.type.axes, np.shape(inputs[decl.name])))
+    return found
+
+
+def _launcher(module: Any, name: str) -> Any:
+    return lambda grid, *args: getattr(module, name)[grid](*args)
+
+
+def _extent(axis: Axis, extents: Mapping[str, int]) -> int:
+    if axis.part is Part.PIECE:
+        return axis.split or -(-extents[axis.name] // (axis.piece or 1))
+    return extents[axis.name]
+
+
+def _buffer(decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int]) -> Any:
+    """Return an input as a torch tensor, or memory that no store has written: all NaN, all ones."""
+    import torch
+
+    bf16 = decl.type.dtype is DType.BF16
+    if decl.name in inputs:
+        given = np.asarray(inputs[decl.name])
+        if bf16 and given.dtype == np.float32:
+            given = floats.bf16_bits(given)
+        tensor = torch.from_numpy(given.view(np.int16) if bf16 else given)
+    else:
+        shape = tuple(_extent(a, extents) for a in decl.type.axes)
+        kind = np.int16 if bf16 else _NUMPY[decl.type.dtype]
+        raw = np.full((*shape, np.dtype(kind).itemsize), 0xFF, np.uint8)
+        if kind is np.bool_:
+            raw = raw & 1
+        tensor = torch.from_numpy(raw.view(kind).reshape(shape))
+    return tensor.view(torch.bfloat16) if bf16 else tensor
+
+
+def _array(tensor: Any) -> Array:
+    import torch
+
+    if tensor.dtype == torch.bfloat16:
+        return np.asarray(tensor.view(torch.int16).numpy()).view(np.uint16)
+    return np.asarray(tensor.numpy())
+
+
+def _value(
+    argument: CallArg,
+    memory: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    extents: Mapping[str, int],
+    errors: Array,
+    inner: int | None,
+) -> Any:
+    match argument.kind:
+        case From.TENSOR:
+            return memory[argument.source]
+        case From.SCALAR:
+            return inputs[argument.source]
+        case From.EXTENT:
+            return extents[argument.source]
+        case From.STRIDE | From.INNER_STRIDE:
+            return memory[argument.source].stride(argument.dim)
+        case From.OUTER_STRIDE:
+            return memory[argument.source].stride(argument.dim) * (inner or 1)
+        case From.INNER_EXTENT:
+            return inner
+        case From.ERRORS:
+            return errors
