@@ -1,0 +1,117 @@
+"""What a policy loss from logits costs: log-probs, loss and the gradient of the logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import rlk
+from benchmarks import peers
+from benchmarks.harness import Bar, Case, Checked, main
+from benchmarks.identity import describe
+from benchmarks.peers import Launch
+
+BATCH, LENGTH = 8, 1024
+VOCABULARY = 128256
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Padded completions; `room` has one position more, for peers that want it; `logits` is a view of it."""
+
+    room: Tensor
+    logits: Tensor
+    ids: Tensor
+    old: Tensor
+    ref: Tensor
+    advantages: Tensor
+    lengths: Tensor
+    mask: Tensor
+
+
+def inputs(vocabulary: int, shortest: float) -> Inputs:
+    """Draw completions of `shortest` to 1 times the length, with log-probs near those of the policy."""
+    room = torch.empty(BATCH, LENGTH + 1, vocabulary, dtype=torch.bfloat16, device="cuda").normal_(0.0, 3.0)
+    logits = room[:, :-1].detach().requires_grad_(True)
+    ids = torch.randint(vocabulary, (BATCH, LENGTH), device="cuda")
+    with torch.no_grad():
+        lp = torch.stack([peers.plain_logp(row, picked)[0] for row, picked in zip(logits, ids)])
+    old, ref = lp + 0.1 * torch.randn_like(lp), lp + 0.1 * torch.randn_like(lp)
+    lengths = torch.randint(int(shortest * LENGTH), LENGTH + 1, (BATCH,), device="cuda", dtype=torch.int32)
+    mask = torch.arange(LENGTH, device="cuda")[None] < lengths[:, None]
+    advantages = torch.randn(BATCH, device="cuda")
+    return Inputs(room.requires_grad_(True), logits, ids, old, ref, advantages, lengths, mask)
+
+
+def ours(i: Inputs) -> Callable[[], Tensor]:
+    """Return the loss through rlk: strided logits, padded layout, GRPO with beta 0.04."""
+    layout = rlk.Layout.padded(i.lengths, LENGTH, side="right")
+    mask = None if bool(i.mask.all()) else i.mask
+
+    def loss() -> Tensor:
+        lp = rlk.ops.logp(i.logits, i.ids, mask=mask).logp
+        return rlk.ops.policy_loss(lp, i.old, i.advantages, layout=layout, loss="grpo", ref_logp=i.ref).loss
+
+    return loss
+
+
+def case(i: Inputs, bar: Bar | None) -> Case:
+    """Forward and backward, the gradient in a tensor of its own; masked positions need not be read."""
+
+    def plain(fn: Callable[..., Tensor]) -> Launch:
+        return peers.with_grad(
+            lambda: fn(i.logits, i.ids, i.old, i.ref, i.advantages, i.mask), (i.logits,), None
+        )
+
+    def liger() -> Launch:
+        loss = peers.liger_grpo(i.room, i.ids, i.old, i.ref, i.advantages, i.mask.int())
+        return peers.with_grad(loss, (i.room,), None)
+
+    shape: dict[str, int | str] = {"B": BATCH, "L": LENGTH, "V": i.logits.shape[-1]}
+    active = float(i.mask.float().mean())
+    if active < 1.0:
+        shape["lengths"] = f"{int(i.lengths.min())}-{int(i.lengths.max())}"
+    return Case(
+        op="policy_loss",
+        passes="fwd+bwd",
+        shape=shape,
+        rlk=lambda: peers.with_grad(ours(i), (i.logits,), None),
+        peers={
+            "torch_eager": lambda: plain(peers.plain_grpo),
+            "torch_compile": lambda: plain(torch.compile(peers.plain_grpo)),
+            "liger": liger,
+        },
+        moved=(2 * active + 1) * 2 * i.logits.numel(),
+        bar=bar,
+        reference="liger",
+        check=lambda: check(i),
+        describe=lambda: describe(rlk.ops.logp, i.logits, i.ids),
+    )
+
+
+def check(i: Inputs) -> Checked:
+    """Compare the loss with the plain formula in float64, row by row."""
+    total = torch.zeros((), dtype=torch.float64, device="cuda")
+    with torch.no_grad():
+        for b in range(BATCH):
+            z, old, ref, advantage = (t[b].double() for t in (i.logits, i.old, i.ref, i.advantages))
+            total += (peers.plain_grpo_terms(z, i.ids[b], old, ref, advantage) * i.mask[b]).sum()
+        return Checked(float((ours(i)().double() - total / i.mask.sum()).abs()))
+
+
+def cases() -> Iterator[Case]:
+    """Yield the row with the bar, then a ragged batch, then the larger vocabulary."""
+    for vocabulary, shortest, bar in (
+        (VOCABULARY, 1.0, Bar(1.80)),
+        (VOCABULARY, 0.5, None),
+        (151936, 1.0, None),
+    ):
+        yield case(inputs(vocabulary, shortest), bar)
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main("loss", cases)

@@ -1,0 +1,247 @@
+"""What a benchmark is, in which order its variants run, and which row it leaves behind."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.peers import Absent
+from benchmarks.rows import RESULTS, label
+from benchmarks.timing import Ceilings, Launch, Timing, ceilings, extra_mib, measure
+
+PACKAGES = ("torch", "triton", "nvidia-cutlass-dsl", "tilelang", "liger-kernel", "quack-kernels", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What a row must reach: at most `factor` ms, or `factor` times the time of a peer in the same run."""
+
+    factor: float
+    peer: str | None = None
+
+    def __str__(self) -> str:
+        return f"<= {self.factor:g} x {self.peer}" if self.peer else f"<= {self.factor:g} ms"
+
+    def holds(self, ms: float, peers: Mapping[str, Mapping[str, Any]]) -> bool | None:
+        """Say whether a time is within the bar; None where the peer was not measured."""
+        if self.peer is None:
+            return ms <= self.factor
+        there = peers.get(self.peer, {}).get("ms")
+        return None if there is None else ms <= self.factor * there
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """How far an output is from float64; how many values differ from the oracle's (None: not compared)."""
+
+    max_abs_err: float | None = None
+    differing: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row: an operator on one shape, the work it must do, and the calls that are compared.
+
+    `moved` and `flops` count the fewest bytes through device memory and operations. `rlk` and each peer build
+    a launch; a peer that cannot be built raises Absent. `reference` is the peer measured first and last.
+    """
+
+    op: str
+    passes: str
+    shape: dict[str, int | str]
+    rlk: Callable[[], Launch]
+    peers: Mapping[str, Callable[[], Launch]]
+    moved: float
+    flops: float = 0.0
+    dtype: str = "bf16"
+    backend: str = "triton"
+    bar: Bar | None = None
+    reference: str | None = None
+    check: Callable[[], Checked] | None = None
+    describe: Callable[[], Mapping[str, str]] | None = None
+    timer: Callable[[Launch], Timing] | None = None
+    extra: bool = True
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One run of a family: its ceilings, how long a variant is timed, which peers are wanted (None: all)."""
+
+    ceilings: Ceilings
+    seconds: float
+    wanted: frozenset[str] | None
+
+    def time(self, case: Case, launch: Launch) -> Timing:
+        """Time a launch the way its case asks for."""
+        return case.timer(launch) if case.timer else measure(launch, seconds=self.seconds)
+
+
+def run_case(case: Case, session: Session) -> dict[str, Any]:
+    """Measure one case: its reference peer first and last, every variant alone."""
+    peers: dict[str, dict[str, Any]] = {}
+    names = sorted(case.peers, key=lambda name: name != case.reference)
+    for name in names:
+        peers[name] = _run_peer(case, session, name)
+    launch = case.rlk()
+    timing = session.time(case, launch)
+    row = _row(case, session, timing)
+    if case.extra:
+        row["extra_mib"] = round(extra_mib(launch), 1)
+    row.update(_identity(case))
+    if case.reference and "ms" in peers.get(case.reference, {}):
+        peers[case.reference]["ms_again"] = _run_peer(case, session, case.reference)["ms"]
+    if case.bar:
+        row["bar"], row["holds"] = str(case.bar), case.bar.holds(timing.ms, peers)
+    return {**row, **case.notes, "peers": peers}
+
+
+def _run_peer(case: Case, session: Session, name: str) -> dict[str, Any]:
+    family = next((w for w in session.wanted or () if name.startswith(w)), None)
+    if session.wanted is not None and family is None:
+        return {"absent": "not asked for"}
+    try:
+        timing = session.time(case, case.peers[name]())
+    except Absent as absent:
+        return {"absent": str(absent)}
+    except Exception as error:  # a peer's own failure is a result, not ours
+        return {"failed": f"{type(error).__name__}: {error}"[:300]}
+    finally:
+        torch.cuda.empty_cache()
+    return {"ms": round(timing.ms, 5), "burst_ms": round(timing.burst_ms, 5)}
+
+
+def _row(case: Case, session: Session, timing: Timing) -> dict[str, Any]:
+    seconds = 1e-3 * timing.ms
+    rate = (
+        f"{case.flops / seconds / 1e12:.1f} TFLOP/s"
+        if case.flops
+        else f"{case.moved / seconds / 1e12:.2f} TB/s"
+    )
+    limit = session.ceilings.limit_ms(case.moved, case.flops)
+    return {
+        "op": case.op,
+        "pass": case.passes,
+        "backend": case.backend,
+        "shape": case.shape,
+        "dtype": case.dtype,
+        "ms": round(timing.ms, 5),
+        "burst_ms": round(timing.burst_ms, 5),
+        "spread": [round(t, 5) for t in timing.spread],
+        "rate": rate,
+        "roofline": round(limit / timing.ms, 3),
+    }
+
+
+def _identity(case: Case) -> dict[str, Any]:
+    """Return what was computed: its error, its bits, its id and its schedule."""
+    checked = case.check() if case.check else Checked()
+    described = dict(case.describe()) if case.describe else {}
+    tier = described.pop("tier", None)
+    bits = tier if checked.differing is None else ("mismatch" if checked.differing else "exact")
+    return {"max_abs_err": checked.max_abs_err, "bits": bits, **described}
+
+
+# --- what is written ---
+
+
+def device_slug(name: str) -> str:
+    """Return the folder name of a device: NVIDIA H200 -> h200, NVIDIA H100 80GB HBM3 -> h100."""
+    words = re.sub(r"(?i)\b(nvidia|amd|instinct|geforce|tesla)\b", " ", name).lower().split()
+    return re.sub(r"[^a-z0-9]+", "-", words[0]) if words else "unknown"
+
+
+def versions(commit: str | None) -> dict[str, str]:
+    """Return the version of everything that shapes a number; packages that are not there are left out."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {**found, "python": platform.python_version(), "rlk": commit or _commit()}
+
+
+def _commit() -> str:
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    if git.returncode == 0:
+        return git.stdout.strip()
+    import rlk
+
+    return rlk.__version__
+
+
+def write(
+    family: str, rows: Sequence[Mapping[str, Any]], session: Session, options: argparse.Namespace
+) -> Path:
+    """Write the rows of one family and return the file."""
+    name = torch.cuda.get_device_name()
+    record = {
+        "device": name,
+        "versions": versions(options.commit),
+        "command": " ".join(["python -m", f"benchmarks.bench_{family}", *sys.argv[1:]]),
+        "ceilings": {
+            "copy_bytes_per_s": session.ceilings.bytes_per_s,
+            "gemm_flops_per_s": session.ceilings.flops_per_s,
+        },
+        "rows": list(rows),
+    }
+    file = Path(options.out) / device_slug(name) / f"{family}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return file
+
+
+def main(family: str, cases: Callable[[], Iterable[Case]], *, matrix: bool = False) -> None:
+    """Run a family from the command line, printing each row as it comes and writing after each."""
+    parser = argparse.ArgumentParser(description=f"Measure the {family} family beside its peers.")
+    parser.add_argument(
+        "--out", default=str(RESULTS), help="folder of the results (default: benchmarks/results)"
+    )
+    parser.add_argument("--seconds", type=float, default=1.0, help="sustained time of each variant")
+    parser.add_argument("--peers", help="peer families, such as liger,quack,torch_eager (default: all)")
+    parser.add_argument("--only", help="run the cases whose 'op pass shape' contains this text")
+    parser.add_argument("--commit", help="what to record as rlk's version, where there is no git checkout")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("benchmarks need a CUDA or ROCm device")
+    torch.manual_seed(0)
+    wanted = None if options.peers is None else frozenset(filter(None, options.peers.split(",")))
+    session = Session(ceilings(matrix=matrix), options.seconds, wanted)
+    rows: list[dict[str, Any]] = []
+    for case in cases():
+        name = label({"op": case.op, "pass": case.passes, "shape": case.shape, **case.notes})
+        if options.only and options.only not in name:
+            continue
+        try:
+            rows.append(run_case(case, session))
+        except Exception as error:  # the other rows are still worth their machine time
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            continue
+        print(line(rows[-1]), flush=True)
+        write(family, rows, session, options)
+        torch.cuda.empty_cache()
+    if not rows:
+        raise SystemExit("no row was measured")
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """Return one row as text, its peers behind it."""
+    holds = {True: "holds", False: "MISSES", None: ""}[row.get("holds")]
+    words = [f"{label(row):52s}", f"{row['ms']:9.4f} ms", f"{100 * row['roofline']:4.0f} %"]
+    words += [f"{row['bits'] or '-':8s}", f"{row.get('bar', ''):12s}", f"{holds:6s}"]
+    words += [
+        f"{name} {peer['ms']:.3f}" if "ms" in peer else f"no {name}" for name, peer in row["peers"].items()
+    ]
+    return "  ".join(words)

@@ -1,0 +1,161 @@
+"""Which call of each peer is compared with an operator of rlk; a peer that is not installed raises Absent."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Launch = Callable[[], Any]
+
+
+class Absent(Exception):
+    """A peer cannot be measured here; the message says why."""
+
+
+def module(name: str) -> Any:
+    """Import a peer's module or raise Absent with the reason."""
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # peers fail to import in their own ways: CUDA versions, missing compilers
+        raise Absent(f"{name}: {type(error).__name__}: {error}"[:200]) from error
+
+
+def absent(why: str) -> Callable[[], Launch]:
+    """Return a peer that is never there, with its reason."""
+
+    def build() -> Launch:
+        raise Absent(why)
+
+    return build
+
+
+def compiled(call: Callable[..., Any], *args: Any) -> Launch:
+    """Return torch.compile's version of a call on these arguments, shapes static."""
+    fast = torch.compile(call, dynamic=False)
+    return lambda: fast(*args)
+
+
+def without_grad(call: Launch) -> Launch:
+    """Return the call with autograd off."""
+
+    def launch() -> Any:
+        with torch.no_grad():
+            return call()
+
+    return launch
+
+
+def with_grad(call: Callable[[], Tensor], inputs: tuple[Tensor, ...], seed: Tensor | None) -> Launch:
+    """Return forward and backward of a call as one launch; `seed` is the gradient of its output."""
+    return lambda: torch.autograd.grad(call(), inputs, seed)
+
+
+def backward_of(call: Callable[[], Tensor], inputs: tuple[Tensor, ...], seed: Tensor) -> Launch:
+    """Run the forward now and return its backward as a launch."""
+    output = call()
+    return lambda: torch.autograd.grad(output, inputs, seed, retain_graph=True)
+
+
+# --- log-probs ---
+
+
+def plain_logp(logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-prob and lse the way a trainer writes them."""
+    z = logits.float()
+    lse = torch.logsumexp(z, -1)
+    return z.gather(-1, ids[:, None].long())[:, 0] - lse, lse
+
+
+def plain_logp_entropy(logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same with the entropy."""
+    z = logits.float()
+    lse = torch.logsumexp(z, -1)
+    entropy = lse - (torch.softmax(z, -1) * z).sum(-1)
+    return z.gather(-1, ids[:, None].long())[:, 0] - lse, lse, entropy
+
+
+def liger_logp(logits_and_one: Tensor, ids: Tensor) -> Launch:
+    """Liger's selective log-softmax; it wants one position more than it reads."""
+    op = module("liger_kernel.ops.grpo_loss").fused_selective_log_softmax
+    return lambda: op(logits_and_one[None], ids[None], temperature=1.0)
+
+
+def quack_logp(logits: Tensor, ids: Tensor) -> Launch:
+    """quack's cross-entropy with lse."""
+    op = module("quack.cross_entropy").cross_entropy_fwd
+    return lambda: op(logits, ids, return_lse=True)
+
+
+def quack_logp_grad(logits: Tensor, ids: Tensor, seed: Tensor) -> Launch:
+    """quack's cross-entropy, forward and backward."""
+    op = module("quack.cross_entropy").cross_entropy
+    return with_grad(lambda: op(logits, ids, reduction="none"), (logits,), seed)
+
+
+# --- norms ---
+
+
+def plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm as Hugging Face's Llama writes it."""
+    f = x.float()
+    f = f * torch.rsqrt(f.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * f.to(x.dtype)
+
+
+def eager_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Callable[[], Tensor]:
+    """PyTorch's own fused RMSNorm."""
+    return lambda: F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def liger_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Callable[[], Tensor]:
+    """Liger's RMSNorm, gradients not written over the incoming ones."""
+    op = module("liger_kernel.ops.rms_norm").LigerRMSNormFunction
+    return lambda: op.apply(x, weight, eps, 0.0, "llama", False)
+
+
+def quack_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Callable[[], Tensor]:
+    """quack's RMSNorm."""
+    op = module("quack.rmsnorm").rmsnorm
+    return lambda: op(x, weight, eps=eps)
+
+
+# --- losses ---
+
+
+def plain_grpo_terms(logits: Tensor, ids: Tensor, old: Tensor, ref: Tensor, advantage: Tensor) -> Tensor:
+    """GRPO's term of each token with k3, as TRL writes it (clip 0.2, beta 0.04), in the logits' type."""
+    lp = logits.gather(-1, ids[..., None].long())[..., 0] - torch.logsumexp(logits, -1)
+    ratio = torch.exp(lp - old)
+    term = -torch.minimum(ratio * advantage, torch.clamp(ratio, 0.8, 1.2) * advantage)
+    d = ref - lp
+    return term + 0.04 * (torch.exp(d) - d - 1)
+
+
+def plain_grpo(
+    logits: Tensor, ids: Tensor, old: Tensor, ref: Tensor, advantages: Tensor, mask: Tensor
+) -> Tensor:
+    """The token mean of those terms."""
+    terms = plain_grpo_terms(logits.float(), ids, old, ref, advantages[:, None])
+    return (terms * mask).sum() / mask.sum().clamp(min=1)
+
+
+def liger_grpo(
+    logits_and_one: Tensor, ids: Tensor, old: Tensor, ref: Tensor, advantages: Tensor, mask: Tensor
+) -> Callable[[], Tensor]:
+    """Liger's Triton GRPO loss from logits[B, L + 1, V]; the gradient goes to a tensor of its own."""
+    op = module("liger_kernel.transformers.grpo_loss").triton_grpo_loss
+    clip = {"eps_low": 0.2, "eps_high": 0.2}
+    options = {
+        **clip,
+        "temperature": 1.0,
+        "beta": 0.04,
+        "inplace": False,
+        "loss_type": "bnpo",
+        "reduce": True,
+    }
+    return lambda: op(logits_and_one, old, ref, ids, advantages, mask, **options)[0]

@@ -1,0 +1,79 @@
+"""How recorded rows are drawn: `python -m benchmarks.plot [FOLDER] [TARGET]`, one figure a family."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+
+from benchmarks.rows import RESULTS, Record, label, records
+
+TARGET = Path(__file__).parent.parent / "docs" / "figures"
+OURS = "#0b6e4f"
+PEERS = ("#b8c4cc", "#8fa1ad", "#6b7f8d", "#4c5f6c", "#33434e", "#202c35")
+MOST_ROWS = 8
+
+
+def bars(row: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Return rlk and the measured peers of a row, fastest first."""
+    measured = [(name, peer["ms"]) for name, peer in row["peers"].items() if "ms" in peer]
+    return sorted([(f"rlk {row['backend']}", row["ms"]), *measured], key=lambda bar: bar[1])
+
+
+def panel(axes: Any, row: Mapping[str, Any], colours: Mapping[str, str]) -> None:
+    """Draw one row: a bar for each variant, its time behind it, the limit of the device as a line."""
+    drawn = bars(row)
+    names, times = [name for name, _ in drawn], [ms for _, ms in drawn]
+    shown = 4 * min(times)  # a peer many times slower would flatten the rest: it is cut and keeps its number
+    axes.barh(names, [min(t, shown) for t in times], color=[colours[name] for name in names], height=0.7)
+    for place, ms in enumerate(times):
+        axes.text(min(ms, shown), place, f" {ms:.3g} ms", va="center", fontsize=8)
+    if row["roofline"]:
+        axes.axvline(row["roofline"] * row["ms"], color="#c0392b", linewidth=1, linestyle="--")
+    axes.set_title(label(row), fontsize=9, loc="left")
+    axes.set_xlim(0, 1.25 * min(max(times), shown))
+    axes.invert_yaxis()
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def figure(record: Record, rows: Sequence[Mapping[str, Any]], target: Path) -> Path:
+    """Draw the rows that have peers and write the figure."""
+    names = sorted({name for row in rows for name, _ in bars(row)})
+    others = [name for name in names if not name.startswith("rlk ")]
+    colours = dict.fromkeys(names, OURS) | {n: PEERS[i % len(PEERS)] for i, n in enumerate(others)}
+    heights = [0.6 + 0.3 * len(bars(row)) for row in rows]
+    drawing, panels = plt.subplots(
+        len(rows), 1, figsize=(7, sum(heights)), height_ratios=heights, squeeze=False, layout="constrained"
+    )
+    for axes, row in zip(panels[:, 0], rows):
+        panel(axes, row, colours)
+    panels[-1, 0].set_xlabel(
+        f"milliseconds on one {record.device}; dashed: the limit by counted bytes", fontsize=8
+    )
+    target.mkdir(parents=True, exist_ok=True)
+    file = target / f"{record.device.lower().replace(' ', '-')}-{record.family}.png"
+    drawing.savefig(file, dpi=130)
+    plt.close(drawing)
+    return file
+
+
+def main() -> None:
+    """Draw every record below a folder."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
+    target = Path(sys.argv[2]) if len(sys.argv) > 2 else TARGET
+    for record in records(folder):
+        rows = [row for row in record.rows if len(bars(row)) > 1][:MOST_ROWS]
+        if rows:
+            print(figure(record, rows, target))
+
+
+if __name__ == "__main__":
+    main()

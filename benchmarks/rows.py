@@ -1,0 +1,43 @@
+"""How recorded rows are found and read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One results file: a family on a device."""
+
+    family: str
+    device: str
+    versions: Mapping[str, str]
+    rows: tuple[Mapping[str, Any], ...]
+
+
+def records(folder: Path = RESULTS) -> Iterator[Record]:
+    """Yield the records below a folder, by device and family."""
+    for file in sorted(folder.rglob("*.json")):
+        data = json.loads(file.read_text(encoding="utf-8"))
+        yield Record(file.stem, data["device"], data["versions"], tuple(data["rows"]))
+
+
+def label(row: Mapping[str, Any]) -> str:
+    """Return a row's name: logp fwd N=8192 V=128256, and what else tells it from its neighbours."""
+    words = [row["op"], row["pass"], *(f"{key}={value}" for key, value in row["shape"].items())]
+    needs = [name for name in row.get("needs", ()) if name not in ("logp", "lse")]
+    words += [f"+{name}" for name in needs]
+    words += [f"{key}={row[key]}" for key in ("temperature", "autograd") if key in row]
+    return " ".join(words)
+
+
+def best_peer(row: Mapping[str, Any]) -> tuple[str, float] | None:
+    """Return the fastest peer that was measured, rlk's own variants apart."""
+    times = [(p["ms"], name) for name, p in row["peers"].items() if "ms" in p and not name.startswith("rlk")]
+    return (min(times)[1], min(times)[0]) if times else None

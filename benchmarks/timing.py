@@ -1,0 +1,124 @@
+"""How a launch is timed: bursts and sustained runs, with events, a flushed L2 and never on zeros."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+FLUSH_BYTES = 256 * 2**20  # several times the largest L2 among the devices we know
+BURST_IDLE_S = 0.5
+BURST_LAUNCHES = 4
+WARM_LAUNCHES = 3
+MOST_LAUNCHES = 2000
+
+Launch = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Milliseconds of one launch: sustained median, burst median, and the 10 % and 90 % quantiles."""
+
+    ms: float
+    burst_ms: float
+    spread: tuple[float, float]
+
+
+@cache
+def _flush_buffer() -> torch.Tensor:
+    return torch.empty(FLUSH_BYTES // 4, dtype=torch.float32, device="cuda")
+
+
+def timed(launch: Launch, launches: int, *, flush: bool) -> list[float]:
+    """Time each of `launches` with its own pair of events.
+
+    The flush is queued before the first event: it evicts the operands and hides the host's time.
+    """
+    pairs = [
+        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(launches)
+    ]
+    for first, last in pairs:
+        if flush:
+            _flush_buffer().fill_(1.0)
+        first.record()
+        launch()
+        last.record()
+    torch.cuda.synchronize()
+    return [first.elapsed_time(last) for first, last in pairs]
+
+
+def measure(launch: Launch, *, seconds: float = 1.0, flush: bool = True) -> Timing:
+    """Time `launch` alone: a burst from an idle device, then about `seconds` of launches."""
+    for _ in range(WARM_LAUNCHES):
+        launch()
+    torch.cuda.synchronize()
+    time.sleep(BURST_IDLE_S)
+    burst = statistics.median(timed(launch, BURST_LAUNCHES, flush=flush))
+    launches = int(max(BURST_LAUNCHES, min(MOST_LAUNCHES, 1e3 * seconds / max(burst, 1e-3))))
+    times = sorted(timed(launch, launches, flush=flush))
+    tenth = len(times) // 10
+    return Timing(statistics.median(times), burst, (times[tenth], times[len(times) - 1 - tenth]))
+
+
+def measure_host(call: Launch, *, calls: int = 2000, repeats: int = 5) -> Timing:
+    """Time the host's side of a call; no repeat waits for the device; `ms` is the best repeat."""
+    for _ in range(50):
+        call()
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        times.append(1e3 * (time.perf_counter() - start) / calls)
+        torch.cuda.synchronize()
+    return Timing(min(times), statistics.median(times), (min(times), max(times)))
+
+
+def extra_mib(launch: Launch) -> float:
+    """Return the peak memory of a call beyond what was held before it and what its results hold, in MiB."""
+    launch()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    result = launch()
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated()
+    extra = torch.cuda.max_memory_allocated() - held
+    del result
+    return extra / 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """A device's two limits, measured: bytes read plus written by a large copy, and a bf16 matrix product."""
+
+    bytes_per_s: float
+    flops_per_s: float | None
+
+    def limit_ms(self, moved: float, flops: float) -> float:
+        """Return the least time in which a device moves so many bytes and does so many operations."""
+        by_flops = flops / self.flops_per_s if flops and self.flops_per_s else 0.0
+        return 1e3 * max(moved / self.bytes_per_s, by_flops)
+
+
+def ceilings(*, matrix: bool) -> Ceilings:
+    """Measure the ceilings; the matrix product only where a family needs it."""
+    found = Ceilings(_copy_rate(), _product_rate() if matrix else None)
+    torch.cuda.empty_cache()
+    return found
+
+
+def _copy_rate() -> float:
+    x = torch.randn(2**29, dtype=torch.bfloat16, device="cuda")
+    y = torch.empty_like(x)
+    return 2 * x.nbytes / (1e-3 * measure(lambda: y.copy_(x), seconds=0.2).ms)
+
+
+def _product_rate() -> float:
+    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    return 2 * 8192**3 / (1e-3 * measure(lambda: a @ b, flush=False).ms)
