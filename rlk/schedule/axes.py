@@ -15,7 +15,7 @@ from rlk.passes.walk import walk
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """parallel: shared out among programs. inside: held whole by each program, with the length of the tile."""
+    """parallel: shared out among programs. inside: held whole by each, with the length of the tile."""
 
     parallel: tuple[Axis, ...]
     inside: tuple[tuple[Axis, int], ...]
@@ -81,7 +81,8 @@ def _folds_columns(body: Block, types: Mapping[Value, Type]) -> bool:
     """Return whether a loop reads tiles whose streamed axis is not the contiguous one."""
     for let in walk(body):
         if isinstance(let.node, Load) and len(let.node.index) > 1:
-            axes = [type.axes if isinstance(type := types[i], TileType) else () for i in let.node.index]
+            tiles = [types[i] for i in let.node.index]
+            axes = [t.axes if isinstance(t, TileType) else () for t in tiles]
             outer = {a.part for group in axes[:-1] for a in group}
             last = {a.part for a in axes[-1]}
             if Part.LANE in outer and last == {Part.ALL}:

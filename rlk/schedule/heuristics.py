@@ -35,7 +35,7 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
 
 
 def pieces_as_lanes(pieces: Axis, lanes: Axis, lengths: Mapping[Axis, int], extent: int) -> Schedule:
-    """Place a chunk so that its tree stays inside a warp: vectors and high bits in registers, pieces on lanes.
+    """Place a chunk so that its tree stays inside a warp: vectors, high bits in registers, pieces on lanes.
 
     Triton gives 16-byte vectors to the last dim, then lanes and warps to the others from the first on.
     """

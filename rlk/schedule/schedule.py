@@ -13,7 +13,7 @@ MAX_STAGES = 8
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A contiguous range of the index bits of one tile axis, placed as one tensor dim: bits [low, low + bits)."""
+    """A contiguous range of the index bits of a tile axis, placed as one tensor dim: [low, low + bits)."""
 
     axis: str
     low: int

@@ -35,7 +35,7 @@ _NUMPY = {
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """tensors: outputs and workspaces (bf16 as u16 patterns). errors: the code and the row of the error words."""
+    """tensors: outputs and workspaces (bf16 as u16 patterns). errors: the code and the row of the words."""
 
     tensors: dict[str, Array]
     errors: tuple[int, int]
@@ -108,9 +108,8 @@ def _buffer(decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int]) -
     else:
         shape = tuple(_extent(a, extents) for a in decl.type.axes)
         kind = np.int16 if bf16 else _NUMPY[decl.type.dtype]
-        raw = np.full((*shape, np.dtype(kind).itemsize), 0xFF, np.uint8)
-        if kind is np.bool_:
-            raw = raw & 1
+        ones = 1 if kind is np.bool_ else 0xFF
+        raw = np.full((*shape, np.dtype(kind).itemsize), ones, np.uint8)
         tensor = torch.from_numpy(raw.view(kind).reshape(shape))
     return tensor.view(torch.bfloat16) if bf16 else tensor
 

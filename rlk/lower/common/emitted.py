@@ -10,9 +10,9 @@ from enum import Enum
 class Signature:
     """What a call's arguments fix beyond their dtypes; everything else is a run-time value.
 
-    extents: of the static axes. split_rows: tensors with a leading row axis come with two strides for it, an
-    outer and an inner one (`logits[:, :-1]`), and one inner extent. divisible: kernel arguments whose value (an
-    integer) or address in bytes (a pointer) is a multiple of 16.
+    extents: of the static axes. split_rows: inputs with a leading row axis come with two strides for it,
+    an outer and an inner one (`logits[:, :-1]`), and one inner extent. divisible: arguments of `call` whose
+    value (an integer) or address in bytes (a tensor) is a multiple of 16.
     """
 
     extents: tuple[tuple[str, int], ...] = ()
@@ -22,7 +22,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class KernelArg:
-    """One argument of a kernel; `value` only for a constexpr, `divisible` only where the dispatcher checks it."""
+    """One argument of a kernel; `value` only for a constexpr, `divisible` where the dispatcher checks it."""
 
     name: str
     type: str

@@ -41,7 +41,7 @@ class Addresses:
         self.arguments.setdefault(name, CallArg(name, kind, source, dim))
         return name
 
-    # --- the grid --------------------------------------------------------------------------------------------
+    # --- the grid -------------------------------------------------------------------------------------------
 
     def programs(self) -> None:
         """Write which indices of each parallel axis this program owns."""
@@ -92,7 +92,7 @@ class Addresses:
             return f"(({whole} + {axis.piece - 1}) // {axis.piece})"
         return whole
 
-    # --- memory ----------------------------------------------------------------------------------------------
+    # --- memory ---------------------------------------------------------------------------------------------
 
     def load(self, load: Load, let: Let) -> str:
         decl = self.decls[load.param]
@@ -131,7 +131,8 @@ class Addresses:
 
     def pointer(self, decl: Decl, index: tuple[Value, ...]) -> str:
         """Return the address of an element; scalar terms come first, so that they are added once."""
-        scalars, tensors = [], []
+        scalars: list[str] = []
+        tensors: list[str] = []
         for dim, value in enumerate(index):
             terms = self.terms(decl, dim, value)
             (tensors if self.e.shape(value) else scalars).extend(terms)
@@ -163,7 +164,7 @@ class Addresses:
             return index
         return f"{index}.to(tl.int64)"
 
-    # --- checks ----------------------------------------------------------------------------------------------
+    # --- checks ---------------------------------------------------------------------------------------------
 
     def check(self, bad: Value, what: str) -> None:
         """Write the code of a finding and one more than its row into the device's error words."""
@@ -181,7 +182,7 @@ class Addresses:
         for offset, value in (("", str(code)), (" + 1", found)):
             self.e.line(f'tl.atomic_max({ERRORS}_ptr{offset}, {value}, mask={found} > 0, sem="relaxed")')
 
-    # --- the signature ---------------------------------------------------------------------------------------
+    # --- the signature --------------------------------------------------------------------------------------
 
     def dtype(self, argument: CallArg) -> str:
         """Return the Triton type of an argument."""

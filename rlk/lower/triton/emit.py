@@ -83,7 +83,7 @@ class Emitter:
         self.bounds: dict[tuple[Value, str], str] = {}
         self.addresses = Addresses(self)
 
-    # --- writing ---------------------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------------------
 
     def line(self, statement: str) -> None:
         self.lines.append(Line(INDENT * self.depth + statement, self.place))
@@ -123,7 +123,7 @@ class Emitter:
             return self[value]
         return f"tl.full((), {self[value]}, {text.TYPES[self.consts[value][1]]})"
 
-    # --- the kernel ------------------------------------------------------------------------------------------
+    # --- the kernel -----------------------------------------------------------------------------------------
 
     def run(self) -> tuple[Line, ...]:
         """Write the whole body."""
@@ -180,7 +180,7 @@ class Emitter:
         else:
             self.text[let.value] = self.let(let.name or identifier(axis), self.addresses.indices(axis))
 
-    # --- elementwise -----------------------------------------------------------------------------------------
+    # --- elementwise ----------------------------------------------------------------------------------------
 
     def elementwise(self, let: Let) -> None:
         match let.node:
@@ -232,9 +232,7 @@ class Emitter:
 
     def function(self, fn: MathFn, model: MathModel) -> str:
         """Return the name of a transcendental function, adding its definition to the helpers."""
-        if model is MathModel.SOFTMAX:
-            model = self.plan.softmax
-        match model:
+        match self.plan.softmax if model is MathModel.SOFTMAX else model:
             case MathModel.SM90:
                 if fn is not MathFn.EXP2 or self.plan.target.softmax is not MathModel.SM90:
                     raise UnsupportedError(
@@ -249,10 +247,10 @@ class Emitter:
                 name = f"portable_{fn.value}"
                 self.helpers.setdefault(name, portable(fn.value))
                 return name
-            case _:
-                assert_never(model)
+            case MathModel.SOFTMAX:
+                raise InternalError(Code.INTERNAL, what="softmax folds are bound to no model")
 
-    # --- combining -------------------------------------------------------------------------------------------
+    # --- combining ------------------------------------------------------------------------------------------
 
     def reduce(self, let: Let, fn: Combine, x: Value, over: Axis, order: Order | None) -> str:
         type = self.tile(x)
@@ -327,7 +325,7 @@ class Emitter:
         lines = (*inner.lines, Line(f"return {', '.join(inner[r] for r in results)}"))
         return Function(name, tuple(arguments), f"The state of two disjoint sets: {merge.monoid}.", lines)
 
-    # --- loops -----------------------------------------------------------------------------------------------
+    # --- loops ----------------------------------------------------------------------------------------------
 
     def loop(self, let: Let, loop: Loop) -> None:
         runs_full = loop.full is not None and loop.full == loop.stop

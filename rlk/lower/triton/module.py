@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import rlk
+from rlk import __version__
 from rlk.ir.nodes import Kernel, MathModel, Program, Role
 from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild, Signature
 from rlk.lower.common.render import render
@@ -66,7 +66,7 @@ def lower(
         launches += _launch(kernel, placed, arguments)
     parameters = tuple(sorted(call.values(), key=lambda a: list(From).index(a.kind)))
     host = Function("call", tuple(a.name for a in parameters), program.name, tuple(launches))
-    header = Header(program.name, numerics_id, rlk.__version__, target.name, tuple(map(str, schedules)))
+    header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
     source = render("triton", "module.py.j2", Module(header, _ordered(helpers), tuple(kernels), host))
     file = f"rlk/{target.folder}/triton/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file)

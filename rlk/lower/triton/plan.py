@@ -45,7 +45,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class TritonPlan:
-    """A kernel with its loops in two parts, the axes that programs share out, and the dims of their tensors."""
+    """A kernel, its loops in two parts; the axes that programs share out; the dims of their tensors."""
 
     kernel: Kernel
     kind: str

@@ -13,7 +13,7 @@ from rlk.lower.triton.plan import Dim
 
 @dataclass(slots=True)
 class _Shape:
-    """A tensor's dims while bits of one axis go away: for each dim, its axis and the bits left, highest first."""
+    """A tensor's dims while bits of one axis go away: of each its axis and the bits left, highest first."""
 
     dims: list[tuple[Axis, list[int]]]
 
