@@ -29,16 +29,17 @@ RANK = {
     "target": 4, "schedule": 5,
     "lower": 6,
     "cache": 7,
-    "runtime": 8,
-    "ops": 9,
-    "testing": 9,
-    "aot": 10, "consistency": 10, "integrations": 10,
-    "demo": 11,
-    "cli": 12,
+    "testing": 8,
+    "runtime": 9,
+    "ops": 10,
+    "aot": 11, "consistency": 11, "integrations": 11,
+    "demo": 12,
+    "cli": 13,
 }  # fmt: skip
 SPECS_IMPORT = frozenset({"", "lang"})
-KNOWS_SPECS = RANK["runtime"]  # from here up a package may import rlk.specs, or attributes of rlk itself
-KNOWS_TORCH = RANK["runtime"]
+KNOWS_SPECS = RANK["runtime"]  # from here up a package may import rlk.specs
+KNOWS_ROOT = RANK["ops"]  # from here up a package may use the names that rlk itself offers
+KNOWS_TORCH = RANK["testing"]
 COMPILERS = frozenset({"triton", "cutlass", "tilelang"})
 COMPILER_USERS = frozenset({"runtime", "testing"})
 
@@ -83,7 +84,8 @@ def imported_modules(tree: ast.AST, submodules: Iterable[str]) -> Iterator[tuple
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
-                yield from ((alias.name, node.lineno) for alias in names)
+                for alias in names:
+                    yield ("rlk:rlk" if alias.name == "rlk" else alias.name), node.lineno
             case ast.ImportFrom(module="rlk", names=names):
                 for alias in names:
                     yield (f"rlk.{alias.name}" if alias.name in known else f"rlk:{alias.name}"), node.lineno
@@ -122,31 +124,27 @@ def _wrong_import(path: str, owner: str, module: str) -> str | None:
         return "relative import"
     if top in COMPILERS and owner not in COMPILER_USERS:
         return f"{owner} imports {top}; only generated code, runtime and testing may"
-    if top == "torch" and (owner == "specs" or rank < KNOWS_TORCH):
-        return f"{owner} imports torch; nothing below runtime knows it"
+    if top == "torch" and rank < KNOWS_TORCH:
+        return f"{owner} imports torch; nothing below testing knows it"
+    if module.startswith("rlk:__"):
+        return None  # from rlk import __version__
     if module.startswith("rlk:"):
-        private = module.removeprefix("rlk:").startswith("__")
-        return (
-            None
-            if private or owner == "specs" or rank > KNOWS_SPECS
-            else f"{owner} imports names of rlk itself"
-        )
-    if top != "rlk":
-        return None
-    target = rest.split(".")[0]
+        return None if owner == "specs" or rank >= KNOWS_ROOT else f"{owner} imports names of rlk itself"
+    return _wrong_target(path, owner, rest) if top == "rlk" else None
+
+
+def _wrong_target(path: str, owner: str, module: str) -> str | None:
+    """Judge an import of rlk.<module> by a file of rlk/<owner>."""
+    target, rank = module.split(".")[0], RANK.get(owner, -1)
     if target == owner:
-        return _crossing_lowerings(path, rest) if owner == "lower" else None
+        return _crossing_lowerings(path, module) if owner == "lower" else None
     if owner == "specs":
-        return (
-            None if target in SPECS_IMPORT else f"specs import rlk.{target}; they may import rlk and rlk.lang"
-        )
+        return None if target in SPECS_IMPORT else f"specs import rlk.{target}, not only rlk and rlk.lang"
     if target == "specs":
         return None if rank >= KNOWS_SPECS else f"{owner} imports specs"
     if target not in RANK:
         return f"rlk.{target} has no rank in the table of import directions"
-    if RANK[target] >= rank:
-        return f"{owner} imports rlk.{target}, which is not below it"
-    return None
+    return None if RANK[target] < rank else f"{owner} imports rlk.{target}, which is not below it"
 
 
 def _crossing_lowerings(path: str, module: str) -> str | None:

@@ -68,6 +68,8 @@ WRONG_IMPORTS = {
     "upward, by a string": ("rlk/cache/store.py", "import importlib\nimportlib.import_module('rlk.runtime')"),
     "sideways": ("rlk/passes/pipeline.py", "from rlk.interp import run"),
     "sideways through the root": ("rlk/passes/pipeline.py", "from rlk import interp"),
+    "the root": ("rlk/lower/common/emit.py", "import rlk"),
+    "testing to runtime": ("rlk/testing/bits.py", "from rlk.runtime import loader"),
     "names of the root": ("rlk/lower/common/emit.py", "from rlk import Layout"),
     "relative": ("rlk/ir/nodes.py", "from . import dims"),
     "torch in a lowering": ("rlk/lower/triton/emit.py", "import torch"),
@@ -94,7 +96,10 @@ RIGHT_IMPORTS = {
     "spec": ("rlk/specs/norm.py", "from rlk import lang as L\nfrom rlk.lang import op, Axis"),
     "compilers where they belong": ("rlk/runtime/loader.py", "import torch, triton"),
     "specs from above": ("rlk/ops/surface.py", "import rlk.specs.norm"),
-    "version": ("rlk/runtime/loader.py", "from rlk import __version__"),
+    "the root from above": ("rlk/demo/step.py", "import rlk\nfrom rlk import Layout, ops"),
+    "torch in testing": ("rlk/testing/bits.py", "import torch, triton"),
+    "version": ("rlk/lower/triton/x.py", "from rlk import __version__"),
+    "version in runtime": ("rlk/runtime/loader.py", "from rlk import __version__"),
 }
 
 

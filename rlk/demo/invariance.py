@@ -10,9 +10,7 @@ from torch import Tensor
 from rlk.demo.batch import Case
 from rlk.demo.measure import same_bits
 from rlk.demo.report import BitsRow
-from rlk.demo.step import Step, Tokens, grpo, logits_gradient
-
-PER_TOKEN = ("logp", "entropy", "lse", "ratio", "kl")
+from rlk.demo.step import PerToken, Step, Tokens, grpo, logits_gradient, per_token
 
 
 def rows(case: Case, whole: Step, seed: int) -> Iterator[BitsRow]:
@@ -24,13 +22,13 @@ def rows(case: Case, whole: Step, seed: int) -> Iterator[BitsRow]:
 
 def _alone(case: Case, whole: Step) -> Iterator[BitsRow]:
     """Run every sample as a batch of one, without its padding."""
-    parts: dict[str, list[Tensor]] = {name: [] for name in (*PER_TOKEN, "d_logits")}
+    parts: dict[str, list[Tensor]] = {name: [] for name in (*PerToken._fields, "d_logits")}
     for row, length in enumerate(case.batch.lengths.tolist()):
         one = case.select([row], length)
         tokens = Tokens.padded(one)
-        step = grpo(one.logits, tokens)
-        for name in PER_TOKEN:
-            parts[name].append(getattr(step, name)[0])
+        values = per_token(one.logits, tokens)
+        for name in PerToken._fields:
+            parts[name].append(getattr(values, name)[0])
         # a batch of one averages over fewer tokens, so it is the whole batch's d_logp that is pulled back
         d_logp = whole.d_logp[row : row + 1, :length]
         parts["d_logits"].append(logits_gradient(one.logits, tokens, d_logp)[0])
@@ -43,16 +41,16 @@ def _permuted(case: Case, whole: Step, seed: int) -> Iterator[BitsRow]:
     """Run the samples in another order; the loss sums in that order, so values per token are compared."""
     order = torch.randperm(len(case.batch.lengths), generator=torch.Generator().manual_seed(seed))
     moved = case.select(order.tolist())
-    step = grpo(moved.logits, Tokens.padded(moved))
-    for name in PER_TOKEN:
-        want = getattr(whole, name)[order.to(step.logp.device)]
-        yield same_bits(name, "permuted samples", getattr(step, name), want)
+    values = per_token(moved.logits, Tokens.padded(moved))
+    for name in PerToken._fields:
+        want = getattr(whole, name)[order.to(whole.logp.device)]
+        yield same_bits(name, "permuted samples", getattr(values, name), want)
 
 
 def _packed(case: Case, whole: Step) -> Iterator[BitsRow]:
     """Run the samples end to end without padding; everything must agree, the loss and its gradient too."""
     step = grpo(case.batch.pack(case.logits), Tokens.packed(case))
-    for name in (*PER_TOKEN, "d_logits"):
+    for name in (*PerToken._fields, "d_logits"):
         want = case.batch.pack(getattr(whole, name))
         yield same_bits(name, "packed against padded", getattr(step, name), want)
     yield same_bits("loss", "packed against padded", step.loss, whole.loss)

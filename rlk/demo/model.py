@@ -70,6 +70,11 @@ def perturb(model: Any, scale: float, seed: int) -> None:
 
 
 def logits_of(model: Any, batch: Batch) -> Tensor:
-    """Run the model over a padded batch: logits [B, L, V], in the model's type."""
-    logits: Tensor = model(input_ids=batch.inputs, attention_mask=batch.real.long()).logits
-    return logits
+    """Run the model over a padded batch: logits [B, L, V] in the model's type.
+
+    They are a strided slice, as trainers take it: of L + 1 tokens, the last has nothing to predict.
+    """
+    ids = torch.cat([batch.inputs, batch.targets[:, -1:]], 1)
+    seen = torch.nn.functional.pad(batch.real.long(), (0, 1), value=0)
+    logits: Tensor = model(input_ids=ids, attention_mask=seen).logits
+    return logits[:, :-1]

@@ -42,6 +42,16 @@ class Tokens:
         return Tokens(*parts, batch.advantages, layout)
 
 
+class PerToken(NamedTuple):
+    """What a step yields for every token."""
+
+    logp: Tensor
+    entropy: Tensor
+    lse: Tensor
+    ratio: Tensor
+    kl: Tensor
+
+
 class Step(NamedTuple):
     """What a step yields: per token, in all, and the gradients that go back."""
 
@@ -60,13 +70,18 @@ def log_probs(logits: Tensor, ids: Tensor, mask: Tensor | None = None) -> Any:
     return ops.logp(logits, ids, mask=mask, needs=("logp", "entropy", "lse"))
 
 
-def loss_of(logp: Tensor, tokens: Tokens) -> Tensor:
+def per_token(logits: Tensor, tokens: Tokens) -> PerToken:
+    """Run the part of a step that is per token, forward only."""
+    with torch.no_grad():
+        probs = log_probs(logits, tokens.ids, tokens.mask)
+        apart = ops.ratio_kl(probs.logp, tokens.old, tokens.ref, mask=tokens.mask)
+    return PerToken(probs.logp, probs.entropy, probs.lse, apart.ratio, apart.kl)
+
+
+def loss_with(logp: Tensor, old: Tensor, ref: Tensor, advantages: Tensor, layout: Any) -> Tensor:
     """Return GRPO's loss: the clipped surrogate with a k3 penalty, averaged over active tokens."""
     loss = ops.Loss(surrogate="clip", clip=(CLIP, CLIP), kl="k3", beta=BETA)
-    out = ops.policy_loss(
-        logp, tokens.old, tokens.advantages, layout=tokens.layout, loss=loss, ref_logp=tokens.ref
-    )
-    result: Tensor = out.loss
+    result: Tensor = ops.policy_loss(logp, old, advantages, layout=layout, loss=loss, ref_logp=ref).loss
     return result
 
 
@@ -75,7 +90,7 @@ def grpo(logits: Tensor, tokens: Tokens) -> Step:
     leaf = logits.detach().requires_grad_()
     probs = log_probs(leaf, tokens.ids, tokens.mask)
     apart = ops.ratio_kl(probs.logp.detach(), tokens.old, tokens.ref, mask=tokens.mask)
-    loss = loss_of(probs.logp, tokens)
+    loss = loss_with(probs.logp, tokens.old, tokens.ref, tokens.advantages, tokens.layout)
     d_logp, d_logits = torch.autograd.grad(loss, (probs.logp, leaf))
     values = (probs.logp, probs.entropy, probs.lse, apart.ratio, apart.kl, loss)
     return Step(*(value.detach() for value in values), d_logp, d_logits)
