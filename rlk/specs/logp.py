@@ -33,7 +33,7 @@ LOG2E = 1.4426950408889634
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """z <- logits + bias; z <- scale z; z <- cap tanh(z / cap); z <- z / temperature; an absent step is not run."""
+    """z <- logits + bias; z <- scale z; z <- cap tanh(z / cap); z <- z / temperature; each one optional."""
 
     logit_scale: Tile | None
     softcap: Tile | None
@@ -81,8 +81,8 @@ def logp(
 ) -> Outputs:
     """log softmax(z)[ids] with lse, entropy, argmax and lse2 = log sum exp(2 z).
 
-    Inactive rows (mask false, or ids == ignore_index) are not read and give 0 (argmax -1). An id outside [0, V)
-    gives NaN and sets the error word.
+    Inactive rows (mask false, or ids == ignore_index) are not read and give 0 (argmax -1). An id outside
+    [0, V) gives NaN and sets the error word.
     """
     inverse = inv_temperature_row if inv_temperature_row is not None else inv_temperature
     scoring = Scoring(logit_scale, softcap, inv_softcap, inverse)

@@ -7,10 +7,11 @@ from rlk.lang import Axis, L, Outputs, Scalar, Static, Tensor, Tile, boolean, f3
 T = Axis("T", dynamic=True)
 S = Axis("S", chunk=1024, piece=1024, dynamic=True)
 B = Axis("B", dynamic=True)
+KL = ("k1", "k2", "k3", "abs", "k1+", "k3+")
 
 
 def kl_value(d: Tile, kl: str) -> Tile:
-    """Return the KL estimate of d = lp_ref - lp (Schulman 2020): k1 = -d, k2 = d^2 / 2, k3 = exp(d) - d - 1."""
+    """Return the estimate of d = lp_ref - lp (Schulman 2020): k1 = -d, k2 = d^2 / 2, k3 = exp(d) - d - 1."""
     match kl:
         case "k1" | "k1+":
             return -d
@@ -41,7 +42,7 @@ def ratio_kl(
     old_logp: Tensor[f32, T],
     ref_logp: Tensor[f32, T],
     mask: Tensor[boolean, T] | None,
-    kl: Static[k1, k2, k3, abs, "k1+", "k3+"] = "k3",  # noqa: F722, F821
+    kl: Static[KL] = "k3",
 ) -> Outputs:
     """ratio = exp(lp - lp_old) and the KL estimate of each token; inactive tokens give 1 and 0."""
     ratio = L.exp(logp - old_logp)
@@ -94,13 +95,13 @@ def policy_loss(
     dual_clip: Scalar[f32] | None,
     beta: Scalar[f32] | None,
     entropy_coef: Scalar[f32] | None,
-    kl: Static[k1, k2, k3, abs, "k1+", "k3+"] = "k3",  # noqa: F722, F821
+    kl: Static[KL] = "k3",
 ) -> Outputs:
     """Token mean over active tokens of max(-r A, -clip(r) A) + beta KL(ref) - c H (Schulman 2017, Shao 2024).
 
-    order lists all tokens, the active ones first in compacted order; sums run over it in chunks of 1024 (halving
-    trees), chunks ascending, so that padded and packed inputs have the same bits. dual_clip: for A < 0 at most
-    -c A (Ye 2020). advantages[sequence[t]] is the advantage of token t.
+    order lists all tokens, the active ones first in compacted order; sums run over it in chunks of 1024
+    (halving trees), chunks ascending, so that padded and packed inputs have the same bits. dual_clip: for
+    A < 0 at most -c A (Ye 2020). advantages[sequence[t]] is the advantage of token t.
     """
     loss, count, clipped, moved = L.total(), L.total(), L.total(), L.total()
     for s in L.stream(S):

@@ -63,7 +63,7 @@ def rope(
     position_ids: Tensor[Ids, T],
     interleaved: Static[False, True] = False,
 ) -> Outputs:
-    """Rotate pairs of x by the angle of its position: halves (x[c], x[c + E/2]) or neighbours when interleaved.
+    """Rotate pairs of x by the angle of its position: halves (x[c], x[c + E/2]) or neighbours if interleaved.
 
     Su et al. 2021. f32 inside, two products and one sum each rounded, then one rounding to x's dtype.
     """
@@ -92,7 +92,7 @@ def embedding(ids: Tensor[Ids, T], weight: Tensor[F, V, D]) -> Outputs:
 
 @embedding.vjp("weight")
 def embedding_grad(ctx, d_y: Tensor[F, T, D], order: Tensor[i64, S], segments: Tensor[i64, U]) -> Outputs:
-    """d weight[v] = sum of d_y over the tokens with id v, in f32, tokens ascending in chunks of 8, rounded once.
+    """d weight[v] = sum of d_y over tokens with id v, in f32, tokens ascending in chunks of 8, rounded once.
 
     order: the tokens sorted by id (stable); segments[v], segments[v + 1]: where id v lies in it.
     """

@@ -8,6 +8,7 @@ T = Axis("T", chunk=1, piece=128, dynamic=True)
 N = Axis("N")
 F = DTypeVar("F", (bf16, f16, f32))
 W = DTypeVar("W", (bf16, f16, f32))
+PROFILES = ("hf_llama", "gemma", "vllm")
 
 
 def _scale(weight: Tile, profile: str) -> Tile:
@@ -22,13 +23,13 @@ def rms_norm(
     weight: Tensor[W, N],
     residual: Tensor[F, T, N] | None,
     eps: Scalar[f32],
-    profile: Static[hf_llama, gemma, vllm] = "hf_llama",  # noqa: F821
+    profile: Static[PROFILES] = "hf_llama",
 ) -> Outputs:
     """y = h / sqrt(mean(h^2) + eps) * w with h = x + residual; also h, rounded, as residual_out.
 
-    Zhang and Sennrich 2019. The mean is a vector8 tree over N. hf_llama: h is rounded to x's dtype, so is h * rstd
-    before the product with w. gemma: h is rounded, (h * rstd) * (1 + w) is rounded once. vllm: the sum h stays f32
-    for the norm (vLLM's native form); the rest as hf_llama.
+    Zhang and Sennrich 2019. The mean is a vector8 tree over N. hf_llama: h is rounded to x's dtype, so is
+    h * rstd before the product with w. gemma: h is rounded, (h * rstd) * (1 + w) is rounded once. vllm: the
+    sum h stays f32 for the norm (vLLM's native form); the rest as hf_llama.
     """
     h = x.to(f32)
     if residual is not None:
@@ -49,10 +50,8 @@ def rms_norm(
 
 
 @rms_norm.vjp("x", "weight", "residual")
-def rms_norm_grad(
-    ctx, d_y: Tensor[F, T, N], d_residual_out: Tensor[F, T, N] | None
-) -> Outputs:
-    """dh = rstd (g w - n mean(g w n)) + d_residual_out, dw = sum over rows of g n; casts pass gradients through.
+def rms_norm_grad(ctx, d_y: Tensor[F, T, N], d_residual_out: Tensor[F, T, N] | None) -> Outputs:
+    """dh = rstd (g w - n mean(g w n)) + d_residual_out, dw = sum over rows of g n; casts pass gradients.
 
     dw: f32, rows ascending in pieces of 128, pieces ascending, rounded once to the weight's dtype.
     """
