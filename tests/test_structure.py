@@ -127,6 +127,17 @@ def test_a_long_function_is_found() -> None:
     assert not lints.function_size("rlk/ir/x.py", "def f():\n" + body * 59)
 
 
+def test_a_table_of_cases_is_judged_by_its_cases() -> None:
+    def table(cases: int, lines: int) -> str:
+        body = "            x = 1\n" * lines
+        return "def f(x):\n    match x:\n" + "".join(f"        case {n}:\n{body}" for n in range(cases))
+
+    assert not lints.function_size("rlk/ir/x.py", table(20, 4))
+    assert lints.function_size("rlk/ir/x.py", table(20, 12))
+    assert lints.function_size("rlk/ir/x.py", table(8, 8))
+    assert lints.function_size("rlk/ir/x.py", table(20, 4) + "    x = 1\n" * 60)
+
+
 def test_a_module_without_a_sentence_is_found() -> None:
     assert lints.module_docstring("rlk/x.py", "x = 1\n")
     assert lints.module_docstring("rlk/x.py", "")

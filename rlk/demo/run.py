@@ -155,7 +155,7 @@ def _setting(options: Options, batch: Batch) -> dict[str, str]:
         "device": name,
         "versions": ", ".join(f"{what} {_version(what)}" for what in ("torch", "triton", "transformers")),
         "rlk": __version__,
-        "model": f"Qwen3 {size.name}: {size.layers} layers, hidden {size.hidden}, vocabulary {size.vocabulary}, "
+        "model": f"Qwen3, {size.layers} layers, hidden {size.hidden}, vocabulary {size.vocabulary}, "
         f"random weights of seed {options.seed}, {size.dtype}".replace("torch.", ""),
         "batch": f"{len(lengths)} samples of {lengths.min()} to {lengths.max()} tokens, {rows}",
     }
