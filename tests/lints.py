@@ -172,7 +172,7 @@ def file_size(path: str, source: str) -> list[Finding]:
 def function_size(path: str, source: str) -> list[Finding]:
     """Limit the lines of a function, docstring included, decorators not.
 
-    A match over many kinds of node is a table, not a long function: it counts by its cases, which must be short.
+    A match over many kinds of node is a table, not a long function: it counts by its cases, kept short.
     """
     found = []
     for node in ast.walk(ast.parse(source)):
