@@ -82,7 +82,7 @@ def rope_grad(ctx, d_y: Tensor[F, T, H, E]) -> Outputs:
     return L.out()
 
 
-@op(saves=("ids",))
+@op(saves=("ids", "weight"))
 def embedding(ids: Tensor[Ids, T], weight: Tensor[F, V, D]) -> Outputs:
     """y[t] = weight[ids[t]]; an id outside [0, V) gives NaN and sets the error word."""
     picked = ids.to(i64)

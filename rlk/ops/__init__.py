@@ -1,0 +1,83 @@
+"""The public operators, generated from the specs: `rlk.ops.logp(...)`, with ids, tiers and float64 references."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rlk.env import Env
+from rlk.lang.op import Op, Variant, static_defaults
+from rlk.lang.types import DTypeVar, TensorType
+from rlk.ops import reference, signatures
+from rlk.ops.layout import Layout
+from rlk.ops.signatures import LOSSES, Loss
+from rlk.runtime.dispatch import Decision, Invocation, decide, dispatch
+from rlk.specs import logp as _logp
+from rlk.specs import loss as _loss
+from rlk.specs import model as _model
+from rlk.specs import norm as _norm
+
+
+class Operator:
+    """A public operator: call it; ask it for its numerics id, tier, decision and float64 reference."""
+
+    def __init__(self, fn: Callable[..., Any], spec: Op, exact: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn, self.spec, self.reference = fn, spec, exact
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.fn(*args, **options)
+
+    def numerics_id(self, device: torch.device | str) -> str:
+        """Return the id of the operator's numerics on a device: equal ids give equal bits."""
+        return self.explain(device).numerics_id
+
+    def tier(self, device: torch.device | str) -> dict[str, str]:
+        """Return, for every output, "exact" (the oracle predicts its bits) or "pinned" (they only repeat)."""
+        return {name: found.value for name, found in self.explain(device).tiers}
+
+    def explain(self, device: torch.device | str) -> Decision:
+        """Return what a call on a device runs; print it to read it."""
+        return decide(Invocation(self.spec, reference_variant(self.spec)), torch.device(device))
+
+    def __repr__(self) -> str:
+        return f"<rlk.ops.{self.spec.name}>"
+
+
+def reference_variant(spec: Op) -> Variant:
+    """Return the variant that stands for an operator: first dtypes, every default, no optional input."""
+    tensors = [f.type for f in spec.formals if isinstance(f.type, TensorType)]
+    dtypes = {t.dtype.name: t.dtype.choices[0] for t in tensors if isinstance(t.dtype, DTypeVar)}
+    return Variant.of(dtypes, frozenset(), static_defaults(spec.formals))
+
+
+logp = Operator(signatures.logp, _logp.logp, reference.logp)
+ratio_kl = Operator(signatures.ratio_kl, _loss.ratio_kl, reference.ratio_kl)
+policy_loss = Operator(signatures.policy_loss, _loss.policy_loss, reference.policy_loss)
+rms_norm = Operator(signatures.rms_norm, _norm.rms_norm, reference.rms_norm)
+swiglu = Operator(signatures.swiglu, _model.swiglu, reference.swiglu)
+rope = Operator(signatures.rope, _model.rope, reference.rope)
+embedding = Operator(signatures.embedding, _model.embedding, reference.embedding)
+
+OPERATORS: dict[str, Operator] = {
+    o.spec.name: o for o in (logp, ratio_kl, policy_loss, rms_norm, swiglu, rope, embedding)
+}
+
+if Env.current().interpret:
+    from rlk.testing.interpreter import interpret
+
+    dispatch.interpret_with(interpret)
+
+
+def __getattr__(name: str) -> Any:
+    from rlk.errors import Code, LaunchError
+
+    if name.startswith("_"):
+        raise AttributeError(name)
+    raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=", ".join(OPERATORS))
+
+
+__all__ = ["LOSSES", "OPERATORS", "Layout", "Loss", "Operator", *OPERATORS]

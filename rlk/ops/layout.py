@@ -1,0 +1,154 @@
+"""Which tokens count, and to which sequence each belongs: one object for all tensors that are packed together."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+
+from rlk.errors import Code, LaunchError
+
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The layout of tokens: packed [T] or padded [B, L]. Make one with `Layout.packed` or `Layout.padded`.
+
+    shape: of a tensor of one number per token. active: bool of that shape, the tokens that count.
+    sequence: i32 of that shape, the sequence of each token. sequences: how many there are.
+    """
+
+    shape: tuple[int, ...]
+    active: torch.Tensor
+    sequence: torch.Tensor
+    sequences: int
+
+    @staticmethod
+    def packed(
+        cu_seqlens: torch.Tensor, *, mask: torch.Tensor | None = None, tokens: int | None = None
+    ) -> Layout:
+        """Lay out sequences one after the other: sequence i holds tokens [cu_seqlens[i], cu_seqlens[i + 1]).
+
+        cu_seqlens: int32 or int64 [sequences + 1]. mask: bool [T], and-ed. tokens: T, needed without a mask so
+        that nothing waits for the device; tokens at or beyond cu_seqlens[-1] do not count.
+        """
+        _offsets("Layout.packed", cu_seqlens)
+        if tokens is None:
+            if mask is None:
+                raise LaunchError(
+                    Code.ARG_MISSING,
+                    op="Layout.packed",
+                    name="tokens",
+                    why="when no mask says how many there are",
+                )
+            tokens = mask.numel()
+        position = torch.arange(tokens, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
+        sequences = cu_seqlens.numel() - 1
+        owner = torch.searchsorted(cu_seqlens[1:].contiguous(), position, right=True)
+        active = (position >= cu_seqlens[0]) & (position < cu_seqlens[-1])
+        sequence = owner.clamp(max=max(sequences - 1, 0)).to(torch.int32)
+        return Layout._masked("Layout.packed", (tokens,), active, sequence, sequences, mask)
+
+    @staticmethod
+    def padded(
+        lengths: torch.Tensor, L: int, *, side: Side = "right", mask: torch.Tensor | None = None
+    ) -> Layout:
+        """Lay out sequences as rows of L tokens, padded on one side.
+
+        lengths: int32 or int64 [B]. side: where the padding is. mask: bool [B, L], and-ed.
+        """
+        if side not in ("left", "right"):
+            raise LaunchError(
+                Code.ARG_VALUE, op="Layout.padded", name="side", value=side, wanted="left or right"
+            )
+        _offsets("Layout.padded", lengths)
+        column = torch.arange(L, device=lengths.device, dtype=lengths.dtype)
+        active = column < lengths[:, None] if side == "right" else column >= L - lengths[:, None]
+        rows = lengths.numel()
+        sequence = torch.arange(rows, device=lengths.device, dtype=torch.int32)[:, None].expand(rows, L)
+        return Layout._masked("Layout.padded", (rows, L), active, sequence, rows, mask)
+
+    @staticmethod
+    def _masked(
+        op: str,
+        shape: tuple[int, ...],
+        active: torch.Tensor,
+        sequence: torch.Tensor,
+        sequences: int,
+        mask: torch.Tensor | None,
+    ) -> Layout:
+        if mask is not None:
+            if mask.dtype is not torch.bool:
+                raise LaunchError(Code.ARG_DTYPE, op=op, name="mask", got=mask.dtype, wanted=torch.bool)
+            if tuple(mask.shape) != shape:
+                raise LaunchError(
+                    Code.ARG_SIZE,
+                    op=op,
+                    name="mask",
+                    axis="tokens",
+                    got=tuple(mask.shape),
+                    other="layout",
+                    wanted=shape,
+                )
+            active = active & mask
+        return Layout(shape, active.contiguous(), sequence.contiguous(), sequences)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens there are, active or not."""
+        return self.active.numel()
+
+    @cached_property
+    def order(self) -> torch.Tensor:
+        """All tokens, i32 [tokens]: the active ones first, sequence by sequence, then the others.
+
+        This is the order in which sums over tokens are taken, so that padded and packed inputs agree.
+        """
+        active = self.active.reshape(-1)
+        count = active.to(torch.int64)
+        first = count.cumsum(0) - 1
+        behind = count.sum() + (1 - count).cumsum(0) - 1
+        place = torch.where(active, first, behind)
+        tokens = torch.arange(self.tokens, device=active.device, dtype=torch.int32)
+        return torch.empty_like(tokens).scatter_(0, place, tokens)
+
+    def tokens_like(self, op: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor of one number per token as a flat row; raise LaunchError if its shape is not the layout's."""
+        if tuple(tensor.shape) != self.shape:
+            raise LaunchError(
+                Code.LAYOUT_MISMATCH, op=op, name=name, got=tuple(tensor.shape), wanted=self.shape
+            )
+        return tensor.reshape(-1)
+
+    def digest(self) -> str:
+        """Return a hash of which tokens count and where sequences begin; padded and packed forms of one batch agree.
+
+        Waits for the device.
+        """
+        owners = self.sequence.reshape(-1)[self.active.reshape(-1)].cpu()
+        content = hashlib.sha256(str(self.sequences).encode())
+        content.update(owners.contiguous().numpy().tobytes())
+        return content.hexdigest()[:16]
+
+
+def _offsets(op: str, offsets: torch.Tensor) -> None:
+    if not isinstance(offsets, torch.Tensor):
+        raise LaunchError(
+            Code.ARG_TYPE, op=op, name="offsets", wanted="torch.Tensor", got=type(offsets).__name__
+        )
+    if offsets.dtype not in (torch.int32, torch.int64):
+        wanted = "torch.int32 or torch.int64"
+        raise LaunchError(Code.ARG_DTYPE, op=op, name="offsets", got=offsets.dtype, wanted=wanted)
+    if offsets.dim() != 1:
+        raise LaunchError(
+            Code.ARG_RANK,
+            op=op,
+            name="offsets",
+            got=offsets.dim(),
+            shape=tuple(offsets.shape),
+            wanted="1 dim",
+        )

@@ -1,0 +1,151 @@
+"""The operators in float64 torch, straight from their formulas: what accuracy is judged against."""
+
+from __future__ import annotations
+
+import torch
+
+from rlk.ops.layout import Layout
+from rlk.ops.results import LogProbs, PolicyLoss, RatioKL, RMSNorm
+from rlk.ops.signatures import NEEDS, Loss, _loss
+
+
+def logp(
+    logits: torch.Tensor,
+    ids: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    temperature: float | torch.Tensor = 1.0,
+    softcap: float | None = None,
+    logit_scale: float = 1.0,
+    mask: torch.Tensor | None = None,
+    ignore_index: int = -100,
+    needs: tuple[str, ...] = ("logp",),
+    **_: object,
+) -> LogProbs:
+    """Return `rlk.ops.logp` in float64."""
+    z = logits.double()
+    if bias is not None:
+        z = z + bias.double()
+    z = z * logit_scale
+    if softcap is not None:
+        z = torch.tanh(z / softcap) * softcap
+    scale = temperature.double()[..., None] if isinstance(temperature, torch.Tensor) else temperature
+    z = z / scale
+    active = ids != ignore_index
+    if mask is not None:
+        active = active & mask
+    chosen = torch.where(active, ids, 0).long()
+    lse = torch.logsumexp(z, -1)
+    p = torch.exp(z - lse[..., None])
+    found = {
+        "logp": z.gather(-1, chosen[..., None])[..., 0] - lse,
+        "lse": lse,
+        "entropy": lse - torch.where(p == 0, 0.0, p * z).sum(-1),
+        "lse2": torch.logsumexp(2 * z, -1),
+    }
+    made = {n: torch.where(active, x, 0.0) for n, x in found.items()}
+    made["argmax"] = torch.where(active, z.argmax(-1), -1)
+    return LogProbs(**{n: made[n] if n in needs else None for n in NEEDS})
+
+
+def ratio_kl(
+    logp: torch.Tensor,
+    old_logp: torch.Tensor,
+    ref_logp: torch.Tensor,
+    *,
+    mask: torch.Tensor | None = None,
+    kl: str = "k3",
+) -> RatioKL:
+    """Return `rlk.ops.ratio_kl` in float64."""
+    ratio = torch.exp(logp.double() - old_logp.double())
+    estimate = _kl(ref_logp.double() - logp.double(), kl)
+    if mask is not None:
+        ratio, estimate = torch.where(mask, ratio, 1.0), torch.where(mask, estimate, 0.0)
+    return RatioKL(ratio, estimate)
+
+
+def _kl(d: torch.Tensor, kl: str) -> torch.Tensor:
+    value = {"k1": -d, "k2": d * d / 2, "k3": torch.expm1(d) - d, "abs": d.abs()}[kl.removesuffix("+")]
+    # a trailing +: this value, with the gradient of k2
+    return (value - d * d / 2).detach() + d * d / 2 if kl.endswith("+") else value
+
+
+def policy_loss(
+    logp: torch.Tensor,
+    old_logp: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    layout: Layout,
+    loss: Loss | str = "ppo",
+    ref_logp: torch.Tensor | None = None,
+    entropy: torch.Tensor | None = None,
+    **_: object,
+) -> PolicyLoss:
+    """Return `rlk.ops.policy_loss` in float64 (metrics: only `active`)."""
+    record = _loss(loss)
+    a = advantages.double()
+    if tuple(a.shape) == (layout.sequences,):
+        a = a[layout.sequence.long()]
+    delta = logp.double() - old_logp.double()
+    ratio = torch.where(a == 0, 1.0, torch.exp(delta))
+    plain = -ratio * a
+    clipped = -ratio.clamp(1 - record.clip_low, 1 + record.clip_high) * a
+    term = torch.where(clipped <= plain, plain, clipped)
+    if record.dual_clip is not None:
+        term = torch.where(a < 0, torch.minimum(term, -record.dual_clip * a), term)
+    if record.beta and ref_logp is not None:
+        term = term + record.beta * _kl(ref_logp.double() - logp.double(), record.kl)
+    if record.entropy_coef and entropy is not None:
+        term = term - record.entropy_coef * entropy.double()
+    term = torch.where(layout.active, term, 0.0)
+    count = layout.active.sum()
+    return PolicyLoss(term.sum() / count.clamp(min=1), term.detach(), {"active": count})
+
+
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    eps: float = 1e-6,
+    profile: str = "hf_llama",
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor | RMSNorm:
+    """Return `rlk.ops.rms_norm` in float64, without the profile's roundings."""
+    h = x.double() if residual is None else x.double() + residual.double()
+    w = weight.double() + (1.0 if profile == "gemma" else 0.0)
+    y = h * torch.rsqrt((h * h).mean(-1, keepdim=True) + eps) * w
+    return y if residual is None else RMSNorm(y, h)
+
+
+def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Return `rlk.ops.swiglu` in float64."""
+    return torch.nn.functional.silu(gate.double()) * up.double()
+
+
+def rope(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    *,
+    position_ids: torch.Tensor,
+    interleaved: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `rlk.ops.rope` in float64."""
+    half = q.shape[-1] // 2
+    c, s = (t[:, :half].double()[position_ids.long()][..., None, :] for t in (cos, sin))
+
+    def rotate(x: torch.Tensor) -> torch.Tensor:
+        x = x.double()
+        a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :half], x[..., half:])
+        first, second = a * c - b * s, b * c + a * s
+        if interleaved:
+            return torch.stack((first, second), -1).flatten(-2)
+        return torch.cat((first, second), -1)
+
+    return rotate(q), rotate(k)
+
+
+def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return `rlk.ops.embedding` in float64."""
+    return weight.double()[ids.long()]

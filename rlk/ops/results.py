@@ -1,0 +1,39 @@
+"""The named tuples that operators return; a field that was not asked for is None."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+
+class LogProbs(NamedTuple):
+    """Per-row results of `logp`, f32 of the rows' shape (argmax: i32)."""
+
+    logp: torch.Tensor | None = None
+    lse: torch.Tensor | None = None
+    entropy: torch.Tensor | None = None
+    argmax: torch.Tensor | None = None
+    lse2: torch.Tensor | None = None
+
+
+class RatioKL(NamedTuple):
+    """Per-token importance ratio and KL estimate, f32."""
+
+    ratio: torch.Tensor
+    kl: torch.Tensor
+
+
+class PolicyLoss(NamedTuple):
+    """loss: f32 []. per_token: f32 of the tokens' shape, detached. metrics: f32 or i32 [] by name, detached."""
+
+    loss: torch.Tensor
+    per_token: torch.Tensor
+    metrics: dict[str, torch.Tensor]
+
+
+class RMSNorm(NamedTuple):
+    """y: the normalised rows. residual: x + residual in x's dtype."""
+
+    y: torch.Tensor
+    residual: torch.Tensor

@@ -1,0 +1,307 @@
+"""The public operators: options that are not tensors of a spec are mapped to it here, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.ops.layout import Layout
+from rlk.ops.results import LogProbs, PolicyLoss, RatioKL, RMSNorm
+from rlk.runtime.calls import call, prepares
+from rlk.runtime.dispatch import Scalars, Tensors
+from rlk.specs import logp as logp_spec
+from rlk.specs import loss as loss_spec
+from rlk.specs import model as model_spec
+from rlk.specs import norm as norm_spec
+
+NEEDS = ("logp", "lse", "entropy", "argmax", "lse2")
+KL = ("k1", "k2", "k3", "abs", "k1+", "k3+")
+PROFILES = ("hf_llama", "gemma", "vllm")
+KLName = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]
+
+
+def logp(
+    logits: torch.Tensor,
+    ids: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    temperature: float | torch.Tensor = 1.0,
+    softcap: float | None = None,
+    logit_scale: float = 1.0,
+    mask: torch.Tensor | None = None,
+    ignore_index: int = -100,
+    needs: tuple[str, ...] = ("logp",),
+    support: object | None = None,
+    fold: str = "chunks",
+    math: str | None = None,
+) -> LogProbs:
+    """Return log softmax(z)[ids] of given logits, with lse, entropy, argmax and lse2 on request.
+
+    z = softcap(logit_scale * (logits + bias)) * (1 / temperature), softcap(z) = cap tanh(z / cap); f32 throughout.
+
+    logits: [..., V] bf16, f16 or f32, rows strided at will (`[:, :-1]` costs no copy), last dim contiguous.
+    ids: [...] int32 or int64. bias: [V], the dtype of logits. temperature: a number, or f32 of the rows' shape.
+    mask: bool of the rows' shape; rows with a false mask or ids == ignore_index are not read and give 0
+    (argmax -1). needs: which fields to return, of logp, lse, entropy, argmax, lse2 = log sum exp(2 z).
+    An id outside [0, V) gives NaN in its row and sets the device's error word (raised under RLK_CHECK=1).
+    Differentiable in logits through logp, lse and entropy. math: "portable" or "sm90" overrides who defines exp2.
+
+    The vocabulary is folded in 8 pieces of ceil(V / 8), in chunks of 256: see docs/decisions. Raises LaunchError.
+    """
+    _among("logp", "needs", needs, NEEDS)
+    if support is not None or fold != "chunks":
+        what = "support=" if support is not None else f"fold={fold!r}"
+        raise UnsupportedError(
+            Code.UNSUPPORTED, what=what, backend="rlk", target="every target", alternatives='fold="chunks"'
+        )
+    _positive("logp", "softcap", softcap)
+    tensors: Tensors = {"logits": logits, "ids": ids}
+    scalars: Scalars = {}
+    if bias is not None:
+        tensors["bias"] = bias
+    if isinstance(temperature, torch.Tensor):
+        rows = torch.reciprocal(temperature.to(torch.float32))
+        tensors["inv_temperature_row"] = rows.expand(ids.shape) if rows.shape != ids.shape else rows
+    elif temperature != 1.0:
+        scalars["inv_temperature"] = _reciprocal("logp", "temperature", temperature)
+    if mask is not None:
+        tensors["mask"] = mask
+    if logit_scale != 1.0:
+        scalars["logit_scale"] = float(logit_scale)
+    if softcap is not None:
+        scalars |= {"softcap": float(softcap), "inv_softcap": _reciprocal("logp", "softcap", softcap)}
+    scalars["ignore_index"] = ignore_index
+    # lse is always there: the gradient needs it; entropy only where it is asked for
+    extra = tuple(n for n in NEEDS[2:] if n in needs)
+    made = call(logp_spec.logp, tensors, scalars, {"needs": extra}, math)
+    return LogProbs(**{n: made.get(n) if n in needs else None for n in NEEDS})
+
+
+def ratio_kl(
+    logp: torch.Tensor,
+    old_logp: torch.Tensor,
+    ref_logp: torch.Tensor,
+    *,
+    mask: torch.Tensor | None = None,
+    kl: KLName = "k3",
+) -> RatioKL:
+    """Return exp(logp - old_logp) and the KL estimate of ref_logp - logp for each token.
+
+    All f32 of one shape; mask: bool of it, tokens with a false mask give 1 and 0. kl: k1 = -d, k2 = d^2 / 2,
+    k3 = exp(d) - d - 1, abs = |d|, with d = ref_logp - logp (Schulman 2020); k1+ and k3+ have the gradient of k2.
+    Differentiable in logp. Raises LaunchError.
+    """
+    _among("ratio_kl", "kl", (kl,), KL)
+    tensors = {"logp": logp, "old_logp": old_logp, "ref_logp": ref_logp}
+    if mask is not None:
+        tensors["mask"] = mask
+    return RatioKL(**call(loss_spec.ratio_kl, tensors, {}, {"kl": kl}))
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A policy loss as data: the clipped surrogate of PPO and GRPO, with a KL penalty and an entropy bonus.
+
+    clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high]. dual_clip: for A < 0 the term is
+    at most -dual_clip * A. beta: weight of the KL estimate `kl` against ref_logp. entropy_coef: weight of the bonus.
+    aggregation: "token_mean" over active tokens.
+    """
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float | None = None
+    beta: float = 0.0
+    kl: KLName = "k3"
+    entropy_coef: float = 0.0
+    aggregation: Literal["token_mean"] = "token_mean"
+
+
+LOSSES = {
+    "ppo": Loss(),
+    "grpo": Loss(beta=0.04),
+    "dual_clip": Loss(dual_clip=3.0),
+}
+"""Losses by name, with the constants of their papers (GRPO: Shao 2024, beta 0.04; dual clip: Ye 2020, c 3)."""
+
+
+def policy_loss(
+    logp: torch.Tensor,
+    old_logp: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    layout: Layout,
+    loss: Loss | str = "ppo",
+    ref_logp: torch.Tensor | None = None,
+    rollout_logp: torch.Tensor | None = None,
+    entropy: torch.Tensor | None = None,
+) -> PolicyLoss:
+    """Return the mean over active tokens of max(-r A, -clip(r) A) + beta KL - c H, with r = exp(logp - old_logp).
+
+    logp, old_logp, ref_logp, entropy: f32 of the layout's token shape. advantages: f32 of that shape, or one for
+    each sequence [sequences]. loss: a `Loss`, or "ppo", "grpo", "dual_clip". ref_logp is needed when beta != 0,
+    entropy when entropy_coef != 0. Differentiable in logp and entropy.
+
+    Sums run over active tokens in their compacted order, chunks of 1024 as halving trees, chunks ascending:
+    padded and packed inputs give the same bits. No active token: loss 0, metrics["active"] 0.
+    Metrics: active, clip_fraction, approx_kl (k3 of old_logp against logp). Raises LaunchError.
+    """
+    record = _loss(loss)
+    if rollout_logp is not None:
+        raise UnsupportedError(
+            Code.UNSUPPORTED, what="rollout_logp=", backend="rlk", target="every target",
+            alternatives="importance corrections come with the loss family",
+        )  # fmt: skip
+    flat: Tensors = {
+        "logp": layout.tokens_like("policy_loss", "logp", logp),
+        "old_logp": layout.tokens_like("policy_loss", "old_logp", old_logp),
+    }
+    scalars: Scalars = {"low": _f32(1.0 - record.clip_low), "high": _f32(1.0 + record.clip_high)}
+    owner = layout.sequence.reshape(-1)
+    if tuple(advantages.shape) == layout.shape and tuple(advantages.shape) != (layout.sequences,):
+        owner = torch.arange(layout.tokens, device=owner.device, dtype=torch.int32)
+    elif tuple(advantages.shape) != (layout.sequences,):
+        wanted = f"{layout.shape} or {(layout.sequences,)}"
+        raise LaunchError(
+            Code.LAYOUT_MISMATCH,
+            op="policy_loss",
+            name="advantages",
+            got=tuple(advantages.shape),
+            wanted=wanted,
+        )
+    flat["advantages"] = advantages.reshape(-1)
+    flat |= _optional(record.beta, "ref_logp", ref_logp, layout, scalars, "beta")
+    flat |= _optional(record.entropy_coef, "entropy", entropy, layout, scalars, "entropy_coef")
+    flat |= {"order": layout.order, "active": layout.active.reshape(-1), "sequence": owner}
+    if record.dual_clip is not None:
+        scalars["dual_clip"] = float(record.dual_clip)
+    made = call(loss_spec.policy_loss, flat, scalars, {"kl": record.kl})
+    metrics = {
+        "active": made["count"],
+        "clip_fraction": made["clip_fraction"],
+        "approx_kl": made["approx_kl"],
+    }
+    return PolicyLoss(made["loss"], made["per_token"].reshape(layout.shape), metrics)
+
+
+def _loss(loss: Loss | str) -> Loss:
+    if isinstance(loss, Loss):
+        _among("policy_loss", "kl", (loss.kl,), KL)
+        _among("policy_loss", "aggregation", (loss.aggregation,), ("token_mean",))
+        return loss
+    _among("policy_loss", "loss", (loss,), tuple(LOSSES))
+    return LOSSES[loss]
+
+
+def _optional(
+    weight: float, name: str, tensor: torch.Tensor | None, layout: Layout, scalars: Scalars, coefficient: str
+) -> Tensors:
+    """Return the tensor of a weighted term, and add its weight to the scalars; nothing when the weight is 0."""
+    if weight == 0.0:
+        return {}
+    if tensor is None:
+        raise LaunchError(Code.ARG_MISSING, op="policy_loss", name=name, why=f"when {coefficient} is not 0")
+    scalars[coefficient] = float(weight)
+    return {name: layout.tokens_like("policy_loss", name, tensor)}
+
+
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    eps: float = 1e-6,
+    profile: Literal["hf_llama", "gemma", "vllm"] = "hf_llama",
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor | RMSNorm:
+    """Return h / sqrt(mean(h^2) + eps) * weight over the last dim, h = x + residual (Zhang and Sennrich 2019).
+
+    x: [..., N] bf16, f16 or f32. weight: [N]. residual: of x's shape and dtype; then (y, h) is returned.
+    profile: which intermediate values are rounded to x's dtype: "hf_llama", "gemma" (weight is 1 + w), "vllm".
+    The sum of squares is one tree over N. Differentiable in x, weight and residual; the weight's gradient sums rows
+    in a fixed order in f32 and is rounded once. Raises LaunchError.
+    """
+    _among("rms_norm", "profile", (profile,), PROFILES)
+    tensors = {"x": x, "weight": weight}
+    if residual is not None:
+        tensors["residual"] = residual
+    made = call(norm_spec.rms_norm, tensors, {"eps": float(eps)}, {"profile": profile})
+    return made["y"] if residual is None else RMSNorm(made["y"], made["residual_out"])
+
+
+def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Return silu(gate) * up (Shazeer 2020); silu is rounded to the dtype first, as eager transformers do.
+
+    gate, up: [..., N], one shape and dtype, bf16, f16 or f32. Differentiable in both. Raises LaunchError.
+    """
+    return call(model_spec.swiglu, {"gate": gate, "up": up}, {}, {})["y"]
+
+
+def rope(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    *,
+    position_ids: torch.Tensor,
+    interleaved: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return q and k with their pairs rotated by the angles of their positions (Su et al. 2021).
+
+    q: [..., Hq, E], k: [..., Hk, E]. cos, sin: [positions, E / 2] or [positions, E] whose halves repeat (as in
+    transformers). position_ids: int32 or int64 of the tokens' shape [...]; outside the table gives NaN.
+    interleaved: pairs are neighbours; otherwise the two halves of E. Differentiable in q and k. Raises LaunchError.
+    """
+    half = q.shape[-1] // 2
+    cos, sin = cos[:, :half], sin[:, :half]
+
+    def rotate(x: torch.Tensor) -> torch.Tensor:
+        tensors = {"x": x, "cos": cos, "sin": sin, "position_ids": position_ids}
+        return call(model_spec.rope, tensors, {}, {"interleaved": bool(interleaved)})["y"]
+
+    return rotate(q), rotate(k)
+
+
+def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return weight[ids]; the gradient of weight sums tokens in a fixed order.
+
+    ids: [...] int32 or int64. weight: [V, D] bf16, f16 or f32. An id outside [0, V) gives NaN and sets the
+    device's error word. Differentiable in weight: f32 sums over the tokens of an id in ascending order, in chunks
+    of 8, rounded once. Raises LaunchError.
+    """
+    return call(model_spec.embedding, {"ids": ids, "weight": weight}, {}, {})["y"]
+
+
+@prepares("embedding")
+def _segments(saved: Tensors) -> Tensors:
+    """Return the tokens sorted by id (stable), and where each id's tokens begin: integers, so no order is lost."""
+    weight = saved["weight"]
+    found, order = torch.sort(saved["ids"].reshape(-1).to(torch.int64), stable=True)
+    bounds = torch.arange(weight.shape[0] + 1, device=weight.device, dtype=torch.int64)
+    return {"order": order, "segments": torch.searchsorted(found, bounds)}
+
+
+# --- checks of options ---------------------------------------------------------------------------------------
+
+
+def _among(op: str, name: str, values: tuple[object, ...], choices: tuple[str, ...]) -> None:
+    for value in values:
+        if value not in choices:
+            raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=value, wanted=", ".join(choices))
+
+
+def _positive(op: str, name: str, value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=value, wanted="a positive number")
+
+
+def _reciprocal(op: str, name: str, value: float) -> float:
+    """Return 1 / value in f32, rounded once: what scores are multiplied by."""
+    _positive(op, name, value)
+    return float(np.float32(1.0) / np.float32(value))
+
+
+def _f32(value: float) -> float:
+    return float(np.float32(value))

@@ -1,0 +1,199 @@
+"""How an operator is called: its variant from the arguments, eager or through torch's dispatcher, with gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from rlk.errors import Code, LaunchError
+from rlk.ir.nodes import MathModel
+from rlk.lang.op import Op, Variant
+from rlk.lang.types import DTypeVar, TensorType
+from rlk.runtime.arguments import RLK_DTYPES, TORCH_DTYPES
+from rlk.runtime.dispatch import Invocation, Scalars, Tensors, dispatch, outputs_of
+
+Statics = Mapping[str, object]
+Prepare = Callable[[Tensors], Tensors]
+_PREPARE: dict[str, Prepare] = {}
+_invocations: dict[object, Invocation] = {}
+
+
+def prepares(name: str) -> Callable[[Prepare], Prepare]:
+    """Register what computes the extra inputs that an operator's gradient takes beside saved and cotangents."""
+
+    def register(fn: Prepare) -> Prepare:
+        _PREPARE[name] = fn
+        return fn
+
+    return register
+
+
+def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None = None) -> Tensors:
+    """Run an operator and return its outputs by name; differentiable in the inputs that its vjp names.
+
+    tensors: the inputs that are there; scalars: the same. Raises LaunchError before anything is launched.
+    """
+    if torch.compiler.is_compiling() or any(type(t) not in _PLAIN for t in tensors.values()):
+        from rlk.runtime.library import through_dispatcher
+
+        return through_dispatcher(op, tensors, scalars, statics, math)
+    invocation = invoke(op, tensors, scalars, statics, math)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values()):
+        check_differentiable(op, tensors)
+        return _differentiable(invocation, tensors, scalars)
+    return dispatch(invocation, tensors, scalars)
+
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def invoke(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Invocation:
+    """Return the invocation that the arguments select."""
+    dtypes = tuple((name, t.dtype) for name, t in tensors.items())
+    key = (id(op), dtypes, tuple(scalars), tuple(statics.items()), math)
+    found = _invocations.get(key)
+    if found is None:
+        present = frozenset({*tensors, *scalars})
+        found = Invocation(op, Variant.of(bind_dtypes(op, tensors), present, statics), model(math))
+        _invocations[key] = found
+    return found
+
+
+def model(math: str | None) -> MathModel | None:
+    """Return the model that a `math=` option names."""
+    if math is None:
+        return None
+    choices = {"portable": MathModel.PORTABLE, "sm90": MathModel.SM90}
+    if math not in choices:
+        raise LaunchError(Code.ARG_VALUE, op="rlk", name="math", value=math, wanted=", ".join(choices))
+    return choices[math]
+
+
+def bind_dtypes(op: Op, tensors: Tensors) -> dict[str, Any]:
+    """Return the dtype of every dtype variable; raise LaunchError naming the tensor that has another one."""
+    bound: dict[str, Any] = {}
+    for formal in op.formals:
+        if not isinstance(formal.type, TensorType) or formal.name not in tensors:
+            continue
+        if not isinstance(tensors[formal.name], torch.Tensor):
+            got = type(tensors[formal.name]).__name__
+            raise LaunchError(Code.ARG_TYPE, op=op.name, name=formal.name, wanted="torch.Tensor", got=got)
+        wanted = formal.type.dtype
+        found = RLK_DTYPES.get(tensors[formal.name].dtype)
+        choices = wanted.choices if isinstance(wanted, DTypeVar) else (wanted,)
+        if isinstance(wanted, DTypeVar) and found in choices:
+            choices = (bound.setdefault(wanted.name, found),)
+        if found not in choices:
+            names = " or ".join(str(TORCH_DTYPES[c]) for c in choices)
+            raise LaunchError(
+                Code.ARG_DTYPE, op=op.name, name=formal.name, got=tensors[formal.name].dtype, wanted=names
+            )
+    variables = {f.type.dtype.name: f.type.dtype.choices[0] for f in op.formals
+                 if isinstance(f.type, TensorType) and isinstance(f.type.dtype, DTypeVar)}  # fmt: skip
+    return variables | bound
+
+
+def check_differentiable(op: Op, tensors: Tensors) -> None:
+    """Raise LaunchError when a gradient is asked for that the operator does not have."""
+    wrt = op.gradient.wrt if op.gradient is not None else ()
+    for name, tensor in tensors.items():
+        if tensor.requires_grad and name not in wrt:
+            raise LaunchError(
+                Code.NOT_DIFFERENTIABLE, op=op.name, name=name, choices=", ".join(wrt) or "no input"
+            )
+
+
+# --- gradients -----------------------------------------------------------------------------------------------
+
+
+def _differentiable(invocation: Invocation, tensors: Tensors, scalars: Scalars) -> Tensors:
+    names = tuple(tensors)
+    outputs = _Differentiable.apply(invocation, names, scalars, *tensors.values())
+    return dict(zip(output_names(invocation), outputs, strict=True))
+
+
+@cache
+def output_names(invocation: Invocation) -> tuple[str, ...]:
+    """Return the names of an invocation's outputs, in order."""
+    return tuple(d.name for d in outputs_of(invocation))
+
+
+@cache
+def cotangents_of(op: Op) -> frozenset[str]:
+    """Return the outputs whose cotangents the gradient takes."""
+    assert op.gradient is not None
+    return frozenset(f.name.removeprefix("d_") for f in op.gradient.formals if f.name.startswith("d_"))
+
+
+class _Differentiable(torch.autograd.Function):
+    """One autograd node for every operator."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, invocation: Invocation, names: tuple[str, ...], scalars: Scalars, *inputs: Any
+    ) -> Any:
+        op = invocation.spec
+        assert isinstance(op, Op)
+        given = dict(zip(names, inputs, strict=True))
+        made = dispatch(invocation, given, scalars)
+        ctx.set_materialize_grads(False)
+        ctx.invocation, ctx.names, ctx.scalars = invocation, names, scalars
+        saved = {n: t for n, t in {**given, **made}.items() if n in op.saves}
+        ctx.saved_names = tuple(saved)
+        ctx.save_for_backward(*saved.values())
+        ctx.mark_non_differentiable(*(t for n, t in made.items() if n not in cotangents_of(op)))
+        return tuple(made.values())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        saved = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True))
+        given = dict(zip(output_names(ctx.invocation), grads, strict=True))
+        wanted = [n for n, need in zip(ctx.names, ctx.needs_input_grad[3:], strict=True) if need]
+        found = gradients(ctx.invocation, saved, given, ctx.scalars, wanted)
+        return (None, None, None, *(found.get(n) for n in ctx.names))
+
+
+def gradients(
+    invocation: Invocation,
+    saved: Tensors,
+    cotangents: Mapping[str, torch.Tensor | None],
+    scalars: Scalars,
+    wanted: list[str],
+) -> Tensors:
+    """Return the gradients of the wanted inputs by name, given the cotangents of the outputs that have one."""
+    op = invocation.spec
+    assert isinstance(op, Op) and op.gradient is not None
+    takes = cotangents_of(op)
+    there = {f"d_{n}": _readable(g) for n, g in cotangents.items() if g is not None and n in takes}
+    if not there or not wanted:
+        return {}
+    tensors = saved | there
+    if op.name in _PREPARE:
+        tensors |= _PREPARE[op.name](saved)
+    backward = _backward(invocation, frozenset(there), frozenset(wanted))
+    made = dispatch(backward, tensors, scalars)
+    return {n: made[f"d_{n}"] for n in wanted}
+
+
+@cache
+def _backward(invocation: Invocation, cotangents: frozenset[str], wanted: frozenset[str]) -> Invocation:
+    op = invocation.spec
+    assert isinstance(op, Op) and op.gradient is not None
+    v = invocation.variant
+    required = {f.name for f in op.gradient.formals if f.name.startswith("d_") and not f.optional}
+    if not required <= cotangents:
+        missing = ", ".join(sorted(n.removeprefix("d_") for n in required - cotangents))
+        raise LaunchError(Code.ARG_MISSING, op=op.gradient.name, name=missing, why="to have a gradient")
+    return Invocation(
+        op.gradient, Variant(v.dtypes, v.present | cotangents, v.statics, wanted), invocation.math
+    )
+
+
+def _readable(grad: torch.Tensor) -> torch.Tensor:
+    """Return a cotangent whose last dim is contiguous (autograd hands out expanded tensors)."""
+    return grad.contiguous() if grad.dim() and grad.stride(-1) != 1 else grad

@@ -1,0 +1,429 @@
+"""Which code a call runs, decided once per shape and refused when no backend has the numerics that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlk.digest import digest, digest_file
+from rlk.env import Env
+from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.ir import fold, portable
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import Decl, MathModel, Program, Role
+from rlk.ir.numerics import Tier, numerics_id, tier
+from rlk.ir.text import print_program
+from rlk.lang.op import Op, Variant, Vjp, declared
+from rlk.lang.types import TensorType
+from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
+from rlk.passes.pipeline import canonical, specialize
+from rlk.runtime.arguments import (
+    TORCH_DTYPES,
+    VECTOR,
+    Geometry,
+    axis_extent,
+    contiguous,
+    measure,
+    output_shape,
+)
+from rlk.runtime.build import obtain, triton_key
+from rlk.runtime.loader import Interpreter, interpret, load
+from rlk.schedule.schedule import Schedule
+from rlk.target.facts import Target, target
+
+Spec = Op | Vjp
+Tensors = dict[str, torch.Tensor]
+Scalars = dict[str, float | int]
+Run = Callable[[Tensors, Scalars], Tensors]
+MOST_SHAPES = 4096  # bound calls that are kept; the oldest are dropped together
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A spec, the variant that a call selects, and who defines exp2 in softmax folds (None: the device decides)."""
+
+    spec: Spec
+    variant: Variant
+    math: MathModel | None = None
+
+    def __hash__(self) -> int:
+        return hash((id(self.spec), self.variant, self.math))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a call on a device runs: shown by `rlk.explain`."""
+
+    backend: str
+    target: str
+    math: MathModel
+    numerics_id: str
+    tiers: tuple[tuple[str, Tier], ...]
+    schedules: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"backend      {self.backend} on {self.target}", f"numerics id  {self.numerics_id}"]
+        lines.append(f"exp2 model   {self.math.value} (softmax folds)")
+        lines += [f"tier         {name}: {found.value}" for name, found in self.tiers]
+        lines += [f"schedule     {text}" for text in self.schedules]
+        return "\n".join(lines)
+
+
+@cache
+def traced(invocation: Invocation) -> Program:
+    """Return the canonical program of an invocation."""
+    return canonical(invocation.spec.trace(invocation.variant))
+
+
+@cache
+def shape_givers(invocation: Invocation) -> tuple[Decl, ...]:
+    """Return the declarations of the operator's own inputs, read by this invocation's kernels or not."""
+    spec = invocation.spec
+    op = spec.op if isinstance(spec, Vjp) else spec
+    found = (declared(f, invocation.variant) for f in op.formals)
+    return tuple(d for d in found if d is not None and d.role is Role.IN)
+
+
+def row_axis(spec: Spec) -> Axis | None:
+    """Return the axis that may stand for several leading dims: the first of the operator's first tensor."""
+    op = spec.op if isinstance(spec, Vjp) else spec
+    first = next(f.type.axes for f in op.formals if isinstance(f.type, TensorType))
+    return first[0] if first and first[0].dynamic else None
+
+
+@cache
+def inputs_of(invocation: Invocation) -> tuple[Decl, ...]:
+    """Return the tensors and scalars that the kernels of an invocation read, each once."""
+    found = {
+        d.name: d for k in traced(invocation).kernels for d in k.params if d.role in (Role.IN, Role.SCALAR)
+    }
+    return tuple(found.values())
+
+
+@cache
+def outputs_of(invocation: Invocation) -> tuple[Decl, ...]:
+    """Return the outputs of an invocation, in the order in which the spec writes them."""
+    order = [
+        d.name for d in invocation.spec.trace(invocation.variant).kernels[0].params if d.role is Role.OUT
+    ]
+    found = {d.name: d for k in traced(invocation).kernels for d in k.params if d.role is Role.OUT}
+    return tuple(found[name] for name in order)
+
+
+@cache
+def _workspaces(invocation: Invocation) -> tuple[Decl, ...]:
+    found = {d.name: d for k in traced(invocation).kernels for d in k.params if d.role is Role.WORK}
+    return tuple(found.values())
+
+
+@cache
+def target_of(device: torch.device) -> Target | None:
+    """Return the target that a device is, or None for the CPU; raise where rlk has no backend at all."""
+    if device.type == "cpu":
+        return None
+    if device.type != "cuda":
+        raise UnsupportedError(
+            Code.NO_BACKEND, op="rlk", device=device, why="unknown device type", alternatives="cuda, cpu"
+        )
+    if torch.version.hip:
+        return target(torch.cuda.get_device_properties(device).gcnArchName.split(":")[0])
+    major, minor = torch.cuda.get_device_capability(device)
+    return target(f"sm_{major}{minor}a" if major >= 9 else f"sm_{major}{minor}")
+
+
+def model_of(invocation: Invocation, device: torch.device) -> MathModel:
+    """Return the model of exp2 in softmax folds: the caller's, else the target's own, else the portable one."""
+    on = target_of(device)
+    chosen = invocation.math or (MathModel.PORTABLE if on is None else on.softmax)
+    if on is not None and chosen is not MathModel.PORTABLE and chosen is not on.softmax:
+        raise UnsupportedError(
+            Code.UNSUPPORTED,
+            what=f"math={chosen.value!r}",
+            backend="every backend",
+            target=on.name,
+            alternatives=f"math={on.softmax.value!r}, math='portable'",
+        )
+    return chosen
+
+
+def bound_program(invocation: Invocation, model: MathModel, extents: Mapping[str, int]) -> Program:
+    """Return the program with static extents and the math model bound."""
+    return specialize(traced(invocation), extents, model)
+
+
+def decide(invocation: Invocation, device: torch.device) -> Decision:
+    """Return what a call would run, without its sizes."""
+    model, on = model_of(invocation, device), target_of(device)
+    name = "cpu" if on is None else on.name
+    program = bound_program(invocation, model, {})
+    judged = "sm_90a" if model is MathModel.SM90 else name
+    backend = _backend(on)
+    return Decision(
+        backend, name, model, numerics_id((program,), judged), tuple(sorted(tier(program, judged).items()))
+    )
+
+
+def _backend(on: Target | None) -> str:
+    forced = Env.current().backend
+    if on is None:
+        return "triton-interpreter" if dispatch.interpreter is not None else "oracle"
+    if forced not in (None, "triton"):
+        raise UnsupportedError(
+            Code.UNSUPPORTED, what="RLK_BACKEND", backend=forced, target=on.name, alternatives="triton"
+        )
+    return "triton"
+
+
+# --- calls ---------------------------------------------------------------------------------------------------
+
+
+class Dispatcher:
+    """Runs invocations; remembers, for every exact shape seen, the bound call.
+
+    interpreter: when set, calls on CPU tensors run generated Triton source in it instead of the oracle.
+    """
+
+    def __init__(self) -> None:
+        self.bound: dict[object, Run] = {}
+        self.interpreter: Interpreter | None = None
+
+    def interpret_with(self, interpreter: Interpreter | None) -> None:
+        """Run calls on CPU tensors in an interpreter of Triton source from now on; None: in the oracle."""
+        self.interpreter = interpreter
+        self.bound.clear()
+
+    def __call__(self, invocation: Invocation, tensors: Tensors, scalars: Scalars) -> Tensors:
+        """Run an invocation on the tensors' device and return its outputs by name.
+
+        Raises LaunchError before anything is launched when an argument does not fit.
+        """
+        # 16-byte alignment is part of what a compiled kernel assumes, so it is part of the key
+        key = (
+            invocation,
+            *((t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in tensors.values()),
+        )
+        run = self.bound.get(key)
+        if run is None:
+            if len(self.bound) >= MOST_SHAPES:
+                self.bound.clear()
+            run = self.bound[key] = bind(invocation, tensors)
+        return run(tensors, scalars)
+
+
+def bind(invocation: Invocation, tensors: Tensors) -> Run:
+    """Return the call for tensors of exactly these shapes, strides and alignments."""
+    name = invocation.spec.name
+    decls = inputs_of(invocation)
+    missing = [d.name for d in decls if d.role is Role.IN and d.name not in tensors]
+    if missing:
+        raise LaunchError(Code.ARG_MISSING, op=name, name=", ".join(missing), why="")
+    used = {d.name: tensors[d.name] for d in decls if d.role is Role.IN}
+    # a gradient's kernels may not read the input whose gradient they write; its sizes count all the same
+    sizes = (*decls, *(d for d in shape_givers(invocation) if d.name in tensors and d.name not in used))
+    given = {d.name: tensors[d.name] for d in sizes if d.role is Role.IN}
+    geometry = measure(name, row_axis(invocation.spec), sizes, given)
+    device = next(iter(used.values())).device
+    on = target_of(device)
+    model = model_of(invocation, device)
+    if any(size == 0 for size in geometry.extents.values()):
+        return _empty(invocation, geometry, device)
+    match _backend(on):
+        case "oracle":
+            from rlk.runtime.oracle import bind_oracle
+
+            return bind_oracle(invocation, model, geometry)
+        case "triton-interpreter":
+            return bind_triton(invocation, model, geometry, used, target("sm_90a"), None, None)
+        case _:
+            assert on is not None
+            return bind_triton(invocation, model, geometry, used, on, device, None)
+
+
+def _empty(invocation: Invocation, geometry: Geometry, device: torch.device) -> Run:
+    """Return the call for inputs without elements: zeros, nothing launched."""
+    shapes = [(d.name, output_shape(d, geometry), TORCH_DTYPES[d.type.dtype]) for d in outputs_of(invocation)]
+
+    def run(tensors: Tensors, scalars: Scalars) -> Tensors:
+        return {n: torch.zeros(shape, dtype=dtype, device=device) for n, shape, dtype in shapes}
+
+    return run
+
+
+# --- Triton --------------------------------------------------------------------------------------------------
+
+
+def lowered(
+    invocation: Invocation,
+    model: MathModel,
+    geometry: Geometry,
+    tensors: Tensors,
+    on: Target,
+    schedules: tuple[Schedule, ...] | None = None,
+) -> tuple[Program, Signature, tuple[Schedule, ...], Emitted]:
+    """Return the bound program, its signature, the schedules chosen, and its source."""
+    from rlk.lower.triton import lower
+    from rlk.schedule.heuristics import choose
+
+    static = static_extents(invocation, geometry)
+    program = bound_program(invocation, model, static)
+    plain = Signature(tuple(sorted(static.items())), geometry.split)
+    chosen = schedules or tuple(choose(k, on, plain, geometry.extents) for k in program.kernels)
+    # what the host passes does not depend on what is divisible, so a first text tells what to look at
+    values = _values(lower(program, plain, chosen, on).call, invocation, geometry)
+    divisible = frozenset(name for name, value in values if _is_divisible(value, tensors))
+    signature = Signature(plain.extents, geometry.split, divisible)
+    return program, signature, chosen, lower(program, signature, chosen, on)
+
+
+def _is_divisible(value: int | str | None, tensors: Tensors) -> bool:
+    """Return whether a size is a multiple of 16, or a tensor aligned so (outputs and workspaces are)."""
+    match value:
+        case None:
+            return False
+        case int():
+            return value % VECTOR == 0
+        case str():
+            return value not in tensors or tensors[value].data_ptr() % VECTOR == 0
+
+
+def static_extents(invocation: Invocation, geometry: Geometry) -> dict[str, int]:
+    """Return the extents that enter cache keys: those of the axes that are not dynamic."""
+    dynamic = {
+        a.name for k in traced(invocation).kernels for d in k.params for a in d.type.axes if a.whole.dynamic
+    }
+    return {name: size for name, size in geometry.extents.items() if name not in dynamic}
+
+
+@cache
+def _error_words(device: torch.device) -> torch.Tensor:
+    return torch.zeros(2, dtype=torch.int32, device=device)
+
+
+def bind_triton(
+    invocation: Invocation,
+    model: MathModel,
+    geometry: Geometry,
+    tensors: Tensors,
+    on: Target,
+    device: torch.device | None,
+    schedules: tuple[Schedule, ...] | None,
+) -> Run:
+    """Return the call of the Triton lowering; without a device its kernels run in the interpreter."""
+    program, signature, chosen, emitted = lowered(invocation, model, geometry, tensors, on, schedules)
+    if device is None:
+        assert dispatch.interpreter is not None
+        host = interpret(emitted, dispatch.interpreter)
+        where = torch.device("cpu")
+    else:
+        host = _compiled(program, signature, chosen, emitted, on, device)
+        where = device
+    return _caller(invocation, emitted, geometry, where, host)
+
+
+def _compiled(
+    program: Program,
+    signature: Signature,
+    schedules: tuple[Schedule, ...],
+    emitted: Emitted,
+    on: Target,
+    device: torch.device,
+) -> Callable[..., Any]:
+    definitions = [digest_file(Path(module.__file__ or "")) for module in (portable, fold)]
+    ir = digest(
+        [
+            print_program(program),
+            repr(signature.extents),
+            signature.split_rows,
+            sorted(signature.divisible),
+            definitions,
+        ]
+    )
+    key = triton_key(ir, [str(s) for s in schedules], on.name)
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    for _ in range(2):  # an entry may be evicted between being found and being read
+        folder = obtain(key, lambda: emitted, label=program.name)
+        try:
+            host, _ = load(folder, "hip" if on.vendor == "amd" else "cuda", index)
+        except FileNotFoundError:
+            continue
+        return host
+    raise LaunchError(Code.INTERNAL, what=f"the cache entry of {program.name} keeps vanishing")
+
+
+def _caller(
+    invocation: Invocation,
+    emitted: Emitted,
+    geometry: Geometry,
+    device: torch.device,
+    host: Callable[..., Any],
+) -> Run:
+    """Return the bound call: sizes and strides are constants of it, tensors and scalars its arguments."""
+    outs = [(d.name, output_shape(d, geometry), TORCH_DTYPES[d.type.dtype]) for d in outputs_of(invocation)]
+    work = [
+        (d.name, tuple(axis_extent(a, geometry.extents) for a in d.type.axes), TORCH_DTYPES[d.type.dtype])
+        for d in _workspaces(invocation)
+    ]
+    values = [value for _, value in _values(emitted.call, invocation, geometry)]
+    errors = _error_words(device)
+    check = Env.current().check
+    empty = torch.empty
+
+    def run(given: Tensors, scalars: Scalars) -> Tensors:
+        made = {n: empty(shape, dtype=dtype, device=device) for n, shape, dtype in outs}
+        named: dict[str, Any] = {**given, **scalars, **made}
+        for n, shape, dtype in work:
+            named[n] = empty(shape, dtype=dtype, device=device)
+        host(*[named[v] if type(v) is str else errors if v is None else v for v in values])
+        if check:
+            raise_data_errors(invocation.spec.name, emitted.checks, device)
+        return made
+
+    return run
+
+
+def _values(
+    call: tuple[CallArg, ...], invocation: Invocation, geometry: Geometry
+) -> list[tuple[str, int | str | None]]:
+    """Return, for each parameter of the host function, its number, the name of its tensor or scalar, or None.
+
+    None stands for the error words.
+    """
+    made = {d.name: contiguous(d, geometry) for d in (*outputs_of(invocation), *_workspaces(invocation))}
+    strides = geometry.strides | made
+    found: list[tuple[str, int | str | None]] = []
+    for arg in call:
+        match arg.kind:
+            case From.TENSOR | From.SCALAR:
+                found.append((arg.name, arg.source))
+            case From.EXTENT:
+                found.append((arg.name, geometry.extents[arg.source]))
+            case From.STRIDE:
+                found.append((arg.name, strides[arg.source][arg.dim]))
+            case From.INNER_STRIDE:
+                found.append((arg.name, strides[arg.source][0]))
+            case From.OUTER_STRIDE:
+                whole = strides[arg.source][0] * geometry.inner_extent
+                found.append((arg.name, geometry.outer.get(arg.source, whole)))
+            case From.INNER_EXTENT:
+                found.append((arg.name, geometry.inner_extent))
+            case From.ERRORS:
+                found.append((arg.name, None))
+    return found
+
+
+def raise_data_errors(op: str, checks: tuple[str, ...], device: torch.device) -> None:
+    """Synchronise, read the device's error words, reset them, and raise what they say."""
+    words = _error_words(device)
+    code, row = (int(v) for v in words.cpu())
+    if code:
+        words.zero_()
+        what = checks[code - 1] if code <= len(checks) else f"data error {code}"
+        raise LaunchError(Code.BAD_ROW, op=op, row=row - 1, what=what)
+
+
+dispatch = Dispatcher()

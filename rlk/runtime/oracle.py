@@ -1,0 +1,56 @@
+"""Calls on CPU tensors: the oracle itself, bit for bit what a device gives, not fast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlk.env import Env
+from rlk.errors import Code, LaunchError
+from rlk.interp.run import run as evaluate
+from rlk.ir.nodes import MathModel, Role
+from rlk.runtime.arguments import TORCH_DTYPES, Geometry, output_shape
+from rlk.runtime.dispatch import Invocation, Run, Scalars, Tensors, bound_program, inputs_of, outputs_of
+
+
+def to_numpy(tensor: torch.Tensor, rows: int) -> np.ndarray[Any, Any]:
+    """Return a tensor as the oracle reads it: leading dims flattened, bf16 as its bits."""
+    tensor = tensor.detach()
+    if rows != 1:
+        tensor = tensor.reshape(-1, *tensor.shape[rows:])
+    if tensor.dtype is torch.bfloat16:
+        return tensor.contiguous().view(torch.uint16).numpy()
+    return tensor.contiguous().numpy()
+
+
+def from_numpy(array: np.ndarray[Any, Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return an array of the oracle as a tensor: what `to_numpy` does, undone."""
+    array = np.ascontiguousarray(array)
+    if dtype is torch.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).reshape(shape)
+    return torch.from_numpy(array).to(dtype).reshape(shape)
+
+
+def bind_oracle(invocation: Invocation, model: MathModel, geometry: Geometry) -> Run:
+    """Return the call that runs the oracle for tensors of these shapes."""
+    program = bound_program(invocation, model, {})
+    tensors_in = [d for d in inputs_of(invocation) if d.role is Role.IN]
+    scalars_in = [d.name for d in inputs_of(invocation) if d.role is Role.SCALAR]
+    outs = [(d.name, output_shape(d, geometry), TORCH_DTYPES[d.type.dtype]) for d in outputs_of(invocation)]
+    leads = {
+        d.name: len(geometry.lead) if d.type.axes and d.type.axes[0] == geometry.row_axis else 1
+        for d in tensors_in
+    }
+
+    def run(given: Tensors, scalars: Scalars) -> Tensors:
+        arrays = {d.name: to_numpy(given[d.name], leads[d.name]) for d in tensors_in}
+        numbers = {name: scalars[name] for name in scalars_in}
+        found = evaluate(program, arrays | numbers, softmax=model, extents=geometry.extents)
+        if Env.current().check and found.errors:
+            what, count = next(iter(found.errors.items()))
+            raise LaunchError(Code.BAD_ROWS, op=invocation.spec.name, count=count, what=what)
+        return {name: from_numpy(found[name], dtype, shape) for name, shape, dtype in outs}
+
+    return run
