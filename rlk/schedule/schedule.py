@@ -28,13 +28,14 @@ class Schedule:
     """tiles: how many indices of a parallel axis one program owns (a power of two; 1 where none is named).
 
     placed: the dims of a tile, outermost first; what it does not name follows in the order of the IR.
-    warps: of a program. stages: of a loop whose loads run ahead.
+    warps: of a program. stages: of a loop whose loads run ahead. unroll: steps of a loop written out in a row.
     """
 
     tiles: tuple[tuple[str, int], ...] = ()
     placed: tuple[Span, ...] = ()
     warps: int = 4
     stages: int = 1
+    unroll: int = 1
 
     def __post_init__(self) -> None:
         for axis, tile in self.tiles:
@@ -44,6 +45,8 @@ class Schedule:
                 )
         if not is_power_of_two(self.warps) or self.warps > MAX_WARPS:
             raise ScheduleError(Code.SCHEDULE_FIELD, field="warps", value=self.warps, why="1, 2, 4, ... 32")
+        if not is_power_of_two(self.unroll):
+            raise ScheduleError(Code.SCHEDULE_FIELD, field="unroll", value=self.unroll, why="a power of two")
         if not 1 <= self.stages <= MAX_STAGES:
             raise ScheduleError(Code.SCHEDULE_FIELD, field="stages", value=self.stages, why="1 to 8")
 
@@ -58,4 +61,4 @@ class Schedule:
     def __str__(self) -> str:
         tiles = ", ".join(f"{axis}={tile}" for axis, tile in self.tiles)
         placed = f" placed {' '.join(map(str, self.placed))}" if self.placed else ""
-        return f"tiles {tiles or '1'}, {self.warps} warps, {self.stages} stages{placed}"
+        return f"tiles {tiles or '1'}, {self.warps} warps, {self.stages} stages, unroll {self.unroll}{placed}"

@@ -55,7 +55,7 @@ class From(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CallArg:
-    """One parameter of the host function `call`, after the kernels `k`."""
+    """One parameter of the host function `call`, after the kernels."""
 
     name: str
     kind: From
@@ -65,7 +65,7 @@ class CallArg:
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """A module of kernels and a host function `call(k, ...)` that launches them in order.
+    """A module of kernels and a host function `call(kernels, ...)` that launches them in order.
 
     checks: what error code i + 1 means. file: the pseudo path that the compiled code carries.
     """

@@ -48,7 +48,7 @@ from rlk.lower.common.names import Names
 from rlk.lower.common.static import Static
 from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
-from rlk.lower.triton.functions import float_literal, portable
+from rlk.lower.triton.functions import NEGATIVE_ZERO, float_literal, portable
 from rlk.lower.triton.lines import Function, Line
 from rlk.lower.triton.plan import TritonPlan
 from rlk.lower.triton.reductions import merging, tree, unordered
@@ -113,9 +113,17 @@ class Emitter:
 
     def __getitem__(self, value: Value) -> str:
         """Return the text of a value as an operand: a name, or a literal."""
-        if value in self.consts:
-            return literal(*self.consts[value])
-        return self.text[value]
+        return self.literal(value) if value in self.consts else self.text[value]
+
+    def literal(self, value: Value) -> str:
+        """Return the text of a constant."""
+        number = const_value(*self.consts[value])
+        if not isinstance(number, float):
+            return repr(number)
+        if number == 0 and math.copysign(1.0, number) < 0:
+            self.helpers.setdefault(NEGATIVE_ZERO.name, NEGATIVE_ZERO)
+            return f"{NEGATIVE_ZERO.name}()"
+        return float_literal(number)
 
     def typed(self, value: Value) -> str:
         """Return the text of a value with its dtype, also where Triton sees nothing but literals."""
@@ -218,8 +226,7 @@ class Emitter:
         """Return the text of a value that a method is called on."""
         if value not in self.consts:
             return self[value]
-        bits, dtype = self.consts[value]
-        return f"tl.full((), {literal(bits, dtype)}, {text.TYPES[dtype]})"
+        return f"tl.full((), {self.literal(value)}, {text.TYPES[self.consts[value][1]]})"
 
     def binary(self, fn: Fn2, a: Value, b: Value) -> str:
         dtype = self.tile(a).dtype
@@ -304,8 +311,7 @@ class Emitter:
         if not shape:
             return self.typed(value)
         if value in self.consts:
-            bits, dtype = self.consts[value]
-            return f"tl.full({shape}, {literal(bits, dtype)}, {text.TYPES[dtype]})"
+            return f"tl.full({shape}, {self.literal(value)}, {text.TYPES[self.consts[value][1]]})"
         return f"tl.broadcast_to({self[value]}, {shape})"
 
     def merger(self, name: str, merge: Merge, dtypes: tuple[DType, ...]) -> Function:
@@ -336,10 +342,8 @@ class Emitter:
         if start == stop:
             return
         step, *args = loop.body.args
-        pipelined = f", num_stages={self.plan.schedule.stages}" if self.plan.schedule.stages > 1 else ""
-        stream = identifier(loop.axis)
-        name = self.names.fresh(f"{stream}_step")
-        with self.inner(f"for {name} in tl.range({start}, {stop}{pipelined}):"):
+        name = self.names.fresh(f"{identifier(loop.axis)}_step")
+        with self.inner(f"for {name} in tl.range({start}, {stop}{self.loop_options()}):"):
             self.text[step] = name
             for arg, variable in zip(args, carried, strict=True):
                 self.text[arg] = variable
@@ -348,6 +352,11 @@ class Emitter:
             if carried:
                 self.line(f"{', '.join(carried)} = {', '.join(new)}")
         self.names.taken.discard(name)
+
+    def loop_options(self) -> str:
+        schedule = self.plan.schedule
+        stages = f", num_stages={schedule.stages}" if schedule.stages > 1 else ""
+        return stages + (f", loop_unroll_factor={schedule.unroll}" if schedule.unroll > 1 else "")
 
     def carry(self, value: Value, loop: Loop) -> tuple[str, ...]:
         """Give every carried value a variable that holds its initial value; a dead one is taken over."""
@@ -389,12 +398,6 @@ _VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR
 def identifier(axis: Axis) -> str:
     name = axis.name.lower()
     return name if axis.part is Part.ALL else f"{name}_{axis.part.value}"
-
-
-def literal(bits: int, dtype: DType) -> str:
-    """Return the text of a constant."""
-    value = const_value(bits, dtype)
-    return float_literal(value) if isinstance(value, float) else repr(value)
 
 
 def _stem(let: Let) -> str:

@@ -14,6 +14,14 @@ SMALLEST_NORMAL = 2.0**-126
 LARGEST = (2.0 - 2.0**-23) * 2.0**127  # a literal above it is an f64 to Triton
 
 
+NEGATIVE_ZERO = Function(
+    "negative_zero",
+    (),
+    "Triton reads the literal -0.0 as +0.0.",
+    (Line("return tl.full((), -2147483648, tl.int32).to(tl.float32, bitcast=True)"),),
+)
+
+
 def float_literal(value: float) -> str:
     """Return text that Triton reads as exactly this f32."""
     if math.isnan(value):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
 
 from rlk import __version__
 from rlk.ir.nodes import Kernel, MathModel, Program, Role
@@ -45,17 +47,20 @@ def lower(
     *,
     numerics_id: str = "unset",
     softmax: MathModel | None = None,
+    version: tuple[int, int] | None = None,
 ) -> Emitted:
     """Return the Triton module of a specialized program, one schedule for each of its kernels.
 
-    The text is the same, byte for byte, for equal arguments.
+    The text is the same, byte for byte, for equal arguments. version: of the Triton that will compile it, by
+    default the installed one.
     """
+    version = version or installed()
     helpers: dict[str, Function] = {}
     checks: list[str] = []
     kernels, builds, launches = [], [], []
     call: dict[str, CallArg] = {}
     for kernel, schedule in zip(program.kernels, schedules, strict=True):
-        placed = plan(kernel, schedule, target, signature, softmax)
+        placed = plan(kernel, schedule, target, signature, softmax, version)
         emitter = Emitter(placed, helpers, checks)
         body = emitter.run()
         arguments = _arguments(kernel, emitter)
@@ -70,6 +75,16 @@ def lower(
     source = render("triton", "module.py.j2", Module(header, _ordered(helpers), tuple(kernels), host))
     file = f"rlk/{target.folder}/triton/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file)
+
+
+@cache
+def installed() -> tuple[int, int]:
+    """Return the version of the installed Triton (3.6 where there is none), without importing it."""
+    try:
+        major, minor, *_ = metadata.version("triton").split(".")
+    except metadata.PackageNotFoundError:
+        return (3, 6)
+    return int(major), int(minor)
 
 
 def _arguments(kernel: Kernel, emitter: Emitter) -> list[CallArg]:
@@ -94,7 +109,7 @@ def _launch(kernel: Kernel, placed: TritonPlan, arguments: list[CallArg]) -> lis
     """Return the host lines that launch one kernel, unless it has no programs."""
     counts = [_count(placed, i) for i in range(len(placed.shared))]
     given = ", ".join(a.name for a in arguments)
-    launch = f"k.{kernel.name}((programs,), {given})"
+    launch = f"kernels.{kernel.name}((programs,), {given})"
     return [Line(f"programs = {' * '.join(counts) or '1'}"), Line("if programs > 0:"), Line(f"    {launch}")]
 
 

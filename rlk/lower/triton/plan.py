@@ -18,11 +18,15 @@ LARGEST_TILE = 1 << 17  # elements of a tensor; Triton refuses 2**20, registers 
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """One dim of every tensor of a program: the index bits [low, low + bits) of an axis."""
+    """One dim of every tensor of a program: the index bits [low, low + bits) of an axis.
+
+    rank: dims of lower rank get the lanes and warps of a load before those of higher rank.
+    """
 
     axis: Axis
     low: int
     bits: int
+    rank: int = 0
 
     @property
     def length(self) -> int:
@@ -64,11 +68,17 @@ class TritonPlan:
 
 
 def plan(
-    kernel: Kernel, schedule: Schedule, target: Target, signature: Signature, softmax: MathModel | None = None
+    kernel: Kernel,
+    schedule: Schedule,
+    target: Target,
+    signature: Signature,
+    softmax: MathModel | None = None,
+    version: tuple[int, int] = (3, 6),
 ) -> TritonPlan:
     """Place every axis of a specialized kernel; raise ScheduleError where the schedule does not fit it.
 
-    softmax: the model that `specialize` bound; the target's own when None.
+    softmax: the model that `specialize` bound; the target's own when None. version: of Triton, whose layouts
+    hand out lanes and warps from the first dim on up to 3.6, and from the last but one down since 3.7.
     """
     extents = dict(signature.extents)
     peeled = peel(kernel)
@@ -77,6 +87,8 @@ def plan(
     lengths = [(s.axis, s.tile) for s in shared if s.tile > 1]
     lengths += [(a, n) for a, n in found.inside if n > 1]
     dims = _placed(schedule.placed, lengths)
+    if schedule.placed and version >= (3, 7):
+        dims = (*reversed(dims[:-1]), dims[-1])
     elements = 1
     for dim in dims:
         elements *= dim.length
@@ -107,7 +119,7 @@ def _placed(spans: tuple[Span, ...], lengths: list[tuple[Axis, int]]) -> tuple[D
                 why=f"disjoint spans of {bits} index bits",
             )
         taken |= mine
-        dims.append(Dim(axis, span.low, span.bits))
+        dims.append(Dim(axis, span.low, span.bits, len(dims)))
     for name, taken in covered.items():
         if len(taken) != axes[name][1]:
             raise ScheduleError(
@@ -116,5 +128,6 @@ def _placed(spans: tuple[Span, ...], lengths: list[tuple[Axis, int]]) -> tuple[D
                 value=name,
                 why="spans that name every index bit of the axis",
             )
-    rest = [Dim(axis, 0, length.bit_length() - 1) for axis, length in lengths if str(axis) not in covered]
-    return (*dims, *rest)
+    rest = [(axis, length) for axis, length in lengths if str(axis) not in covered]
+    whole = [Dim(axis, 0, n.bit_length() - 1, len(dims) + i) for i, (axis, n) in enumerate(rest)]
+    return (*dims, *whole)

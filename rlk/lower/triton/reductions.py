@@ -93,9 +93,11 @@ def unordered(name: str, fn: Combine, dims: tuple[Dim, ...], axes: tuple[Axis, .
     lines = [Line(f"x = {start}.to(tl.int32)" if fn is Combine.OR else f"x = {start}")]
     if start == "x" and fn is not Combine.OR:
         lines.clear()
+    ranks = [d.rank for d in dims if d.axis in axes]
     while any(a == over for a, _ in shape.dims):
-        where = max(i for i, (a, _) in enumerate(shape.dims) if a == over)
-        del shape.dims[where]
+        # what sits in registers first, what sits on lanes last
+        where = max((ranks[i], i) for i, (a, _) in enumerate(shape.dims) if a == over)[1]
+        del shape.dims[where], ranks[where]
         lines.append(Line(f"x = {text}(x, {where})"))
     if fn is Combine.OR:
         lines.append(Line("x = x != 0"))
