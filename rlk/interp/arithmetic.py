@@ -67,6 +67,7 @@ class Exact:
 
     def fma(self, a: Array, b: Array, c: Array) -> Array:
         y: Array = floats.fma(a, b, c)
+        assert y.dtype == np.float32
         return y
 
     def math(self, fn: MathFn, x: Array, model: MathModel) -> Array:

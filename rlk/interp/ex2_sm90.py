@@ -37,8 +37,7 @@ def table() -> NDArray[np.float32]:
     return hardware
 
 
-@numba.guvectorize(["void(float32[:], float32, float32[:])"], "(n),()->()")
-def _lookup(fractions: Any, x: Any, out: Any) -> None:
+def _scalar(fractions: Any, x: Any, out: Any) -> None:
     if x != x:
         out[0] = x
     elif x >= np.float32(128):
@@ -62,7 +61,12 @@ def _lookup(fractions: Any, x: Any, out: Any) -> None:
             out[0] = as_f32_one(np.int32(as_i32_one(fraction) + np.int32(whole << 23)))
 
 
+@cache
+def _lookup() -> Any:
+    return numba.guvectorize(["void(float32[:], float32, float32[:])"], "(n),()->()")(_scalar)
+
+
 def exp2_sm90(x: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return 2**x as the hardware does: arguments cut to 23 fraction bits, results below 2**-126 are 0."""
-    y: NDArray[np.float32] = _lookup(table(), np.asarray(x, np.float32))
+    y: NDArray[np.float32] = _lookup()(table(), np.asarray(x, np.float32))
     return y

@@ -38,7 +38,7 @@ def as_f32(bits: Array) -> Array:
 # --- 16-bit floats ---
 
 
-@ufunc
+@ufunc("u2(f4)")
 def bf16_bits(x):  # type: ignore[no-untyped-def]
     """Return the u16 pattern of an f32 rounded to bf16, to nearest even; every NaN is 0x7fff."""
     bits = np.uint32(as_i32_one(x))

@@ -60,7 +60,7 @@ from rlk.ir.tree import Rule, bind, padded
 from rlk.ir.types import DType, TileType
 
 Array = NDArray[Any]
-TILE_ELEMENTS = 1 << 15  # of the largest value in a tile: it and a few others fit a core's cache
+TILE_ELEMENTS = 1 << 17  # of the largest value in a tile: enough to hide Python, little enough for a cache
 
 
 @dataclass(frozen=True, slots=True)

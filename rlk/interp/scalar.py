@@ -5,6 +5,8 @@ The scalar `*_one` functions are for compiled code; LLVM neither contracts nor r
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, wraps
 from typing import Any
 
 import numba
@@ -13,8 +15,25 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 FLOATS = (types.float32, types.float64)
-# One code object per signature, compiled at first use; nothing is written next to an installed package.
-ufunc = numba.vectorize
+
+
+def ufunc(*signatures: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a scalar function a ufunc, compiled whole at its first call.
+
+    Not signature by signature: threads of the oracle may make the first call together. Nothing is cached on
+    disk, so that read-only installs work.
+    """
+
+    def make(function: Callable[..., Any]) -> Callable[..., Any]:
+        compiled = cache(lambda: numba.vectorize(list(signatures))(function))
+
+        @wraps(function)
+        def call(*operands: Any) -> Any:
+            return compiled()(*operands)
+
+        return call
+
+    return make
 
 
 @intrinsic
@@ -69,16 +88,16 @@ def min_one(a, b):  # type: ignore[no-untyped-def]
     return b if a != a else (a if b != b else smaller)
 
 
-@ufunc
+@ufunc("f4(f4, f4, f4)", "f8(f8, f8, f8)")
 def fma(a, b, c):  # type: ignore[no-untyped-def]
     return fma_one(a, b, c)
 
 
-@ufunc
+@ufunc("f4(f4, f4)", "f8(f8, f8)")
 def maximum(a, b):  # type: ignore[no-untyped-def]
     return max_one(a, b)
 
 
-@ufunc
+@ufunc("f4(f4, f4)", "f8(f8, f8)")
 def minimum(a, b):  # type: ignore[no-untyped-def]
     return min_one(a, b)
