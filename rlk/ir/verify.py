@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlk.errors import Code, Diagnostic, Loc, SpecError
-from rlk.ir.build import infer
+from rlk.ir.infer import infer
 from rlk.ir.nodes import (
     Block,
     Const,
@@ -92,9 +92,7 @@ class _Verifier:
         yielded = tuple(self.types.get(v) for v in loop.body.results)
         if len(carried) != len(loop.types) or not self._agree(yielded, loop.types):
             carried_text = ", ".join(map(str, loop.types))
-            self.note(
-                Code.LOOP_TYPES, let.loc, carried=carried_text, yielded=", ".join(map(str, yielded))
-            )
+            self.note(Code.LOOP_TYPES, let.loc, carried=carried_text, yielded=", ".join(map(str, yielded)))
         self.scopes.pop()
 
     @staticmethod

@@ -1,10 +1,10 @@
-"""Share equal values, fold integer and boolean constants, move invariant values out of loops, drop the unused."""
+"""Share equal values, fold integer constants, move invariant values out of loops, drop the unused."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from rlk.ir.build import infer
+from rlk.ir.infer import infer
 from rlk.ir.nodes import (
     Block,
     Check,
@@ -65,7 +65,7 @@ class _Simplifier(Replay):
                 if not self.never(node):
                     self.effect(self.node(node), let)
             case Load() | Reduce() | Merge() | Result() as node:
-                # loads stay where they are: moving one over a store of the same buffer would change what it reads
+                # loads stay where they are: moved over a store of their buffer they would read something else
                 self.renamed[let.value] = self.share(self.node(node), let, len(b.open) - 1)
             case node:
                 self.renamed[let.value] = self.pure(self.node(node), let)
@@ -123,11 +123,15 @@ class _Simplifier(Replay):
 
     def unguarded(self, node: Node) -> Node:
         """Drop a guard that always holds."""
-        if isinstance(node, Load) and node.guard is not None and self.consts.get(node.guard) == (1, DType.BOOL):
+        if (
+            isinstance(node, Load)
+            and node.guard is not None
+            and self.consts.get(node.guard) == (1, DType.BOOL)
+        ):
             return replace(node, guard=None, fill=None)
         return node
 
-    # --- folding ---------------------------------------------------------------------------------------------
+    # --- folding ---
 
     def fold(self, node: Node) -> Value | None:
         """Return the value that a node is known to have, without computing floats."""
@@ -156,12 +160,16 @@ class _Simplifier(Replay):
         left, right = self.consts.get(a), self.consts.get(c)
         if left is not None and right is not None:
             made = evaluate(fn, const_value(left[0], dtype), const_value(right[0], dtype))
-            return self.constant(const_bits(made, DType.BOOL if fn.compares else dtype),
-                                 DType.BOOL if fn.compares else dtype)  # fmt: skip
+            kind = DType.BOOL if fn.compares else dtype
+            return self.constant(const_bits(made, kind), kind)
         if self._neutral(fn, right, dtype) and self._axes(Map2(fn, a, c)) == self.builder.tile(a).axes:
             return a
         swaps = fn in (Fn2.ADD, Fn2.MUL, Fn2.AND, Fn2.OR)
-        if swaps and self._neutral(fn, left, dtype) and self._axes(Map2(fn, a, c)) == self.builder.tile(c).axes:
+        if (
+            swaps
+            and self._neutral(fn, left, dtype)
+            and self._axes(Map2(fn, a, c)) == self.builder.tile(c).axes
+        ):
             return c
         return None
 
@@ -221,7 +229,7 @@ def evaluate(fn: Fn2, a: float | int | bool, b: float | int | bool) -> int:
 
 
 def prune(kernel: Kernel) -> Kernel:
-    """Return the kernel without values that reach no store and no check, and without parameters it never names."""
+    """Return the kernel without values that reach no store and no check, or parameters it never names."""
     used: set[Value] = set()
     body = _prune_block(kernel.body, used)
     named = {
@@ -256,5 +264,3 @@ def _prune_block(block: Block, used: set[Value]) -> Block:
 
 def _has_effect(block: Block) -> bool:
     return any(isinstance(let.node, Store | Check) for let in walk(block))
-
-

@@ -1,0 +1,246 @@
+"""Which type each node computes, and which operands it accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from rlk.errors import NOWHERE, Code, Loc, SpecError
+from rlk.ir.dims import Axis, union, without
+from rlk.ir.monoid import Kind
+from rlk.ir.nodes import (
+    Bits,
+    Cast,
+    Check,
+    Combine,
+    Const,
+    Decl,
+    Extent,
+    Fma,
+    Fn1,
+    Fn2,
+    Fold,
+    Load,
+    Loop,
+    Map1,
+    Map2,
+    Math,
+    Merge,
+    Node,
+    Param,
+    Pos,
+    Reduce,
+    Result,
+    Role,
+    Select,
+    Store,
+    Stream,
+    Value,
+)
+from rlk.ir.types import NONE, DType, NoType, TileType, TupleType, Type
+
+EVERY = frozenset(DType)
+INTS = frozenset(d for d in DType if d.is_int)
+F32 = frozenset({DType.F32})
+NUMBERS = F32 | INTS
+
+
+def infer(node: Node, types: Mapping[Value, Type], params: Mapping[str, Decl], loc: Loc = NOWHERE) -> Type:
+    """Return the type that a node computes; raise a located SpecError when its operands do not fit."""
+    known = _Known(types, params, loc)
+    match node:
+        case Param(name=name):
+            return known.declared(name).type
+        case Const():
+            raise ValueError("a constant's dtype is not inferred; use Builder.const")
+        case Pos(axis=axis):
+            return TileType(DType.I32, (axis,))
+        case Extent():
+            return TileType(DType.I32)
+        case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
+            return _elementwise(node, known)
+        case Load() | Store() | Check():
+            return _memory(node, known)
+        case Reduce(fn=fn, x=x, over=over, order=order):
+            reduced = known.reduced(x, over)
+            _combines(fn, x, known)
+            if fn is Combine.ADD and reduced.dtype.is_float and order is None:
+                raise SpecError(Code.FLOAT_SUM_NEEDS_TREE, loc, axis=over)
+            return reduced
+        case Merge(states=states, over=over):
+            return TupleType(tuple(known.reduced(s, over) for s in states))
+        case Loop(types=carried):
+            return TupleType(carried)
+        case Result(of=of, index=i):
+            type = types[of]
+            items = type.items if isinstance(type, TupleType) else ()
+            if i >= len(items):
+                raise SpecError(Code.RESULT_INDEX, loc, index=i, value=of, count=len(items))
+            return items[i]
+        case Stream(axis=axis, folds=folds, begin=begin, end=end, when=when):
+            known.integers("begin and end of a stream", *(v for v in (begin, end) if v is not None))
+            known.condition("when", when)
+            bounds = known.joined(*(v for v in (begin, end, when) if v is not None))
+            return TupleType(tuple(t for f in folds for t in _fold_types(f, axis, bounds, known)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a node may refer to: values, parameters, and the place to blame."""
+
+    types: Mapping[Value, Type]
+    params: Mapping[str, Decl]
+    loc: Loc
+
+    def declared(self, name: str) -> Decl:
+        if name not in self.params:
+            raise SpecError(Code.PARAM_UNKNOWN, self.loc, name=name)
+        return self.params[name]
+
+    def indexed(self, name: str, index: tuple[Value, ...]) -> Decl:
+        """Return a parameter that is given one index per dim."""
+        decl = self.declared(name)
+        if len(index) != len(decl.type.axes):
+            raise SpecError(Code.INDEX_COUNT, self.loc, what=name, dims=len(decl.type.axes), got=len(index))
+        self.integers(f"an index of {name}", *index)
+        return decl
+
+    def tile(self, value: Value) -> TileType:
+        type = self.types[value]
+        if not isinstance(type, TileType):
+            raise SpecError(Code.TYPE_WRONG, self.loc, value=value, declared="a tile", computed=type)
+        return type
+
+    def joined(self, *values: Value) -> tuple[Axis, ...]:
+        return union(*(self.tile(v).axes for v in values))
+
+    def same(self, what: str, a: Value, b: Value) -> DType:
+        if self.tile(a).dtype is not self.tile(b).dtype:
+            raise SpecError(Code.DTYPE_MIX, self.loc, what=what, a=self.tile(a), b=self.tile(b))
+        return self.tile(a).dtype
+
+    def holds(self, what: str, value: Value, dtype: DType) -> None:
+        """Raise unless a value has the dtype that a parameter is declared with."""
+        if self.tile(value).dtype is not dtype:
+            raise SpecError(Code.DTYPE_MIX, self.loc, what=what, a=dtype, b=self.tile(value).dtype)
+
+    def want(self, what: str, value: Value, ok: bool, wanted: str) -> None:
+        if not ok:
+            raise SpecError(Code.DTYPE_WANTED, self.loc, what=what, wanted=wanted, got=self.tile(value))
+
+    def condition(self, what: str, value: Value | None) -> None:
+        if value is not None:
+            self.want(what, value, self.tile(value).dtype is DType.BOOL, "a bool condition")
+
+    def integers(self, what: str, *values: Value) -> None:
+        for value in values:
+            self.want(what, value, self.tile(value).dtype.is_int, "integers")
+
+    def reduced(self, value: Value, over: Axis) -> TileType:
+        """Return the type of a value with one of its axes combined away."""
+        tile = self.tile(value)
+        if over not in tile.axes:
+            names = ", ".join(map(str, tile.axes)) or "none"
+            raise SpecError(Code.NO_SUCH_AXIS, self.loc, what=tile, axis=over, axes=names)
+        return TileType(tile.dtype, without(tile.axes, over))
+
+
+def _elementwise(node: Map1 | Map2 | Math | Fma | Select | Cast | Bits, known: _Known) -> TileType:
+    tile = known.tile
+    match node:
+        case Map1(fn=fn, x=x):
+            wanted = _accepted1(fn)
+            known.want(fn.value, x, tile(x).dtype in wanted, _listed(wanted))
+            return TileType(DType.BOOL if fn is Fn1.ISNAN else tile(x).dtype, tile(x).axes)
+        case Map2(fn=fn2, a=a, b=b):
+            dtype = known.same(fn2.value, a, b)
+            wanted = _accepted2(fn2)
+            known.want(fn2.value, a, dtype in wanted, _listed(wanted))
+            return TileType(DType.BOOL if fn2.compares else dtype, known.joined(a, b))
+        case Math(fn=math, x=x):
+            known.want(math.value, x, tile(x).dtype is DType.F32, "f32")
+            return tile(x)
+        case Fma(a=a, b=b, c=c):
+            for v in (a, b, c):
+                known.want("fma", v, tile(v).dtype is DType.F32, "f32")
+            return TileType(DType.F32, known.joined(a, b, c))
+        case Select(cond=cond, a=a, b=b):
+            known.condition("where", cond)
+            return TileType(known.same("where", a, b), known.joined(cond, a, b))
+        case Cast(x=x, dtype=dtype):
+            return TileType(dtype, tile(x).axes)
+        case Bits(x=x, dtype=dtype):
+            known.want("bits", x, tile(x).dtype.bytes == dtype.bytes, f"a dtype of {dtype.bytes} bytes")
+            return TileType(dtype, tile(x).axes)
+
+
+def _memory(node: Load | Store | Check, known: _Known) -> TileType | NoType:
+    match node:
+        case Load(param=param, index=index, guard=guard, fill=fill):
+            decl = known.indexed(param, index)
+            known.condition(f"guard of {param}", guard)
+            if fill is not None:
+                known.holds(f"fill of {param}", fill, decl.type.dtype)
+            extra = tuple(v for v in (guard, fill) if v is not None)
+            return TileType(decl.type.dtype, known.joined(*index, *extra))
+        case Store(param=param, index=index, value=value, guard=guard):
+            decl = known.indexed(param, index)
+            known.condition(f"guard of {param}", guard)
+            if decl.role not in (Role.OUT, Role.WORK):
+                raise SpecError(Code.STORE_TARGET, known.loc, name=param)
+            known.holds(f"store to {param}", value, decl.type.dtype)
+            return NONE
+        case Check(bad=bad):
+            known.condition("check", bad)
+            return NONE
+
+
+def _combines(fn: Combine, x: Value, known: _Known) -> None:
+    wanted = {DType.BOOL, *INTS} if fn is Combine.OR else NUMBERS
+    known.want(fn.value, x, known.tile(x).dtype in wanted, _listed(wanted))
+
+
+def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known) -> list[TileType]:
+    """Return the types of a fold's state: over the axes of its inputs and of the stream's bounds."""
+    rows = without(union(known.joined(*fold.inputs), bounds), axis)
+    wanted = NUMBERS if fold.monoid.kind is Kind.TOTAL else F32
+    for x in fold.inputs:
+        known.want(fold.monoid.kind.value, x, known.tile(x).dtype in wanted, _listed(wanted))
+    match fold.monoid.kind:
+        case Kind.TOTAL:
+            return [TileType(known.tile(fold.inputs[0]).dtype, rows)]
+        case Kind.SOFTMAX_SUM:
+            return [TileType(DType.F32, rows) for _ in fold.monoid.state]
+        case Kind.ARGMAX:
+            return [TileType(DType.F32, rows), TileType(DType.I32, rows)]
+
+
+def _accepted1(fn: Fn1) -> frozenset[DType]:
+    """Return the dtypes on which a function of one operand is defined."""
+    match fn:
+        case Fn1.SQRT | Fn1.FLOOR | Fn1.ISNAN:
+            return F32
+        case Fn1.NEG | Fn1.ABS:
+            return EVERY - {DType.BOOL}
+        case Fn1.NOT:
+            return INTS | {DType.BOOL}
+
+
+def _accepted2(fn: Fn2) -> frozenset[DType]:
+    """Return the dtypes on which a function of two operands is defined (16-bit floats must be cast first)."""
+    match fn:
+        case Fn2.ADD | Fn2.SUB | Fn2.MUL | Fn2.MAX | Fn2.MIN | Fn2.DIV:
+            return NUMBERS
+        case Fn2.MOD | Fn2.SHL | Fn2.SHR:
+            return INTS
+        case Fn2.AND | Fn2.OR | Fn2.XOR:
+            return INTS | {DType.BOOL}
+        case Fn2.MULHI:
+            return frozenset({DType.U32})
+        case Fn2.LT | Fn2.LE | Fn2.EQ | Fn2.NE:
+            return EVERY
+
+
+def _listed(dtypes: AbstractSet[DType]) -> str:
+    return " or ".join(d.value for d in DType if d in dtypes)
