@@ -57,18 +57,22 @@ class Code(Enum):
         "axis {axis} is both streamed and used whole in one kernel",
         "load it inside the stream, or cut the kernel with L.keep",
     )
-    WHOLE_AXIS_NOT_REDUCED = ("axis {axis} is streamed by {what} but is not its axis", "use one stream per axis")
     DTYPE_MIX = ("{what} mixes {a} and {b}", "cast one side with .to(dtype)")
     DTYPE_WANTED = ("{what} needs {wanted}, got {got}", "cast with .to(dtype)")
     INDEX_COUNT = ("{what} has {dims} dims, got {got} indices", "give one index per dim")
-    INDEX_WHAT = ("{what} cannot be indexed by {got}", "use a stream variable, L.pos(axis), or an integer tile")
+    INDEX_WHAT = (
+        "{what} cannot be indexed by {got}",
+        "use a stream variable, L.pos(axis), or an integer tile",
+    )
     OUTPUT_TWICE = ("output {name} is written twice", "write each output once")
     OUTPUT_MISSING = ("the spec writes no output", "end with return L.out(name=value, ...)")
     OUTPUT_IN_STREAM = ("output {name} lives inside a stream", "use L.emit(...) inside it, or carry it out")
     OUTPUT_AXES = ("output {name} is stored without its axis {axis}", "outputs keep every parallel axis")
     UNKNOWN_NAME = ("{what} {name!r} is unknown", "choose one of: {choices}")
-    PARAM_KIND = ("parameter {name}: {found} is not a tensor, scalar or static", "annotate Tensor[...] or Scalar[...]")
-    STATIC_VALUE = ("static {name}={value!r} is not hashable", "use a tuple, a string, a number or None")
+    PARAM_KIND = (
+        "parameter {name}: {found} is not a tensor, scalar or static",
+        "annotate Tensor[...] or Scalar[...]",
+    )
     VJP_WRT = ("vjp names {name!r}, which is no floating input of {op}", "name tensor inputs of the operator")
     VJP_OUTPUTS = ("vjp of {op} returns {got}, expected {wanted}", "return one cotangent per named input")
     VJP_SAVED = ("{name!r} is not saved by {op}", "add it to saves=(...)")
@@ -76,7 +80,6 @@ class Code(Enum):
     FOLD_UNUSED = ("fold {what} absorbed nothing", "absorb once inside a stream")
     FOLD_TWICE = ("fold {what} absorbs twice", "absorb once per stream")
     FOLD_OUTSIDE = ("fold {what} absorbs outside a stream", "absorb inside for ... in L.stream(axis)")
-    FOLD_ROWS = ("fold {what} has rows {rows}, but absorbs a tile over {axes}", "rows are all axes but the streamed one")
     MERGE_NEEDS_STATES = ("merge over {axis} has no states",)
     # the verifier
     VALUE_UNDEFINED = ("value %{value} is used before it is defined",)
@@ -109,6 +112,7 @@ class Code(Enum):
     NOT_DIFFERENTIABLE = ("{op} has no gradient for {name}", "detach it; gradients exist for: {choices}")
     DOUBLE_BACKWARD = ("{op} has no second derivative",)
     BAD_ROW = ("{op}: row {row} has {what}",)
+    BAD_ROWS = ("{op}: {count} elements have {what}",)
     LAYOUT_MISMATCH = ("{op}: {name} has {got} tokens, but the layout has {wanted}",)
     # bits
     IDS_DIFFER = ("numerics ids differ: {a} and {b}", "use one backend and version for rollout and trainer")

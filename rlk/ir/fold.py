@@ -76,7 +76,9 @@ def weight(b: Builder, z: Value, m: Value, name: str = "") -> Value:
     return b.math(MathFn.EXP2, scaled, MathModel.SOFTMAX, name)
 
 
-def _softmax_leaf(b: Builder, monoid: Monoid, inputs: State, lanes: Axis | None, exists: Value | None) -> State:
+def _softmax_leaf(
+    b: Builder, monoid: Monoid, inputs: State, lanes: Axis | None, exists: Value | None
+) -> State:
     score, payloads = inputs[0], inputs[1:]
     z = _only(b, score, exists, b.f32(-math.inf))
     m = _combine(b, Combine.MAX, z, lanes, monoid, "m_chunk")

@@ -92,7 +92,7 @@ class Combine(Enum):
     OR = "or"
 
 
-# --- leaves --------------------------------------------------------------------------------------------------
+# --- leaves ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Extent:
     axis: Axis
 
 
-# --- elementwise ---------------------------------------------------------------------------------------------
+# --- elementwise ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Convert to dtype: to nearest even between floats, exact from integers below 2**24, toward zero to integers."""
+    """Convert to dtype: to floats by rounding to nearest even, from floats to integers toward zero."""
 
     x: Value
     dtype: DType
@@ -180,14 +180,15 @@ class Bits:
     dtype: DType
 
 
-# --- memory --------------------------------------------------------------------------------------------------
+# --- memory ---
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     """Read a tensor at one index per dim.
 
-    guard: where it is false nothing is read and the result is `fill`. Without a guard every index is in range.
+    guard: where it is false nothing is read and the result is `fill`, or 0 without one. Without a guard every
+    index is in range.
     """
 
     param: str
@@ -198,7 +199,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write a tile at one index per dim, where guard (if any) holds. Every element is written at most once."""
+    """Write a tile at one index per dim, where guard (if any) holds; an element is written at most once."""
 
     param: str
     index: tuple[Value, ...]
@@ -214,7 +215,7 @@ class Check:
     what: str
 
 
-# --- combine -------------------------------------------------------------------------------------------------
+# --- combine ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +238,7 @@ class Merge:
     order: Order
 
 
-# --- control -------------------------------------------------------------------------------------------------
+# --- control ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,12 +277,12 @@ class Result:
     index: int
 
 
-# --- macros of the traced form -------------------------------------------------------------------------------
+# --- macros of the traced form ---
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Absorb the inputs, tiles of a stream's body, into a monoid's state; merge leaf states in a fixed order."""
+    """Absorb the inputs, tiles of a stream's body, into a monoid's state; leaves merge in a fixed order."""
 
     monoid: Monoid
     inputs: tuple[Value, ...]
@@ -337,7 +338,7 @@ class Let:
     loc: Loc = field(default=NOWHERE, compare=False)
 
 
-# --- program -------------------------------------------------------------------------------------------------
+# --- program ---
 
 
 class Role(Enum):
@@ -409,7 +410,7 @@ def _present(*values: Value | None) -> tuple[Value, ...]:
 
 
 def const_bits(value: float | int | bool, dtype: DType) -> int:
-    """Return the bit pattern of a Python number in a dtype (f32 by one rounding; 16-bit floats are not offered)."""
+    """Return the bit pattern of a Python number in a dtype: f32 by one rounding, no 16-bit floats."""
     match dtype:
         case DType.F32:
             return int(struct.unpack("<I", struct.pack("<f", value))[0])

@@ -33,8 +33,8 @@ def validated(target: str) -> frozenset[MathModel]:
 def tier(program: Program, target: str) -> dict[str, Tier]:
     """Return the tier of every output of a specialised program on a target.
 
-    An output is exact when each transcendental function that it depends on, through workspaces too, has a model
-    validated there; every other node is correctly rounded or ordered by construction.
+    An output is exact when each transcendental function that it depends on, through workspaces too, has a
+    model validated there; every other node is correctly rounded or ordered by construction.
     """
     tainted: set[str] = set()
     for kernel in program.kernels:
@@ -74,8 +74,8 @@ def _taint(block: Block, known: frozenset[MathModel], values: set[Value], tensor
 def numerics_id(programs: tuple[Program, ...], target: str, toolchain: str | None = None) -> str:
     """Return the id of canonical programs with their math models on a target: 16 hex digits.
 
-    Equal ids are interchangeable. toolchain (backend and versions) enters only when an output is pinned; the target
-    only through the models, unless one of them is the target's own.
+    Equal ids are interchangeable. toolchain (backend and versions) enters only when an output is pinned; the
+    target only through the models, unless one of them is the target's own.
     """
     pinned = any(t is Tier.PINNED for p in programs for t in tier(p, target).values())
     portable = all(_models(k.body) <= {MathModel.PORTABLE} for p in programs for k in p.kernels)

@@ -1,9 +1,9 @@
 """Which fixed sequence of fma, f32 and i32 operations each transcendental function is, on every machine.
 
 A function is written once over an abstract machine. NumPy runs it, numba compiles it, and a builder of tile
-IR turns it into nodes for the emitters. Coefficients come from tools/fit_portable.py and are frozen: to change
-one is to change the numerics of every operator that uses it. Errors against the exact value are measured by
-tests/test_portable.py; all are below 2 units in the last place.
+IR turns it into nodes for the emitters. Coefficients come from tools/fit_portable.py and are frozen: to
+change one is to change the numerics of every operator that uses it. Errors against the exact value are
+measured by tests/test_portable.py; all are below 2 units in the last place.
 """
 
 from __future__ import annotations
@@ -261,10 +261,12 @@ def sigmoid(m: Machine[F, I, B], x: F) -> F:
     e = m.mul(m.mul(m.add(t, m.f32(1.0)), first), second)
     d = m.add(e, m.f32(1.0))
     q = m.div(m.f32(1.0), d)
-    # below 0, 2**n (q + q t) with q corrected for the rounding of 1 + e: e itself was rounded once too often
-    lost = m.sub(m.sub(d, m.f32(1.0)), e)
-    w = m.mul(m.fma(m.mul(lost, q), q, q), first)
-    below = m.mul(m.fma(w, t, w), second)
+    # Below 0, e q = 2**n q (1 + t): e and q are rounded already, so t takes what is missing: 1 / (1 + e) is
+    # q (1 - u) for u = q (d + low) - 1, where d + low = 1 + e exactly.
+    low = m.sub(e, m.sub(d, m.f32(1.0)))
+    u = m.fma(q, low, m.fma(q, d, m.f32(-1.0)))
+    w = m.mul(q, first)
+    below = m.mul(m.fma(w, m.sub(t, m.fma(t, u, u)), w), second)
     y = m.select(m.lt(x, m.f32(0.0)), below, q)
     return m.select(m.eq(x, x), y, x)
 

@@ -30,8 +30,9 @@ ASCENDING = Ascending.ASCENDING
 class Tree:
     """A permutation of index bits: bit order[0] is paired away first.
 
-    Any permutation of 2**n terms is a legal order; the choice is part of an operator's numerics. Missing terms
-    are the identity of the sum, -0.0, so a wider tree of the same rule over the same terms has the same bits.
+    Any permutation of 2**n terms is a legal order; the choice is part of an operator's numerics. Missing
+    terms are the identity of the sum, -0.0, so a wider tree of the same rule over the same terms has the
+    same bits.
     """
 
     order: tuple[int, ...]
@@ -47,7 +48,7 @@ class Tree:
     """Neighbours first: every aligned block of 2**k terms is a subtree."""
 
     vector8 = Rule.VECTOR8
-    """Eight neighbours first, then halving: a thread's 16-byte vector is one term before anything is exchanged."""
+    """Eight neighbours first, then halving: a thread's 16-byte vector is one term before any exchange."""
 
 
 Order = Rule | Tree

@@ -72,7 +72,7 @@ class Vjp:
         return f"{self.op.name}_grad"
 
     def trace(self, variant: Variant) -> Program:
-        """Trace the gradient: `present` names the cotangents that exist, `wanted` the inputs that need one."""
+        """Trace the gradient: `present` names cotangents that exist, `wanted` the inputs that need one."""
         return _trace_vjp(self, variant)
 
 
@@ -122,7 +122,11 @@ class Op:
             loc = _loc(fn)
             for name in wrt:
                 formal = next((f for f in self.formals if f.name == name), None)
-                if formal is None or not isinstance(formal.type, TensorType) or not _is_float(formal.type.dtype):
+                if (
+                    formal is None
+                    or not isinstance(formal.type, TensorType)
+                    or not _is_float(formal.type.dtype)
+                ):
                     raise SpecError(Code.VJP_WRT, loc, name=name, op=self.name)
             self.gradient = Vjp(self, wrt, fn, _formals(fn)[1:])
             return self.gradient
@@ -199,7 +203,9 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     op = vjp.op
     forward = op.trace(Variant(variant.dtypes, _forward_present(op, variant), variant.statics))
     outputs = {d.name: d for d in forward.kernels[0].params if d.role is Role.OUT}
-    saved = {d.name: d for d in (declared(f, variant) for f in op.formals if f.name in op.saves) if d is not None}
+    saved = {
+        d.name: d for d in (declared(f, variant) for f in op.formals if f.name in op.saves) if d is not None
+    }
     saved |= {n: Decl(n, d.type, Role.IN) for n, d in outputs.items() if n in op.saves}
     scalars = [f for f in op.formals if isinstance(f.type, ScalarType)]
     saved |= {d.name: d for d in (declared(f, variant) for f in scalars) if d is not None}
@@ -216,9 +222,7 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     got = {d.name for d in program.kernels[0].params if d.role is Role.OUT}
     wanted = {f"d_{n}" for n in variant.wanted}
     if not wanted <= got:
-        raise SpecError(
-            Code.VJP_OUTPUTS, _loc(vjp.fn), op=op.name, got=sorted(got), wanted=sorted(wanted)
-        )
+        raise SpecError(Code.VJP_OUTPUTS, _loc(vjp.fn), op=op.name, got=sorted(got), wanted=sorted(wanted))
     return program
 
 

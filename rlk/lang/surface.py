@@ -1,4 +1,4 @@
-"""The vocabulary of a spec: `L.stream`, `L.softmax_sum`, `L.sum`, `L.where`, `L.out` and the functions of tiles."""
+"""The vocabulary of a spec: streams and folds, `L.sum`, `L.where`, `L.out`, and the functions of tiles."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Argmax(_Fold):
 class L:
     """The functions of a spec. Tiles broadcast by axis name; a Python number takes the dtype it meets."""
 
-    # --- streams and folds -----------------------------------------------------------------------------------
+    # --- streams and folds ---
 
     @staticmethod
     def stream(
@@ -159,7 +159,7 @@ class L:
     total = Total
     argmax = Argmax
 
-    # --- reductions of whole axes ----------------------------------------------------------------------------
+    # --- reductions of whole axes ---
 
     @staticmethod
     def sum(x: Operand, over: Axis, tree: Order | None = None) -> Tile:
@@ -187,7 +187,7 @@ class L:
         tile = as_tile(t, x)
         return t.wrap(t.at().let(Reduce(fn, t.use(tile), over, tree)))
 
-    # --- elementwise -----------------------------------------------------------------------------------------
+    # --- elementwise ---
 
     @staticmethod
     def _math(fn: MathFn, x: Operand, model: MathModel = MathModel.PORTABLE) -> Tile:
@@ -316,7 +316,7 @@ class L:
         t.at()
         return t.use(as_tile(t, a, dtype)), t.use(as_tile(t, b, dtype))
 
-    # --- positions -------------------------------------------------------------------------------------------
+    # --- positions ---
 
     @staticmethod
     def pos(axis: Axis) -> Tile:
@@ -332,7 +332,7 @@ class L:
         t = tracer("extent")
         return t.wrap(t.at().let(Extent(axis)))
 
-    # --- effects ---------------------------------------------------------------------------------------------
+    # --- effects ---
 
     @staticmethod
     def check(bad: Operand, what: str) -> None:
@@ -355,7 +355,8 @@ class L:
         for where, tile in parts:
             b = t.at()
             index = tuple(
-                t.use(as_tile(t, where[axis], DType.I32)) if axis in where else b.let(Pos(axis)) for axis in axes
+                t.use(as_tile(t, where[axis], DType.I32)) if axis in where else b.let(Pos(axis))
+                for axis in axes
             )
             t.write(name, axes, index, t.use(tile))
 

@@ -319,11 +319,13 @@ class TensorArg:
                 raise SpecError(Code.NO_SUCH_AXIS, here(), what=self.decl.name, axis=axis, axes=names)
         return self.at(*(windows.get(axis, axis) for axis in self.axes))
 
-    def at(self, *index: Tile | TensorArg | Axis | int, fill: Number | None = None, when: Tile | None = None) -> Tile:
+    def at(
+        self, *index: Tile | TensorArg | Axis | int, fill: Number | None = None, when: Tile | None = None
+    ) -> Tile:
         """Load at one index per dim: an axis stands for its own positions, an integer tile gathers.
 
-        A gathered index outside the dim reads nothing and gives `fill` (0 when no fill is named); so does `when`
-        where it is false.
+        A gathered index outside the dim reads nothing and gives `fill` (0 when no fill is named); so does
+        `when` where it is false.
         """
         if len(index) != len(self.axes):
             found = len(index)
@@ -395,7 +397,9 @@ def lift(tracer: Tracer, x: object, dtype: DType) -> Value:
             made = tracer.builder.const(x, kind)
             return made if kind is dtype else tracer.builder.let(Cast(made, dtype))
         case _:
-            raise SpecError(Code.DTYPE_WANTED, here(), what="arithmetic", wanted="a tile or a number", got=type(x))
+            raise SpecError(
+                Code.DTYPE_WANTED, here(), what="arithmetic", wanted="a tile or a number", got=type(x)
+            )
 
 
 def as_tile(tracer: Tracer, x: object, dtype: DType = DType.F32) -> Tile:

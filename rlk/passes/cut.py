@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rlk.ir.nodes import Block, Check, Kernel, Let, Load, Loop, Program, Role, Store
 from rlk.passes.simplify import simplify
 from rlk.passes.walk import walk
@@ -10,7 +12,8 @@ from rlk.passes.walk import walk
 def cut(program: Program) -> Program:
     """Return the program with every kernel cut before its first read of a workspace written in it.
 
-    The later kernel computes again what it needs of the earlier one's values; it repeats no store and no check.
+    The later kernel computes again what it needs of the earlier one's values; it repeats no store and no
+    check.
     """
     kernels: list[Kernel] = []
     for kernel in program.kernels:
@@ -41,8 +44,6 @@ def _without_effects(let: Let) -> Let | None:
         case Store() | Check():
             return None
         case Loop() as loop:
-            from dataclasses import replace
-
             kept = tuple(x for x in (_without_effects(x) for x in loop.body.lets) if x is not None)
             return replace(let, node=replace(loop, body=Block(loop.body.args, kept, loop.body.results)))
         case _:

@@ -1,4 +1,4 @@
-"""Rewrite streams and their folds into loops over chunks, pieces as an axis, and merges: the core of the IR."""
+"""Rewrite streams and folds into loops over chunks, pieces as an axis, and merges: the core of the IR."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ State = tuple[Value, ...]
 def expand(kernel: Kernel) -> Kernel:
     """Return the kernel without streams.
 
-    A stream over an axis A of n elements, in chunks of c, becomes a `Loop` over steps; inside, an element sits at
-    piece * size + step * c + lane. With A.split the piece is an index of the axis A.piece, and piece states merge
-    by `Tree.pairwise`; with A.piece (a size) the states stay apart along A.piece, for `cut` to store and merge.
+    A stream over an axis A of n elements, in chunks of c, becomes a `Loop` over steps; inside, an element
+    sits at piece * size + step * c + lane. With A.split the piece is an index of the axis A.piece, and piece
+    states merge by `Tree.pairwise`; with A.piece (a size) the states of pieces go through a workspace and
+    merge in ascending order: `cut` puts the cut there.
     """
     return rewrite(kernel, _Expand())
 
@@ -164,7 +165,8 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
         exists = b.map2(Fn2.LT, pos, end, "exists")
         _Body(replay, axis, pos, exists).replay(stream.body.lets)
         leaves = [
-            folds.leaf(b, f.monoid, tuple(replay[v] for v in f.inputs), lanes, exists, pos) for f in stream.folds
+            folds.leaf(b, f.monoid, tuple(replay[v] for v in f.inputs), lanes, exists, pos)
+            for f in stream.folds
         ]
         carried, merged = _carry(b, stream.folds, leaves)
     init = _identities(b, stream.folds, leaves)
@@ -176,7 +178,7 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
 
 
 def _carry(b: Builder, folded: tuple[Fold, ...], leaves: list[State]) -> tuple[State, State]:
-    """Merge each fold's carried state with the chunk's; return the carried arguments and the merged values."""
+    """Merge each fold's carried state with the chunk's; return the carried arguments and merged values."""
     carried: list[Value] = []
     merged: list[Value] = []
     for f, state in zip(folded, leaves, strict=True):

@@ -82,5 +82,3 @@ def _bounds(b: Builder, guard: Value | None, index: tuple[Value, ...], axes: fro
         inside = _inside(b, axis)
         guard = inside if guard is None else b.map2(Fn2.AND, guard, inside)
     return guard
-
-

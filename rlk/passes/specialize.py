@@ -30,7 +30,9 @@ def bind_extents(kernel: Kernel, extents: Extents) -> Kernel:
                 replay.renamed[let.value] = replay.builder.i32(extents[axis.name])
             case Extent(axis=axis) if axis.part is Part.PIECE and axis.split is not None:
                 replay.renamed[let.value] = replay.builder.i32(axis.split)
-            case Extent(axis=axis) if axis.part is Part.PIECE and axis.name in extents and axis.piece is not None:
+            case Extent(axis=axis) if (
+                axis.part is Part.PIECE and axis.name in extents and axis.piece is not None
+            ):
                 replay.renamed[let.value] = replay.builder.i32(-(-extents[axis.name] // axis.piece))
             case _:
                 return False
