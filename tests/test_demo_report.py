@@ -19,6 +19,7 @@ SAMPLE = report.Report(
         report.BitsRow("logp, alone and together", "all samples", 270, 0),
         report.BitsRow("d logits", "oracle", 1_000_000, 2),
     ),
+    contrast=(report.BitsRow("loss", "packed against padded", 1, 1),),
     errors=(report.ErrorRow("logp", 1e-6, 2e-6), report.ErrorRow("entropy", 3e-6, 4e-6)),
     costs=(
         report.CostRow("forward", 1.5, 2.5, None, None),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from rlk.demo import plain
 from rlk.demo.batch import Case
 from rlk.demo.measure import same_bits
 from rlk.demo.report import BitsRow
@@ -18,6 +19,26 @@ def rows(case: Case, whole: Step, seed: int) -> Iterator[BitsRow]:
     yield from _alone(case, whole)
     yield from _permuted(case, whole, seed)
     yield from _packed(case, whole)
+
+
+def plain_rows(case: Case, whole: plain.Terms) -> Iterator[BitsRow]:
+    """Make the same comparisons of plain torch: a contrast, nothing that rlk promises."""
+    batch = case.batch
+    scores, ids = case.logits.float(), batch.targets
+    parts = [plain.log_probs(scores[row : row + 1], ids[row : row + 1]) for row in range(len(ids))]
+    for name, column in (("logp", 0), ("entropy", 1)):
+        got = torch.where(batch.mask, torch.cat([part[column] for part in parts]), 0.0)
+        yield same_bits(name, "batch of 1 against all", batch.pack(got), batch.pack(getattr(whole, name)))
+    # a packed batch is one of T sequences of one token, each with its sample's advantage
+    advantages = batch.advantages[:, None].expand_as(batch.mask)
+    ends = (case.old, case.ref, batch.mask)
+    old, ref, mask = (batch.pack(tensor)[:, None] for tensor in ends)
+    chosen, spread = plain.log_probs(batch.pack(scores), batch.pack(ids))
+    packed = plain.objective(chosen[:, None], spread[:, None], old, ref, batch.pack(advantages), mask)
+    for name in ("logp", "entropy"):
+        want = batch.pack(getattr(whole, name))
+        yield same_bits(name, "packed against padded", getattr(packed, name)[:, 0], want)
+    yield same_bits("loss", "packed against padded", packed.loss, whole.loss)
 
 
 def _alone(case: Case, whole: Step) -> Iterator[BitsRow]:

@@ -31,7 +31,7 @@ class Size:
     shape: Shape
 
 
-SMALL = Size("small", 2, 128, 384, 4, 2, 32, 32768, torch.float32, Shape(3, 4, (12, 32), (6, 40)))
+SMALL = Size("small", 2, 128, 384, 4, 2, 32, 32768, torch.float32, Shape(4, 4, (12, 40), (6, 48)))
 REAL = Size("real", 28, 1024, 3072, 16, 8, 128, 151936, torch.bfloat16, Shape(4, 4, (64, 256), (32, 320)))
 SIZES = {size.name: size for size in (SMALL, REAL)}
 

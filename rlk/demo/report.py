@@ -48,6 +48,7 @@ class Report:
     outcome: dict[str, float]
     numerics: dict[str, str]
     bits: tuple[BitsRow, ...]
+    contrast: tuple[BitsRow, ...]
     errors: tuple[ErrorRow, ...]
     costs: tuple[CostRow, ...]
     notes: tuple[str, ...]
@@ -79,9 +80,13 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
+def _bits_table(rows: tuple[BitsRow, ...]) -> list[str]:
+    cells = [(row.what, row.against, row.compared, row.differing) for row in rows]
+    return table(("what", "against", "values compared", "values differing"), cells)
+
+
 def markdown(report: Report) -> str:
     """Write the report as markdown; every number in it was measured in this run."""
-    bits = [(row.what, row.against, row.compared, row.differing) for row in report.bits]
     errors = [(row.what, row.rlk, row.torch) for row in report.errors]
     costs = [(r.what, r.rlk_ms, r.torch_ms, r.rlk_mib, r.torch_mib) for r in report.costs]
     parts = [
@@ -90,7 +95,9 @@ def markdown(report: Report) -> str:
         ["## The step"],
         table(("quantity", "value"), list(report.outcome.items())),
         ["## Bits"],
-        table(("what", "against", "values compared", "values differing"), bits),
+        _bits_table(report.bits),
+        ["The same comparisons of plain torch, for contrast:"],
+        _bits_table(report.contrast),
         ["## Largest absolute error against float64"],
         table(("quantity", "rlk", "plain torch"), errors),
         ["## Time and peak memory beyond the inputs"],

@@ -74,6 +74,8 @@ def demo(options: Options) -> report.Report:
     with stages("errors against float64"):
         theirs, gradient = plain.step(case)
         errors = wide.errors(case, ours, theirs, gradient)
+        with torch.no_grad():
+            contrast = tuple(invariance.plain_rows(case, theirs))
         del theirs, gradient
     with stages("time and memory beside plain torch"):
         costs = _costs(options, case)
@@ -82,6 +84,7 @@ def demo(options: Options) -> report.Report:
         outcome=_outcome(batch, ours, norm),
         numerics={name: getattr(ops, name).numerics_id(options.device) for name in OPERATORS},
         bits=tuple(bits),
+        contrast=contrast,
         errors=tuple(errors),
         costs=tuple(costs),
         notes=(*notes, *_notes(options)),
@@ -113,8 +116,7 @@ def _again(options: Options, case: Case, ours: Step) -> tuple[list[report.BitsRo
     """Compare sampled rows with the other executor."""
     inputs, want = probe.choose(case, ours, options.sampled_rows, options.seed)
     if options.device != "cpu":
-        model_of_exp2 = ops.logp.explain(case.logits[:1, :1], case.batch.targets[:1, :1]).math.value
-        oracle = probe.compute(inputs, math=model_of_exp2)
+        oracle = probe.compute(inputs, math=ops.logp.explain(options.device).math.value)
         return list(probe.compare(want, oracle, "oracle")), []
     again = probe.interpreted(inputs)
     if again is None:
