@@ -15,6 +15,7 @@ from rlk.ops import reference, signatures
 from rlk.ops.layout import Layout
 from rlk.ops.signatures import LOSSES, Loss
 from rlk.runtime.dispatch import Decision, Invocation, decide, dispatch
+from rlk.runtime.library import register
 from rlk.specs import logp as _logp
 from rlk.specs import loss as _loss
 from rlk.specs import model as _model
@@ -65,6 +66,9 @@ embedding = Operator(signatures.embedding, _model.embedding, reference.embedding
 OPERATORS: dict[str, Operator] = {
     o.spec.name: o for o in (logp, ratio_kl, policy_loss, rms_norm, swiglu, rope, embedding)
 }
+
+for _operator in OPERATORS.values():
+    register(_operator.spec)
 
 if Env.current().interpret:
     from rlk.testing.interpreter import interpret

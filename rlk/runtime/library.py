@@ -28,9 +28,27 @@ def through_dispatcher(
     check_differentiable(op, tensors)
     given = {**tensors, **scalars, **statics}
     arguments = [_encode(given.get(f.name, _default(f))) for f in op.formals]
-    outputs = register(op)(*arguments, math or AUTO)
-    names = output_names(invoke(op, tensors, scalars, statics, math))
+    outputs = getattr(getattr(torch.ops, NAMESPACE), op.name)(*arguments, math or AUTO)
+    dtypes = tuple((name, tensor.dtype) for name, tensor in tensors.items())
+    names = _names(op.name, dtypes, tuple(scalars), tuple(statics.items()))
     return dict(zip(names, outputs, strict=True))
+
+
+def _names(
+    op: str,
+    dtypes: tuple[tuple[str, torch.dtype], ...],
+    scalars: tuple[str, ...],
+    statics: tuple[tuple[str, object], ...],
+) -> tuple[str, ...]:
+    """Return the names of an operator's outputs: a constant of what selects the variant."""
+    tensors = {name: torch.empty(0, dtype=dtype) for name, dtype in dtypes}
+    return output_names(invoke(_registered[op], tensors, dict.fromkeys(scalars, 0), dict(statics), None))
+
+
+# what torch.compiler.assume_constant_result sets, without importing the compiler (1.3 s) for every eager user
+_names._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+_registered: dict[str, Op] = {}
 
 
 def _default(formal: Formal) -> object:
@@ -43,7 +61,7 @@ def _encode(value: object) -> object:
 
 def schema(op: Op) -> str:
     """Return the schema of an operator: its parameters in order, then the math model; a list of outputs."""
-    return f"{op.name}({', '.join(_parameter(f) for f in op.formals)}, str math='{AUTO}') -> Tensor[]"
+    return f"{op.name}({', '.join(_parameter(f) for f in op.formals)}, str math) -> Tensor[]"
 
 
 def _parameter(formal: Formal) -> str:
@@ -60,6 +78,7 @@ def _parameter(formal: Formal) -> str:
 @cache
 def register(op: Op) -> Any:
     """Define an operator in torch's registry, once, and return its callable."""
+    _registered[op.name] = op
     _library.define(schema(op))
     _library.impl(op.name, lambda *args: _implementation(op, args), "CompositeExplicitAutograd")
     torch.library.register_fake(f"{NAMESPACE}::{op.name}", lambda *args: _fake(op, args), lib=_library)

@@ -1,0 +1,127 @@
+"""Which operators there are, how one is found by name or in a file, and what its numerics are called."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from rlk.errors import Code, LaunchError
+from rlk.ir.nodes import Decl, Program, Role
+from rlk.ir.numerics import Tier, numerics_id, tier
+from rlk.lang.op import Op, Variant
+from rlk.lang.types import StaticType, TensorType
+from rlk.passes.pipeline import canonical, specialize
+from rlk.target.facts import Target
+
+
+@cache
+def operators() -> dict[str, Op]:
+    """Return every operator that rlk ships, by name."""
+    import rlk.specs
+
+    modules = (importlib.import_module(f"rlk.specs.{m.name}") for m in pkgutil.iter_modules(rlk.specs.__path__))
+    return {op.name: op for module in modules for op in _ops(module)}
+
+
+def _ops(module: ModuleType) -> Iterator[Op]:
+    """Yield the operators that a module defines, in the order of its lines."""
+    found = (value for value in vars(module).values() if isinstance(value, Op))
+    yield from sorted((op for op in found if op.fn.__module__ == module.__name__), key=lambda op: op.loc.line)
+
+
+def find(name: str) -> tuple[Op, ModuleType]:
+    """Return an operator and the module of its spec: by name, or as path/to/spec.py:name.
+
+    Raises LaunchError with the names there are.
+    """
+    path, colon, inside = name.rpartition(":")
+    if not colon and not name.endswith(".py"):
+        shipped = operators()
+        if name not in shipped:
+            raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=", ".join(sorted(shipped)))
+        return shipped[name], sys.modules[shipped[name].fn.__module__]
+    module = _module(Path(path if colon else name))
+    there = {op.name: op for op in _ops(module)}
+    if not colon and len(there) == 1:
+        return next(iter(there.values())), module
+    if inside not in there:
+        choices = ", ".join(f"{path or name}:{n}" for n in there) or "none: the file has no @op"
+        raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=inside or name, choices=choices)
+    return there[inside], module
+
+
+def _module(path: Path) -> ModuleType:
+    """Import the spec file at a path, under a name of its own."""
+    if not path.is_file():
+        raise LaunchError(Code.ARG_VALUE, op="rlk", name="OP", value=str(path), wanted="a file that exists")
+    name = f"rlk_spec_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def forward_program(op: Op, variant: Variant) -> Program:
+    """Return the canonical program of an operator's variant."""
+    return canonical(op.trace(variant))
+
+
+@cache
+def gradient_program(op: Op, variant: Variant) -> Program:
+    """Return the canonical program of the gradient; `variant` is what `gradient_variant` gives."""
+    assert op.gradient is not None
+    return canonical(op.gradient.trace(variant))
+
+
+def differentiable(op: Op, variant: Variant) -> tuple[str, ...]:
+    """Return the inputs that are there and have a gradient."""
+    return () if op.gradient is None else tuple(n for n in op.gradient.wrt if _is_there(op, n, variant))
+
+
+def _is_there(op: Op, name: str, variant: Variant) -> bool:
+    return name in variant.present or not op.formal(name).optional
+
+
+def cotangents(op: Op, variant: Variant) -> tuple[str, ...]:
+    """Return the outputs that are there and whose cotangents the gradient takes."""
+    if op.gradient is None:
+        return ()
+    there = {d.name for d in outputs(forward_program(op, variant))}
+    takes = (f.name.removeprefix("d_") for f in op.gradient.formals if f.name.startswith("d_"))
+    return tuple(n for n in takes if n in there)
+
+
+def gradient_variant(op: Op, variant: Variant, wanted: tuple[str, ...], given: tuple[str, ...]) -> Variant:
+    """Return the gradient's variant: for `wanted` inputs, given the cotangents of these outputs."""
+    present = variant.present | {f"d_{n}" for n in given}
+    return Variant(variant.dtypes, present, variant.statics, frozenset(wanted))
+
+
+def outputs(program: Program) -> tuple[Decl, ...]:
+    """Return the outputs of a program, each once."""
+    return tuple({d.name: d for k in program.kernels for d in k.params if d.role is Role.OUT}.values())
+
+
+def tensor_formals(op: Op) -> tuple[str, ...]:
+    """Return the names of an operator's tensor inputs."""
+    return tuple(f.name for f in op.formals if isinstance(f.type, TensorType))
+
+
+def statics(op: Op) -> dict[str, tuple[object, ...]]:
+    """Return the statics of an operator with their choices; none listed means any hashable value."""
+    return {f.name: f.type.choices for f in op.formals if isinstance(f.type, StaticType)}
+
+
+def numerics(program: Program, on: Target) -> tuple[str, dict[str, Tier]]:
+    """Return the numerics id of a canonical program on a target, and the tier of each output."""
+    bound = specialize(program, {}, on.softmax)
+    return numerics_id((bound,), on.name), tier(bound, on.name)
