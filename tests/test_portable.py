@@ -244,3 +244,13 @@ def test_a_wrong_coefficient_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> N
     x = arguments(7)
     with np.errstate(all="ignore"):
         assert ulps(evaluate("exp2", x), flushed_exp2(x.astype("f8"))).max() > 2
+
+
+def test_a_listing_names_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlk.ir import portable as definition
+
+    plain = {name: definition.listing(name) for name in NAMES}
+    assert len(set(plain.values())) == len(NAMES)
+    monkeypatch.setattr(definition, "LOG", (*definition.LOG[:-1], float(np.nextafter(f(-0.5), f(0)))))
+    changed = {name for name in NAMES if definition.listing(name) != plain[name]}
+    assert changed == {"log", "log1p"}

@@ -8,6 +8,7 @@ measured by tests/test_portable.py; all are below 2 units in the last place.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -330,3 +331,26 @@ FUNCTIONS: dict[str, Function] = {
     "cos": cos,
     "k3": k3,
 }
+
+
+class _Listing:
+    """A machine that writes down every operation."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __getattr__(self, operation: str) -> Callable[..., str]:
+        def record(*operands: str | float) -> str:
+            # a constant by its bits: two texts of one f32 are one constant
+            shown = (struct.pack(">f", x).hex() if isinstance(x, float) else str(x) for x in operands)
+            self.lines.append(f"{operation} {' '.join(shown)}")
+            return f"v{len(self.lines) - 1}"
+
+        return record
+
+
+def listing(name: str) -> tuple[str, ...]:
+    """Return the operations of a function, one a line: what a numerics id must digest to name its bits."""
+    machine = _Listing()
+    FUNCTIONS[name](machine, "x")
+    return tuple(machine.lines)
