@@ -274,10 +274,10 @@ def lowered(
     plain = Signature(tuple(sorted(static.items())), geometry.split)
     chosen = schedules or tuple(choose(k, on, plain, geometry.extents) for k in program.kernels)
     # what the host passes does not depend on what is divisible, so a first text tells what to look at
-    values = _values(lower(program, chosen, on, plain).call, invocation, geometry)
+    values = _values(lower(program, chosen, on, plain, softmax=model).call, invocation, geometry)
     divisible = frozenset(name for name, value in values if _is_divisible(value, tensors))
     signature = Signature(plain.extents, geometry.split, divisible)
-    return program, signature, chosen, lower(program, chosen, on, signature)
+    return program, signature, chosen, lower(program, chosen, on, signature, softmax=model)
 
 
 def _is_divisible(value: int | str | None, tensors: Tensors) -> bool:
