@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -31,6 +32,22 @@ def _short(file: str) -> str:
     return "/".join(Path(file).parts[-2:])
 
 
+_LANGUAGE = tuple(str(Path(__file__).parent / part) for part in ("ir", "lang"))
+
+
+def author() -> Loc:
+    """Return the innermost running line outside the language and the IR: what the author of a spec wrote."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_language(frame.f_code.co_filename):
+        frame = frame.f_back
+    return Loc(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_language(file: str) -> bool:
+    # <string>: the __init__ that dataclasses write
+    return file.startswith(_LANGUAGE) or file == "<string>" or file.endswith("contextlib.py")
+
+
 class Code(Enum):
     """A stable error code: its message template and the lines that say how to mend it."""
 
@@ -44,6 +61,10 @@ class Code(Enum):
     STREAM_LEAK = (
         "a value made inside a stream (line {made}) is used after it",
         "carry it out with L.total(...) or L.softmax_sum(...)",
+    )
+    STREAM_NESTED = (
+        "a stream of {axis} inside a stream of {outer}",
+        "use one stream, and keep the other axis parallel or reduce it whole",
     )
     STREAM_BROKEN = ("a stream body must run to its end: no break, no return inside it",)
     TILE_HAS_NO_TRUTH = ("a tile has no truth value while tracing", "use L.where(condition, a, b)")

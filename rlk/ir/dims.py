@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from rlk.errors import Code, SpecError
+from rlk.errors import Code, SpecError, author
 
 
 class Part(Enum):
@@ -45,11 +45,11 @@ class Axis:
     def __post_init__(self) -> None:
         for field, value in (("chunk", self.chunk), ("split", self.split)):
             if value is not None and not is_power_of_two(value):
-                raise SpecError(Code.AXIS_SIZE, axis=self.name, field=field, value=value)
+                raise SpecError(Code.AXIS_SIZE, author(), axis=self.name, field=field, value=value)
         if self.split is not None and self.piece is not None:
-            raise SpecError(Code.AXIS_TWO_CUTS, axis=self.name)
+            raise SpecError(Code.AXIS_TWO_CUTS, author(), axis=self.name)
         if self.leaf not in ("chunk", "piece"):
-            raise SpecError(Code.AXIS_LEAF, axis=self.name, leaf=self.leaf)
+            raise SpecError(Code.AXIS_LEAF, author(), axis=self.name, leaf=self.leaf)
 
     def __str__(self) -> str:
         return self.name if self.part is Part.ALL else f"{self.name}.{self.part.value}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from rlk.errors import Code, SpecError
+from rlk.errors import Code, SpecError, author
 from rlk.ir.dims import is_power_of_two
 
 
@@ -39,7 +39,7 @@ class Tree:
 
     def __post_init__(self) -> None:
         if sorted(self.order) != list(range(len(self.order))):
-            raise SpecError(Code.TREE_NOT_A_PERMUTATION, order=self.order)
+            raise SpecError(Code.TREE_NOT_A_PERMUTATION, author(), order=self.order)
 
     halving = Rule.HALVING
     """Fold the upper half onto the lower: the cheapest order when high bits sit in registers."""
@@ -62,7 +62,7 @@ def padded(width: int) -> int:
 def bind(order: Order, width: int) -> Tree:
     """Return the tree that a rule means for 2**n terms; an explicit tree must fit the width."""
     if not is_power_of_two(width):
-        raise SpecError(Code.TREE_WIDTH, bits="log2", width=width)
+        raise SpecError(Code.TREE_WIDTH, author(), bits="log2", width=width)
     bits = width.bit_length() - 1
     match order:
         case Rule.HALVING:
@@ -74,5 +74,5 @@ def bind(order: Order, width: int) -> Tree:
             return Tree((*reversed(range(vector)), *reversed(range(vector, bits))))
         case Tree():
             if len(order.order) != bits:
-                raise SpecError(Code.TREE_WIDTH, bits=len(order.order), width=width)
+                raise SpecError(Code.TREE_WIDTH, author(), bits=len(order.order), width=width)
             return order

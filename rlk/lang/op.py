@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from rlk.errors import Code, Loc, SpecError
+from rlk.errors import Code, Loc, SpecError, author
 from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import Decl, Kernel, Program, Role
 from rlk.ir.types import DType, TileType
@@ -158,7 +158,7 @@ class Context:
 
     def __getattr__(self, name: str) -> Any:
         if name not in self._values:
-            raise SpecError(Code.VJP_SAVED, _loc(self._vjp.fn), name=name, op=self._vjp.op.name)
+            raise SpecError(Code.VJP_SAVED, author(), name=name, op=self._vjp.op.name)
         return self._values[name]
 
 
@@ -194,9 +194,19 @@ def declared(formal: Formal, variant: Variant) -> Decl | None:
 def _trace_op(op: Op, variant: Variant) -> Program:
     decls = [d for d in (declared(f, variant) for f in op.formals) if d is not None]
     dims = union(*(f.type.axes for f in op.formals if isinstance(f.type, TensorType)))
+    _check_statics(op, variant)
     tracer = Tracer({d.name: d for d in decls}, dims)
     arguments = _arguments(op.formals, variant, tracer)
-    return _run(tracer, op.name, lambda: op.fn(**arguments))
+    return _run(tracer, op.name, op.loc, lambda: op.fn(**arguments))
+
+
+def _check_statics(op: Op, variant: Variant) -> None:
+    for name, value in variant.statics:
+        type = op.formal(name).type
+        choices = type.choices if isinstance(type, StaticType) else ()
+        if choices and value not in choices:
+            listed = ", ".join(map(repr, choices))
+            raise SpecError(Code.UNKNOWN_NAME, op.loc, what=f"static {name}", name=value, choices=listed)
 
 
 def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
@@ -212,18 +222,34 @@ def _trace_vjp(vjp: Vjp, variant: Variant) -> Program:
     cotangents = {d.name: d for d in (declared(f, variant) for f in vjp.formals) if d is not None}
     dims = union(*(f.type.axes for f in op.formals + vjp.formals if isinstance(f.type, TensorType)))
     tracer = Tracer(saved | cotangents, dims)
-    values: dict[str, object] = {f.name: None for f in op.formals}
+    values: dict[str, object] = {f.name: None for f in scalars}
     values |= dict.fromkeys(op.saves) | dict(variant.statics)
     values |= {n: TensorArg(tracer, d) for n, d in saved.items() if d.role is Role.IN}
     values |= {n: ScalarArg.load(tracer, d) for n, d in saved.items() if d.role is Role.SCALAR}
     context = Context(values, variant.wanted, vjp)
     arguments = _arguments(vjp.formals, variant, tracer)
-    program = _run(tracer, vjp.name, lambda: vjp.fn(context, **arguments))
-    got = {d.name for d in program.kernels[0].params if d.role is Role.OUT}
-    wanted = {f"d_{n}" for n in variant.wanted}
-    if not wanted <= got:
-        raise SpecError(Code.VJP_OUTPUTS, _loc(vjp.fn), op=op.name, got=sorted(got), wanted=sorted(wanted))
+    program = _run(tracer, vjp.name, _loc(vjp.fn), lambda: vjp.fn(context, **arguments))
+    _check_gradients(vjp, variant, program)
     return program
+
+
+def _check_gradients(vjp: Vjp, variant: Variant, program: Program) -> None:
+    """Raise unless every wanted gradient is written, nothing else, and each in the type of its input."""
+    got = {d.name: d.type for d in program.kernels[0].params if d.role is Role.OUT}
+    inputs = {n: declared(vjp.op.formal(n), variant) for n in vjp.wrt}
+    types = {f"d_{n}": d.type for n, d in inputs.items() if d is not None}
+    wanted = {f"d_{n}" for n in variant.wanted}
+    wrong = {n for n, type in types.items() if n in got and got[n] != type}
+    if wanted <= got.keys() <= {f"d_{n}" for n in vjp.wrt} and not wrong:
+        return
+    shown = sorted(wanted | wrong)
+    raise SpecError(
+        Code.VJP_OUTPUTS,
+        _loc(vjp.fn),
+        op=vjp.op.name,
+        got=", ".join(f"{n}: {type}" for n, type in sorted(got.items())) or "nothing",
+        wanted=", ".join(f"{n}: {types[n]}" if n in types else n for n in shown) or "nothing",
+    )
 
 
 def _forward_present(op: Op, variant: Variant) -> frozenset[str]:
@@ -247,11 +273,11 @@ def _arguments(formals: tuple[Formal, ...], variant: Variant, tracer: Tracer) ->
     return arguments
 
 
-def _run(tracer: Tracer, name: str, body: Callable[[], object]) -> Program:
+def _run(tracer: Tracer, name: str, spec: Loc, body: Callable[[], object]) -> Program:
     activate(tracer)
     try:
         body()
-        block = tracer.finish()
+        block = tracer.finish(spec)
     finally:
         deactivate()
     params = tuple(tracer.builder.params.values())

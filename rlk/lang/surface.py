@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rlk.errors import Code, SpecError
+from rlk.errors import Code, SpecError, author
 from rlk.ir.dims import Axis, union
 from rlk.ir.monoid import Kind, Monoid
 from rlk.ir.nodes import (
@@ -22,7 +22,7 @@ from rlk.ir.nodes import (
     Select,
     Value,
 )
-from rlk.ir.tree import Order, Rule
+from rlk.ir.tree import Order, Rule, bind
 from rlk.ir.types import DType
 from rlk.lang.trace import (
     Absorbing,
@@ -33,7 +33,6 @@ from rlk.lang.trace import (
     Tile,
     Tracer,
     as_tile,
-    here,
     tracer,
 )
 
@@ -57,22 +56,25 @@ class _Fold:
     def _absorb(self, monoid: Monoid, *inputs: Operand) -> None:
         t = tracer(self.what)
         if t.scope.axis is None:
-            raise SpecError(Code.FOLD_OUTSIDE, here(), what=self.what)
+            raise SpecError(Code.FOLD_OUTSIDE, author(), what=self.what)
         if self._absorbing is not None:
-            raise SpecError(Code.FOLD_TWICE, here(), what=self.what)
+            raise SpecError(Code.FOLD_TWICE, author(), what=self.what)
         tiles = [as_tile(t, x) for x in inputs]
         axes = union(*(x.axes for x in tiles))
         if t.scope.axis not in axes:
             names = ", ".join(map(str, axes))
-            raise SpecError(Code.NO_SUCH_AXIS, here(), what=self.what, axis=t.scope.axis, axes=names)
+            raise SpecError(Code.NO_SUCH_AXIS, author(), what=self.what, axis=t.scope.axis, axes=names)
+        if t.scope.axis.chunk is not None:
+            bind(monoid.lanes, t.scope.axis.chunk)
         self._absorbing = Absorbing(Fold(monoid, tuple(t.use(x) for x in tiles)))
         t.scope.folds.append(self._absorbing)
 
     def _state(self, index: int) -> Tile:
+        tracer(self.what).whole()
         if self._absorbing is None:
-            raise SpecError(Code.FOLD_UNUSED, here(), what=self.what)
+            raise SpecError(Code.FOLD_UNUSED, author(), what=self.what)
         if not self._absorbing.states:
-            raise SpecError(Code.STREAM_LEAK, here(), made=here().line)
+            raise SpecError(Code.STREAM_LEAK, author(), made=author().line)
         return self._absorbing.states[index]
 
 
@@ -185,6 +187,8 @@ class L:
     def _reduce(fn: Combine, x: Operand, over: Axis, tree: Order | None) -> Tile:
         t = tracer("sum")
         tile = as_tile(t, x)
+        if over in t.streamed():
+            raise SpecError(Code.AXIS_TWO_ROLES, author(), axis=over)
         return t.wrap(t.at().let(Reduce(fn, t.use(tile), over, tree)))
 
     # --- elementwise ---
@@ -323,7 +327,7 @@ class L:
         """Return the index along an axis, i32."""
         t = tracer("pos")
         if axis in t.streamed():
-            raise SpecError(Code.AXIS_TWO_ROLES, here(), axis=axis)
+            raise SpecError(Code.AXIS_TWO_ROLES, author(), axis=axis)
         return t.wrap(t.at().let(Pos(axis), axis.name.lower()))
 
     @staticmethod
@@ -346,12 +350,14 @@ class L:
         """Write outputs inside a stream: they keep the streamed axis."""
         t = tracer("emit")
         for name, tile in tiles.items():
-            _store(t, name, tile)
+            _new(t, name)
+            _store(t, name, as_tile(t, tile))
 
     @staticmethod
     def place(name: str, axes: tuple[Axis, ...], *parts: tuple[dict[Axis, Operand], Tile]) -> None:
         """Write an output in disjoint parts: each maps some of its axes to an index tile, the others run."""
         t = tracer("place")
+        _new(t, name)
         for where, tile in parts:
             b = t.at()
             index = tuple(
@@ -370,12 +376,16 @@ class L:
                 continue
             tile = as_tile(t, given)
             if t.scope.axis is not None:
-                raise SpecError(Code.OUTPUT_IN_STREAM, here(), name=name)
-            if name in t.outputs:
-                raise SpecError(Code.OUTPUT_TWICE, here(), name=name)
+                raise SpecError(Code.OUTPUT_IN_STREAM, author(), name=name)
+            _new(t, name)
             _store(t, name, tile)
             written[name] = tile
         return written
+
+
+def _new(t: Tracer, name: str) -> None:
+    if name in t.builder.params:
+        raise SpecError(Code.OUTPUT_TWICE, author(), name=name)
 
 
 def _store(t: Tracer, name: str, tile: Tile) -> None:
@@ -383,9 +393,9 @@ def _store(t: Tracer, name: str, tile: Tile) -> None:
     value = t.use(tile)
     b = t.at()
     axes = tuple(axis for axis in t.dims if axis in tile.axes)
-    for axis in tile.axes:
+    for axis in (*tile.axes, *t.streamed()):
         if axis not in axes:
-            raise SpecError(Code.OUTPUT_AXES, here(), name=name, axis=axis)
+            raise SpecError(Code.OUTPUT_AXES, author(), name=name, axis=axis)
     index = tuple(t.position(axis) for axis in axes)
-    b.loc = here()
+    b.loc = author()
     t.write(name, axes, index, value)

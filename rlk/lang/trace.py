@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NoReturn
 
-from rlk.errors import NOWHERE, Code, Loc, SpecError
+from rlk.errors import NOWHERE, Code, Loc, SpecError, author
 from rlk.ir.build import Builder
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import (
@@ -30,7 +28,6 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.types import DType, TileType
 
-_HERE = str(Path(__file__).parent)
 Number = float | int | bool
 
 
@@ -59,15 +56,22 @@ class Tracer:
     def scope(self) -> Scope:
         return self.scopes[-1]
 
+    def whole(self) -> None:
+        """Raise if a stream was left before its end."""
+        if self.broken is not None:
+            raise SpecError(Code.STREAM_BROKEN, self.broken)
+
     def use(self, tile: Tile) -> Value:
         """Return a tile's value, if it is still in scope."""
+        self.whole()
         if tile.scope in self.closed:
-            raise SpecError(Code.STREAM_LEAK, here(), made=tile.loc.line)
+            raise SpecError(Code.STREAM_LEAK, author(), made=tile.loc.line)
         return tile.value
 
     def at(self) -> Builder:
         """Return the builder, placed at the author's current line."""
-        self.builder.loc = here()
+        self.whole()
+        self.builder.loc = author()
         return self.builder
 
     def wrap(self, value: Value) -> Tile:
@@ -80,9 +84,13 @@ class Tracer:
         self, axis: Axis, begin: Value | None, end: Value | None, when: Value | None
     ) -> Iterator[StreamVar]:
         """Yield the one symbolic chunk of a stream, then record the stream with all its folds."""
-        loc = here()
+        loc = author()
         if axis.chunk is None:
             raise SpecError(Code.AXIS_NEEDS_CHUNK, loc, axis=axis.name)
+        if axis in self.streamed():
+            raise SpecError(Code.AXIS_TWO_ROLES, loc, axis=axis)
+        if self.scope.axis is not None:
+            raise SpecError(Code.STREAM_NESTED, loc, axis=axis, outer=self.scope.axis)
         self.count += 1
         scope = Scope(self.count, axis)
         self.scopes.append(scope)
@@ -117,11 +125,11 @@ class Tracer:
             raise SpecError(Code.OUTPUT_TWICE, b.loc, name=name)
         b.let(Store(name, index, value))
 
-    def finish(self) -> Block:
-        if self.broken is not None:
-            raise SpecError(Code.STREAM_BROKEN, self.broken)
+    def finish(self, spec: Loc) -> Block:
+        """Return the traced body of the spec at a place."""
+        self.whole()
         if not self.outputs:
-            raise SpecError(Code.OUTPUT_MISSING, here())
+            raise SpecError(Code.OUTPUT_MISSING, spec)
         return self.builder.body()
 
 
@@ -147,18 +155,8 @@ def deactivate() -> None:
 def tracer(what: str) -> Tracer:
     """Return the running trace; `what` is named when there is none."""
     if not _active:
-        raise SpecError(Code.TRACE_OUTSIDE, here(), what=what)
+        raise SpecError(Code.TRACE_OUTSIDE, author(), what=what)
     return _active[-1]
-
-
-def here() -> Loc:
-    """Return the innermost place outside the language itself: the author's line."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and (
-        frame.f_code.co_filename.startswith(_HERE) or frame.f_code.co_filename.endswith("contextlib.py")
-    ):
-        frame = frame.f_back
-    return Loc(frame.f_code.co_filename, frame.f_lineno)
 
 
 class Tile:
@@ -276,10 +274,10 @@ class Tile:
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> NoReturn:
-        raise SpecError(Code.TILE_HAS_NO_TRUTH, here())
+        raise SpecError(Code.TILE_HAS_NO_TRUTH, author())
 
     def __iter__(self) -> NoReturn:
-        raise SpecError(Code.TILE_NOT_ITERABLE, here())
+        raise SpecError(Code.TILE_NOT_ITERABLE, author())
 
     def __repr__(self) -> str:
         return f"<%{self.value}: {self.type}>"
@@ -312,11 +310,15 @@ class TensorArg:
         return self.decl.type.axes
 
     def __getitem__(self, items: StreamVar | tuple[StreamVar, ...]) -> Tile:
-        windows = {v.axis: v.pos for v in (items if isinstance(items, tuple) else (items,))}
+        windows: dict[Axis, Tile] = {}
+        for v in items if isinstance(items, tuple) else (items,):
+            if not isinstance(v, StreamVar):
+                raise SpecError(Code.INDEX_WHAT, author(), what=self.decl.name, got=v)
+            windows[v.axis] = v.pos
         for axis in windows:
             if axis not in self.axes:
                 names = ", ".join(map(str, self.axes))
-                raise SpecError(Code.NO_SUCH_AXIS, here(), what=self.decl.name, axis=axis, axes=names)
+                raise SpecError(Code.NO_SUCH_AXIS, author(), what=self.decl.name, axis=axis, axes=names)
         return self.at(*(windows.get(axis, axis) for axis in self.axes))
 
     def at(
@@ -329,7 +331,7 @@ class TensorArg:
         """
         if len(index) != len(self.axes):
             found = len(index)
-            raise SpecError(Code.INDEX_COUNT, here(), what=self.decl.name, dims=len(self.axes), got=found)
+            raise SpecError(Code.INDEX_COUNT, author(), what=self.decl.name, dims=len(self.axes), got=found)
         b = self.tracer.at()
         values: list[Value] = []
         guard: Value | None = None if when is None else self.tracer.use(when)
@@ -359,12 +361,12 @@ class TensorArg:
                 return self.tracer.use(index)
             case Axis():
                 if index in self.tracer.streamed():
-                    raise SpecError(Code.AXIS_TWO_ROLES, here(), axis=index)
+                    raise SpecError(Code.AXIS_TWO_ROLES, author(), axis=index)
                 return b.let(Pos(index), index.name.lower())
             case int():
                 return b.i32(index)
             case _:
-                raise SpecError(Code.INDEX_WHAT, here(), what=self.decl.name, got=index)
+                raise SpecError(Code.INDEX_WHAT, author(), what=self.decl.name, got=index)
 
     def whole(self) -> Tile:
         """Load the tensor whole, once for each open stream."""
@@ -392,13 +394,15 @@ def lift(tracer: Tracer, x: object, dtype: DType) -> Value:
             return tracer.use(x)
         case TensorArg():
             return tracer.use(x.whole())
+        case float() if not dtype.is_float:
+            raise SpecError(Code.DTYPE_MIX, author(), what="arithmetic", a=dtype, b=f"the float {x}")
         case bool() | int() | float():
             kind = DType.F32 if dtype in (DType.F16, DType.BF16) else dtype
             made = tracer.builder.const(x, kind)
             return made if kind is dtype else tracer.builder.let(Cast(made, dtype))
         case _:
             raise SpecError(
-                Code.DTYPE_WANTED, here(), what="arithmetic", wanted="a tile or a number", got=type(x)
+                Code.DTYPE_WANTED, author(), what="arithmetic", wanted="a tile or a number", got=type(x)
             )
 
 
