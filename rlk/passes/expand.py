@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rlk.errors import Code, SpecError
+from rlk.errors import Code, UnsupportedError
 from rlk.ir import fold as folds
 from rlk.ir.build import Builder
 from rlk.ir.dims import Axis, without
@@ -56,7 +56,14 @@ class _Expand:
         match let.node:
             case Stream() as stream:
                 if stream.axis.leaf != "chunk":
-                    raise SpecError(Code.AXIS_LEAF, let.loc, axis=stream.axis.name, leaf=stream.axis.leaf)
+                    raise UnsupportedError(
+                        Code.UNSUPPORTED,
+                        let.loc,
+                        what=f"leaf={stream.axis.leaf!r} of axis {stream.axis}",
+                        backend="the expansion of streams",
+                        target="any target",
+                        alternatives='leaf="chunk"',
+                    )
                 self.states[let.value] = _stream(replay, stream)
                 return True
             case Result(of=of, index=index) if of in self.states:
@@ -128,10 +135,8 @@ def _identities(b: Builder, folded: tuple[Fold, ...], states: list[State]) -> St
 def _pieces(replay: Replay, stream: Stream) -> tuple[Value, Value]:
     """Return where the pieces begin and end, i32, over the piece axis if there is one."""
     b, axis = replay.builder, stream.axis
-    if stream.begin is not None and stream.end is not None:
-        low, high = (_as_i32(b, replay[v]) for v in (stream.begin, stream.end))
-    else:
-        low, high = b.i32(0), b.let(Extent(axis))
+    low = b.i32(0) if stream.begin is None else _as_i32(b, replay[stream.begin])
+    high = b.let(Extent(axis)) if stream.end is None else _as_i32(b, replay[stream.end])
     if axis.split is None and axis.piece is None:
         return low, high
     if axis.split is not None:
@@ -163,7 +168,9 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
         if lanes is not None:
             pos = b.add(pos, b.let(Pos(lanes), f"{axis.name.lower()}_lane"), axis.name.lower())
         exists = b.map2(Fn2.LT, pos, end, "exists")
+        place = b.loc
         _Body(replay, axis, pos, exists).replay(stream.body.lets)
+        b.loc = place
         leaves = [
             folds.leaf(b, f.monoid, tuple(replay[v] for v in f.inputs), lanes, exists, pos)
             for f in stream.folds

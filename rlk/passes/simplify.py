@@ -30,7 +30,7 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import DType, TileType, Type
-from rlk.passes.rewrite import Replay
+from rlk.passes.rewrite import Replay, rewrite
 from rlk.passes.walk import walk
 
 
@@ -39,7 +39,9 @@ def simplify(kernel: Kernel) -> Kernel:
     simplifier = _Simplifier(kernel)
     simplifier.block(kernel.body.lets)
     params = tuple(simplifier.builder.params.values())
-    return prune(Kernel(kernel.name, params, simplifier.builder.body()))
+    pruned = prune(Kernel(kernel.name, params, simplifier.builder.body()))
+    # numbers without gaps: what was dropped leaves no trace in the text, nor in the numerics id
+    return rewrite(pruned, lambda replay, let: False)
 
 
 class _Simplifier(Replay):
@@ -50,7 +52,7 @@ class _Simplifier(Replay):
         self.depth: dict[Value, int] = {}
         self.known: list[dict[tuple[Node, Type], Value]] = [{}]
         self.consts: dict[Value, tuple[int, DType]] = {}
-        self.producers: dict[Value, Node] = {}
+        self.written = {let.node.param for let in walk(kernel.body) if isinstance(let.node, Store)}
 
     def copy(self, let: Let) -> None:
         b = self.builder
@@ -64,6 +66,8 @@ class _Simplifier(Replay):
             case Store() | Check() as node:
                 if not self.never(node):
                     self.effect(self.node(node), let)
+            case Load(param=param) as load if param in self.written:
+                self.renamed[let.value] = self.effect(self.node(load), let)
             case Load() | Reduce() | Merge() | Result() as node:
                 # loads stay where they are: moved over a store of their buffer they would read something else
                 self.renamed[let.value] = self.share(self.node(node), let, len(b.open) - 1)
@@ -118,7 +122,7 @@ class _Simplifier(Replay):
         value = b.fresh(type)
         b.open[depth].append(Let(value, node, type, let.name, let.loc))
         self.known[depth][node, type] = value
-        self.depth[value], self.producers[value] = depth, node
+        self.depth[value] = depth
         return value
 
     def unguarded(self, node: Node) -> Node:
