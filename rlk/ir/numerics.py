@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
-from rlk.digest import digest
-from rlk.ir.nodes import Block, Load, Loop, Math, MathModel, Program, Role, Store, Value, operands
+from rlk.digest import digest, digest_file
+from rlk.ir.nodes import (
+    Block,
+    Let,
+    Load,
+    Loop,
+    Math,
+    MathModel,
+    Merge,
+    Program,
+    Result,
+    Role,
+    Store,
+    Value,
+    operands,
+)
 from rlk.ir.text import print_program
+
+DEFINITIONS = tuple(Path(__file__).with_name(name) for name in ("portable.py", "fold.py", "tree.py"))
+"""What a program's text only names: the portable functions, the arithmetic of folds, the rules of trees."""
 
 
 class Tier(Enum):
@@ -36,50 +55,82 @@ def tier(program: Program, target: str) -> dict[str, Tier]:
     An output is exact when each transcendental function that it depends on, through workspaces too, has a
     model validated there; every other node is correctly rounded or ordered by construction.
     """
-    tainted: set[str] = set()
-    for kernel in program.kernels:
-        _taint(kernel.body, validated(target), set(), tainted)
+    taint = _Taint(validated(target))
+    taint.program(program)
     outputs = {d.name for k in program.kernels for d in k.params if d.role is Role.OUT}
-    return {name: Tier.PINNED if name in tainted else Tier.EXACT for name in sorted(outputs)}
+    return {name: Tier.PINNED if name in taint.tensors else Tier.EXACT for name in sorted(outputs)}
 
 
-def _taint(block: Block, known: frozenset[MathModel], values: set[Value], tensors: set[str]) -> None:
-    """Add to `values` and `tensors` what depends on a function without a validated model."""
-    for let in block.lets:
+@dataclass(slots=True)
+class _Taint:
+    """What depends on a function without a validated model: tensors of a program, values of one kernel."""
+
+    known: frozenset[MathModel]
+    tensors: set[str] = field(default_factory=set)
+    values: set[Value] = field(default_factory=set)
+    parts: dict[Value, frozenset[int]] = field(default_factory=dict)
+
+    def program(self, program: Program) -> None:
+        for kernel in program.kernels:
+            self.values, self.parts = set(), {}
+            self.block(kernel.body)
+
+    def block(self, block: Block) -> None:
+        for let in block.lets:
+            self.let(let)
+
+    def let(self, let: Let) -> None:
+        tainted = bool(self.values.intersection(operands(let.node)))
         match let.node:
-            case Math(model=model) if model not in known:
-                values.add(let.value)
-            case Load(param=param) if param in tensors:
-                values.add(let.value)
-            case Loop(body=body, init=init):
-                values.update(a for a, v in zip(body.args[1:], init, strict=True) if v in values)
-                before = len(values)
-                _taint(body, known, values, tensors)
-                if len(values) > before or values.intersection(body.results):
-                    # a carried value may depend on any other of its loop: one more round reaches all
-                    values.update(body.args[1:])
-                    _taint(body, known, values, tensors)
-                if values.intersection(body.results):
-                    values.add(let.value)
+            case Math(model=model) if model not in self.known:
+                self.values.add(let.value)
+            case Load(param=param) if tainted or param in self.tensors:
+                self.values.add(let.value)
+            case Store(param=param) if tainted:
+                self.tensors.add(param)
+            case Merge(states=states):
+                # every component is weighed by the first: the maximum
+                first = states[0] in self.values
+                self.parts[let.value] = frozenset(
+                    i for i, s in enumerate(states) if first or s in self.values
+                )
+            case Loop() as loop:
+                self.parts[let.value] = self.loop(loop)
+            case Result(of=of, index=index):
+                if index in self.parts[of]:
+                    self.values.add(let.value)
+            case _ if tainted:
+                self.values.add(let.value)
             case _:
                 pass
-        if values.intersection(operands(let.node)):
-            match let.node:
-                case Store(param=param):
-                    tensors.add(param)
-                case _:
-                    values.add(let.value)
+
+    def loop(self, loop: Loop) -> frozenset[int]:
+        """Follow a loop's body until nothing new depends; return which carried values do."""
+        step, *carried = loop.body.args
+        if self.values.intersection((loop.start, loop.stop)):
+            # how often a body runs decides all that it does
+            self.values.update(loop.body.args)
+        self.values.update(a for a, v in zip(carried, loop.init, strict=True) if v in self.values)
+        while True:
+            self.block(loop.body)
+            results = zip(carried, loop.body.results, strict=True)
+            new = {arg for arg, result in results if result in self.values} - self.values
+            if not new:
+                return frozenset(i for i, arg in enumerate(carried) if arg in self.values)
+            self.values |= new
 
 
 def numerics_id(programs: tuple[Program, ...], target: str, toolchain: str | None = None) -> str:
     """Return the id of canonical programs with their math models on a target: 16 hex digits.
 
-    Equal ids are interchangeable. toolchain (backend and versions) enters only when an output is pinned; the
-    target only through the models, unless one of them is the target's own.
+    Equal ids are interchangeable; definitions that the text only names are part of an id. toolchain (backend
+    and versions) enters only when an output is pinned; the target only through the models, unless one of them
+    is the target's own.
     """
     pinned = any(t is Tier.PINNED for p in programs for t in tier(p, target).values())
     portable = all(_models(k.body) <= {MathModel.PORTABLE} for p in programs for k in p.kernels)
     content = {
+        "definitions": [digest_file(path) for path in DEFINITIONS],
         "programs": [print_program(p) for p in programs],
         "target": None if portable and not pinned else target,
         "toolchain": toolchain if pinned else None,
