@@ -68,7 +68,7 @@ def forward(x: Inputs, needs: tuple[str, ...], **options: Any) -> Case:
         bar=bar,
         reference="rlk_without_entropy" if entropy else "liger",
         check=lambda: check(x, needs, options),
-        describe=lambda: describe(rlk.ops.logp, x.logits, x.ids, needs=needs, **options),
+        describe=lambda: describe(rlk.ops.logp, x.logits.device),
         notes={"needs": list(needs), **options},
     )
 
@@ -96,7 +96,7 @@ def forward_backward(x: Inputs, bar: Bar | None) -> Case:
         bar=bar,
         reference="quack",
         check=lambda: check_gradient(x),
-        describe=lambda: describe(rlk.ops.logp, logits, x.ids),
+        describe=lambda: describe(rlk.ops.logp, logits.device),
     )
 
 
@@ -113,8 +113,7 @@ def check(x: Inputs, needs: tuple[str, ...], options: Mapping[str, Any]) -> Chec
     }
     error = max(float((getattr(out, name)[rows].double() - wide[name]).abs().max()) for name in needs)
     got = [getattr(out, name)[rows] for name in needs]
-    sampled = (x.logits[rows], x.ids[rows])
-    return Checked(error, compare(rlk.ops.logp, got, needs, *sampled, needs=needs, **options))
+    return Checked(error, compare(rlk.ops.logp, got, x.logits[rows], x.ids[rows], needs=needs, **options))
 
 
 def check_gradient(x: Inputs) -> Checked:

@@ -69,7 +69,7 @@ def case(i: Inputs, passes: str, moved: float, bar: Bar | None) -> Case:
         bar=bar,
         reference="quack",
         check=lambda: check(i) if passes == "fwd" else check_gradient(i),
-        describe=lambda: describe(rlk.ops.rms_norm, i.x, i.weight, eps=EPS),
+        describe=lambda: describe(rlk.ops.rms_norm, i.x.device),
     )
 
 
@@ -80,7 +80,7 @@ def check(i: Inputs) -> Checked:
         got = ours(i)[rows]
         wide = i.x[rows].double()
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + EPS) * i.weight.double()
-        differ = compare(rlk.ops.rms_norm, [got], ("y",), i.x[rows], i.weight, eps=EPS)
+        differ = compare(rlk.ops.rms_norm, [got], i.x[rows], i.weight, eps=EPS)
     return Checked(float((got.double() - wide).abs().max()), differ)
 
 

@@ -5,31 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlk.testing.bits import differing
 
 
-def describe(op: Any, *args: Any, **options: Any) -> Mapping[str, str]:
-    """Return numerics_id, tier and schedule of a call, as far as the operator tells them."""
-    device = next(arg.device for arg in args if isinstance(arg, Tensor))
+def describe(op: Any, device: torch.device) -> Mapping[str, str]:
+    """Return numerics_id, tier and schedules of an operator on a device."""
+    decision = op.explain(device)
+    tiers = {found.value for _, found in decision.tiers}
     return {
-        "numerics_id": str(op.numerics_id(device)),
-        "tier": str(op.tier(device)),
-        "schedule": schedule_of(op.explain(*args, **options)),
+        "numerics_id": decision.numerics_id,
+        "tier": "exact" if tiers == {"exact"} else "pinned",
+        "schedule": "; ".join(decision.schedules) or decision.backend,
     }
 
 
-def schedule_of(decision: Any) -> str:
-    """Return the schedule that a decision names, on one line."""
-    return " ".join(str(getattr(decision, "schedule", decision)).split())
-
-
-def compare(op: Any, got: Sequence[Tensor], names: Sequence[str], *args: Any, **options: Any) -> int | None:
-    """Count the values that differ from the oracle's for the same target, None where it has none."""
-    oracle = getattr(op, "oracle", None)
-    if oracle is None:
-        return None
-    device = got[0].device
-    want = oracle(*(arg.cpu() if isinstance(arg, Tensor) else arg for arg in args), device=device, **options)
-    return sum(differing(value.cpu(), getattr(want, name)) for name, value in zip(names, got))
+def compare(op: Any, got: Sequence[Tensor], *args: Tensor, **options: Any) -> int:
+    """Count the values that differ from the oracle's; a CPU call is the oracle, with the device's exp2."""
+    model = op.explain(args[0].device).math.value
+    if "math" in op.fn.__annotations__:
+        options["math"] = model
+    want = op(*(arg.detach().cpu() for arg in args), **options)
+    there = [want] if isinstance(want, Tensor) else [value for value in want if value is not None]
+    return sum(differing(a.cpu(), b) for a, b in zip(got, there, strict=True))

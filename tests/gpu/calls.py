@@ -1,0 +1,228 @@
+"""How a call is made on a device, run under a given schedule, and repeated by the oracle on a few rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from rlk.errors import ScheduleError, UnsupportedError
+from rlk.ir.nodes import Decl, MathModel, Role
+from rlk.ir.types import DType
+from rlk.lang.op import Op, Variant, declared
+from rlk.runtime.arguments import TORCH_DTYPES, Geometry, measure
+from rlk.runtime.dispatch import (
+    Invocation,
+    Scalars,
+    Tensors,
+    bind_triton,
+    dispatch,
+    inputs_of,
+    lowered,
+    model_of,
+    outputs_of,
+    row_axis,
+    shape_givers,
+    target_of,
+)
+from rlk.runtime.oracle import bind_oracle
+from rlk.schedule.schedule import Schedule
+
+Schedules = tuple[Schedule, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call: the operator, its sizes, and what is not drawn from a normal distribution.
+
+    rows: which rows the oracle repeats (all when None). wanted: run the gradient to these inputs instead of
+    the forward. cotangents: the outputs whose gradient is given (all that the gradient takes when None).
+    """
+
+    op: Op
+    extents: Mapping[str, int]
+    scalars: Scalars = field(default_factory=dict)
+    present: tuple[str, ...] = ()
+    statics: Mapping[str, object] = field(default_factory=dict)
+    f: DType = DType.BF16
+    scale: float = 1.0
+    given: Callable[[torch.device], Tensors] | None = None
+    edit: Callable[[Tensors], None] | None = None
+    rows: tuple[int, ...] | None = None
+    wanted: tuple[str, ...] = ()
+    cotangents: tuple[str, ...] | None = None
+    extra: Callable[[Tensors], Tensors] | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """A case with its tensors."""
+
+    invocation: Invocation
+    tensors: Tensors
+    scalars: Scalars
+    rows: tuple[int, ...] | None
+
+
+def forward_of(case: Case) -> Invocation:
+    """Return the invocation of a case's operator."""
+    dtypes = {name: case.f if dtype.is_float else dtype for name, dtype in case.op.reference().dtypes}
+    statics = {**dict(case.op.reference().statics), **case.statics}
+    return Invocation(case.op, Variant.of(dtypes, set(case.present) | set(case.scalars), statics))
+
+
+def cotangents_of(case: Case) -> tuple[str, ...]:
+    """Return the outputs whose gradient a case gives: those it names, or all that the gradient takes."""
+    assert case.op.gradient is not None
+    if case.cotangents is not None:
+        return case.cotangents
+    takes = {f.name.removeprefix("d_") for f in case.op.gradient.formals}
+    return tuple(d.name for d in outputs_of(forward_of(case)) if d.name in takes)
+
+
+def invocation_of(case: Case) -> Invocation:
+    """Return what a case runs: its operator, or the gradient."""
+    forward = forward_of(case)
+    if not case.wanted:
+        return forward
+    assert case.op.gradient is not None
+    v, given = forward.variant, {f"d_{name}" for name in cotangents_of(case)}
+    variant = Variant(v.dtypes, v.present | given, v.statics, frozenset(case.wanted))
+    return Invocation(case.op.gradient, variant)
+
+
+def make(case: Case, device: torch.device) -> Made:
+    """Draw the inputs of a case; for a gradient, run the forward for what it saves."""
+    forward = forward_of(case)
+    tensors = case.given(device) if case.given else {}
+    for formal in case.op.formals:
+        decl = declared(formal, forward.variant)
+        if decl is not None and decl.role is Role.IN and decl.name not in tensors:
+            tensors[decl.name] = drawn(decl, case.extents, case.scale, device)
+    if case.edit:
+        case.edit(tensors)
+    if case.wanted:
+        tensors = saved_and_given(case, forward, tensors)
+    return Made(invocation_of(case), tensors, case.scalars, case.rows)
+
+
+def saved_and_given(case: Case, forward: Invocation, tensors: Tensors) -> Tensors:
+    """Return a gradient's inputs: what the forward saves, and random cotangents."""
+    made = dispatch(forward, tensors, case.scalars)
+    saved = {n: t for n, t in {**tensors, **made}.items() if n in case.op.saves}
+    given = {
+        f"d_{n}": torch.randn(made[n].shape, device=made[n].device).to(made[n].dtype)
+        for n in cotangents_of(case)
+    }
+    return saved | given | (case.extra(saved) if case.extra else {})
+
+
+def drawn(decl: Decl, extents: Mapping[str, int], scale: float, device: torch.device) -> torch.Tensor:
+    """Draw a float tensor; in pieces of its dtype, so that the largest cost no f32 copy."""
+    shape = tuple(extents[axis.name] for axis in decl.type.axes)
+    dtype = TORCH_DTYPES[decl.type.dtype]
+    if not dtype.is_floating_point:
+        raise ValueError(f"{decl.name} must be given")
+    return torch.empty(shape, dtype=dtype, device=device).normal_(0.0, scale)
+
+
+# --- rows ---
+
+
+def reads(invocation: Invocation) -> tuple[Decl, ...]:
+    """Return the tensors that say what a call's sizes are: those its kernels read, and the operator's own."""
+    decls = [d for d in inputs_of(invocation) if d.role is Role.IN]
+    names = {d.name for d in decls}
+    return (*decls, *(d for d in shape_givers(invocation) if d.name not in names))
+
+
+def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
+    """Return the sizes of a call."""
+    decls = tuple(d for d in reads(invocation) if d.name in tensors)
+    given = {d.name: tensors[d.name] for d in decls}
+    return measure(invocation.spec.name, row_axis(invocation.spec), decls, given)
+
+
+def sampled(made: Made, tensors: Tensors, decls: tuple[Decl, ...]) -> Tensors:
+    """Return the named rows of every tensor that has them, on the CPU."""
+    rows = row_axis(made.invocation.spec)
+    found = {}
+    for decl in decls:
+        if decl.name not in tensors:
+            continue
+        tensor = tensors[decl.name]
+        if made.rows is not None and decl.type.axes and decl.type.axes[0] == rows:
+            tensor = tensor[torch.tensor(made.rows, device=tensor.device)]
+        found[decl.name] = tensor.cpu()
+    return found
+
+
+# --- runs ---
+
+
+def variations(made: Made) -> Iterator[Schedules]:
+    """Yield schedules that the lowering accepts: the chosen one, other warps, stages, tiles, orders of dims."""
+    device = next(iter(made.tensors.values())).device
+    chosen = _lowered(made, device, None)
+    seen: list[Schedules] = []
+    assert chosen is not None
+    for change in CHANGES:
+        schedules = tuple(change(s) for s in chosen)
+        if schedules not in seen and _lowered(made, device, schedules) is not None:
+            seen.append(schedules)
+            yield schedules
+
+
+def _wider(schedule: Schedule) -> Schedule:
+    return replace(schedule, tiles=tuple((axis, 2 * tile) for axis, tile in schedule.tiles))
+
+
+def _narrower(schedule: Schedule) -> Schedule:
+    return replace(schedule, tiles=tuple((axis, max(1, tile // 2)) for axis, tile in schedule.tiles))
+
+
+CHANGES: tuple[Callable[[Schedule], Schedule], ...] = (
+    lambda s: s,
+    lambda s: replace(s, warps=1),
+    lambda s: replace(s, warps=2),
+    lambda s: replace(s, warps=4),
+    lambda s: replace(s, warps=8),
+    lambda s: s.with_tile("T", 2),
+    lambda s: replace(s.with_tile("T", 4), warps=8),
+    lambda s: replace(s, placed=(), warps=4),
+    lambda s: replace(s, placed=tuple(reversed(s.placed)), warps=4),
+    lambda s: replace(s, stages=3),
+    lambda s: replace(_wider(s), warps=4),
+    _narrower,
+)
+
+
+def _lowered(made: Made, device: torch.device, schedules: Schedules | None) -> Schedules | None:
+    on, model = target_of(device), model_of(made.invocation, device)
+    assert on is not None
+    geometry = geometry_of(made.invocation, made.tensors)
+    try:
+        return lowered(made.invocation, model, geometry, made.tensors, on, schedules)[2]
+    except (ScheduleError, UnsupportedError):
+        if schedules is None:
+            raise
+        return None
+
+
+def on_device(made: Made, schedules: Schedules) -> Tensors:
+    """Run a call under these schedules and return its outputs, the sampled rows of those that have rows."""
+    device = next(iter(made.tensors.values())).device
+    on, model = target_of(device), model_of(made.invocation, device)
+    assert on is not None
+    geometry = geometry_of(made.invocation, made.tensors)
+    run = bind_triton(made.invocation, model, geometry, made.tensors, on, device, schedules)
+    outputs = run(made.tensors, made.scalars)
+    torch.cuda.synchronize(device)
+    return sampled(made, outputs, outputs_of(made.invocation))
+
+
+def by_oracle(case: Case, tensors: Tensors, model: MathModel) -> Tensors:
+    """Run the oracle on CPU tensors: the sampled rows alone."""
+    invocation = invocation_of(case)
+    return bind_oracle(invocation, model, geometry_of(invocation, tensors))(tensors, case.scalars)

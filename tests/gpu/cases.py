@@ -1,0 +1,160 @@
+"""Which calls are compared with the oracle on a device: every operator and gradient, at people's sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from gpu.calls import Case
+
+from rlk.ir.types import DType
+from rlk.runtime.dispatch import Tensors
+from rlk.specs.logp import logp
+from rlk.specs.loss import policy_loss, ratio_kl
+from rlk.specs.model import embedding, rope, swiglu
+from rlk.specs.norm import rms_norm
+
+ALL = ("logp", "entropy", "argmax", "lse2")
+SOFTCAP = {"logit_scale": 1.5, "softcap": 20.0, "inv_softcap": 0.05}
+BASE = {"ignore_index": -100}
+WARM = {**BASE, "inv_temperature": 1 / 0.7}
+
+
+def ids(rows: int, vocabulary: int) -> Callable[[torch.device], Tensors]:
+    """Draw ids with an ignored one, and one outside the vocabulary where there is room."""
+
+    def draw(device: torch.device) -> Tensors:
+        picked = torch.randint(vocabulary, (rows,), device=device)
+        if rows > 2:
+            picked[1], picked[2] = -100, vocabulary + 3
+        return {"ids": picked}
+
+    return draw
+
+
+def infinities(tensors: Tensors) -> None:
+    """Make one row all -inf, and the first chunk of every piece of another."""
+    logits = tensors["logits"]
+    if logits.shape[0] > 5:
+        logits[3] = -math.inf
+        logits[4, :300] = -math.inf
+        logits[5, ::7] = -math.inf
+
+
+def scored(rows: int, vocabulary: int, scalars: dict[str, float] = BASE, **options: object) -> Case:
+    """A logp call on logits of about N(0, 3^2)."""
+    drawn = ids(rows, vocabulary)
+    sampled = None if rows <= 8 else (0, 1, 2, 3, 4, 5, rows // 2, rows - 1)
+    made = {"T": rows, "V": vocabulary}
+    fixed = {"scale": 3.0, "given": drawn, "edit": infinities, "rows": sampled}
+    return Case(logp, made, scalars, **{**fixed, **options})  # type: ignore[arg-type]
+
+
+def rows_of_tokens(device: torch.device) -> Tensors:
+    """Three sequences of 700 tokens, two thirds of them active."""
+    tokens = 2100
+    active = torch.rand(tokens, device=device) < 0.66
+    order = torch.argsort((~active).int(), stable=True).int()
+    sequence = torch.arange(3, device=device).repeat_interleave(700).int()
+    return {"active": active, "order": order, "sequence": sequence}
+
+
+def grouped(saved: Tensors) -> Tensors:
+    """Return what embedding's gradient reads beside its cotangent: tokens by id, and where each id lies."""
+    picked = saved["ids"].long()
+    order = torch.argsort(picked, stable=True)
+    edges = torch.arange(WORDS + 1, device=picked.device)
+    return {"order": order, "segments": torch.searchsorted(picked[order], edges)}
+
+
+WORDS = 1000
+POLICY = {"low": 0.8, "high": 1.2, "beta": 0.1}
+LOSS = Case(
+    policy_loss, {"T": 2100, "S": 2100, "B": 3}, POLICY, ("ref_logp",), scale=0.3, given=rows_of_tokens
+)
+
+
+def token_ids(device: torch.device) -> Tensors:
+    """4096 ids, most of a few words."""
+    return {"ids": (WORDS * torch.rand(4096, device=device) ** 3).long()}
+
+
+def positions(device: torch.device) -> Tensors:
+    """Positions out of order."""
+    return {"position_ids": torch.randint(512, (300,), device=device)}
+
+
+CASES: dict[str, Case] = {
+    "logp 7 x 50257": scored(7, 50257),
+    "logp 1 x 128256": scored(1, 128256),
+    "logp 8192 x 128256": scored(8192, 128256),
+    "logp 8192 x 128256, entropy, temperature": scored(
+        8192, 128256, WARM, statics={"needs": ("logp", "entropy")}
+    ),
+    "logp 300 x 151936": scored(300, 151936),
+    "logp 64 x 50257, all results": scored(64, 50257, WARM, statics={"needs": ALL}),
+    "logp 16 x 32000 f32, all steps": scored(16, 32000, {**WARM, **SOFTCAP}, f=DType.F32, present=("bias",)),
+    "logp 16 x 3001 f16, one piece short": scored(16, 3001, f=DType.F16),
+    "logp 6 x 5": scored(6, 5),
+    "logp_grad 8192 x 128256": scored(8192, 128256, wanted=("logits",), cotangents=("logp",)),
+    "logp_grad 300 x 50257, all cotangents": scored(
+        300, 50257, WARM, statics={"needs": ("logp", "entropy")}, wanted=("logits",)
+    ),
+    "logp_grad 16 x 32000 f32, all steps": scored(
+        16,
+        32000,
+        {**WARM, **SOFTCAP},
+        f=DType.F32,
+        present=("bias",),
+        wanted=("logits",),
+        cotangents=("logp", "lse"),
+    ),
+    "rms_norm 32768 x 4096": Case(
+        rms_norm, {"T": 32768, "N": 4096}, {"eps": 1e-6}, rows=(0, 1, 127, 128, 16384, 32767)
+    ),
+    "rms_norm 7 x 5000, odd width": Case(rms_norm, {"T": 7, "N": 5000}, {"eps": 1e-6}),
+    "rms_norm 64 x 1536, gemma with residual": Case(
+        rms_norm, {"T": 64, "N": 1536}, {"eps": 1e-6}, ("residual",), {"profile": "gemma"}
+    ),
+    "rms_norm 64 x 2048 f16, vllm with residual": Case(
+        rms_norm, {"T": 64, "N": 2048}, {"eps": 1e-5}, ("residual",), {"profile": "vllm"}, DType.F16
+    ),
+    "rms_norm_grad 300 x 4096": Case(
+        rms_norm, {"T": 300, "N": 4096}, {"eps": 1e-6}, wanted=("x", "weight"), cotangents=("y",)
+    ),
+    "rms_norm_grad 130 x 1536, residual": Case(
+        rms_norm, {"T": 130, "N": 1536}, {"eps": 1e-6}, ("residual",), wanted=("x", "weight", "residual")
+    ),
+    "swiglu 300 x 14336": Case(swiglu, {"T": 300, "N": 14336}, rows=(0, 7, 299)),
+    "swiglu_grad 64 x 2000": Case(swiglu, {"T": 64, "N": 2000}, wanted=("gate", "up")),
+    "rope 300 x 32 x 128": Case(
+        rope, {"T": 300, "H": 32, "E": 128, "C": 64, "P": 512}, given=positions, rows=(0, 1, 150, 299)
+    ),
+    "rope_grad 300 x 8 x 64, interleaved": Case(
+        rope,
+        {"T": 300, "H": 8, "E": 64, "C": 32, "P": 512},
+        statics={"interleaved": True},
+        given=positions,
+        wanted=("x",),
+    ),
+    "embedding 4096 x 512": Case(
+        embedding, {"T": 4096, "V": WORDS, "D": 512}, given=token_ids, rows=(0, 1, 4095)
+    ),
+    "embedding_grad 4096 x 512": Case(
+        embedding, {"T": 4096, "V": WORDS, "D": 512}, given=token_ids, wanted=("weight",), extra=grouped
+    ),
+    "ratio_kl 5000": Case(ratio_kl, {"T": 5000}, scale=0.5),
+    "ratio_kl_grad 5000": Case(ratio_kl, {"T": 5000}, scale=0.5, wanted=("logp",)),
+    "policy_loss 2100": LOSS,
+    "policy_loss_grad 2100": Case(
+        policy_loss,
+        LOSS.extents,
+        POLICY,
+        LOSS.present,
+        scale=0.3,
+        given=rows_of_tokens,
+        wanted=("logp",),
+        cotangents=("loss",),
+    ),
+}
