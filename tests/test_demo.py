@@ -1,0 +1,76 @@
+"""The demo runs from text to report, and finds no bit that moves."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="the demo extra is not installed")
+pytest.importorskip("matplotlib", reason="the demo extra is not installed")
+
+from rlk.demo import invariance, model, run, text
+from rlk.demo.batch import Case, make_batch
+from rlk.demo.step import Tokens, grpo
+
+TINY = dataclasses.replace(model.SMALL, layers=1, shape=text.Shape(2, 2, (4, 9), (3, 12)))
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    batch = make_batch(text.cut(TINY.shape, 0), TINY.shape.group_size, "cpu")
+    draw = torch.Generator().manual_seed(0)
+    logits = 2.5 * torch.randn(*batch.targets.shape, 997, generator=draw)
+    batch = dataclasses.replace(batch, targets=batch.targets % 997)
+    old, ref = (-7 + torch.randn(batch.targets.shape, generator=draw) for _ in range(2))
+    return Case(batch, logits, old, ref)
+
+
+@pytest.mark.slow
+def test_the_demo_reports_no_differing_bit(tmp_path: Path) -> None:
+    options = run.Options("cpu", TINY, seed=1, out=tmp_path, sampled_rows=2, repeats=1)
+    measured = run.demo(options)
+    assert measured.differing == 0
+    assert all(row.compared > 0 for row in measured.bits)
+    assert all(row.rlk <= 2e-5 for row in measured.errors)
+    assert all(row.rlk_ms > 0 < row.torch_ms for row in measured.costs)
+
+
+def test_a_step_is_the_same_in_every_batch(case: Case) -> None:
+    whole = grpo(case.logits, Tokens.padded(case))
+    rows = list(invariance.rows(case, whole, seed=3))
+    assert {row.against for row in rows} == {
+        "batch of 1 against all",
+        "permuted samples",
+        "packed against padded",
+    }
+    assert [row for row in rows if row.differing] == []
+
+
+def test_a_moved_bit_is_reported(case: Case) -> None:
+    """The negative control: one logit of one row changes by its last bit."""
+    whole = grpo(case.logits, Tokens.padded(case))
+    moved = case.logits.clone()
+    row, column = case.batch.mask.nonzero()[0]
+    target = case.batch.targets[row, column]
+    moved[row, column, target] = torch.nextafter(moved[row, column, target], torch.tensor(torch.inf))
+    rows = list(invariance.rows(dataclasses.replace(case, logits=moved), whole, seed=3))
+    assert {r.what for r in rows if r.differing} >= {"logp", "ratio", "d_logits"}
+
+
+def test_inactive_tokens_give_exact_zeros(case: Case) -> None:
+    whole = grpo(case.logits, Tokens.padded(case))
+    idle = ~case.batch.mask
+    for name in ("logp", "entropy", "lse", "kl", "d_logp", "d_logits"):
+        assert torch.equal(getattr(whole, name)[idle], torch.zeros_like(getattr(whole, name)[idle]))
+    assert torch.equal(whole.ratio[idle], torch.ones_like(whole.ratio[idle]))
+
+
+def test_options_follow_the_machine(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    run.add_arguments(parser)
+    options = run.options_of(parser.parse_args(["--device", "cpu", "--out", str(tmp_path)]))
+    assert (options.device, options.size, options.seed) == ("cpu", model.SMALL, 0)
