@@ -25,7 +25,8 @@ def operators() -> dict[str, Op]:
     """Return every operator that rlk ships, by name."""
     import rlk.specs
 
-    modules = (importlib.import_module(f"rlk.specs.{m.name}") for m in pkgutil.iter_modules(rlk.specs.__path__))
+    names = (m.name for m in pkgutil.iter_modules(rlk.specs.__path__))
+    modules = (importlib.import_module(f"rlk.specs.{name}") for name in names)
     return {op.name: op for module in modules for op in _ops(module)}
 
 
@@ -44,7 +45,8 @@ def find(name: str) -> tuple[Op, ModuleType]:
     if not colon and not name.endswith(".py"):
         shipped = operators()
         if name not in shipped:
-            raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=", ".join(sorted(shipped)))
+            choices = ", ".join(sorted(shipped))
+            raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=choices)
         return shipped[name], sys.modules[shipped[name].fn.__module__]
     module = _module(Path(path if colon else name))
     there = {op.name: op for op in _ops(module)}

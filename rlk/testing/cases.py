@@ -1,0 +1,196 @@
+"""Small calls of any operator: which variants to try, and inputs drawn to fit their types and uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlk.errors import Code, LaunchError
+from rlk.interp import arithmetic
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import Bits, Cast, Decl, Extent, Load, Map2, Program, Role, Select, Store, Value
+from rlk.ir.types import DType
+from rlk.lang.op import Op, Variant
+from rlk.lang.types import DTypeVar, TensorType
+from rlk.passes.walk import walk
+from rlk.runtime.catalogue import forward_program, statics
+from rlk.testing.examples import Example, Values
+
+_SIZES = (24, 10, 18, 14, 22, 26)  # of static axes without chunks: no powers of two, no two alike
+_ROWS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One variant of an operator with inputs: floats as f64, not yet rounded to the variant's dtypes.
+
+    slope: the variant whose derivative the gradient is; another one only for straight-through estimators.
+    static: whether the case differs from another one by a static alone.
+    """
+
+    label: str
+    op: Op
+    variant: Variant
+    slope: Variant
+    values: Values
+    example: Example
+    static: bool = False
+
+    def __hash__(self) -> int:
+        return hash((self.op, self.variant))
+
+
+def cases(op: Op, example: Example, seed: int = 0) -> tuple[Case, ...]:
+    """Return the variants to try: plain, everything present, and each value of each static."""
+    made: list[Case] = []
+    for label, present, chosen in _variants(op, example):
+        dtypes = _dtypes(op, len(made))
+        variant = Variant.of(dtypes, present, chosen)
+        slope = Variant.of(dtypes, present, {k: _slope(example, k, v) for k, v in chosen.items()})
+        if (variant.present, variant.statics) not in [(c.variant.present, c.variant.statics) for c in made]:
+            values = draw(forward_program(op, variant), example.inputs(np.random.default_rng(seed)), seed)
+            static = "=" in label and any(c.variant.present == present for c in made)
+            made.append(Case(label, op, variant, slope, values, example, static))
+    return tuple(made)
+
+
+def _variants(op: Op, example: Example) -> Iterator[tuple[str, frozenset[str], dict[str, object]]]:
+    default = dict(op.reference().statics)
+    everything = frozenset(f.name for f in op.formals if f.optional)
+    yield "plain", frozenset(), default
+    for some in example.present:
+        yield f"with {', '.join(some)}", frozenset(some), default
+    if everything:
+        yield "every option", everything, default
+    for name, choices in statics(op).items():
+        for value in example.statics.get(name, choices):
+            text = ",".join(value) if isinstance(value, tuple) else str(value)
+            yield f"{name}={text}", everything, {**default, name: value}
+
+
+def _dtypes(op: Op, turn: int) -> dict[str, DType]:
+    """Return the dtype of every variable, another choice each turn."""
+    types = [f.type.dtype for f in op.formals if isinstance(f.type, TensorType)]
+    return {t.name: t.choices[turn % len(t.choices)] for t in types if isinstance(t, DTypeVar)}
+
+
+def _slope(example: Example, name: str, value: object) -> object:
+    return example.straight.get(name, {}).get(value, value)
+
+
+# --- inputs ---------------------------------------------------------------------------------------
+
+
+def draw(program: Program, given: Mapping[str, Any], seed: int) -> Values:
+    """Draw what is not given: normal floats, coin flips, and integers inside the dim that they index."""
+    decls = inputs_of(program)
+    extents = sizes(program, given)
+    domains = indexed(program)
+    rng = np.random.default_rng(seed + 1)
+    made: Values = {}
+    for name, decl in decls.items():
+        if name in given:
+            made[name] = given[name]
+        elif decl.role is Role.SCALAR:
+            made[name] = float(rng.uniform(0.5, 1.5)) if decl.type.dtype.is_float else 1
+        else:
+            shape = tuple(extents[a.name] for a in decl.type.axes)
+            made[name] = _drawn(program.name, decl, shape, domains.get(name), extents, rng)
+    return made
+
+
+def _drawn(
+    op: str, decl: Decl, shape: tuple[int, ...], domain: Axis | None, extents: Mapping[str, int],
+    rng: np.random.Generator,
+) -> Any:  # fmt: skip
+    if decl.type.dtype.is_float:
+        return rng.normal(size=shape)
+    if decl.type.dtype is DType.BOOL:
+        return rng.random(shape) < 0.7
+    if domain is None:
+        why = f"by the check: write {op}_inputs(rng) beside the spec, returning arrays by name"
+        raise LaunchError(Code.ARG_MISSING, op=op, name=decl.name, why=why)
+    return rng.integers(0, extents[domain.name], shape)
+
+
+def inputs_of(program: Program) -> dict[str, Decl]:
+    """Return the tensors and scalars that a program reads, by name."""
+    read = (Role.IN, Role.SCALAR)
+    return {d.name: d for k in program.kernels for d in k.params if d.role in read}
+
+
+def sizes(
+    program: Program, given: Mapping[str, Any], known: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Return the extent of every axis: a known one, a given array's, else a small one that leaves tails."""
+    found = dict(known or {})
+    axes: dict[str, Axis] = {}
+    for decl in (d for k in program.kernels for d in k.params):
+        for at, axis in enumerate(decl.type.axes):
+            axes.setdefault(axis.name, axis.whole)
+            if decl.name in given:
+                found.setdefault(axis.name, np.shape(given[decl.name])[at])
+    for let in (let for k in program.kernels for let in walk(k.body)):
+        if isinstance(let.node, Extent):
+            axes.setdefault(let.node.axis.name, let.node.axis.whole)
+    left = [axis for name, axis in axes.items() if name not in found]
+    return found | {axis.name: _size(axis, i) for i, axis in enumerate(left)}
+
+
+def _size(axis: Axis, turn: int) -> int:
+    if axis.piece is not None:
+        return axis.piece * 3 // 2 - 1
+    if axis.chunk is not None and axis.chunk > 1:
+        return (axis.split or 2) * axis.chunk * 3 // 2 - 1
+    return _ROWS if axis.dynamic else _SIZES[turn % len(_SIZES)]
+
+
+def indexed(program: Program) -> dict[str, Axis]:
+    """Return, for each integer tensor whose elements are used as an index, the axis of the dim they index."""
+    found: dict[str, Axis] = {}
+    for kernel in program.kernels:
+        decls = {d.name: d for d in kernel.params}
+        lets = {let.value: let for let in walk(kernel.body)}
+        for let in lets.values():
+            if isinstance(let.node, Load | Store):
+                for index, axis in zip(let.node.index, decls[let.node.param].type.axes, strict=True):
+                    for name in _sources(index, lets):
+                        found.setdefault(name, axis)
+    return found
+
+
+def _sources(value: Value, lets: Mapping[Value, Any]) -> Iterator[str]:
+    """Yield the tensors whose elements a value is, up to casts, selects and shifts by a constant."""
+    match lets[value].node if value in lets else None:
+        case Load(param=param):
+            yield param
+        case Cast(x=x) | Bits(x=x):
+            yield from _sources(x, lets)
+        case Select(a=a, b=b) | Map2(a=a, b=b):
+            yield from _sources(a, lets)
+            yield from _sources(b, lets)
+        case _:
+            return
+
+
+# --- storage --------------------------------------------------------------------------------------
+
+
+def stored(values: Mapping[str, Any], program: Program) -> Values:
+    """Return a program's inputs as memory holds them: floats rounded to their dtypes, bf16 as patterns."""
+    exact = arithmetic.Exact()
+    made: Values = {}
+    for name, decl in inputs_of(program).items():
+        value, dtype = values[name], decl.type.dtype
+        if decl.role is Role.SCALAR:
+            made[name] = value
+        elif not dtype.is_float:
+            made[name] = np.asarray(value).astype(arithmetic.storage(dtype))
+        elif np.asarray(value).dtype == np.float64:
+            made[name] = arithmetic.encode(exact.cast(np.asarray(value, np.float32), dtype), dtype)
+        else:
+            made[name] = value
+    return made

@@ -1,0 +1,398 @@
+"""The laws that every operator obeys, each as a function that measures one case and says what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from rlk.errors import RlkError
+from rlk.interp import arithmetic
+from rlk.interp.run import Outcome, run, run_wide
+from rlk.ir.dims import Part
+from rlk.ir.nodes import Decl, Kernel, Program
+from rlk.ir.text import parse_program, print_program
+from rlk.ir.verify import verify
+from rlk.lang.op import Op
+from rlk.lower.common.emitted import Signature
+from rlk.passes.pipeline import CANONICAL, canonical, specialize
+from rlk.runtime.catalogue import (
+    cotangents,
+    differentiable,
+    forward_program,
+    gradient_program,
+    gradient_variant,
+    outputs,
+)
+from rlk.schedule.axes import roles
+from rlk.schedule.heuristics import choose
+from rlk.schedule.schedule import Schedule
+from rlk.target.facts import Target
+from rlk.testing.bits import differing
+from rlk.testing.cases import Case, cases, indexed, inputs_of, sizes, stored
+from rlk.testing.examples import Example, Values
+
+STEP = 2.0**-16  # of a central difference in f64: truncation and cancellation both stay near 1e-9
+EPSILON = 2.0**-50  # what an f64 sum may lose, relative to the sum of its terms' sizes
+TOLERANCE = 1e-6
+ELEMENTS = 8  # of each input, perturbed one by one
+DIRECTIONS = 3  # in which all elements of an input move at once
+
+Oracle = Callable[..., Outcome]
+Generated = Callable[..., Any]
+
+
+class Law(Enum):
+    """What must hold, in words."""
+
+    TEXT = "printed and parsed back, every form is equal"
+    SLOPE = "gradients agree with central differences"
+    TILES = "bits do not depend on tiles"
+    ROWS = "bits of a row do not depend on other rows"
+    SOURCE = "Triton source has the oracle's bits"
+    COMPILES = "Triton source compiles"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a law found in one case.
+
+    ok: None where the law was not tried. count: how many comparisons were made. worst: the largest relative
+    error of a slope, else how many elements or forms differ. note: why, for people.
+    """
+
+    law: Law
+    op: str
+    case: str
+    ok: bool | None
+    count: int = 0
+    worst: float = 0.0
+    note: str = ""
+
+
+def check(
+    op: Op, example: Example, targets: Sequence[Target], laws: Collection[Law] = tuple(Law), seed: int = 0
+) -> Iterator[Verdict]:
+    """Yield the verdict of every law on every case of an operator; a law that raises has failed."""
+    for case in cases(op, example, seed):
+        for law, label, attempt in _attempts(case, targets, seed):
+            if law in laws and (law is not Law.COMPILES or not case.static):
+                yield _judged(law, case, attempt, label)
+
+
+def _attempts(
+    case: Case, targets: Sequence[Target], seed: int
+) -> Iterator[tuple[Law, str, Callable[[], Verdict]]]:
+    yield Law.TEXT, "", partial(check_text, case)
+    yield Law.SLOPE, "", partial(check_slopes, case)
+    for call in calls(case, seed):
+        yield Law.TILES, call.label, partial(check_tiles, call, targets[0])
+        yield Law.ROWS, call.label, partial(check_rows, call, targets[0])
+        for on in targets:
+            label = f"{call.label} on {on.name}"
+            yield Law.SOURCE, label, partial(check_source, call, on)
+            yield Law.COMPILES, label, partial(check_compiles, call, on)
+
+
+def _judged(law: Law, case: Case, attempt: Callable[[], Verdict], label: str = "") -> Verdict:
+    """Return the verdict, named after its case; whatever a law raises is its failure."""
+    name = ", ".join(part for part in (case.label, label) if part)
+    try:
+        found = attempt()
+    except (RlkError, AssertionError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        return Verdict(law, case.op.name, name, False, note=f"{type(error).__name__}: {error}")
+    return replace(found, law=law, op=case.op.name, case=name)
+
+
+def verdict(law: Law, ok: bool | None, count: int = 0, worst: float = 0.0, note: str = "") -> Verdict:
+    """Return a verdict whose case is named later."""
+    return Verdict(law, "", "", ok, count, worst, note)
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def check_text(case: Case) -> Verdict:
+    """Verify each form of forward and gradient, print it, parse it, and compare."""
+    given = cotangents(case.op, case.variant)
+    traced = [case.op.trace(case.variant)]
+    if case.op.gradient is not None and given:
+        wanted = differentiable(case.op, case.variant)
+        traced.append(case.op.gradient.trace(gradient_variant(case.op, case.variant, wanted, given)))
+    forms = [canonical(p, after) for p in traced for after in ("trace", *(name for name, _ in CANONICAL))]
+    wrong = 0
+    for form in forms:
+        verify(form)
+        again = parse_program(print_program(form))
+        wrong += again != form or print_program(again) != print_program(form)
+    return verdict(Law.TEXT, not wrong, len(forms), wrong)
+
+
+# --- slopes ---------------------------------------------------------------------------------------
+
+
+def check_slopes(case: Case, wide: Oracle = run_wide, tolerance: float = TOLERANCE) -> Verdict:
+    """Compare the vjp of every input, from each output alone and from all, with differences in f64."""
+    op = case.op
+    wanted, given = differentiable(op, case.variant), cotangents(op, case.variant)
+    if not wanted or not given:
+        return verdict(Law.SLOPE, None, note="no gradient")
+    forward = forward_program(op, case.slope)
+    values = {n: _float64(v) for n, v in case.values.items()}
+    rng = np.random.default_rng(7)
+    made = wide(forward, values)
+    pulls = {n: rng.normal(size=np.shape(made[n])) for n in given}
+    groups = [(n,) for n in given] + ([given] if len(given) > 1 else [])
+    slopes = {group: _gradients(case, values, wide, pulls, group, wanted) for group in groups}
+    count, worst, where = 0, 0.0, ""
+    for name in wanted:
+        for move in _moves(values[name], rng):
+            up, down = (wide(forward, values | {name: values[name] + s * STEP * move}) for s in (1, -1))
+            for group in groups:
+                moved = sum(float(np.sum(pulls[n] * (up[n] - down[n]))) for n in group) / (2 * STEP)
+                lost = EPSILON / STEP * sum(float(np.sum(np.abs(pulls[n] * made[n]))) for n in group)
+                error = _slope_error(slopes[group][name], move, moved, lost)
+                count += 1
+                if not error <= worst:  # NaN is the worst of all
+                    worst, where = error, f"d_{name} from d_{' and d_'.join(group)}"
+    ok = worst <= tolerance
+    return verdict(Law.SLOPE, ok, count, worst, "" if ok else f"{where} is wrong")
+
+
+def _gradients(
+    case: Case, values: Values, wide: Oracle, pulls: Values, group: tuple[str, ...], wanted: tuple[str, ...]
+) -> Mapping[str, Any]:
+    """Return the gradients of the wanted inputs by the vjp; cotangents outside the group are absent, or 0."""
+    op = case.op
+    assert op.gradient is not None
+    needed = {f.name for f in op.gradient.formals if not f.optional}
+    there = tuple(n for n in pulls if n in group or f"d_{n}" in needed)
+    program = gradient_program(op, gradient_variant(op, case.variant, wanted, there))
+    forward = wide(forward_program(op, case.variant), values)
+    saved = values | {n: forward[n] for n in forward.tensors}
+    extra = case.example.gradient(saved)
+    asked = {f"d_{n}": pulls[n] if n in group else np.zeros_like(pulls[n]) for n in there}
+    given = {**saved, **extra, **asked}
+    known = sizes(forward_program(op, case.variant), values)
+    found = wide(program, given, extents=sizes(program, given, known))
+    return {n: found[f"d_{n}"] for n in wanted}
+
+
+def _moves(value: Any, rng: np.random.Generator) -> Iterator[Any]:
+    """Yield directions: a few single elements, then all elements at once."""
+    size = value.size
+    for at in rng.choice(size, min(ELEMENTS, size), replace=False):
+        one = np.zeros(size)
+        one[at] = 1.0
+        yield one.reshape(value.shape)
+    for _ in range(DIRECTIONS):
+        yield rng.normal(size=value.shape)
+
+
+def _slope_error(gradient: Any, move: Any, difference: float, lost: float) -> float:
+    """Return |<gradient, move> - difference| relative to a gradient of this size and what cancels."""
+    gap = abs(float(np.sum(gradient * move)) - difference)
+    single = np.count_nonzero(move) == 1
+    scale = float(np.max(np.abs(gradient)) if single else np.linalg.norm(gradient))
+    if not np.isfinite(gap):
+        return np.inf
+    return gap / max(scale + lost / TOLERANCE, abs(difference)) if gap else 0.0
+
+
+def _float64(value: Any) -> Any:
+    array = np.asarray(value)
+    return array.astype(np.float64) if array.dtype.kind == "f" else value
+
+
+# --- bits -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A canonical program with its inputs as memory holds them, and the extents of all its axes."""
+
+    label: str
+    program: Program
+    inputs: Values
+    extents: dict[str, int]
+
+    @property
+    def stores(self) -> tuple[Decl, ...]:
+        return outputs(self.program)
+
+
+def calls(case: Case, seed: int = 0) -> tuple[Call, ...]:
+    """Return the forward call of a case, and its gradient's, with infinities and NaN among the floats."""
+    rng = np.random.default_rng(seed + 2)
+    forward = forward_program(case.op, case.variant)
+    values = {n: _edges(v, rng) for n, v in case.values.items()}
+    made = [_call("forward", forward, values, {})]
+    wanted, given = differentiable(case.op, case.variant), cotangents(case.op, case.variant)
+    if wanted and given:
+        ran = run(forward, made[0].inputs, extents=made[0].extents)
+        shapes = {n: np.shape(ran[n]) for n in given}
+        pulls = {f"d_{n}": rng.normal(size=shape) for n, shape in shapes.items()}
+        saved = {**values, **{d.name: ran[d.name] for d in outputs(forward)}}
+        program = gradient_program(case.op, gradient_variant(case.op, case.variant, wanted, given))
+        values = {**saved, **case.example.gradient(saved), **pulls}
+        made.append(_call("gradient", program, values, made[0].extents))
+    return tuple(made)
+
+
+def _call(label: str, program: Program, values: Values, known: Mapping[str, int]) -> Call:
+    return Call(label, program, stored(values, program), sizes(program, values, known))
+
+
+def _edges(value: Any, rng: np.random.Generator) -> Any:
+    """Return floats with a few special values among them."""
+    array = np.asarray(value)
+    if array.dtype.kind != "f" or array.size < 50:
+        return value
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 65504.0])
+    out = array.copy()
+    at = rng.choice(array.size, len(special), replace=False)
+    out.reshape(-1)[at] = special
+    return out
+
+
+def check_tiles(call: Call, on: Target, oracle: Oracle = run) -> Verdict:
+    """Compare the outputs under several cuts of the parallel axes, bit by bit."""
+    whole: dict[str, int] = {}
+    for kernel in call.program.kernels:
+        for axis in roles(kernel, call.extents).parallel:
+            if axis.part is Part.ALL:
+                whole[str(axis)] = call.extents[axis.name]
+            else:
+                whole[str(axis)] = -(-call.extents[axis.name] // (axis.piece or 1))
+    want = oracle(call.program, call.inputs, softmax=on.softmax, extents=call.extents, tile={})
+    cuts: list[dict[str, int]] = [{name: max(1, n // d) for name, n in whole.items()} for d in (2, 3, 7)]
+    cuts += [{name: max(1, whole[name] // 16)} for name in whole]
+    count, wrong, note = 0, 0, ""
+    for cut in [c for i, c in enumerate(cuts) if c and c not in cuts[:i]]:
+        got = oracle(call.program, call.inputs, softmax=on.softmax, extents=call.extents, tile=cut)
+        found = compared(call.stores, got.tensors, want.tensors)
+        wrong += sum(found.values()) + (got.errors != want.errors)
+        count += 1
+        note = note or _first_wrong(found, f"tiles {cut}")
+    return verdict(Law.TILES, not wrong, count, wrong, note)
+
+
+def compared(outs: Sequence[Decl], got: Mapping[str, Any], want: Mapping[str, Any]) -> dict[str, int]:
+    """Return, for each output, in how many elements the bits differ."""
+    return {d.name: differing(got[d.name], want[d.name], _kind(d)) for d in outs}
+
+
+def _kind(decl: Decl) -> str | None:
+    """Return how patterns of a float are named; integers and booleans have one pattern a value."""
+    return decl.type.dtype.value if decl.type.dtype.is_float else None
+
+
+def _first_wrong(found: Mapping[str, int], where: str) -> str:
+    return next((f"{name}: {n} elements differ with {where}" for name, n in found.items() if n), "")
+
+
+def check_rows(call: Call, on: Target, oracle: Oracle = run) -> Verdict:
+    """Compare each row's bits in the whole batch with its bits in a reversed one and in a part of it."""
+    lead = call.stores[0].type.axes[:1]
+    rows = [d for d in call.stores if d.type.axes[:1] == lead and lead]
+    inputs = inputs_of(call.program)
+    with_rows = [n for n, d in inputs.items() if lead and d.type.axes[:1] == lead]
+    index_rows = lead and lead[0] in indexed(call.program).values()
+    elsewhere = [n for n, d in inputs.items() if lead and lead[0] in d.type.axes[1:]]
+    if not rows or not lead[0].dynamic or not with_rows or index_rows or elsewhere:
+        return verdict(Law.ROWS, None, note="its rows are not independent by definition")
+    total = call.extents[lead[0].name]
+    want = oracle(call.program, call.inputs, softmax=on.softmax, extents=call.extents)
+    reverse, some = np.arange(total)[::-1], np.arange(total)[1 : max(2, total // 2)]
+    wrong, note = 0, ""
+    for pick, what in ((reverse, "rows reversed"), (some, "fewer rows"), (some[:1], "one row")):
+        given = {n: np.ascontiguousarray(v[pick]) if n in with_rows else v for n, v in call.inputs.items()}
+        extents = {**call.extents, lead[0].name: len(pick)}
+        got = oracle(call.program, given, softmax=on.softmax, extents=extents)
+        picked = {d.name: want[d.name][pick] for d in rows}
+        found = compared(rows, got.tensors, picked)
+        wrong += sum(found.values())
+        note = note or _first_wrong(found, what)
+    return verdict(Law.ROWS, not wrong, 3, wrong, note)
+
+
+# --- generated source -----------------------------------------------------------------------------
+
+
+def has_triton() -> bool:
+    """Return whether Triton is installed."""
+    return find_spec("triton") is not None
+
+
+def check_source(call: Call, on: Target, generated: Generated | None = None, oracle: Oracle = run) -> Verdict:
+    """Run the Triton source under several schedules in the interpreter and compare with the oracle's bits."""
+    if generated is None:
+        if not has_triton():
+            return verdict(Law.SOURCE, None, note="triton is not installed")
+        from rlk.testing.generated import run_generated
+
+        generated = run_generated
+    want = oracle(call.program, call.inputs, softmax=on.softmax, extents=call.extents)
+    wrong, note = 0, ""
+    plans = schedules(call, on)
+    for plan in plans:
+        got = generated(call.program, call.inputs | _sized_by_outputs(call), schedules=plan, on=on)
+        found = compared(call.stores, got.tensors, want.tensors)
+        wrong += sum(found.values()) + (bool(got.errors[0]) != bool(want.errors))
+        note = note or _first_wrong(found, " / ".join(map(str, plan)))
+    return verdict(Law.SOURCE, not wrong, len(plans), wrong, note)
+
+
+def _sized_by_outputs(call: Call) -> Values:
+    """Return memory for the outputs that have an axis which no input has: it says how long that axis is."""
+    known = {a.name for d in inputs_of(call.program).values() for a in d.type.axes}
+    made: Values = {}
+    for d in call.stores:
+        if not {a.name for a in d.type.axes} <= known:
+            shape = tuple(call.extents[a.name] for a in d.type.axes)
+            made[d.name] = np.zeros(shape, arithmetic.storage(d.type.dtype))
+    return made
+
+
+def schedules(call: Call, on: Target) -> list[tuple[Schedule, ...]]:
+    """Return the heuristics' schedules of a call's kernels, and those with smaller and with larger tiles."""
+    program, signature = bound(call, on)
+    chosen = tuple(choose(k, on, signature, call.extents) for k in program.kernels)
+    smaller = tuple(replace(s, tiles=tuple((a, max(1, n // 2)) for a, n in s.tiles)) for s in chosen)
+    larger = tuple(_larger(s, k, call) for s, k in zip(chosen, program.kernels, strict=True))
+    return list(dict.fromkeys((chosen, smaller, larger)))
+
+
+def _larger(schedule: Schedule, kernel: Kernel, call: Call) -> Schedule:
+    """Return the schedule with twice as many indices of the outermost parallel axis in a program."""
+    axes = roles(kernel, call.extents).parallel
+    return schedule.with_tile(str(axes[0]), 2 * schedule.tile(str(axes[0]))) if axes else schedule
+
+
+def bound(call: Call, on: Target) -> tuple[Program, Signature]:
+    """Return the program with static extents and the target's models, and its signature."""
+    axes = {a for k in call.program.kernels for d in k.params for a in d.type.axes}
+    static = {a.name: call.extents[a.name] for a in axes if not a.dynamic}
+    return specialize(call.program, static, on.softmax), Signature(tuple(sorted(static.items())))
+
+
+def check_compiles(call: Call, on: Target) -> Verdict:
+    """Compile the source of the heuristics' schedules for a target; no device is needed."""
+    if not has_triton():
+        return verdict(Law.COMPILES, None, note="triton is not installed")
+    from rlk.lower.triton import lower
+    from rlk.runtime.pool import pool
+
+    program, signature = bound(call, on)
+    chosen = [choose(k, on, signature, call.extents) for k in program.kernels]
+    emitted = lower(program, chosen, on, signature)
+    with TemporaryDirectory(prefix="rlk-check-") as folder:
+        pool().compile(emitted, on.name, Path(folder))
+    return verdict(Law.COMPILES, True, len(emitted.kernels))

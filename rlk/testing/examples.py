@@ -1,0 +1,89 @@
+"""What a drawn input must obey where types do not say it: the shipped operators' own conditions.
+
+A user's spec file says the same by functions of its own: `<op>_inputs(rng)` returns arrays and numbers by
+name, `<op>_grad_inputs(saved)` the inputs that its gradient takes beside saved tensors and cotangents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Conditions on the inputs of one operator.
+
+    inputs: what cannot be drawn freely; its shapes fix extents. gradient: extra inputs of the gradient.
+    present: sets of optional inputs to try beside none and all. statics: values to try of statics that list
+    no choices. straight: per static, values whose gradient is by definition that of another one.
+    """
+
+    inputs: Callable[[np.random.Generator], Values] = lambda rng: {}
+    gradient: Callable[[Mapping[str, Any]], Values] = lambda saved: {}
+    present: tuple[tuple[str, ...], ...] = ()
+    statics: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    straight: Mapping[str, Mapping[object, object]] = field(default_factory=dict)
+
+
+def of_module(module: object, name: str) -> Example:
+    """Return an operator's example: the one that its spec file gives, else the shipped one, else none."""
+    inputs = getattr(module, f"{name}_inputs", None)
+    gradient = getattr(module, f"{name}_grad_inputs", None)
+    if inputs is None and gradient is None:
+        return EXAMPLES.get(name, Example())
+    return Example(inputs or Example().inputs, gradient or Example().gradient)
+
+
+def _logp(rng: np.random.Generator) -> Values:
+    ids = rng.integers(0, 3001, 6)
+    ids[2] = -100
+    return {
+        "ids": ids, "mask": np.array([True, True, True, False, True, True]), "ignore_index": -100,
+        "inv_temperature": 1 / 0.7, "logit_scale": 1.5, "softcap": 20.0, "inv_softcap": 0.05,
+        "logits": 3 * rng.normal(size=(6, 3001)), "inv_temperature_row": rng.uniform(0.5, 2.0, 6),
+    }  # fmt: skip
+
+
+def _policy_loss(rng: np.random.Generator) -> Values:
+    tokens, samples = 1500, 6
+    active = rng.random(tokens) < 0.7
+    old = rng.normal(size=tokens) - 2.0
+    return {
+        "active": active, "order": np.argsort(~active, kind="stable").astype(np.int32),
+        "sequence": np.sort(rng.integers(0, samples, tokens)).astype(np.int32),
+        "advantages": rng.normal(size=samples), "logp": old + 0.3 * rng.normal(size=tokens), "old_logp": old,
+        "low": 0.8, "high": 1.2, "dual_clip": 3.0, "beta": 0.1, "entropy_coef": 0.01,
+    }  # fmt: skip
+
+
+def _rope(rng: np.random.Generator) -> Values:
+    angle = rng.uniform(0, 6, (9, 8))
+    return {"x": rng.normal(size=(5, 3, 16)), "cos": np.cos(angle), "sin": np.sin(angle)}
+
+
+def _embedding_gradient(saved: Mapping[str, Any]) -> Values:
+    ids = np.asarray(saved["ids"])
+    order = np.argsort(ids, kind="stable")
+    return {"order": order, "segments": np.searchsorted(ids[order], np.arange(len(saved["weight"]) + 1))}
+
+
+_STRAIGHT: dict[str, dict[object, object]] = {"kl": {"k1+": "k2", "k3+": "k2"}}
+
+EXAMPLES: dict[str, Example] = {
+    "logp": Example(
+        _logp,
+        present=(("inv_temperature", "mask"),),
+        statics={"needs": (("logp",), ("logp", "entropy", "argmax", "lse2"))},
+    ),
+    "policy_loss": Example(_policy_loss, straight=_STRAIGHT),
+    "ratio_kl": Example(lambda rng: {"logp": rng.normal(size=60) - 2.0}, straight=_STRAIGHT),
+    "rope": Example(_rope),
+    "rms_norm": Example(lambda rng: {"eps": 1e-6}),
+    "embedding": Example(lambda rng: {"ids": rng.integers(0, 11, 40)}, _embedding_gradient),
+}
