@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import fields
 from enum import Enum
@@ -133,8 +134,9 @@ class _Parser:
     """Reads what print_program writes, line by line."""
 
     def __init__(self, text: str) -> None:
-        self.lines = [line.split("  # ")[0].strip() for line in text.splitlines()]
-        self.lines = [line for line in self.lines if line]
+        stripped = [line.split("  # ")[0].strip() for line in text.splitlines()]
+        self.lines = [line for line in stripped if line]
+        self.numbers = [number for number, line in enumerate(stripped, 1) if line]
         self.at = 0
         self.axes: dict[str, Axis] = {}
 
@@ -146,12 +148,16 @@ class _Parser:
         return self.lines[self.at - 1]
 
     def fail(self) -> SpecError:
-        line = min(self.at, len(self.lines))
-        return SpecError(Code.PARSE, line=line, text=self.lines[line - 1] if line else "")
+        at = min(self.at, len(self.lines)) - 1
+        if at < 0:
+            return SpecError(Code.PARSE, line=1, text="")
+        return SpecError(Code.PARSE, line=self.numbers[at], text=self.lines[at])
 
     def program(self) -> n.Program:
         try:
-            name = self.take().removeprefix("program ")
+            head, name = self.take().split(" ")
+            if head != "program":
+                raise self.fail()
             while self.peek().startswith("axis "):
                 self.axis(self.take().split()[1:])
             kernels = []
@@ -161,7 +167,7 @@ class _Parser:
                 self.take()
                 raise self.fail()
             return n.Program(name, tuple(kernels))
-        except (KeyError, ValueError, IndexError, AttributeError, TypeError) as error:
+        except (KeyError, ValueError, IndexError, AttributeError, TypeError, SyntaxError) as error:
             raise self.fail() from error
 
     def axis(self, words: list[str]) -> None:
@@ -231,18 +237,18 @@ class _Parser:
 
     def read(self, text: str, annotation: str) -> Any:
         kind = annotation.removesuffix(" | None")
+        if kind == "tuple[Fold, ...]":
+            return tuple(self.fold(t) for t in re.findall(r"\w+<[^>]*>?>?\([^)]*\)", text[1:-1]))
         if kind.startswith("tuple["):
             inner = kind.removeprefix("tuple[").split(",")[0]
-            return tuple(self.read(t, inner) for t in text[1:-1].split(";") if t) if inner != "Fold" else (
-                tuple(self.fold(t) for t in re.findall(r"\w+<[^>]*>?>?\([^)]*\)", text[1:-1]))
-            )  # fmt: skip
+            return tuple(self.read(t, inner) for t in text[1:-1].split(";") if t)
         match kind:
             case "Value":
                 return int(text[1:])
             case "int":
                 return int(text)
             case "str":
-                return text[1:-1].replace("\\x20", " ")
+                return ast.literal_eval(text)
             case "Axis":
                 return self.named(text)
             case "TileType":
