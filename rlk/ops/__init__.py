@@ -55,20 +55,24 @@ def reference_variant(spec: Op) -> Variant:
     return Variant.of(dtypes, frozenset(), static_defaults(spec.formals))
 
 
-logp = Operator(signatures.logp, _logp.logp, reference.logp)
-ratio_kl = Operator(signatures.ratio_kl, _loss.ratio_kl, reference.ratio_kl)
-policy_loss = Operator(signatures.policy_loss, _loss.policy_loss, reference.policy_loss)
-rms_norm = Operator(signatures.rms_norm, _norm.rms_norm, reference.rms_norm)
-swiglu = Operator(signatures.swiglu, _model.swiglu, reference.swiglu)
-rope = Operator(signatures.rope, _model.rope, reference.rope)
-embedding = Operator(signatures.embedding, _model.embedding, reference.embedding)
+def _published(fn: Callable[..., Any], spec: Op, exact: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the public function itself, with what can be asked of it as attributes: a call costs no wrapper."""
+    operator = Operator(fn, spec, exact)
+    OPERATORS[spec.name] = operator
+    register(spec)
+    for name in ("numerics_id", "tier", "explain", "reference", "spec"):
+        setattr(fn, name, getattr(operator, name))
+    return fn
 
-OPERATORS: dict[str, Operator] = {
-    o.spec.name: o for o in (logp, ratio_kl, policy_loss, rms_norm, swiglu, rope, embedding)
-}
 
-for _operator in OPERATORS.values():
-    register(_operator.spec)
+OPERATORS: dict[str, Operator] = {}
+logp = _published(signatures.logp, _logp.logp, reference.logp)
+ratio_kl = _published(signatures.ratio_kl, _loss.ratio_kl, reference.ratio_kl)
+policy_loss = _published(signatures.policy_loss, _loss.policy_loss, reference.policy_loss)
+rms_norm = _published(signatures.rms_norm, _norm.rms_norm, reference.rms_norm)
+swiglu = _published(signatures.swiglu, _model.swiglu, reference.swiglu)
+rope = _published(signatures.rope, _model.rope, reference.rope)
+embedding = _published(signatures.embedding, _model.embedding, reference.embedding)
 
 if Env.current().interpret:
     from rlk.testing.interpreter import interpret
@@ -84,4 +88,17 @@ def __getattr__(name: str) -> Any:
     raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=", ".join(OPERATORS))
 
 
-__all__ = ["LOSSES", "OPERATORS", "Layout", "Loss", "Operator", *OPERATORS]
+__all__ = [
+    "LOSSES",
+    "OPERATORS",
+    "Layout",
+    "Loss",
+    "Operator",
+    "embedding",
+    "logp",
+    "policy_loss",
+    "ratio_kl",
+    "rms_norm",
+    "rope",
+    "swiglu",
+]

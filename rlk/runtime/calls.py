@@ -13,8 +13,8 @@ from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import MathModel
 from rlk.lang.op import Op, Variant
 from rlk.lang.types import DTypeVar, TensorType
-from rlk.runtime.arguments import RLK_DTYPES, TORCH_DTYPES
-from rlk.runtime.dispatch import Invocation, Scalars, Tensors, dispatch, outputs_of
+from rlk.runtime.arguments import RLK_DTYPES, TORCH_DTYPES, VECTOR
+from rlk.runtime.dispatch import MOST_SHAPES, Invocation, Run, Scalars, Tensors, dispatch, outputs_of
 
 Statics = Mapping[str, object]
 Prepare = Callable[[Tensors], Tensors]
@@ -37,18 +37,51 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
 
     tensors: the inputs that are there; scalars: the same. Raises LaunchError before anything is launched.
     """
-    if torch.compiler.is_compiling() or any(type(t) not in _PLAIN for t in tensors.values()):
-        from rlk.runtime.library import through_dispatcher
-
-        return through_dispatcher(op, tensors, scalars, statics, math)
-    invocation = invoke(op, tensors, scalars, statics, math)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values()):
-        check_differentiable(op, tensors)
-        return _differentiable(invocation, tensors, scalars)
-    return dispatch(invocation, tensors, scalars)
+    if torch.compiler.is_compiling():
+        return _through_dispatcher(op, tensors, scalars, statics, math)
+    values = tensors.values()
+    try:
+        # one key for everything that selects code; 16-byte alignment is part of what compiled kernels assume
+        sizes = [
+            (type(t), t.dtype, t.shape, t.stride(), t.get_device(), t.data_ptr() % VECTOR) for t in values
+        ]
+        key = (op.name, math, *tensors, *scalars, *statics.values(), *sizes)
+        known = _known.get(key)
+    except (AttributeError, RuntimeError):  # no tensor, or one without memory
+        return _unknown(op, tensors, scalars, statics, math)
+    if known is None:
+        if any(type(t) not in _PLAIN for t in values):
+            return _unknown(op, tensors, scalars, statics, math)
+        invocation = invoke(op, tensors, scalars, statics, math)
+        if len(_known) >= MOST_SHAPES:
+            _known.clear()
+        known = _known[key] = (invocation, dispatch.find(invocation, tensors))
+    invocation, run = known
+    if torch.is_grad_enabled():
+        for t in values:
+            if t.requires_grad:
+                check_differentiable(op, tensors)
+                return _differentiable(invocation, tensors, scalars)
+    return run(tensors, scalars)
 
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_known: dict[object, tuple[Invocation, Run]] = {}
+dispatch.forgets(_known.clear)
+
+
+def _unknown(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Tensors:
+    """Refuse what is no tensor; send subclasses and fake tensors through torch's dispatcher."""
+    bind_dtypes(op, tensors)
+    return _through_dispatcher(op, tensors, scalars, statics, math)
+
+
+def _through_dispatcher(
+    op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None
+) -> Tensors:
+    from rlk.runtime.library import through_dispatcher
+
+    return through_dispatcher(op, tensors, scalars, statics, math)
 
 
 def invoke(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Invocation:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from rlk.digest import digest, digest_file
+from rlk.digest import digest
 from rlk.env import Env
 from rlk.errors import Code, LaunchError, UnsupportedError
-from rlk.ir import fold, portable
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import Decl, MathModel, Program, Role
 from rlk.ir.numerics import Tier, numerics_id, tier
@@ -43,6 +41,9 @@ Run = Callable[[Tensors, Scalars], Tensors]
 MOST_SHAPES = 4096  # bound calls that are kept; the oldest are dropped together
 
 
+_numbers: dict[tuple[int, Variant, MathModel | None], int] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Invocation:
     """A spec, the variant that a call selects, and who defines exp2 in softmax folds (None: the device decides)."""
@@ -50,9 +51,16 @@ class Invocation:
     spec: Spec
     variant: Variant
     math: MathModel | None = None
+    key: int = field(init=False, compare=False, default=-1)
+
+    def __post_init__(self) -> None:
+        # a small integer stands for the invocation in the keys of bound calls: hashing it is free
+        object.__setattr__(
+            self, "key", _numbers.setdefault((id(self.spec), self.variant, self.math), len(_numbers))
+        )
 
     def __hash__(self) -> int:
-        return hash((id(self.spec), self.variant, self.math))
+        return self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,28 +199,37 @@ class Dispatcher:
     def __init__(self) -> None:
         self.bound: dict[object, Run] = {}
         self.interpreter: Interpreter | None = None
+        self.forgetting: list[Callable[[], None]] = [self.bound.clear]
+
+    def forgets(self, forget: Callable[[], None]) -> None:
+        """Call `forget` whenever bound calls become stale."""
+        self.forgetting.append(forget)
 
     def interpret_with(self, interpreter: Interpreter | None) -> None:
         """Run calls on CPU tensors in an interpreter of Triton source from now on; None: in the oracle."""
         self.interpreter = interpreter
-        self.bound.clear()
+        for forget in self.forgetting:
+            forget()
 
-    def __call__(self, invocation: Invocation, tensors: Tensors, scalars: Scalars) -> Tensors:
-        """Run an invocation on the tensors' device and return its outputs by name.
+    def find(self, invocation: Invocation, tensors: Tensors) -> Run:
+        """Return the bound call for tensors of these shapes, strides, devices and alignments.
 
-        Raises LaunchError before anything is launched when an argument does not fit.
+        Raises LaunchError, before anything is launched, when an argument does not fit.
         """
-        # 16-byte alignment is part of what a compiled kernel assumes, so it is part of the key
         key = (
-            invocation,
-            *((t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in tensors.values()),
+            invocation.key,
+            *[(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in tensors.values()],
         )
         run = self.bound.get(key)
         if run is None:
             if len(self.bound) >= MOST_SHAPES:
                 self.bound.clear()
             run = self.bound[key] = bind(invocation, tensors)
-        return run(tensors, scalars)
+        return run
+
+    def __call__(self, invocation: Invocation, tensors: Tensors, scalars: Scalars) -> Tensors:
+        """Run an invocation on the tensors' device and return its outputs by name."""
+        return self.find(invocation, tensors)(tensors, scalars)
 
 
 def bind(invocation: Invocation, tensors: Tensors) -> Run:
@@ -271,6 +288,8 @@ def lowered(
 
     static = static_extents(invocation, geometry)
     program = bound_program(invocation, model, static)
+    judged = "sm_90a" if model is MathModel.SM90 else on.name
+    name = numerics_id((bound_program(invocation, model, {}),), judged)
     plain = Signature(tuple(sorted(static.items())), geometry.split)
     chosen = schedules or tuple(choose(k, on, plain, geometry.extents) for k in program.kernels)
     # what the host passes does not depend on what is divisible, so a first text tells what to look at
@@ -333,16 +352,8 @@ def _compiled(
     on: Target,
     device: torch.device,
 ) -> Callable[..., Any]:
-    definitions = [digest_file(Path(module.__file__ or "")) for module in (portable, fold)]
-    ir = digest(
-        [
-            print_program(program),
-            repr(signature.extents),
-            signature.split_rows,
-            sorted(signature.divisible),
-            definitions,
-        ]
-    )
+    # the text says everything that the compiler sees, whatever it was that shaped it
+    ir = digest([print_program(program), emitted.source, repr(emitted.kernels)])
     key = triton_key(ir, [str(s) for s in schedules], on.name)
     index = device.index if device.index is not None else torch.cuda.current_device()
     for _ in range(2):  # an entry may be evicted between being found and being read
@@ -369,21 +380,54 @@ def _caller(
         for d in _workspaces(invocation)
     ]
     values = [value for _, value in _values(emitted.call, invocation, geometry)]
-    errors = _error_words(device)
     check = Env.current().check
-    empty = torch.empty
+    run = _compose(outs, work, values, host, device)
 
-    def run(given: Tensors, scalars: Scalars) -> Tensors:
-        made = {n: empty(shape, dtype=dtype, device=device) for n, shape, dtype in outs}
-        named: dict[str, Any] = {**given, **scalars, **made}
-        for n, shape, dtype in work:
-            named[n] = empty(shape, dtype=dtype, device=device)
-        host(*[named[v] if type(v) is str else errors if v is None else v for v in values])
-        if check:
-            raise_data_errors(invocation.spec.name, emitted.checks, device)
+    def checked(given: Tensors, scalars: Scalars) -> Tensors:
+        made = run(given, scalars)
+        raise_data_errors(invocation.spec.name, emitted.checks, device)
         return made
 
+    return checked if check else run
+
+
+Made = list[tuple[str, tuple[int, ...], torch.dtype]]
+
+
+def _compose(
+    outs: Made, work: Made, values: list[int | str | None], host: Callable[..., Any], device: torch.device
+) -> Run:
+    """Return the call as a function written for it: no loop over its arguments costs anything at run time."""
+    scope: dict[str, Any] = {
+        "empty": torch.empty,
+        "host": host,
+        "errors": _error_words(device),
+        "device": device,
+    }
+    made: dict[str, str] = {}
+    lines = ["def run(given, scalars):"]
+    for i, (name, shape, dtype) in enumerate((*outs, *work)):
+        scope |= {f"shape{i}": shape, f"dtype{i}": dtype}
+        made[name] = f"made{i}"
+        lines.append(f"    made{i} = empty(shape{i}, dtype=dtype{i}, device=device)")
+    arguments = [_argument(value, made) for value in values]
+    lines.append(f"    host({', '.join(arguments)})")
+    lines.append("    return {" + ", ".join(f"{name!r}: {made[name]}" for name, _, _ in outs) + "}")
+    exec(compile("\n".join(lines), f"<call {host}>", "exec"), scope)
+    run: Run = scope["run"]
     return run
+
+
+def _argument(value: int | str | None, made: Mapping[str, str]) -> str:
+    match value:
+        case None:
+            return "errors"
+        case int():
+            return repr(value)
+        case str() if value in made:
+            return made[value]
+        case str():
+            return f"(given[{value!r}] if {value!r} in given else scalars[{value!r}])"
 
 
 def _values(

@@ -1,0 +1,96 @@
+"""The shapes and variants at which kernels are checked in, and their source there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rlk.ir.nodes import Program
+from rlk.lang.op import Op, Variant
+from rlk.lower.common.emitted import Emitted, Signature
+from rlk.passes.pipeline import specialize
+from rlk.runtime.catalogue import (
+    cotangents,
+    differentiable,
+    forward_program,
+    gradient_program,
+    gradient_variant,
+    numerics,
+    operators,
+)
+from rlk.schedule.heuristics import choose
+from rlk.schedule.schedule import Schedule
+from rlk.target.facts import Target, target
+
+TARGETS = ("sm_90a", "gfx942")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a checked-in kernel is made for: extents (of a model with 4096 hidden units), options, statics."""
+
+    extents: tuple[tuple[str, int], ...] = ()
+    present: tuple[str, ...] = ()
+    statics: tuple[tuple[str, object], ...] = ()
+
+
+ROWS = 8192
+_EXTENTS = (("H", 32), ("E", 128), ("C", 64), ("P", 40960), ("D", 4096), ("B", 64), ("U", 151937))
+
+REFERENCES: dict[str, Reference] = {
+    "logp": Reference((("V", 128256),), ("inv_temperature",), (("needs", ("logp", "entropy")),)),
+    "policy_loss": Reference((), ("ref_logp", "beta")),
+    "rms_norm": Reference((("N", 4096),), ("residual",)),
+    "swiglu": Reference((("N", 12288),)),
+    "embedding": Reference((("V", 151936),)),
+}
+
+
+def reference_variant(op: Op) -> Variant:
+    """Return the variant of an operator that stands for it: that of its reference, else the plain one."""
+    found = REFERENCES.get(op.name, Reference())
+    plain = op.reference()
+    return Variant.of(dict(plain.dtypes), set(found.present), {**dict(plain.statics), **dict(found.statics)})
+
+
+def reference_extents(op: Op, program: Program) -> dict[str, int]:
+    """Return the extents of a program's axes at an operator's reference shapes."""
+    given = dict(REFERENCES.get(op.name, Reference()).extents)
+    axes = {axis.name: axis for k in program.kernels for d in k.params for axis in d.type.axes}
+    known = {**dict(_EXTENTS), **given}
+    return {name: known.get(name, ROWS if axis.dynamic else 4096) for name, axis in axes.items()}
+
+
+def reference_gradient(op: Op, variant: Variant) -> Program | None:
+    """Return the gradient's canonical program with every cotangent, for every input; None where there is none."""
+    wanted, given = differentiable(op, variant), cotangents(op, variant)
+    if not wanted or not given:
+        return None
+    return gradient_program(op, gradient_variant(op, variant, wanted, given))
+
+
+def emit(
+    program: Program, extents: dict[str, int], on: Target
+) -> tuple[Emitted, tuple[Schedule, ...], Program]:
+    """Return the Triton source of a canonical program at these extents, its schedules, and what was lowered."""
+    from rlk.lower.triton import lower
+
+    axes = {axis for k in program.kernels for d in k.params for axis in d.type.axes}
+    static = {axis.name: extents[axis.name] for axis in axes if not axis.dynamic}
+    bound = specialize(program, static, on.softmax)
+    signature = Signature(tuple(sorted(static.items())))
+    chosen = tuple(choose(kernel, on, signature, extents) for kernel in bound.kernels)
+    name, _ = numerics(program, on)
+    return lower(bound, chosen, on, signature, numerics_id=name), chosen, bound
+
+
+def reference_sources() -> Iterator[tuple[str, str]]:
+    """Yield the path below generated/ and the source of every checked-in kernel."""
+    for on in map(target, TARGETS):
+        for op in operators().values():
+            variant = reference_variant(op)
+            programs = [forward_program(op, variant), reference_gradient(op, variant)]
+            for program in programs:
+                if program is not None:
+                    emitted, _, _ = emit(program, reference_extents(op, program), on)
+                    yield f"{on.folder}/triton/{program.name}.py", emitted.source
