@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlk.errors import Code, Diagnostic, Loc, SpecError
+from rlk.errors import NOWHERE, Code, Diagnostic, Loc, SpecError
 from rlk.ir.infer import infer
 from rlk.ir.nodes import (
     Block,
@@ -43,7 +43,7 @@ class _Verifier:
         self.scopes: list[set[Value]] = [set()]
 
     def run(self) -> None:
-        self.block(self.kernel.body)
+        self.block(self.kernel.body, NOWHERE)
 
     def note(self, code: Code, loc: Loc, **fields: object) -> None:
         self.found.append(Diagnostic(code, loc, tuple(fields.items())))
@@ -57,13 +57,12 @@ class _Verifier:
     def visible(self, value: Value) -> bool:
         return any(value in scope for scope in self.scopes)
 
-    def block(self, block: Block) -> None:
+    def block(self, block: Block, loc: Loc) -> None:
         for let in block.lets:
             self.let(let)
         for value in block.results:
             if not self.visible(value):
-                loc = block.lets[-1].loc if block.lets else Loc()
-                self.note(Code.VALUE_UNDEFINED, loc, value=value)
+                self.note(Code.VALUE_UNDEFINED, block.lets[-1].loc if block.lets else loc, value=value)
 
     def let(self, let: Let) -> None:
         missing = [v for v in operands(let.node) if not self.visible(v)]
@@ -74,7 +73,7 @@ class _Verifier:
                 self.loop(loop, let)
             case Stream() as stream:
                 self.scopes.append(set())
-                self.block(stream.body)
+                self.block(stream.body, let.loc)
                 self.scopes.pop()
             case _:
                 pass
@@ -88,7 +87,7 @@ class _Verifier:
         self.define(step, self.types.get(loop.start, let.type), let.loc)
         for value, type in zip(carried, loop.types, strict=False):
             self.define(value, type, let.loc)
-        self.block(loop.body)
+        self.block(loop.body, let.loc)
         yielded = tuple(self.types.get(v) for v in loop.body.results)
         if len(carried) != len(loop.types) or not self._agree(yielded, loop.types):
             carried_text = ", ".join(map(str, loop.types))
