@@ -11,11 +11,13 @@ from torch import Tensor
 import rlk
 from benchmarks import peers
 from benchmarks.harness import Bar, Case, Checked, main
-from benchmarks.identity import describe
+from benchmarks.identity import describe, oracle
 from benchmarks.peers import Launch
+from rlk.testing.bits import differing
 
 BATCH, LENGTH = 8, 1024
 VOCABULARY = 128256
+SAMPLED = [0, 3, 200]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +95,33 @@ def case(i: Inputs, bar: Bar | None) -> Case:
 
 
 def check(i: Inputs) -> Checked:
-    """Compare the loss with the plain formula in float64, row by row."""
+    """Compare the loss with the plain formula in float64, and every link of the chain with the oracle."""
     total = torch.zeros((), dtype=torch.float64, device="cuda")
     with torch.no_grad():
         for b in range(BATCH):
             z, old, ref, advantage = (t[b].double() for t in (i.logits, i.old, i.ref, i.advantages))
             total += (peers.plain_grpo_terms(z, i.ids[b], old, ref, advantage) * i.mask[b]).sum()
-        return Checked(float((ours(i)().double() - total / i.mask.sum()).abs()))
+        error = float((ours(i)().double() - total / i.mask.sum()).abs())
+    return Checked(error, differing_links(i))
+
+
+def differing_links(i: Inputs) -> int:
+    """Count values off the oracle: log-probs and gradient of sampled tokens, the loss of all log-probs."""
+    layout = rlk.Layout.padded(i.lengths, LENGTH, side="right")
+    lp = rlk.ops.logp(i.logits, i.ids, mask=i.mask).logp
+    loss = rlk.ops.policy_loss(lp, i.old, i.advantages, layout=layout, loss="grpo", ref_logp=i.ref).loss
+    d_lp, d_logits = torch.autograd.grad(loss, (lp, i.logits))
+    few = i.logits[0, SAMPLED].detach().cpu().requires_grad_(True)
+    counted = i.mask[0, SAMPLED].cpu()
+    few_lp = oracle(rlk.ops.logp, lp.device, few, i.ids[0, SAMPLED], mask=counted).logp
+    (few_grad,) = torch.autograd.grad(few_lp, few, d_lp[0, SAMPLED].cpu())
+    all_lp = lp.detach().cpu().requires_grad_(True)
+    there = rlk.Layout.padded(i.lengths.cpu(), LENGTH, side="right")
+    old, advantages, ref = i.old.cpu(), i.advantages.cpu(), i.ref.cpu()
+    want = rlk.ops.policy_loss(all_lp, old, advantages, layout=there, loss="grpo", ref_logp=ref).loss
+    (want_d_lp,) = torch.autograd.grad(want, all_lp)
+    pairs = [(lp[0, SAMPLED], few_lp), (d_logits[0, SAMPLED], few_grad), (loss, want), (d_lp, want_d_lp)]
+    return sum(differing(a.detach().cpu(), b.detach()) for a, b in pairs)
 
 
 def cases() -> Iterator[Case]:

@@ -24,13 +24,13 @@ EPS = 1e-6
 IMPORTS = 7
 
 IMPORT_PROGRAM = """
-import json, sys, time
+import json, time
 import torch
 start = time.perf_counter()
 import rlk
-rlk.ops
+{use}
 took = time.perf_counter() - start
-print(json.dumps({"ms": 1e3 * took, "cuda": torch.cuda.is_initialized()}))
+print(json.dumps(dict(ms=1e3 * took, cuda=torch.cuda.is_initialized())))
 """
 
 
@@ -75,14 +75,13 @@ def call_case(*, autograd: bool, bar: Bar) -> Case:
     )
 
 
-def import_case() -> Case:
-    """`import rlk` and its operators after torch, in processes of their own; a CUDA context fails the row."""
+def import_case(op: str, use: str, bar: Bar | None) -> Case:
+    """`import rlk` after torch, in processes of their own; a CUDA context fails the row."""
+    command = [sys.executable, "-c", IMPORT_PROGRAM.format(use=use)]
 
     def timer(_: Launch) -> Timing:
         runs = [
-            json.loads(
-                subprocess.run([sys.executable, "-c", IMPORT_PROGRAM], capture_output=True, check=True).stdout
-            )
+            json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
             for _ in range(IMPORTS)
         ]
         if any(run["cuda"] for run in runs):
@@ -91,13 +90,13 @@ def import_case() -> Case:
         return Timing(statistics.median(times), times[0], (times[0], times[-1]))
 
     return Case(
-        op="import rlk",
+        op=op,
         passes="host",
         shape={},
         rlk=lambda: lambda: None,
         peers={},
         moved=0.0,
-        bar=Bar(150.0),
+        bar=bar,
         timer=timer,
         extra=False,
         notes={"what": "beyond import torch, no CUDA context"},
@@ -108,7 +107,8 @@ def cases() -> Iterator[Case]:
     """Yield the no-grad call, the call that records a graph, and the import."""
     yield call_case(autograd=False, bar=Bar(0.015))
     yield call_case(autograd=True, bar=Bar(0.030))
-    yield import_case()
+    yield import_case("import rlk", "", Bar(150.0))
+    yield import_case("import rlk.ops", "rlk.ops.logp", None)
 
 
 if __name__ == "__main__":

@@ -148,9 +148,8 @@ def _identity(case: Case) -> dict[str, Any]:
     """Return what was computed: its error, its bits, its id and its schedule."""
     checked = case.check() if case.check else Checked()
     described = dict(case.describe()) if case.describe else {}
-    tier = described.pop("tier", None)
-    bits = tier if checked.differing is None else ("mismatch" if checked.differing else "exact")
-    return {"max_abs_err": checked.max_abs_err, "bits": bits, **described}
+    bits = None if checked.differing is None else ("mismatch" if checked.differing else described.get("tier"))
+    return {"max_abs_err": checked.max_abs_err, "bits": bits, "differing": checked.differing, **described}
 
 
 # --- what is written ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,11 +23,15 @@ def describe(op: Any, device: torch.device) -> Mapping[str, str]:
     }
 
 
+def oracle(op: Any, device: torch.device, *args: Tensor, **options: Any) -> Any:
+    """Call an operator on CPU copies, which is the oracle, with the exp2 of a device."""
+    if "math" in inspect.signature(op).parameters:
+        options["math"] = op.explain(device).math.value
+    return op(*(arg.cpu() for arg in args), **options)
+
+
 def compare(op: Any, got: Sequence[Tensor], *args: Tensor, **options: Any) -> int:
-    """Count the values that differ from the oracle's; a CPU call is the oracle, with the device's exp2."""
-    model = op.explain(args[0].device).math.value
-    if "math" in op.fn.__annotations__:
-        options["math"] = model
-    want = op(*(arg.detach().cpu() for arg in args), **options)
+    """Count the values that differ from the oracle's."""
+    want = oracle(op, args[0].device, *(arg.detach() for arg in args), **options)
     there = [want] if isinstance(want, Tensor) else [value for value in want if value is not None]
     return sum(differing(a.cpu(), b) for a, b in zip(got, there, strict=True))

@@ -37,6 +37,7 @@ def fake_case(bar: Bar | None) -> Case:
         bar=bar,
         reference="liger",
         check=lambda: Checked(1e-6, 0),
+        describe=lambda: {"tier": "exact"},
         timer=timer,
         extra=False,
     )

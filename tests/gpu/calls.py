@@ -162,7 +162,7 @@ def sampled(made: Made, tensors: Tensors, decls: tuple[Decl, ...]) -> Tensors:
 
 
 def variations(made: Made) -> Iterator[Schedules]:
-    """Yield schedules that the lowering accepts: the chosen one, other warps, stages, tiles, orders of dims."""
+    """Yield schedules that the lowering accepts: the chosen one, other warps, stages, tiles, dim orders."""
     device = next(iter(made.tensors.values())).device
     chosen = _lowered(made, device, None)
     seen: list[Schedules] = []

@@ -1,4 +1,4 @@
-"""Runs one case under many schedules in a process of its own: `python -m gpu.child CASE FILE`."""
+"""Runs one case under many schedules, and the oracle, in its own process: `python -m gpu.child CASE FILE`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import sys
 from pathlib import Path
 
 import torch
-from gpu.calls import make, on_device, reads, sampled, variations
+from gpu.calls import by_oracle, make, on_device, reads, sampled, variations
 from gpu.cases import CASES
+
+from rlk.runtime.dispatch import model_of
 
 
 def main(name: str, file: Path) -> None:
-    """Write the sampled inputs and the outputs under each schedule."""
+    """Write what the oracle wants, and the outputs under each schedule."""
+    case, device = CASES[name], torch.device("cuda", torch.cuda.current_device())
     torch.manual_seed(0)
     # uninitialised memory becomes NaN: what a kernel does not write is seen
     torch.use_deterministic_algorithms(True, warn_only=True)
-    made = make(CASES[name], torch.device("cuda", torch.cuda.current_device()))
+    made = make(case, device)
     outputs = []
     for schedules in variations(made):
         text = "; ".join(map(str, schedules))
         print(f"launching {text}", flush=True)  # the last line tells which launch hung
         outputs.append((text, on_device(made, schedules)))
     inputs = sampled(made, made.tensors, reads(made.invocation))
-    torch.save({"inputs": inputs, "outputs": outputs}, file)
+    want = by_oracle(case, inputs, model_of(made.invocation, device))
+    torch.save({"want": want, "outputs": outputs}, file)
 
 
 if __name__ == "__main__":

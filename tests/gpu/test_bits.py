@@ -5,42 +5,62 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from gpu.calls import by_oracle, invocation_of
 from gpu.cases import CASES
 
-from rlk.runtime.dispatch import Tensors, model_of
 from rlk.testing.bits import assert_same_bits
 
 SCHEDULES = 6
 SECONDS = 240
+CHILDREN = 8  # at once: they wait for compilers more than for the device
 TESTS = Path(__file__).parent.parent
 
 
-def run_child(name: str, file: Path) -> tuple[Tensors, list[tuple[str, Tensors]]]:
+def run_child(name: str, file: Path) -> Mapping[str, Any]:
     """Launch a case's kernels for the first time, in a child that may hang or crash alone."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent), *sys.path])}
     command = [sys.executable, "-m", "gpu.child", name, str(file)]
-    try:
-        child = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
-    except subprocess.TimeoutExpired as hung:
-        shown = (hung.stdout or b"").decode() if isinstance(hung.stdout, bytes) else hung.stdout
-        pytest.fail(f"{name} did not end within {SECONDS} s; its output:\n{shown}")
-    if child.returncode:
-        pytest.fail(f"{name} failed with {child.returncode}:\n{child.stdout}\n{child.stderr[-4000:]}")
-    found = torch.load(file)
-    return found["inputs"], found["outputs"]
+    with file.with_suffix(".log").open("w") as log:
+        try:
+            code = subprocess.run(
+                command, env=environment, stdout=log, stderr=subprocess.STDOUT, timeout=SECONDS
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = None
+    if code != 0:
+        ended = f"did not end within {SECONDS} s" if code is None else f"ended with {code}"
+        raise AssertionError(f"{name} {ended}:\n{file.with_suffix('.log').read_text()[-4000:]}")
+    found: Mapping[str, Any] = torch.load(file)
+    return found
+
+
+@pytest.fixture(scope="module")
+def found(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[Mapping[str, Any]]]]:
+    """Start the children of all tests that were selected, a few at a time."""
+    folder = tmp_path_factory.mktemp("gpu")
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    names = [
+        i.callspec.params["name"] for i in items if i.module is request.module and hasattr(i, "callspec")
+    ]
+    pool = ThreadPoolExecutor(CHILDREN)
+    yield {name: pool.submit(run_child, name, folder / f"{n}.pt") for n, name in enumerate(names)}
+    pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_schedule_has_the_bits_of_the_oracle(name: str, tmp_path: Path) -> None:
-    inputs, outputs = run_child(name, tmp_path / "found.pt")
-    case = CASES[name]
-    want = by_oracle(case, inputs, model_of(invocation_of(case), torch.device("cuda", 0)))
-    assert len(outputs) >= SCHEDULES, [text for text, _ in outputs]
-    for schedule, got in outputs:
-        for output, tensor in want.items():
-            assert_same_bits(got[output], tensor, f"{output} under {schedule}")
+def test_every_schedule_has_the_bits_of_the_oracle(
+    name: str, found: dict[str, Future[Mapping[str, Any]]]
+) -> None:
+    run = found[name].result()
+    assert len(run["outputs"]) >= SCHEDULES, [text for text, _ in run["outputs"]]
+    for schedule, got in run["outputs"]:
+        for output, want in run["want"].items():
+            assert_same_bits(got[output], want, f"{output} under {schedule}")
