@@ -310,11 +310,11 @@ def _elements(launch: _Launch, type: TileType, steps: Mapping[Axis, int]) -> int
 
 
 @cache
-def merging(monoid: Monoid, dtypes: tuple[DType, ...]) -> Block:
+def merging(monoid: Monoid, dtypes: tuple[DType, ...], exp2: MathModel) -> Block:
     """Return the merge of two states of a monoid as a block: (one, two) -> merged."""
     b = Builder()
     one, two = (tuple(b.fresh(TileType(dtype)) for dtype in dtypes) for _ in range(2))
-    merged = fold.merge(b, monoid, one, two)
+    merged = fold.merge(b, monoid, one, two, exp2)
     return Block((*one, *two), b.body().lets, merged)
 
 
@@ -497,7 +497,7 @@ class _Tile:
 
     def merge(self, node: Merge, states: State) -> State:
         """Merge states along an axis: index bits are paired away in the tree's order."""
-        block = merging(node.monoid, tuple(self.launch.dtypes[s] for s in node.states))
+        block = merging(node.monoid, tuple(self.launch.dtypes[s] for s in node.states), node.exp2)
         bits = list(range(self.launch.length(node.over).bit_length() - 1))
         for bit in bind(node.order, self.launch.length(node.over)).order:
             inner = 1 << bits.index(bit)

@@ -50,14 +50,16 @@ def leaf(
             return (best, _combine(b, Combine.MIN, index, lanes, monoid))
 
 
-def merge(b: Builder, monoid: Monoid, one: State, two: State) -> State:
+def merge(
+    b: Builder, monoid: Monoid, one: State, two: State, exp2: MathModel = MathModel.SOFTMAX
+) -> State:
     """Return the state of the union of two disjoint sets; commutative bit for bit."""
     match monoid.kind:
         case Kind.TOTAL:
             return (b.add(one[0], two[0], "sum"),)
         case Kind.SOFTMAX_SUM:
             m = b.max(one[0], two[0], "m")
-            w1, w2 = weight(b, one[0], m), weight(b, two[0], m)
+            w1, w2 = (weight(b, x[0], m, exp2=exp2) for x in (one, two))
             sums = (b.add(b.mul(x, w1), b.mul(y, w2)) for x, y in zip(one[1:], two[1:], strict=True))
             return (m, *sums)
         case Kind.ARGMAX:
@@ -67,13 +69,15 @@ def merge(b: Builder, monoid: Monoid, one: State, two: State) -> State:
             return (b.select(take, two[0], one[0], "m"), b.select(take, two[1], one[1], "index"))
 
 
-def weight(b: Builder, z: Value, m: Value, name: str = "") -> Value:
+def weight(
+    b: Builder, z: Value, m: Value, name: str = "", exp2: MathModel = MathModel.SOFTMAX
+) -> Value:
     """Return exp2((z - m) * log2 e), each operation rounded; 0 where z is -inf, whatever m is."""
     # where m = -inf nothing exists yet: z - 0 = -inf keeps (-inf) - (-inf) out of the fold
     nothing = b.map2(Fn2.EQ, m, b.f32(-math.inf))
     safe = b.select(nothing, b.f32(0.0), m)
     scaled = b.mul(b.sub(z, safe), b.f32(LOG2E))
-    return b.math(MathFn.EXP2, scaled, MathModel.SOFTMAX, name)
+    return b.math(MathFn.EXP2, scaled, exp2, name)
 
 
 def _softmax_leaf(

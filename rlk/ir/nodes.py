@@ -236,6 +236,7 @@ class Merge:
     states: tuple[Value, ...]
     over: Axis
     order: Order
+    exp2: MathModel = MathModel.SOFTMAX  # of a softmax_sum's weights
 
 
 # --- control ---

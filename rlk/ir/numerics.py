@@ -7,6 +7,7 @@ from enum import Enum
 from pathlib import Path
 
 from rlk.digest import digest, digest_file
+from rlk.ir.monoid import Kind
 from rlk.ir.nodes import (
     Block,
     Let,
@@ -88,11 +89,12 @@ class _Taint:
                 self.values.add(let.value)
             case Store(param=param) if tainted:
                 self.tensors.add(param)
-            case Merge(states=states):
-                # every component is weighed by the first: the maximum
+            case Merge(monoid=monoid, states=states, exp2=exp2):
+                # every component is weighed by the first, the maximum, through exp2
+                weighed = monoid.kind is Kind.SOFTMAX_SUM and exp2 not in self.known
                 first = states[0] in self.values
                 self.parts[let.value] = frozenset(
-                    i for i, s in enumerate(states) if first or s in self.values
+                    i for i, s in enumerate(states) if first or s in self.values or (weighed and i > 0)
                 )
             case Loop() as loop:
                 self.parts[let.value] = self.loop(loop)

@@ -127,8 +127,8 @@ class Replay:
                 return Check(self[bad], what)
             case Reduce(fn=combine, x=x, over=over, order=order):
                 return Reduce(combine, self[x], over, order)
-            case Merge(monoid=monoid, states=states, over=over, order=order2):
-                return Merge(monoid, tuple(self[s] for s in states), over, order2)
+            case Merge(states=states):
+                return replace(node, states=tuple(self[s] for s in states))
             case Result(of=of, index=i):
                 return Result(self[of], i)
             case Loop() | Stream():

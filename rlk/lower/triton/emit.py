@@ -320,7 +320,7 @@ class Emitter:
         state = merge.monoid.state
         one = tuple(b.fresh(TileType(d)) for d in dtypes)
         two = tuple(b.fresh(TileType(d)) for d in dtypes)
-        results = fold.merge(b, merge.monoid, one, two)
+        results = fold.merge(b, merge.monoid, one, two, merge.exp2)
         inner = Emitter(self.plan, self.helpers, self.checks)
         inner.types = dict(b.types)
         arguments = [inner.names.fresh(f"{s}_a") for s in state] + [
