@@ -66,7 +66,10 @@ class Code(Enum):
         "a stream of {axis} inside a stream of {outer}",
         "use one stream, and keep the other axis parallel or reduce it whole",
     )
-    STREAM_BROKEN = ("a stream body must run to its end: no break, no return inside it",)
+    STREAM_BROKEN = (
+        "a stream is left before its end",
+        "write no break and no return inside it; leave elements out with L.where",
+    )
     TILE_HAS_NO_TRUTH = ("a tile has no truth value while tracing", "use L.where(condition, a, b)")
     TILE_NOT_ITERABLE = ("a tile cannot be iterated while tracing", "use L.stream(axis)")
     NO_SUCH_AXIS = ("{what} has no axis {axis} (its axes are {axes})", "name an axis the tile has")
