@@ -1,0 +1,426 @@
+"""Mistakes with orders, streams, folds, axes and Python control flow, each beside what is right.
+
+In each pair the line of the mistake ends in `# <-`.
+"""
+
+from __future__ import annotations
+
+from spec_pairs import N, T, U, V, of_row, of_stream, pair
+
+from rlk.errors import Code
+from rlk.lang import Axis, L, Tree, f32
+
+# --- orders ---
+
+
+@pair(Code.FLOAT_SUM_NEEDS_TREE)
+class SumOrder:
+    def wrong():
+        return of_row(lambda x: L.out(y=L.sum(x * x, over=N)))  # <-
+
+    def right():
+        of_row(lambda x: L.out(y=L.max(x * x, over=N)))
+        return of_row(lambda x: L.out(y=L.sum(x * x, over=N, tree=Tree.halving)))
+
+
+@pair(Code.TREE_NOT_A_PERMUTATION)
+class TreeBits:
+    def wrong():
+        return Tree((0, 2, 1, 1))  # <-
+
+    def right():
+        return Tree((0, 2, 1, 3))
+
+
+@pair(Code.TREE_WIDTH)
+class TreeWidth:
+    def wrong():
+        def body(x, k):
+            total = L.total(lanes=Tree((0, 1)))
+            for v in L.stream(V):
+                total.absorb(x[v])  # <-
+            return L.out(y=total.value)
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            total = L.total(lanes=Tree((0, 2, 1)))
+            for v in L.stream(V):
+                total.absorb(x[v])
+            return L.out(y=total.value)
+
+        return of_stream(body)
+
+
+# --- streams ---
+
+
+@pair(Code.STREAM_LEAK)
+class LeakedTile:
+    def wrong():
+        def body(x, k):
+            for v in L.stream(V):
+                z = x[v] + 1.0
+            return L.out(y=z * 2.0)  # <-
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            total = L.total()
+            for v in L.stream(V):
+                z = x[v] + 1.0
+                total.absorb(z)
+            return L.out(y=total.value * 2.0)
+
+        return of_stream(body)
+
+
+@pair(Code.STREAM_LEAK)
+class StateInside:
+    def wrong():
+        def body(x, k):
+            total = L.total()
+            for v in L.stream(V):
+                total.absorb(x[v])
+                L.emit(y=x[v] * total.value)  # <-
+            return L.out()
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            total = L.total()
+            for v in L.stream(V):
+                total.absorb(x[v])
+                L.emit(y=x[v])
+            return L.out(s=total.value)
+
+        return of_stream(body)
+
+
+@pair(Code.STREAM_NESTED)
+class Nested:
+    def wrong():
+        def body(x, k):
+            total = L.total()
+            for _ in L.stream(V):
+                for u in L.stream(U):  # <-
+                    total.absorb(L.pos(T) + u.pos)
+            return L.out(y=total.value)
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            first, second = L.total(), L.total()
+            for v in L.stream(V):
+                first.absorb(x[v])
+            for u in L.stream(U):
+                second.absorb(k + u.pos)
+            return L.out(y=first.value, s=second.value)
+
+        return of_stream(body)
+
+
+@pair(Code.STREAM_BROKEN)
+class Break:
+    def wrong():
+        def body(x, k):
+            total = L.total()
+            for v in L.stream(V):  # <-
+                total.absorb(x[v])
+                break
+            return L.out(y=total.value)
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            total = L.total()
+            for v in L.stream(V):
+                total.absorb(x[v])
+                continue
+            return L.out(y=total.value)
+
+        return of_stream(body)
+
+
+@pair(Code.STREAM_BROKEN)
+class Return:
+    def wrong():
+        def body(x, k):
+            for v in L.stream(V):  # <-
+                L.emit(y=x[v])
+                return L.out
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            for v in L.stream(V):
+                L.emit(y=x[v])
+            return L.out
+
+        return of_stream(body)
+
+
+# --- Python control flow ---
+
+
+@pair(Code.TILE_HAS_NO_TRUTH)
+class If:
+    def wrong():
+        def body(x):
+            if x > 0.0:  # <-
+                return L.out(y=x * 1.0)
+            return L.out(y=-x)
+
+        return of_row(body)
+
+    def right():
+        return of_row(lambda x: L.out(y=L.where(x > 0.0, x, -x)))
+
+
+@pair(Code.TILE_HAS_NO_TRUTH)
+class IfTensor:
+    def wrong():
+        return of_row(lambda x: L.out(y=x * 1.0 if x else x * 2.0))  # <-
+
+    def right():
+        return of_row(lambda x: L.out(y=x * 1.0 if x is not None else x * 2.0))
+
+
+@pair(Code.TILE_NOT_ITERABLE)
+class Iterate:
+    def wrong():
+        return of_row(lambda x: L.out(y=sum(x)))  # <-
+
+    def right():
+        return of_row(lambda x: L.out(y=sum([x, x * 1.0])))
+
+
+# --- axes ---
+
+
+@pair(Code.NO_SUCH_AXIS)
+class SumOverAnother:
+    def wrong():
+        return of_row(lambda x: L.out(y=L.max(x, over=V)))  # <-
+
+    def right():
+        return of_row(lambda x: L.out(y=L.max(x, over=N)))
+
+
+@pair(Code.NO_SUCH_AXIS)
+class WindowOfAnother:
+    def wrong():
+        def body(x, k):
+            total = L.total()
+            for v in L.stream(V):
+                total.absorb(x[v] + k[v].to(f32))  # <-
+            return L.out(y=total.value)
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            total = L.total()
+            for v in L.stream(V):
+                total.absorb(x[v] + k.to(f32))
+            return L.out(y=total.value)
+
+        return of_stream(body)
+
+
+@pair(Code.NO_SUCH_AXIS)
+class AbsorbConstant:
+    def wrong():
+        def body(x, k):
+            total = L.total()
+            for _ in L.stream(V):
+                total.absorb(k)  # <-
+            return L.out(y=total.value)
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            total = L.total()
+            for v in L.stream(V):
+                total.absorb(k + v.pos)
+            return L.out(y=total.value)
+
+        return of_stream(body)
+
+
+@pair(Code.AXIS_NEEDS_CHUNK)
+class StreamWithoutChunk:
+    def wrong():
+        def body(x):
+            for n in L.stream(N):  # <-
+                L.emit(y=x[n])
+
+        return of_row(body)
+
+    def right():
+        def body(x, k):
+            for v in L.stream(V):
+                L.emit(y=x[v])
+
+        return of_stream(body)
+
+
+@pair(Code.AXIS_LEAF)
+class Leaf:
+    def wrong():
+        return Axis("A", chunk=8, leaf="tile")  # <-
+
+    def right():
+        return Axis("A", chunk=8, leaf="piece")
+
+
+@pair(Code.AXIS_SIZE)
+class ChunkSize:
+    def wrong():
+        return Axis("A", chunk=48)  # <-
+
+    def right():
+        return Axis("A", chunk=64, piece=100)
+
+
+@pair(Code.AXIS_SIZE)
+class SplitCount:
+    def wrong():
+        return Axis("A", chunk=8, split=0)  # <-
+
+    def right():
+        return Axis("A", chunk=8, split=1)
+
+
+@pair(Code.AXIS_TWO_CUTS)
+class SplitAndPiece:
+    def wrong():
+        return Axis("A", chunk=8, split=4, piece=128)  # <-
+
+    def right():
+        return Axis("A", chunk=8, split=4), Axis("A", chunk=8, piece=128)
+
+
+@pair(Code.AXIS_TWO_ROLES)
+class WholeInsideStream:
+    def wrong():
+        def body(x, k):
+            total = L.total()
+            for v in L.stream(V):
+                total.absorb(x[v] - L.max(x, over=V))  # <-
+            return L.out(y=total.value)
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            total, most = L.total(), L.max(x, over=V)
+            for v in L.stream(V):
+                total.absorb(x[v] - most)
+            return L.out(y=total.value)
+
+        return of_stream(body)
+
+
+@pair(Code.AXIS_TWO_ROLES)
+class ReduceStreamed:
+    def wrong():
+        def body(x, k):
+            for v in L.stream(V):
+                L.emit(y=L.max(x[v], over=V))  # <-
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            for v in L.stream(V):
+                L.emit(y=L.maximum(x[v], 0.0))
+
+        return of_stream(body)
+
+
+@pair(Code.AXIS_TWO_ROLES)
+class PositionInsideStream:
+    def wrong():
+        def body(x, k):
+            for v in L.stream(V):
+                L.emit(y=L.where(L.pos(V) == k, x[v], 0.0))  # <-
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            for v in L.stream(V):
+                L.emit(y=L.where(v.pos == k, x[v], 0.0))
+
+        return of_stream(body)
+
+
+@pair(Code.AXIS_TWO_ROLES)
+class SameAxisTwice:
+    def wrong():
+        def body(x, k):
+            for _ in L.stream(V):
+                for v in L.stream(V):  # <-
+                    L.emit(y=x[v])
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            for v in L.stream(V):
+                L.emit(y=x[v])
+            for v in L.stream(V):
+                L.emit(z=x[v])
+
+        return of_stream(body)
+
+
+# --- folds ---
+
+
+@pair(Code.FOLD_UNUSED)
+class Unused:
+    def wrong():
+        return of_stream(lambda x, k: L.out(y=L.total().value))  # <-
+
+    right = LeakedTile.right
+
+
+@pair(Code.FOLD_TWICE)
+class AbsorbTwice:
+    def wrong():
+        def body(x, k):
+            total = L.total()
+            for v in L.stream(V):
+                total.absorb(x[v])
+                total.absorb(x[v])  # <-
+            return L.out(y=total.value)
+
+        return of_stream(body)
+
+    right = LeakedTile.right
+
+
+@pair(Code.FOLD_OUTSIDE)
+class AbsorbOutside:
+    def wrong():
+        return of_stream(lambda x, k: L.total().absorb(x))  # <-
+
+    right = LeakedTile.right
+
+
+@pair(Code.TRACE_OUTSIDE)
+class Outside:
+    def wrong():
+        return L.exp(1.0)  # <-
+
+    def right():
+        return of_row(lambda x: L.out(y=x * L.exp(1.0)))

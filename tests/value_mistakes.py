@@ -1,0 +1,358 @@
+"""Mistakes with dtypes, indices, outputs, parameters and gradients, each beside what is right.
+
+In each pair the line of the mistake ends in `# <-`.
+"""
+
+from __future__ import annotations
+
+from spec_pairs import F, N, T, U, V, of_row, of_stream, pair, trace
+
+from rlk.errors import Code
+from rlk.ir.nodes import Program
+from rlk.lang import L, Op, Outputs, Scalar, Static, Tensor, bf16, f32, i32, op
+from rlk.lang.op import Variant
+
+KINDS = ("one", "two")
+
+
+# --- dtypes ---
+
+
+@pair(Code.DTYPE_MIX)
+class FloatAndInt:
+    def wrong():
+        return of_stream(lambda x, k: L.out(y=x + k))  # <-
+
+    def right():
+        return of_stream(lambda x, k: L.out(y=x + k.to(f32)))
+
+
+@pair(Code.DTYPE_MIX)
+class FractionBesideInt:
+    def wrong():
+        return of_stream(lambda x, k: L.out(y=k + 0.5))  # <-
+
+    def right():
+        return of_stream(lambda x, k: L.out(y=k + 5))
+
+
+@pair(Code.DTYPE_MIX)
+class Branches:
+    def wrong():
+        return of_stream(lambda x, k: L.out(y=L.where(k > 0, x, k)))  # <-
+
+    def right():
+        return of_stream(lambda x, k: L.out(y=L.where(k > 0, x, 0)))
+
+
+@pair(Code.DTYPE_WANTED)
+class HalfArithmetic:
+    def wrong():
+        @op()
+        def spec(x: Tensor[bf16, T, N]) -> Outputs:
+            return L.out(y=x * x)  # <-
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[bf16, T, N]) -> Outputs:
+            return L.out(y=(x.to(f32) * x.to(f32)).to(bf16))
+
+        return trace(spec)
+
+
+@pair(Code.DTYPE_WANTED)
+class Condition:
+    def wrong():
+        return of_stream(lambda x, k: L.out(y=L.where(k, x, 0.0)))  # <-
+
+    def right():
+        return of_stream(lambda x, k: L.out(y=L.where(k != 0, x, 0.0)))
+
+
+@pair(Code.DTYPE_WANTED)
+class ScoresOfInts:
+    def wrong():
+        def body(x, k):
+            soft = L.softmax_sum()
+            for v in L.stream(V):  # <-
+                soft.absorb(k + v.pos)
+            return L.out(y=soft.lse())
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            soft = L.softmax_sum()
+            for v in L.stream(V):
+                soft.absorb((k + v.pos).to(f32))
+            return L.out(y=soft.lse())
+
+        return of_stream(body)
+
+
+@pair(Code.DTYPE_WANTED)
+class TextOperand:
+    def wrong():
+        return of_row(lambda x: L.out(y=x + "1"))  # <-
+
+    def right():
+        return of_row(lambda x: L.out(y=x + 1))
+
+
+# --- indices ---
+
+
+@pair(Code.INDEX_COUNT)
+class TooFewIndices:
+    def wrong():
+        return of_row(lambda x: L.out(y=x.at(T)))  # <-
+
+    def right():
+        return of_row(lambda x: L.out(y=x.at(T, N)))
+
+
+@pair(Code.INDEX_WHAT)
+class FloatIndex:
+    def wrong():
+        return of_row(lambda x: L.out(y=x.at(T, x * 2.0)))  # <-
+
+    def right():
+        return of_row(lambda x: L.out(y=x.at(T, (x * 2.0).to(i32))))
+
+
+@pair(Code.INDEX_WHAT)
+class TileWindow:
+    def wrong():
+        return of_stream(lambda x, k: L.out(y=x[k]))  # <-
+
+    def right():
+        return of_stream(lambda x, k: L.out(y=x.at(T, k)))
+
+
+# --- outputs ---
+
+
+@pair(Code.OUTPUT_TWICE)
+class OutTwice:
+    def wrong():
+        def body(x):
+            L.out(y=x)
+            return L.out(y=x * 2.0)  # <-
+
+        return of_row(body)
+
+    def right():
+        def body(x):
+            L.out(y=x)
+            return L.out(z=x * 2.0)
+
+        return of_row(body)
+
+
+@pair(Code.OUTPUT_TWICE)
+class EmitTwice:
+    def wrong():
+        def body(x, k):
+            for v in L.stream(V):
+                L.emit(y=x[v])
+                L.emit(y=-x[v])  # <-
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            for v in L.stream(V):
+                L.emit(y=x[v], z=-x[v])
+
+        return of_stream(body)
+
+
+@pair(Code.OUTPUT_TWICE)
+class OverInput:
+    def wrong():
+        return of_row(lambda x: L.out(x=x * 2.0))  # <-
+
+    def right():
+        return of_row(lambda x: L.out(y=x * 2.0))
+
+
+@pair(Code.OUTPUT_MISSING)
+class NoOutput:
+    def wrong():
+        @op()  # <-
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=None)
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, N]) -> Outputs:
+            return L.out(y=None, z=x)
+
+        return trace(spec)
+
+
+@pair(Code.OUTPUT_IN_STREAM)
+class OutInside:
+    def wrong():
+        def body(x, k):
+            for v in L.stream(V):
+                L.out(y=x[v])  # <-
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            for v in L.stream(V):
+                L.emit(y=x[v])
+
+        return of_stream(body)
+
+
+@pair(Code.OUTPUT_AXES)
+class ForeignAxis:
+    def wrong():
+        return of_row(lambda x: L.out(y=x + L.pos(U).to(f32)))  # <-
+
+    def right():
+        return of_row(lambda x: L.out(y=x + L.pos(N).to(f32)))
+
+
+@pair(Code.OUTPUT_AXES)
+class EmitWithoutAxis:
+    def wrong():
+        def body(x, k):
+            for _ in L.stream(V):
+                L.emit(y=k)  # <-
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            for v in L.stream(V):
+                L.emit(y=k + v.pos)
+
+        return of_stream(body)
+
+
+# --- operators and gradients ---
+
+
+@pair(Code.PARAM_KIND)
+class Annotation:
+    def wrong():
+        @op()  # <-
+        def spec(x: Tensor[f32, T, N], scale: float) -> Outputs:
+            return L.out(y=x * scale)
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, N], scale: Scalar[f32]) -> Outputs:
+            return L.out(y=x * scale)
+
+        return trace(spec)
+
+
+@pair(Code.UNKNOWN_NAME)
+class StaticChoice:
+    def wrong():
+        @op()  # <-
+        def spec(x: Tensor[f32, T, N], kind: Static[KINDS] = "one") -> Outputs:
+            return L.out(y=x)
+
+        return trace(spec, kind="three")
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, N], kind: Static[KINDS] = "one", any: Static[...] = ()) -> Outputs:
+            return L.out(y=x)
+
+        return trace(spec, kind="two", any=("anything",))
+
+
+def square() -> Op:
+    @op(saves=("x",))
+    def square(x: Tensor[F, T, N], k: Tensor[i32, T], scale: Scalar[f32] | None) -> Outputs:
+        return L.out(y=x.to(f32) * x.to(f32) * k.to(f32))
+
+    return square
+
+
+def trace_gradient(spec: Op, *wanted: str) -> Program:
+    assert spec.gradient is not None
+    return spec.gradient.trace(Variant.of(dict(spec.reference().dtypes), wanted=set(wanted)))
+
+
+@pair(Code.VJP_WRT)
+class GradientOfInts:
+    def wrong():
+        @square().vjp("k")  # <-
+        def gradient(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+            return L.out(d_k=d_y)
+
+    def right():
+        @square().vjp("x")
+        def gradient(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+            return L.out(d_x=d_y)
+
+
+@pair(Code.VJP_OUTPUTS)
+class GradientMissing:
+    def wrong():
+        spec = square()
+
+        @spec.vjp("x")  # <-
+        def gradient(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+            return L.out(d_z=d_y)
+
+        return trace_gradient(spec, "x")
+
+    def right():
+        spec = square()
+
+        @spec.vjp("x")
+        def gradient(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+            return L.out(d_x=(ctx.x.to(f32) * d_y).to(ctx.x.dtype))
+
+        return trace_gradient(spec, "x")
+
+
+@pair(Code.VJP_OUTPUTS)
+class GradientOfAnotherType:
+    def wrong():
+        spec = square()
+
+        @spec.vjp("x")  # <-
+        def gradient(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+            return L.out(d_x=ctx.x.to(f32) * d_y)
+
+        return trace_gradient(spec, "x")
+
+    right = GradientMissing.right
+
+
+@pair(Code.VJP_SAVED)
+class NotSaved:
+    def wrong():
+        spec = square()
+
+        @spec.vjp("x")
+        def gradient(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+            return L.out(d_x=(d_y * ctx.k.to(f32)).to(ctx.x.dtype))  # <-
+
+        return trace_gradient(spec, "x")
+
+    def right():
+        spec = square()
+
+        @spec.vjp("x")
+        def gradient(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+            assert ctx.scale is None  # scalars are always there
+            return L.out(d_x=(d_y * ctx.x.to(f32)).to(ctx.x.dtype))
+
+        return trace_gradient(spec, "x")
