@@ -12,8 +12,8 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "ops": ("rlk.ops", None),
     "lang": ("rlk.lang", None),
     "Layout": ("rlk.ops.layout", "Layout"),
-    "explain": ("rlk.runtime", "explain"),
-    "prefetch": ("rlk.runtime", "prefetch"),
+    "explain": ("rlk.runtime.ahead", "explain"),
+    "prefetch": ("rlk.runtime.ahead", "prefetch"),
 }
 
 __all__ = ["Layout", "explain", "lang", "ops", "prefetch"]

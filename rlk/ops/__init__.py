@@ -1,4 +1,4 @@
-"""The public operators, generated from the specs: `rlk.ops.logp(...)`, with ids, tiers and float64 references."""
+"""The public operators, `rlk.ops.logp(...)`, with their ids, tiers and float64 references."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def reference_variant(spec: Op) -> Variant:
 
 
 def _published(fn: Callable[..., Any], spec: Op, exact: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the public function itself, with what can be asked of it as attributes: a call costs no wrapper."""
+    """Return the public function with what can be asked of it as attributes: a call costs no wrapper."""
     operator = Operator(fn, spec, exact)
     OPERATORS[spec.name] = operator
     register(spec)

@@ -1,4 +1,4 @@
-"""Which tokens count, and to which sequence each belongs: one object for all tensors that are packed together."""
+"""Which tokens count, and to which sequence each belongs: one object for all co-packed tensors."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Layout:
     ) -> Layout:
         """Lay out sequences one after the other: sequence i holds tokens [cu_seqlens[i], cu_seqlens[i + 1]).
 
-        cu_seqlens: int32 or int64 [sequences + 1]. mask: bool [T], and-ed. tokens: T, needed without a mask so
-        that nothing waits for the device; tokens at or beyond cu_seqlens[-1] do not count.
+        cu_seqlens: int32 or int64 [sequences + 1]. mask: bool [T], and-ed. tokens: T, needed without a mask
+        so that nothing waits for the device; tokens at or beyond cu_seqlens[-1] do not count.
         """
         _offsets("Layout.packed", cu_seqlens)
         if tokens is None:
@@ -117,7 +117,7 @@ class Layout:
         return torch.empty_like(tokens).scatter_(0, place, tokens)
 
     def tokens_like(self, op: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor of one number per token as a flat row; raise LaunchError if its shape is not the layout's."""
+        """Return a tensor of one number per token as a flat row; raise LaunchError for another shape."""
         if tuple(tensor.shape) != self.shape:
             raise LaunchError(
                 Code.LAYOUT_MISMATCH, op=op, name=name, got=tuple(tensor.shape), wanted=self.shape
@@ -125,7 +125,7 @@ class Layout:
         return tensor.reshape(-1)
 
     def digest(self) -> str:
-        """Return a hash of which tokens count and where sequences begin; padded and packed forms of one batch agree.
+        """Return a hash of which tokens count, and for which sequence; padded and packed forms agree.
 
         Waits for the device.
         """

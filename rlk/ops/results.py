@@ -25,7 +25,7 @@ class RatioKL(NamedTuple):
 
 
 class PolicyLoss(NamedTuple):
-    """loss: f32 []. per_token: f32 of the tokens' shape, detached. metrics: f32 or i32 [] by name, detached."""
+    """loss: f32 []. per_token: f32 of the tokens' shape. metrics: f32 or i32 [] by name. Both detached."""
 
     loss: torch.Tensor
     per_token: torch.Tensor

@@ -41,16 +41,19 @@ def logp(
 ) -> LogProbs:
     """Return log softmax(z)[ids] of given logits, with lse, entropy, argmax and lse2 on request.
 
-    z = softcap(logit_scale * (logits + bias)) * (1 / temperature), softcap(z) = cap tanh(z / cap); f32 throughout.
+    z = softcap(logit_scale * (logits + bias)) * (1 / temperature), softcap(z) = cap tanh(z / cap); f32
+    throughout.
 
     logits: [..., V] bf16, f16 or f32, rows strided at will (`[:, :-1]` costs no copy), last dim contiguous.
-    ids: [...] int32 or int64. bias: [V], the dtype of logits. temperature: a number, or f32 of the rows' shape.
-    mask: bool of the rows' shape; rows with a false mask or ids == ignore_index are not read and give 0
-    (argmax -1). needs: which fields to return, of logp, lse, entropy, argmax, lse2 = log sum exp(2 z).
-    An id outside [0, V) gives NaN in its row and sets the device's error word (raised under RLK_CHECK=1).
-    Differentiable in logits through logp, lse and entropy. math: "portable" or "sm90" overrides who defines exp2.
+    ids: [...] int32 or int64. bias: [V], the dtype of logits. temperature: a number, or f32 of the rows'
+    shape. mask: bool of the rows' shape; rows with a false mask or ids == ignore_index are not read and give
+    0 (argmax -1). needs: which fields to return, of logp, lse, entropy, argmax, lse2 = log sum exp(2 z). An
+    id outside [0, V) gives NaN in its row and sets the device's error word (raised under RLK_CHECK=1).
+    Differentiable in logits through logp, lse and entropy. math: "portable" or "sm90" overrides who defines
+    exp2.
 
-    The vocabulary is folded in 8 pieces of ceil(V / 8), in chunks of 256: see docs/decisions. Raises LaunchError.
+    The vocabulary is folded in 8 pieces of ceil(V / 8), in chunks of 256: see docs/decisions. Raises
+    LaunchError.
     """
     _among("logp", "needs", needs, NEEDS)
     if support is not None or fold != "chunks":
@@ -58,6 +61,11 @@ def logp(
         raise UnsupportedError(
             Code.UNSUPPORTED, what=what, backend="rlk", target="every target", alternatives='fold="chunks"'
         )
+    if ids.dim() == logits.dim() and ids.dim() > 0:
+        raise UnsupportedError(
+            Code.UNSUPPORTED, what="several ids a row (ids[..., K])", backend="rlk", target="every target",
+            alternatives="one call for each id",
+        )  # fmt: skip
     _positive("logp", "softcap", softcap)
     tensors: Tensors = {"logits": logits, "ids": ids}
     scalars: Scalars = {}
@@ -92,8 +100,8 @@ def ratio_kl(
     """Return exp(logp - old_logp) and the KL estimate of ref_logp - logp for each token.
 
     All f32 of one shape; mask: bool of it, tokens with a false mask give 1 and 0. kl: k1 = -d, k2 = d^2 / 2,
-    k3 = exp(d) - d - 1, abs = |d|, with d = ref_logp - logp (Schulman 2020); k1+ and k3+ have the gradient of k2.
-    Differentiable in logp. Raises LaunchError.
+    k3 = exp(d) - d - 1, abs = |d|, with d = ref_logp - logp (Schulman 2020); k1+ and k3+ have the gradient of
+    k2. Differentiable in logp. Raises LaunchError.
     """
     _among("ratio_kl", "kl", (kl,), KL)
     tensors = {"logp": logp, "old_logp": old_logp, "ref_logp": ref_logp}
@@ -106,9 +114,9 @@ def ratio_kl(
 class Loss:
     """A policy loss as data: the clipped surrogate of PPO and GRPO, with a KL penalty and an entropy bonus.
 
-    clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high]. dual_clip: for A < 0 the term is
-    at most -dual_clip * A. beta: weight of the KL estimate `kl` against ref_logp. entropy_coef: weight of the bonus.
-    aggregation: "token_mean" over active tokens.
+    clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high]. dual_clip: for A < 0 the term
+    is at most -dual_clip * A. beta: weight of the KL estimate `kl` against ref_logp. entropy_coef: weight of
+    the bonus. aggregation: "token_mean" over active tokens.
     """
 
     clip_low: float = 0.2
@@ -139,11 +147,11 @@ def policy_loss(
     rollout_logp: torch.Tensor | None = None,
     entropy: torch.Tensor | None = None,
 ) -> PolicyLoss:
-    """Return the mean over active tokens of max(-r A, -clip(r) A) + beta KL - c H, with r = exp(logp - old_logp).
+    """Return the mean over active tokens of max(-r A, -clip(r) A) + beta KL - c H.
 
-    logp, old_logp, ref_logp, entropy: f32 of the layout's token shape. advantages: f32 of that shape, or one for
-    each sequence [sequences]. loss: a `Loss`, or "ppo", "grpo", "dual_clip". ref_logp is needed when beta != 0,
-    entropy when entropy_coef != 0. Differentiable in logp and entropy.
+    r = exp(logp - old_logp). logp, old_logp, ref_logp, entropy: f32 of the layout's token shape. advantages:
+    f32 of that shape, or one for each sequence [sequences]. loss: a `Loss`, or "ppo", "grpo", "dual_clip".
+    ref_logp is needed when beta != 0, entropy when entropy_coef != 0. Differentiable in logp and entropy.
 
     Sums run over active tokens in their compacted order, chunks of 1024 as halving trees, chunks ascending:
     padded and packed inputs give the same bits. No active token: loss 0, metrics["active"] 0.
@@ -199,7 +207,7 @@ def _loss(loss: Loss | str) -> Loss:
 def _optional(
     weight: float, name: str, tensor: torch.Tensor | None, layout: Layout, scalars: Scalars, coefficient: str
 ) -> Tensors:
-    """Return the tensor of a weighted term, and add its weight to the scalars; nothing when the weight is 0."""
+    """Return the tensor of a weighted term and add its weight to the scalars; nothing for weight 0."""
     if weight == 0.0:
         return {}
     if tensor is None:
@@ -216,12 +224,12 @@ def rms_norm(
     profile: Literal["hf_llama", "gemma", "vllm"] = "hf_llama",
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor | RMSNorm:
-    """Return h / sqrt(mean(h^2) + eps) * weight over the last dim, h = x + residual (Zhang and Sennrich 2019).
+    """Return h / sqrt(mean(h^2) + eps) * weight, h = x + residual (Zhang and Sennrich 2019).
 
     x: [..., N] bf16, f16 or f32. weight: [N]. residual: of x's shape and dtype; then (y, h) is returned.
-    profile: which intermediate values are rounded to x's dtype: "hf_llama", "gemma" (weight is 1 + w), "vllm".
-    The sum of squares is one tree over N. Differentiable in x, weight and residual; the weight's gradient sums rows
-    in a fixed order in f32 and is rounded once. Raises LaunchError.
+    profile: which intermediate values are rounded to x's dtype: "hf_llama", "gemma" (weight is 1 + w),
+    "vllm". The sum of squares is one tree over N. Differentiable in x, weight and residual; the weight's
+    gradient sums rows in a fixed order in f32 and is rounded once. Raises LaunchError.
     """
     _among("rms_norm", "profile", (profile,), PROFILES)
     tensors = {"x": x, "weight": weight}
@@ -250,9 +258,10 @@ def rope(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return q and k with their pairs rotated by the angles of their positions (Su et al. 2021).
 
-    q: [..., Hq, E], k: [..., Hk, E]. cos, sin: [positions, E / 2] or [positions, E] whose halves repeat (as in
-    transformers). position_ids: int32 or int64 of the tokens' shape [...]; outside the table gives NaN.
-    interleaved: pairs are neighbours; otherwise the two halves of E. Differentiable in q and k. Raises LaunchError.
+    q: [..., Hq, E], k: [..., Hk, E]. cos, sin: [positions, E / 2] or [positions, E] whose halves repeat (as
+    in transformers). position_ids: int32 or int64 of the tokens' shape [...]; outside the table gives NaN.
+    interleaved: pairs are neighbours; otherwise the two halves of E. Differentiable in q and k. Raises
+    LaunchError.
     """
     half = q.shape[-1] // 2
     cos, sin = cos[:, :half], sin[:, :half]
@@ -268,22 +277,22 @@ def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return weight[ids]; the gradient of weight sums tokens in a fixed order.
 
     ids: [...] int32 or int64. weight: [V, D] bf16, f16 or f32. An id outside [0, V) gives NaN and sets the
-    device's error word. Differentiable in weight: f32 sums over the tokens of an id in ascending order, in chunks
-    of 8, rounded once. Raises LaunchError.
+    device's error word. Differentiable in weight: f32 sums over the tokens of an id in ascending order, in
+    chunks of 8, rounded once. Raises LaunchError.
     """
     return call(model_spec.embedding, {"ids": ids, "weight": weight}, {}, {})["y"]
 
 
 @prepares("embedding")
 def _segments(saved: Tensors) -> Tensors:
-    """Return the tokens sorted by id (stable), and where each id's tokens begin: integers, so no order is lost."""
+    """Return the tokens sorted by id (stable), and where each id's tokens begin."""
     weight = saved["weight"]
     found, order = torch.sort(saved["ids"].reshape(-1).to(torch.int64), stable=True)
     bounds = torch.arange(weight.shape[0] + 1, device=weight.device, dtype=torch.int64)
     return {"order": order, "segments": torch.searchsorted(found, bounds)}
 
 
-# --- checks of options ---------------------------------------------------------------------------------------
+# --- checks of options --------------------------------------------------------------------------------------
 
 
 def _among(op: str, name: str, values: tuple[object, ...], choices: tuple[str, ...]) -> None:

@@ -51,7 +51,7 @@ class Geometry:
 def measure(
     op: str, row_axis: Axis | None, decls: tuple[Decl, ...], tensors: Mapping[str, torch.Tensor]
 ) -> Geometry:
-    """Return the sizes of a call; raise LaunchError for a dtype, rank, size, stride or device that does not fit.
+    """Return the sizes of a call; raise LaunchError for a tensor that does not fit.
 
     row_axis: as the first dim of a tensor it may stand for any number of leading dims.
     """

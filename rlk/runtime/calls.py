@@ -1,8 +1,9 @@
-"""How an operator is called: its variant from the arguments, eager or through torch's dispatcher, with gradients."""
+"""How an operator is called: eager or through torch's dispatcher, with gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -23,7 +24,7 @@ _invocations: dict[object, Invocation] = {}
 
 
 def prepares(name: str) -> Callable[[Prepare], Prepare]:
-    """Register what computes the extra inputs that an operator's gradient takes beside saved and cotangents."""
+    """Register what computes the inputs that a gradient takes beside saved tensors and cotangents."""
 
     def register(fn: Prepare) -> Prepare:
         _PREPARE[name] = fn
@@ -37,6 +38,8 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
 
     tensors: the inputs that are there; scalars: the same. Raises LaunchError before anything is launched.
     """
+    if _observers:
+        return _observers[-1](op, tensors, scalars, statics, math)
     if torch.compiler.is_compiling():
         return _through_dispatcher(op, tensors, scalars, statics, math)
     values = tensors.values()
@@ -63,6 +66,20 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
                 check_differentiable(op, tensors)
                 return _differentiable(invocation, tensors, scalars)
     return run(tensors, scalars)
+
+
+Observer = Callable[[Op, Tensors, Scalars, Statics, str | None], Tensors]
+_observers: list[Observer] = []
+
+
+@contextmanager
+def observed(observer: Observer) -> Iterator[None]:
+    """Hand every call to an observer instead of running it."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.pop()
 
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -140,7 +157,7 @@ def check_differentiable(op: Op, tensors: Tensors) -> None:
             )
 
 
-# --- gradients -----------------------------------------------------------------------------------------------
+# --- gradients ----------------------------------------------------------------------------------------------
 
 
 def _differentiable(invocation: Invocation, tensors: Tensors, scalars: Scalars) -> Tensors:
@@ -198,7 +215,7 @@ def gradients(
     scalars: Scalars,
     wanted: list[str],
 ) -> Tensors:
-    """Return the gradients of the wanted inputs by name, given the cotangents of the outputs that have one."""
+    """Return the gradients of the wanted inputs by name, given cotangents of outputs."""
     op = invocation.spec
     assert isinstance(op, Op) and op.gradient is not None
     takes = cotangents_of(op)

@@ -1,4 +1,4 @@
-"""Which code a call runs, decided once per shape and refused when no backend has the numerics that were asked for."""
+"""Which code a call runs: decided once per shape, and refused when no backend has the numerics asked for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from rlk.cache import CacheKey
 from rlk.digest import digest
 from rlk.env import Env
 from rlk.errors import Code, LaunchError, UnsupportedError
@@ -46,7 +47,7 @@ _numbers: dict[tuple[int, Variant, MathModel | None], int] = {}
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A spec, the variant that a call selects, and who defines exp2 in softmax folds (None: the device decides)."""
+    """A spec, its variant, and who defines exp2 in softmax folds (None: the device decides)."""
 
     spec: Spec
     variant: Variant
@@ -145,7 +146,7 @@ def target_of(device: torch.device) -> Target | None:
 
 
 def model_of(invocation: Invocation, device: torch.device) -> MathModel:
-    """Return the model of exp2 in softmax folds: the caller's, else the target's own, else the portable one."""
+    """Return the model of exp2 in softmax folds: the caller's, else the target's, else portable."""
     on = target_of(device)
     chosen = invocation.math or (MathModel.PORTABLE if on is None else on.softmax)
     if on is not None and chosen is not MathModel.PORTABLE and chosen is not on.softmax:
@@ -187,7 +188,7 @@ def _backend(on: Target | None) -> str:
     return "triton"
 
 
-# --- calls ---------------------------------------------------------------------------------------------------
+# --- calls --------------------------------------------------------------------------------------------------
 
 
 class Dispatcher:
@@ -232,18 +233,24 @@ class Dispatcher:
         return self.find(invocation, tensors)(tensors, scalars)
 
 
-def bind(invocation: Invocation, tensors: Tensors) -> Run:
-    """Return the call for tensors of exactly these shapes, strides and alignments."""
+def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
+    """Return the sizes of a call; raise LaunchError for an argument that is missing or does not fit."""
     name = invocation.spec.name
     decls = inputs_of(invocation)
     missing = [d.name for d in decls if d.role is Role.IN and d.name not in tensors]
     if missing:
         raise LaunchError(Code.ARG_MISSING, op=name, name=", ".join(missing), why="")
-    used = {d.name: tensors[d.name] for d in decls if d.role is Role.IN}
+    read = {d.name for d in decls}
     # a gradient's kernels may not read the input whose gradient they write; its sizes count all the same
-    sizes = (*decls, *(d for d in shape_givers(invocation) if d.name in tensors and d.name not in used))
+    sizes = (*decls, *(d for d in shape_givers(invocation) if d.name in tensors and d.name not in read))
     given = {d.name: tensors[d.name] for d in sizes if d.role is Role.IN}
-    geometry = measure(name, row_axis(invocation.spec), sizes, given)
+    return measure(name, row_axis(invocation.spec), sizes, given)
+
+
+def bind(invocation: Invocation, tensors: Tensors) -> Run:
+    """Return the call for tensors of exactly these shapes, strides and alignments."""
+    geometry = geometry_of(invocation, tensors)
+    used = {d.name: tensors[d.name] for d in inputs_of(invocation) if d.role is Role.IN}
     device = next(iter(used.values())).device
     on = target_of(device)
     model = model_of(invocation, device)
@@ -271,7 +278,7 @@ def _empty(invocation: Invocation, geometry: Geometry, device: torch.device) -> 
     return run
 
 
-# --- Triton --------------------------------------------------------------------------------------------------
+# --- Triton -------------------------------------------------------------------------------------------------
 
 
 def lowered(
@@ -333,37 +340,33 @@ def bind_triton(
     schedules: tuple[Schedule, ...] | None,
 ) -> Run:
     """Return the call of the Triton lowering; without a device its kernels run in the interpreter."""
-    program, signature, chosen, emitted = lowered(invocation, model, geometry, tensors, on, schedules)
+    program, _, chosen, emitted = lowered(invocation, model, geometry, tensors, on, schedules)
     if device is None:
         assert dispatch.interpreter is not None
         host = interpret(emitted, dispatch.interpreter)
         where = torch.device("cpu")
     else:
-        host = _compiled(program, signature, chosen, emitted, on, device)
+        host = _compiled(entry_key(program, chosen, emitted, on), emitted, on, device)
         where = device
     return _caller(invocation, emitted, geometry, where, host)
 
 
-def _compiled(
-    program: Program,
-    signature: Signature,
-    schedules: tuple[Schedule, ...],
-    emitted: Emitted,
-    on: Target,
-    device: torch.device,
-) -> Callable[..., Any]:
-    # the text says everything that the compiler sees, whatever it was that shaped it
+def entry_key(program: Program, schedules: tuple[Schedule, ...], emitted: Emitted, on: Target) -> CacheKey:
+    """Return the cache key of a lowered program: the text says everything that the compiler sees."""
     ir = digest([print_program(program), emitted.source, repr(emitted.kernels)])
-    key = triton_key(ir, [str(s) for s in schedules], on.name)
+    return triton_key(ir, [str(s) for s in schedules], on.name)
+
+
+def _compiled(key: CacheKey, emitted: Emitted, on: Target, device: torch.device) -> Callable[..., Any]:
     index = device.index if device.index is not None else torch.cuda.current_device()
     for _ in range(2):  # an entry may be evicted between being found and being read
-        folder = obtain(key, lambda: emitted, label=program.name)
+        folder = obtain(key, lambda: emitted, label=emitted.file)
         try:
             host, _ = load(folder, "hip" if on.vendor == "amd" else "cuda", index)
         except FileNotFoundError:
             continue
         return host
-    raise LaunchError(Code.INTERNAL, what=f"the cache entry of {program.name} keeps vanishing")
+    raise LaunchError(Code.INTERNAL, what=f"the cache entry of {emitted.file} keeps vanishing")
 
 
 def _caller(

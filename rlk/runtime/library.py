@@ -1,4 +1,4 @@
-"""The operators as torch.library ops: schema, fake and autograd derived from the spec, for whatever traces."""
+"""The operators as torch.library ops: schema, fake and autograd derived from the spec."""
 
 from __future__ import annotations
 

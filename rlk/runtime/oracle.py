@@ -15,7 +15,7 @@ from rlk.runtime.arguments import TORCH_DTYPES, Geometry, output_shape
 from rlk.runtime.dispatch import Invocation, Run, Scalars, Tensors, bound_program, inputs_of, outputs_of
 
 
-def to_numpy(tensor: torch.Tensor, rows: int) -> np.ndarray[Any, Any]:
+def to_numpy(tensor: torch.Tensor, rows: int) -> Any:
     """Return a tensor as the oracle reads it: leading dims flattened, bf16 as its bits."""
     tensor = tensor.detach()
     if rows != 1:

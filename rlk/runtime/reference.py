@@ -62,7 +62,7 @@ def reference_extents(op: Op, program: Program) -> dict[str, int]:
 
 
 def reference_gradient(op: Op, variant: Variant) -> Program | None:
-    """Return the gradient's canonical program with every cotangent, for every input; None where there is none."""
+    """Return the gradient's canonical program with every cotangent, for every input; None without one."""
     wanted, given = differentiable(op, variant), cotangents(op, variant)
     if not wanted or not given:
         return None
@@ -72,7 +72,7 @@ def reference_gradient(op: Op, variant: Variant) -> Program | None:
 def emit(
     program: Program, extents: dict[str, int], on: Target
 ) -> tuple[Emitted, tuple[Schedule, ...], Program]:
-    """Return the Triton source of a canonical program at these extents, its schedules, and what was lowered."""
+    """Return a canonical program's Triton source at these extents, its schedules, and what was lowered."""
     from rlk.lower.triton import lower
 
     axes = {axis for k in program.kernels for d in k.params for axis in d.type.axes}
