@@ -12,11 +12,10 @@ from pathlib import Path
 from types import ModuleType
 
 from rlk.errors import Code, LaunchError
-from rlk.ir.nodes import Decl, Program, Role
+from rlk.ir.nodes import Program
 from rlk.ir.numerics import Tier, numerics_id, tier
-from rlk.lang.op import Op, Variant
-from rlk.lang.types import StaticType, TensorType
-from rlk.passes.pipeline import canonical, specialize
+from rlk.lang.op import Op
+from rlk.passes.pipeline import specialize
 from rlk.target.facts import Target
 
 
@@ -69,58 +68,6 @@ def _module(path: Path) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
-
-
-@cache
-def forward_program(op: Op, variant: Variant) -> Program:
-    """Return the canonical program of an operator's variant."""
-    return canonical(op.trace(variant))
-
-
-@cache
-def gradient_program(op: Op, variant: Variant) -> Program:
-    """Return the canonical program of the gradient; `variant` is what `gradient_variant` gives."""
-    assert op.gradient is not None
-    return canonical(op.gradient.trace(variant))
-
-
-def differentiable(op: Op, variant: Variant) -> tuple[str, ...]:
-    """Return the inputs that are there and have a gradient."""
-    return () if op.gradient is None else tuple(n for n in op.gradient.wrt if _is_there(op, n, variant))
-
-
-def _is_there(op: Op, name: str, variant: Variant) -> bool:
-    return name in variant.present or not op.formal(name).optional
-
-
-def cotangents(op: Op, variant: Variant) -> tuple[str, ...]:
-    """Return the outputs that are there and whose cotangents the gradient takes."""
-    if op.gradient is None:
-        return ()
-    there = {d.name for d in outputs(forward_program(op, variant))}
-    takes = (f.name.removeprefix("d_") for f in op.gradient.formals if f.name.startswith("d_"))
-    return tuple(n for n in takes if n in there)
-
-
-def gradient_variant(op: Op, variant: Variant, wanted: tuple[str, ...], given: tuple[str, ...]) -> Variant:
-    """Return the gradient's variant: for `wanted` inputs, given the cotangents of these outputs."""
-    present = variant.present | {f"d_{n}" for n in given}
-    return Variant(variant.dtypes, present, variant.statics, frozenset(wanted))
-
-
-def outputs(program: Program) -> tuple[Decl, ...]:
-    """Return the outputs of a program, each once."""
-    return tuple({d.name: d for k in program.kernels for d in k.params if d.role is Role.OUT}.values())
-
-
-def tensor_formals(op: Op) -> tuple[str, ...]:
-    """Return the names of an operator's tensor inputs."""
-    return tuple(f.name for f in op.formals if isinstance(f.type, TensorType))
-
-
-def statics(op: Op) -> dict[str, tuple[object, ...]]:
-    """Return the statics of an operator with their choices; none listed means any hashable value."""
-    return {f.name: f.type.choices for f in op.formals if isinstance(f.type, StaticType)}
 
 
 def numerics(program: Program, on: Target) -> tuple[str, dict[str, Tier]]:

@@ -7,17 +7,10 @@ from dataclasses import dataclass
 
 from rlk.ir.nodes import Program
 from rlk.lang.op import Op, Variant
+from rlk.lang.variants import cotangents, differentiable, gradient_variant
 from rlk.lower.common.emitted import Emitted, Signature
-from rlk.passes.pipeline import specialize
-from rlk.runtime.catalogue import (
-    cotangents,
-    differentiable,
-    forward_program,
-    gradient_program,
-    gradient_variant,
-    numerics,
-    operators,
-)
+from rlk.passes.pipeline import canonical, specialize
+from rlk.runtime.catalogue import numerics, operators
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
@@ -64,9 +57,9 @@ def reference_extents(op: Op, program: Program) -> dict[str, int]:
 def reference_gradient(op: Op, variant: Variant) -> Program | None:
     """Return the gradient's canonical program with every cotangent, for every input; None without one."""
     wanted, given = differentiable(op, variant), cotangents(op, variant)
-    if not wanted or not given:
+    if op.gradient is None or not wanted or not given:
         return None
-    return gradient_program(op, gradient_variant(op, variant, wanted, given))
+    return canonical(op.gradient.trace(gradient_variant(variant, wanted, given)))
 
 
 def emit(
@@ -89,7 +82,7 @@ def reference_sources() -> Iterator[tuple[str, str]]:
     for on in map(target, TARGETS):
         for op in operators().values():
             variant = reference_variant(op)
-            programs = [forward_program(op, variant), reference_gradient(op, variant)]
+            programs = [canonical(op.trace(variant)), reference_gradient(op, variant)]
             for program in programs:
                 if program is not None:
                     emitted, _, _ = emit(program, reference_extents(op, program), on)

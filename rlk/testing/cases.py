@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from rlk.ir.nodes import Bits, Cast, Decl, Extent, Load, Map2, Program, Role, Se
 from rlk.ir.types import DType
 from rlk.lang.op import Op, Variant
 from rlk.lang.types import DTypeVar, TensorType
+from rlk.lang.variants import statics
+from rlk.passes.pipeline import canonical
 from rlk.passes.walk import walk
-from rlk.runtime.catalogue import forward_program, statics
 from rlk.testing.examples import Example, Values
 
 _SIZES = (24, 10, 18, 14, 22, 26)  # of static axes without chunks: no powers of two, no two alike
@@ -41,6 +43,19 @@ class Case:
 
     def __hash__(self) -> int:
         return hash((self.op, self.variant))
+
+
+@cache
+def forward_program(op: Op, variant: Variant) -> Program:
+    """Return the canonical program of an operator's variant."""
+    return canonical(op.trace(variant))
+
+
+@cache
+def gradient_program(op: Op, variant: Variant) -> Program:
+    """Return the canonical program of the gradient; `variant` is what `gradient_variant` gives."""
+    assert op.gradient is not None
+    return canonical(op.gradient.trace(variant))
 
 
 def cases(op: Op, example: Example, seed: int = 0) -> tuple[Case, ...]:

@@ -21,22 +21,24 @@ from rlk.ir.nodes import Decl, Kernel, Program
 from rlk.ir.text import parse_program, print_program
 from rlk.ir.verify import verify
 from rlk.lang.op import Op
-from rlk.lower.common.emitted import Signature
+from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
+from rlk.lower.common.emitted import Emitted, Signature
 from rlk.passes.pipeline import CANONICAL, canonical, specialize
-from rlk.runtime.catalogue import (
-    cotangents,
-    differentiable,
-    forward_program,
-    gradient_program,
-    gradient_variant,
-    outputs,
-)
 from rlk.schedule.axes import roles
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 from rlk.testing.bits import differing
-from rlk.testing.cases import Case, cases, indexed, inputs_of, sizes, stored
+from rlk.testing.cases import (
+    Case,
+    cases,
+    forward_program,
+    gradient_program,
+    indexed,
+    inputs_of,
+    sizes,
+    stored,
+)
 from rlk.testing.examples import Example, Values
 
 STEP = 2.0**-16  # of a central difference in f64: truncation and cancellation both stay near 1e-9
@@ -47,6 +49,7 @@ DIRECTIONS = 3  # in which all elements of an input move at once
 
 Oracle = Callable[..., Outcome]
 Generated = Callable[..., Any]
+Compiler = Callable[[Emitted, str, Path], None]  # of a module, for a target, into a folder
 
 
 class Law(Enum):
@@ -78,17 +81,25 @@ class Verdict:
 
 
 def check(
-    op: Op, example: Example, targets: Sequence[Target], laws: Collection[Law] = tuple(Law), seed: int = 0
+    op: Op,
+    example: Example,
+    targets: Sequence[Target],
+    laws: Collection[Law] = tuple(Law),
+    seed: int = 0,
+    compiler: Compiler | None = None,
 ) -> Iterator[Verdict]:
-    """Yield the verdict of every law on every case of an operator; a law that raises has failed."""
+    """Yield the verdict of every law on every case of an operator; a law that raises has failed.
+
+    compiler: what compiles Triton source; without one that law is not tried.
+    """
     for case in cases(op, example, seed):
-        for law, label, attempt in _attempts(case, targets, seed):
+        for law, label, attempt in _attempts(case, targets, seed, compiler):
             if law in laws and (law is not Law.COMPILES or not case.static):
                 yield _judged(law, case, attempt, label)
 
 
 def _attempts(
-    case: Case, targets: Sequence[Target], seed: int
+    case: Case, targets: Sequence[Target], seed: int, compiler: Compiler | None
 ) -> Iterator[tuple[Law, str, Callable[[], Verdict]]]:
     yield Law.TEXT, "", partial(check_text, case)
     yield Law.SLOPE, "", partial(check_slopes, case)
@@ -98,7 +109,7 @@ def _attempts(
         for on in targets:
             label = f"{call.label} on {on.name}"
             yield Law.SOURCE, label, partial(check_source, call, on)
-            yield Law.COMPILES, label, partial(check_compiles, call, on)
+            yield Law.COMPILES, label, partial(check_compiles, call, on, compiler)
 
 
 def _judged(law: Law, case: Case, attempt: Callable[[], Verdict], label: str = "") -> Verdict:
@@ -125,7 +136,7 @@ def check_text(case: Case) -> Verdict:
     traced = [case.op.trace(case.variant)]
     if case.op.gradient is not None and given:
         wanted = differentiable(case.op, case.variant)
-        traced.append(case.op.gradient.trace(gradient_variant(case.op, case.variant, wanted, given)))
+        traced.append(case.op.gradient.trace(gradient_variant(case.variant, wanted, given)))
     forms = [canonical(p, after) for p in traced for after in ("trace", *(name for name, _ in CANONICAL))]
     wrong = 0
     for form in forms:
@@ -174,7 +185,7 @@ def _gradients(
     assert op.gradient is not None
     needed = {f.name for f in op.gradient.formals if not f.optional}
     there = tuple(n for n in pulls if n in group or f"d_{n}" in needed)
-    program = gradient_program(op, gradient_variant(op, case.variant, wanted, there))
+    program = gradient_program(op, gradient_variant(case.variant, wanted, there))
     forward = wide(forward_program(op, case.variant), values)
     saved = values | {n: forward[n] for n in forward.tensors}
     extra = case.example.gradient(saved)
@@ -240,7 +251,7 @@ def calls(case: Case, seed: int = 0) -> tuple[Call, ...]:
         shapes = {n: np.shape(ran[n]) for n in given}
         pulls = {f"d_{n}": rng.normal(size=shape) for n, shape in shapes.items()}
         saved = {**values, **{d.name: ran[d.name] for d in outputs(forward)}}
-        program = gradient_program(case.op, gradient_variant(case.op, case.variant, wanted, given))
+        program = gradient_program(case.op, gradient_variant(case.variant, wanted, given))
         values = {**saved, **case.example.gradient(saved), **pulls}
         made.append(_call("gradient", program, values, made[0].extents))
     return tuple(made)
@@ -383,16 +394,15 @@ def bound(call: Call, on: Target) -> tuple[Program, Signature]:
     return specialize(call.program, static, on.softmax), Signature(tuple(sorted(static.items())))
 
 
-def check_compiles(call: Call, on: Target) -> Verdict:
+def check_compiles(call: Call, on: Target, compiler: Compiler | None) -> Verdict:
     """Compile the source of the heuristics' schedules for a target; no device is needed."""
-    if not has_triton():
-        return verdict(Law.COMPILES, None, note="triton is not installed")
+    if compiler is None or not has_triton():
+        return verdict(Law.COMPILES, None, note="no compiler is installed")
     from rlk.lower.triton import lower
-    from rlk.runtime.pool import pool
 
     program, signature = bound(call, on)
     chosen = [choose(k, on, signature, call.extents) for k in program.kernels]
     emitted = lower(program, chosen, on, signature)
     with TemporaryDirectory(prefix="rlk-check-") as folder:
-        pool().compile(emitted, on.name, Path(folder))
+        compiler(emitted, on.name, Path(folder))
     return verdict(Law.COMPILES, True, len(emitted.kernels))

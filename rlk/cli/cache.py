@@ -1,0 +1,95 @@
+"""The kernel store: list its entries, shrink it to a size, or hash every file and set damaged ones aside."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+
+from rlk.cache import Entry, Store
+from rlk.cli.text import size, table
+from rlk.env import Env
+from rlk.errors import Code, LaunchError
+
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `rlk cache`."""
+    commands = parser.add_subparsers(dest="command", required=True, metavar="ls | gc | verify")
+    commands.add_parser("ls", help="the entries, most recently used first")
+    gc = commands.add_parser("gc", help="evict the least recently used entries beyond a size")
+    gc.add_argument("--limit", metavar="SIZE", help="such as 500M or 8G; default: RLK_CACHE_LIMIT")
+    commands.add_parser("verify", help="hash every file; exit 1 if an entry is damaged")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Act on the store that the environment names."""
+    env = Env.current()
+    limit = env.cache_limit
+    if arguments.command == "gc" and arguments.limit is not None:
+        limit = parse_size(arguments.limit)
+    store = Store(env.cache_dir)
+    match arguments.command:
+        case "ls":
+            _list(store)
+            return 0
+        case "gc":
+            _shrink(store, limit)
+            return 0
+        case _:
+            return _verify(store)
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that a text such as 500M or 8GiB names; raise LaunchError for anything else."""
+    match = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
+    if match is None:
+        wanted = "bytes with an optional suffix K, M, G or T, such as 8G"
+        raise LaunchError(Code.ARG_VALUE, op="rlk cache gc", name="--limit", value=text, wanted=wanted)
+    return int(match[1]) * 1024 ** _POWERS[match[2].upper()]
+
+
+def _list(store: Store) -> None:
+    entries = store.entries()
+    if entries:
+        rows = [_row(entry) for entry in reversed(entries)]
+        print(table(("entry", "kernel", "backend", "target", "size", "last used"), rows, right=("size",)))
+        print()
+    print(f"{len(entries)} entries, {size(sum(e.size for e in entries))} in {store.root}")
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    key = entry.key if isinstance(entry.key, dict) else {}
+    names = (str(key.get(field, "?")) for field in ("backend", "target"))
+    return entry.name[:12], entry.label or "-", *names, size(entry.size), _ago(entry.last_used)
+
+
+def _ago(when: float) -> str:
+    seconds = max(0.0, time.time() - when)
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def _shrink(store: Store, limit: int) -> None:
+    evicted = store.gc(limit)
+    left = store.entries()
+    freed = size(sum(e.size for e in evicted))
+    kept = sum(e.size for e in left)
+    print(f"evicted {len(evicted)} entries ({freed}); {len(left)} left, {size(kept)} of {size(limit)}")
+    if kept > limit:
+        print("entries used in the last minute stay: a process may be reading them")
+
+
+def _verify(store: Store) -> int:
+    count = len(store.entries())
+    damaged = store.verify()
+    for finding in damaged:
+        print(f"damaged  {finding.name[:12]}  {finding.problem}")
+    if damaged:
+        print(f"{len(damaged)} moved to {store.root / 'quarantine'}; they are rebuilt when next needed")
+        return 1
+    print(f"{count} entries in {store.root}, all sound")
+    return 0

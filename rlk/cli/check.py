@@ -1,0 +1,107 @@
+"""Check that operators obey the laws, shipped ones by name or one's own as path/to/spec.py:name.
+
+A spec whose inputs cannot be drawn from their types alone says how beside itself: `<op>_inputs(rng)` returns
+arrays and numbers by name, `<op>_grad_inputs(saved)` what its gradient takes beside saved tensors and
+cotangents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from rlk.cli.text import Progress, table
+from rlk.errors import Code, LaunchError
+from rlk.lang.op import Op
+from rlk.runtime.catalogue import find, operators
+from rlk.runtime.pool import pool
+from rlk.runtime.reference import TARGETS
+from rlk.target.facts import target
+from rlk.testing.check import Law, Verdict, check
+from rlk.testing.examples import Example, of_module
+
+_MEASURED = {
+    Law.TEXT: "{count} forms, {worst:.0f} differ",
+    Law.SLOPE: "{count} slopes, largest relative error {worst:.1e}",
+    Law.TILES: "{count} tilings, {worst:.0f} elements differ",
+    Law.ROWS: "{count} batches, {worst:.0f} elements differ",
+    Law.SOURCE: "{count} schedules, {worst:.0f} elements differ",
+    Law.COMPILES: "{count} kernels",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `rlk check`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "op", nargs="*", metavar="OP", help="an operator of rlk list, or path/to/spec.py:name"
+    )
+    parser.add_argument("--all", action="store_true", help="every shipped operator")
+    parser.add_argument(
+        "--target",
+        action="append",
+        metavar="NAME",
+        help=f"whose exp2 and schedules; default: {' and '.join(TARGETS)}; may be repeated",
+    )
+    laws = ", ".join(f"{law.name.lower()} ({law.value})" for law in Law)
+    parser.add_argument(
+        "--law",
+        action="append",
+        choices=[law.name.lower() for law in Law],
+        metavar="LAW",
+        help=f"only these; may be repeated: {laws}",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the drawn inputs")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check, print one line for each operator and law, then every failure; return 1 if there is one."""
+    subjects = _subjects(arguments)
+    targets = [target(name) for name in arguments.target or TARGETS]
+    laws = [law for law in Law if not arguments.law or law.name.lower() in arguments.law]
+    progress, start = Progress(len(subjects)), time.monotonic()
+    found: list[Verdict] = []
+    for op, example in subjects:
+        progress.say(op.name)
+        for verdict in check(op, example, targets, laws, arguments.seed, pool().compile):
+            found.append(verdict)
+            progress.say(f"{op.name}, {verdict.case}: {verdict.law.value}")
+        progress.step()
+    progress.clear()
+    rows = [_row(op.name, law, found) for op, _ in subjects for law in laws]
+    print(table(("operator", "law", "cases", "", "measured"), rows, right=("cases",)))
+    failures = [v for v in found if v.ok is False]
+    for v in failures:
+        note = "\n    ".join(v.note.splitlines())
+        print(f"\nFAILED {v.op} ({v.case}): {v.law.value}\n    {note or _measured(v.law, v.count, v.worst)}")
+    tried = sum(v.ok is not None for v in found)
+    seconds = f"{time.monotonic() - start:.0f} s"
+    print(f"\n{tried} checks on {', '.join(t.name for t in targets)} in {seconds}: ", end="")
+    print(f"{len(failures)} FAILED" if failures else "all ok")
+    return 1 if failures else 0
+
+
+def _subjects(arguments: argparse.Namespace) -> list[tuple[Op, Example]]:
+    names: Sequence[str] = [*operators()] if arguments.all else arguments.op
+    if not names or (arguments.all and arguments.op):
+        raise LaunchError(Code.ARG_MISSING, op="rlk check", name="OP or --all", why="(one of them)")
+    if any(":" in name or name.endswith(".py") for name in names) and "" not in sys.path:
+        sys.path.insert(0, "")  # a spec may import modules beside where the command runs
+    found = [find(name) for name in names]
+    return [(op, of_module(module, op.name)) for op, module in found]
+
+
+def _row(op: str, law: Law, found: Sequence[Verdict]) -> tuple[object, ...]:
+    mine = [v for v in found if v.op == op and v.law is law]
+    tried = [v for v in mine if v.ok is not None]
+    if not tried:
+        return op, law.value, 0, "-", mine[0].note if mine else "no case"
+    result = "ok" if all(v.ok for v in tried) else "FAILED"
+    count, worst = sum(v.count for v in tried), max(v.worst for v in tried)
+    return op, law.value, len(tried), result, _measured(law, count, worst)
+
+
+def _measured(law: Law, count: int, worst: float) -> str:
+    return _MEASURED[law].format(count=count, worst=worst)

@@ -1,0 +1,161 @@
+"""Say what rlk finds on this machine: versions, devices, the kernel store, and what the arithmetic does."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from rlk import __version__
+from rlk.cache import Store
+from rlk.cli.text import Progress, fields, size
+from rlk.env import Env
+from rlk.errors import Code, LaunchError, RlkError
+from rlk.runtime import probes
+from rlk.runtime.dispatch import target_of
+from rlk.runtime.probes import Place
+from rlk.target.facts import Target
+
+PACKAGES = ("torch", "triton", "numpy", "numba", "jinja2")
+EXP2_ARGUMENTS = 10**7
+Lines = list[tuple[str, object]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `rlk doctor`."""
+    parser.add_argument(
+        "--device", metavar="cuda:0", help="which device to probe; default: the first, if any"
+    )
+    parser.add_argument(
+        "--probe-exp2",
+        action="store_true",
+        help=f"compare the device's exp2 with the model of sm_90 on {EXP2_ARGUMENTS:,} arguments",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print all findings; return 1 if one of them breaks a promise of bits."""
+    where = _device(arguments.device)
+    wrong: list[str] = []
+    _section("versions", _versions())
+    _section("devices", _devices())
+    _section("kernel store", _store(wrong))
+    _section("arithmetic", _arithmetic(where, arguments.probe_exp2, wrong))
+    for problem in wrong:
+        print(f"WRONG  {problem}")
+    print(f"{len(wrong)} problems" if wrong else "no problem found")
+    return 1 if wrong else 0
+
+
+def _section(title: str, lines: Lines) -> None:
+    print(f"{title}\n{fields(lines)}\n")
+
+
+def _device(name: str | None) -> torch.device | None:
+    """Return the device to probe, None where there is none; raise LaunchError if the named one is missing."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name is None:
+        return torch.device("cuda", 0) if count else None
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type == "cpu":
+        return None
+    if device.type != "cuda" or (device.index or 0) >= count:
+        there = ", ".join(["cpu", *(f"cuda:{i}" for i in range(count))])
+        raise LaunchError(
+            Code.ARG_VALUE, op="rlk doctor", name="--device", value=name, wanted=f"one of {there}"
+        )
+    return torch.device("cuda", device.index or 0)
+
+
+def _versions() -> Lines:
+    lines: Lines = [("rlk", __version__), ("python", f"{platform.python_version()} on {platform.machine()}")]
+    for name in PACKAGES:
+        try:
+            lines.append((name, version(name)))
+        except PackageNotFoundError:
+            lines.append((name, "not installed" + (": no GPU kernels" if name == "triton" else "")))
+    return lines
+
+
+def _devices() -> Lines:
+    lines: Lines = [("cpu", "the oracle: exact bits, not fast")]
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        device = torch.device("cuda", index)
+        try:
+            on = target_of(device)
+            target = on.name if on is not None else "?"
+        except RlkError as error:
+            target = f"unsupported: {error}"
+        memory = size(torch.cuda.get_device_properties(device).total_memory)
+        lines.append((f"cuda:{index}", f"{torch.cuda.get_device_name(device)}, {memory}, target {target}"))
+    if len(lines) == 1:
+        lines.append(("gpu", "none found by torch"))
+    return lines
+
+
+def _store(wrong: list[str]) -> Lines:
+    env = Env.current()
+    store = Store(env.cache_dir, limit=env.cache_limit)
+    entries = store.entries()
+    used = size(sum(e.size for e in entries))
+    lines: Lines = [("place", store.root), ("entries", f"{len(entries)}, {used} of {size(env.cache_limit)}")]
+    if store.root != env.cache_dir:
+        wrong.append(f"the store {env.cache_dir} cannot be used: kernels are compiled anew in every process")
+    health = "usable" if store.root == env.cache_dir else f"refused: {env.cache_dir}"
+    return [*lines, ("health", f"{health}; rlk cache verify hashes every file")]
+
+
+def _arithmetic(where: torch.device | None, exp2: bool, wrong: list[str]) -> Lines:
+    lines: Lines = [("NumPy subnormals", _subnormals("NumPy", probes.numpy_flushes(), wrong))]
+    on = None if where is None else target_of(where)
+    place = probes.interpreter() if where is None or on is None else _place(where, on)
+    if place is None:
+        return [*lines, ("compiled kernels", "not probed: triton is not installed")]
+    fused = probes.fuses(place)
+    if fused:
+        wrong.append(f"{place.name} fuses a * b + c: its bits are not the IR's")
+    lines.append(("a * b + c", f"{'fused' if fused else 'two roundings, as the IR says'} ({place.name})"))
+    lines.append(("subnormals", f"{_subnormals(place.name, probes.flushes(place), wrong)} ({place.name})"))
+    if on is None:
+        lines.append(
+            ("GPU", "not probed: no device; fusion and subnormals of compiled code are unknown here")
+        )
+    return [*lines, ("exp2", _exp2(place, on, exp2, wrong))]
+
+
+def _place(where: torch.device, on: Target) -> Place:
+    return probes.device(where.index or 0, on.name, "hip" if on.vendor == "amd" else "cuda")
+
+
+def _subnormals(name: str, flushed: bool, wrong: list[str]) -> str:
+    if flushed:
+        wrong.append(f"{name} flushes subnormals to 0: its bits are not the IR's")
+    return "flushed to 0" if flushed else "kept"
+
+
+def _exp2(place: Place, on: Target | None, asked: bool, wrong: list[str]) -> str:
+    """Compare the device's exp2 with the model, where that was asked for and says something."""
+    if on is None:
+        return "not probed: the interpreter's exp2 is the model itself; a GPU of sm_90 is needed"
+    if not asked:
+        return "not probed: add --probe-exp2"
+    progress = Progress(EXP2_ARGUMENTS)
+
+    def say(done: int) -> None:
+        progress.done = min(done, EXP2_ARGUMENTS)
+        progress.say("exp2")
+
+    found = probes.probe_exp2(place, EXP2_ARGUMENTS, say)
+    progress.clear()
+    text = f"{found.differing:,} of {found.compared:,} results differ from the model of sm_90"
+    if not found.differing:
+        return text
+    if on.name == "sm_90a":
+        wrong.append(f"exp2 of {place.name} differs from its model, first at {found.first!r}")
+        return text
+    return f"{text}; {on.name} uses the portable exp2, so this is no problem"

@@ -1,0 +1,56 @@
+"""List the operators: what each computes, is differentiable in, and how its numerics are named on targets."""
+
+from __future__ import annotations
+
+import argparse
+
+from rlk.cli.text import fields
+from rlk.ir.numerics import Tier
+from rlk.lang.op import Op
+from rlk.lang.variants import differentiable, statics
+from rlk.passes.pipeline import canonical
+from rlk.runtime.catalogue import numerics, operators
+from rlk.runtime.reference import TARGETS, reference_variant
+from rlk.target.facts import Target, target
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `rlk list`."""
+    parser.add_argument(
+        "--target", action="append", metavar="NAME", help=f"default: {' and '.join(TARGETS)}; may be repeated"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print every operator."""
+    targets = [target(name) for name in arguments.target or TARGETS]
+    for op in operators().values():
+        print(f"{op.name}: {op.doc.splitlines()[0] if op.doc else ''}")
+        print(fields(_about(op, targets)))
+        print()
+    print("numerics: of the reference variant. exact: the oracle predicts the bits; pinned: they repeat.")
+    return 0
+
+
+def _about(op: Op, targets: list[Target]) -> list[tuple[str, object]]:
+    variant = reference_variant(op)
+    everything = type(variant)(variant.dtypes, frozenset(f.name for f in op.formals), variant.statics)
+    pairs: list[tuple[str, object]] = [("gradients", ", ".join(differentiable(op, everything)) or "none")]
+    optional = [f.name for f in op.formals if f.optional]
+    if optional:
+        pairs.append(("optional", ", ".join(optional)))
+    if chosen := statics(op):
+        pairs.append(
+            ("statics", "\n".join(f"{name}: {choices_of(values)}" for name, values in chosen.items()))
+        )
+    names = []
+    for on in targets:
+        found, tiers = numerics(canonical(op.trace(variant)), on)
+        exact = all(t is Tier.EXACT for t in tiers.values())
+        names.append(f"{on.name:<7} {found}  {'exact' if exact else 'pinned'}")
+    return [*pairs, ("numerics", "\n".join(names))]
+
+
+def choices_of(values: tuple[object, ...]) -> str:
+    """Return the choices of a static for people."""
+    return " | ".join(map(str, values)) or "any value"

@@ -1,0 +1,219 @@
+"""Show one operator: its signature by default, or its tile IR after a pass, or its generated source."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+
+from rlk.cli.list import choices_of
+from rlk.cli.text import fields, table
+from rlk.errors import Code, LaunchError
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import Program
+from rlk.ir.text import print_program
+from rlk.ir.types import DType
+from rlk.lang.op import Formal, Op, Variant, axes_of
+from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
+from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
+from rlk.passes.pipeline import CANONICAL, canonical, specialize
+from rlk.runtime.catalogue import find, numerics
+from rlk.runtime.reference import TARGETS, emit, reference_extents, reference_gradient, reference_variant
+from rlk.schedule.axes import kind
+from rlk.target.facts import Target, target
+
+PASSES = ("trace", *(name for name, _ in CANONICAL), "specialize")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `rlk show`."""
+    parser.add_argument("op", metavar="OP", help="an operator of rlk list, or path/to/spec.py:name")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--ir", action="store_true", help="the canonical tile IR, each line with its spec line")
+    what.add_argument("--after", choices=PASSES, help="the tile IR after this pass")
+    what.add_argument("--source", choices=("triton",), help="the generated source for --target")
+    parser.add_argument("--grad", action="store_true", help="of the gradient, not of the operator")
+    parser.add_argument(
+        "--with", dest="present", metavar="NAMES", help="optional inputs, with commas; '' for none"
+    )
+    parser.add_argument("--static", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--dtype", action="append", default=[], metavar="F=bf16", help="of a dtype variable")
+    parser.add_argument("--extent", action="append", default=[], metavar="V=128256")
+    parser.add_argument("--target", default=TARGETS[0], metavar="NAME")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what was asked for."""
+    op, _ = find(arguments.op)
+    on = target(arguments.target)
+    variant = chosen_variant(op, arguments)
+    traced = op.trace(variant)
+    if arguments.grad:
+        traced = _gradient(op, variant)
+    extents = reference_extents(op, canonical(traced))
+    extents |= {name: _extent(name, value, extents) for name, value in _pairs(arguments.extent)}
+    if arguments.source:
+        print(emit(canonical(traced), extents, on)[0].source, end="")
+    elif arguments.after == "specialize":
+        axes = {axis for k in canonical(traced).kernels for d in k.params for axis in d.type.axes}
+        static = {axis.name: extents[axis.name] for axis in axes if not axis.dynamic}
+        print(print_program(specialize(canonical(traced), static, on.softmax), places=True), end="")
+    elif arguments.ir or arguments.after:
+        print(print_program(canonical(traced, arguments.after), places=True), end="")
+    else:
+        _describe(op, variant, on, extents)
+    return 0
+
+
+def _gradient(op: Op, variant: Variant) -> Program:
+    wanted, given = differentiable(op, variant), cotangents(op, variant)
+    if op.gradient is None or not wanted or not given:
+        raise LaunchError(Code.NOT_DIFFERENTIABLE, op=op.name, name="any input", choices="none")
+    return op.gradient.trace(gradient_variant(variant, wanted, given))
+
+
+# --- options -----------------------------------------------------------------------------------------
+
+
+def chosen_variant(op: Op, arguments: argparse.Namespace) -> Variant:
+    """Return the reference variant with the options' changes; raise LaunchError naming the choices."""
+    base = reference_variant(op)
+    dtypes, statics, present = dict(base.dtypes), dict(base.statics), base.present
+    for name, text in _pairs(arguments.dtype):
+        choices = _dtype_choices(op, name)
+        if text not in choices:
+            raise LaunchError(
+                Code.UNKNOWN_NAME, what=f"dtype of {name}", name=text, choices=", ".join(choices)
+            )
+        dtypes[name] = DType(text)
+    for name, text in _pairs(arguments.static):
+        if name not in statics:
+            raise LaunchError(
+                Code.UNKNOWN_NAME, what="static", name=name, choices=", ".join(statics) or "none"
+            )
+        statics[name] = _static(op.formal(name), text, statics[name])
+    if arguments.present is not None:
+        present = frozenset(n for n in arguments.present.split(",") if n)
+        optional = [f.name for f in op.formals if f.optional]
+        for name in sorted(present - set(optional)):
+            there = ", ".join(optional) or "none"
+            raise LaunchError(Code.UNKNOWN_NAME, what="optional input", name=name, choices=there)
+    return Variant.of(dtypes, present, statics)
+
+
+def _pairs(texts: list[str]) -> list[tuple[str, str]]:
+    pairs = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise LaunchError(Code.ARG_VALUE, op="rlk show", name="option", value=text, wanted="NAME=VALUE")
+        pairs.append((name, value))
+    return pairs
+
+
+def _dtype_choices(op: Op, name: str) -> list[str]:
+    types = [f.type.dtype for f in op.formals if isinstance(f.type, TensorType)]
+    found = {t.name: [str(c) for c in t.choices] for t in types if isinstance(t, DTypeVar)}
+    if name not in found:
+        raise LaunchError(
+            Code.UNKNOWN_NAME, what="dtype variable", name=name, choices=", ".join(found) or "none"
+        )
+    return found[name]
+
+
+def _static(formal: Formal, text: str, default: object) -> object:
+    """Return the value that a text names: a listed choice, else a Python literal, else words with commas."""
+    assert isinstance(formal.type, StaticType)
+    if formal.type.choices:
+        named = {str(choice): choice for choice in formal.type.choices}
+        if text not in named:
+            what = f"value of {formal.name}"
+            raise LaunchError(Code.UNKNOWN_NAME, what=what, name=text, choices=", ".join(named))
+        return named[text]
+    if isinstance(default, tuple):
+        return tuple(text.split(","))
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _extent(name: str, text: str, extents: dict[str, int]) -> int:
+    if name not in extents:
+        raise LaunchError(Code.UNKNOWN_NAME, what="axis", name=name, choices=", ".join(sorted(extents)))
+    if not text.isdecimal() or not int(text):
+        raise LaunchError(Code.ARG_VALUE, op="rlk show", name=name, value=text, wanted="a positive number")
+    return int(text)
+
+
+# --- the default view --------------------------------------------------------------------------------
+
+
+def _describe(op: Op, variant: Variant, on: Target, extents: dict[str, int]) -> None:
+    forward = canonical(op.trace(variant))
+    print(f"{op.name}   {op.loc}")
+    print("\n".join(f"  {line}".rstrip() for line in op.doc.splitlines()))
+    print()
+    slopes = differentiable(op, Variant(variant.dtypes, frozenset(f.name for f in op.formals)))
+    rows = [(f.name, _type(f), _what(f, variant), "yes" if f.name in slopes else "") for f in op.formals]
+    print(table(("input", "type", "is", "gradient"), rows))
+    print()
+    name, tiers = numerics(forward, on)
+    takes = cotangents(op, variant)
+    rows = [
+        (d.name, str(d.type), tiers[d.name].value, "yes" if d.name in takes else "") for d in outputs(forward)
+    ]
+    print(table(("output", "type", f"tier on {on.name}", "cotangent"), rows))
+    print()
+    print(table(("axis", "extent", "numerics"), [_axis(a, extents) for a in axes_of(op.formals)]))
+    print()
+    gradient = reference_gradient(op, variant)
+    programs = [forward] if gradient is None else [forward, gradient]
+    kernels = []
+    for program in programs:
+        _, schedules, bound = emit(program, reference_extents(op, program) | extents, on)
+        kernels += [(k.name, kind(k), str(s)) for k, s in zip(bound.kernels, schedules, strict=True)]
+    print(table(("kernel", "nest", f"Triton schedule on {on.name}"), kernels))
+    print()
+    print(fields([("numerics id", name), ("dtypes", _bound(variant)), ("options", _options(variant))], ""))
+
+
+def _type(formal: Formal) -> str:
+    match formal.type:
+        case TensorType(dtype=dtype, axes=axes):
+            name = dtype.name if isinstance(dtype, DTypeVar) else str(dtype)
+            return f"{name}[{', '.join(map(str, axes))}]"
+        case ScalarType(dtype=dtype):
+            return str(dtype)
+        case StaticType(choices=choices):
+            return choices_of(choices)
+
+
+def _what(formal: Formal, variant: Variant) -> str:
+    match formal.type:
+        case StaticType():
+            return "static"
+        case ScalarType():
+            kind = "scalar"
+        case TensorType():
+            kind = "tensor"
+    if not formal.optional:
+        return kind
+    return f"{kind}, optional: {'given here' if formal.name in variant.present else 'absent here'}"
+
+
+def _axis(axis: Axis, extents: dict[str, int]) -> tuple[str, str, str]:
+    cuts = [
+        f"{what} {n}"
+        for what, n in (("chunk", axis.chunk), ("split", axis.split), ("piece", axis.piece))
+        if n
+    ]
+    extent = "run time" if axis.dynamic else str(extents.get(axis.name, "run time"))
+    return str(axis), extent, ", ".join(cuts)
+
+
+def _bound(variant: Variant) -> str:
+    return ", ".join(f"{name}={dtype}" for name, dtype in variant.dtypes) or "all fixed"
+
+
+def _options(variant: Variant) -> str:
+    return ", ".join(f"{name}={value}" for name, value in variant.statics) or "none"

@@ -1,0 +1,65 @@
+"""How the command line lays out what it says: plain tables, and a line of progress on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> str:
+    """Return rows as aligned columns under their headers; columns named in `right` are aligned there."""
+    cells = [list(headers), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(headers))]
+    lines = []
+    for row in cells:
+        parts = (
+            cell.rjust(width) if header in right else cell.ljust(width)
+            for cell, width, header in zip(row, widths, headers, strict=True)
+        )
+        lines.append("  ".join(parts).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def fields(pairs: Sequence[tuple[str, object]], indent: str = "  ") -> str:
+    """Return names and values, one a line; a value of several lines stays in its column."""
+    width = max((len(name) for name, _ in pairs), default=0)
+    gap = "\n" + indent + " " * (width + 2)
+    return "\n".join(f"{indent}{name:<{width}}  {gap.join(str(value).splitlines())}" for name, value in pairs)
+
+
+def size(count: float) -> str:
+    """Return a number of bytes for people."""
+    for unit in UNITS:
+        if count < 1024 or unit == UNITS[-1]:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError(count)
+
+
+class Progress:
+    """One line on stderr that says what is being done; silent unless stderr is a terminal."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+        self.live = sys.stderr.isatty()
+
+    def say(self, what: str) -> None:
+        """Show a bar and what is being done now."""
+        if self.live:
+            filled = 20 * self.done // max(self.total, 1)
+            bar = "#" * filled + "." * (20 - filled)
+            print(
+                f"\r\x1b[K[{bar}] {self.done}/{self.total} {what}"[:110], end="", file=sys.stderr, flush=True
+            )
+
+    def step(self) -> None:
+        """Count one of the total as done."""
+        self.done += 1
+
+    def clear(self) -> None:
+        """Remove the line, so that other output can follow."""
+        if self.live:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,39 @@
+"""What a variant of an operator has: gradients of inputs, cotangents of outputs, the gradient's variant."""
+
+from __future__ import annotations
+
+from rlk.ir.nodes import Decl, Program, Role
+from rlk.lang.op import Op, Variant
+from rlk.lang.types import StaticType
+
+
+def differentiable(op: Op, variant: Variant) -> tuple[str, ...]:
+    """Return the inputs that are there and have a gradient."""
+    if op.gradient is None:
+        return ()
+    return tuple(n for n in op.gradient.wrt if n in variant.present or not op.formal(n).optional)
+
+
+def cotangents(op: Op, variant: Variant) -> tuple[str, ...]:
+    """Return the outputs that are there and whose cotangents the gradient takes."""
+    if op.gradient is None:
+        return ()
+    there = {d.name for d in outputs(op.trace(variant))}
+    takes = (f.name.removeprefix("d_") for f in op.gradient.formals if f.name.startswith("d_"))
+    return tuple(n for n in takes if n in there)
+
+
+def gradient_variant(variant: Variant, wanted: tuple[str, ...], given: tuple[str, ...]) -> Variant:
+    """Return the gradient's variant: for the wanted inputs, given the cotangents of these outputs."""
+    present = variant.present | {f"d_{n}" for n in given}
+    return Variant(variant.dtypes, present, variant.statics, frozenset(wanted))
+
+
+def outputs(program: Program) -> tuple[Decl, ...]:
+    """Return the outputs of a program, each once."""
+    return tuple({d.name: d for k in program.kernels for d in k.params if d.role is Role.OUT}.values())
+
+
+def statics(op: Op) -> dict[str, tuple[object, ...]]:
+    """Return the statics of an operator with their choices; none listed means any hashable value."""
+    return {f.name: f.type.choices for f in op.formals if isinstance(f.type, StaticType)}
