@@ -14,6 +14,8 @@ from rlk.lang.types import DTypeVar, TensorType
 from rlk.ops import reference, signatures
 from rlk.ops.layout import Layout
 from rlk.ops.signatures import LOSSES, Loss
+from rlk.runtime.ahead import explain
+from rlk.runtime.calls import model
 from rlk.runtime.dispatch import Decision, Invocation, decide, dispatch
 from rlk.runtime.library import register
 from rlk.specs import logp as _logp
@@ -32,17 +34,25 @@ class Operator:
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self.fn(*args, **options)
 
-    def numerics_id(self, device: torch.device | str) -> str:
-        """Return the id of the operator's numerics on a device: equal ids give equal bits."""
-        return self.explain(device).numerics_id
+    def numerics_id(self, device: torch.device | str, *, math: str | None = None) -> str:
+        """Return the id of the operator's numerics on a device: equal ids give equal bits.
 
-    def tier(self, device: torch.device | str) -> dict[str, str]:
+        math: as in a call, "portable" or "sm90"; by default the device decides.
+        """
+        return self._decision(device, math).numerics_id
+
+    def tier(self, device: torch.device | str, *, math: str | None = None) -> dict[str, str]:
         """Return, for every output, "exact" (the oracle predicts its bits) or "pinned" (they only repeat)."""
-        return {name: found.value for name, found in self.explain(device).tiers}
+        return {name: found.value for name, found in self._decision(device, math).tiers}
 
-    def explain(self, device: torch.device | str) -> Decision:
-        """Return what a call on a device runs; print it to read it."""
-        return decide(Invocation(self.spec, reference_variant(self.spec)), torch.device(device))
+    def explain(self, *args: Any, **options: Any) -> Decision:
+        """Return what a call with these arguments runs, or, given a device alone, what calls on it run."""
+        if len(args) == 1 and not options and isinstance(args[0], str | torch.device):
+            return self._decision(args[0], None)
+        return explain(self.fn, *args, **options)
+
+    def _decision(self, device: torch.device | str, math: str | None) -> Decision:
+        return decide(Invocation(self.spec, reference_variant(self.spec), model(math)), torch.device(device))
 
     def __repr__(self) -> str:
         return f"<rlk.ops.{self.spec.name}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,6 +62,7 @@ def logp(
         raise UnsupportedError(
             Code.UNSUPPORTED, what=what, backend="rlk", target="every target", alternatives='fold="chunks"'
         )
+    _tensors("logp", logits=logits, ids=ids)
     if ids.dim() == logits.dim() and ids.dim() > 0:
         raise UnsupportedError(
             Code.UNSUPPORTED, what="several ids a row (ids[..., K])", backend="rlk", target="every target",
@@ -73,15 +75,19 @@ def logp(
         tensors["bias"] = bias
     if isinstance(temperature, torch.Tensor):
         rows = torch.reciprocal(temperature.to(torch.float32))
-        tensors["inv_temperature_row"] = rows.expand(ids.shape) if rows.shape != ids.shape else rows
+        tensors["inv_temperature_row"] = rows if rows.shape == ids.shape else _rows_like("logp", rows, ids)
     elif temperature != 1.0:
         scalars["inv_temperature"] = _reciprocal("logp", "temperature", temperature)
     if mask is not None:
         tensors["mask"] = mask
     if logit_scale != 1.0:
-        scalars["logit_scale"] = float(logit_scale)
+        scalars["logit_scale"] = _number("logp", "logit_scale", logit_scale)
     if softcap is not None:
         scalars |= {"softcap": float(softcap), "inv_softcap": _reciprocal("logp", "softcap", softcap)}
+    if type(ignore_index) is not int:
+        raise LaunchError(
+            Code.ARG_TYPE, op="logp", name="ignore_index", wanted="int", got=type(ignore_index).__name__
+        )
     scalars["ignore_index"] = ignore_index
     # lse is always there: the gradient needs it; entropy only where it is asked for
     extra = tuple(n for n in NEEDS[2:] if n in needs)
@@ -133,7 +139,7 @@ LOSSES = {
     "grpo": Loss(beta=0.04),
     "dual_clip": Loss(dual_clip=3.0),
 }
-"""Losses by name, with the constants of their papers (GRPO: Shao 2024, beta 0.04; dual clip: Ye 2020, c 3)."""
+"""Losses by name, with the constants of their papers (GRPO beta: Shao 2024; dual clip c: Ye 2020)."""
 
 
 def policy_loss(
@@ -235,7 +241,7 @@ def rms_norm(
     tensors = {"x": x, "weight": weight}
     if residual is not None:
         tensors["residual"] = residual
-    made = call(norm_spec.rms_norm, tensors, {"eps": float(eps)}, {"profile": profile})
+    made = call(norm_spec.rms_norm, tensors, {"eps": _number("rms_norm", "eps", eps)}, {"profile": profile})
     return made["y"] if residual is None else RMSNorm(made["y"], made["residual_out"])
 
 
@@ -301,8 +307,33 @@ def _among(op: str, name: str, values: tuple[object, ...], choices: tuple[str, .
             raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=value, wanted=", ".join(choices))
 
 
+def _tensors(op: str, **tensors: object) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            got = type(tensor).__name__
+            raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="torch.Tensor", got=got)
+
+
+def _number(op: str, name: str, value: float) -> float:
+    """Return a number of the host; a tensor would have to be waited for."""
+    if type(value) is not float and (isinstance(value, torch.Tensor) or not isinstance(value, numbers.Real)):
+        raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="number", got=type(value).__name__)
+    return float(value)
+
+
+def _rows_like(op: str, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Return a number per row, broadcast to the rows' shape."""
+    try:
+        return rows.expand(ids.shape)
+    except RuntimeError:
+        got, wanted = tuple(rows.shape), tuple(ids.shape)
+        raise LaunchError(
+            Code.ARG_SIZE, op=op, name="temperature", axis="T", got=got, other="ids", wanted=wanted
+        ) from None
+
+
 def _positive(op: str, name: str, value: float | None) -> None:
-    if value is not None and not value > 0:
+    if value is not None and not _number(op, name, value) > 0:
         raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=value, wanted="a positive number")
 
 

@@ -163,6 +163,8 @@ def _rows(
 
 def collapse(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
     """Return the one stride by which row-major indices over these dims advance; None when there is none."""
+    if 0 in sizes:
+        return 1
     kept = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size != 1]
     if not kept:
         return 1 if not strides else strides[-1]

@@ -169,12 +169,19 @@ def decide(invocation: Invocation, device: torch.device) -> Decision:
     """Return what a call would run, without its sizes."""
     model, on = model_of(invocation, device), target_of(device)
     name = "cpu" if on is None else on.name
+    identity, tiers = judged(invocation, model, name)
+    return Decision(_backend(on), name, model, identity, tiers)
+
+
+@cache
+def judged(
+    invocation: Invocation, model: MathModel, target: str
+) -> tuple[str, tuple[tuple[str, Tier], ...]]:
+    """Return the numerics id of an invocation on a target, and the tier of each of its outputs."""
     program = bound_program(invocation, model, {})
-    judged = "sm_90a" if model is MathModel.SM90 else name
-    backend = _backend(on)
-    return Decision(
-        backend, name, model, numerics_id((program,), judged), tuple(sorted(tier(program, judged).items()))
-    )
+    # a model of sm_90's hardware is that hardware's numerics wherever it is computed: on a CPU by the oracle
+    home = "sm_90a" if model is MathModel.SM90 else target
+    return numerics_id((program,), home), tuple(sorted(tier(program, home).items()))
 
 
 def _backend(on: Target | None) -> str:
@@ -295,15 +302,14 @@ def lowered(
 
     static = static_extents(invocation, geometry)
     program = bound_program(invocation, model, static)
-    judged = "sm_90a" if model is MathModel.SM90 else on.name
-    name = numerics_id((bound_program(invocation, model, {}),), judged)
     plain = Signature(tuple(sorted(static.items())), geometry.split)
     chosen = schedules or tuple(choose(k, on, plain, geometry.extents) for k in program.kernels)
     # what the host passes does not depend on what is divisible, so a first text tells what to look at
-    values = _values(lower(program, chosen, on, plain, softmax=model).call, invocation, geometry)
+    identity, _ = judged(invocation, model, on.name)
+    values = _values(lower(program, chosen, on, plain, numerics_id=identity).call, invocation, geometry)
     divisible = frozenset(name for name, value in values if _is_divisible(value, tensors))
     signature = Signature(plain.extents, geometry.split, divisible)
-    return program, signature, chosen, lower(program, chosen, on, signature, softmax=model)
+    return program, signature, chosen, lower(program, chosen, on, signature, numerics_id=identity)
 
 
 def _is_divisible(value: int | str | None, tensors: Tensors) -> bool:

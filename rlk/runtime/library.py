@@ -84,8 +84,8 @@ def register(op: Op) -> Any:
     torch.library.register_fake(f"{NAMESPACE}::{op.name}", lambda *args: _fake(op, args), lib=_library)
     if op.gradient is not None:
         _library.define(
-            f"{op.gradient.name}(Tensor?[] saved, Tensor?[] cotangents, str[] wanted, float[] floats, int[] ints, "
-            f"str variant) -> Tensor[]"
+            f"{op.gradient.name}(Tensor?[] saved, Tensor?[] cotangents, str[] wanted, "
+            "float[] floats, int[] ints, str variant) -> Tensor[]"
         )
         _library.impl(
             op.gradient.name, lambda *args: _grad_implementation(op, *args), "CompositeExplicitAutograd"
