@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlk.errors import Code, UnsupportedError
 from rlk.ir.dims import Axis, Part, union
-from rlk.ir.nodes import Block, Kernel, Load, Loop, Merge, Reduce, Role, Store, Value
+from rlk.ir.nodes import Block, Kernel, Let, Load, Loop, Merge, Reduce, Role, Store, Value
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType, Type
 from rlk.passes.walk import walk
@@ -33,15 +33,29 @@ def types_of(kernel: Kernel) -> dict[Value, Type]:
 
 
 def roles(kernel: Kernel, extents: Mapping[str, int]) -> Roles:
-    """Sort the axes of a kernel; the parallel ones in the order in which its tensors lay them out."""
+    """Sort the axes of a kernel; the parallel ones in the order of its tensors' dims, contiguous ones last."""
     lets = tuple(walk(kernel.body))
     used = union(*(let.type.axes for let in lets if isinstance(let.type, TileType)))
     combined = {let.node.over for let in lets if isinstance(let.node, Reduce | Merge)}
     inside = tuple(a for a in used if a in combined or a.part is Part.LANE)
     laid_out = union(*(d.type.axes for d in kernel.params))
     order = {a: i for i, a in enumerate(laid_out)}
-    parallel = sorted((a for a in used if a not in inside), key=lambda a: (order.get(a, len(order)), str(a)))
+    near = _contiguous(lets)
+    parallel = sorted(
+        (a for a in used if a not in inside), key=lambda a: (a in near, order.get(a, len(order)), str(a))
+    )
     return Roles(tuple(parallel), tuple((a, length(a, extents)) for a in inside))
+
+
+def _contiguous(lets: tuple[Let, ...]) -> frozenset[Axis]:
+    """Return the axes along which an access with more than one index moves in the last dim."""
+    types = {let.value: let.type for let in lets}
+    found: set[Axis] = set()
+    for let in lets:
+        if isinstance(let.node, Load | Store) and len(let.node.index) > 1:
+            type = types.get(let.node.index[-1])
+            found |= set(type.axes) if isinstance(type, TileType) else set()
+    return frozenset(found)
 
 
 def length(axis: Axis, extents: Mapping[str, int]) -> int:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlk.ir.dims import Axis, Part
-from rlk.ir.nodes import Kernel
+from rlk.ir.nodes import Kernel, Loop, Store
 from rlk.ir.tree import padded
+from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, kind, roles
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import Target
 
-ROW = 2048  # elements that a program without sums should hold
-COLUMNS = 128  # columns of a fold along rows
+STRETCH = 2048  # elements of a program without sums
+ROWS = 1024  # elements below which a program takes several rows
+FOLD = 4096  # elements of one step of a fold along rows
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
+LANES = 128  # terms of a chunk from which its placement pays
 
 
 def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[str, int]) -> Schedule:
@@ -25,57 +28,112 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
     lengths = dict(found.inside)
     pieces = next((a for a in lengths if a.part is Part.PIECE), None)
     lanes = next((a for a in lengths if pieces is not None and a == pieces.whole.lanes), None)
-    if pieces is not None and lanes is not None and lengths[lanes] >= 128:
+    if pieces is not None and lanes is not None and lengths[lanes] >= LANES:
         return pieces_as_lanes(pieces, lanes, lengths, extents.get(lanes.name, 0))
     match kind(kernel):
         case "col_fold":
             return _columns(found, extents)
+        case "merge":
+            return _partials(found, extents)
         case _:
-            return _rows(found, extents)
+            return _rows(kernel, found, extents)
 
 
 def pieces_as_lanes(pieces: Axis, lanes: Axis, lengths: Mapping[Axis, int], extent: int) -> Schedule:
     """Place a chunk so that its tree stays inside a warp: vectors, high bits in registers, pieces on lanes.
 
-    Triton gives 16-byte vectors to the last dim, then lanes and warps to the others from the first on.
+    Triton gives 16-byte vectors to the last dim, then lanes and warps to the others in the order placed.
     """
     bits = lengths[lanes].bit_length() - 1
-    piece = Span(str(pieces), 0, lengths[pieces].bit_length() - 1)
     aligned = extent % (8 * lengths[pieces]) == 0
     middle = 3 if aligned else 2
     placed = (
         Span(str(lanes), VECTOR_BITS, middle),
-        piece,
+        Span(str(pieces), 0, lengths[pieces].bit_length() - 1),
         Span(str(lanes), VECTOR_BITS + middle, bits - VECTOR_BITS - middle),
         Span(str(lanes), 0, VECTOR_BITS),
     )
     return Schedule(placed=placed, warps=2 if aligned else 4)
 
 
-def _rows(found: Roles, extents: Mapping[str, int]) -> Schedule:
+def _rows(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> Schedule:
     """A program holds whole rows, or a stretch of the contiguous axis where nothing is reduced."""
-    held = 1
-    for _, length in found.inside:
-        held *= length
+    held = _held(found)
+    room = (ROWS if found.inside else STRETCH) // held
     tiles: dict[str, int] = {}
     for axis in reversed(found.parallel):
-        room = ROW // held if not found.inside else 1
-        extent = extents.get(axis.name) if not axis.dynamic and axis.part is Part.ALL else None
-        tile = max(1, min(room, ROW if extent is None else padded(extent)))
+        tile = min(room, padded(_extent(axis, extents, room)))
         if tile > 1:
             tiles[str(axis)] = tile
+            room //= tile
             held *= tile
+    if _walks_rows(kernel):
+        # rows one after the other: the next ones are loaded ahead, which needs registers more than warps
+        return Schedule(warps=min(4, warps(held)), stages=3)
     return Schedule(tiles=tuple(sorted(tiles.items())), warps=warps(held))
 
 
 def _columns(found: Roles, extents: Mapping[str, int]) -> Schedule:
-    """A program owns a few columns and walks the rows."""
+    """A program owns columns and walks the rows in chunks."""
     axis = found.parallel[-1]
-    extent = extents.get(axis.name) if not axis.dynamic else None
-    tile = COLUMNS if extent is None else min(COLUMNS, padded(extent))
-    return Schedule(tiles=((str(axis), tile),), warps=4)
+    tile = max(32, min(1024, FOLD // _held(found)))
+    tile = min(tile, padded(_extent(axis, extents, tile)))
+    return Schedule(tiles=((str(axis), tile),), warps=warps(_held(found) * tile))
+
+
+def _partials(found: Roles, extents: Mapping[str, int]) -> Schedule:
+    """A program owns few columns and adds partial states: latency is hidden by loads of many steps."""
+    tiles = [(str(a), min(32, padded(_extent(a, extents, 32)))) for a in found.parallel[-1:]]
+    return Schedule(tiles=tuple(t for t in tiles if t[1] > 1), warps=1, unroll=64)
+
+
+def _walks_rows(kernel: Kernel) -> bool:
+    """Return whether a loop over single rows writes as it goes."""
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    stores = [any(isinstance(x.node, Store) for x in walk(loop.body)) for loop in loops]
+    return any(wrote and (loop.axis.chunk or 1) == 1 for loop, wrote in zip(loops, stores, strict=True))
+
+
+def _held(found: Roles) -> int:
+    held = 1
+    for _, length in found.inside:
+        held *= length
+    return held
+
+
+def _extent(axis: Axis, extents: Mapping[str, int], unknown: int) -> int:
+    """Return a static extent, and what stands for a run-time one."""
+    known = axis.part is Part.ALL and not axis.dynamic and axis.name in extents
+    return extents[axis.name] if known else max(1, unknown)
 
 
 def warps(elements: int) -> int:
     """Return how many warps a tile feeds with 16 elements a lane; rows never get more than 8."""
     return max(1, min(8, padded(elements // 512)))
+
+
+def variety(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> tuple[Schedule, ...]:
+    """Return schedules that place a kernel in different ways: all of them must give the same bits."""
+    found = roles(kernel, extents)
+    names = [str(a) for a in found.parallel]
+    last = names[-1:]
+    room = 1 << 15
+    split: list[Span] = []
+    low: list[Span] = []
+    for axis, length in found.inside:
+        bits = length.bit_length() - 1
+        room //= length
+        half = bits // 2
+        split += [Span(str(axis), half, bits - half)] * (bits > half)
+        low += [Span(str(axis), 0, half)] * (half > 0)
+    few, more = (max(1, min(n, room)) for n in ((4, 16) if found.inside else (64, 512)))
+    made = (
+        choose(kernel, target, None, extents),
+        Schedule(tiles=() if found.inside else tuple((n, 32) for n in last), warps=1),
+        Schedule(tiles=tuple((n, few) for n in last), warps=2),
+        Schedule(tiles=tuple((n, 8 if n in last else 2) for n in names) if room >= 64 else (), warps=4),
+        Schedule(tiles=tuple((n, few) for n in last), placed=(*low, *split), warps=8),
+        Schedule(tiles=tuple((n, more) for n in last), placed=(*split[::-1], *low), warps=4, stages=2),
+        Schedule(tiles=tuple((n, few) for n in names[-2:]), placed=(*split, *low[::-1]), warps=2, unroll=2),
+    )
+    return tuple(dict.fromkeys(made))

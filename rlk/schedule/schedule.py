@@ -28,7 +28,7 @@ class Schedule:
     """tiles: how many indices of a parallel axis one program owns (a power of two; 1 where none is named).
 
     placed: the dims of a tile, outermost first; what it does not name follows in the order of the IR.
-    warps: of a program. stages: of a loop whose loads run ahead. unroll: steps of a loop written out in a row.
+    warps: of a program. stages: of a loop whose loads run ahead. unroll: steps of a loop written in a row.
     """
 
     tiles: tuple[tuple[str, int], ...] = ()

@@ -50,14 +50,15 @@ def run_generated(
     on: Target | None = None,
     softmax: MathModel | None = None,
     split_rows: int | None = None,
+    extents: Mapping[str, int] | None = None,
 ) -> Ran:
     """Lower a canonical program for the inputs' sizes, interpret its kernels, and return what they store.
 
     inputs: arrays (bf16 as u16 patterns) and scalars by name. split_rows: pass the rows as two dims with this
-    inner extent, as for a tensor that cannot be flattened.
+    inner extent, as for a tensor that cannot be flattened. extents: of axes that no input has.
     """
     on = on or target("sm_90a")
-    extents = extents_of(canonical, inputs)
+    extents = {**(extents or {}), **extents_of(canonical, inputs)}
     dynamic = {a.name for k in canonical.kernels for d in k.params for a in d.type.axes if a.dynamic}
     static = {n: e for n, e in extents.items() if n not in dynamic}
     program = specialize(canonical, static, softmax or on.softmax)
@@ -101,7 +102,7 @@ def _buffer(decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int]) -
 
     bf16 = decl.type.dtype is DType.BF16
     if decl.name in inputs:
-        given = np.asarray(inputs[decl.name])
+        given = np.ascontiguousarray(inputs[decl.name])  # a last dim has stride 1
         if bf16 and given.dtype == np.float32:
             given = floats.bf16_bits(given)
         tensor = torch.from_numpy(given.view(np.int16) if bf16 else given)

@@ -88,7 +88,7 @@ def plan(
     lengths += [(a, n) for a, n in found.inside if n > 1]
     dims = _placed(schedule.placed, lengths)
     if schedule.placed and version >= (3, 7):
-        dims = (*reversed(dims[:-1]), dims[-1])
+        dims = (*dims[-2::-1], dims[-1])
     elements = 1
     for dim in dims:
         elements *= dim.length
@@ -105,7 +105,7 @@ def _placed(spans: tuple[Span, ...], lengths: list[tuple[Axis, int]]) -> tuple[D
     """Return the dims in the order of the schedule's spans, then whole axes that no span names."""
     axes = {str(axis): (axis, length.bit_length() - 1) for axis, length in lengths}
     covered: dict[str, set[int]] = {}
-    dims = []
+    dims: list[Dim] = []
     for span in spans:
         axis, bits = axes.get(span.axis, (None, 0))
         if axis is None:
