@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 import rlk
 from rlk import resources
@@ -37,8 +40,26 @@ def test_an_unknown_name_is_refused_by_name() -> None:
         _ = rlk.linear_lopg
 
 
-def test_lazy_names_are_listed() -> None:
-    assert {"ops", "Layout", "explain"} <= set(dir(rlk))
+def test_every_name_that_is_offered_exists() -> None:
+    assert {"ops", "Layout", "explain"} <= set(rlk.__all__) <= set(dir(rlk))
+    assert all(getattr(rlk, name) is not None for name in rlk.__all__)
+
+
+def test_explain_says_what_a_call_runs() -> None:
+    wide, narrow = (torch.ones(2, 8, dtype=dtype) for dtype in (torch.float32, torch.bfloat16))
+    one, two = rlk.explain(rlk.ops.swiglu, wide, wide), rlk.explain(rlk.ops.swiglu, narrow, narrow)
+    assert one.numerics_id != two.numerics_id
+    assert one.numerics_id in str(one)
+
+
+@pytest.mark.slow
+def test_the_example_of_the_readme_runs() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(compile(example, "README.md", "exec"), names)
+    gradient = names["logits"].grad
+    assert gradient is not None and gradient.isfinite().all() and gradient.ne(0).any()
 
 
 def test_the_trees_beside_the_package_are_found() -> None:
