@@ -1,0 +1,43 @@
+"""What the documents show runs as they show it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def blocks(file: str) -> list[str]:
+    """Return the Python blocks of a document."""
+    return BLOCK.findall((ROOT / file).read_text())
+
+
+def test_the_operator_of_the_guide_runs_and_has_its_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, use = blocks("docs/writing-a-spec.md")
+    (tmp_path / "zloss.py").write_text(spec)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("zloss", None)
+    scope: dict[str, object] = {}
+    torch.manual_seed(0)
+    exec(compile(use, "use.py", "exec"), scope)
+    logits, made = scope["logits"], scope["made"]
+    exact = logits.detach().double().requires_grad_()  # type: ignore[attr-defined]
+    wanted = 1e-4 * torch.logsumexp(exact, -1) ** 2
+    wanted.sum().backward()
+    torch.testing.assert_close(made["loss"].double(), wanted, rtol=1e-6, atol=0)  # type: ignore[index]
+    torch.testing.assert_close(logits.grad.double(), exact.grad, rtol=1e-5, atol=1e-10)  # type: ignore[attr-defined]
+
+
+def test_the_operator_of_the_guide_passes_every_check(tmp_path: Path) -> None:
+    from rlk.cli import main
+
+    (tmp_path / "zloss.py").write_text(blocks("docs/writing-a-spec.md")[0])
+    assert main(["check", f"{tmp_path / 'zloss.py'}:zloss"]) == 0
