@@ -58,7 +58,7 @@ def forward(x: Inputs, needs: tuple[str, ...], **options: Any) -> Case:
         against["liger"] = lambda: peers.liger_logp(x.room, x.ids)
         against["quack"] = lambda: peers.quack_logp(x.logits, x.ids)
     big = rows == ROWS and vocabulary == 128256
-    bar = Bar(1.1, "rlk_without_entropy") if entropy else (Bar(0.58) if big and not options else None)
+    bar = Bar(0.58) if big and not entropy and not options else None
     return Case(
         op="logp",
         passes="fwd",
@@ -69,7 +69,7 @@ def forward(x: Inputs, needs: tuple[str, ...], **options: Any) -> Case:
         bar=bar,
         reference="rlk_without_entropy" if entropy else "liger",
         check=lambda: check(x, needs, options),
-        describe=lambda: describe(rlk.ops.logp, x.logits.device),
+        describe=lambda: describe(rlk.ops.logp.explain(x.logits, x.ids, needs=needs, **options)),
         notes={"needs": list(needs), **options},
     )
 
@@ -97,7 +97,7 @@ def forward_backward(x: Inputs, bar: Bar | None) -> Case:
         bar=bar,
         reference="quack",
         check=lambda: check_gradient(x),
-        describe=lambda: describe(rlk.ops.logp, logits.device),
+        describe=lambda: describe(rlk.ops.logp.explain(logits, x.ids)),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -90,7 +90,7 @@ def case(i: Inputs, bar: Bar | None) -> Case:
         bar=bar,
         reference="liger",
         check=lambda: check(i),
-        describe=lambda: describe(rlk.ops.logp, i.logits.device),
+        describe=lambda: described(i),
     )
 
 
@@ -103,6 +103,18 @@ def check(i: Inputs) -> Checked:
             total += (peers.plain_grpo_terms(z, i.ids[b], old, ref, advantage) * i.mask[b]).sum()
         error = float((ours(i)().double() - total / i.mask.sum()).abs())
     return Checked(error, differing_links(i))
+
+
+def described(i: Inputs) -> Mapping[str, str]:
+    """Return what both operators of the chain are; it is exact when both are."""
+    layout = rlk.Layout.padded(i.lengths, LENGTH, side="right")
+    first = describe(rlk.ops.logp.explain(i.logits, i.ids))
+    policy = rlk.ops.policy_loss.explain(
+        i.old, i.old, i.advantages, layout=layout, loss="grpo", ref_logp=i.ref
+    )
+    second = describe(policy)
+    joined = {name: f"{first[name]} + {second[name]}" for name in ("numerics_id", "schedule")}
+    return {**joined, "tier": max(first["tier"], second["tier"])}  # "exact" < "pinned"
 
 
 def differing_links(i: Inputs) -> int:

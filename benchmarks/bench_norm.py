@@ -71,7 +71,7 @@ def case(i: Inputs, passes: str, moved: float, bar: Bar | None) -> Case:
         bar=bar,
         reference="quack",
         check=lambda: check(i) if passes == "fwd" else check_gradient(i),
-        describe=lambda: describe(rlk.ops.rms_norm, i.x.device),
+        describe=lambda: describe(rlk.ops.rms_norm.explain(i.x, i.weight, eps=EPS)),
     )
 
 

@@ -68,7 +68,7 @@ def call_case(*, autograd: bool, bar: Bar) -> Case:
         moved=2 * x.nbytes + weight.nbytes,
         bar=bar,
         reference="torch_eager",
-        describe=lambda: describe(rlk.ops.rms_norm, x.device),
+        describe=lambda: describe(rlk.ops.rms_norm.explain(x, weight, eps=EPS)),
         timer=timer,
         extra=False,
         notes={"what": "host time of one eager call", "autograd": autograd},

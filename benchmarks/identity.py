@@ -12,9 +12,8 @@ from torch import Tensor
 from rlk.testing.bits import differing
 
 
-def describe(op: Any, device: torch.device) -> Mapping[str, str]:
-    """Return numerics_id, tier and schedules of an operator on a device."""
-    decision = op.explain(device)
+def describe(decision: Any) -> Mapping[str, str]:
+    """Return numerics_id, tier and schedules of what `op.explain(*args)` says that a call runs."""
     tiers = {found.value for _, found in decision.tiers}
     return {
         "numerics_id": decision.numerics_id,
