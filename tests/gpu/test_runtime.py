@@ -1,0 +1,125 @@
+"""On a device no operator waits for it, all can be captured in a graph, and data errors are reported when asked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+import rlk
+from rlk import ops
+from rlk.testing.bits import assert_same_bits
+
+Step = Callable[[], list[torch.Tensor]]
+
+
+def steps() -> dict[str, Step]:
+    """Return one forward and backward step of every operator, on tensors that stay where they are."""
+    cuda = {"device": "cuda"}
+    logits = torch.randn(64, 5000, **cuda, dtype=torch.bfloat16, requires_grad=True)
+    ids = torch.randint(0, 5000, (64,), **cuda)
+    x = torch.randn(300, 1024, **cuda, dtype=torch.bfloat16, requires_grad=True)
+    w = torch.randn(1024, **cuda, dtype=torch.bfloat16, requires_grad=True)
+    table = torch.randn(5000, 256, **cuda, requires_grad=True)
+    lp = torch.randn(64, **cuda, requires_grad=True)
+    old, advantages = torch.randn(64, **cuda), torch.randn(4, **cuda)
+    lengths = torch.tensor([16, 3, 0, 9], **cuda)
+
+    def of(made: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
+        return [made, *torch.autograd.grad(made, inputs, torch.ones_like(made))]
+
+    def loss() -> list[torch.Tensor]:
+        layout = rlk.Layout.padded(lengths, 16)
+        made = ops.policy_loss(lp.view(4, 16), old.view(4, 16), advantages, layout=layout)
+        return of(made.loss, lp)
+
+    return {
+        "logp": lambda: of(ops.logp(logits, ids, needs=("logp", "entropy")).logp, logits),
+        "rms_norm": lambda: of(ops.rms_norm(x, w), x, w),
+        "swiglu": lambda: of(ops.swiglu(x, x), x),
+        "embedding": lambda: of(ops.embedding(ids, table), table),
+        "ratio_kl": lambda: of(ops.ratio_kl(lp, old, old).kl, lp),
+        "policy_loss": loss,
+    }
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Make torch raise where it would wait for the device."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+NAMES = ("logp", "rms_norm", "swiglu", "embedding", "ratio_kl", "policy_loss")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_operator_waits_for_the_device(name: str) -> None:
+    step = steps()[name]
+    step()
+    with no_waiting():
+        step()
+
+
+def test_waiting_would_be_seen() -> None:
+    """The control."""
+    with pytest.raises(RuntimeError), no_waiting():
+        torch.ones(1, device="cuda").item()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_graph_replays_the_bits_of_eager_calls(name: str) -> None:
+    step = steps()[name]
+    eager = [t.clone() for t in step()]
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for t in captured:
+        t.detach().zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    for i, (got, want) in enumerate(zip(captured, eager, strict=True)):
+        assert_same_bits(got.cpu(), want.cpu(), f"{name} {i}")
+
+
+def test_a_bad_id_is_raised_only_when_asked() -> None:
+    script = (
+        "import torch; from rlk import ops\n"
+        "r = ops.logp(torch.randn(4, 100, device='cuda'), torch.tensor([1, 2, 100, 3], device='cuda'))\n"
+        "print(r.logp.isnan().tolist())\n"
+    )
+    lazy = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
+    assert "[False, False, True, False]" in lazy.stdout, lazy.stderr
+    strict = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "RLK_CHECK": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert strict.returncode and "row 2" in strict.stderr, strict.stderr
+
+
+def test_work_is_launched_on_the_current_stream() -> None:
+    x = torch.randn(300, 1024, device="cuda", dtype=torch.bfloat16)
+    w = torch.randn(1024, device="cuda", dtype=torch.bfloat16)
+    want = ops.rms_norm(x, w)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(100_000_000)
+        late = torch.ones_like(x)
+        got = ops.rms_norm(x * late, w)
+    side.synchronize()
+    assert_same_bits(got.cpu(), want.cpu(), "y")
