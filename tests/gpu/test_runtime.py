@@ -1,4 +1,4 @@
-"""On a device no operator waits for it, all can be captured in a graph, and data errors are reported when asked."""
+"""On a device no operator waits for it, graphs replay the same bits, and data errors are told when asked."""
 
 from __future__ import annotations
 
