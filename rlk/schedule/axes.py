@@ -33,7 +33,7 @@ def types_of(kernel: Kernel) -> dict[Value, Type]:
 
 
 def roles(kernel: Kernel, extents: Mapping[str, int]) -> Roles:
-    """Sort the axes of a kernel; the parallel ones in the order of its tensors' dims, contiguous ones last."""
+    """Sort the axes of a kernel; the parallel ones as its tensors order them, contiguous ones last."""
     lets = tuple(walk(kernel.body))
     used = union(*(let.type.axes for let in lets if isinstance(let.type, TileType)))
     combined = {let.node.over for let in lets if isinstance(let.node, Reduce | Merge)}

@@ -32,7 +32,7 @@ class Addresses:
         self.inside: dict[Axis, str] = {}
         self.widened: dict[str, str] = {}
         for decl in self.plan.kernel.params:
-            self.e.names.taken |= {decl.name, f"{decl.name}_ptr"}
+            self.e.names.taken.add(decl.name if decl.role is Role.SCALAR else f"{decl.name}_ptr")
             self.e.names.taken |= {axis.name for axis in decl.type.axes}
         self.e.names.taken |= {"tl", "triton", f"{ERRORS}_ptr"}
 
@@ -125,7 +125,8 @@ class Addresses:
 
     def mask(self, axes: tuple[Axis, ...], guard: Value | None) -> str | None:
         """Return the condition under which a lane may touch memory; None when every lane may."""
-        terms = [] if guard is None else [self.e[guard]]
+        always = guard is None or self.e.consts.get(guard) == (1, DType.BOOL)
+        terms = [] if guard is None or always else [self.e[guard]]
         terms += [name for axis, name in self.inside.items() if axis in axes]
         return " & ".join(terms) or None
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import assert_never
 
+import numpy as np
+
 from rlk.errors import Code, InternalError, UnsupportedError
 from rlk.ir import fold
 from rlk.ir.build import Builder
@@ -152,6 +154,8 @@ class Emitter:
                 self.consts[let.value] = (bits, self.tile(let.value).dtype)
             case Cast(x=x, dtype=dtype) if x in self.consts and dtype.is_int and self.consts[x][1].is_int:
                 self.consts[let.value] = (const_bits(int(const_value(*self.consts[x])), dtype), dtype)
+            case Cast(x=x, dtype=DType.F32) if x in self.consts and self.consts[x][1].is_int:
+                self.consts[let.value] = (_rounded(int(const_value(*self.consts[x]))), DType.F32)
             case Param(name=name):
                 self.text[let.value] = name
             case Pos(axis=axis):
@@ -390,6 +394,11 @@ class Emitter:
             flat = f"tl.reshape({self[value]}, ({math.prod(shape)},))"
             self.bounds[value, pick] = self.let(f"{ends}_{self[value]}", f"{pick}({flat}, 0)")
         return self.bounds[value, pick]
+
+
+def _rounded(number: int) -> int:
+    """Return the bits of the f32 nearest to an integer, ties to even."""
+    return const_bits(float(np.float32(number)), DType.F32)
 
 
 _VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}

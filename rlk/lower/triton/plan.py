@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rlk.errors import Code, ScheduleError
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import Kernel, MathModel
+from rlk.lower.common.early import early
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.peel import peel
 from rlk.schedule.axes import kind, roles
@@ -96,8 +97,10 @@ def plan(
         raise ScheduleError(
             Code.SCHEDULE_FIELD, field="tiles", value=elements, why=f"at most {LARGEST_TILE} elements"
         )
+    placed = {d.axis for d in dims}
+    ordered = early(peeled, lambda type: placed.isdisjoint(type.axes))
     return TritonPlan(
-        peeled, kind(kernel), shared, dims, signature, schedule, target, softmax or target.softmax
+        ordered, kind(kernel), shared, dims, signature, schedule, target, softmax or target.softmax
     )
 
 

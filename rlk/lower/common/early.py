@@ -1,0 +1,71 @@
+"""Which loads a program issues before the sums it would otherwise wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rlk.ir.nodes import Block, Check, Kernel, Let, Load, Loop, Merge, Reduce, Role, Store, Value, operands
+from rlk.ir.types import TileType
+
+Scalar = Callable[[TileType], bool]
+
+
+def early(kernel: Kernel, scalar: Scalar) -> Kernel:
+    """Return the kernel with its loads of inputs first, as far as they wait for no combination.
+
+    A tile is not loaded before a loop that it is used after: it would hold registers all the while; a scalar
+    (a value of a type that `scalar` accepts) is.
+    """
+    inputs = frozenset(d.name for d in kernel.params if d.role is Role.IN)
+    return replace(kernel, body=_block(kernel.body, inputs, scalar))
+
+
+def _block(block: Block, inputs: frozenset[str], scalar: Scalar) -> Block:
+    lets = tuple(_inside(let, inputs, scalar) for let in block.lets)
+    ahead = _needed(lets, lambda load: load.param in inputs, scalar)
+    ordered = [let for let in lets if let.value in ahead]
+    rest = [let for let in lets if let.value not in ahead]
+    while rest:
+        stop = next((i for i, let in enumerate(rest) if isinstance(let.node, Loop)), len(rest))
+        segment, rest = rest[:stop], rest[stop:]
+        soon = _needed(tuple(segment), lambda load: load.param in inputs, lambda type: True)
+        ordered += [let for let in segment if let.value in soon]
+        ordered += [let for let in segment if let.value not in soon]
+        ordered += rest[:1]
+        rest = rest[1:]
+    return replace(block, lets=tuple(ordered))
+
+
+def _inside(let: Let, inputs: frozenset[str], scalar: Scalar) -> Let:
+    match let.node:
+        case Loop(body=body) as loop:
+            return replace(let, node=replace(loop, body=_block(body, inputs, scalar)))
+        case _:
+            return let
+
+
+def _needed(lets: tuple[Let, ...], wanted: Callable[[Load], bool], scalar: Scalar) -> frozenset[Value]:
+    """Return the loads that can go first, and what they are computed from."""
+    producers = {let.value: let for let in lets}
+    waits: set[Value] = set()
+    for let in lets:
+        combines = isinstance(let.node, Reduce | Merge | Loop | Store | Check)
+        if combines or not waits.isdisjoint(operands(let.node)):
+            waits.add(let.value)
+    found: set[Value] = set()
+    stack = [
+        let.value
+        for let in lets
+        if isinstance(let.node, Load) and wanted(let.node) and let.value not in waits and _is(let, scalar)
+    ]
+    while stack:
+        value = stack.pop()
+        if value in producers and value not in found:
+            found.add(value)
+            stack += operands(producers[value].node)
+    return frozenset(found)
+
+
+def _is(let: Let, scalar: Scalar) -> bool:
+    return isinstance(let.type, TileType) and scalar(let.type)
