@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(module.run(parser.parse_args(given[1:])))
     except RlkError as error:
         text = str(error)
-        print(text if text.startswith("rlk ") else f"rlk {command}: {text}", file=sys.stderr)
+        print(text if text.startswith("rlk") else f"rlk {command}: {text}", file=sys.stderr)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] == "rlk":
             raise

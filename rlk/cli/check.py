@@ -8,7 +8,6 @@ cotangents.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 
@@ -87,8 +86,6 @@ def _subjects(arguments: argparse.Namespace) -> list[tuple[Op, Example]]:
     names: Sequence[str] = [*operators()] if arguments.all else arguments.op
     if not names or (arguments.all and arguments.op):
         raise LaunchError(Code.ARG_MISSING, op="rlk check", name="OP or --all", why="(one of them)")
-    if any(":" in name or name.endswith(".py") for name in names) and "" not in sys.path:
-        sys.path.insert(0, "")  # a spec may import modules beside where the command runs
     found = [find(name) for name in names]
     return [(op, of_module(module, op.name)) for op, module in found]
 

@@ -66,6 +66,7 @@ def _module(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    sys.path.append(str(path.resolve().parent))  # a spec may import what stands beside it, as a script may
     spec.loader.exec_module(module)
     return module
 

@@ -46,6 +46,7 @@ EPSILON = 2.0**-50  # what an f64 sum may lose, relative to the sum of its terms
 TOLERANCE = 1e-6
 ELEMENTS = 8  # of each input, perturbed one by one
 DIRECTIONS = 3  # in which all elements of an input move at once
+_BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 Oracle = Callable[..., Outcome]
 Generated = Callable[..., Any]
@@ -117,7 +118,7 @@ def _judged(law: Law, case: Case, attempt: Callable[[], Verdict], label: str = "
     name = ", ".join(part for part in (case.label, label) if part)
     try:
         found = attempt()
-    except (RlkError, AssertionError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (RlkError, *_BUGS) as error:
         return Verdict(law, case.op.name, name, False, note=f"{type(error).__name__}: {error}")
     return replace(found, law=law, op=case.op.name, case=name)
 
@@ -169,12 +170,15 @@ def check_slopes(case: Case, wide: Oracle = run_wide, tolerance: float = TOLERAN
             for group in groups:
                 moved = sum(float(np.sum(pulls[n] * (up[n] - down[n]))) for n in group) / (2 * STEP)
                 lost = EPSILON / STEP * sum(float(np.sum(np.abs(pulls[n] * made[n]))) for n in group)
-                error = _slope_error(slopes[group][name], move, moved, lost)
+                gradient = slopes[group][name]
+                error = _slope_error(gradient, move, moved, lost)
                 count += 1
                 if not error <= worst:  # NaN is the worst of all
-                    worst, where = error, f"d_{name} from d_{' and d_'.join(group)}"
+                    along = float(np.sum(gradient * move))
+                    what = f"d_{name} from d_{' and d_'.join(group)}"
+                    worst, where = error, f"{what}: {along:.6g} by the vjp, {moved:.6g} by differences"
     ok = worst <= tolerance
-    return verdict(Law.SLOPE, ok, count, worst, "" if ok else f"{where} is wrong")
+    return verdict(Law.SLOPE, ok, count, worst, "" if ok else where)
 
 
 def _gradients(
@@ -277,11 +281,7 @@ def check_tiles(call: Call, on: Target, oracle: Oracle = run) -> Verdict:
     """Compare the outputs under several cuts of the parallel axes, bit by bit."""
     whole: dict[str, int] = {}
     for kernel in call.program.kernels:
-        for axis in roles(kernel, call.extents).parallel:
-            if axis.part is Part.ALL:
-                whole[str(axis)] = call.extents[axis.name]
-            else:
-                whole[str(axis)] = -(-call.extents[axis.name] // (axis.piece or 1))
+        whole |= parallel(kernel, call)
     want = oracle(call.program, call.inputs, softmax=on.softmax, extents=call.extents, tile={})
     cuts: list[dict[str, int]] = [{name: max(1, n // d) for name, n in whole.items()} for d in (2, 3, 7)]
     cuts += [{name: max(1, whole[name] // 16)} for name in whole]
@@ -293,6 +293,15 @@ def check_tiles(call: Call, on: Target, oracle: Oracle = run) -> Verdict:
         count += 1
         note = note or _first_wrong(found, f"tiles {cut}")
     return verdict(Law.TILES, not wrong, count, wrong, note)
+
+
+def parallel(kernel: Kernel, call: Call) -> dict[str, int]:
+    """Return how many indices each parallel axis of a kernel has."""
+    found = roles(kernel, call.extents).parallel
+    return {
+        str(a): call.extents[a.name] if a.part is Part.ALL else -(-call.extents[a.name] // (a.piece or 1))
+        for a in found
+    }
 
 
 def compared(outs: Sequence[Decl], got: Mapping[str, Any], want: Mapping[str, Any]) -> dict[str, int]:
@@ -376,15 +385,20 @@ def schedules(call: Call, on: Target) -> list[tuple[Schedule, ...]]:
     """Return the heuristics' schedules of a call's kernels, and those with smaller and with larger tiles."""
     program, signature = bound(call, on)
     chosen = tuple(choose(k, on, signature, call.extents) for k in program.kernels)
-    smaller = tuple(replace(s, tiles=tuple((a, max(1, n // 2)) for a, n in s.tiles)) for s in chosen)
-    larger = tuple(_larger(s, k, call) for s, k in zip(chosen, program.kernels, strict=True))
+    pairs = [(s, parallel(k, call)) for s, k in zip(chosen, program.kernels, strict=True)]
+    smaller, larger = tuple(_smaller(*p) for p in pairs), tuple(_larger(*p) for p in pairs)
     return list(dict.fromkeys((chosen, smaller, larger)))
 
 
-def _larger(schedule: Schedule, kernel: Kernel, call: Call) -> Schedule:
+def _smaller(schedule: Schedule, lengths: Mapping[str, int]) -> Schedule:
+    """Return the schedule with tiles so small that several programs share each axis."""
+    some = {a: 1 << max(0, (lengths[a] // 2).bit_length() - 1) for a, _ in schedule.tiles}
+    return replace(schedule, tiles=tuple((a, max(1, min(n // 2, some[a]))) for a, n in schedule.tiles))
+
+
+def _larger(schedule: Schedule, lengths: Mapping[str, int]) -> Schedule:
     """Return the schedule with twice as many indices of the outermost parallel axis in a program."""
-    axes = roles(kernel, call.extents).parallel
-    return schedule.with_tile(str(axes[0]), 2 * schedule.tile(str(axes[0]))) if axes else schedule
+    return next((schedule.with_tile(a, 2 * schedule.tile(a)) for a in lengths), schedule)
 
 
 def bound(call: Call, on: Target) -> tuple[Program, Signature]:

@@ -1,0 +1,235 @@
+"""`rlk.testing.check` passes every shipped operator and fails each kind of wrong one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlk.errors import LaunchError
+from rlk.interp.run import Outcome, run
+from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, f32, i32, op
+from rlk.lower.common.emitted import Emitted
+from rlk.runtime.catalogue import find, operators
+from rlk.target.facts import target
+from rlk.testing import check as laws
+from rlk.testing.cases import cases, draw, forward_program, indexed, sizes
+from rlk.testing.check import Law, calls, check, check_rows, check_source, check_tiles
+from rlk.testing.examples import EXAMPLES, Example, of_module
+
+H100 = target("sm_90a")
+UNCOMPILED = tuple(law for law in Law if law is not Law.COMPILES)
+T = Axis("T", dynamic=True)
+N = Axis("N")
+
+
+@op(saves=("x",))
+def squares(x: Tensor[f32, T, N], which: Tensor[i32, T]) -> Outputs:
+    """The sum of squares of each row, and one of its elements."""
+    return L.out(y=L.sum(x * x, over=N, tree=Tree.halving), z=x.at(T, which, fill=0.0))
+
+
+@squares.vjp("x")
+def squares_grad(ctx, d_y: Tensor[f32, T]) -> Outputs:
+    """d x = 2 x d_y."""
+    return L.out(d_x=(2.0 * ctx.x) * d_y)
+
+
+def twisted(factor: float) -> Op:
+    """Return the same operator with a gradient that is off by a factor."""
+
+    @op(saves=("x",), name="twisted")
+    def same(x: Tensor[f32, T, N]) -> Outputs:
+        return L.out(y=L.sum(x * x, over=N, tree=Tree.halving))
+
+    @same.vjp("x")
+    def same_grad(ctx, d_y: Tensor[f32, T]) -> Outputs:
+        return L.out(d_x=(2.0 * factor * ctx.x) * d_y)
+
+    return same
+
+
+def first_call(name: str = "forward") -> Any:
+    (case,) = cases(squares, Example())
+    return next(c for c in calls(case) if c.label == name)
+
+
+# --- what is right passes ---
+
+
+@pytest.mark.parametrize("name", sorted(operators()))
+def test_every_shipped_operator_obeys_the_laws(name: str) -> None:
+    shipped, module = find(name)
+    found = list(check(shipped, of_module(module, name), [H100], UNCOMPILED))
+    failed = [f"{v.law.name} {v.case}: {v.note}" for v in found if v.ok is False]
+    assert not failed, "\n".join(failed)
+    tried = {v.law for v in found if v.ok}
+    assert {Law.TEXT, Law.SLOPE, Law.TILES} <= tried
+
+
+@pytest.mark.parametrize("on", ["sm_90a", "gfx942"])
+def test_what_is_emitted_compiles(on: str) -> None:
+    pytest.importorskip("triton")
+    from rlk.runtime.pool import pool
+
+    found = check(squares, Example(), [target(on)], (Law.COMPILES,), compiler=pool().compile)
+    assert [v.ok for v in found] == [True, True]
+
+
+def test_without_a_compiler_that_law_is_not_tried() -> None:
+    found = list(check(squares, Example(), [H100], (Law.COMPILES,)))
+    assert [v.ok for v in found] == [None, None]
+
+
+# --- what is wrong fails ---
+
+
+@pytest.mark.parametrize("factor", [-1.0, 0.0, 2.0, 1.0001])
+def test_a_wrong_gradient_is_found(factor: float) -> None:
+    (verdict,) = check(twisted(factor), Example(), [H100], (Law.SLOPE,))
+    assert verdict.ok is False
+    assert re.search(r"d_x from d_y: \S+ by the vjp, \S+ by differences", verdict.note)
+    (fine,) = check(twisted(1.0), Example(), [H100], (Law.SLOPE,))
+    assert fine.ok
+
+
+def test_a_straight_through_gradient_is_no_derivative() -> None:
+    shipped, module = find("ratio_kl")
+    declared = of_module(module, "ratio_kl")
+    assert all(v.ok for v in check(shipped, declared, [H100], (Law.SLOPE,)))
+    undeclared = check(shipped, replace(declared, straight={}), [H100], (Law.SLOPE,))
+    assert {v.case for v in undeclared if v.ok is False} == {"kl=k1+", "kl=k3+"}
+
+
+def test_an_oracle_that_sums_by_tiles_is_found() -> None:
+    def by_tiles(program: Any, inputs: Any, *, tile: Any = None, **options: Any) -> Outcome:
+        whole = run(program, inputs, **options)
+        width = (tile or {}).get("T", 64)
+        groups = np.add.reduceat(inputs["x"] ** 2, range(0, inputs["x"].shape[1], width), axis=1)
+        return Outcome({**whole.tensors, "y": groups.sum(axis=1, dtype=np.float32)}, whole.errors)
+
+    call = first_call()
+    assert check_tiles(call, H100).ok
+    found = check_tiles(call, H100, by_tiles)
+    assert found.ok is False and found.worst > 0 and "y:" in found.note and "tiles" in found.note
+
+
+def test_an_oracle_that_looks_at_the_batch_is_found() -> None:
+    def by_batch(program: Any, inputs: Any, **options: Any) -> Outcome:
+        whole = run(program, inputs, **options)
+        mean = np.nanmean(np.where(np.isfinite(inputs["x"]), inputs["x"], 0), dtype=np.float32)
+        return Outcome({**whole.tensors, "y": whole["y"] + mean}, whole.errors)
+
+    call = first_call()
+    assert check_rows(call, H100).ok
+    assert check_rows(call, H100, by_batch).ok is False
+
+
+def test_a_sum_whose_order_a_layout_chooses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    from rlk.testing import generated
+
+    lower = generated.lower
+
+    def careless(*args: Any, **options: Any) -> Emitted:
+        emitted = lower(*args, **options)
+        steps = re.compile(r"(    # The sum over N.*\n)(?:    x = .*\n)+")
+        source, count = steps.subn(r"\1    x = tl.sum(x, axis=-1)\n", emitted.source)
+        assert count == 1
+        return replace(emitted, source=source)
+
+    call = first_call()
+    assert check_source(call, H100).ok
+    monkeypatch.setattr(generated, "lower", careless)
+    found = check_source(call, H100)
+    assert found.ok is False and "y:" in found.note and "warps" in found.note
+
+
+def test_text_that_means_another_program_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = forward_program(squares, squares.reference())
+    monkeypatch.setattr(laws, "parse_program", lambda text: other)
+    (verdict,) = check(squares, Example(), [H100], (Law.TEXT,))
+    assert verdict.ok is False and 0 < verdict.worst < verdict.count
+
+
+def test_a_law_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(text: str) -> None:
+        raise ValueError("no such word")
+
+    monkeypatch.setattr(laws, "parse_program", broken)
+    (verdict,) = check(squares, Example(), [H100], (Law.TEXT,))
+    assert verdict.ok is False and verdict.note == "ValueError: no such word"
+
+
+# --- inputs ---
+
+
+def test_indices_are_drawn_inside_the_dim_that_they_index() -> None:
+    program = forward_program(squares, squares.reference())
+    assert {name: axis.name for name, axis in indexed(program).items()} == {"which": "N"}
+    drawn = draw(program, {}, seed=3)
+    assert drawn["which"].min() >= 0 and drawn["which"].max() < sizes(program, {})["N"]
+
+
+def test_sizes_leave_a_tail_everywhere() -> None:
+    for name in operators():
+        shipped, module = find(name)
+        for case in cases(shipped, of_module(module, name)):
+            program = forward_program(shipped, case.variant)
+            axes = {a for k in program.kernels for d in k.params for a in d.type.axes if a.chunk or a.piece}
+            for axis in axes:
+                cut = axis.piece or axis.chunk or 1
+                assert cut == 1 or sizes(program, case.values)[axis.name] % cut
+
+
+def test_every_variant_of_every_shipped_operator_is_tried() -> None:
+    assert EXAMPLES.keys() <= operators().keys()
+    shipped, module = find("ratio_kl")
+    labels = [case.label for case in cases(shipped, of_module(module, "ratio_kl"))]
+    assert labels[:2] == ["plain", "every option"] and len(labels) == 2 + 5
+    everything = cases(shipped, of_module(module, "ratio_kl"))[1]
+    assert everything.variant.present == {"mask"}
+
+
+UNDRAWABLE = '''"""A spec with an integer that indexes nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlk.lang import Axis, L, Outputs, Tensor, f32, i32, op
+
+T = Axis("T", dynamic=True)
+
+
+@op()
+def shifted(x: Tensor[f32, T], by: Tensor[i32, T]) -> Outputs:
+    """x + by."""
+    return L.out(y=x + by.to(f32))
+'''
+HOOK = """
+
+def shifted_inputs(rng):
+    return {"by": rng.integers(0, 9, 11)}
+"""
+
+
+def test_an_input_that_cannot_be_drawn_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "undrawable.py"
+    path.write_text(UNDRAWABLE)
+    found, module = find(f"{path}:shifted")
+    with pytest.raises(LaunchError, match=r"by is required.*write shifted_inputs\(rng\) beside the spec"):
+        list(check(found, of_module(module, "shifted"), [H100]))
+
+
+def test_a_spec_file_gives_its_own_inputs(tmp_path: Path) -> None:
+    path = tmp_path / "drawable.py"
+    path.write_text(UNDRAWABLE + HOOK)
+    found, module = find(str(path))
+    (case,) = cases(found, of_module(module, "shifted"))
+    assert len(case.values["x"]) == 11
+    assert all(v.ok is not False for v in check(found, of_module(module, "shifted"), [H100], UNCOMPILED))
