@@ -77,7 +77,7 @@ def choose(case: Case, whole: Step, count: int, seed: int) -> tuple[Inputs, Valu
     return Inputs(*(t.cpu() for t in inputs)), Values(*(t.cpu() for t in values))
 
 
-def compute(inputs: Inputs, math: str | None = None) -> Values:
+def compute(inputs: Inputs, math: str) -> Values:
     """Compute the values from CPU tensors through rlk.ops; `math` names the exp2 model of the folds."""
     leaf = inputs.logits.clone().requires_grad_()
     probs = ops.logp(leaf, inputs.ids, needs=("logp", "entropy", "lse"), math=math)
@@ -97,7 +97,7 @@ def compare(got: Values, want: Values, against: str) -> Iterator[BitsRow]:
         yield same_bits(name, against, getattr(got, name), getattr(want, name))
 
 
-def interpreted(inputs: Inputs) -> Values | None:
+def interpreted(inputs: Inputs, math: str) -> Values | None:
     """Compute the values with generated Triton source under the interpreter; None without triton."""
     if find_spec("triton") is None:
         return None
@@ -105,10 +105,11 @@ def interpreted(inputs: Inputs) -> Values | None:
         given, found = Path(folder) / "inputs.pt", Path(folder) / "values.pt"
         torch.save(tuple(inputs), given)
         # the environment is read once per process, and this process runs the oracle
-        command = ["env", "RLK_INTERPRET=1", sys.executable, "-m", "rlk.demo.probe", str(given), str(found)]
-        subprocess.run(command, check=True)
+        command = ["env", "RLK_INTERPRET=1", sys.executable, "-m", "rlk.demo.probe", math]
+        subprocess.run([*command, str(given), str(found)], check=True)
         return Values(*torch.load(found, weights_only=True))
 
 
 if __name__ == "__main__":
-    torch.save(tuple(compute(Inputs(*torch.load(sys.argv[1], weights_only=True)))), sys.argv[2])
+    model, source, sink = sys.argv[1:]
+    torch.save(tuple(compute(Inputs(*torch.load(source, weights_only=True)), math=model)), sink)
