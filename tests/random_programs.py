@@ -37,7 +37,7 @@ FLOAT2 = (Fn2.ADD, Fn2.SUB, Fn2.MUL, Fn2.DIV, Fn2.MAX, Fn2.MIN)
 INT2 = (Fn2.ADD, Fn2.SUB, Fn2.MUL, Fn2.MAX, Fn2.MIN, Fn2.AND, Fn2.OR, Fn2.XOR)
 BOOL2 = (Fn2.AND, Fn2.OR, Fn2.XOR)
 COMPARES = (Fn2.LT, Fn2.LE, Fn2.EQ, Fn2.NE)
-MATH = (MathFn.EXP2, MathFn.LOG, MathFn.TANH, MathFn.RSQRT)
+MATH = (MathFn.EXP2, MathFn.EXP2, MathFn.EXP2, MathFn.LOG, MathFn.TANH, MathFn.RSQRT)
 FLOATS = (0.0, -0.0, 1.0, -1.5, 1e-40, float("inf"), float("nan"))
 INTS = (0, 1, -1, 7, 2**31 - 1)
 
