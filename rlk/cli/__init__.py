@@ -21,6 +21,8 @@ COMMANDS = {
     "demo": "one GRPO step from logits on real text, measured against the oracle, float64 and torch",
 }
 
+MODULES = {"list": "listing"}  # a module called list would hide the builtin in this one
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
@@ -32,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if given else 0
     command = given[0]
     try:
-        module = importlib.import_module(f"rlk.cli.{command}")
+        module = importlib.import_module(f"rlk.cli.{MODULES.get(command, command)}")
         parser = argparse.ArgumentParser(prog=f"rlk {command}", description=module.__doc__)
         module.add_arguments(parser)
         return int(module.run(parser.parse_args(given[1:])))

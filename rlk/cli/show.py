@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 
-from rlk.cli.list import choices_of
+from rlk.cli.listing import choices_of
 from rlk.cli.text import fields, table
 from rlk.errors import Code, LaunchError
 from rlk.ir.dims import Axis
