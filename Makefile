@@ -26,6 +26,7 @@ test-only: $(VENV)/.test
 lint: $(VENV)/.test
 	$(PY) -m ruff check .
 	$(if $(STRICT),$(PY) -m mypy $(STRICT))
+	$(if $(wildcard generated/*/),$(PY) -m rlk.cli gen --check)
 
 gen: $(VENV)/.run
 	$(PY) -m rlk.cli gen

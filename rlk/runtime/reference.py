@@ -16,6 +16,7 @@ from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
 
 TARGETS = ("sm_90a", "gfx942")
+TRITON = (3, 7)  # whose layouts checked-in kernels are placed for: text must not depend on what is installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ def emit(
     signature = Signature(tuple(sorted(static.items())))
     chosen = tuple(choose(kernel, on, signature, extents) for kernel in bound.kernels)
     name, _ = numerics(program, on)
-    return lower(bound, chosen, on, signature, numerics_id=name), chosen, bound
+    emitted = lower(bound, chosen, on, signature, numerics_id=name, version=TRITON)
+    return emitted, chosen, bound
 
 
 def reference_sources() -> Iterator[tuple[str, str]]:
