@@ -50,9 +50,7 @@ def leaf(
             return (best, _combine(b, Combine.MIN, index, lanes, monoid))
 
 
-def merge(
-    b: Builder, monoid: Monoid, one: State, two: State, exp2: MathModel = MathModel.SOFTMAX
-) -> State:
+def merge(b: Builder, monoid: Monoid, one: State, two: State, exp2: MathModel = MathModel.SOFTMAX) -> State:
     """Return the state of the union of two disjoint sets; commutative bit for bit."""
     match monoid.kind:
         case Kind.TOTAL:
@@ -69,9 +67,7 @@ def merge(
             return (b.select(take, two[0], one[0], "m"), b.select(take, two[1], one[1], "index"))
 
 
-def weight(
-    b: Builder, z: Value, m: Value, name: str = "", exp2: MathModel = MathModel.SOFTMAX
-) -> Value:
+def weight(b: Builder, z: Value, m: Value, name: str = "", exp2: MathModel = MathModel.SOFTMAX) -> Value:
     """Return exp2((z - m) * log2 e), each operation rounded; 0 where z is -inf, whatever m is."""
     # where m = -inf nothing exists yet: z - 0 = -inf keeps (-inf) - (-inf) out of the fold
     nothing = b.map2(Fn2.EQ, m, b.f32(-math.inf))
