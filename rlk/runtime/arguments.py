@@ -124,7 +124,7 @@ def _check_tensor(op: str, decl: Decl, tensor: torch.Tensor, first_name: str, fi
             Code.ARG_RANK, op=op, name=decl.name, got=tensor.dim(), shape=shape, wanted=wanted_dims
         )
     static_last = decl.type.axes and not decl.type.axes[-1].dynamic
-    if static_last and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+    if static_last and tensor.shape[-1] > 1 and tensor.stride(-1) != 1 and tensor.numel():
         raise LaunchError(Code.ARG_STRIDE, op=op, name=decl.name, got=tensor.stride(-1))
 
 

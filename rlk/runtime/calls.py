@@ -14,7 +14,7 @@ from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import MathModel
 from rlk.lang.op import Op, Variant
 from rlk.lang.types import DTypeVar, TensorType
-from rlk.runtime.arguments import RLK_DTYPES, TORCH_DTYPES, VECTOR
+from rlk.runtime.arguments import RLK_DTYPES, TORCH_DTYPES, VECTOR, collapse
 from rlk.runtime.dispatch import MOST_SHAPES, Invocation, Run, Scalars, Tensors, dispatch, outputs_of
 
 Statics = Mapping[str, object]
@@ -173,10 +173,14 @@ def output_names(invocation: Invocation) -> tuple[str, ...]:
 
 
 @cache
-def cotangents_of(op: Op) -> frozenset[str]:
-    """Return the outputs whose cotangents the gradient takes."""
+def cotangents_of(op: Op) -> Mapping[str, int]:
+    """Return the outputs whose cotangents the gradient takes, and how many axes each is declared with."""
     assert op.gradient is not None
-    return frozenset(f.name.removeprefix("d_") for f in op.gradient.formals if f.name.startswith("d_"))
+    return {
+        f.name.removeprefix("d_"): len(f.type.axes)
+        for f in op.gradient.formals
+        if f.name.startswith("d_") and isinstance(f.type, TensorType)
+    }
 
 
 class _Differentiable(torch.autograd.Function):
@@ -219,7 +223,7 @@ def gradients(
     op = invocation.spec
     assert isinstance(op, Op) and op.gradient is not None
     takes = cotangents_of(op)
-    there = {f"d_{n}": _readable(g) for n, g in cotangents.items() if g is not None and n in takes}
+    there = {f"d_{n}": _readable(g, takes[n]) for n, g in cotangents.items() if g is not None and n in takes}
     if not there or not wanted:
         return {}
     tensors = saved | there
@@ -244,6 +248,10 @@ def _backward(invocation: Invocation, cotangents: frozenset[str], wanted: frozen
     )
 
 
-def _readable(grad: torch.Tensor) -> torch.Tensor:
-    """Return a cotangent whose last dim is contiguous (autograd hands out expanded tensors)."""
-    return grad.contiguous() if grad.dim() and grad.stride(-1) != 1 else grad
+def _readable(grad: torch.Tensor, axes: int) -> torch.Tensor:
+    """Return a cotangent that a kernel can read: autograd hands out expanded and transposed tensors."""
+    outer = grad.dim() - axes  # the leading dims that one stride must advance through
+    fits = axes < 2 or grad.stride(-1) == 1
+    if fits and collapse(grad.shape[:outer], grad.stride()[:outer]) is not None:
+        return grad
+    return grad.contiguous()

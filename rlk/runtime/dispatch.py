@@ -307,20 +307,24 @@ def lowered(
     # what the host passes does not depend on what is divisible, so a first text tells what to look at
     identity, _ = judged(invocation, model, on.name)
     values = _values(lower(program, chosen, on, plain, numerics_id=identity).call, invocation, geometry)
-    divisible = frozenset(name for name, value in values if _is_divisible(value, tensors))
+    made = {d.name for d in (*outputs_of(invocation), *_workspaces(invocation))}
+    divisible = frozenset(name for name, value in values if _is_divisible(value, tensors, made))
     signature = Signature(plain.extents, geometry.split, divisible)
     return program, signature, chosen, lower(program, chosen, on, signature, numerics_id=identity)
 
 
-def _is_divisible(value: int | str | None, tensors: Tensors) -> bool:
-    """Return whether a size is a multiple of 16, or a tensor aligned so (outputs and workspaces are)."""
+def _is_divisible(value: int | str | None, tensors: Tensors, made: set[str]) -> bool:
+    """Return whether a size is a multiple of 16, or a tensor aligned so; a scalar's value is not known.
+
+    made: outputs and workspaces, which torch aligns.
+    """
     match value:
         case None:
             return False
         case int():
             return value % VECTOR == 0
         case str():
-            return value not in tensors or tensors[value].data_ptr() % VECTOR == 0
+            return value in made or (value in tensors and tensors[value].data_ptr() % VECTOR == 0)
 
 
 def static_extents(invocation: Invocation, geometry: Geometry) -> dict[str, int]:

@@ -21,30 +21,31 @@ Step = Callable[[], list[torch.Tensor]]
 def steps() -> dict[str, Step]:
     """Return one forward and backward step of every operator, on tensors that stay where they are."""
     cuda = {"device": "cuda"}
-    logits = torch.randn(64, 5000, **cuda, dtype=torch.bfloat16, requires_grad=True)
+    logits = torch.randn(64, 5000, **cuda, dtype=torch.bfloat16)
     ids = torch.randint(0, 5000, (64,), **cuda)
-    x = torch.randn(300, 1024, **cuda, dtype=torch.bfloat16, requires_grad=True)
-    w = torch.randn(1024, **cuda, dtype=torch.bfloat16, requires_grad=True)
-    table = torch.randn(5000, 256, **cuda, requires_grad=True)
-    lp = torch.randn(64, **cuda, requires_grad=True)
-    old, advantages = torch.randn(64, **cuda), torch.randn(4, **cuda)
+    x = torch.randn(300, 1024, **cuda, dtype=torch.bfloat16)
+    w = torch.randn(1024, **cuda, dtype=torch.bfloat16)
+    table = torch.randn(5000, 256, **cuda)
+    lp, old, advantages = torch.randn(64, **cuda), torch.randn(64, **cuda), torch.randn(4, **cuda)
     lengths = torch.tensor([16, 3, 0, 9], **cuda)
 
-    def of(made: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
-        return [made, *torch.autograd.grad(made, inputs, torch.ones_like(made))]
+    def of(fn: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> list[torch.Tensor]:
+        # leaves of this step's own stream: autograd would wait for the stream that made older ones
+        leaves = [t.detach().requires_grad_() for t in inputs]
+        made = fn(*leaves)
+        return [made.detach(), *torch.autograd.grad(made, leaves, torch.ones_like(made))]
 
-    def loss() -> list[torch.Tensor]:
+    def loss(given: torch.Tensor) -> torch.Tensor:
         layout = rlk.Layout.padded(lengths, 16)
-        made = ops.policy_loss(lp.view(4, 16), old.view(4, 16), advantages, layout=layout)
-        return of(made.loss, lp)
+        return ops.policy_loss(given.view(4, 16), old.view(4, 16), advantages, layout=layout).loss
 
     return {
-        "logp": lambda: of(ops.logp(logits, ids, needs=("logp", "entropy")).logp, logits),
-        "rms_norm": lambda: of(ops.rms_norm(x, w), x, w),
-        "swiglu": lambda: of(ops.swiglu(x, x), x),
-        "embedding": lambda: of(ops.embedding(ids, table), table),
-        "ratio_kl": lambda: of(ops.ratio_kl(lp, old, old).kl, lp),
-        "policy_loss": loss,
+        "logp": lambda: of(lambda z: ops.logp(z, ids, needs=("logp", "entropy")).logp, logits),
+        "rms_norm": lambda: of(ops.rms_norm, x, w),
+        "swiglu": lambda: of(ops.swiglu, x, x),
+        "embedding": lambda: of(lambda t: ops.embedding(ids, t), table),
+        "ratio_kl": lambda: of(lambda a: ops.ratio_kl(a, old, old).kl, lp),
+        "policy_loss": lambda: of(loss, lp),
     }
 
 
@@ -87,7 +88,7 @@ def test_a_graph_replays_the_bits_of_eager_calls(name: str) -> None:
     with torch.cuda.graph(graph):
         captured = step()
     for t in captured:
-        t.detach().zero_()
+        t.zero_()
     graph.replay()
     torch.cuda.synchronize()
     for i, (got, want) in enumerate(zip(captured, eager, strict=True)):
