@@ -266,7 +266,7 @@ def _call(label: str, program: Program, values: Values, known: Mapping[str, int]
 
 
 def _edges(value: Any, rng: np.random.Generator) -> Any:
-    """Return floats with a few special values among them."""
+    """Return floats with special values among them; the last row of a matrix is -inf, half the one before."""
     array = np.asarray(value)
     if array.dtype.kind != "f" or array.size < 50:
         return value
@@ -274,6 +274,8 @@ def _edges(value: Any, rng: np.random.Generator) -> Any:
     out = array.copy()
     at = rng.choice(array.size, len(special), replace=False)
     out.reshape(-1)[at] = special
+    if out.ndim > 1 and len(out) > 3:
+        out[-1], out[-2, ..., : out.shape[-1] // 2] = -np.inf, -np.inf
     return out
 
 
