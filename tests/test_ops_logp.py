@@ -291,6 +291,18 @@ def test_strides_change_no_bit(cut: str, vocabulary: int) -> None:
     assert_same_bits(CUTS[cut](whole.grad)[..., :vocabulary], copy.grad)
 
 
+def test_a_cotangent_may_have_any_strides() -> None:
+    logits, ids = drawn((2, 3, 4), 31)
+    logits.requires_grad_()
+    g = torch.randn(4, 3, 2).permute(2, 1, 0)
+    made = []
+    for cotangent in (g, g.contiguous(), torch.ones(()).expand(2, 3, 4), torch.ones(2, 3, 4)):
+        (grad,) = torch.autograd.grad(ops.logp(logits, ids).logp, logits, cotangent)
+        made.append(grad)
+    assert_same_bits(made[0], made[1])
+    assert_same_bits(made[2], made[3])
+
+
 def test_expanded_rows_are_read_in_place() -> None:
     logits, ids = drawn((1,), 77)
     assert_same_bits(ops.logp(logits.expand(5, 77), ids.expand(5)).logp, ops.logp(logits, ids).logp.expand(5))

@@ -1,0 +1,378 @@
+"""Laws of rms_norm, swiglu, rope and embedding on the CPU: float64 formulas, profiles' roundings, edges."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from rlk import ops
+from rlk.ops.results import RMSNorm
+from rlk.testing.bits import as_bits, assert_same_bits, differing
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+EPS = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10}
+PROFILES = ("hf_llama", "gemma", "vllm")
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def close(got: torch.Tensor, want: torch.Tensor, rtol: float, atol: float) -> None:
+    torch.testing.assert_close(got.detach().double(), want.detach().double(), rtol=rtol, atol=atol)
+
+
+# rms_norm
+
+
+def rounded(
+    x: torch.Tensor, w: torch.Tensor, r: torch.Tensor | None, profile: str, eps: float
+) -> torch.Tensor:
+    """What each profile computes, with its roundings, as its own library writes it in torch."""
+    h = x.float() if r is None else x.float() + r.float()
+    if profile != "vllm":
+        h = h.to(x.dtype).float()
+    n = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
+    if profile == "gemma":
+        return (n * (1.0 + w.float())).to(x.dtype)
+    return (n.to(x.dtype).float() * w.float()).to(x.dtype)
+
+
+def wide(x: torch.Tensor, w: torch.Tensor, r: torch.Tensor | None, profile: str, eps: float) -> torch.Tensor:
+    h = x if r is None else x + r
+    return h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps) * (w + 1.0 if profile == "gemma" else w)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_rms_norm_is_its_profile(profile: str, dtype: torch.dtype, residual: bool) -> None:
+    x, w = normal(3, 40, 96, dtype=dtype), normal(96, dtype=dtype, seed=1)
+    r = normal(3, 40, 96, dtype=dtype, seed=2) if residual else None
+    got = ops.rms_norm(x, w, profile=profile, residual=r, eps=1e-5)  # type: ignore[arg-type]
+    y = got.y if isinstance(got, RMSNorm) else got
+    assert y.dtype is dtype and y.shape == x.shape
+    want = wide(x.double(), w.double(), None if r is None else r.double(), profile, 1e-5)
+    close(y, want, 2.5 * EPS[dtype], 1.5 * EPS[dtype])
+    # rstd may differ by an ulp, so a rounding may fall on the other side: rarely, and by one step
+    alike = rounded(x, w, r, profile, 1e-5)
+    close(y, alike, (4 if dtype is torch.float32 else 2.1) * EPS[dtype], 0.0)
+    if dtype is not torch.float32:
+        assert differing(y, alike) <= y.numel() // 200
+    if r is not None:
+        assert isinstance(got, RMSNorm)
+        assert_same_bits(got.residual, x + r, "residual")
+    exact = ops.rms_norm.reference(x, w, profile=profile, residual=r, eps=1e-5)
+    close(exact.y if isinstance(exact, RMSNorm) else exact, want, 1e-12, 1e-12)
+
+
+def test_the_profiles_round_differently() -> None:
+    x, w, r = (normal(*s, dtype=torch.bfloat16, seed=i) for i, s in enumerate([(50, 96), (96,), (50, 96)]))
+    made = {p: ops.rms_norm(x, w, profile=p, residual=r).y for p in PROFILES}
+    assert differing(made["vllm"], made["hf_llama"])
+    shifted = ops.rms_norm(x, w.float() - 1.0, profile="gemma", residual=r).y
+    assert differing(shifted, ops.rms_norm(x, w.float(), residual=r).y)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("profile", PROFILES)
+def test_rms_norm_has_its_gradients(profile: str, dtype: torch.dtype, residual: bool) -> None:
+    x, w = normal(4, 77, 64, dtype=dtype), normal(64, dtype=dtype, seed=1)
+    leaves = [x, w] + ([normal(4, 77, 64, dtype=dtype, seed=2)] if residual else [])
+    wides = [t.double().requires_grad_() for t in leaves]
+    for t in leaves:
+        t.requires_grad_()
+    g, g_h = normal(4, 77, 64, dtype=dtype, seed=3), normal(4, 77, 64, dtype=dtype, seed=4)
+    got = ops.rms_norm(*leaves[:2], profile=profile, residual=leaves[2] if residual else None)  # type: ignore[arg-type]
+    want = wide(wides[0], wides[1], wides[2] if residual else None, profile, 1e-6)
+    if isinstance(got, RMSNorm):
+        torch.autograd.backward(list(got), [g, g_h])
+        torch.autograd.backward([want, wides[0] + wides[2]], [g.double(), g_h.double()])
+    else:
+        got.backward(g)
+        want.backward(g.double())
+    for mine, exact in zip(leaves, wides, strict=True):
+        assert mine.grad is not None and exact.grad is not None and mine.grad.dtype is dtype
+        scale = float(exact.grad.abs().max())
+        close(mine.grad, exact.grad, 4 * EPS[dtype], 6 * EPS[dtype] * scale)
+    if residual:
+        assert_same_bits(leaves[2].grad, leaves[0].grad)
+
+
+@pytest.mark.parametrize("weight", DTYPES)
+def test_a_weight_keeps_its_own_dtype(weight: torch.dtype) -> None:
+    x, w = normal(9, 32, dtype=torch.bfloat16), normal(32, dtype=weight, seed=1).requires_grad_()
+    y = ops.rms_norm(x, w)
+    y.sum().backward()
+    assert y.dtype is torch.bfloat16 and w.grad is not None and w.grad.dtype is weight
+    close(y, wide(x.double(), w.double(), None, "hf_llama", 1e-6), 0.02, 0.01)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 8, 9, 100, 1000, 1025])
+def test_any_width_is_normalised(width: int) -> None:
+    x, w = normal(5, width), normal(width, seed=1)
+    close(ops.rms_norm(x, w), wide(x.double(), w.double(), None, "hf_llama", 1e-6), 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 2), (1, 2, 2), (0,), (2, 0), (2, 0, 3)])
+def test_leading_dims_are_kept(shape: tuple[int, ...]) -> None:
+    x, w = normal(*shape, 32), normal(32, seed=1).requires_grad_()
+    y = ops.rms_norm(x, w)
+    assert y.shape == x.shape
+    rows = ops.rms_norm(x.reshape(-1, 32), w)
+    assert_same_bits(y.reshape(-1, 32), rows)
+    y.sum().backward()
+    assert w.grad is not None and w.grad.shape == (32,)
+    if not x.numel():
+        assert (as_bits(w.grad) == 0).all()
+
+
+def test_a_row_of_zeros_gives_zeros() -> None:
+    x = torch.zeros(2, 16, requires_grad=True)
+    y = ops.rms_norm(x, torch.ones(16))
+    y.sum().backward()
+    assert (y == 0).all() and x.grad is not None and torch.isfinite(x.grad).all()
+
+
+def test_a_row_of_nan_spoils_only_itself() -> None:
+    x, w = normal(4, 48), normal(48, seed=1)
+    want = ops.rms_norm(x, w)
+    x[2, 5] = math.nan
+    got = ops.rms_norm(x, w)
+    assert torch.isnan(got[2]).all()
+    assert_same_bits(got[[0, 1, 3]], want[[0, 1, 3]])
+
+
+def test_strides_change_no_bit_of_a_norm() -> None:
+    whole, w = normal(6, 5, 80), normal(80, seed=1)
+    for view in (whole[:, 1:], whole[::2], whole[..., :64], whole.transpose(0, 1)):
+        weight = w[: view.shape[-1]]
+        assert_same_bits(ops.rms_norm(view, weight), ops.rms_norm(view.contiguous(), weight))
+
+
+def test_a_cotangent_may_have_any_strides() -> None:
+    x = normal(2, 3, 4, 24).requires_grad_()
+    w = normal(24, seed=1).requires_grad_()
+    g = normal(4, 3, 2, 24, seed=2).permute(2, 1, 0, 3)
+    grads = []
+    tail = normal(4, 3, 24, 2, seed=3).permute(3, 1, 0, 2)
+    for cotangent in (g, g.contiguous(), tail, torch.ones(()).expand(x.shape)):
+        g,
+        g.contiguous(),
+        normal(4, 3, 24, 2, seed=3).permute(3, 1, 0, 2),
+        torch.ones(()).expand(x.shape),
+    ):
+        x.grad = w.grad = None
+        ops.rms_norm(x, w).backward(cotangent)
+        grads.append((x.grad, w.grad))
+    for a, b in zip(*grads[:2], strict=True):
+        assert_same_bits(a, b)
+
+
+# swiglu
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_swiglu_is_its_formula_with_its_gradients(dtype: torch.dtype) -> None:
+    gate, up, g = (normal(3, 50, 70, dtype=dtype, seed=s) * (3 if s == 0 else 1) for s in range(3))
+    a, b = gate.double().requires_grad_(), up.double().requires_grad_()
+    gate.requires_grad_()
+    up.requires_grad_()
+    y, want = ops.swiglu(gate, up), torch.nn.functional.silu(a) * b
+    assert y.dtype is dtype and y.shape == gate.shape
+    close(y, want, 4 * EPS[dtype], 1e-6)
+    y.backward(g)
+    want.backward(g.double())
+    for mine, exact in ((gate, a), (up, b)):
+        assert mine.grad is not None and exact.grad is not None
+        close(mine.grad, exact.grad, 4 * EPS[dtype], 4 * EPS[dtype])
+    close(ops.swiglu.reference(gate, up), want, 1e-14, 1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_swiglu_rounds_silu_as_eager_transformers_do(dtype: torch.dtype) -> None:
+    gate, up = normal(64, 128, dtype=dtype), normal(64, 128, dtype=dtype, seed=1)
+    eager = torch.nn.functional.silu(gate) * up
+    assert differing(ops.swiglu(gate, up), eager) <= eager.numel() // 200
+    close(ops.swiglu(gate, up), eager, 2.1 * EPS[dtype], 1e-7)
+
+
+def test_swiglu_of_extremes() -> None:
+    gate = torch.tensor([[100.0, -100.0, 0.0, -0.0, math.inf]])
+    y = ops.swiglu(gate, torch.ones_like(gate))
+    close(y, torch.tensor([[100.0, 0.0, 0.0, 0.0, math.inf]]), 0.0, 1e-30)
+
+
+# rope
+
+
+def angles(
+    positions: int, half: int, dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, torch.Tensor]:
+    inverse = 10000.0 ** (-torch.arange(half) / half)
+    theta = torch.arange(positions)[:, None] * inverse
+    return theta.cos().to(dtype), theta.sin().to(dtype)
+
+
+def rotate_half(x: torch.Tensor) -> torch.Tensor:
+    """transformers.models.llama.modeling_llama.rotate_half."""
+    a, b = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
+    return torch.cat((-b, a), dim=-1)
+
+
+def transformers_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, position: torch.Tensor) -> Any:
+    c = torch.cat((cos, cos), -1)[position][..., None, :]
+    s = torch.cat((sin, sin), -1)[position][..., None, :]
+    return x * c + rotate_half(x) * s
+
+
+def neighbours(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+    """The interleaved form: pairs (x[2c], x[2c + 1]) as complex numbers times exp(i angle)."""
+    turned = torch.complex(cos, sin)[position][..., None, :]
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * turned).flatten(-2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rope_is_its_formula_with_its_gradients(interleaved: bool, dtype: torch.dtype) -> None:
+    cos, sin = angles(40, 16)
+    position = torch.randint(40, (2, 7), generator=torch.Generator().manual_seed(0))
+    q, k = normal(2, 7, 4, 32, dtype=dtype), normal(2, 7, 2, 32, dtype=dtype, seed=1)
+    formula = neighbours if interleaved else transformers_rope
+    wides = [x.double().requires_grad_() for x in (q, k)]
+    for x in (q, k):
+        x.requires_grad_()
+    got = ops.rope(q, k, cos, sin, position_ids=position, interleaved=interleaved)
+    want = [formula(x, cos.double(), sin.double(), position) for x in wides]
+    exact = ops.rope.reference(q, k, cos, sin, position_ids=position, interleaved=interleaved)
+    for mine, theirs, reference in zip(got, want, exact, strict=True):
+        assert mine.dtype is dtype and mine.shape == theirs.shape
+        close(mine, theirs, EPS[dtype], 2 * EPS[torch.float32])
+        close(reference, theirs, 1e-12, 1e-12)
+    cotangents = [normal(*x.shape, dtype=dtype, seed=2) for x in (q, k)]
+    torch.autograd.backward(list(got), cotangents)
+    torch.autograd.backward(want, [g.double() for g in cotangents])
+    for mine, theirs in zip((q, k), wides, strict=True):
+        assert mine.grad is not None and theirs.grad is not None
+        close(mine.grad, theirs.grad, EPS[dtype], 2 * EPS[torch.float32])
+
+
+@pytest.mark.parametrize("table", DTYPES)
+@pytest.mark.parametrize("ids", [torch.int32, torch.int64])
+def test_rope_takes_tables_of_both_widths(table: torch.dtype, ids: torch.dtype) -> None:
+    cos, sin = angles(20, 8, table)
+    q, k = normal(5, 3, 16), normal(5, 1, 16, seed=1)
+    position = torch.tensor([3, 19, 0, 3, 7], dtype=ids)
+    narrow = ops.rope(q, k, cos, sin, position_ids=position)
+    doubled = ops.rope(q, k, *(torch.cat((t, t), -1) for t in (cos, sin)), position_ids=position)
+    for a, b in zip(narrow, doubled, strict=True):
+        assert_same_bits(a, b)
+
+
+def test_rope_at_position_zero_changes_nothing() -> None:
+    q, k = normal(3, 2, 8), normal(3, 1, 8, seed=1)
+    made = ops.rope(q, k, *angles(4, 4), position_ids=torch.zeros(3, dtype=torch.int64))
+    assert (made[0] == q).all() and (made[1] == k).all()
+
+
+@pytest.mark.parametrize("wrong", [-1, 4, 10**6])
+def test_a_position_outside_the_table_gives_nan_in_its_token_only(wrong: int) -> None:
+    q, k = normal(3, 2, 8), normal(3, 1, 8, seed=1)
+    right = torch.tensor([0, 2, 3])
+    want, _ = ops.rope(q, k, *angles(4, 4), position_ids=right)
+    right[1] = wrong
+    got, _ = ops.rope(q, k, *angles(4, 4), position_ids=right)
+    assert torch.isnan(got[1]).all()
+    assert_same_bits(got[[0, 2]], want[[0, 2]])
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (1, 2, 2), (0,), (0, 3)])
+def test_rope_keeps_leading_dims(shape: tuple[int, ...]) -> None:
+    q, k = normal(*shape, 2, 8), normal(*shape, 1, 8, seed=1)
+    position = torch.ones(shape, dtype=torch.int64)
+    got, _ = ops.rope(q, k, *angles(4, 4), position_ids=position)
+    assert got.shape == q.shape
+    flat, _ = ops.rope(
+        q.reshape(-1, 2, 8), k.reshape(-1, 1, 8), *angles(4, 4), position_ids=position.reshape(-1)
+    )
+    assert_same_bits(got.reshape(-1, 2, 8), flat)
+
+
+# embedding
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_embedding_is_a_gather_and_its_gradient_a_sum(dtype: torch.dtype, kind: torch.dtype) -> None:
+    weight = normal(50, 24, dtype=dtype).requires_grad_()
+    ids = torch.randint(12, (6, 31), generator=torch.Generator().manual_seed(1)).to(kind)
+    y = ops.embedding(ids, weight)
+    assert_same_bits(y, weight.detach()[ids.long()])
+    g = normal(6, 31, 24, dtype=dtype, seed=2)
+    y.backward(g)
+    want = torch.zeros(50, 24, dtype=torch.float64).index_add_(
+        0, ids.reshape(-1).long(), g.double().reshape(-1, 24)
+    )
+    assert weight.grad is not None and weight.grad.dtype is dtype
+    close(weight.grad, want, EPS[dtype], 2e-6)
+    assert (as_bits(weight.grad[12:]) == 0).all(), "an id that is missing has a gradient of +0"
+
+
+def test_the_gradient_of_an_embedding_adds_tokens_in_chunks_of_eight() -> None:
+    g = normal(100, 16, seed=2)
+    weight = torch.zeros(3, 16, requires_grad=True)
+    ids = torch.ones(100, dtype=torch.int64)
+    ops.embedding(ids, weight).backward(g)
+    total: torch.Tensor | None = None
+    for chunk in torch.cat((g, torch.full((4, 16), -0.0))).split(8):
+        tree = chunk
+        while len(tree) > 1:
+            tree = tree[: len(tree) // 2] + tree[len(tree) // 2 :]
+        total = tree[0] if total is None else total + tree[0]
+    assert weight.grad is not None and total is not None
+    assert_same_bits(weight.grad[1], total)
+    ascending = torch.zeros(16)
+    for row in g:
+        ascending = ascending + row
+    assert differing(weight.grad[1], ascending), "another order has other bits"
+
+
+def test_other_ids_change_no_bit_of_an_id_s_gradient() -> None:
+    g, base = normal(40, 8, seed=2), torch.randint(5, (40,), generator=torch.Generator().manual_seed(3))
+    grads = []
+    for dead in (None, 7):
+        weight = torch.zeros(10, 8, requires_grad=True)
+        ids, given = base.clone(), g
+        if dead is not None:  # the same tokens with others between them
+            ids = torch.stack((base, torch.full_like(base, dead)), 1).reshape(-1)
+            given = torch.stack((g, normal(40, 8, seed=9)), 1).reshape(-1, 8)
+        ops.embedding(ids, weight).backward(given)
+        grads.append(weight.grad)
+    assert_same_bits(grads[0][:5], grads[1][:5])
+
+
+@pytest.mark.parametrize("wrong", [-1, 9, -100, 2**31 - 1])
+def test_an_id_outside_the_table_gives_nan_and_no_gradient(wrong: int) -> None:
+    weight = normal(9, 4).requires_grad_()
+    ids = torch.tensor([1, wrong, 8])
+    y = ops.embedding(ids, weight)
+    assert torch.isnan(y[1]).all()
+    assert_same_bits(y[[0, 2]], weight.detach()[[1, 8]])
+    y[[0, 2]].sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.sum(-1).tolist() == [0.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 4.0]
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (2, 2)])
+def test_no_tokens_give_a_gradient_of_zero(shape: tuple[int, ...]) -> None:
+    weight = normal(9, 4).requires_grad_()
+    y = ops.embedding(torch.zeros(shape, dtype=torch.int64), weight)
+    assert y.shape == (*shape, 4)
+    y.sum().backward()
+    assert weight.grad is not None
+    assert (as_bits(weight.grad[1:]) == 0).all() and float(weight.grad[0, 0]) == math.prod(shape)
