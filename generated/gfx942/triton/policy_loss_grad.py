@@ -1,0 +1,129 @@
+"""policy_loss_grad on gfx942, written by rlk 0.1.0: do not edit.
+
+numerics: cbe9fd4f57c8c79d
+schedule: tiles T=2048, 4 warps, 1 stages, unroll 1
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def portable_exp(x):
+    # e**x, with gradual underflow.
+    f0 = tl.minimum(x, 89.0)
+    f1 = tl.maximum(f0, -104.0)
+    f2 = tl.fma(f1, 1.442695, 12582912.0)
+    f3 = f2 - 12582912.0
+    f4 = tl.fma(f3, -0.6931472, f1)
+    f5 = tl.fma(f3, 1.9046542e-09, f4)
+    f6 = tl.fma(0.001381949, f5, 0.0083686905)
+    f7 = tl.fma(f6, f5, 0.04166828)
+    f8 = tl.fma(f7, f5, 0.16666521)
+    f9 = tl.fma(f8, f5, 0.49999994)
+    f10 = tl.fma(f9, f5, 1.0)
+    f11 = tl.fma(f10, f5, 1.0)
+    i12 = f2.to(tl.int32, bitcast=True)
+    i13 = i12 - 1262485504
+    i14 = i13 >> 1
+    i15 = i14 << 23
+    i16 = i15 + 1065353216
+    f17 = i16.to(tl.float32, bitcast=True)
+    i18 = i13 - i14
+    i19 = i18 << 23
+    i20 = i19 + 1065353216
+    f21 = i20.to(tl.float32, bitcast=True)
+    f22 = f11 * f17
+    f23 = f22 * f21
+    f24 = tl.where((x == x), f23, x)
+    return f24
+
+
+@triton.jit
+def portable_expm1(x):
+    # e**x - 1, accurate near 0; expm1(-0) = -0.
+    f0 = tl.minimum(x, 89.0)
+    f1 = tl.maximum(f0, -30.0)
+    f2 = tl.fma(f1, 1.442695, 12582912.0)
+    f3 = f2 - 12582912.0
+    f4 = f2 - 12582912.0
+    f5 = tl.fma(f4, -0.6931472, f1)
+    f6 = tl.fma(f4, 1.9046542e-09, f5)
+    f7 = f6 + 0.5
+    f8 = tl.where((f3 == 1.0), f7, f6)
+    f9 = tl.fma(0.00019764257, f6, 0.0013932347)
+    f10 = tl.fma(f9, f6, 0.008333543)
+    f11 = tl.fma(f10, f6, 0.041666493)
+    f12 = tl.fma(f11, f6, 0.16666666)
+    f13 = tl.fma(f12, f6, 0.5)
+    f14 = f6 * f6
+    f15 = tl.fma(f13, f14, f8)
+    i16 = f2.to(tl.int32, bitcast=True)
+    i17 = i16 << 23
+    i18 = i17 + 1056964608
+    f19 = i18.to(tl.float32, bitcast=True)
+    f20 = f19 - 0.5
+    f21 = f19 - f20
+    f22 = f21 - 0.5
+    f23 = tl.fma(f15, f19, f22)
+    f24 = f23 + f20
+    f25 = tl.where((f3 == 1.0), f15, f24)
+    f26 = f25 + f25
+    f27 = tl.where((f3 == 0.0), f15, f26)
+    i28 = x.to(tl.int32, bitcast=True)
+    i29 = i28 & 2147483647
+    f30 = i29.to(tl.float32, bitcast=True)
+    f31 = tl.where((0.0 < f30), f27, x)
+    return f31
+
+
+@triton.jit
+def policy_loss_grad(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, active_ptr, sequence_ptr, count_ptr, d_loss_ptr, d_logp_ptr, T, B, low, high, beta):
+    # A program owns 2048 of T (rows).
+    t = tl.program_id(0) * 2048 + tl.arange(0, 2048)
+    t_inside = t < T
+    count = tl.load(count_ptr)  # loss.py:137
+    d_loss = tl.load(d_loss_ptr)  # loss.py:137
+    sequence = tl.load(sequence_ptr + t, mask=t_inside, other=0)  # loss.py:138
+    at_most = sequence >= 0  # loss.py:138
+    below = sequence < B  # loss.py:138
+    both = at_most & below  # loss.py:138
+    advantages = tl.load(advantages_ptr + sequence, mask=both & t_inside, other=0.0)  # loss.py:138
+    logp = tl.load(logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:139
+    old_logp = tl.load(old_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:139
+    ref_logp = tl.load(ref_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:145
+    active = tl.load(active_ptr + t, mask=t_inside, other=0)  # loss.py:150
+    larger = tl.maximum(count, 1)  # loss.py:137
+    as_f32 = larger.to(tl.float32)  # loss.py:137
+    quotient = tl.div_rn(d_loss, as_f32)  # loss.py:137
+    difference = logp - old_logp  # loss.py:139
+    exp = portable_exp(difference)  # loss.py:139
+    equal = advantages == 0.0  # loss.py:74
+    chosen = tl.where(equal, 1.0, exp)  # loss.py:76
+    product = chosen * advantages  # loss.py:77
+    negative = product * -1.0  # loss.py:77
+    larger_2 = tl.maximum(chosen, low)  # loss.py:78
+    smaller = tl.minimum(larger_2, high)  # loss.py:78
+    product_2 = smaller * advantages  # loss.py:78
+    negative_2 = product_2 * -1.0  # loss.py:78
+    at_most_2 = negative_2 <= negative  # loss.py:79
+    unless = ~equal  # loss.py:143
+    both_2 = at_most_2 & unless  # loss.py:143
+    product_3 = exp * advantages  # loss.py:143
+    negative_3 = product_3 * -1.0  # loss.py:143
+    chosen_2 = tl.where(both_2, negative_3, 0.0)  # loss.py:143
+    difference_2 = ref_logp - logp  # loss.py:145
+    expm1 = portable_expm1(difference_2)  # loss.py:34
+    negative_4 = expm1 * -1.0  # loss.py:34
+    product_4 = beta * negative_4  # loss.py:145
+    total = chosen_2 + product_4  # loss.py:145
+    product_5 = quotient * total  # loss.py:150
+    chosen_3 = tl.where(active, product_5, 0.0)  # loss.py:150
+    tl.store(d_logp_ptr + t, chosen_3, mask=t_inside)  # loss.py:149
+
+
+def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, low, high, beta, T, B):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = ((T + 2047) // 2048)
+    if programs > 0:
+        kernels.policy_loss_grad((programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, low, high, beta)

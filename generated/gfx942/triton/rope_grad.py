@@ -1,0 +1,55 @@
+"""rope_grad on gfx942, written by rlk 0.1.0: do not edit.
+
+numerics: 6b689d088942b609
+schedule: tiles C=64, H=32, 4 warps, 1 stages, unroll 1
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rope_grad(cos_ptr, sin_ptr, position_ids_ptr, d_y_ptr, d_x_ptr, P, cos_p_stride, sin_p_stride, d_y_t_stride, d_y_h_stride, d_x_t_stride, d_x_h_stride):
+    # A program owns 1 of T, 32 of H, 64 of C (rows).
+    program = tl.program_id(0)
+    program_2 = program // 1
+    c = (program % 1) * 64 + tl.arange(0, 64)[None, :]
+    program_3 = program_2 // 1
+    h = (program_2 % 1) * 32 + tl.arange(0, 32)[:, None]
+    t = program_3
+    position_ids = tl.load(position_ids_ptr + t)  # model.py:79
+    at_most = position_ids >= 0  # model.py:80
+    as_i64 = P.to(tl.int64)  # model.py:80
+    below = position_ids < as_i64  # model.py:80
+    both = at_most & below  # model.py:80
+    cos = tl.load(cos_ptr + position_ids * cos_p_stride + c, mask=both, other=float("nan"))  # model.py:80
+    sin = tl.load(sin_ptr + position_ids * sin_p_stride + c, mask=both, other=float("nan"))  # model.py:80
+    total = c + 64  # model.py:48
+    at_most_2 = c >= 0  # model.py:49
+    below_2 = c < 128  # model.py:49
+    both_2 = at_most_2 & below_2  # model.py:49
+    d_y = tl.load(d_y_ptr + t.to(tl.int64) * d_y_t_stride + h.to(tl.int64) * d_y_h_stride + c, mask=both_2, other=0.0)  # model.py:49
+    at_most_3 = total >= 0  # model.py:49
+    below_3 = total < 128  # model.py:49
+    both_3 = at_most_3 & below_3  # model.py:49
+    d_y_2 = tl.load(d_y_ptr + t.to(tl.int64) * d_y_t_stride + h.to(tl.int64) * d_y_h_stride + total, mask=both_3, other=0.0)  # model.py:49
+    negative = sin * -1.0  # model.py:81
+    as_f32 = d_y.to(tl.float32)  # model.py:49
+    as_f32_2 = d_y_2.to(tl.float32)  # model.py:49
+    product = as_f32 * cos  # model.py:53
+    product_2 = as_f32_2 * negative  # model.py:53
+    difference = product - product_2  # model.py:53
+    as_bf16 = difference.to(tl.bfloat16)  # model.py:53
+    product_3 = as_f32_2 * cos  # model.py:54
+    product_4 = as_f32 * negative  # model.py:54
+    total_2 = product_3 + product_4  # model.py:54
+    as_bf16_2 = total_2.to(tl.bfloat16)  # model.py:54
+    tl.store(d_x_ptr + t.to(tl.int64) * d_x_t_stride + h.to(tl.int64) * d_x_h_stride + c, as_bf16)  # model.py:50
+    tl.store(d_x_ptr + t.to(tl.int64) * d_x_t_stride + h.to(tl.int64) * d_x_h_stride + total, as_bf16_2)  # model.py:50
+
+
+def call(kernels, cos, sin, position_ids, d_y, d_x, P, T, cos_p_stride, sin_p_stride, d_y_t_stride, d_y_h_stride, d_x_t_stride, d_x_h_stride):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = T * 1 * 1
+    if programs > 0:
+        kernels.rope_grad((programs,), cos, sin, position_ids, d_y, d_x, P, cos_p_stride, sin_p_stride, d_y_t_stride, d_y_h_stride, d_x_t_stride, d_x_h_stride)

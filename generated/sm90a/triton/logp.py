@@ -1,0 +1,222 @@
+"""logp on sm_90a, written by rlk 0.1.0: do not edit.
+
+numerics: 910186ca9e425396
+schedule: tiles 1, 2 warps, 1 stages, unroll 1 placed V.lane[5:3] V.piece[2:0] V.lane[7:6] V.lane[2:0]
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def negative_zero():
+    # Triton reads the literal -0.0 as +0.0.
+    return tl.full((), -2147483648, tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def max_over_v_lane(x):
+    # The max over V.lane: no order changes it.
+    x = tl.max(x, 3)
+    x = tl.max(x, 0)
+    x = tl.max(x, 1)
+    return tl.reshape(x, (1, 8, 1, 1))
+
+
+@triton.jit
+def sum_over_v_lane(x):
+    # The sum over V.lane, halving: two terms at a time, so that no layout chooses.
+    x = tl.sum(tl.reshape(x, (2, 2, 8, 8, 8)), 0)
+    x = tl.sum(tl.reshape(x, (2, 8, 8, 8)), 0)
+    x = tl.sum(tl.reshape(x, (8, 2, 4, 8)), 1)
+    x = tl.sum(tl.reshape(x, (8, 2, 2, 8)), 1)
+    x = tl.sum(tl.reshape(x, (8, 2, 8)), 1)
+    x = tl.sum(tl.reshape(x, (8, 2, 4)), 1)
+    x = tl.sum(tl.reshape(x, (8, 2, 2)), 1)
+    x = tl.sum(tl.reshape(x, (8, 2)), 1)
+    return tl.reshape(x, (1, 8, 1, 1))
+
+
+@triton.jit
+def merge_softmax_sum(max_a, sum_a, zbar_a, max_b, sum_b, zbar_b):
+    # The state of two disjoint sets: softmax_sum(zbar).
+    m = tl.maximum(max_a, max_b)
+    equal = m == float("-inf")
+    chosen = tl.where(equal, 0.0, m)
+    difference = max_a - chosen
+    product = difference * 1.442695
+    exp2 = tl.exp2(product)
+    equal_2 = m == float("-inf")
+    chosen_2 = tl.where(equal_2, 0.0, m)
+    difference_2 = max_b - chosen_2
+    product_2 = difference_2 * 1.442695
+    exp2_2 = tl.exp2(product_2)
+    product_3 = sum_a * exp2
+    product_4 = sum_b * exp2_2
+    total = product_3 + product_4
+    product_5 = zbar_a * exp2
+    product_6 = zbar_b * exp2_2
+    total_2 = product_5 + product_6
+    return m, total, total_2
+
+
+@triton.jit
+def softmax_sum_over_v_piece(max, sum, zbar):
+    # The states merged over V.piece, pairwise: two terms at a time, so that no layout chooses.
+    max, sum, zbar = tl.reduce((tl.reshape(max, (4, 2)), tl.reshape(sum, (4, 2)), tl.reshape(zbar, (4, 2))), 1, merge_softmax_sum)
+    max, sum, zbar = tl.reduce((tl.reshape(max, (2, 2)), tl.reshape(sum, (2, 2)), tl.reshape(zbar, (2, 2))), 1, merge_softmax_sum)
+    max, sum, zbar = tl.reduce((tl.reshape(max, (2,)), tl.reshape(sum, (2,)), tl.reshape(zbar, (2,))), 0, merge_softmax_sum)
+    return max, sum, zbar
+
+
+@triton.jit
+def portable_log(x):
+    # Natural logarithm; log(+-0) = -inf, log(x < 0) = NaN.
+    f0 = x * 8388608.0
+    f1 = tl.where((x < 1.1754944e-38), f0, x)
+    i2 = f1.to(tl.int32, bitcast=True)
+    i3 = i2 - 1061158912
+    i4 = i3 >> 23
+    i5 = i4 << 23
+    i6 = i2 - i5
+    f7 = i6.to(tl.float32, bitcast=True)
+    f8 = f7 - 1.0
+    f9 = i4.to(tl.float32)
+    f10 = tl.where((x < 1.1754944e-38), -23.0, 0.0)
+    f11 = f9 + f10
+    f12 = tl.fma(-0.045135185, f8, 0.10471279)
+    f13 = tl.fma(f12, f8, -0.13164203)
+    f14 = tl.fma(f13, f8, 0.14478002)
+    f15 = tl.fma(f14, f8, -0.16646925)
+    f16 = tl.fma(f15, f8, 0.19990832)
+    f17 = tl.fma(f16, f8, -0.25000107)
+    f18 = tl.fma(f17, f8, 0.3333345)
+    f19 = tl.fma(f18, f8, -0.5)
+    f20 = f8 * f8
+    f21 = tl.fma(f19, f20, f8)
+    f22 = tl.fma(f11, 0.6931472, f21)
+    f23 = tl.where((x < float("inf")), f22, x)
+    f24 = tl.where((x == 0.0), float("-inf"), f23)
+    f25 = tl.where((x < 0.0), float("nan"), f24)
+    return f25
+
+
+@triton.jit
+def logp(logits_ptr, ids_ptr, logp_ptr, lse_ptr, entropy_ptr, logits_t_stride, errors_ptr, inv_temperature, ignore_index):
+    # A program owns 1 of T (rows).
+    t = tl.program_id(0)
+    ids = tl.load(ids_ptr + t)  # logp.py:89
+    at_most = ids >= 0  # logp.py:102
+    below = ids < 128256  # logp.py:102
+    both = at_most & below  # logp.py:102
+    as_bf16 = tl.full((), float("nan"), tl.float32).to(tl.bfloat16)  # logp.py:102
+    logits = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + ids, mask=both, other=as_bf16)  # logp.py:102
+    differs = ids != ignore_index  # logp.py:138
+    v_piece = tl.arange(0, 8)[None, :, None, None]  # logp.py:92
+    product = v_piece * 16032  # logp.py:92
+    total = product + 16032  # logp.py:92
+    chosen = tl.where(differs, total, product)  # logp.py:92
+    difference = chosen - product  # logp.py:92
+    total_2 = difference + 255  # logp.py:92
+    steps = total_2 // 256  # logp.py:92
+    full_steps = difference // 256  # logp.py:92
+    v_lane = tl.arange(0, 4)[:, None, None, None] * 64 + tl.arange(0, 8)[None, None, :, None] * 8 + tl.arange(0, 8)[None, None, None, :]  # logp.py:92
+    first_full_steps = tl.min(tl.reshape(full_steps, (8,)), 0)  # logp.py:92
+    m = tl.full((1, 8, 1, 1), float("-inf"), tl.float32)  # logp.py:92
+    s = tl.full((1, 8, 1, 1), negative_zero(), tl.float32)  # logp.py:92
+    zbar = tl.full((1, 8, 1, 1), negative_zero(), tl.float32)  # logp.py:92
+    for v_step in tl.range(0, first_full_steps):  # logp.py:92
+        product_2 = v_step * 256  # logp.py:92
+        total_3 = product + product_2  # logp.py:92
+        v = total_3 + v_lane  # logp.py:92
+        logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v)  # logp.py:93
+        as_f32 = logits_2.to(tl.float32)  # logp.py:45
+        product_3 = as_f32 * inv_temperature  # logp.py:54
+        m_chunk = max_over_v_lane(product_3)  # logp.py:92
+        equal = m_chunk == float("-inf")  # logp.py:92
+        chosen_2 = tl.where(equal, 0.0, m_chunk)  # logp.py:92
+        difference_2 = product_3 - chosen_2  # logp.py:92
+        product_4 = difference_2 * 1.442695  # logp.py:92
+        e = tl.exp2(product_4)  # logp.py:92
+        s_chunk = sum_over_v_lane(e)  # logp.py:92
+        larger = tl.maximum(product_3, -3.4028234663852886e+38)  # logp.py:92
+        product_5 = e * larger  # logp.py:92
+        zbar_chunk = sum_over_v_lane(product_5)  # logp.py:92
+        m_2 = tl.maximum(m, m_chunk)  # logp.py:92
+        equal_2 = m_2 == float("-inf")  # logp.py:92
+        chosen_3 = tl.where(equal_2, 0.0, m_2)  # logp.py:92
+        difference_3 = m - chosen_3  # logp.py:92
+        product_6 = difference_3 * 1.442695  # logp.py:92
+        exp2 = tl.exp2(product_6)  # logp.py:92
+        difference_4 = m_chunk - chosen_3  # logp.py:92
+        product_7 = difference_4 * 1.442695  # logp.py:92
+        exp2_2 = tl.exp2(product_7)  # logp.py:92
+        product_8 = s * exp2  # logp.py:92
+        product_9 = s_chunk * exp2_2  # logp.py:92
+        total_4 = product_8 + product_9  # logp.py:92
+        product_10 = zbar * exp2  # logp.py:92
+        product_11 = zbar_chunk * exp2_2  # logp.py:92
+        total_5 = product_10 + product_11  # logp.py:92
+        m, s, zbar = m_2, total_4, total_5  # logp.py:92
+    last_steps = tl.max(tl.reshape(steps, (8,)), 0)  # logp.py:92
+    for v_step in tl.range(first_full_steps, last_steps):  # logp.py:92
+        product_2 = v_step * 256  # logp.py:92
+        total_3 = product + product_2  # logp.py:92
+        v = total_3 + v_lane  # logp.py:92
+        exists = v < chosen  # logp.py:92
+        logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v, mask=exists, other=0.0)  # logp.py:93
+        as_f32 = logits_2.to(tl.float32)  # logp.py:45
+        product_3 = as_f32 * inv_temperature  # logp.py:54
+        chosen_2 = tl.where(exists, product_3, float("-inf"))  # logp.py:92
+        m_chunk = max_over_v_lane(chosen_2)  # logp.py:92
+        equal = m_chunk == float("-inf")  # logp.py:92
+        chosen_3 = tl.where(equal, 0.0, m_chunk)  # logp.py:92
+        difference_2 = chosen_2 - chosen_3  # logp.py:92
+        product_4 = difference_2 * 1.442695  # logp.py:92
+        e = tl.exp2(product_4)  # logp.py:92
+        s_chunk = sum_over_v_lane(e)  # logp.py:92
+        larger = tl.maximum(chosen_2, -3.4028234663852886e+38)  # logp.py:92
+        product_5 = e * larger  # logp.py:92
+        zbar_chunk = sum_over_v_lane(product_5)  # logp.py:92
+        m_2 = tl.maximum(m, m_chunk)  # logp.py:92
+        equal_2 = m_2 == float("-inf")  # logp.py:92
+        chosen_4 = tl.where(equal_2, 0.0, m_2)  # logp.py:92
+        difference_3 = m - chosen_4  # logp.py:92
+        product_6 = difference_3 * 1.442695  # logp.py:92
+        exp2 = tl.exp2(product_6)  # logp.py:92
+        difference_4 = m_chunk - chosen_4  # logp.py:92
+        product_7 = difference_4 * 1.442695  # logp.py:92
+        exp2_2 = tl.exp2(product_7)  # logp.py:92
+        product_8 = s * exp2  # logp.py:92
+        product_9 = s_chunk * exp2_2  # logp.py:92
+        total_4 = product_8 + product_9  # logp.py:92
+        product_10 = zbar * exp2  # logp.py:92
+        product_11 = zbar_chunk * exp2_2  # logp.py:92
+        total_5 = product_10 + product_11  # logp.py:92
+        m, s, zbar = m_2, total_4, total_5  # logp.py:92
+    m_2, s_2, zbar_2 = softmax_sum_over_v_piece(m, s, zbar)  # logp.py:92
+    as_f32 = logits.to(tl.float32)  # logp.py:45
+    product_2 = as_f32 * inv_temperature  # logp.py:54
+    log = portable_log(s_2)  # logp.py:103
+    total_3 = m_2 + log  # logp.py:103
+    difference_2 = product_2 - total_3  # logp.py:104
+    is_nan = difference_2 != difference_2  # logp.py:105
+    both_2 = differs & is_nan  # logp.py:105
+    bad_row = tl.where(both_2, t + 1, 0)  # logp.py:105
+    tl.atomic_max(errors_ptr, 1, mask=bad_row > 0, sem="relaxed")  # logp.py:105
+    tl.atomic_max(errors_ptr + 1, bad_row, mask=bad_row > 0, sem="relaxed")  # logp.py:105
+    chosen_2 = tl.where(differs, difference_2, 0.0)  # logp.py:107
+    chosen_3 = tl.where(differs, total_3, 0.0)  # logp.py:108
+    quotient = tl.div_rn(zbar_2, s_2)  # logp.py:109
+    difference_3 = total_3 - quotient  # logp.py:109
+    chosen_4 = tl.where(differs, difference_3, 0.0)  # logp.py:109
+    tl.store(logp_ptr + t, chosen_2)  # logp.py:106
+    tl.store(lse_ptr + t, chosen_3)  # logp.py:106
+    tl.store(entropy_ptr + t, chosen_4)  # logp.py:106
+
+
+def call(kernels, logits, ids, logp, lse, entropy, inv_temperature, ignore_index, T, logits_t_stride, errors):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = T
+    if programs > 0:
+        kernels.logp((programs,), logits, ids, logp, lse, entropy, logits_t_stride, errors, inv_temperature, ignore_index)

@@ -1,0 +1,105 @@
+"""ratio_kl_grad on sm_90a, written by rlk 0.1.0: do not edit.
+
+numerics: e8305a14b23d09d6
+schedule: tiles T=2048, 4 warps, 1 stages, unroll 1
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def portable_exp(x):
+    # e**x, with gradual underflow.
+    f0 = tl.minimum(x, 89.0)
+    f1 = tl.maximum(f0, -104.0)
+    f2 = tl.fma(f1, 1.442695, 12582912.0)
+    f3 = f2 - 12582912.0
+    f4 = tl.fma(f3, -0.6931472, f1)
+    f5 = tl.fma(f3, 1.9046542e-09, f4)
+    f6 = tl.fma(0.001381949, f5, 0.0083686905)
+    f7 = tl.fma(f6, f5, 0.04166828)
+    f8 = tl.fma(f7, f5, 0.16666521)
+    f9 = tl.fma(f8, f5, 0.49999994)
+    f10 = tl.fma(f9, f5, 1.0)
+    f11 = tl.fma(f10, f5, 1.0)
+    i12 = f2.to(tl.int32, bitcast=True)
+    i13 = i12 - 1262485504
+    i14 = i13 >> 1
+    i15 = i14 << 23
+    i16 = i15 + 1065353216
+    f17 = i16.to(tl.float32, bitcast=True)
+    i18 = i13 - i14
+    i19 = i18 << 23
+    i20 = i19 + 1065353216
+    f21 = i20.to(tl.float32, bitcast=True)
+    f22 = f11 * f17
+    f23 = f22 * f21
+    f24 = tl.where((x == x), f23, x)
+    return f24
+
+
+@triton.jit
+def portable_expm1(x):
+    # e**x - 1, accurate near 0; expm1(-0) = -0.
+    f0 = tl.minimum(x, 89.0)
+    f1 = tl.maximum(f0, -30.0)
+    f2 = tl.fma(f1, 1.442695, 12582912.0)
+    f3 = f2 - 12582912.0
+    f4 = f2 - 12582912.0
+    f5 = tl.fma(f4, -0.6931472, f1)
+    f6 = tl.fma(f4, 1.9046542e-09, f5)
+    f7 = f6 + 0.5
+    f8 = tl.where((f3 == 1.0), f7, f6)
+    f9 = tl.fma(0.00019764257, f6, 0.0013932347)
+    f10 = tl.fma(f9, f6, 0.008333543)
+    f11 = tl.fma(f10, f6, 0.041666493)
+    f12 = tl.fma(f11, f6, 0.16666666)
+    f13 = tl.fma(f12, f6, 0.5)
+    f14 = f6 * f6
+    f15 = tl.fma(f13, f14, f8)
+    i16 = f2.to(tl.int32, bitcast=True)
+    i17 = i16 << 23
+    i18 = i17 + 1056964608
+    f19 = i18.to(tl.float32, bitcast=True)
+    f20 = f19 - 0.5
+    f21 = f19 - f20
+    f22 = f21 - 0.5
+    f23 = tl.fma(f15, f19, f22)
+    f24 = f23 + f20
+    f25 = tl.where((f3 == 1.0), f15, f24)
+    f26 = f25 + f25
+    f27 = tl.where((f3 == 0.0), f15, f26)
+    i28 = x.to(tl.int32, bitcast=True)
+    i29 = i28 & 2147483647
+    f30 = i29.to(tl.float32, bitcast=True)
+    f31 = tl.where((0.0 < f30), f27, x)
+    return f31
+
+
+@triton.jit
+def ratio_kl_grad(logp_ptr, old_logp_ptr, ref_logp_ptr, d_ratio_ptr, d_kl_ptr, d_logp_ptr, T):
+    # A program owns 2048 of T (rows).
+    t = tl.program_id(0) * 2048 + tl.arange(0, 2048)
+    t_inside = t < T
+    logp = tl.load(logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:60
+    old_logp = tl.load(old_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:60
+    d_ratio = tl.load(d_ratio_ptr + t, mask=t_inside, other=0.0)  # loss.py:60
+    ref_logp = tl.load(ref_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:62
+    d_kl = tl.load(d_kl_ptr + t, mask=t_inside, other=0.0)  # loss.py:62
+    difference = logp - old_logp  # loss.py:60
+    exp = portable_exp(difference)  # loss.py:60
+    product = d_ratio * exp  # loss.py:60
+    difference_2 = ref_logp - logp  # loss.py:62
+    expm1 = portable_expm1(difference_2)  # loss.py:34
+    negative = expm1 * -1.0  # loss.py:34
+    product_2 = d_kl * negative  # loss.py:62
+    total = product + product_2  # loss.py:63
+    tl.store(d_logp_ptr + t, total, mask=t_inside)  # loss.py:66
+
+
+def call(kernels, logp, old_logp, ref_logp, d_ratio, d_kl, d_logp, T):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = ((T + 2047) // 2048)
+    if programs > 0:
+        kernels.ratio_kl_grad((programs,), logp, old_logp, ref_logp, d_ratio, d_kl, d_logp, T)
