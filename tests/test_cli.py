@@ -135,6 +135,15 @@ def test_list_names_every_operator_with_its_id(rlk: Rlk) -> None:
         )
 
 
+def test_list_and_the_operators_agree_on_ids(rlk: Rlk) -> None:
+    from rlk import ops
+
+    _, out, _ = rlk("list", "--target", "gfx942")
+    for name in ("rms_norm", "logp"):  # portable on both, so a CPU and gfx942 have one id
+        block = next(text for text in out.split("\n\n") if text.startswith(f"{name}: "))
+        assert getattr(ops, name).numerics_id("cpu") in block
+
+
 def test_list_refuses_an_unknown_target(rlk: Rlk) -> None:
     status, out, err = rlk("list", "--target", "sm_13")
     assert status == 2 and out == "" and "sm_13" in err and "gfx942" in err

@@ -10,7 +10,7 @@ from rlk.lang.op import Op
 from rlk.lang.variants import differentiable, statics
 from rlk.passes.pipeline import canonical
 from rlk.runtime.catalogue import numerics, operators
-from rlk.runtime.reference import TARGETS, reference_variant
+from rlk.runtime.reference import TARGETS
 from rlk.target.facts import Target, target
 
 
@@ -28,12 +28,13 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{op.name}: {op.doc.splitlines()[0] if op.doc else ''}")
         print(fields(_about(op, targets)))
         print()
-    print("numerics: of the reference variant. exact: the oracle predicts the bits; pinned: they repeat.")
+    print("numerics: what rlk.ops.OP.numerics_id(device) says: equal ids, equal bits.")
+    print("exact: the oracle predicts the bits of every output. pinned: they repeat.")
     return 0
 
 
 def _about(op: Op, targets: list[Target]) -> list[tuple[str, object]]:
-    variant = reference_variant(op)
+    variant = op.reference()
     everything = type(variant)(variant.dtypes, frozenset(f.name for f in op.formals), variant.statics)
     pairs: list[tuple[str, object]] = [("gradients", ", ".join(differentiable(op, everything)) or "none")]
     optional = [f.name for f in op.formals if f.optional]
