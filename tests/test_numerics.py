@@ -143,6 +143,21 @@ def test_portable_numerics_are_of_every_target() -> None:
     assert numerics_id((program,), HOPPER) != numerics_id((program,), OTHER)
 
 
+@op()
+def counted(x: Tensor[f32, T, V]) -> Outputs:
+    """Folds over pieces that merge without any exp2."""
+    best, total = L.argmax(), L.total()
+    for v in L.stream(V):
+        best.absorb(x[v])
+        total.absorb(x[v])
+    return L.out(best=best.index, total=total.value)
+
+
+def test_the_softmax_model_is_no_numerics_of_other_folds() -> None:
+    assert id_of(counted, MathModel.PORTABLE) == id_of(counted, MathModel.SM90)
+    assert id_of(loops, MathModel.PORTABLE) != id_of(loops, MathModel.SM90)
+
+
 def test_a_toolchain_enters_where_bits_are_pinned() -> None:
     program = program_of(fold_of(), MathModel.SM90)
     exact, pinned = ({numerics_id((program,), t, chain) for chain in ("a 1", "b 2")} for t in (HOPPER, OTHER))
