@@ -77,8 +77,6 @@ def _stream(replay: Replay, stream: Stream) -> list[Value]:
     """Append what a stream means; return the states of its folds, in a row."""
     b = replay.builder
     begin, end = _pieces(replay, stream)
-    if stream.when is not None:
-        end = b.select(replay[stream.when], end, begin)
     states = _loop(replay, stream, begin, end)
     if stream.axis.split is not None:
         states = [
@@ -162,12 +160,18 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
     stop = b.map2(Fn2.DIV, b.add(length, b.i32(chunk - 1)), b.i32(chunk), "steps")
     full = b.map2(Fn2.DIV, length, b.i32(chunk), "full_steps")
     start = b.i32(0)
+    when = replay.optional(stream.when)
+    if when is not None:
+        # a choice between two numbers that static extents decide: one bound for the whole tile
+        stop, full = b.select(when, stop, start, "steps"), b.select(when, full, start, "full_steps")
     with b.region() as lets:
         step = b.fresh(TileType(DType.I32))
         pos = b.add(begin, b.mul(step, b.i32(chunk)))
         if lanes is not None:
             pos = b.add(pos, b.let(Pos(lanes), f"{axis.name.lower()}_lane"), axis.name.lower())
         exists = b.map2(Fn2.LT, pos, end, "exists")
+        if when is not None:
+            exists = b.map2(Fn2.AND, exists, when, "exists")
         place = b.loc
         _Body(replay, axis, pos, exists).replay(stream.body.lets)
         b.loc = place

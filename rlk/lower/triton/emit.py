@@ -79,6 +79,7 @@ class Emitter:
             inside[dim.axis] *= dim.length
         owned = {s.axis for s in plan.shared}
         self.static = Static({a: n for a, n in inside.items() if a not in owned})
+        self.nodes = {let.value: let.node for let in walk(plan.kernel.body)}
         self.uses = Counter(v for let in walk(plan.kernel.body) for v in operands(let.node))
         results = ((let.node, let.name) for let in walk(plan.kernel.body))
         self.yields = {(node.of, node.index): name for node, name in results if isinstance(node, Result)}
@@ -386,14 +387,28 @@ class Emitter:
         known = self.static[value]
         if known is not None:
             return str(int(known.min() if pick == "tl.min" else known.max()))
+        if (value, pick) not in self.bounds:
+            self.bounds[value, pick] = self.chosen_bound(value, pick) or self.reduced_bound(value, pick)
+        return self.bounds[value, pick]
+
+    def chosen_bound(self, value: Value, pick: str) -> str | None:
+        """Return a bound that one condition chooses between two known ones: no lane decides it."""
+        node = self.nodes.get(value)
+        if not isinstance(node, Select) or self.shape(node.cond):
+            return None
+        sides = (self.static[node.a], self.static[node.b])
+        if sides[0] is None or sides[1] is None:
+            return None
+        ends = [int(side.min() if pick == "tl.min" else side.max()) for side in sides]
+        name = "first_steps" if pick == "tl.min" else "last_steps"
+        return self.let(name, f"tl.where({self[node.cond]}, {ends[0]}, {ends[1]})")
+
+    def reduced_bound(self, value: Value, pick: str) -> str:
         shape = self.shape(value)
         if not shape:
             return self[value]
-        if (value, pick) not in self.bounds:
-            ends = "first" if pick == "tl.min" else "last"
-            flat = f"tl.reshape({self[value]}, ({math.prod(shape)},))"
-            self.bounds[value, pick] = self.let(f"{ends}_{self[value]}", f"{pick}({flat}, 0)")
-        return self.bounds[value, pick]
+        name = f"{'first' if pick == 'tl.min' else 'last'}_{self[value]}"
+        return self.let(name, f"{pick}(tl.reshape({self[value]}, ({math.prod(shape)},)), 0)")
 
 
 def _rounded(number: int) -> int:
