@@ -327,7 +327,8 @@ def test_doctor_says_what_it_found_and_what_not(rlk: Rlk, store: Store) -> None:
     status, out, _ = rlk("doctor", "--device", "cpu")
     assert status == 0 and out.endswith("no problem found\n")
     for pattern in (r"torch +\d", r"cpu +the oracle", rf"place +{store.root}", r"a \* b \+ c +two roundings",
-                    r"subnormals +kept", r"GPU +not probed", r"exp2 +not probed"):  # fmt: skip
+                    r"subnormals +kept", r"for sm_90a +two roundings", r"for gfx942 +two roundings",
+                    r"GPU +not probed", r"exp2 +not probed"):  # fmt: skip
         assert re.search(pattern, out), pattern
 
 
@@ -363,6 +364,16 @@ def test_the_detectors_see_what_they_are_for() -> None:
     flushing = stand_in(lambda a, b, c: np.where(abs(a * b + c) < normal, np.float32(0), a * b + c))
     assert not probes.fuses(plain) and not probes.flushes(plain) and not probes.numpy_flushes()
     assert probes.fuses(fused) and probes.flushes(flushing)
+
+
+def test_compiled_text_is_judged() -> None:
+    judged = probes.read_assembly
+    assert judged("mul.rn.f32 a; add.rn.f32 b;") == probes.Assembly(False, False)
+    assert judged("fma.rn.f32 a;").fuses and judged("mul.rn.ftz.f32 a;").flushes
+    kept = ".amdhsa_float_denorm_mode_32 3\n"
+    assert judged(kept + "v_mul_f32_e32 v1, v1") == probes.Assembly(False, False)
+    assert judged(kept + "v_fmac_f32_e32 v1, v1").fuses and judged(kept + "v_pk_fma_f32 v[0:1]").fuses
+    assert judged(".amdhsa_float_denorm_mode_32 0\n").flushes
 
 
 def test_the_exp2_probe_counts_every_wrong_result() -> None:

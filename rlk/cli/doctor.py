@@ -16,6 +16,7 @@ from rlk.errors import Code, LaunchError, RlkError
 from rlk.runtime import probes
 from rlk.runtime.dispatch import target_of
 from rlk.runtime.probes import Place
+from rlk.runtime.reference import TARGETS
 from rlk.target.facts import Target
 
 PACKAGES = ("torch", "triton", "numpy", "numba", "jinja2")
@@ -122,10 +123,20 @@ def _arithmetic(where: torch.device | None, exp2: bool, wrong: list[str]) -> Lin
     lines.append(("a * b + c", f"{'fused' if fused else 'two roundings, as the IR says'} ({place.name})"))
     lines.append(("subnormals", f"{_subnormals(place.name, probes.flushes(place), wrong)} ({place.name})"))
     if on is None:
+        lines += [(f"for {name}", _compiled(name, wrong)) for name in TARGETS]
         lines.append(
-            ("GPU", "not probed: no device; fusion and subnormals of compiled code are unknown here")
+            ("GPU", "not probed: no device here; the lines above read what is compiled, not what runs")
         )
     return [*lines, ("exp2", _exp2(place, on, exp2, wrong))]
+
+
+def _compiled(name: str, wrong: list[str]) -> str:
+    """Say what the compiled text of a * b + c does on a target that is not here."""
+    found = probes.assembly(name)
+    if found.fuses or found.flushes:
+        wrong.append(f"code compiled for {name} fuses a * b + c or flushes subnormals")
+    fused = "fused" if found.fuses else "two roundings"
+    return f"{fused}, subnormals {'flushed to 0' if found.flushes else 'kept'} (compiled text)"
 
 
 def _place(where: torch.device, on: Target) -> Place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -118,6 +119,32 @@ def flushes(place: Place) -> bool:
     half, one, zero = (np.full(BLOCK, x, np.float32) for x in (0.5, 1.0, 0.0))
     results = place.run(MULTIPLY_ADD, tiny, half, zero), place.run(MULTIPLY_ADD, small, one, small)
     return any(bool(np.any(r == 0)) for r in results)
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """What the compiled text of a * b + c says: whether it fuses, and whether it flushes subnormals."""
+
+    fuses: bool
+    flushes: bool
+
+
+def read_assembly(text: str) -> Assembly:
+    """Judge PTX or AMD assembly of a * b + c in f32."""
+    if ".amdhsa_" in text:
+        fused = re.search(r"\bv_\w*(fma|mac|mad)\w*_f32", text) is not None
+        return Assembly(fused, re.search(r"float_denorm_mode_32 3\b", text) is None)
+    return Assembly(re.search(r"\b(fma|mad)\.", text) is not None, ".ftz" in text)
+
+
+def assembly(target: str) -> Assembly:
+    """Compile a * b + c for a target, on no device, as every kernel of rlk is, and judge the text."""
+    from rlk.runtime.pool import pool
+
+    with TemporaryDirectory(prefix="rlk-probe-") as folder:
+        pool().compile(MULTIPLY_ADD, target, Path(folder))
+        texts = [p.read_text() for p in Path(folder).iterdir() if p.suffix in (".ptx", ".amdgcn")]
+    return read_assembly("\n".join(texts))
 
 
 def numpy_flushes() -> bool:
