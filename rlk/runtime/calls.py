@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import MathModel
@@ -43,18 +42,14 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
     if torch.compiler.is_compiling():
         return _through_dispatcher(op, tensors, scalars, statics, math)
     values = tensors.values()
-    try:
-        # one key for everything that selects code; 16-byte alignment is part of what compiled kernels assume
-        sizes = [
-            (type(t), t.dtype, t.shape, t.stride(), t.get_device(), t.data_ptr() % VECTOR) for t in values
-        ]
-        key = (op.name, math, *tensors, *scalars, *statics.values(), *sizes)
-        known = _known.get(key)
-    except (AttributeError, RuntimeError):  # no tensor, or one without memory
-        return _unknown(op, tensors, scalars, statics, math)
-    if known is None:
-        if any(type(t) not in _PLAIN for t in values):
+    for t in values:
+        if type(t) not in _PLAIN:
             return _unknown(op, tensors, scalars, statics, math)
+    # one key for everything that selects code; 16-byte alignment is part of what compiled kernels assume
+    sizes = [(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in values]
+    key = (op.name, math, *tensors, *scalars, *statics.values(), *sizes)
+    known = _known.get(key)
+    if known is None:
         invocation = invoke(op, tensors, scalars, statics, math)
         if len(_known) >= MOST_SHAPES:
             _known.clear()
@@ -203,13 +198,29 @@ class _Differentiable(torch.autograd.Function):
         return tuple(made.values())
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         saved = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True))
         given = dict(zip(output_names(ctx.invocation), grads, strict=True))
         wanted = [n for n, need in zip(ctx.names, ctx.needs_input_grad[3:], strict=True) if need]
-        found = gradients(ctx.invocation, saved, given, ctx.scalars, wanted)
+        with torch.no_grad():
+            found = gradients(ctx.invocation, saved, given, ctx.scalars, wanted)
+        if torch.is_grad_enabled() and found:  # create_graph=True: a second derivative raises, it is not 0
+            leaves = [g.detach().requires_grad_() for g in found.values()]
+            found = dict(zip(found, _Once.apply(ctx.invocation.spec.name, *leaves), strict=True))
         return (None, None, None, *(found.get(n) for n in ctx.names))
+
+
+class _Once(torch.autograd.Function):
+    """Hands gradients on, and refuses to be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, op: str, *grads: torch.Tensor) -> Any:
+        ctx.op = op
+        return tuple(g.view_as(g) for g in grads)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor | None) -> Any:
+        raise LaunchError(Code.DOUBLE_BACKWARD, op=ctx.op)
 
 
 def gradients(
