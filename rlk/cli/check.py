@@ -78,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     tried = sum(v.ok is not None for v in found)
     seconds = f"{time.monotonic() - start:.0f} s"
     print(f"\n{tried} checks on {', '.join(t.name for t in targets)} in {seconds}: ", end="")
-    print(f"{len(failures)} FAILED" if failures else "all ok")
+    untried = f" ({len(found) - tried} not tried)" if tried < len(found) else ""
+    print(f"{len(failures)} FAILED{untried}" if failures else f"all ok{untried}")
     return 1 if failures else 0
 
 
