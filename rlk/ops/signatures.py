@@ -57,42 +57,57 @@ def logp(
     LaunchError.
     """
     _among("logp", "needs", needs, NEEDS)
-    if support is not None or fold != "chunks":
-        what = "support=" if support is not None else f"fold={fold!r}"
-        raise UnsupportedError(
-            Code.UNSUPPORTED, what=what, backend="rlk", target="every target", alternatives='fold="chunks"'
-        )
     _tensors("logp", logits=logits, ids=ids)
-    if ids.dim() == logits.dim() and ids.dim() > 0:
-        raise UnsupportedError(
-            Code.UNSUPPORTED, what="several ids a row (ids[..., K])", backend="rlk", target="every target",
-            alternatives="one call for each id",
-        )  # fmt: skip
-    _positive("logp", "softcap", softcap)
+    _offered(logits, ids, support, fold)
     tensors: Tensors = {"logits": logits, "ids": ids}
     scalars: Scalars = {}
     if bias is not None:
         tensors["bias"] = bias
-    if isinstance(temperature, torch.Tensor):
-        rows = torch.reciprocal(temperature.to(torch.float32))
-        tensors["inv_temperature_row"] = rows if rows.shape == ids.shape else _rows_like("logp", rows, ids)
-    elif temperature != 1.0:
-        scalars["inv_temperature"] = _reciprocal("logp", "temperature", temperature)
     if mask is not None:
         tensors["mask"] = mask
-    if logit_scale != 1.0:
-        scalars["logit_scale"] = _number("logp", "logit_scale", logit_scale)
-    if softcap is not None:
-        scalars |= {"softcap": float(softcap), "inv_softcap": _reciprocal("logp", "softcap", softcap)}
+    _scoring(tensors, scalars, temperature, softcap, logit_scale)
     if type(ignore_index) is not int:
         raise LaunchError(
             Code.ARG_TYPE, op="logp", name="ignore_index", wanted="int", got=type(ignore_index).__name__
         )
     scalars["ignore_index"] = ignore_index
-    # lse is always there: the gradient needs it; entropy only where it is asked for
+    # lse is always there: the gradient needs it; the others only where they are asked for
     extra = tuple(n for n in NEEDS[2:] if n in needs)
     made = call(logp_spec.logp, tensors, scalars, {"needs": extra}, math)
     return LogProbs(**{n: made.get(n) if n in needs else None for n in NEEDS})
+
+
+def _offered(logits: torch.Tensor, ids: torch.Tensor, support: object | None, fold: str) -> None:
+    """Refuse the options of `logp` that are not built yet."""
+    if support is not None or fold != "chunks":
+        what, instead = "support=" if support is not None else f"fold={fold!r}", 'fold="chunks"'
+    elif ids.dim() == logits.dim() and ids.dim() > 0:
+        what, instead = "several ids a row (ids[..., K])", "one call for each id"
+    else:
+        return
+    raise UnsupportedError(
+        Code.UNSUPPORTED, what=what, backend="rlk", target="every target", alternatives=instead
+    )
+
+
+def _scoring(
+    tensors: Tensors,
+    scalars: Scalars,
+    temperature: float | torch.Tensor,
+    softcap: float | None,
+    logit_scale: float,
+) -> None:
+    """Add what turns logits into scores to the inputs of a call; an absent step is not run."""
+    _positive("logp", "softcap", softcap)
+    if isinstance(temperature, torch.Tensor):
+        ids, rows = tensors["ids"], torch.reciprocal(temperature.to(torch.float32))
+        tensors["inv_temperature_row"] = rows if rows.shape == ids.shape else _rows_like("logp", rows, ids)
+    elif temperature != 1.0:
+        scalars["inv_temperature"] = _reciprocal("logp", "temperature", temperature)
+    if logit_scale != 1.0:
+        scalars["logit_scale"] = _number("logp", "logit_scale", logit_scale)
+    if softcap is not None:
+        scalars |= {"softcap": float(softcap), "inv_softcap": _reciprocal("logp", "softcap", softcap)}
 
 
 def ratio_kl(

@@ -11,6 +11,7 @@ from rlk.ir.dims import Axis, without
 from rlk.ir.nodes import (
     Block,
     Cast,
+    Check,
     Decl,
     Extent,
     Fn2,
@@ -221,6 +222,8 @@ class _Body:
                     r.renamed[let.value] = b.let(node, let.name)
                 case Store(param=param, index=index, value=value, guard=guard):
                     b.let(Store(param, tuple(r[i] for i in index), r[value], self._guard(guard)))
+                case Check(bad=bad, what=what):
+                    b.let(Check(b.map2(Fn2.AND, self.exists, r[bad]), what))
                 case _:
                     if not r.rule(r, let):
                         r.copy(let)
