@@ -22,7 +22,7 @@ from rlk.passes.walk import walk
 from rlk.testing.examples import Example, Values
 
 _SIZES = (24, 10, 18, 14, 22, 26)  # of static axes without chunks: no powers of two, no two alike
-_ROWS = 5
+_ROWS = 11
 
 
 @dataclass(frozen=True, slots=True)
