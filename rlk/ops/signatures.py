@@ -184,6 +184,8 @@ def policy_loss(
             Code.UNSUPPORTED, what="rollout_logp=", backend="rlk", target="every target",
             alternatives="importance corrections come with the loss family",
         )  # fmt: skip
+    _is_layout("policy_loss", layout)
+    _tensors("policy_loss", logp=logp, old_logp=old_logp, advantages=advantages)
     flat: Tensors = {
         "logp": layout.tokens_like("policy_loss", "logp", logp),
         "old_logp": layout.tokens_like("policy_loss", "old_logp", old_logp),
@@ -279,11 +281,13 @@ def rope(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return q and k with their pairs rotated by the angles of their positions (Su et al. 2021).
 
-    q: [..., Hq, E], k: [..., Hk, E]. cos, sin: [positions, E / 2] or [positions, E] whose halves repeat (as
-    in transformers). position_ids: int32 or int64 of the tokens' shape [...]; outside the table gives NaN.
+    q: [..., Hq, E], k: [..., Hk, E]; these and the tables bf16, f16 or f32. cos, sin: [positions, E / 2], or
+    [positions, E] whose halves repeat (as in transformers). position_ids: int32 or int64 of the tokens' shape
+    [...]; outside the table gives NaN.
     interleaved: pairs are neighbours; otherwise the two halves of E. Differentiable in q and k. Raises
     LaunchError.
     """
+    _check_rope(q, k, cos, sin)
     half = q.shape[-1] // 2
     cos, sin = cos[:, :half], sin[:, :half]
 
@@ -292,6 +296,35 @@ def rope(
         return call(model_spec.rope, tensors, {}, {"interleaved": bool(interleaved)})["y"]
 
     return rotate(q), rotate(k)
+
+
+def _check_rope(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+    """Refuse what the two calls of one `rope` cannot see: they take q or k, and half of a table."""
+    _tensors("rope", q=q, k=k, cos=cos, sin=sin)
+    ranks = {"q": (q, 2, "[..., Hq, E]"), "k": (k, 2, "[..., Hk, E]")}
+    for name, (x, least, wanted) in ranks.items():
+        if x.dim() < least:
+            shape = tuple(x.shape)
+            raise LaunchError(Code.ARG_RANK, op="rope", name=name, got=x.dim(), shape=shape, wanted=wanted)
+    width = q.shape[-1]
+    if width % 2:
+        raise LaunchError(Code.ARG_VALUE, op="rope", name="q.shape[-1]", value=width, wanted="an even number")
+    for name, axis, got, wanted in (("k", "E", k.shape[-1], width), ("k", "T", k.shape[:-2], q.shape[:-2])):
+        if got != wanted:
+            raise LaunchError(
+                Code.ARG_SIZE, op="rope", name=name, axis=axis, got=got, other="q", wanted=wanted
+            )
+    for name, table in (("cos", cos), ("sin", sin)):
+        if table.dim() != 2:
+            shape, wanted = tuple(table.shape), "2 dims [positions, E / 2]"
+            raise LaunchError(
+                Code.ARG_RANK, op="rope", name=name, got=table.dim(), shape=shape, wanted=wanted
+            )
+        if table.shape[1] not in (width // 2, width):
+            got = table.shape[1]
+            raise LaunchError(
+                Code.ARG_SIZE, op="rope", name=name, axis="E / 2", got=got, other="q", wanted=width // 2
+            )
 
 
 def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -327,6 +360,12 @@ def _tensors(op: str, **tensors: object) -> None:
         if not isinstance(tensor, torch.Tensor):
             got = type(tensor).__name__
             raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="torch.Tensor", got=got)
+
+
+def _is_layout(op: str, layout: object) -> None:
+    if not isinstance(layout, Layout):
+        got = type(layout).__name__
+        raise LaunchError(Code.ARG_TYPE, op=op, name="layout", wanted="Layout", got=got)
 
 
 def _number(op: str, name: str, value: float) -> float:

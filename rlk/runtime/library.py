@@ -217,10 +217,20 @@ def _grad_fake(
     op: Op, saved: list[Any], cotangents: list[Any], wanted: list[str], floats: list[float], ints: list[int],
     variant: str,
 ) -> list[torch.Tensor]:  # fmt: skip
+    assert op.gradient is not None
     dtypes, _, names = _Variants.kept[variant]
     there = dict(zip((*(f.name for f in op.formals), *names), saved, strict=True))
-    return [torch.empty_like(there[n]) if there[n] is not None else _absent(n) for n in wanted]
+    there |= {f"d_{n}": g for n, g in zip(names, cotangents, strict=True)}
+    return [_like(op, n, there).new_empty(_like(op, n, there).shape, dtype=dtypes[n]) for n in wanted]
 
 
-def _absent(name: str) -> torch.Tensor:
-    raise NotImplementedError(f"the gradient of {name} under a tracer needs its shape, and it is not saved")
+def _like(op: Op, name: str, there: Mapping[str, torch.Tensor | None]) -> torch.Tensor:
+    """Return a tensor of an input's shape: itself if it is saved, else one that is declared with its axes."""
+    assert op.gradient is not None
+    own = op.formal(name)
+    assert isinstance(own.type, TensorType)
+    for formal in (own, *op.formals, *op.gradient.formals):
+        found = there.get(formal.name)
+        if isinstance(formal.type, TensorType) and formal.type.axes == own.type.axes and found is not None:
+            return found
+    raise NotImplementedError(f"the gradient of {name} under a tracer needs its shape, and nothing has it")
