@@ -1,0 +1,323 @@
+"""The generated Triton source of every operator, interpreted on the CPU, has the bits of the oracle."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from gpu.calls import CHANGES
+
+from rlk import Layout, ops
+from rlk.errors import ScheduleError, UnsupportedError
+from rlk.ops import Loss
+from rlk.runtime import dispatch as runtime
+from rlk.runtime.dispatch import dispatch
+from rlk.schedule.schedule import Schedule
+from rlk.testing.bits import assert_same_bits, differing
+from rlk.testing.interpreter import interpret
+
+ALL = ("logp", "lse", "entropy", "argmax", "lse2")
+Lowered = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    """Leave the oracle in charge, whatever a test did."""
+    before = dispatch.interpreter
+    yield
+    dispatch.interpret_with(before)
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def flat(made: Any) -> list[torch.Tensor]:
+    if isinstance(made, torch.Tensor):
+        return [made]
+    parts = made.values() if isinstance(made, dict) else made or ()
+    return [x for part in parts for x in flat(part)]
+
+
+def results(case: Case) -> list[torch.Tensor]:
+    """Return every output and gradient of a call."""
+    call, leaves = case
+    given = [x.clone().requires_grad_() for x in leaves]
+    made = flat(call(*given))
+    smooth = [y for y in made if y.requires_grad]
+    if smooth:
+        cotangents = [normal(*y.shape, seed=i, dtype=y.dtype) for i, y in enumerate(smooth)]
+        torch.autograd.backward(smooth, cotangents)
+    return [*made, *(x.grad for x in given if x.grad is not None)]
+
+
+def by_oracle(case: Case) -> list[torch.Tensor]:
+    dispatch.interpret_with(None)
+    return results(case)
+
+
+def by_triton(case: Case) -> list[torch.Tensor]:
+    dispatch.interpret_with(interpret)
+    return results(case)
+
+
+def compare(case: Case) -> None:
+    for i, (a, b) in enumerate(zip(by_triton(case), by_oracle(case), strict=True)):
+        assert_same_bits(a, b, f"result {i}")
+
+
+Case = tuple[Callable[..., Any], list[torch.Tensor]]
+
+
+# every operator
+
+
+def logits(shape: tuple[int, ...], vocabulary: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Logits with a row of -inf, one whose first chunks are -inf, and one with a NaN."""
+    made = 3 * normal(*shape, vocabulary).to(dtype)
+    rows = made.reshape(-1, vocabulary)
+    if len(rows) > 4:
+        rows[1], rows[2, : vocabulary // 3], rows[3, vocabulary // 2] = -math.inf, -math.inf, math.nan
+        rows[4, ::2] = -math.inf
+    return made
+
+
+def ids(shape: tuple[int, ...], vocabulary: int) -> torch.Tensor:
+    """Ids with an ignored one, and one outside the vocabulary."""
+    made = torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(1))
+    flat_ids = made.reshape(-1)
+    if len(flat_ids) > 5:
+        flat_ids[0], flat_ids[5] = -100, vocabulary + 3
+    return made
+
+
+def scored(
+    vocabulary: int,
+    math_model: str,
+    dtype: torch.dtype = torch.bfloat16,
+    rows: tuple[int, ...] = (2, 4),
+    **options: Any,
+) -> Case:
+    picked = ids(rows, vocabulary)
+    return (
+        lambda x: ops.logp(x, picked, math=math_model, **options),  # type: ignore[arg-type]
+        [logits(rows, vocabulary, dtype)],
+    )
+
+
+def every_step(vocabulary: int, model: str) -> Case:
+    rows = (2, 4)
+    mask = torch.tensor([[True, True, False, True]] * 2)
+    return scored(
+        vocabulary, model, torch.float32, rows, needs=ALL, softcap=5.0, logit_scale=0.5, mask=mask,
+        bias=normal(vocabulary, seed=3), temperature=normal(*rows, seed=4).abs() + 0.5,
+    )  # fmt: skip
+
+
+def sliced(vocabulary: int, model: str) -> Case:
+    picked = ids((3, 4), vocabulary)
+    return (
+        lambda x: ops.logp(x[:, :-1], picked[:, 1:], needs=("logp", "entropy"), math=model),
+        [logits((3, 4), vocabulary, torch.float32)],
+    )
+
+
+def policy(record: Loss, tokens: int, per_token: bool = False) -> Case:
+    lp = -normal(tokens).abs()
+    old, ref = lp + 0.3 * normal(tokens, seed=1), lp + 0.3 * normal(tokens, seed=2)
+    mask = torch.rand(tokens, generator=torch.Generator().manual_seed(5)) < 0.8
+    edges = torch.tensor([0, tokens // 3, tokens // 3, tokens - 3])
+    layout = Layout.packed(edges, mask=mask)
+    advantages = normal(tokens if per_token else 3, seed=6)
+
+    def call(lp: torch.Tensor, entropy: torch.Tensor) -> Any:
+        return ops.policy_loss(lp, old, advantages, layout=layout, loss=record, ref_logp=ref, entropy=entropy)
+
+    return call, [lp, normal(tokens, seed=7).abs()]
+
+
+def rotated(interleaved: bool, dtype: torch.dtype) -> Case:
+    cos, sin = normal(10, 16), normal(10, 16, seed=1)
+    position = torch.tensor([[0, 3, 9, 3, 1, 11], [5, 4, 3, 2, 1, 0]])
+    return (
+        lambda q, k: ops.rope(q, k, cos, sin, position_ids=position, interleaved=interleaved),
+        [normal(2, 6, 4, 32, dtype=dtype), normal(2, 6, 2, 32, dtype=dtype, seed=2)],
+    )
+
+
+def normed(profile: str, residual: bool, dtype: torch.dtype, rows: int = 150, width: int = 96) -> Case:
+    leaves = [normal(rows, width, dtype=dtype), normal(width, dtype=dtype, seed=1)]
+    if not residual:
+        return lambda x, w: ops.rms_norm(x, w, profile=profile), leaves  # type: ignore[arg-type]
+    extra = normal(rows, width, dtype=dtype, seed=2)
+    return lambda x, w, r: ops.rms_norm(x, w, residual=r, profile=profile), [*leaves, extra]  # type: ignore[arg-type]
+
+
+def ratios(kl: str) -> Case:
+    old, ref = normal(300, seed=1), normal(300, seed=2)
+    mask = old > -1
+    return lambda x: ops.ratio_kl(x, old, ref, mask=mask, kl=kl), [normal(300)]  # type: ignore[arg-type]
+
+
+def embedded(dtype: torch.dtype) -> Case:
+    picked = torch.randint(9, (4, 19), generator=torch.Generator().manual_seed(1))
+    return lambda w: ops.embedding(picked, w), [normal(50, 48, dtype=dtype)]
+
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+CASES: dict[str, Callable[[], Case]] = {
+    **{
+        f"logp {v} {model}{', all' if needs == ALL else ''}": lambda v=v, m=model, n=needs: scored(v, m, needs=n)
+        for v in (1, 3, 7, 9, 257, 2049, 4800)
+        for model in ("sm90", "portable")
+        for needs in (("logp",), ALL)
+    },
+    **{
+        f"{make.__name__} {v} {m}": lambda make=make, v=v, m=m: make(v, m)
+        for make in (every_step, sliced)
+        for v in (5, 2049)
+        for m in ("sm90", "portable")
+    },
+    "logp f16": lambda: scored(2500, "sm90", F16, needs=ALL, temperature=0.7),
+    "logp one row": lambda: scored(3000, "sm90", F32, rows=(1,), needs=ALL),
+    "logp no dims": lambda: scored(300, "sm90", F32, rows=(), needs=ALL),
+    **{
+        f"rms_norm {p} {str(d)[6:]}{' residual' if r else ''}": lambda p=p, r=r, d=d: normed(p, r, d)
+        for p in ("hf_llama", "gemma", "vllm")
+        for d in (BF16, F32)
+        for r in (False, True)
+    },
+    "rms_norm odd": lambda: normed("hf_llama", True, F16, 3, 1001),
+    "rms_norm one": lambda: normed("gemma", False, F32, 1, 1),
+    **{f"swiglu {str(d)[6:]}": lambda d=d: (ops.swiglu, [normal(7, 3, 96, dtype=d), normal(7, 3, 96, dtype=d)])
+       for d in (BF16, F16, F32)},
+    **{f"rope {i} {str(d)[6:]}": lambda i=i, d=d: rotated(i, d) for i in (False, True) for d in (BF16, F32)},
+    **{f"embedding {str(d)[6:]}": lambda d=d: embedded(d) for d in (BF16, F32)},
+    **{f"ratio_kl {kl}": lambda kl=kl: ratios(kl) for kl in ("k1", "k2", "k3", "abs", "k1+", "k3+")},
+    "policy_loss ppo": lambda: policy(Loss(), 2500, per_token=True),
+    "policy_loss, every term": lambda: policy(Loss(beta=0.1, entropy_coef=0.01, dual_clip=3.0), 2500),
+    "policy_loss of few": lambda: policy(Loss(beta=0.1, kl="k1+"), 9),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_generated_source_has_the_bits_of_the_oracle(name: str) -> None:
+    compare(CASES[name]())
+
+
+# schedules
+
+VARIED = (
+    "logp 2049 sm90, all", "logp 4800 portable", "every_step 2049 sm90", "sliced 2049 sm90", "logp 3 sm90, all",
+    "rms_norm hf_llama bfloat16 residual", "rms_norm gemma float32", "rms_norm odd", "swiglu bfloat16",
+    "rope False bfloat16", "rope True float32", "embedding bfloat16", "ratio_kl k3", "policy_loss, every term",
+)  # fmt: skip
+
+
+def rescheduled(change: Callable[[Schedule], Schedule], used: set[tuple[Schedule, ...]]) -> Lowered:
+    """Return `lowered` with every chosen schedule changed, where the lowering accepts the change."""
+    real = runtime.lowered
+
+    def changed(invocation: Any, model: Any, geometry: Any, tensors: Any, on: Any, _: Any = None) -> Any:
+        chosen = real(invocation, model, geometry, tensors, on)
+        try:
+            made = real(invocation, model, geometry, tensors, on, tuple(change(s) for s in chosen[2]))
+        except (ScheduleError, UnsupportedError):
+            return chosen
+        used.add(made[2])
+        return made
+
+    return changed
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_no_schedule_changes_a_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES[name]()
+    want = by_oracle(case)
+    used: set[tuple[Schedule, ...]] = set()
+    for change in CHANGES:
+        with monkeypatch.context() as patched:
+            patched.setattr(runtime, "lowered", rescheduled(change, used))
+            for i, (a, b) in enumerate(zip(by_triton(case), want, strict=True)):
+                assert_same_bits(a, b, f"result {i}")
+    assert len(used) >= 6, "the schedules were the same"
+
+
+# negative controls: the same source with one rule broken
+
+
+def rewritten(pattern: str, text: str, counts: list[int]) -> Lowered:
+    """Return `lowered` with the source of what it lowers changed."""
+    real = runtime.lowered
+
+    def changed(*args: Any, **options: Any) -> Any:
+        program, signature, schedules, emitted = real(*args, **options)
+        source, count = re.subn(pattern, text, emitted.source)
+        counts.append(count)
+        return program, signature, schedules, replace(emitted, source=source)
+
+    return changed
+
+
+SUM_OF_EIGHT = (r" +x = tl\.sum\(tl\.reshape\(x, \((\d+), 2, 4\)\), 1\)\n.*\n.*\n", "    x = tl.sum(x, 1)\n")
+FUSION = (
+    r"(\w+) = (\w+) \* (\w+)( +#.*)?\n(\s+)(\w+) = (\w+) \* (\w+)( +#.*)?\n\s+(\w+) = \1 \+ \6\b",
+    r"\6 = \7 * \8\n\5\10 = tl.fma(\2, \3, \6)",
+)
+SWAPPED = (
+    r"(\w+) = v_step \* 256\b",
+    r"\1 = tl.where(v_step == 1, 2, tl.where(v_step == 2, 1, v_step)) * 256",
+)
+OTHER_TREE = (r"\(4, 2\)\), tl\.reshape\((\w+), \(4, 2\)\)\), 1", r"(2, 4)), tl.reshape(\1, (2, 4))), 0")
+NOTHING = (r"(\w+) = v_step \* 256\b", r"\1 = 256 * v_step")
+
+
+def wide_rows() -> Case:
+    """Rows of 3 full chunks a piece: chunks can trade places without leaving the piece."""
+    picked = torch.randint(8 * 768, (64,), generator=torch.Generator().manual_seed(1))
+    return lambda x: ops.logp(x, picked, math="sm90"), [3 * normal(64, 8 * 768)]
+
+
+def differences(case: Case, rule: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Return how many places of the source changed, and how many results then differ from the oracle's."""
+    want = by_oracle(case)
+    counts: list[int] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(runtime, "lowered", rewritten(*rule, counts))
+        got = by_triton(case)
+    return sum(counts), sum(differing(a, b) for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("rule", ["SUM_OF_EIGHT", "FUSION", "SWAPPED", "OTHER_TREE"])
+def test_a_broken_rule_of_the_fold_changes_bits(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    places, wrong = differences(wide_rows(), globals()[rule], monkeypatch)
+    assert places and wrong
+
+
+def test_a_rewriting_that_breaks_no_rule_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    places, wrong = differences(wide_rows(), NOTHING, monkeypatch)
+    assert places and not wrong
+
+
+def test_fusion_changes_bits_of_rope(monkeypatch: pytest.MonkeyPatch) -> None:
+    places, wrong = differences(CASES["rope False float32"](), FUSION, monkeypatch)
+    assert places and wrong
+
+
+def test_an_unordered_sum_changes_bits_of_a_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = (
+        r"(def sum_over_n\(x\):\n.*\n)(?:    x = .*\n)+",
+        r"\1    x = tl.sum(tl.reshape(x, (8, 128)), 1)\n",
+    )
+    case = normed("hf_llama", False, F32, 150, 96)
+    with torch.no_grad():  # the forward alone: its tile is 8 rows of 128
+        places, wrong = differences(case, rule, monkeypatch)
+    assert places and wrong
