@@ -396,10 +396,10 @@ class Emitter:
         node = self.nodes.get(value)
         if not isinstance(node, Select) or self.shape(node.cond):
             return None
-        sides = (self.static[node.a], self.static[node.b])
-        if sides[0] is None or sides[1] is None:
+        one, two = self.static[node.a], self.static[node.b]
+        if one is None or two is None:
             return None
-        ends = [int(side.min() if pick == "tl.min" else side.max()) for side in sides]
+        ends = [int(side.min() if pick == "tl.min" else side.max()) for side in (one, two)]
         name = "first_steps" if pick == "tl.min" else "last_steps"
         return self.let(name, f"tl.where({self[node.cond]}, {ends[0]}, {ends[1]})")
 
