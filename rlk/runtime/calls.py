@@ -47,7 +47,7 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
             return _unknown(op, tensors, scalars, statics, math)
     # one key for everything that selects code; 16-byte alignment is part of what compiled kernels assume
     sizes = [(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in values]
-    key = (op.name, math, *tensors, *scalars, *statics.values(), *sizes)
+    key = (id(op), math, *tensors, *scalars, *statics.values(), *sizes)
     known = _known.get(key)
     if known is None:
         invocation = invoke(op, tensors, scalars, statics, math)
