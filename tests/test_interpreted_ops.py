@@ -175,9 +175,9 @@ def embedded(dtype: torch.dtype) -> Case:
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 CASES: dict[str, Callable[[], Case]] = {
     **{
-        f"logp {v} {model}{', all' if needs == ALL else ''}": lambda v=v, m=model, n=needs: scored(v, m, needs=n)
+        f"logp {v} {m}{', all' if needs == ALL else ''}": lambda v=v, m=m, n=needs: scored(v, m, needs=n)
         for v in (1, 3, 7, 9, 257, 2049, 4800)
-        for model in ("sm90", "portable")
+        for m in ("sm90", "portable")
         for needs in (("logp",), ALL)
     },
     **{
@@ -197,7 +197,7 @@ CASES: dict[str, Callable[[], Case]] = {
     },
     "rms_norm odd": lambda: normed("hf_llama", True, F16, 3, 1001),
     "rms_norm one": lambda: normed("gemma", False, F32, 1, 1),
-    **{f"swiglu {str(d)[6:]}": lambda d=d: (ops.swiglu, [normal(7, 3, 96, dtype=d), normal(7, 3, 96, dtype=d)])
+    **{f"swiglu {str(d)[6:]}": lambda d=d: (ops.swiglu, [normal(7, 3, 96, seed=s, dtype=d) for s in (0, 1)])
        for d in (BF16, F16, F32)},
     **{f"rope {i} {str(d)[6:]}": lambda i=i, d=d: rotated(i, d) for i in (False, True) for d in (BF16, F32)},
     **{f"embedding {str(d)[6:]}": lambda d=d: embedded(d) for d in (BF16, F32)},
@@ -216,9 +216,10 @@ def test_generated_source_has_the_bits_of_the_oracle(name: str) -> None:
 # schedules
 
 VARIED = (
-    "logp 2049 sm90, all", "logp 4800 portable", "every_step 2049 sm90", "sliced 2049 sm90", "logp 3 sm90, all",
-    "rms_norm hf_llama bfloat16 residual", "rms_norm gemma float32", "rms_norm odd", "swiglu bfloat16",
-    "rope False bfloat16", "rope True float32", "embedding bfloat16", "ratio_kl k3", "policy_loss, every term",
+    "logp 2049 sm90, all", "logp 4800 portable", "logp 3 sm90, all", "every_step 2049 sm90",
+    "sliced 2049 sm90", "rms_norm hf_llama bfloat16 residual", "rms_norm gemma float32", "rms_norm odd",
+    "swiglu bfloat16", "rope False bfloat16", "rope True float32", "embedding bfloat16", "ratio_kl k3",
+    "policy_loss, every term",
 )  # fmt: skip
 
 
