@@ -24,7 +24,7 @@ from rlk.interp import floats
 from rlk.interp.arithmetic import Arithmetic, Exact, Wide
 from rlk.ir import fold
 from rlk.ir.build import Builder
-from rlk.ir.dims import Axis, Part
+from rlk.ir.dims import Axis, Part, extent_of
 from rlk.ir.monoid import Monoid
 from rlk.ir.nodes import (
     Bits,
@@ -186,17 +186,10 @@ def _extents(program: Program, inputs: Mapping[str, Any], given: Mapping[str, in
 
 def extent(axis: Axis, extents: Mapping[str, int]) -> int:
     """Return how many indices an axis has: elements, pieces, or lanes of a chunk."""
-    match axis.part:
-        case Part.LANE:
-            return axis.chunk or 1
-        case Part.PIECE if axis.split is not None:
-            return axis.split
-        case Part.PIECE if axis.piece is not None and axis.name in extents:
-            return -(-extents[axis.name] // axis.piece)
-        case Part.ALL if axis.name in extents:
-            return extents[axis.name]
-        case _:
-            raise LaunchError(Code.ARG_MISSING, op="oracle", name=f"extent of {axis}", why="in extents=")
+    fixed = axis.part is Part.LANE or (axis.part is Part.PIECE and axis.split is not None)
+    if not fixed and axis.name not in extents:
+        raise LaunchError(Code.ARG_MISSING, op="oracle", name=f"extent of {axis}", why="in extents=")
+    return extent_of(axis, extents.get(axis.name, 0))
 
 
 def _buffer(

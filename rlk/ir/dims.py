@@ -13,6 +13,7 @@ class Part(Enum):
 
     ALL = ""
     PIECE = "piece"
+    STEP = "step"
     LANE = "lane"
 
 
@@ -60,6 +61,11 @@ class Axis:
         return replace(self, part=Part.PIECE)
 
     @property
+    def steps(self) -> Axis:
+        """The axis that counts the chunks of a piece of this one."""
+        return replace(self, part=Part.STEP)
+
+    @property
     def lanes(self) -> Axis:
         """The axis that counts the elements of one chunk of this one."""
         return replace(self, part=Part.LANE)
@@ -73,6 +79,22 @@ class Axis:
 def Ragged(name: str, over: Axis, *, chunk: int = 1, piece: int | None = None) -> Axis:
     """Return a ragged axis: index i of `over` owns the segment [cu[i], cu[i + 1]) of it."""
     return Axis(name, chunk=chunk, piece=piece, over=over.name, dynamic=True)
+
+
+def extent_of(axis: Axis, whole: int) -> int:
+    """Return how many indices an axis has, given the extent of the whole axis that it is a part of."""
+    match axis.part:
+        case Part.ALL:
+            return whole
+        case Part.LANE:
+            return axis.chunk or 1
+        case Part.PIECE if axis.split is not None:
+            return axis.split
+        case Part.PIECE:
+            return -(-whole // (axis.piece or 1))
+        case Part.STEP:
+            longest = axis.piece or -(-whole // (axis.split or 1))
+            return -(-longest // (axis.chunk or 1))
 
 
 def union(*groups: tuple[Axis, ...]) -> tuple[Axis, ...]:

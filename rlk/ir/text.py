@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import Enum
 from typing import Any
 
@@ -233,7 +233,7 @@ class _Parser:
     def named(self, text: str) -> Axis:
         name, _, part = text.partition(".")
         axis = self.axes[name]
-        return {Part.ALL: axis, Part.PIECE: axis.pieces, Part.LANE: axis.lanes}[Part(part)]
+        return replace(axis, part=Part(part))
 
     def read(self, text: str, annotation: str) -> Any:
         kind = annotation.removesuffix(" | None")

@@ -36,7 +36,7 @@ from rlk.passes.rewrite import Replay, rewrite
 State = tuple[Value, ...]
 
 
-def expand(kernel: Kernel) -> Kernel:
+def expand(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
     """Return the kernel without streams.
 
     A stream over an axis A of n elements, in chunks of c, becomes a `Loop` over steps; inside, an element
@@ -44,13 +44,14 @@ def expand(kernel: Kernel) -> Kernel:
     states merge by `Tree.pairwise`; with A.piece (a size) the states of pieces go through a workspace and
     merge in ascending order: `cut` puts the cut there.
     """
-    return rewrite(kernel, _Expand())
+    return rewrite(kernel, _Expand(apart))
 
 
 @dataclass(slots=True)
 class _Expand:
     """The rule: streams become loops, and their results the states that the loops leave."""
 
+    apart: frozenset[str]
     states: dict[Value, list[Value]] = field(default_factory=dict)
 
     def __call__(self, replay: Replay, let: Let) -> bool:
@@ -65,7 +66,7 @@ class _Expand:
                         target="any target",
                         alternatives='leaf="chunk"',
                     )
-                self.states[let.value] = _stream(replay, stream)
+                self.states[let.value] = _stream(replay, stream, self.apart)
                 return True
             case Result(of=of, index=index) if of in self.states:
                 replay.renamed[let.value] = self.states[of][index]
@@ -74,45 +75,50 @@ class _Expand:
                 return False
 
 
-def _stream(replay: Replay, stream: Stream) -> list[Value]:
+def _stream(replay: Replay, stream: Stream, apart: frozenset[str]) -> list[Value]:
     """Append what a stream means; return the states of its folds, in a row."""
     b = replay.builder
     begin, end = _pieces(replay, stream)
-    states = _loop(replay, stream, begin, end)
+    if stream.axis.name in apart:
+        states = _apart(replay, stream, begin, end)
+    else:
+        states = _loop(replay, stream, begin, end)
     if stream.axis.split is not None:
         states = [
             b.results(b.let(Merge(f.monoid, s, stream.axis.pieces, Rule.PAIRWISE)), f.monoid.state)
             for f, s in zip(stream.folds, states, strict=True)
         ]
     elif stream.axis.piece is not None and stream.folds:
-        states = _merge_ascending(b, stream, states)
+        states = _merge_ascending(b, stream, states, stream.axis.pieces)
     return [value for state in states for value in state]
 
 
-def _merge_ascending(b: Builder, stream: Stream, states: list[State]) -> list[State]:
-    """Store the states of all pieces, then load and merge them one by one: `cut` makes this two kernels."""
-    pieces = stream.axis.pieces
+def _merge_ascending(b: Builder, stream: Stream, states: list[State], over: Axis) -> list[State]:
+    """Store the states along an axis, then load and merge them one by one: `cut` makes this two kernels."""
     stored = [
-        [_store_state(b, pieces, f"{n}_of_piece", v) for n, v in zip(f.monoid.state, s, strict=True)]
+        [
+            _store_state(b, over, f"{n}_of_{over.part.value}", v)
+            for n, v in zip(f.monoid.state, s, strict=True)
+        ]
         for f, s in zip(stream.folds, states, strict=True)
     ]
-    start, stop = b.i32(0), b.let(Extent(pieces))
+    start, stop = b.i32(0), b.let(Extent(over))
     with b.region() as lets:
         step = b.fresh(TileType(DType.I32))
         loaded = [tuple(_load_state(b, name, step) for name in names) for names in stored]
         carried, merged = _carry(b, stream.folds, loaded)
     init = _identities(b, stream.folds, loaded)
     types = tuple(b.tile(v) for v in carried)
-    made = b.let(Loop(pieces, start, stop, init, types, Block((step, *carried), tuple(lets), merged)))
+    made = b.let(Loop(over, start, stop, init, types, Block((step, *carried), tuple(lets), merged)))
     results = iter(b.results(made, tuple(n for f in stream.folds for n in f.monoid.state)))
     return [tuple(next(results) for _ in state) for state in loaded]
 
 
-def _store_state(b: Builder, pieces: Axis, name: str, value: Value) -> str:
-    """Store one component of the pieces' states to a workspace of its own; return the workspace's name."""
+def _store_state(b: Builder, over: Axis, name: str, value: Value) -> str:
+    """Store one component of the states to a workspace of its own; return the workspace's name."""
     unique = f"{name}{sum(1 for d in b.params.values() if d.role is Role.WORK) or ''}"
     tile = b.tile(value)
-    axes = (pieces, *without(tile.axes, pieces))
+    axes = (over, *without(tile.axes, over))
     b.params[unique] = Decl(unique, TileType(tile.dtype, axes), Role.WORK)
     b.let(Store(unique, tuple(b.let(Pos(axis)) for axis in axes), value))
     return unique
@@ -156,7 +162,6 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
     """Append the loop over steps; return the states of each fold."""
     b, axis = replay.builder, stream.axis
     chunk = axis.chunk or 1
-    lanes = axis.lanes if chunk > 1 else None
     length = b.sub(end, begin)
     stop = b.map2(Fn2.DIV, b.add(length, b.i32(chunk - 1)), b.i32(chunk), "steps")
     full = b.map2(Fn2.DIV, length, b.i32(chunk), "full_steps")
@@ -167,19 +172,7 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
         stop, full = b.select(when, stop, start, "steps"), b.select(when, full, start, "full_steps")
     with b.region() as lets:
         step = b.fresh(TileType(DType.I32))
-        pos = b.add(begin, b.mul(step, b.i32(chunk)))
-        if lanes is not None:
-            pos = b.add(pos, b.let(Pos(lanes), f"{axis.name.lower()}_lane"), axis.name.lower())
-        exists = b.map2(Fn2.LT, pos, end, "exists")
-        if when is not None:
-            exists = b.map2(Fn2.AND, exists, when, "exists")
-        place = b.loc
-        _Body(replay, axis, pos, exists).replay(stream.body.lets)
-        b.loc = place
-        leaves = [
-            folds.leaf(b, f.monoid, tuple(replay[v] for v in f.inputs), lanes, exists, pos)
-            for f in stream.folds
-        ]
+        exists, leaves = _chunk(replay, stream, begin, end, step)
         carried, merged = _carry(b, stream.folds, leaves)
     init = _identities(b, stream.folds, leaves)
     types = tuple(b.tile(v) for v in carried)
@@ -187,6 +180,35 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
     made = b.let(Loop(axis, start, stop, init, types, body, full, exists))
     results = iter(b.results(made, tuple(n for f in stream.folds for n in f.monoid.state)))
     return [tuple(next(results) for _ in state) for state in leaves]
+
+
+def _apart(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[State]:
+    """Append all chunks side by side, along an axis of steps; return the states merged in step order."""
+    b, steps = replay.builder, stream.axis.steps
+    step = b.let(Pos(steps), f"{stream.axis.name.lower()}_step")
+    _, leaves = _chunk(replay, stream, begin, end, step)
+    return _merge_ascending(b, stream, leaves, steps) if stream.folds else leaves
+
+
+def _chunk(
+    replay: Replay, stream: Stream, begin: Value, end: Value, step: Value
+) -> tuple[Value, list[State]]:
+    """Append the body for one step; return which of its elements exist, and the states of the chunk."""
+    b, axis = replay.builder, stream.axis
+    chunk = axis.chunk or 1
+    lanes = axis.lanes if chunk > 1 else None
+    pos = b.add(begin, b.mul(step, b.i32(chunk)))
+    if lanes is not None:
+        pos = b.add(pos, b.let(Pos(lanes), f"{axis.name.lower()}_lane"), axis.name.lower())
+    exists = b.map2(Fn2.LT, pos, end, "exists")
+    if stream.when is not None:
+        exists = b.map2(Fn2.AND, exists, replay[stream.when], "exists")
+    place = b.loc
+    _Body(replay, axis, pos, exists).replay(stream.body.lets)
+    b.loc = place
+    return exists, [
+        folds.leaf(b, f.monoid, tuple(replay[v] for v in f.inputs), lanes, exists, pos) for f in stream.folds
+    ]
 
 
 def _carry(b: Builder, folded: tuple[Fold, ...], leaves: list[State]) -> tuple[State, State]:

@@ -25,13 +25,17 @@ CANONICAL: tuple[tuple[str, Pass], ...] = (
 """From the traced form to the one that numerics ids, the oracle and all lowerings stand on."""
 
 
-def canonical(program: Program, after: str | None = None) -> Program:
-    """Return the canonical program, verified; or what it is after a named pass."""
+def canonical(program: Program, after: str | None = None, *, apart: frozenset[str] = frozenset()) -> Program:
+    """Return the canonical program, verified; or what it is after a named pass.
+
+    apart: streamed axes whose chunks a lowering wants side by side, in kernels of their own, with the same bits;
+    ids are those of the program without.
+    """
     verify(program)
     if after == "trace":
         return program
     for name, change in CANONICAL:
-        program = change(program)
+        program = each(program, lambda k: expand(k, apart)) if name == "expand" else change(program)
         if name == after:
             return program
     verify(program)

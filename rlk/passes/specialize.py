@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rlk.ir.dims import Axis, Part, is_power_of_two
+from rlk.ir.dims import Axis, Part, extent_of, is_power_of_two
 from rlk.ir.monoid import Kind, Monoid
 from rlk.ir.nodes import Extent, Fn2, Kernel, Let, Map2, Math, MathModel, Merge, Node, Pos
 from rlk.ir.types import DType
@@ -28,14 +28,10 @@ def bind_extents(kernel: Kernel, extents: Extents) -> Kernel:
         match let.node:
             case Map2(fn=Fn2.LT, a=a, b=b) if _bounds(nodes.get(a), nodes.get(b), padded):
                 replay.renamed[let.value] = replay.builder.const(True, DType.BOOL)
-            case Extent(axis=axis) if axis.part is Part.ALL and axis.name in extents:
-                replay.renamed[let.value] = replay.builder.i32(extents[axis.name])
             case Extent(axis=axis) if axis.part is Part.PIECE and axis.split is not None:
                 replay.renamed[let.value] = replay.builder.i32(axis.split)
-            case Extent(axis=axis) if (
-                axis.part is Part.PIECE and axis.name in extents and axis.piece is not None
-            ):
-                replay.renamed[let.value] = replay.builder.i32(-(-extents[axis.name] // axis.piece))
+            case Extent(axis=axis) if axis.name in extents:
+                replay.renamed[let.value] = replay.builder.i32(extent_of(axis, extents[axis.name]))
             case _:
                 return False
         return True

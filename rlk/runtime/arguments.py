@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ir.dims import Axis, Part
+from rlk.ir.dims import Axis, extent_of
 from rlk.ir.nodes import Decl, Role
 from rlk.ir.types import DType
 
@@ -183,12 +183,8 @@ def output_shape(decl: Decl, geometry: Geometry) -> tuple[int, ...]:
 
 
 def axis_extent(axis: Axis, extents: Mapping[str, int]) -> int:
-    """Return how many indices an axis, or the axis that counts its pieces, has."""
-    if axis.part is Part.PIECE:
-        if axis.split is not None:
-            return axis.split
-        return -(-extents[axis.name] // (axis.piece or 1))
-    return extents[axis.name]
+    """Return how many indices an axis, or one that counts its pieces or steps, has."""
+    return extent_of(axis, extents[axis.name])
 
 
 def contiguous(decl: Decl, geometry: Geometry) -> tuple[int, ...]:

@@ -84,9 +84,9 @@ class Decision:
 
 
 @cache
-def traced(invocation: Invocation) -> Program:
-    """Return the canonical program of an invocation."""
-    return canonical(invocation.spec.trace(invocation.variant))
+def traced(invocation: Invocation, apart: frozenset[str] = frozenset()) -> Program:
+    """Return the canonical program of an invocation; `apart` as `canonical` takes it."""
+    return canonical(invocation.spec.trace(invocation.variant), apart=apart)
 
 
 @cache
@@ -124,10 +124,8 @@ def outputs_of(invocation: Invocation) -> tuple[Decl, ...]:
     return tuple(found[name] for name in order)
 
 
-@cache
-def _workspaces(invocation: Invocation) -> tuple[Decl, ...]:
-    found = {d.name: d for k in traced(invocation).kernels for d in k.params if d.role is Role.WORK}
-    return tuple(found.values())
+def _workspaces(program: Program) -> tuple[Decl, ...]:
+    return tuple({d.name: d for k in program.kernels for d in k.params if d.role is Role.WORK}.values())
 
 
 @cache
@@ -174,9 +172,7 @@ def decide(invocation: Invocation, device: torch.device) -> Decision:
 
 
 @cache
-def judged(
-    invocation: Invocation, model: MathModel, target: str
-) -> tuple[str, tuple[tuple[str, Tier], ...]]:
+def judged(invocation: Invocation, model: MathModel, target: str) -> tuple[str, tuple[tuple[str, Tier], ...]]:
     """Return the numerics id of an invocation on a target, and the tier of each of its outputs."""
     program = bound_program(invocation, model, {})
     # a model of sm_90's hardware is that hardware's numerics wherever it is computed: on a CPU by the oracle
@@ -298,16 +294,19 @@ def lowered(
 ) -> tuple[Program, Signature, tuple[Schedule, ...], Emitted]:
     """Return the bound program, its signature, the schedules chosen, and its source."""
     from rlk.lower.triton import lower
-    from rlk.schedule.heuristics import choose
+    from rlk.schedule.heuristics import apart, choose
 
     static = static_extents(invocation, geometry)
-    program = bound_program(invocation, model, static)
+    side_by_side = apart(traced(invocation), geometry.extents) if schedules is None else frozenset()
+    program = specialize(traced(invocation, side_by_side), static, model)
     plain = Signature(tuple(sorted(static.items())), geometry.split)
     chosen = schedules or tuple(choose(k, on, plain, geometry.extents) for k in program.kernels)
     # what the host passes does not depend on what is divisible, so a first text tells what to look at
     identity, _ = judged(invocation, model, on.name)
-    values = _values(lower(program, chosen, on, plain, numerics_id=identity).call, invocation, geometry)
-    made = {d.name for d in (*outputs_of(invocation), *_workspaces(invocation))}
+    first = lower(program, chosen, on, plain, numerics_id=identity)
+    work = _workspaces(program)
+    values = _values(first.call, (*outputs_of(invocation), *work), geometry)
+    made = {d.name for d in (*outputs_of(invocation), *work)}
     divisible = frozenset(name for name, value in values if _is_divisible(value, tensors, made))
     signature = Signature(plain.extents, geometry.split, divisible)
     return program, signature, chosen, lower(program, chosen, on, signature, numerics_id=identity)
@@ -358,7 +357,7 @@ def bind_triton(
     else:
         host = _compiled(entry_key(program, chosen, emitted, on), emitted, on, device)
         where = device
-    return _caller(invocation, emitted, geometry, where, host)
+    return _caller(invocation, program, emitted, geometry, where, host)
 
 
 def entry_key(program: Program, schedules: tuple[Schedule, ...], emitted: Emitted, on: Target) -> CacheKey:
@@ -381,6 +380,7 @@ def _compiled(key: CacheKey, emitted: Emitted, on: Target, device: torch.device)
 
 def _caller(
     invocation: Invocation,
+    program: Program,
     emitted: Emitted,
     geometry: Geometry,
     device: torch.device,
@@ -390,9 +390,12 @@ def _caller(
     outs = [(d.name, output_shape(d, geometry), TORCH_DTYPES[d.type.dtype]) for d in outputs_of(invocation)]
     work = [
         (d.name, tuple(axis_extent(a, geometry.extents) for a in d.type.axes), TORCH_DTYPES[d.type.dtype])
-        for d in _workspaces(invocation)
+        for d in _workspaces(program)
     ]
-    values = [value for _, value in _values(emitted.call, invocation, geometry)]
+    values = [
+        value
+        for _, value in _values(emitted.call, (*outputs_of(invocation), *_workspaces(program)), geometry)
+    ]
     check = Env.current().check
     run = _compose(outs, work, values, host, device)
 
@@ -444,13 +447,13 @@ def _argument(value: int | str | None, made: Mapping[str, str]) -> str:
 
 
 def _values(
-    call: tuple[CallArg, ...], invocation: Invocation, geometry: Geometry
+    call: tuple[CallArg, ...], written: tuple[Decl, ...], geometry: Geometry
 ) -> list[tuple[str, int | str | None]]:
     """Return, for each parameter of the host function, its number, the name of its tensor or scalar, or None.
 
     None stands for the error words.
     """
-    made = {d.name: contiguous(d, geometry) for d in (*outputs_of(invocation), *_workspaces(invocation))}
+    made = {d.name: contiguous(d, geometry) for d in written}
     strides = geometry.strides | made
     found: list[tuple[str, int | str | None]] = []
     for arg in call:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlk.errors import Code, UnsupportedError
-from rlk.ir.dims import Axis, Part, union
+from rlk.ir.dims import Axis, Part, extent_of, union
 from rlk.ir.nodes import Block, Kernel, Let, Load, Loop, Merge, Reduce, Role, Store, Value
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType, Type
@@ -65,10 +65,8 @@ def length(axis: Axis, extents: Mapping[str, int]) -> int:
             return axis.chunk
         case Part.PIECE if axis.split is not None:
             return axis.split
-        case Part.PIECE if axis.piece is not None and axis.name in extents:
-            return padded(-(-extents[axis.name] // axis.piece))
-        case Part.ALL if axis.name in extents:
-            return padded(extents[axis.name])
+        case _ if axis.name in extents:
+            return padded(extent_of(axis, extents[axis.name]))
         case _:
             raise UnsupportedError(
                 Code.UNSUPPORTED,

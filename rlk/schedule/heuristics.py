@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlk.ir.dims import Axis, Part
-from rlk.ir.nodes import Kernel, Loop, Store
+from rlk.ir.nodes import Kernel, Loop, Program, Store
 from rlk.ir.tree import padded
 from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, kind, roles
@@ -16,6 +16,7 @@ STRETCH = 2048  # elements of a program without sums
 ROWS = 1024  # elements below which a program takes several rows
 FOLD = 4096  # elements of one step of a fold along rows
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
+ROWS_ALONE = 1024  # rows below which a stream's chunks run side by side
 LANES = 128  # terms of a chunk from which its placement pays
 
 
@@ -26,10 +27,10 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
     """
     found = roles(kernel, extents)
     lengths = dict(found.inside)
-    pieces = next((a for a in lengths if a.part is Part.PIECE), None)
-    lanes = next((a for a in lengths if pieces is not None and a == pieces.whole.lanes), None)
-    if pieces is not None and lanes is not None and lengths[lanes] >= LANES:
-        return pieces_as_lanes(pieces, lanes, lengths, extents.get(lanes.name, 0))
+    lanes = next((a for a in lengths if a.part is Part.LANE and a.split and lengths[a] >= LANES), None)
+    if lanes is not None and lanes.pieces in (*lengths, *found.parallel):
+        placed = pieces_as_lanes(lanes, lengths, extents.get(lanes.name, 0))
+        return placed if lanes.pieces in lengths else placed.with_tile(str(lanes.pieces), lanes.split or 1)
     match kind(kernel):
         case "col_fold":
             return _columns(found, extents)
@@ -39,17 +40,34 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
             return _rows(kernel, found, extents)
 
 
-def pieces_as_lanes(pieces: Axis, lanes: Axis, lengths: Mapping[Axis, int], extent: int) -> Schedule:
+def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
+    """Return the streamed axes whose chunks should run side by side: rows alone would leave cores idle.
+
+    program: canonical. The states then go through memory and merge in a second kernel, with the same bits.
+    """
+    found: set[str] = set()
+    for kernel in program.kernels:
+        streamed = {let.node.axis for let in walk(kernel.body) if isinstance(let.node, Loop)}
+        rows = 1
+        for axis in roles(kernel, extents).parallel:
+            rows *= extents.get(axis.name, 1)
+        if rows < ROWS_ALONE:
+            found |= {a.name for a in streamed if a.split is not None and a.part is Part.ALL}
+    return frozenset(found)
+
+
+def pieces_as_lanes(lanes: Axis, lengths: Mapping[Axis, int], extent: int) -> Schedule:
     """Place a chunk so that its tree stays inside a warp: vectors, high bits in registers, pieces on lanes.
 
     Triton gives 16-byte vectors to the last dim, then lanes and warps to the others in the order placed.
     """
+    split = lanes.split or 1
     bits = lengths[lanes].bit_length() - 1
-    aligned = extent % (8 * lengths[pieces]) == 0
+    aligned = extent % (8 * split) == 0
     middle = 3 if aligned else 2
     placed = (
         Span(str(lanes), VECTOR_BITS, middle),
-        Span(str(pieces), 0, lengths[pieces].bit_length() - 1),
+        Span(str(lanes.pieces), 0, split.bit_length() - 1),
         Span(str(lanes), VECTOR_BITS + middle, bits - VECTOR_BITS - middle),
         Span(str(lanes), 0, VECTOR_BITS),
     )

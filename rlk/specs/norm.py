@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlk.lang import Axis, DTypeVar, L, Outputs, Scalar, Static, Tensor, Tile, Tree, bf16, f16, f32, op
 
-T = Axis("T", chunk=1, piece=128, dynamic=True)
+T = Axis("T", chunk=1, piece=64, dynamic=True)
 N = Axis("N")
 F = DTypeVar("F", (bf16, f16, f32))
 W = DTypeVar("W", (bf16, f16, f32))
@@ -53,7 +53,7 @@ def rms_norm(
 def rms_norm_grad(ctx, d_y: Tensor[F, T, N], d_residual_out: Tensor[F, T, N] | None) -> Outputs:
     """dh = rstd (g w - n mean(g w n)) + d_residual_out, dw = sum over rows of g n; casts pass gradients.
 
-    dw: f32, rows ascending in pieces of 128, pieces ascending, rounded once to the weight's dtype.
+    dw: f32, rows ascending in pieces of 64, pieces ascending, rounded once to the weight's dtype.
     """
     dw = L.total()
     w = _scale(ctx.weight, ctx.profile)

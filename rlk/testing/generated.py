@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlk.interp import floats
-from rlk.ir.dims import Axis, Part
+from rlk.ir.dims import Axis, extent_of
 from rlk.ir.nodes import Decl, MathModel, Program, Role
 from rlk.ir.types import DType
 from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
@@ -91,9 +91,7 @@ def _launcher(module: Any, name: str) -> Any:
 
 
 def _extent(axis: Axis, extents: Mapping[str, int]) -> int:
-    if axis.part is Part.PIECE:
-        return axis.split or -(-extents[axis.name] // (axis.piece or 1))
-    return extents[axis.name]
+    return extent_of(axis, extents[axis.name])
 
 
 def _buffer(decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int]) -> Any:

@@ -1,6 +1,6 @@
 """rms_norm_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 9a6bf2f31bbbc80d
+numerics: e1086b9691056a2d
 schedule: tiles 1, 4 warps, 3 stages, unroll 1
 schedule: tiles N=32, 1 warps, 1 stages, unroll 64
 """
@@ -40,9 +40,9 @@ def rms_norm_grad_1(weight_ptr, residual_out_ptr, rstd_ptr, d_y_ptr, d_residual_
     n = tl.arange(0, 4096)  # norm.py:16
     weight = tl.load(weight_ptr + n)  # norm.py:16
     as_f32 = weight.to(tl.float32)  # norm.py:16
-    product = t_piece * 128  # norm.py:61
+    product = t_piece * 64  # norm.py:61
     piece_begin = tl.minimum(T, product)  # norm.py:61
-    total = piece_begin + 128  # norm.py:61
+    total = piece_begin + 64  # norm.py:61
     piece_end = tl.minimum(T, total)  # norm.py:61
     difference = piece_end - piece_begin  # norm.py:61
     s = tl.full((4096,), negative_zero(), tl.float32)  # norm.py:61
@@ -80,7 +80,7 @@ def rms_norm_grad_2(d_weight_ptr, sum_of_piece_ptr, T, sum_of_piece_t_piece_stri
     # A program owns 32 of N (merge).
     n = tl.program_id(0) * 32 + tl.arange(0, 32)
     s = tl.full((32,), negative_zero(), tl.float32)  # norm.py:61
-    for t_piece_step in tl.range(0, ((T + 127) // 128), loop_unroll_factor=64):  # norm.py:61
+    for t_piece_step in tl.range(0, ((T + 63) // 64), loop_unroll_factor=64):  # norm.py:61
         sum_of_piece = tl.load(sum_of_piece_ptr + t_piece_step.to(tl.int64) * sum_of_piece_t_piece_stride + n)  # norm.py:61
         s_2 = s + sum_of_piece  # norm.py:61
         s = s_2  # norm.py:61
@@ -90,7 +90,7 @@ def rms_norm_grad_2(d_weight_ptr, sum_of_piece_ptr, T, sum_of_piece_t_piece_stri
 
 def call(kernels, weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, d_weight, T, residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride, sum_of_piece_t_piece_stride):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = ((T + 127) // 128)
+    programs = ((T + 63) // 64)
     if programs > 0:
         kernels.rms_norm_grad_1((programs,), weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, T, residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride, sum_of_piece_t_piece_stride)
     programs = 128

@@ -116,7 +116,7 @@ def _launch(kernel: Kernel, placed: TritonPlan, arguments: list[CallArg]) -> lis
 def _count(placed: TritonPlan, index: int) -> str:
     """Return how many tiles a parallel axis has, as host text."""
     shared = placed.shared[index]
-    if shared.length is not None and shared.axis.piece is None:
+    if shared.length is not None:
         return str(-(-shared.length // shared.tile))
     extent = shared.axis.name
     for size in (shared.axis.piece if shared.axis.part is not shared.axis.whole.part else 1, shared.tile):
