@@ -59,6 +59,7 @@ def logp(
     _among("logp", "needs", needs, NEEDS)
     _tensors("logp", logits=logits, ids=ids)
     _offered(logits, ids, support, fold)
+    _some_rows("logp", "logits.shape[-1]", logits.shape[-1:], ids)
     tensors: Tensors = {"logits": logits, "ids": ids}
     scalars: Scalars = {}
     if bias is not None:
@@ -131,6 +132,13 @@ def ratio_kl(
     return RatioKL(**call(loss_spec.ratio_kl, tensors, {}, {"kl": kl}))
 
 
+def _number(op: str, name: str, value: float) -> float:
+    """Return a number of the host; a tensor would have to be waited for."""
+    if type(value) is not float and (isinstance(value, torch.Tensor) or not isinstance(value, numbers.Real)):
+        raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="number", got=type(value).__name__)
+    return float(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Loss:
     """A policy loss as data: the clipped surrogate of PPO and GRPO, with a KL penalty and an entropy bonus.
@@ -147,6 +155,12 @@ class Loss:
     kl: KLName = "k3"
     entropy_coef: float = 0.0
     aggregation: Literal["token_mean"] = "token_mean"
+
+    def __post_init__(self) -> None:
+        for name in ("clip_low", "clip_high", "beta", "entropy_coef"):
+            _number("Loss", name, getattr(self, name))
+        if self.dual_clip is not None:
+            _number("Loss", "dual_clip", self.dual_clip)
 
 
 LOSSES = {
@@ -288,6 +302,7 @@ def rope(
     LaunchError.
     """
     _check_rope(q, k, cos, sin)
+    _some_rows("rope", "cos.shape[0]", cos.shape[:1], position_ids)
     half = q.shape[-1] // 2
     cos, sin = cos[:, :half], sin[:, :half]
 
@@ -334,6 +349,8 @@ def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     device's error word. Differentiable in weight: f32 sums over the tokens of an id in ascending order, in
     chunks of 8, rounded once. Raises LaunchError.
     """
+    _tensors("embedding", ids=ids, weight=weight)
+    _some_rows("embedding", "weight.shape[0]", weight.shape[:1], ids)
     return call(model_spec.embedding, {"ids": ids, "weight": weight}, {}, {})["y"]
 
 
@@ -362,17 +379,16 @@ def _tensors(op: str, **tensors: object) -> None:
             raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="torch.Tensor", got=got)
 
 
+def _some_rows(op: str, name: str, size: torch.Size, ids: torch.Tensor) -> None:
+    """Refuse a table that has nothing an id could name, where there are ids."""
+    if 0 in size and ids.numel():
+        raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=0, wanted="at least 1")
+
+
 def _is_layout(op: str, layout: object) -> None:
     if not isinstance(layout, Layout):
         got = type(layout).__name__
         raise LaunchError(Code.ARG_TYPE, op=op, name="layout", wanted="Layout", got=got)
-
-
-def _number(op: str, name: str, value: float) -> float:
-    """Return a number of the host; a tensor would have to be waited for."""
-    if type(value) is not float and (isinstance(value, torch.Tensor) or not isinstance(value, numbers.Real)):
-        raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="number", got=type(value).__name__)
-    return float(value)
 
 
 def _rows_like(op: str, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

@@ -45,8 +45,11 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
     for t in values:
         if type(t) not in _PLAIN:
             return _unknown(op, tensors, scalars, statics, math)
-    # one key for everything that selects code; 16-byte alignment is part of what compiled kernels assume
-    sizes = [(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in values]
+    try:
+        # one key for everything that selects code; 16-byte alignment is part of what compiled kernels assume
+        sizes = [(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in values]
+    except RuntimeError:  # a tensor without memory, such as those of torch.func
+        return _unknown(op, tensors, scalars, statics, math)
     key = (id(op), math, *tensors, *scalars, *statics.values(), *sizes)
     known = _known.get(key)
     if known is None:
