@@ -205,6 +205,14 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
     "a flat embedding": (lambda: ops.embedding(IDS, f32(V)), Code.ARG_RANK, "weight"),
     "an embedding by column": (lambda: ops.embedding(IDS, f32(N, V).t()), Code.ARG_STRIDE, "weight"),
     "embedding ids of floats": (lambda: ops.embedding(IDS.float(), f32(V, N)), Code.ARG_DTYPE, "ids"),
+    "no vocabulary": (lambda: ops.logp(f32(6, 0), IDS), Code.ARG_VALUE, "logits.shape[-1]=0"),
+    "an embedding of nothing": (lambda: ops.embedding(IDS, f32(0, N)), Code.ARG_VALUE, "weight.shape[0]=0"),
+    "no positions": (
+        lambda: ops.rope(f32(6, 1, 8), f32(6, 1, 8), f32(0, 4), f32(0, 4), position_ids=IDS),
+        Code.ARG_VALUE, "cos.shape[0]=0",
+    ),
+    "a beta that is a tensor": (lambda: Loss(beta=torch.tensor(0.1)), Code.ARG_TYPE, "beta"),  # type: ignore[arg-type]
+    "a clip that is no number": (lambda: Loss(clip_low="0.2"), Code.ARG_TYPE, "clip_low"),  # type: ignore[arg-type]
     "an unknown operator": (lambda: ops.softmax, Code.UNKNOWN_NAME, "logp"),
 }  # fmt: skip
 
@@ -354,6 +362,13 @@ def test_a_frozen_input_costs_no_gradient(frozen: tuple[str, ...], monkeypatch: 
     assert {d.name for d in outputs_of(backward)} == wanted
     for name, tensor in given.items():
         assert (tensor.grad is None) == (name in frozen)
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
+def test_transforms_of_torch_func_are_refused_and_run_nothing(transform: Any, launched: list[str]) -> None:
+    with pytest.raises(RuntimeError, match="functorch|Batching rule"):
+        transform(lambda x: ops.rms_norm(x, torch.ones(N)).sum())(f32(6, N))
+    assert not launched
 
 
 def test_nothing_is_kept_where_no_gradient_is_asked_for() -> None:
