@@ -104,6 +104,10 @@ class Code(Enum):
     FOLD_UNUSED = ("fold {what} absorbed nothing", "absorb once inside a stream")
     FOLD_TWICE = ("fold {what} absorbs twice", "absorb once per stream")
     FOLD_OUTSIDE = ("fold {what} absorbs outside a stream", "absorb inside for ... in L.stream(axis)")
+    DOT_SHARES_AXIS = (
+        "dot: both factors have axis {axis}, which is not contracted",
+        "a batched contraction is not offered; give one factor another axis",
+    )
     MERGE_NEEDS_STATES = ("merge over {axis} has no states",)
     # the verifier
     VALUE_UNDEFINED = ("value %{value} is used before it is defined",)

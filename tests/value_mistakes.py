@@ -45,6 +45,23 @@ class Branches:
         return of_stream(lambda x, k: L.out(y=L.where(k > 0, x, 0)))
 
 
+@pair(Code.DOT_SHARES_AXIS)
+class BatchedDot:
+    def wrong():
+        @op()
+        def spec(x: Tensor[bf16, T, N], y: Tensor[bf16, T, N]) -> Outputs:
+            return L.out(y=L.dot(x, y, over=N))  # <-
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[bf16, T, N], y: Tensor[bf16, U, N]) -> Outputs:
+            return L.out(y=L.dot(x, y, over=N))
+
+        return trace(spec)
+
+
 @pair(Code.DTYPE_WANTED)
 class HalfArithmetic:
     def wrong():

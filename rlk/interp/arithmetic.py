@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from rlk.errors import Code, UnsupportedError
 from rlk.interp import floats
+from rlk.interp.dot import dot
 from rlk.interp.ex2_sm90 import exp2_sm90
+from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Fn1, Fn2, MathFn, MathModel, const_value
 from rlk.ir.types import DType
 
@@ -36,6 +38,7 @@ class Arithmetic(Protocol):
     def bits(self, x: Array, source: DType, dtype: DType) -> Array: ...
     def fma(self, a: Array, b: Array, c: Array) -> Array: ...
     def math(self, fn: MathFn, x: Array, model: MathModel) -> Array: ...
+    def dot(self, a: Array, b: Array, model: DotModel) -> Array: ...
 
 
 class Exact:
@@ -84,6 +87,9 @@ class Exact:
                     target="every target",
                     alternatives="portable, or exp2 in sm90",
                 )
+
+    def dot(self, a: Array, b: Array, model: DotModel) -> Array:
+        return dot(a, b, model)
 
 
 def _k3(x: Array) -> Array:
@@ -139,6 +145,9 @@ class Wide:
     def bits(self, x: Array, source: DType, dtype: DType) -> Array:
         narrow = Exact().bits(x.astype(np.float32) if source.is_float else x, source, dtype)
         return self.cast(narrow, dtype)
+
+    def dot(self, a: Array, b: Array, model: DotModel) -> Array:
+        return np.asarray(a @ b.T)
 
     def fma(self, a: Array, b: Array, c: Array) -> Array:
         return a * b + c

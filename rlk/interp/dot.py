@@ -70,10 +70,10 @@ def leaf8(a: Array, b: Array) -> F32:
 
 
 def chain16(a: F32, b: F32, acc: F32, *, factor_floor: int = NO_FLOOR, group_floor: int = NO_FLOOR) -> F32:
-    """Return acc + a b^T by the rule of DotModel.CHAIN16 for f32 operands that fit 16 bits.
+    """Return acc + a b^T by the rule of DotModel.CHAIN16 for f32 operands of at most 11 significant bits.
 
-    The floors are for probes of other hardware: the least exponent that a nonzero factor, and a group, may
-    have. They move where terms are cut, never a term's value; chain16 itself has none.
+    The floors are for probes of hardware: the least exponent that a nonzero factor, and a group, may have.
+    They move where terms are cut, never a term's value; chain16 itself has none.
     """
 
     def advance(x: F32, y: F32, start: F32) -> F32:
@@ -296,20 +296,20 @@ def _fast_group(a, ea, b, eb, c, top, total):  # type: ignore[no-untyped-def]
         top[n] = t
     for n in range(WIDTH):
         # a group of zeros may have any finite scale
-        t = np.int32(top[n])
-        t = np.int32(LOWEST) if t < LOWEST else t
-        scale = as_f32_one(np.int32(np.int32(127 + FRACTION - t) << 23))
+        e32 = np.int32(top[n])
+        e32 = np.int32(LOWEST) if e32 < LOWEST else e32
+        scale = as_f32_one(np.int32(np.int32(127 + FRACTION - e32) << 23))
         s = np.int32(0)
         for j in range(GROUP):
             s = np.int32(s + np.int32(a[j] * b[j, n] * scale))
         total[n] = s
     for n in range(WIDTH):
-        t = np.int64(top[n])
-        t = np.int64(-200) if t < -200 else t
-        kept = np.int32(np.float64(c[n]) * _as_f64_one((1023 + FRACTION - t) << 52))
-        s = np.float64(total[n]) + np.float64(kept)  # 33 bits
-        cut = _as_f64_one(_as_i64_one(s) & ~np.int64((1 << 29) - 1))  # 24 significant bits, toward zero
-        c[n] = np.float32(cut * _as_f64_one((1023 - FRACTION + t) << 52))
+        e64 = np.int64(top[n])
+        e64 = np.int64(-200) if e64 < -200 else e64
+        kept = np.int32(np.float64(c[n]) * _as_f64_one((1023 + FRACTION - e64) << 52))
+        whole = np.float64(total[n]) + np.float64(kept)  # 33 bits
+        cut = _as_f64_one(_as_i64_one(whole) & ~np.int64((1 << 29) - 1))  # 24 significant bits, toward zero
+        c[n] = np.float32(cut * _as_f64_one((1023 - FRACTION + e64) << 52))
 
 
 @numba.njit

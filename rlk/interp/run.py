@@ -34,6 +34,7 @@ from rlk.ir.nodes import (
     Combine,
     Const,
     Decl,
+    Dot,
     Extent,
     Fma,
     Kernel,
@@ -246,11 +247,13 @@ class _Launch:
         types = [let.type for let in self.lets if isinstance(let.type, TileType)]
         used = dict.fromkeys(axis for type in types for axis in type.axes)
         laid_out = dict.fromkeys(axis for d in kernel.params for axis in d.type.axes)
-        combined = {let.node.over for let in self.lets if isinstance(let.node, Reduce | Merge)}
+        contracted = {let.node.over for let in self.lets if isinstance(let.node, Dot)}
+        reduced = {let.node.over for let in self.lets if isinstance(let.node, Reduce | Merge)}
+        combined = contracted | reduced
         # lanes vary fastest; the rest as the tensors lay them out
         order = sorted(dict.fromkeys((*laid_out, *used)), key=lambda axis: axis.part is Part.LANE)
         self.rank = {axis: i for i, axis in enumerate(order)}
-        self.whole = {axis for axis in combined if axis.part is Part.ALL}
+        self.whole = {axis for axis in reduced if axis.part is Part.ALL}
         self.parallel = tuple(a for a in order if a in used and a not in combined and a.part is not Part.LANE)
         self.types = types
         self.dtypes = {let.value: let.type.dtype for let in self.lets if isinstance(let.type, TileType)}
@@ -380,6 +383,8 @@ class _Tile:
                 return ()
             case Reduce(x=x):
                 return self.reduce(let.node, get(x))
+            case Dot(a=a, b=b):
+                return self.dot(let.node, get(a), get(b))
             case Merge(states=states):
                 return self.merge(let.node, tuple(get(s) for s in states))
             case Loop():
@@ -468,6 +473,16 @@ class _Tile:
                 self.errors[what] += count
 
     # --- combines ---
+
+    def dot(self, node: Dot, a: Tile, b: Tile) -> Tile:
+        left, right = ([axis for axis in t.axes if axis != node.over] for t in (a, b))
+        rows, columns = (
+            np.moveaxis(t.data, t.axes.index(node.over), -1).reshape(-1, self.size(node.over)) for t in (a, b)
+        )
+        made = self.launch.arithmetic.dot(rows, columns, node.model)
+        made = made.reshape([self.size(axis) for axis in (*left, *right)])
+        order = sorted((*left, *right), key=self.launch.rank.__getitem__)
+        return Tile(np.transpose(made, [(*left, *right).index(axis) for axis in order]), tuple(order))
 
     def reduce(self, node: Reduce, x: Tile) -> Tile:
         dim = x.axes.index(node.over)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rlk.errors import NOWHERE, Code, Loc, SpecError
 from rlk.ir.dims import Axis, union, without
+from rlk.ir.dotmodel import FACTORS
 from rlk.ir.monoid import Kind
 from rlk.ir.nodes import (
     Bits,
@@ -16,6 +17,7 @@ from rlk.ir.nodes import (
     Combine,
     Const,
     Decl,
+    Dot,
     Extent,
     Fma,
     Fn1,
@@ -68,6 +70,8 @@ def infer(node: Node, types: Mapping[Value, Type], params: Mapping[str, Decl], l
             if fn is Combine.ADD and reduced.dtype.is_float and order is None:
                 raise SpecError(Code.FLOAT_SUM_NEEDS_TREE, loc, axis=over)
             return reduced
+        case Dot():
+            return _dot(node, known)
         case Merge(states=states, over=over):
             return TupleType(tuple(known.reduced(s, over) for s in states))
         case Loop(types=carried):
@@ -194,6 +198,18 @@ def _memory(node: Load | Store | Check, known: _Known) -> TileType | NoType:
         case Check(bad=bad):
             known.condition("check", bad)
             return NONE
+
+
+def _dot(node: Dot, known: _Known) -> TileType:
+    """Return the type of a contraction: f32 over the other axes of both factors."""
+    a, b = known.reduced(node.a, node.over), known.reduced(node.b, node.over)
+    if a.dtype is not b.dtype:
+        raise SpecError(Code.DTYPE_MIX, known.loc, what="dot", a=known.tile(node.a), b=known.tile(node.b))
+    known.want("dot", node.a, a.dtype in FACTORS[node.model], _listed(FACTORS[node.model]))
+    shared = [axis for axis in a.axes if axis in b.axes]
+    if shared:
+        raise SpecError(Code.DOT_SHARES_AXIS, known.loc, axis=shared[0])
+    return TileType(DType.F32, union(a.axes, b.axes))
 
 
 def _combines(fn: Combine, x: Value, known: _Known) -> None:

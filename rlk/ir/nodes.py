@@ -14,6 +14,7 @@ from enum import Enum
 
 from rlk.errors import NOWHERE, Loc
 from rlk.ir.dims import Axis
+from rlk.ir.dotmodel import DotModel
 from rlk.ir.monoid import Monoid
 from rlk.ir.tree import Order
 from rlk.ir.types import DType, TileType, Type
@@ -229,6 +230,19 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Dot:
+    """Contract an axis: one f32 accumulator takes it in ascending order, products added as a model says.
+
+    a and b have no axis in common but the contracted one, which is whole and is not padded.
+    """
+
+    a: Value
+    b: Value
+    over: Axis
+    model: DotModel
+
+
+@dataclass(frozen=True, slots=True)
 class Merge:
     """Combine the states of a monoid along an axis in the order of a tree; yields the merged state."""
 
@@ -321,6 +335,7 @@ Node = (
     | Store
     | Check
     | Reduce
+    | Dot
     | Merge
     | Loop
     | Result
@@ -384,7 +399,7 @@ def operands(node: Node) -> tuple[Value, ...]:
             return ()
         case Map1(x=x) | Math(x=x) | Cast(x=x) | Bits(x=x) | Reduce(x=x):
             return (x,)
-        case Map2(a=a, b=b):
+        case Map2(a=a, b=b) | Dot(a=a, b=b):
             return (a, b)
         case Fma(a=a, b=b, c=c):
             return (a, b, c)

@@ -7,9 +7,12 @@ from enum import Enum
 from pathlib import Path
 
 from rlk.digest import digest, digest_file
+from rlk.ir import dotmodel
+from rlk.ir.dotmodel import DotModel
 from rlk.ir.monoid import Kind
 from rlk.ir.nodes import (
     Block,
+    Dot,
     Let,
     Load,
     Loop,
@@ -53,10 +56,10 @@ def validated(target: str) -> frozenset[MathModel]:
 def tier(program: Program, target: str) -> dict[str, Tier]:
     """Return the tier of every output of a specialised program on a target.
 
-    An output is exact when each transcendental function that it depends on, through workspaces too, has a
-    model validated there; every other node is correctly rounded or ordered by construction.
+    An output is exact when each transcendental function and each contraction that it depends on, through
+    workspaces too, has a model validated there; all else is correctly rounded or ordered by construction.
     """
-    taint = _Taint(validated(target))
+    taint = _Taint(validated(target), dotmodel.validated(target))
     taint.program(program)
     outputs = {d.name for k in program.kernels for d in k.params if d.role is Role.OUT}
     return {name: Tier.PINNED if name in taint.tensors else Tier.EXACT for name in sorted(outputs)}
@@ -67,6 +70,7 @@ class _Taint:
     """What depends on a function without a validated model: tensors of a program, values of one kernel."""
 
     known: frozenset[MathModel]
+    dots: frozenset[DotModel]
     tensors: set[str] = field(default_factory=set)
     values: set[Value] = field(default_factory=set)
     parts: dict[Value, frozenset[int]] = field(default_factory=dict)
@@ -84,6 +88,8 @@ class _Taint:
         tainted = bool(self.values.intersection(operands(let.node)))
         match let.node:
             case Math(model=model) if model not in self.known:
+                self.values.add(let.value)
+            case Dot(model=model) if model not in self.dots:
                 self.values.add(let.value)
             case Load(param=param) if tainted or param in self.tensors:
                 self.values.add(let.value)
@@ -130,7 +136,8 @@ def numerics_id(programs: tuple[Program, ...], target: str, toolchain: str | Non
     is the target's own.
     """
     pinned = any(t is Tier.PINNED for p in programs for t in tier(p, target).values())
-    portable = all(_models(k.body) <= {MathModel.PORTABLE} for p in programs for k in p.kernels)
+    anywhere = {MathModel.PORTABLE, DotModel.FMA}
+    portable = all(_models(k.body) <= anywhere for p in programs for k in p.kernels)
     content = {
         "definitions": [digest_file(path) for path in DEFINITIONS],
         "programs": [print_program(p) for p in programs],
@@ -140,13 +147,13 @@ def numerics_id(programs: tuple[Program, ...], target: str, toolchain: str | Non
     return digest(content)[:16]
 
 
-def _models(block: Block) -> set[MathModel]:
-    found: set[MathModel] = set()
+def _models(block: Block) -> set[MathModel | DotModel]:
+    found: set[MathModel | DotModel] = set()
     for let in block.lets:
         match let.node:
             case Loop(body=body):
                 found |= _models(body)
-            case Math(model=model):
+            case Math(model=model) | Dot(model=model):
                 found.add(model)
             case _:
                 pass

@@ -11,6 +11,7 @@ from typing import Any
 from rlk.errors import Code, SpecError
 from rlk.ir import nodes as n
 from rlk.ir.dims import Axis, Part
+from rlk.ir.dotmodel import DotModel
 from rlk.ir.monoid import Kind, Monoid
 from rlk.ir.tree import Rule, Tree
 from rlk.ir.types import NONE, DType, NoType, TileType, TupleType, Type
@@ -19,10 +20,10 @@ _NODES: dict[str, Any] = {
     c.__name__.lower(): c
     for c in (
         n.Param, n.Const, n.Pos, n.Extent, n.Map1, n.Map2, n.Math, n.Fma, n.Select, n.Cast, n.Bits, n.Load,
-        n.Store, n.Check, n.Reduce, n.Merge, n.Loop, n.Result, n.Stream,
+        n.Store, n.Check, n.Reduce, n.Dot, n.Merge, n.Loop, n.Result, n.Stream,
     )
 }  # fmt: skip
-_NAMES = {enum.__name__: enum for enum in (n.Fn1, n.Fn2, n.MathFn, n.MathModel, n.Combine, DType)}
+_NAMES = {enum.__name__: enum for enum in (n.Fn1, n.Fn2, n.MathFn, n.MathModel, n.Combine, DType, DotModel)}
 
 
 def print_program(program: n.Program, *, places: bool = False) -> str:

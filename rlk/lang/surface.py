@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from rlk.errors import Code, SpecError, author
 from rlk.ir.dims import Axis, union
+from rlk.ir.dotmodel import DotModel
 from rlk.ir.monoid import Kind, Monoid
 from rlk.ir.nodes import (
     Check,
     Combine,
+    Dot,
     Extent,
     Fma,
     Fn1,
@@ -190,6 +192,17 @@ class L:
         if over in t.streamed():
             raise SpecError(Code.AXIS_TWO_ROLES, author(), axis=over)
         return t.wrap(t.at().let(Reduce(fn, t.use(tile), over, tree)))
+
+    @staticmethod
+    def dot(a: Operand, b: Operand, over: Axis) -> Tile:
+        """Return the contraction over an axis of two 16-bit tiles (chain16) or two f32 ones (an fma chain).
+
+        f32: one accumulator takes the axis in ascending order; `rlk.ir.dotmodel` has the rules.
+        """
+        t = tracer("dot")
+        x, y = as_tile(t, a), as_tile(t, b)
+        model = DotModel.FMA if x.dtype is DType.F32 else DotModel.CHAIN16
+        return t.wrap(t.at().let(Dot(t.use(x), t.use(y), over, model), "z"))
 
     # --- elementwise ---
 

@@ -28,8 +28,8 @@ CANONICAL: tuple[tuple[str, Pass], ...] = (
 def canonical(program: Program, after: str | None = None, *, apart: frozenset[str] = frozenset()) -> Program:
     """Return the canonical program, verified; or what it is after a named pass.
 
-    apart: streamed axes whose chunks a lowering wants side by side, in kernels of their own, with the same bits;
-    ids are those of the program without.
+    apart: streamed axes whose chunks a lowering wants side by side, in kernels of their own, with the same
+    bits; ids are those of the program without.
     """
     verify(program)
     if after == "trace":

@@ -12,6 +12,7 @@ from rlk.ir.nodes import (
     Cast,
     Check,
     Const,
+    Dot,
     Extent,
     Fma,
     Kernel,
@@ -127,6 +128,8 @@ class Replay:
                 return Check(self[bad], what)
             case Reduce(fn=combine, x=x, over=over, order=order):
                 return Reduce(combine, self[x], over, order)
+            case Dot(a=a, b=c, over=over, model=dot):
+                return Dot(self[a], self[c], over, dot)
             case Merge(states=states):
                 return replace(node, states=tuple(self[s] for s in states))
             case Result(of=of, index=i):

@@ -9,6 +9,7 @@ from rlk.ir.nodes import (
     Block,
     Check,
     Const,
+    Dot,
     Fn1,
     Fn2,
     Kernel,
@@ -68,7 +69,7 @@ class _Simplifier(Replay):
                     self.effect(self.node(node), let)
             case Load(param=param) as load if param in self.written:
                 self.renamed[let.value] = self.effect(self.node(load), let)
-            case Load() | Reduce() | Merge() | Result() as node:
+            case Load() | Reduce() | Dot() | Merge() | Result() as node:
                 # loads stay where they are: moved over a store of their buffer they would read something else
                 self.renamed[let.value] = self.share(self.node(node), let, len(b.open) - 1)
             case node:

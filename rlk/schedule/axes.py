@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlk.errors import Code, UnsupportedError
 from rlk.ir.dims import Axis, Part, extent_of, union
-from rlk.ir.nodes import Block, Kernel, Let, Load, Loop, Merge, Reduce, Role, Store, Value
+from rlk.ir.nodes import Block, Dot, Kernel, Let, Load, Loop, Merge, Reduce, Role, Store, Value
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType, Type
 from rlk.passes.walk import walk
@@ -19,6 +19,7 @@ class Roles:
 
     parallel: tuple[Axis, ...]
     inside: tuple[tuple[Axis, int], ...]
+    contracted: tuple[Axis, ...] = ()
 
 
 def types_of(kernel: Kernel) -> dict[Value, Type]:
@@ -37,14 +38,16 @@ def roles(kernel: Kernel, extents: Mapping[str, int]) -> Roles:
     lets = tuple(walk(kernel.body))
     used = union(*(let.type.axes for let in lets if isinstance(let.type, TileType)))
     combined = {let.node.over for let in lets if isinstance(let.node, Reduce | Merge)}
+    contracted = tuple(dict.fromkeys(let.node.over for let in lets if isinstance(let.node, Dot)))
     inside = tuple(a for a in used if a in combined or a.part is Part.LANE)
     laid_out = union(*(d.type.axes for d in kernel.params))
     order = {a: i for i, a in enumerate(laid_out)}
     near = _contiguous(lets)
     parallel = sorted(
-        (a for a in used if a not in inside), key=lambda a: (a in near, order.get(a, len(order)), str(a))
+        (a for a in used if a not in inside and a not in contracted),
+        key=lambda a: (a in near, order.get(a, len(order)), str(a)),
     )
-    return Roles(tuple(parallel), tuple((a, length(a, extents)) for a in inside))
+    return Roles(tuple(parallel), tuple((a, length(a, extents)) for a in inside), contracted)
 
 
 def _contiguous(lets: tuple[Let, ...]) -> frozenset[Axis]:
