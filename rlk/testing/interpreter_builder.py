@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 from numpy.typing import NDArray
+from triton._C.libtriton import ir
 from triton.runtime import interpreter as base
 
+from rlk.interp.dot import dot
 from rlk.interp.ex2_sm90 import exp2_sm90
 from rlk.interp.scalar import fma
+from rlk.ir.dotmodel import DotModel
 
 Array = NDArray[Any]
 TensorHandle = base.TensorHandle
@@ -31,7 +34,6 @@ UNMODELLED = {
     "create_rsqrt": "tl.rsqrt",
     "create_sin": "tl.sin",
     "create_sqrt": "tl.sqrt without rn",
-    "create_dot": "tl.dot",
     "create_dot_scaled": "tl.dot_scaled",
 }
 
@@ -142,6 +144,14 @@ class FaithfulBuilder(base.InterpreterBuilder):  # type: ignore[misc]
         operands = np.broadcast_arrays(x.data, y.data, z.data)
         return TensorHandle(fma(*operands), tl.float32)
 
+    def create_dot(self, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
+        model = _dot_model(a.dtype.scalar, b.dtype.scalar, d.dtype.scalar, input_precision)
+        left, right = (f32_from_bf16(x.data) if x.dtype.scalar == tl.bfloat16 else x.data for x in (a, b))
+        out = np.empty(d.data.shape, np.float32)
+        for at in np.ndindex(out.shape[:-2]):
+            out[at] = dot(left[at], right[at].T, model, d.data[at])
+        return TensorHandle(out, tl.float32)
+
     def create_exp2(self, arg: Any) -> Any:
         if arg.dtype.scalar != tl.float32:
             raise NotModelled(f"tl.exp2 of {arg.dtype.scalar}")
@@ -206,6 +216,24 @@ class FaithfulBuilder(base.InterpreterBuilder):  # type: ignore[misc]
             other = TensorHandle(poison.view(numpy_dtype(dtype)).reshape(ptrs.data.shape), dtype)
         return super().create_masked_load(ptrs, mask, other, None, None, False)
 
+    def create_descriptor_load(self, desc: Any, indices: Any, *rest: Any) -> Any:
+        if desc.padding != ir.PADDING_OPTION.PAD_ZERO:
+            raise NotModelled("a tensor descriptor that pads with anything but zeros")
+        ptrs, mask = self._described(desc, indices)
+        dtype = ptrs.get_element_ty()
+        zeros = TensorHandle(np.zeros(ptrs.data.shape, numpy_dtype(dtype)), dtype)
+        return self.create_masked_load(ptrs, mask, zeros)
+
+    def create_descriptor_store(self, desc: Any, value: Any, indices: Any) -> Any:
+        ptrs, mask = self._described(desc, indices)
+        return self.create_masked_store(ptrs, value, mask)
+
+    def _described(self, desc: Any, indices: Any) -> tuple[Any, Any]:
+        """Return the pointers of a descriptor's block, and which of them lie inside the shape it claims."""
+        ptrs, inside = desc.materialize_pointers(indices)
+        ptrs.attr = dict(desc.base.attr)
+        return ptrs, TensorHandle(np.asarray(inside), tl.int1)
+
     def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *rest: Any, **more: Any) -> Any:
         self._check("store", ptrs, mask)
         return super().create_masked_store(ptrs, value, mask, None, None)
@@ -236,6 +264,16 @@ class FaithfulBuilder(base.InterpreterBuilder):  # type: ignore[misc]
             f"{what} of argument {span.argument!r}: unmasked lanes address elements {first}..{last}, "
             f"it has {extent}"
         )
+
+
+def _dot_model(a: Any, b: Any, acc: Any, precision: Any) -> DotModel:
+    """Return the model of a tl.dot: sm_90's tensor core for 16-bit factors, a chain of fma for exact f32."""
+    if acc == tl.float32 and a == b:
+        if a in (tl.bfloat16, tl.float16):
+            return DotModel.CHAIN16
+        if a == tl.float32 and precision == ir.INPUT_PRECISION.IEEE:
+            return DotModel.FMA
+    raise NotModelled(f"tl.dot of {a} and {b} to {acc} with {precision}")
 
 
 def _not_modelled(name: str) -> Callable[..., Any]:
