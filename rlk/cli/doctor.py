@@ -13,14 +13,17 @@ from rlk.cache import Store
 from rlk.cli.text import Progress, fields, size
 from rlk.env import Env
 from rlk.errors import Code, LaunchError, RlkError
+from rlk.ir.dotmodel import DotModel, validated
 from rlk.runtime import probes
 from rlk.runtime.dispatch import target_of
 from rlk.runtime.probes import Place
 from rlk.runtime.reference import TARGETS
 from rlk.target.facts import Target
+from rlk.testing import probe_dot
 
 PACKAGES = ("torch", "triton", "numpy", "numba", "jinja2")
 EXP2_ARGUMENTS = 10**7
+DOT_OUTPUTS = 10**6
 Lines = list[tuple[str, object]]
 
 
@@ -34,6 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"compare the device's exp2 with the model of sm_90 on {EXP2_ARGUMENTS:,} arguments",
     )
+    parser.add_argument(
+        "--probe-dot",
+        action="store_true",
+        help=f"compare {DOT_OUTPUTS:,} dots of bf16, f16 and f32 each with their models",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     _section("versions", _versions())
     _section("devices", _devices())
     _section("kernel store", _store(wrong))
-    _section("arithmetic", _arithmetic(where, arguments.probe_exp2, wrong))
+    _section("arithmetic", _arithmetic(where, arguments, wrong))
     for problem in wrong:
         print(f"WRONG  {problem}")
     print(f"{len(wrong)} problems" if wrong else "no problem found")
@@ -111,7 +119,7 @@ def _store(wrong: list[str]) -> Lines:
     return [*lines, ("health", f"{health}; rlk cache verify hashes every file")]
 
 
-def _arithmetic(where: torch.device | None, exp2: bool, wrong: list[str]) -> Lines:
+def _arithmetic(where: torch.device | None, asked: argparse.Namespace, wrong: list[str]) -> Lines:
     lines: Lines = [("NumPy subnormals", _subnormals("NumPy", probes.numpy_flushes(), wrong))]
     on = None if where is None else target_of(where)
     place = probes.interpreter() if where is None or on is None else _place(where, on)
@@ -127,7 +135,8 @@ def _arithmetic(where: torch.device | None, exp2: bool, wrong: list[str]) -> Lin
         lines.append(
             ("GPU", "not probed: no device here; the lines above read what is compiled, not what runs")
         )
-    return [*lines, ("exp2", _exp2(place, on, exp2, wrong))]
+    lines.append(("exp2", _exp2(place, on, asked.probe_exp2, wrong)))
+    return [*lines, ("dots", _dots(place, on, asked.probe_dot, wrong))]
 
 
 def _compiled(name: str, wrong: list[str]) -> str:
@@ -170,3 +179,26 @@ def _exp2(place: Place, on: Target | None, asked: bool, wrong: list[str]) -> str
         wrong.append(f"exp2 of {place.name} differs from its model, first at {found.first!r}")
         return text
     return f"{text}; {on.name} uses the portable exp2, so this is no problem"
+
+
+def _dots(place: Place, on: Target | None, asked: bool, wrong: list[str]) -> str:
+    """Compare the device's matrix units with the dot models, where that was asked for and says something."""
+    if on is None:
+        return "not probed: the interpreter's dots are the models themselves; a GPU of sm_90 is needed"
+    if not asked:
+        return "not probed: add --probe-dot"
+    text: list[str] = []
+    for kind in ("bf16", "f16", "f32"):
+        progress = Progress(DOT_OUTPUTS)
+
+        def say(done: int, kind: str = kind, progress: Progress = progress) -> None:
+            progress.done = min(done, DOT_OUTPUTS)
+            progress.say(f"dots of {kind}")
+
+        found = probe_dot.probe(place, kind, DOT_OUTPUTS, say=say)
+        progress.clear()
+        first, *details = probe_dot.describe(found)
+        text += [f"{kind}: {first}", *details]
+        if found.wrong and kind != "f32" and DotModel.CHAIN16 in validated(on.name):
+            wrong.append(f"{kind} dots of {place.name} differ from chain16: {found.first}")
+    return "\n".join(text)
