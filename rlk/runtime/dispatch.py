@@ -297,8 +297,10 @@ def lowered(
     from rlk.schedule.heuristics import apart, choose
 
     static = static_extents(invocation, geometry)
-    side_by_side = apart(traced(invocation), geometry.extents) if schedules is None else frozenset()
+    side_by_side = apart(traced(invocation), geometry.extents)
     program = specialize(traced(invocation, side_by_side), static, model)
+    if schedules is not None and len(schedules) != len(program.kernels):
+        program = specialize(traced(invocation), static, model)  # schedules of the serial form
     plain = Signature(tuple(sorted(static.items())), geometry.split)
     chosen = schedules or tuple(choose(k, on, plain, geometry.extents) for k in program.kernels)
     # what the host passes does not depend on what is divisible, so a first text tells what to look at
