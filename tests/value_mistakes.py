@@ -49,15 +49,15 @@ class Branches:
 class BatchedDot:
     def wrong():
         @op()
-        def spec(x: Tensor[bf16, T, N], y: Tensor[bf16, T, N]) -> Outputs:
-            return L.out(y=L.dot(x, y, over=N))  # <-
+        def spec(x: Tensor[bf16, T, N], w: Tensor[bf16, T, N]) -> Outputs:
+            return L.out(y=L.dot(x, w, over=N))  # <-
 
         return trace(spec)
 
     def right():
         @op()
-        def spec(x: Tensor[bf16, T, N], y: Tensor[bf16, U, N]) -> Outputs:
-            return L.out(y=L.dot(x, y, over=N))
+        def spec(x: Tensor[bf16, T, N], w: Tensor[bf16, U, N]) -> Outputs:
+            return L.out(y=L.dot(x, w, over=N))
 
         return trace(spec)
 

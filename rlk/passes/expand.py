@@ -200,11 +200,12 @@ def _chunk(
     pos = b.add(begin, b.mul(step, b.i32(chunk)))
     if lanes is not None:
         pos = b.add(pos, b.let(Pos(lanes), f"{axis.name.lower()}_lane"), axis.name.lower())
-    exists = b.map2(Fn2.LT, pos, end, "exists")
+    inside = b.map2(Fn2.LT, pos, end, "exists")
+    exists = inside
     if stream.when is not None:
-        exists = b.map2(Fn2.AND, exists, replay[stream.when], "exists")
+        exists = b.map2(Fn2.AND, inside, replay[stream.when], "exists")
     place = b.loc
-    _Body(replay, axis, pos, exists).replay(stream.body.lets)
+    _Body(replay, axis, pos, inside, exists).replay(stream.body.lets)
     b.loc = place
     return exists, [
         folds.leaf(b, f.monoid, tuple(replay[v] for v in f.inputs), lanes, exists, pos) for f in stream.folds
@@ -225,8 +226,9 @@ def _carry(b: Builder, folded: tuple[Fold, ...], leaves: list[State]) -> tuple[S
 class _Body:
     """Replays a stream's body: its positions become piece, step and lane; its loads and stores get guards."""
 
-    def __init__(self, replay: Replay, axis: Axis, pos: Value, exists: Value) -> None:
-        self.outer, self.axis, self.pos, self.exists = replay, axis, pos, exists
+    def __init__(self, replay: Replay, axis: Axis, pos: Value, inside: Value, exists: Value) -> None:
+        self.outer, self.axis, self.pos = replay, axis, pos
+        self.inside, self.exists = inside, exists
         self.streamed: set[Value] = set()
 
     def replay(self, lets: tuple[Let, ...]) -> None:
@@ -240,16 +242,23 @@ class _Body:
                     r.renamed[let.value] = self.pos
                     self.streamed.add(let.value)
                 case Load(param=param, index=index, guard=guard, fill=fill) if let.value in self.streamed:
-                    node = Load(param, tuple(r[i] for i in index), self._guard(guard), r.optional(fill))
+                    new = tuple(r[i] for i in index)
+                    node = Load(param, new, self._and(self._read(new), guard), r.optional(fill))
                     r.renamed[let.value] = b.let(node, let.name)
                 case Store(param=param, index=index, value=value, guard=guard):
-                    b.let(Store(param, tuple(r[i] for i in index), r[value], self._guard(guard)))
+                    b.let(Store(param, tuple(r[i] for i in index), r[value], self._and(self.exists, guard)))
                 case Check(bad=bad, what=what):
                     b.let(Check(b.map2(Fn2.AND, self.exists, r[bad]), what))
                 case _:
                     if not r.rule(r, let):
                         r.copy(let)
 
-    def _guard(self, guard: Value | None) -> Value:
+    def _read(self, index: tuple[Value, ...]) -> Value:
+        """Return where a load reads: a tensor without the rows of `when` is read for all of them at once."""
+        b = self.outer.builder
+        rows = set(b.tile(self.exists).axes) - set(b.tile(self.inside).axes)
+        return self.exists if rows <= {a for i in index for a in b.tile(i).axes} else self.inside
+
+    def _and(self, exists: Value, guard: Value | None) -> Value:
         r = self.outer
-        return self.exists if guard is None else r.builder.map2(Fn2.AND, self.exists, r[guard])
+        return exists if guard is None else r.builder.map2(Fn2.AND, exists, r[guard])

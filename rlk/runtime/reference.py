@@ -11,7 +11,7 @@ from rlk.lang.variants import cotangents, differentiable, gradient_variant
 from rlk.lower.common.emitted import Emitted, Signature
 from rlk.passes.pipeline import canonical, specialize
 from rlk.runtime.catalogue import numerics, operators
-from rlk.schedule.heuristics import choose
+from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
 
@@ -55,6 +55,12 @@ def reference_extents(op: Op, program: Program) -> dict[str, int]:
     return {name: known.get(name, ROWS if axis.dynamic else 4096) for name, axis in axes.items()}
 
 
+def _placed(op: Op, traced: Program) -> Program:
+    """Return the canonical program with the chunks side by side that a call of these sizes would place so."""
+    plain = canonical(traced)
+    return canonical(traced, apart=apart(plain, reference_extents(op, plain)))
+
+
 def reference_gradient(op: Op, variant: Variant) -> Program | None:
     """Return the gradient's canonical program with every cotangent, for every input; None without one."""
     wanted, given = differentiable(op, variant), cotangents(op, variant)
@@ -84,7 +90,7 @@ def reference_sources() -> Iterator[tuple[str, str]]:
     for on in map(target, TARGETS):
         for op in operators().values():
             variant = reference_variant(op)
-            programs = [canonical(op.trace(variant)), reference_gradient(op, variant)]
+            programs = [_placed(op, op.trace(variant)), reference_gradient(op, variant)]
             for program in programs:
                 if program is not None:
                     emitted, _, _ = emit(program, reference_extents(op, program), on)

@@ -87,7 +87,7 @@ def logp(
     inverse = inv_temperature_row if inv_temperature_row is not None else inv_temperature
     scoring = Scoring(logit_scale, softcap, inv_softcap, inverse)
     picked = ids.to(i64)
-    active = _active(picked, ignore_index, mask)
+    active = active_rows(picked, ignore_index, mask)
     soft, soft2, best = L.softmax_sum(), L.softmax_sum(), L.argmax()
     for v in L.stream(V, when=active):
         z, _ = scoring.forward(logits[v], None if bias is None else bias[v])
@@ -120,7 +120,7 @@ def logp_grad(
     inverse = ctx.inv_temperature_row if ctx.inv_temperature_row is not None else ctx.inv_temperature
     scoring = Scoring(ctx.logit_scale, ctx.softcap, ctx.inv_softcap, inverse)
     picked = ctx.ids.to(i64)
-    active = _active(picked, ctx.ignore_index, ctx.mask)
+    active = active_rows(picked, ctx.ignore_index, ctx.mask)
     z, t = scoring.forward(ctx.logits.at(T, V, when=active), ctx.bias)
     centred = z - ctx.lse
     p = L.softmax_exp2(centred * LOG2E)
@@ -134,7 +134,8 @@ def logp_grad(
     return L.out(d_logits=grad.to(ctx.logits.dtype))
 
 
-def _active(picked: Tile, ignore_index: Tile, mask: Tile | None) -> Tile:
+def active_rows(picked: Tile, ignore_index: Tile, mask: Tile | None) -> Tile:
+    """Return which rows count: those whose id is not ignored and whose mask, if any, is true."""
     active = picked != ignore_index
     return active if mask is None else active & mask
 
