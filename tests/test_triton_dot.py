@@ -15,7 +15,7 @@ import torch
 
 triton = pytest.importorskip("triton")
 
-from rlk.interp.dot import dot  # noqa: E402
+from rlk.interp.dot import Floors, chain16, dot  # noqa: E402
 from rlk.ir.dotmodel import DotModel  # noqa: E402
 from rlk.runtime import probes  # noqa: E402
 from rlk.runtime.toolchain import compile_triton  # noqa: E402
@@ -138,7 +138,7 @@ def test_the_probe_runs_in_the_interpreter(kind: str) -> None:
     place, seen = probes.interpreter(), list[int]()
     assert place is not None
     found = probe_dot.probe(place, kind, 1, side=64, say=seen.append)
-    assert found.wrong == 0 and found.first is None and not found.explained
+    assert found.wrong == 0 and not found.examples and not found.explained
     assert found.compared == seen[-1] == 2 * len(probe_dot.FAMILIES) * 64 * 64
 
 
@@ -148,19 +148,18 @@ def test_the_probe_counts_what_is_wrong_and_says_what_would_be_right() -> None:
     def host(emitted: Any) -> Any:
         def launch(a: Any, b: Any, acc: Any, out: Any, *extents: int) -> None:
             x, y = (t.view(np.float16).astype(np.float32) for t in (a, b))
-            out[:] = probe_dot.chain16(x, y, acc, factor_floor=-14)
+            out[:] = chain16(x, y, acc, Floors(factor=-14))
 
         return launch
 
     place = probes.Place("a stand-in", host, lambda x: np.array(x), lambda x: x)
     found = probe_dot.probe(place, "f16", 1, side=64)
-    assert found.wrong > 100 and found.first is not None and "warpgroup tile" in found.first
-    assert found.differing["warp", "normal"] == 0 < found.differing["warp", "subnormal"]
-    assert found.explained["subnormal factors count as 2**-14"] == 0
-    assert found.explained["no sum has an exponent below -126"] == found.wrong
+    assert found.wrong > 100 and found.differing["warp", "normal"] == 0 < found.differing["warp", "subnormal"]
+    assert found.explained["factors' exponents are at least -14"] == 0
+    assert found.explained["a group's exponent is at least -126"] == found.wrong
     text = "\n".join(probe_dot.describe(found))
     assert f"{found.wrong:,} of {found.compared:,} outputs differ from chain16" in text
-    assert "2**-14: 0 would differ" in text and "subnormal 2" in text and "normal 0" not in text
+    assert "at least -14: 0 would differ" in text and "subnormal: 0x" in text and "normal 0" not in text
 
 
 @pytest.mark.parametrize(

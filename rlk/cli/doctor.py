@@ -200,5 +200,5 @@ def _dots(place: Place, on: Target | None, asked: bool, wrong: list[str]) -> str
         first, *details = probe_dot.describe(found)
         text += [f"{kind}: {first}", *details]
         if found.wrong and kind != "f32" and DotModel.CHAIN16 in validated(on.name):
-            wrong.append(f"{kind} dots of {place.name} differ from chain16: {found.first}")
+            wrong.append(f"{kind} dots of {place.name} differ from chain16: {found.examples[0]}")
     return "\n".join(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, assert_never
 
@@ -69,15 +70,24 @@ def leaf8(a: Array, b: Array) -> F32:
     return total
 
 
-def chain16(a: F32, b: F32, acc: F32, *, factor_floor: int = NO_FLOOR, group_floor: int = NO_FLOOR) -> F32:
-    """Return acc + a b^T by the rule of DotModel.CHAIN16 for f32 operands of at most 11 significant bits.
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """The least exponent that a nonzero factor, a nonzero accumulator, and a group of terms may have.
 
-    The floors are for probes of hardware: the least exponent that a nonzero factor, and a group, may have.
-    They move where terms are cut, never a term's value; chain16 itself has none.
+    They move where terms are cut, never a term's value. chain16 has none; units that do not normalise
+    subnormal numbers have those of the formats. For probes.
     """
 
+    factor: int = NO_FLOOR
+    acc: int = NO_FLOOR
+    group: int = NO_FLOOR
+
+
+def chain16(a: F32, b: F32, acc: F32, floors: Floors = Floors()) -> F32:
+    """Return acc + a b^T by the rule of DotModel.CHAIN16 for f32 operands of at most 11 significant bits."""
+
     def advance(x: F32, y: F32, start: F32) -> F32:
-        return _chain16(x, y, start, factor_floor, group_floor)
+        return _chain16(x, y, start, floors)
 
     return _wide_enough(a, b, acc, advance)
 
@@ -118,17 +128,17 @@ def _advance_fma(a: Any, b: Any, out: Any) -> None:
 # --- chain16 -----------------------------------------------------------------------------------------
 
 
-def _chain16(a: F32, b: F32, acc: F32, factor_floor: int, group_floor: int) -> F32:
-    x, ex, low_x, high_x = (t[..., 0] for t in _prepared(a, 1, factor_floor))
+def _chain16(a: F32, b: F32, acc: F32, floors: Floors) -> F32:
+    x, ex, low_x, high_x = (t[..., 0] for t in _prepared(a, 1, floors.factor))
     out = np.empty(acc.shape, np.float32)
     for first in range(0, len(b), COLUMNS):
         part = slice(first, first + COLUMNS)
-        right = _prepared(b[part], WIDTH, factor_floor)
+        right = _prepared(b[part], WIDTH, floors.factor)
         columns = len(b[part])
         c = np.zeros((len(acc), len(right[0]) * WIDTH), np.float32)
         c[:, :columns] = acc[:, part]
         blocks = c.reshape(len(acc), len(right[0]), WIDTH)
-        _compiled(_advance_chain16)(x, ex, low_x, high_x, *right, blocks, np.int64(group_floor))
+        _compiled(_advance_chain16)(x, ex, low_x, high_x, *right, blocks, floors.acc, floors.group)
         out[:, part] = c[:, :columns]
     return out
 
@@ -143,7 +153,7 @@ def _prepared(x: F32, width: int, floor: int) -> tuple[Array, ...]:
     y = np.zeros((blocks, groups * GROUP, width), np.float32)
     e = np.empty(y.shape, np.int16)
     low, high = (np.empty((blocks, groups, width), np.int16) for _ in range(2))
-    if not _compiled(_prepare)(np.ascontiguousarray(x), y, e, low, high, np.int64(floor)):
+    if not _compiled(_prepare)(np.ascontiguousarray(x), y, e, low, high, floor):
         raise ValueError("chain16 takes numbers of at most 11 significant bits, such as bf16 and f16")
     return y, e, low, high
 
@@ -230,10 +240,10 @@ def _special_one(a, b, c, n):  # type: ignore[no-untyped-def]
 
 
 @numba.njit
-def _exact_one(a, ea, b, eb, c, n, group_floor):  # type: ignore[no-untyped-def]
+def _exact_one(a, ea, b, eb, c, n, acc_floor, group_floor):  # type: ignore[no-untyped-def]
     """Add one group of finite products to a finite accumulator, in integers."""
     ec = _exponent_one(c)
-    top = max(ec, group_floor)
+    top = max(ec, acc_floor, group_floor) if c != 0 else group_floor
     for j in range(GROUP):
         top = max(top, np.int64(ea[j]) + np.int64(eb[j, n]))
     total = np.int64(0)
@@ -313,17 +323,17 @@ def _fast_group(a, ea, b, eb, c, top, total):  # type: ignore[no-untyped-def]
 
 
 @numba.njit
-def _group_one(a, ea, b, eb, c, n, group_floor):  # type: ignore[no-untyped-def]
+def _group_one(a, ea, b, eb, c, n, acc_floor, group_floor):  # type: ignore[no-untyped-def]
     """Add one group of products to one accumulator, in every range."""
     wild = not np.isfinite(c)
     for j in range(GROUP):
         wild |= not (np.isfinite(a[j]) and np.isfinite(b[j, n]))
     if wild:
         return _special_one(a, b, c, n)
-    return _exact_one(a, ea, b, eb, c, n, group_floor)
+    return _exact_one(a, ea, b, eb, c, n, acc_floor, group_floor)
 
 
-def _advance_chain16(a, ea, low_a, high_a, b, eb, low_b, high_b, out, group_floor):  # type: ignore[no-untyped-def]
+def _advance_chain16(a, ea, low_a, high_a, b, eb, low_b, high_b, out, acc_floor, group_floor):  # type: ignore[no-untyped-def]
     old, slow = np.empty(WIDTH, np.float32), np.empty(WIDTH, np.int32)
     top, total = np.empty(WIDTH, np.int16), np.empty(WIDTH, np.int32)
     groups = low_a.shape[1]
@@ -341,4 +351,4 @@ def _advance_chain16(a, ea, low_a, high_a, b, eb, low_b, high_b, out, group_floo
                     if some:
                         for n in range(WIDTH):
                             if slow[n]:
-                                c[n] = _group_one(x, ex, y, ey, old[n], n, group_floor)
+                                c[n] = _group_one(x, ex, y, ey, old[n], n, acc_floor, group_floor)
