@@ -18,18 +18,18 @@ def logp_grad(logits_ptr, ids_ptr, lse_ptr, entropy_ptr, d_logp_ptr, d_lse_ptr, 
     t = program_2
     ids = tl.load(ids_ptr + t)  # logp.py:122
     lse = tl.load(lse_ptr + t)  # logp.py:125
-    d_lse = tl.load(d_lse_ptr + t)  # logp.py:146
-    d_logp = tl.load(d_logp_ptr + t)  # logp.py:146
+    d_lse = tl.load(d_lse_ptr + t)  # logp.py:147
+    d_logp = tl.load(d_logp_ptr + t)  # logp.py:147
     d_entropy = tl.load(d_entropy_ptr + t)  # logp.py:130
     entropy = tl.load(entropy_ptr + t)  # logp.py:130
-    differs = ids != ignore_index  # logp.py:138
+    differs = ids != ignore_index  # logp.py:139
     logits = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v, mask=differs & v_inside, other=0.0)  # logp.py:124
     as_f32 = logits.to(tl.float32)  # logp.py:45
     product = as_f32 * inv_temperature  # logp.py:54
     difference = product - lse  # logp.py:125
     product_2 = difference * 1.442695  # logp.py:126
     exp2 = tl.exp2(product_2)  # logp.py:126
-    difference_2 = d_lse - d_logp  # logp.py:146
+    difference_2 = d_lse - d_logp  # logp.py:147
     product_3 = exp2 * difference_2  # logp.py:127
     equal = exp2 == 0.0  # logp.py:130
     product_4 = d_entropy * exp2  # logp.py:130
