@@ -140,7 +140,6 @@ class Code(Enum):
     NOT_DIFFERENTIABLE = ("{op} has no gradient for {name}", "detach it; gradients exist for: {choices}")
     DOUBLE_BACKWARD = ("{op} has no second derivative",)
     BAD_ROW = ("{op}: row {row} has {what}",)
-    BAD_ROWS = ("{op}: {count} elements have {what}",)
     LAYOUT_MISMATCH = ("{op}: {name} has {got} tokens, but the layout has {wanted}",)
     # bits
     IDS_DIFFER = ("numerics ids differ: {a} and {b}", "use one backend and version for rollout and trainer")

@@ -110,7 +110,7 @@ def test_an_oracle_that_sums_by_tiles_is_found() -> None:
         whole = run(program, inputs, **options)
         width = (tile or {}).get("T", 64)
         groups = np.add.reduceat(inputs["x"] ** 2, range(0, inputs["x"].shape[1], width), axis=1)
-        return Outcome({**whole.tensors, "y": groups.sum(axis=1, dtype=np.float32)}, whole.errors)
+        return Outcome({**whole.tensors, "y": groups.sum(axis=1, dtype=np.float32)}, whole.errors, whole.rows)
 
     call = first_call()
     assert check_tiles(call, H100).ok
@@ -122,7 +122,7 @@ def test_an_oracle_that_looks_at_the_batch_is_found() -> None:
     def by_batch(program: Any, inputs: Any, **options: Any) -> Outcome:
         whole = run(program, inputs, **options)
         mean = np.nanmean(np.where(np.isfinite(inputs["x"]), inputs["x"], 0), dtype=np.float32)
-        return Outcome({**whole.tensors, "y": whole["y"] + mean}, whole.errors)
+        return Outcome({**whole.tensors, "y": whole["y"] + mean}, whole.errors, whole.rows)
 
     call = first_call()
     assert check_rows(call, H100).ok

@@ -80,11 +80,12 @@ Scope = dict[Value, Tile | State]
 class Outcome:
     """tensors: outputs and workspaces as stored (bf16 as u16 patterns; f64 in wide mode).
 
-    errors: what each failing check reports, and at how many elements.
+    errors: what each failing check reports, and at how many elements. rows: the last row of each.
     """
 
     tensors: dict[str, Array]
     errors: dict[str, int]
+    rows: dict[str, int]
 
     def __getitem__(self, name: str) -> Array:
         return self.tensors[name]
@@ -131,6 +132,7 @@ def _run(
 ) -> Outcome:
     memory: dict[str, Array] = {}
     errors: Counter[str] = Counter()
+    rows: dict[str, int] = {}
     extents = _extents(program, inputs, given)
     for kernel in program.kernels:
         for decl in kernel.params:
@@ -147,8 +149,9 @@ def _run(
                 list(pool.map(_Tile.run, tiles))
         for each in tiles:
             errors.update(each.errors)
+            rows |= {what: max(row, rows.get(what, 0)) for what, row in each.rows.items()}
     written = {d.name for k in program.kernels for d in k.params if d.role in (Role.OUT, Role.WORK)}
-    return Outcome({name: memory[name] for name in sorted(written)}, dict(errors))
+    return Outcome({name: memory[name] for name in sorted(written)}, dict(errors), rows)
 
 
 # --- sizes and memory ---
@@ -324,6 +327,7 @@ class _Tile:
     launch: _Launch
     ranges: Ranges
     errors: Counter[str] = field(default_factory=Counter)
+    rows: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> None:
         with np.errstate(all="ignore"):
@@ -471,6 +475,8 @@ class _Tile:
             count = int(np.count_nonzero(bad.data))
             if count:
                 self.errors[what] += count
+                first = self.ranges[bad.axes[0]].start if bad.axes and bad.axes[0] in self.ranges else 0
+                self.rows[what] = first + int(np.nonzero(bad.data)[0].max()) if bad.axes else 0
 
     # --- combines ---
 

@@ -49,8 +49,8 @@ def bind_oracle(invocation: Invocation, model: MathModel, geometry: Geometry) ->
         numbers = {name: scalars[name] for name in scalars_in}
         found = evaluate(program, arrays | numbers, softmax=model, extents=geometry.extents)
         if Env.current().check and found.errors:
-            what, count = next(iter(found.errors.items()))
-            raise LaunchError(Code.BAD_ROWS, op=invocation.spec.name, count=count, what=what)
+            what, row = next(iter(found.rows.items()))
+            raise LaunchError(Code.BAD_ROW, op=invocation.spec.name, row=row, what=what)
         return {name: from_numpy(found[name], dtype, shape) for name, shape, dtype in outs}
 
     return run
