@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,10 +16,13 @@ import torch
 
 triton = pytest.importorskip("triton")
 
+from rlk.cli import doctor  # noqa: E402
 from rlk.interp.dot import Floors, chain16, dot  # noqa: E402
+from rlk.interp.floats import bf16_from_bits  # noqa: E402
 from rlk.ir.dotmodel import DotModel  # noqa: E402
 from rlk.runtime import probes  # noqa: E402
 from rlk.runtime.toolchain import compile_triton  # noqa: E402
+from rlk.target.facts import target  # noqa: E402
 from rlk.testing import probe_dot  # noqa: E402
 from rlk.testing.bits import assert_same_bits, differing  # noqa: E402
 from rlk.testing.interpreter import (  # noqa: E402
@@ -142,24 +146,60 @@ def test_the_probe_runs_in_the_interpreter(kind: str) -> None:
     assert found.compared == seen[-1] == 2 * len(probe_dot.FAMILIES) * 64 * 64
 
 
-def test_the_probe_counts_what_is_wrong_and_says_what_would_be_right() -> None:
-    """Negative control: a device whose subnormal factors have the exponent of the smallest normal number."""
+def unit(floors: Floors) -> probes.Place:
+    """A stand-in for a device: chain16 with floors for 16-bit factors, a chain of fma for f32."""
 
     def host(emitted: Any) -> Any:
         def launch(a: Any, b: Any, acc: Any, out: Any, *extents: int) -> None:
-            x, y = (t.view(np.float16).astype(np.float32) for t in (a, b))
-            out[:] = chain16(x, y, acc, Floors(factor=-14))
+            if a.dtype == np.int32:
+                out[:] = dot(a.view(np.float32), b.view(np.float32), DotModel.FMA, acc)
+                return
+            kind = np.float16 if "dot_f16" in emitted.file else np.uint16
+            x, y = (t.view(kind) for t in (a, b))
+            if kind == np.uint16:
+                x, y = (bf16_from_bits(t) for t in (x, y))
+            out[:] = chain16(x.astype(np.float32), y.astype(np.float32), acc, floors)
 
         return launch
 
-    place = probes.Place("a stand-in", host, lambda x: np.array(x), lambda x: x)
-    found = probe_dot.probe(place, "f16", 1, side=64)
+    return probes.Place("a stand-in", host, lambda x: np.array(x), lambda x: x)
+
+
+def test_the_probe_counts_what_is_wrong_and_says_what_would_be_right() -> None:
+    """Negative control: a device whose subnormal factors have the exponent of the smallest normal number."""
+    found = probe_dot.probe(unit(Floors(factor=-14)), "f16", 1, side=64)
     assert found.wrong > 100 and found.differing["warp", "normal"] == 0 < found.differing["warp", "subnormal"]
     assert found.explained["factors' exponents are at least -14"] == 0
     assert found.explained["a group's exponent is at least -126"] == found.wrong
     text = "\n".join(probe_dot.describe(found))
     assert f"{found.wrong:,} of {found.compared:,} outputs differ from chain16" in text
     assert "at least -14: 0 would differ" in text and "subnormal: 0x" in text and "normal 0" not in text
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f16"])
+def test_the_probe_tells_every_rule_for_small_numbers_apart(kind: str) -> None:
+    """A probe that could not see a difference would validate anything."""
+    low = probe_dot.LOWEST[kind]
+    for floors in (Floors(low), Floors(low, -126), Floors(acc=-126), Floors(group=-126)):
+        if kind == "bf16" or floors.factor == low:  # the products of f16 are far above the others
+            assert (
+                probe_dot.probe(unit(floors), kind, 1, side=128, families=("tiny", "subnormal")).wrong > 100
+            )
+
+
+def test_doctor_reports_dots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "DOT_OUTPUTS", 1)
+    monkeypatch.setattr(probe_dot, "probe", partial(probe_dot.probe, side=64))
+    sound: list[str] = []
+    text = doctor._dots(unit(Floors()), target("sm_90a"), True, sound)
+    assert not sound and text.count("0 of ") == 3 and "f32: 0 of" in text
+    assert "add --probe-dot" in doctor._dots(unit(Floors()), target("sm_90a"), False, sound)
+    assert "not probed" in doctor._dots(unit(Floors()), None, True, sound)
+    wrong: list[str] = []
+    doctor._dots(unit(Floors(-14)), target("sm_90a"), True, wrong)
+    assert len(wrong) == 2 and "f16 dots of a stand-in differ from chain16" in wrong[1]
+    doctor._dots(unit(Floors(-14)), target("sm_80"), True, sound)
+    assert not sound, "no promise is made there"
 
 
 @pytest.mark.parametrize(
