@@ -15,7 +15,10 @@ from rlk.passes.walk import walk
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """parallel: shared out among programs. inside: held whole by each, with the length of the tile."""
+    """parallel: shared out among programs. inside: held whole by each, with the length of the tile.
+
+    contracted: walked by dots, held by no tile.
+    """
 
     parallel: tuple[Axis, ...]
     inside: tuple[tuple[Axis, int], ...]
@@ -81,8 +84,14 @@ def length(axis: Axis, extents: Mapping[str, int]) -> int:
 
 
 def kind(kernel: Kernel) -> str:
-    """Name the nest from its dataflow: "merge" reads partial states, "col_fold" folds along an outer dim."""
+    """Name the nest from its dataflow.
+
+    "stream_dot" reduces what it contracts, "dot_map" does not; "merge" reads partial states, "col_fold" folds
+    along an outer dim.
+    """
     lets = tuple(walk(kernel.body))
+    if any(isinstance(let.node, Dot) for let in lets):
+        return "stream_dot" if any(isinstance(let.node, Reduce) for let in lets) else "dot_map"
     work = {d.name for d in kernel.params if d.role is Role.WORK}
     written = {let.node.param for let in lets if isinstance(let.node, Store)}
     if any(isinstance(let.node, Load) and let.node.param in work - written for let in lets):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlk.ir.dims import Axis, Part
-from rlk.ir.nodes import Kernel, Loop, Program, Store
+from rlk.ir.dotmodel import DotModel
+from rlk.ir.nodes import Dot, Kernel, Loop, Program, Store
 from rlk.ir.tree import padded
+from rlk.ir.types import TileType
 from rlk.passes.walk import walk
-from rlk.schedule.axes import Roles, kind, roles
+from rlk.schedule.axes import Roles, kind, roles, types_of
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import Target
 
@@ -18,6 +20,12 @@ FOLD = 4096  # elements of one step of a fold along rows
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
 ROWS_ALONE = 1024  # rows below which a stream's chunks run side by side
 LANES = 128  # terms of a chunk from which its placement pays
+ACCUMULATOR = 1 << 15  # elements of a contraction's tile: 128 registers a lane of 8 warps
+CHAINED = 1 << 13  # of one without a matrix unit
+DOT_ROWS = 128
+DOT_GROUP = 8  # row tiles whose factors stay in a cache while a column tile goes by
+DOT_STAGES = 3
+SMALLEST_TILE = 16  # of a matrix unit
 
 
 def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[str, int]) -> Schedule:
@@ -26,6 +34,8 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
     extents: of all axes, as this call has them; only static ones may change what is chosen.
     """
     found = roles(kernel, extents)
+    if found.contracted:
+        return _contraction(kernel, found, target, extents)
     lengths = dict(found.inside)
     lanes = next((a for a in lengths if a.part is Part.LANE and a.split and lengths[a] >= LANES), None)
     if lanes is not None and lanes.pieces in (*lengths, *found.parallel):
@@ -43,10 +53,13 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
 def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
     """Return the streamed axes whose chunks should run side by side: rows alone would leave cores idle.
 
+    Chunks that contract are tiles of one matrix product, and always stand side by side.
     program: canonical. The states then go through memory and merge in a second kernel, with the same bits.
     """
     found: set[str] = set()
     for kernel in program.kernels:
+        loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+        found |= {loop.axis.name for loop in loops if loop.axis.part is Part.ALL and _contracts(loop)}
         streamed = {let.node.axis for let in walk(kernel.body) if isinstance(let.node, Loop)}
         rows = 1
         for axis in roles(kernel, extents).parallel:
@@ -54,6 +67,53 @@ def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
         if rows < ROWS_ALONE:
             found |= {a.name for a in streamed if a.split is not None and a.part is Part.ALL}
     return frozenset(found)
+
+
+def _contracts(loop: Loop) -> bool:
+    return any(isinstance(let.node, Dot) for let in walk(loop.body))
+
+
+def factor_tiles(kernel: Kernel, found: Roles) -> tuple[Axis, Axis] | None:
+    """Return the axis of each factor of a contraction that tiles run along, rows first."""
+    tiled = (*found.parallel, *(a for a, n in found.inside if n > 1))
+    for let in walk(kernel.body):
+        if isinstance(let.node, Dot):
+            types = types_of(kernel)
+            sides = [types[v] for v in (let.node.a, let.node.b)]
+            axes = [[a for a in tiled if isinstance(t, TileType) and a in t.axes] for t in sides]
+            if all(axes):
+                rows, columns = sorted((axes[0][-1], axes[1][-1]), key=tiled.index)
+                return rows, columns
+    return None
+
+
+def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:
+    """A program owns a tile of rows and columns, and walks the contracted axis with one accumulator."""
+    sides = factor_tiles(kernel, found)
+    if sides is None:
+        return Schedule()
+    held = dict(found.inside)
+    tiles: dict[str, int] = {}
+    chained = all(let.node.model is DotModel.FMA for let in walk(kernel.body) if isinstance(let.node, Dot))
+    room = CHAINED if chained else ACCUMULATOR
+    columns = held.get(sides[1]) or _dot_tile(sides[1], room // DOT_ROWS, extents)
+    rows = held.get(sides[0]) or _dot_tile(sides[0], min(DOT_ROWS, room // columns), extents)
+    tiles.update({str(a): n for a, n in zip(sides, (rows, columns), strict=True) if a not in held})
+    lengths = [extents.get(a.name, 0) for a in found.contracted if not a.dynamic]
+    depth = next((d for d in (64, 32, 16) if lengths and all(n % d == 0 for n in lengths)), 64)
+    stage = 2 * depth * (rows + columns) / 1024
+    return Schedule(
+        tiles=tuple(sorted(tiles.items())),
+        warps=max(4, min(8, rows * columns // 4096)),
+        stages=max(1, min(DOT_STAGES, int(target.shared // stage))),
+        depth=depth,
+        group=DOT_GROUP,
+        programs=target.cores if target.descriptors and not chained else 0,
+    )
+
+
+def _dot_tile(axis: Axis, most: int, extents: Mapping[str, int]) -> int:
+    return max(SMALLEST_TILE, min(most, padded(_extent(axis, extents, most))))
 
 
 def pieces_as_lanes(lanes: Axis, lengths: Mapping[Axis, int], extent: int) -> Schedule:
@@ -133,6 +193,8 @@ def warps(elements: int) -> int:
 def variety(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> tuple[Schedule, ...]:
     """Return schedules that place a kernel in different ways: all of them must give the same bits."""
     found = roles(kernel, extents)
+    if found.contracted:
+        return _contraction_variety(kernel, found, target, extents)
     names = [str(a) for a in found.parallel]
     last = names[-1:]
     room = 1 << 15
@@ -154,4 +216,17 @@ def variety(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> tuple
         Schedule(tiles=tuple((n, more) for n in last), placed=(*split[::-1], *low), warps=4, stages=2),
         Schedule(tiles=tuple((n, few) for n in names[-2:]), placed=(*split, *low[::-1]), warps=2, unroll=2),
     )
+    return tuple(dict.fromkeys(made))
+
+
+def _contraction_variety(
+    kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, int]
+) -> tuple[Schedule, ...]:
+    chosen = _contraction(kernel, found, target, extents)
+    sides = factor_tiles(kernel, found)
+    parallel = [str(a) for a in sides or () if a in found.parallel]
+    made = [chosen]
+    for tile, depth, group, programs, warps in ((16, 16, 1, 0, 4), (64, 32, 2, 3, 4), (32, 64, 3, 0, 8)):
+        tiles = tuple(sorted((name, tile) for name in parallel))
+        made.append(Schedule(tiles, warps=warps, depth=depth, group=group, programs=programs))
     return tuple(dict.fromkeys(made))

@@ -9,6 +9,7 @@ from rlk.ir.dims import is_power_of_two
 
 MAX_WARPS = 32
 MAX_STAGES = 8
+SMALLEST_DEPTH = 16  # of a step of a matrix unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Schedule:
 
     placed: the dims of a tile, outermost first; what it does not name follows in the order of the IR.
     warps: of a program. stages: of a loop whose loads run ahead. unroll: steps of a loop written in a row.
+    depth: indices of a contracted axis that one step takes. group: row tiles of a contraction that go through
+    its columns together. programs: how many take the tiles in turns; 0: a program for every tile.
     """
 
     tiles: tuple[tuple[str, int], ...] = ()
@@ -36,6 +39,9 @@ class Schedule:
     warps: int = 4
     stages: int = 1
     unroll: int = 1
+    depth: int = 64
+    group: int = 1
+    programs: int = 0
 
     def __post_init__(self) -> None:
         for axis, tile in self.tiles:
@@ -47,6 +53,11 @@ class Schedule:
             raise ScheduleError(Code.SCHEDULE_FIELD, field="warps", value=self.warps, why="1, 2, 4, ... 32")
         if not is_power_of_two(self.unroll):
             raise ScheduleError(Code.SCHEDULE_FIELD, field="unroll", value=self.unroll, why="a power of two")
+        if not is_power_of_two(self.depth) or self.depth < SMALLEST_DEPTH:
+            raise ScheduleError(Code.SCHEDULE_FIELD, field="depth", value=self.depth, why="16, 32, 64, ...")
+        if self.group < 1 or self.programs < 0:
+            field, value = ("group", self.group) if self.group < 1 else ("programs", self.programs)
+            raise ScheduleError(Code.SCHEDULE_FIELD, field=field, value=value, why="a count")
         if not 1 <= self.stages <= MAX_STAGES:
             raise ScheduleError(Code.SCHEDULE_FIELD, field="stages", value=self.stages, why="1 to 8")
 
@@ -61,4 +72,9 @@ class Schedule:
     def __str__(self) -> str:
         tiles = ", ".join(f"{axis}={tile}" for axis, tile in self.tiles)
         placed = f" placed {' '.join(map(str, self.placed))}" if self.placed else ""
-        return f"tiles {tiles or '1'}, {self.warps} warps, {self.stages} stages, unroll {self.unroll}{placed}"
+        dots = f", depth {self.depth}, group {self.group}" if (self.depth, self.group) != (64, 1) else ""
+        turns = f", {self.programs} programs" if self.programs else ""
+        return (
+            f"tiles {tiles or '1'}, {self.warps} warps, {self.stages} stages, unroll {self.unroll}"
+            f"{dots}{turns}{placed}"
+        )

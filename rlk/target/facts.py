@@ -14,6 +14,8 @@ class Target:
 
     softmax: the model of exp2 in softmax folds (a validated hardware function, or the portable one).
     cores: multiprocessors of the largest part, for grids that should fill the device once.
+    shared: KiB of on-chip memory that one program may use. descriptors: whether hardware copies boxes of a
+    tensor that it knows by a descriptor.
     """
 
     name: str
@@ -21,6 +23,8 @@ class Target:
     warp: int
     cores: int
     softmax: MathModel = MathModel.PORTABLE
+    shared: int = 64
+    descriptors: bool = False
 
     @property
     def folder(self) -> str:
@@ -29,15 +33,15 @@ class Target:
 
 
 _TARGETS = (
-    Target("sm_90a", "nvidia", 32, 132, MathModel.SM90),
-    Target("sm_80", "nvidia", 32, 108),
-    Target("sm_86", "nvidia", 32, 84),
-    Target("sm_89", "nvidia", 32, 142),
-    Target("sm_100a", "nvidia", 32, 148),
-    Target("sm_120a", "nvidia", 32, 170),
+    Target("sm_90a", "nvidia", 32, 132, MathModel.SM90, shared=227, descriptors=True),
+    Target("sm_80", "nvidia", 32, 108, shared=163),
+    Target("sm_86", "nvidia", 32, 84, shared=99),
+    Target("sm_89", "nvidia", 32, 142, shared=99),
+    Target("sm_100a", "nvidia", 32, 148, shared=227, descriptors=True),
+    Target("sm_120a", "nvidia", 32, 170, shared=99, descriptors=True),
     Target("gfx90a", "amd", 64, 110),
     Target("gfx942", "amd", 64, 304),
-    Target("gfx950", "amd", 64, 256),
+    Target("gfx950", "amd", 64, 256, shared=160),
 )
 TARGETS = {t.name: t for t in _TARGETS}
 

@@ -51,18 +51,20 @@ def run_generated(
     softmax: MathModel | None = None,
     split_rows: int | None = None,
     extents: Mapping[str, int] | None = None,
+    divisible: frozenset[str] = frozenset(),
 ) -> Ran:
     """Lower a canonical program for the inputs' sizes, interpret its kernels, and return what they store.
 
     inputs: arrays (bf16 as u16 patterns) and scalars by name. split_rows: pass the rows as two dims with this
-    inner extent, as for a tensor that cannot be flattened. extents: of axes that no input has.
+    inner extent, as for a tensor that cannot be flattened. extents: of axes that no input has. divisible: see
+    Signature.
     """
     on = on or target("sm_90a")
     extents = {**(extents or {}), **extents_of(canonical, inputs)}
     dynamic = {a.name for k in canonical.kernels for d in k.params for a in d.type.axes if a.dynamic}
     static = {n: e for n, e in extents.items() if n not in dynamic}
     program = specialize(canonical, static, softmax or on.softmax)
-    signature = Signature(tuple(sorted(static.items())), split_rows is not None)
+    signature = Signature(tuple(sorted(static.items())), split_rows is not None, divisible)
     chosen = schedules or [choose(k, on, signature, extents) for k in program.kernels]
     emitted = lower(program, chosen, on, signature, softmax=softmax)
     module = interpret(emitted.source, filename=emitted.file)

@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from rlk.ir.nodes import Block, Check, Kernel, Let, Load, Loop, Merge, Reduce, Role, Store, Value, operands
+from rlk.ir.nodes import (
+    Block,
+    Check,
+    Dot,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Merge,
+    Reduce,
+    Role,
+    Store,
+    Value,
+    operands,
+)
 from rlk.ir.types import TileType
 
 Scalar = Callable[[TileType], bool]
@@ -14,8 +28,8 @@ Scalar = Callable[[TileType], bool]
 def early(kernel: Kernel, scalar: Scalar) -> Kernel:
     """Return the kernel with its loads of inputs first, as far as they wait for no combination.
 
-    A tile is not loaded before a loop that it is used after: it would hold registers all the while; a scalar
-    (a value of a type that `scalar` accepts) is.
+    A tile is not loaded before a loop (a dot is one) that it is used after: it would hold registers all the
+    while; a scalar (a value of a type that `scalar` accepts) is.
     """
     inputs = frozenset(d.name for d in kernel.params if d.role is Role.IN)
     return replace(kernel, body=_block(kernel.body, inputs, scalar))
@@ -27,7 +41,7 @@ def _block(block: Block, inputs: frozenset[str], scalar: Scalar) -> Block:
     ordered = [let for let in lets if let.value in ahead]
     rest = [let for let in lets if let.value not in ahead]
     while rest:
-        stop = next((i for i, let in enumerate(rest) if isinstance(let.node, Loop)), len(rest))
+        stop = next((i for i, let in enumerate(rest) if isinstance(let.node, Dot | Loop)), len(rest))
         segment, rest = rest[:stop], rest[stop:]
         soon = _needed(tuple(segment), lambda load: load.param in inputs, lambda type: True)
         ordered += [let for let in segment if let.value in soon]
@@ -50,7 +64,7 @@ def _needed(lets: tuple[Let, ...], wanted: Callable[[Load], bool], scalar: Scala
     producers = {let.value: let for let in lets}
     waits: set[Value] = set()
     for let in lets:
-        combines = isinstance(let.node, Reduce | Merge | Loop | Store | Check)
+        combines = isinstance(let.node, Reduce | Dot | Merge | Loop | Store | Check)
         if combines or not waits.isdisjoint(operands(let.node)):
             waits.add(let.value)
     found: set[Value] = set()

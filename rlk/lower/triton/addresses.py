@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rlk.ir.dims import Axis, Part, union
@@ -29,6 +31,7 @@ class Addresses:
         self.decls: dict[str, Decl] = {d.name: d for d in self.plan.kernel.params}
         self.arguments: dict[str, CallArg] = {}
         self.owned: dict[Axis, str] = {}
+        self.first: dict[Axis, str] = {}  # of a tile, where contractions ask for it
         self.inside: dict[Axis, str] = {}
         self.widened: dict[str, str] = {}
         for decl in self.plan.kernel.params:
@@ -43,29 +46,77 @@ class Addresses:
 
     # --- the grid -------------------------------------------------------------------------------------------
 
-    def programs(self) -> None:
-        """Write which indices of each parallel axis this program owns."""
+    @contextmanager
+    def programs(self) -> Iterator[None]:
+        """Write which indices of each parallel axis this program owns; what follows runs for each tile."""
+        if not self.plan.schedule.programs or not self.plan.shared:
+            self.places("tl.program_id(0)")
+            yield
+            return
+        tiles = self.product(range(len(self.plan.shared)))
+        name = self.e.names.fresh("program")
+        with self.e.inner(f"for {name} in tl.range(tl.program_id(0), {tiles}, tl.num_programs(0)):"):
+            self.places(name)
+            yield
+
+    def product(self, indices: Iterable[int]) -> str:
+        """Return how many tiles some parallel axes have together, as an operand."""
+        counts = [count for count in map(self.tiles, indices) if count != "1"]
+        if all(count.isdigit() for count in counts):
+            return str(math.prod(map(int, counts)))
+        return " * ".join(counts)
+
+    def places(self, program: str) -> None:
+        """Write the owned indices of the tile that a program has come to."""
         shared = self.plan.shared
         if not shared:
             return
-        rest = "tl.program_id(0)"
-        if len(shared) > 1:
+        rest, order = program, list(reversed(range(len(shared))))
+        if len(shared) > 1 and not rest.isidentifier():
             rest = self.e.let("program", rest)
-        for i in reversed(range(len(shared))):
-            s = shared[i]
+        banded = self.banded()
+        if banded is not None:
+            order.remove(banded)
+            rest = self.band(banded, rest, order)
+        for i in order:
             tile = rest
-            if i > 0:
+            if i != order[-1]:
                 count = self.tiles(i)
                 tile = f"{rest} % {count}"
                 rest = self.e.let("program", f"{rest} // {count}")
-            name = _name(s.axis)
-            if s.tile > 1:
-                tile = f"({tile})" if " " in tile else tile
+            self.own(i, tile)
+
+    def banded(self) -> int | None:
+        """Return which parallel axis has its tiles taken in groups: the outer one of a contraction's tile."""
+        shared, dims = self.plan.shared, self.plan.dims
+        if self.plan.schedule.group == 1 or not self.e.dots.of or len(shared) == 1:
+            return None
+        return next((i for i, s in enumerate(shared) if s.axis == dims[0].axis and s.tile > 1), None)
+
+    def band(self, rows: int, program: str, others: list[int]) -> str:
+        """Write the row tile of a program: rows run fastest inside a group of row tiles; return the rest."""
+        group = self.plan.schedule.group
+        size = self.e.let("band", f"{group} * {self.product(others)}")
+        first = self.e.let("band_first", f"{program} // {size} * {group}")
+        height = self.e.let("band_rows", f"tl.minimum({self.tiles(rows)} - {first}, {group})")
+        self.own(rows, f"{first} + {program} % {size} % {height}")
+        return self.e.let("column", f"{program} % {size} // {height}")
+
+    def own(self, index: int, tile: str) -> None:
+        """Write the indices of one parallel axis that are in a tile."""
+        s = self.plan.shared[index]
+        name = _name(s.axis)
+        if s.tile > 1:
+            tile = f"({tile})" if " " in tile else tile
+            if self.e.dots.of:
+                self.first[s.axis] = self.e.let(f"{name}_first", f"{tile} * {s.tile}")
+                tile = f"{self.first[s.axis]} + {self.indices(s.axis)}"
+            else:
                 tile = f"{tile} * {s.tile} + {self.indices(s.axis)}"
-            self.owned[s.axis] = self.e.let(name, tile)
-            if not s.exact:
-                end = self.extent(s.axis) if s.length is None else str(s.length)
-                self.inside[s.axis] = self.e.let(f"{name}_inside", f"{self.owned[s.axis]} < {end}")
+        self.owned[s.axis] = self.e.let(name, tile)
+        if not s.exact:
+            end = self.extent(s.axis) if s.length is None else str(s.length)
+            self.inside[s.axis] = self.e.let(f"{name}_inside", f"{self.owned[s.axis]} < {end}")
 
     def tiles(self, index: int) -> str:
         """Return how many tiles a parallel axis has, as an operand."""
@@ -132,9 +183,13 @@ class Addresses:
 
     def pointer(self, decl: Decl, index: tuple[Value, ...]) -> str:
         """Return the address of an element; scalar terms come first, so that they are added once."""
+        return self.sum_of(decl, list(enumerate(index)))
+
+    def sum_of(self, decl: Decl, index: list[tuple[int, Value]]) -> str:
+        """Return the address of an element whose other dims have index 0."""
         scalars: list[str] = []
         tensors: list[str] = []
-        for dim, value in enumerate(index):
+        for dim, value in index:
             terms = self.terms(decl, dim, value)
             (tensors if self.e.shape(value) else scalars).extend(terms)
         return " + ".join([f"{decl.name}_ptr", *scalars, *tensors])
@@ -154,8 +209,12 @@ class Addresses:
             return [f"{whole} * {stem}_outer_stride", f"{part} * {stem}_inner_stride"]
         if dim == len(decl.type.axes) - 1:
             return [index]
-        stride = self.argument(f"{stem}_stride", From.STRIDE, decl.name, dim)
-        return [f"{self.wide(value, index)} * {stride}"]
+        return [f"{self.wide(value, index)} * {self.stride(decl, dim)}"]
+
+    def stride(self, decl: Decl, dim: int) -> str:
+        """Return the stride of a dim that is not the last."""
+        stem = f"{decl.name}_{_name(decl.type.axes[dim])}"
+        return self.argument(f"{stem}_stride", From.STRIDE, decl.name, dim)
 
     def wide(self, value: Value, index: str) -> str:
         """Return an index as i64: rows times a stride may exceed 2**31."""

@@ -20,6 +20,7 @@ from rlk.ir.nodes import (
     Check,
     Combine,
     Const,
+    Dot,
     Extent,
     Fma,
     Fn2,
@@ -50,6 +51,7 @@ from rlk.lower.common.names import Names
 from rlk.lower.common.static import Static
 from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
+from rlk.lower.triton.contract import Dots
 from rlk.lower.triton.functions import NEGATIVE_ZERO, float_literal, portable
 from rlk.lower.triton.lines import Function, Line
 from rlk.lower.triton.plan import TritonPlan
@@ -85,6 +87,7 @@ class Emitter:
         self.yields = {(node.of, node.index): name for node, name in results if isinstance(node, Result)}
         self.bounds: dict[tuple[Value, str], str] = {}
         self.addresses = Addresses(self)
+        self.dots = Dots(self)
 
     # --- writing --------------------------------------------------------------------------------------------
 
@@ -138,8 +141,9 @@ class Emitter:
 
     def run(self) -> tuple[Line, ...]:
         """Write the whole body."""
-        self.addresses.programs()
-        self.block(self.plan.kernel.body.lets)
+        self.dots.prepare()
+        with self.addresses.programs():
+            self.block(self.plan.kernel.body.lets)
         return tuple(self.lines)
 
     def block(self, lets: tuple[Let, ...]) -> None:
@@ -151,6 +155,10 @@ class Emitter:
     def node(self, let: Let) -> None:
         """Write one node."""
         match let.node:
+            case Load() | Pos() if let.value in self.dots.unheld:
+                pass
+            case Dot():
+                self.text[let.value] = self.dots.dot(let)
             case Const(bits=bits):
                 self.consts[let.value] = (bits, self.tile(let.value).dtype)
             case Cast(x=x, dtype=dtype) if x in self.consts and dtype.is_int and self.consts[x][1].is_int:

@@ -110,7 +110,10 @@ def _launch(kernel: Kernel, placed: TritonPlan, arguments: list[CallArg]) -> lis
     counts = [_count(placed, i) for i in range(len(placed.shared))]
     given = ", ".join(a.name for a in arguments)
     launch = f"kernels.{kernel.name}((programs,), {given})"
-    return [Line(f"programs = {' * '.join(counts) or '1'}"), Line("if programs > 0:"), Line(f"    {launch}")]
+    tiles = " * ".join(counts) or "1"
+    limit = placed.schedule.programs
+    programs = f"min({tiles}, {limit})" if limit else tiles
+    return [Line(f"programs = {programs}"), Line("if programs > 0:"), Line(f"    {launch}")]
 
 
 def _count(placed: TritonPlan, index: int) -> str:

@@ -1,0 +1,147 @@
+"""Which tensors a contraction reads along its axis, and which values exist only for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlk.errors import Code, Loc, UnsupportedError
+from rlk.ir.dims import Axis, union
+from rlk.ir.dotmodel import DotModel
+from rlk.ir.nodes import (
+    Bits,
+    Cast,
+    Dot,
+    Fma,
+    Fn2,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Map1,
+    Map2,
+    Math,
+    Node,
+    Pos,
+    Reduce,
+    Select,
+    Store,
+    Value,
+    operands,
+)
+from rlk.ir.types import TileType
+from rlk.passes.walk import walk
+from rlk.schedule.axes import types_of
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A tensor that a contraction reads: the index of dim `at` runs along the contracted axis.
+
+    axes: of the other indices.
+    """
+
+    load: Load
+    at: int
+    axes: tuple[Axis, ...]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A `Dot` of two tensors in memory."""
+
+    a: Factor
+    b: Factor
+    over: Axis
+    model: DotModel
+
+
+@dataclass(frozen=True, slots=True)
+class Contractions:
+    """The contractions of a kernel by value; `unheld` are the values that no tile ever holds whole."""
+
+    of: dict[Value, Contraction]
+    unheld: frozenset[Value]
+
+
+def contractions(kernel: Kernel) -> Contractions:
+    """Return the contractions of a kernel; raise UnsupportedError where a factor is no tensor in memory."""
+    lets = {let.value: let for let in walk(kernel.body)}
+    axes = {v: type.axes for v, type in types_of(kernel).items() if isinstance(type, TileType)}
+    found = {v: _contraction(let, lets, axes) for v, let in lets.items() if isinstance(let.node, Dot)}
+    over = {c.over for c in found.values()}
+    unheld = frozenset(v for v in lets if not over.isdisjoint(axes.get(v, ())))
+    for let in lets.values():
+        if isinstance(let.node, Reduce) and let.node.over in over:
+            raise _unsupported(let.loc, f"axis {let.node.over} both contracted and reduced in one kernel")
+        if not unheld.isdisjoint(operands(let.node)) and not isinstance(let.node, Dot | Load):
+            raise _unsupported(let.loc, "a value along a contracted axis that is used outside of its dot")
+    return Contractions(found, unheld)
+
+
+def covered(kernel: Kernel, value: Value, guard: Value) -> bool:
+    """Return whether elements of a contraction where a guard is false are dropped before they count."""
+    nodes = {let.value: let.node for let in walk(kernel.body)}
+    exposed = {value}
+    for let in walk(kernel.body):
+        read = exposed.intersection(operands(let.node))
+        match let.node:
+            case Loop(body=body) if exposed.intersection(body.results):
+                return False
+            case _ if not read:
+                pass
+            case Select(cond=cond, b=b) if _implies(nodes, cond, guard) and not read & {cond, b}:
+                pass
+            case Store(index=index, guard=mask) if mask is not None and _implies(nodes, mask, guard):
+                if read.intersection((*index, mask)):
+                    return False
+            case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
+                exposed.add(let.value)
+            case _:
+                return False
+    return True
+
+
+def _implies(nodes: dict[Value, Node], condition: Value, guard: Value) -> bool:
+    """Return whether a condition is a guard, or that guard and more."""
+    node = nodes.get(condition)
+    match node:
+        case _ if condition == guard:
+            return True
+        case Map2(fn=Fn2.AND, a=a, b=b):
+            return _implies(nodes, a, guard) or _implies(nodes, b, guard)
+        case _:
+            return False
+
+
+def _contraction(let: Let, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]) -> Contraction:
+    assert isinstance(let.node, Dot)
+    a, b = (_factor(let, v, lets, axes) for v in (let.node.a, let.node.b))
+    return Contraction(a, b, let.node.over, let.node.model)
+
+
+def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]) -> Factor:
+    assert isinstance(dot.node, Dot)
+    over, let = dot.node.over, lets.get(value)
+    if let is None or not isinstance(let.node, Load):
+        raise _unsupported(dot.loc, "a dot of values that are computed in the same kernel")
+    load = let.node
+    along = [i for i, v in enumerate(load.index) if over in axes[v]]
+    plain = [i for i in along if lets[load.index[i]].node == Pos(over)]
+    masked = load.fill is not None or (load.guard is not None and over in axes[load.guard])
+    if len(along) != 1 or plain != along or masked:
+        raise _unsupported(dot.loc, f"a dot over {over} of elements that do not lie along a dim of a tensor")
+    others = (axes[v] for i, v in enumerate(load.index) if i not in along)
+    return Factor(load, along[0], union(*others), let.name or load.param)
+
+
+def _unsupported(loc: Loc, what: str) -> UnsupportedError:
+    return UnsupportedError(
+        Code.UNSUPPORTED,
+        loc,
+        what=what,
+        backend="every lowering",
+        target="every target",
+        alternatives="contract a tensor that is in memory: an input, or one stored by an earlier kernel",
+    )

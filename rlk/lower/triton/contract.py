@@ -1,0 +1,217 @@
+"""A contraction as text: one accumulator, and a loop over the contracted axis in ascending order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlk.errors import Code, ScheduleError
+from rlk.ir.dims import Axis
+from rlk.ir.dotmodel import STEP, DotModel
+from rlk.ir.nodes import Decl, Fn2, Let, Map2, Pos, Role, Value
+from rlk.lower.common.contract import Contraction, Factor, contractions, covered
+
+if TYPE_CHECKING:
+    from rlk.lower.triton.emit import Emitter
+
+SMALLEST_TILE = 16  # of a factor of tl.dot
+LARGEST_BOX = 256  # elements along a dim that one descriptor load copies
+
+
+class Dots:
+    """The part of an emitter that knows contractions."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.e = emitter
+        self.plan = emitter.plan
+        found = contractions(self.plan.kernel)
+        self.of, self.unheld = found.of, found.unheld
+        self.descriptors: dict[tuple[str, tuple[int, ...]], str] = {}
+        self.described: set[tuple[Value, int]] = set()  # contractions, and the dim of a factor
+
+    def prepare(self) -> None:
+        """Declare every stride and extent, and write the descriptors that all tiles of a program share."""
+        for contraction in self.of.values():
+            for factor in (contraction.a, contraction.b):
+                self.arguments(factor)
+        for value, contraction in self.of.items():
+            if contraction.model is DotModel.CHAIN16:
+                for side, factor in enumerate(self.sides(contraction)):
+                    if self.describable(value, contraction, factor):
+                        self.described.add((value, side))
+                        self.describe(factor)
+
+    def arguments(self, factor: Factor) -> None:
+        """Declare what a factor's addresses need, whatever form they take: a host passes the same to both."""
+        decl = self.decl(factor)
+        for axis in decl.type.axes:
+            self.extent(axis)
+        for dim in range(len(decl.type.axes) - 1):
+            if not (dim == 0 and self.split(decl)):
+                self.e.addresses.stride(decl, dim)
+
+    def split(self, decl: Decl) -> bool:
+        """Return whether the rows of a tensor come with two strides."""
+        split = self.plan.signature.split_rows and decl.role is Role.IN
+        return split and decl.type.axes[0].dynamic
+
+    def decl(self, factor: Factor) -> Decl:
+        return self.e.addresses.decls[factor.load.param]
+
+    def extent(self, axis: Axis) -> str:
+        known = dict(self.plan.signature.extents).get(axis.name)
+        return self.e.addresses.extent(axis) if known is None else str(known)
+
+    # --- tiles ----------------------------------------------------------------------------------------------
+
+    def sides(self, contraction: Contraction) -> tuple[Factor, Factor]:
+        """Return the factors of the outer and of the inner dim of the accumulator."""
+        dims = self.plan.dims
+        for left, right in ((contraction.a, contraction.b), (contraction.b, contraction.a)):
+            if len(dims) == 2 and dims[0].axis in left.axes and dims[1].axis in right.axes:
+                if min(dims[0].length, dims[1].length) >= SMALLEST_TILE:
+                    return left, right
+        raise ScheduleError(
+            Code.SCHEDULE_FIELD,
+            field="tiles",
+            value=", ".join(f"{d.axis}={d.length}" for d in dims) or "1",
+            why=f"one tile of {SMALLEST_TILE} or more along each factor of a contraction, and no other",
+        )
+
+    def describe(self, factor: Factor) -> None:
+        """Write the descriptor of a factor's tensor, once for tiles of one shape."""
+        decl = self.decl(factor)
+        block = self.block(factor, self.plan.schedule.depth)
+        if (decl.name, block) not in self.descriptors:
+            shape = ", ".join(self.extent(axis) for axis in decl.type.axes)
+            strides = f"{self.e.addresses.stride(decl, 0)}, 1"
+            self.descriptors[decl.name, block] = self.e.let(
+                f"{decl.name}_tiles",
+                f"tl.make_tensor_descriptor({decl.name}_ptr, shape=[{shape}], strides=[{strides}], "
+                f"block_shape=[{', '.join(map(str, block))}])",
+            )
+
+    def block(self, factor: Factor, depth: int) -> tuple[int, ...]:
+        """Return the shape of a factor's tile in the order of its tensor's dims."""
+        length = next(d.length for d in self.plan.dims if d.axis in factor.axes)
+        return tuple(depth if dim == factor.at else length for dim in range(2))
+
+    def describable(self, value: Value, contraction: Contraction, factor: Factor) -> bool:
+        """Return whether a tile of a factor is a box of its tensor, whose addresses hardware can compute."""
+        decl, load = self.decl(factor), factor.load
+        signature, depth = self.plan.signature, self.plan.schedule.depth
+        if len(load.index) != 2 or self.split(decl) or not self.plan.target.descriptors:
+            return False
+        aligned = {decl.name, self.e.addresses.stride(decl, 0)} <= signature.divisible
+        length = dict(signature.extents).get(contraction.over.name)
+        whole = length is not None and length % depth == 0
+        small = max(self.block(factor, depth)) <= LARGEST_BOX
+        if not aligned or not whole or not small:
+            return False
+        unguarded = load.guard is None or covered(self.plan.kernel, value, load.guard)
+        return unguarded and self.box(load.index[1 - factor.at]) is not None
+
+    def box(self, value: Value) -> tuple[tuple[Value, ...], Axis] | None:
+        """Return an index that counts up from a sum of scalars as those scalars and the axis it counts."""
+        node = self.e.nodes.get(value)
+        match node:
+            case Pos(axis=axis) if self.e.shape(value):
+                return (), axis
+            case Map2(fn=Fn2.ADD, a=a, b=b):
+                for scalar, rest in ((a, b), (b, a)):
+                    inner = None if self.e.shape(scalar) else self.box(rest)
+                    if inner is not None:
+                        return (scalar, *inner[0]), inner[1]
+                return None
+            case _:
+                return None
+
+    # --- the loop -------------------------------------------------------------------------------------------
+
+    def dot(self, let: Let) -> str:
+        """Write a contraction and return the accumulator's name."""
+        contraction = self.of[let.value]
+        shape = self.plan.shape(self.e.tile(let.value).axes)
+        name = self.e.let(let.name or "product", f"tl.zeros({shape}, tl.float32)")
+        length = self.extent(contraction.over)
+        match contraction.model:
+            case DotModel.FMA:
+                self.chain(contraction, name, length)
+            case DotModel.CHAIN16:
+                self.groups(let.value, contraction, name, length)
+        return name
+
+    def chain(self, contraction: Contraction, name: str, length: str) -> None:
+        """Write one fma an element of the axis."""
+        rows = [self.pointer(f) for f in (contraction.a, contraction.b)]
+        step = self.e.names.fresh(contraction.over.name.lower())
+        with self.e.inner(f"for {step} in tl.range(0, {length}):"):
+            tiles = [
+                self.load(f, at, step, self.mask(f, None))
+                for f, at in zip((contraction.a, contraction.b), rows, strict=True)
+            ]
+            self.e.line(f"{name} = tl.fma({tiles[0]}, {tiles[1]}, {name})")
+        self.e.names.taken.discard(step)
+
+    def groups(self, value: Value, contraction: Contraction, name: str, length: str) -> None:
+        """Write the loop over full steps, then one over groups for the rest: none is all padding."""
+        sides = self.sides(contraction)
+        rows = {i: self.pointer(f) for i, f in enumerate(sides) if (value, i) not in self.described}
+        depth = self.plan.schedule.depth
+        full = str(int(length) // depth * depth) if length.isdigit() else f"{length} // {depth} * {depth}"
+        if full != "0":
+            self.steps(contraction, name, f"0, {full}", depth, None, rows)
+        if full != length:
+            self.steps(contraction, name, f"{full}, {length}", STEP[contraction.model], length, rows)
+
+    def steps(
+        self, contraction: Contraction, name: str, bounds: str, depth: int, end: str | None,
+        rows: dict[int, str],
+    ) -> None:  # fmt: skip
+        """Write a loop of dots; end: of the axis where a step may pass it; rows: of factors by pointer."""
+        stem = contraction.over.name.lower()
+        first = self.e.names.fresh(f"{stem}_first")
+        with self.e.inner(f"for {first} in tl.range({bounds}, {depth}):"):
+            along = self.e.let(stem, f"{first} + tl.arange(0, {depth})") if rows else ""
+            tiles = []
+            for side, factor in enumerate(self.sides(contraction)):
+                if side not in rows:
+                    tiles.append(self.copied(factor, first, turned=(factor.at == 0) == (side == 0)))
+                else:
+                    spread = f"{along}[{'None, :' if side == 0 else ':, None'}]"
+                    within = None if end is None else f"({spread} < {end})"
+                    tiles.append(self.load(factor, rows[side], spread, self.mask(factor, within)))
+            self.e.line(f"{name} = tl.dot({tiles[0]}, {tiles[1]}, {name})")
+        self.e.names.taken.discard(first)
+
+    def copied(self, factor: Factor, first: str, turned: bool) -> str:
+        """Write the copy of a tile; return it with the contracted axis where tl.dot wants it."""
+        decl = self.decl(factor)
+        found = self.box(factor.load.index[1 - factor.at])
+        assert found is not None
+        scalars, axis = found
+        terms = [self.e[s] for s in scalars if self.e[s] != "0"]
+        terms += [self.e.addresses.first[axis]] if axis in self.e.addresses.first else []
+        start = " + ".join(terms) or "0"
+        at = f"{first}, {start}" if factor.at == 0 else f"{start}, {first}"
+        descriptor = self.descriptors[decl.name, self.block(factor, self.plan.schedule.depth)]
+        tile = self.e.let(factor.name, f"{descriptor}.load([{at}])")
+        return f"{tile}.T" if turned else tile
+
+    # --- pointers -------------------------------------------------------------------------------------------
+
+    def pointer(self, factor: Factor) -> str:
+        """Write the addresses of a factor's elements at the start of the contracted axis."""
+        index = [(dim, v) for dim, v in enumerate(factor.load.index) if dim != factor.at]
+        text = self.e.addresses.sum_of(self.decl(factor), index)
+        return self.e.let(f"{factor.name}_start", text)
+
+    def load(self, factor: Factor, start: str, along: str, mask: str | None) -> str:
+        decl = self.decl(factor)
+        if factor.at < len(decl.type.axes) - 1:
+            along = f"{along}.to(tl.int64) * {self.e.addresses.stride(decl, factor.at)}"
+        masked = "" if mask is None else f", mask={mask}, other=0.0"
+        return self.e.let(factor.name, f"tl.load({start} + {along}{masked})")
+
+    def mask(self, factor: Factor, within: str | None) -> str | None:
+        rows = self.e.addresses.mask(factor.axes, factor.load.guard)
+        return " & ".join(term for term in (rows, within) if term is not None) or None
