@@ -18,6 +18,7 @@ STRETCH = 2048  # elements of a program without sums
 ROWS = 1024  # elements below which a program takes several rows
 FOLD = 4096  # elements of one step of a fold along rows
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
+UNROLLED = 128  # nodes of an unrolled loop
 ROWS_ALONE = 1024  # rows below which a stream's chunks run side by side
 LANES = 128  # terms of a chunk from which its placement pays
 ACCUMULATOR = 1 << 15  # elements of a contraction's tile: 128 registers a lane of 8 warps
@@ -45,7 +46,7 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
         case "col_fold":
             return _columns(found, extents)
         case "merge":
-            return _partials(found, extents)
+            return _partials(kernel, found, extents)
         case _:
             return _rows(kernel, found, extents)
 
@@ -159,10 +160,16 @@ def _columns(found: Roles, extents: Mapping[str, int]) -> Schedule:
     return Schedule(tiles=((str(axis), tile),), warps=warps(_held(found) * tile))
 
 
-def _partials(found: Roles, extents: Mapping[str, int]) -> Schedule:
-    """A program owns few columns and adds partial states: latency is hidden by loads of many steps."""
+def _partials(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> Schedule:
+    """A program owns few columns and merges partial states: latency is hidden by loads of many steps."""
     tiles = [(str(a), min(32, padded(_extent(a, extents, 32)))) for a in found.parallel[-1:]]
-    return Schedule(tiles=tuple(t for t in tiles if t[1] > 1), warps=1, unroll=64)
+    bodies = [len(let.node.body.lets) for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    # a merge of softmax states is long: 64 of them in a row take minutes to compile
+    steps = UNROLLED // padded(max(bodies, default=1))
+    many = _held(found) >= 8
+    return Schedule(
+        tiles=tuple(t for t in tiles if t[1] > 1), warps=8 if many else 1, unroll=max(1, min(64, steps))
+    )
 
 
 def _walks_rows(kernel: Kernel) -> bool:

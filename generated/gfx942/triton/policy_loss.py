@@ -2,7 +2,7 @@
 
 numerics: 724297eaecdbdb91
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
-schedule: tiles 1, 1 warps, 1 stages, unroll 64
+schedule: tiles 1, 1 warps, 1 stages, unroll 16
 """
 
 import triton
@@ -247,7 +247,7 @@ def policy_loss_2(loss_ptr, count_ptr, clip_fraction_ptr, approx_kl_ptr, sum_of_
     s_2 = tl.full((), 0, tl.int32)  # loss.py:107
     s_3 = tl.full((), 0, tl.int32)  # loss.py:107
     s_4 = negative_zero()  # loss.py:107
-    for s_piece_step in tl.range(0, ((S + 1023) // 1024), loop_unroll_factor=64):  # loss.py:107
+    for s_piece_step in tl.range(0, ((S + 1023) // 1024), loop_unroll_factor=16):  # loss.py:107
         sum_of_piece = tl.load(sum_of_piece_ptr + s_piece_step)  # loss.py:107
         sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece_step)  # loss.py:107
         sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece_step)  # loss.py:107
