@@ -1,0 +1,286 @@
+"""Generated contractions have the oracle's bits under any schedule, by pointers and by descriptors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+triton = pytest.importorskip("triton")
+
+from rlk.errors import ScheduleError, UnsupportedError  # noqa: E402
+from rlk.interp.run import run  # noqa: E402
+from rlk.ir.nodes import MathModel, Program  # noqa: E402
+from rlk.lang import Axis, DTypeVar, L, Op, Scalar, Tensor, Variant, bf16, f16, f32, i32, i64, op  # noqa: E402
+from rlk.lower.common.emitted import Emitted, Signature  # noqa: E402
+from rlk.lower.triton import lower  # noqa: E402
+from rlk.passes.pipeline import canonical, specialize  # noqa: E402
+from rlk.runtime.toolchain import compile_triton  # noqa: E402
+from rlk.schedule.axes import kind  # noqa: E402
+from rlk.schedule.heuristics import apart, choose, variety  # noqa: E402
+from rlk.schedule.schedule import Schedule  # noqa: E402
+from rlk.target.facts import target  # noqa: E402
+from rlk.testing import generated  # noqa: E402
+from rlk.testing.bits import assert_same_bits, differing  # noqa: E402
+
+SM90 = MathModel.SM90
+H200 = target("sm_90a")
+M = Axis("M", dynamic=True)
+N = Axis("N")
+K = Axis("K")
+T = Axis("T", dynamic=True)
+V = Axis("V", chunk=256, split=8)
+D = Axis("D")
+F = DTypeVar("F", (bf16, f16))
+DTYPES = {"bf16": bf16, "f16": f16, "f32": f32}
+ALIGNED = frozenset(
+    "x w bias base hidden weight x_m_stride w_n_stride x_k_stride w_k_stride hidden_t_stride "
+    "weight_v_stride".split()
+)
+
+
+@op()
+def product(x: Tensor[F, M, K], w: Tensor[F, N, K], bias: Tensor[F, N], base: Tensor[F, M, N]):
+    z = L.dot(x, w, over=K) + bias.to(f32)
+    return L.out(y=z + base.to(f32), low=z.to(bf16))
+
+
+@op()
+def turned(x: Tensor[F, K, M], w: Tensor[F, K, N]):
+    return L.out(y=L.dot(x, w, over=K))
+
+
+@op()
+def exact(x: Tensor[f32, M, K], w: Tensor[f32, N, K]):
+    return L.out(y=L.dot(x, w, over=K))
+
+
+@op()
+def linear(hidden: Tensor[F, T, D], weight: Tensor[F, V, D], ids: Tensor[i64, T], temperature: Scalar[f32]):
+    soft, picked = L.softmax_sum(), L.total()
+    for v in L.stream(V):
+        z = L.dot(hidden, weight[v], over=D) * temperature
+        soft.absorb(z, mean=z)
+        picked.absorb(L.where(v.pos == ids.to(i32), z, -0.0))
+    return L.out(lse=soft.lse(), mean=soft.mean("mean"), z=picked.value)
+
+
+@op()
+def computed(x: Tensor[bf16, M, K], w: Tensor[bf16, N, K]):
+    return L.out(y=L.dot((x.to(f32) * 2.0).to(bf16), w, over=K))
+
+
+@op()
+def used_twice(x: Tensor[bf16, M, K], w: Tensor[bf16, N, K]):
+    return L.out(y=L.dot(x, w, over=K), x2=x.to(f32) * 2.0)
+
+
+@cache
+def program(spec: Op, dtype: str = "f16") -> Program:
+    """Return the canonical program, its chunks side by side if it streams."""
+    traced = spec.trace(Variant.of({} if spec is exact else {"F": DTYPES[dtype]}, frozenset(), {}))
+    serial = canonical(traced)
+    return canonical(traced, apart=apart(serial, {"T": 1 << 20, "M": 1 << 20, "V": 512, "N": 16}))
+
+
+def array(dtype: str, *shape: int) -> Any:
+    values = np.random.default_rng(shape[0] + sum(shape)).standard_normal(shape).astype(np.float32)
+    match dtype:
+        case "f16":
+            return values.astype(np.float16)
+        case "bf16":
+            return (values.view(np.uint32) >> 16).astype(np.uint16)
+        case _:
+            return values
+
+
+def products(m: int, n: int, k: int, dtype: str = "f16") -> dict[str, Any]:
+    given = {"x": array(dtype, m, k), "w": array(dtype, n, k)}
+    return {**given, "bias": array(dtype, n), "base": array(dtype, m, n)}
+
+
+def rows(t: int, v: int, d: int, dtype: str = "bf16") -> dict[str, Any]:
+    ids = np.random.default_rng(t).integers(0, v, t)
+    factors = {"hidden": array(dtype, t, d), "weight": array(dtype, v, d)}
+    return {**factors, "ids": ids, "temperature": 1.25}
+
+
+def agree(
+    what: Program, given: dict[str, Any], schedules: tuple[Schedule, ...] | None = None, aligned: bool = False
+) -> Emitted:
+    """Hold a generated program to the oracle's bits; return what ran."""
+    divisible = ALIGNED if aligned else frozenset[str]()
+    ran = generated.run_generated(what, given, schedules=schedules, divisible=divisible)
+    want = run(what, given, softmax=SM90)
+    for name in want.tensors:
+        assert_same_bits(ran.tensors[name], want[name], name)
+    return ran.emitted
+
+
+def placed(axes: tuple[str, str], tile: int, depth: int, **more: int) -> Schedule:
+    return Schedule(tiles=tuple(sorted((a, tile) for a in axes)), depth=depth, **more)
+
+
+# --- the same bits ---
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 17, 40), (7, 33, 16), (130, 31, 100), (20, 16, 1), (64, 64, 256)]
+)
+def test_products_of_any_size_have_the_oracles_bits(dtype: str, m: int, n: int, k: int) -> None:
+    agree(program(product, dtype), products(m, n, k, dtype))
+
+
+@pytest.mark.parametrize("depth", [16, 32, 64])
+@pytest.mark.parametrize("tile", [16, 64, 128])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_no_tile_depth_or_placement_changes_a_product(tile: int, depth: int, aligned: bool) -> None:
+    more = {"group": 1 + tile % 5, "programs": depth % 7}
+    agree(program(product), products(70, 48, 192), (placed(("M", "N"), tile, depth, **more),), aligned)
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("k", [40, 128])
+def test_factors_may_be_contracted_along_their_first_dim(k: int, aligned: bool) -> None:
+    m, n = (48, 32) if aligned else (50, 21)
+    given = {"x": array("f16", k, m), "w": array("f16", k, n)}
+    agree(program(turned), given, aligned=aligned)
+
+
+def test_a_step_of_padding_alone_is_never_added() -> None:
+    given = products(16, 16, 40, "bf16")
+    for name, tiny in (("x", 0x8D80), ("w", 0x0D80), ("bias", 0x8000), ("base", 0x8000)):
+        given[name][:] = 0
+        given[name][(..., slice(36, 40)) if name in "xw" else ...] = tiny  # -+ 2**-100: less than any f32
+    what = program(product, "bf16")
+    assert np.signbit(run(what, given)["y"]).all()
+    for depth in (16, 32, 64):
+        agree(what, given, (placed(("M", "N"), 16, depth),))
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 5, 3), (33, 70, 41)])
+def test_products_of_f32_are_a_chain_of_fma(m: int, n: int, k: int) -> None:
+    given = {"x": array("f32", m, k), "w": array("f32", n, k)}
+    for schedule in variety(program(exact).kernels[0], H200, {"M": m, "N": n, "K": k}):
+        agree(program(exact), given, (schedule,))
+
+
+@pytest.mark.parametrize("t", [1, 7, 130])
+@pytest.mark.parametrize(("v", "d", "dtype"), [(2300, 64, "bf16"), (1001, 40, "f16")])
+def test_streams_of_products_have_the_oracles_bits(t: int, v: int, d: int, dtype: str) -> None:
+    what = program(linear, dtype)
+    assert [kind(k) for k in what.kernels] == ["stream_dot", "merge"]
+    agree(what, rows(t, v, d, dtype))
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize(("tile", "depth"), [(16, 16), (64, 64), (128, 32)])
+def test_no_schedule_changes_a_stream_of_products(tile: int, depth: int, aligned: bool) -> None:
+    what, given = program(linear, "bf16"), rows(70, 2300, 64)
+    merge = choose(what.kernels[1], H200, None, {"V": 2300, "D": 64})
+    first = Schedule(tiles=(("T", tile),), depth=depth, group=3, programs=5 if tile > 16 else 0)
+    emitted = agree(what, given, (first, merge), aligned)
+    assert ("make_tensor_descriptor" in emitted.source) == aligned
+
+
+def test_the_chosen_schedules_differ_and_agree() -> None:
+    sizes = {"M": 50, "N": 40, "K": 64}
+    schedules = variety(program(product).kernels[0], H200, sizes)
+    assert len(schedules) == 4
+    for schedule in schedules:
+        agree(program(product), products(50, 40, 64), (schedule,))
+
+
+# --- controls ---
+
+
+def edited(monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str]) -> int:
+    """Return how many elements differ from the oracle after an edit of the generated text."""
+
+    def changed(*args: Any, **kwargs: Any) -> Emitted:
+        emitted = lower(*args, **kwargs)
+        source = edit(emitted.source)
+        assert source != emitted.source
+        return replace(emitted, source=source)
+
+    given = products(64, 48, 128)
+    monkeypatch.setattr(generated, "lower", changed)
+    ran = generated.run_generated(program(product), given, schedules=(placed(("M", "N"), 32, 16),))
+    return differing(ran.tensors["y"], run(program(product), given)["y"])
+
+
+def test_a_reversed_loop_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert edited(monkeypatch, lambda text: text.replace("k = k_first +", "k = 112 - k_first +"))
+
+
+def test_accumulators_that_are_added_later_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert edited(monkeypatch, lambda text: text.replace("z = tl.dot(x, w, z)", "z = z + tl.dot(x, w)"))
+
+
+def test_the_edits_leave_a_text_that_agrees_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not edited(monkeypatch, lambda text: text.replace("tl.dot(x, w, z)", "tl.dot(x, w, acc=z)"))
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize("spec", [computed, used_twice])
+def test_factors_that_are_not_read_from_memory_are_refused(spec: Op) -> None:
+    bound = specialize(canonical(spec.trace(spec.reference())), {"N": 16, "K": 64}, SM90)
+    with pytest.raises(UnsupportedError, match="dot"):
+        lower(bound, [Schedule(tiles=(("M", 16), ("N", 16)))], H200, Signature((("K", 64), ("N", 16))))
+
+
+def test_a_schedule_gives_both_factors_a_tile() -> None:
+    bound = specialize(program(product), {"N": 16, "K": 64}, SM90)
+    for tiles in ((), (("M", 16),), (("M", 8), ("N", 16))):
+        with pytest.raises(ScheduleError, match="16 or more"):
+            lower(bound, [Schedule(tiles=tiles)], H200, Signature((("K", 64), ("N", 16))))
+    with pytest.raises(ScheduleError, match="depth"):
+        Schedule(depth=8)
+
+
+# --- compiled text ---
+
+
+def compiled(what: Program, extents: dict[str, int], on: str, aligned: bool, folder: Path) -> str:
+    """Return the assembly of a program's first kernel."""
+    machine, divisible = target(on), ALIGNED if aligned else frozenset[str]()
+    bound = specialize(what, extents, machine.softmax)
+    chosen = [choose(k, machine, None, extents) for k in bound.kernels]
+    emitted = lower(bound, chosen, machine, Signature(tuple(sorted(extents.items())), False, divisible))
+    compile_triton(emitted, on, folder)
+    ending = "ptx" if machine.vendor == "nvidia" else "amdgcn"
+    return (folder / f"{bound.kernels[0].name}.{ending}").read_text()
+
+
+SHAPES = [
+    (linear, {"V": 50257, "D": 768}),
+    (product, {"N": 4096, "K": 4096}),
+    (turned, {"N": 768, "K": 4096}),
+]
+
+
+@pytest.mark.parametrize(("spec", "extents"), SHAPES)
+def test_sm_90_multiplies_by_wgmma_what_descriptors_copy(spec: Op, extents: Any, tmp_path: Path) -> None:
+    text = compiled(program(spec, "bf16"), extents, "sm_90a", True, tmp_path)
+    assert "wgmma.mma_async" in text and "cp.async.bulk.tensor" in text
+    text = compiled(program(spec, "bf16"), extents, "sm_90a", False, tmp_path)
+    assert "mma" in text and "cp.async.bulk.tensor" not in text
+
+
+@pytest.mark.parametrize(("spec", "extents"), SHAPES)
+def test_gfx942_compiles_by_pointers(spec: Op, extents: Any, tmp_path: Path) -> None:
+    assert "v_mfma" in compiled(program(spec, "bf16"), extents, "gfx942", True, tmp_path)
+
+
+@pytest.mark.parametrize("on", ["sm_90a", "gfx942"])
+def test_a_chain_of_fma_compiles_without_a_matrix_unit(on: str, tmp_path: Path) -> None:
+    text = compiled(program(exact), {"N": 512, "K": 300}, on, True, tmp_path)
+    assert "mma" not in text.replace("v_fma", "") and "fma" in text
