@@ -24,8 +24,8 @@ LANES = 128  # terms of a chunk from which its placement pays
 ACCUMULATOR = 1 << 15  # elements of a contraction's tile: 128 registers a lane of 8 warps
 CHAINED = 1 << 13  # of one without a matrix unit
 DOT_ROWS = 128
-DOT_GROUP = 8  # row tiles whose factors stay in a cache while a column tile goes by
-DOT_STAGES = 3
+DOT_GROUP = 16  # row tiles whose factors stay in a cache while a column tile goes by
+DOT_STAGES = 4
 SMALLEST_TILE = 16  # of a matrix unit
 
 
@@ -102,6 +102,7 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
     tiles.update({str(a): n for a, n in zip(sides, (rows, columns), strict=True) if a not in held})
     lengths = [extents.get(a.name, 0) for a in found.contracted if not a.dynamic]
     depth = next((d for d in (64, 32, 16) if lengths and all(n % d == 0 for n in lengths)), 64)
+    programs = target.cores if target.descriptors and not chained else 0
     stage = 2 * depth * (rows + columns) / 1024
     return Schedule(
         tiles=tuple(sorted(tiles.items())),
@@ -109,7 +110,8 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
         stages=max(1, min(DOT_STAGES, int(target.shared // stage))),
         depth=depth,
         group=DOT_GROUP,
-        programs=target.cores if target.descriptors and not chained else 0,
+        programs=programs,
+        flat=programs > 0 and kind(kernel) == "stream_dot",
     )
 
 
@@ -235,5 +237,6 @@ def _contraction_variety(
     made = [chosen]
     for tile, depth, group, programs, warps in ((16, 16, 1, 0, 4), (64, 32, 2, 3, 4), (32, 64, 3, 0, 8)):
         tiles = tuple(sorted((name, tile) for name in parallel))
-        made.append(Schedule(tiles, warps=warps, depth=depth, group=group, programs=programs))
+        flat = programs > 0
+        made.append(Schedule(tiles, warps=warps, depth=depth, group=group, programs=programs, flat=flat))
     return tuple(dict.fromkeys(made))

@@ -31,7 +31,9 @@ class Schedule:
     placed: the dims of a tile, outermost first; what it does not name follows in the order of the IR.
     warps: of a program. stages: of a loop whose loads run ahead. unroll: steps of a loop written in a row.
     depth: indices of a contracted axis that one step takes. group: row tiles of a contraction that go through
-    its columns together. programs: how many take the tiles in turns; 0: a program for every tile.
+    its columns together. programs: how many take the tiles in turns; 0: a program for every tile. flat: turns
+    and steps of a contraction are one loop, so that loads of the next tile run ahead too; it needs registers
+    and memory for two tiles.
     """
 
     tiles: tuple[tuple[str, int], ...] = ()
@@ -42,6 +44,7 @@ class Schedule:
     depth: int = 64
     group: int = 1
     programs: int = 0
+    flat: bool = False
 
     def __post_init__(self) -> None:
         for axis, tile in self.tiles:
@@ -73,7 +76,7 @@ class Schedule:
         tiles = ", ".join(f"{axis}={tile}" for axis, tile in self.tiles)
         placed = f" placed {' '.join(map(str, self.placed))}" if self.placed else ""
         dots = f", depth {self.depth}, group {self.group}" if (self.depth, self.group) != (64, 1) else ""
-        turns = f", {self.programs} programs" if self.programs else ""
+        turns = f", {self.programs} programs{' in one loop' * self.flat}" if self.programs else ""
         return (
             f"tiles {tiles or '1'}, {self.warps} warps, {self.stages} stages, unroll {self.unroll}"
             f"{dots}{turns}{placed}"

@@ -55,7 +55,8 @@ class Addresses:
             return
         tiles = self.product(range(len(self.plan.shared)))
         name = self.e.names.fresh("program")
-        with self.e.inner(f"for {name} in tl.range(tl.program_id(0), {tiles}, tl.num_programs(0)):"):
+        flat = ", flatten=True" if self.plan.schedule.flat and self.e.dots.one_loop else ""
+        with self.e.inner(f"for {name} in tl.range(tl.program_id(0), {tiles}, tl.num_programs(0){flat}):"):
             self.places(name)
             yield
 

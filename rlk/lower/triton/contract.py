@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rlk.errors import Code, ScheduleError
 from rlk.ir.dims import Axis
 from rlk.ir.dotmodel import STEP, DotModel
-from rlk.ir.nodes import Decl, Fn2, Let, Map2, Pos, Role, Value
+from rlk.ir.nodes import Decl, Fn2, Let, Loop, Map2, Pos, Role, Value
 from rlk.lower.common.contract import Contraction, Factor, contractions, covered
 
 if TYPE_CHECKING:
@@ -60,6 +60,12 @@ class Dots:
     def extent(self, axis: Axis) -> str:
         known = dict(self.plan.signature.extents).get(axis.name)
         return self.e.addresses.extent(axis) if known is None else str(known)
+
+    @property
+    def one_loop(self) -> bool:
+        """Whether a tile's only loop is that of one contraction, and all that it loads are boxes."""
+        loops = [let for let in self.plan.kernel.body.lets if isinstance(let.node, Loop)]
+        return not loops and len(self.of) == 1 and len(self.described) == 2
 
     # --- tiles ----------------------------------------------------------------------------------------------
 
