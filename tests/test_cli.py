@@ -125,14 +125,18 @@ def _missing(name: str) -> None:
 # --- list and show ---
 
 
+DOTS = ("linear_logp", "matmul")
+
+
 def test_list_names_every_operator_with_its_id(rlk: Rlk) -> None:
     status, out, _ = rlk("list")
     assert status == 0
     for name in operators():
         block = next(text for text in out.split("\n\n") if text.startswith(f"{name}: "))
-        assert (
-            "gradients" in block and len(re.findall(r"(?:sm_90a|gfx942)\s+[0-9a-f]{16}  exact", block)) == 2
-        )
+        tiers = re.findall(r"(sm_90a|gfx942)\s+[0-9a-f]{16}  (exact|pinned)", block)
+        # the dots of gfx942 have no validated model yet
+        assert tiers == [("sm_90a", "exact"), ("gfx942", "pinned" if name in DOTS else "exact")], block
+        assert "gradients" in block
 
 
 def test_list_and_the_operators_agree_on_ids(rlk: Rlk) -> None:
@@ -156,7 +160,7 @@ def test_show_describes_an_operator(rlk: Rlk) -> None:
         r"^rms_norm   specs/norm.py:\d+",
         r"^residual +F\[T, N\] +tensor, optional: given here +yes",
         r"^rstd +f32\[T\] +exact$",
-        r"^T +run time +chunk 1, piece 128",
+        r"^T +run time +chunk 1, piece 64",
         r"^rms_norm_grad_2 +merge",
         r"^numerics id  [0-9a-f]{16}",
     ):

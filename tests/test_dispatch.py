@@ -40,6 +40,10 @@ TABLE = f32(9, 4)
 SIGNATURES = {
     "logp": "(logits, ids, *, bias=None, temperature=1.0, softcap=None, logit_scale=1.0, mask=None, "
     "ignore_index=-100, needs=('logp',), support=None, fold='chunks', math=None)",
+    "linear_logp": "(hidden, weight, ids, *, bias=None, temperature=1.0, softcap=None, logit_scale=1.0, "
+    "mask=None, ignore_index=-100, needs=('logp',), keep_logits='never', group=None, vocab_start=0, "
+    "weight_grad_out=None, math=None)",
+    "matmul": "(x, w, *, bias=None, residual=None, order='chain16', out_dtype=None)",
     "ratio_kl": "(logp, old_logp, ref_logp, *, mask=None, kl='k3')",
     "policy_loss": "(logp, old_logp, advantages, *, layout, loss='ppo', ref_logp=None, rollout_logp=None, "
     "entropy=None)",

@@ -147,6 +147,15 @@ def numerics_id(programs: tuple[Program, ...], target: str, toolchain: str | Non
     return digest(content)[:16]
 
 
+def home(program: Program, target: str) -> str:
+    """Return whose numerics a program has on a target: on a CPU the oracle computes those of the hardware.
+
+    A program with a model of sm_90 (its exp2, its dots) has sm_90's numerics there, id and tier included.
+    """
+    used = {model for k in program.kernels for model in _models(k.body)}
+    return "sm_90a" if target == "cpu" and used & {MathModel.SM90, DotModel.CHAIN16} else target
+
+
 def _models(block: Block) -> set[MathModel | DotModel]:
     found: set[MathModel | DotModel] = set()
     for let in block.lets:

@@ -18,8 +18,10 @@ from rlk.runtime.ahead import explain
 from rlk.runtime.calls import model
 from rlk.runtime.dispatch import Decision, Invocation, decide, dispatch
 from rlk.runtime.library import register
+from rlk.specs import linear_logp as _linear
 from rlk.specs import logp as _logp
 from rlk.specs import loss as _loss
+from rlk.specs import matmul as _matmul
 from rlk.specs import model as _model
 from rlk.specs import norm as _norm
 
@@ -77,6 +79,8 @@ def _published(fn: Callable[..., Any], spec: Op, exact: Callable[..., Any]) -> C
 
 OPERATORS: dict[str, Operator] = {}
 logp = _published(signatures.logp, _logp.logp, reference.logp)
+linear_logp = _published(signatures.linear_logp, _linear.linear_logp, reference.linear_logp)
+matmul = _published(signatures.matmul, _matmul.matmul, reference.matmul)
 ratio_kl = _published(signatures.ratio_kl, _loss.ratio_kl, reference.ratio_kl)
 policy_loss = _published(signatures.policy_loss, _loss.policy_loss, reference.policy_loss)
 rms_norm = _published(signatures.rms_norm, _norm.rms_norm, reference.rms_norm)
@@ -105,7 +109,9 @@ __all__ = [
     "Loss",
     "Operator",
     "embedding",
+    "linear_logp",
     "logp",
+    "matmul",
     "policy_loss",
     "ratio_kl",
     "rms_norm",

@@ -48,6 +48,25 @@ def logp(
     return LogProbs(**{n: made[n] if n in needs else None for n in NEEDS})
 
 
+def linear_logp(hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor, **options: object) -> LogProbs:
+    """Return `rlk.ops.linear_logp` in float64."""
+    return logp(hidden.double() @ weight.double().T, ids, **options)  # type: ignore[arg-type]
+
+
+def matmul(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    **_: object,
+) -> torch.Tensor:
+    """Return `rlk.ops.matmul` in float64."""
+    y = x.double() @ w.double().T
+    y = y if bias is None else y + bias.double()
+    return y if residual is None else y + residual.double()
+
+
 def ratio_kl(
     logp: torch.Tensor,
     old_logp: torch.Tensor,

@@ -14,8 +14,10 @@ from rlk.ops.layout import Layout
 from rlk.ops.results import LogProbs, PolicyLoss, RatioKL, RMSNorm
 from rlk.runtime.calls import call, prepares
 from rlk.runtime.dispatch import Scalars, Tensors
+from rlk.specs import linear_logp as linear_spec
 from rlk.specs import logp as logp_spec
 from rlk.specs import loss as loss_spec
+from rlk.specs import matmul as matmul_spec
 from rlk.specs import model as model_spec
 from rlk.specs import norm as norm_spec
 
@@ -66,12 +68,8 @@ def logp(
         tensors["bias"] = bias
     if mask is not None:
         tensors["mask"] = mask
-    _scoring(tensors, scalars, temperature, softcap, logit_scale)
-    if type(ignore_index) is not int:
-        raise LaunchError(
-            Code.ARG_TYPE, op="logp", name="ignore_index", wanted="int", got=type(ignore_index).__name__
-        )
-    scalars["ignore_index"] = ignore_index
+    _scoring("logp", tensors, scalars, temperature, softcap, logit_scale)
+    scalars["ignore_index"] = _index("logp", "ignore_index", ignore_index)
     # lse is always there: the gradient needs it; the others only where they are asked for
     extra = tuple(n for n in NEEDS[2:] if n in needs)
     made = call(logp_spec.logp, tensors, scalars, {"needs": extra}, math)
@@ -92,6 +90,7 @@ def _offered(logits: torch.Tensor, ids: torch.Tensor, support: object | None, fo
 
 
 def _scoring(
+    op: str,
     tensors: Tensors,
     scalars: Scalars,
     temperature: float | torch.Tensor,
@@ -99,16 +98,98 @@ def _scoring(
     logit_scale: float,
 ) -> None:
     """Add what turns logits into scores to the inputs of a call; an absent step is not run."""
-    _positive("logp", "softcap", softcap)
+    _positive(op, "softcap", softcap)
     if isinstance(temperature, torch.Tensor):
         ids, rows = tensors["ids"], torch.reciprocal(temperature.to(torch.float32))
-        tensors["inv_temperature_row"] = rows if rows.shape == ids.shape else _rows_like("logp", rows, ids)
+        tensors["inv_temperature_row"] = rows if rows.shape == ids.shape else _rows_like(op, rows, ids)
     elif temperature != 1.0:
-        scalars["inv_temperature"] = _reciprocal("logp", "temperature", temperature)
+        scalars["inv_temperature"] = _reciprocal(op, "temperature", temperature)
     if logit_scale != 1.0:
-        scalars["logit_scale"] = _number("logp", "logit_scale", logit_scale)
+        scalars["logit_scale"] = _number(op, "logit_scale", logit_scale)
     if softcap is not None:
-        scalars |= {"softcap": float(softcap), "inv_softcap": _reciprocal("logp", "softcap", softcap)}
+        scalars |= {"softcap": float(softcap), "inv_softcap": _reciprocal(op, "softcap", softcap)}
+
+
+def linear_logp(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    ids: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    temperature: float | torch.Tensor = 1.0,
+    softcap: float | None = None,
+    logit_scale: float = 1.0,
+    mask: torch.Tensor | None = None,
+    ignore_index: int = -100,
+    needs: tuple[str, ...] = ("logp",),
+    keep_logits: str | int = "never",
+    group: object | None = None,
+    vocab_start: int = 0,
+    weight_grad_out: torch.Tensor | None = None,
+    math: str | None = None,
+) -> LogProbs:
+    """Return log softmax(z)[ids] of a linear head, z from hidden weight^T; the logits never reach memory.
+
+    hidden: [..., D], weight: [V, D], bias: [V], one dtype, bf16 or f16. ids: [...]. Results are f32. The
+    options temperature, softcap, logit_scale, mask, ignore_index and math, and the bits, are those of
+    `logp(matmul(hidden, weight, out_dtype=torch.float32), ids)`; needs: of logp, lse, entropy.
+    Extra memory: 12 to 16 bytes for each row and 256 entries of the vocabulary.
+
+    Differentiable in nothing yet: a tensor that requires a gradient raises; detach it. keep_logits, group,
+    vocab_start and weight_grad_out belong to the gradient and to sharded vocabularies and raise until those
+    are built. Raises LaunchError.
+    """
+    _among("linear_logp", "needs", needs, NEEDS[:3])
+    _tensors("linear_logp", hidden=hidden, weight=weight, ids=ids)
+    asked = {
+        "keep_logits=": keep_logits != "never",
+        "group=": group is not None,
+        "vocab_start=": vocab_start != 0,
+    }
+    asked["weight_grad_out="] = weight_grad_out is not None
+    for what in (name for name, given in asked.items() if given):
+        raise UnsupportedError(
+            Code.UNSUPPORTED, what=what, backend="rlk", target="every target", alternatives="the default"
+        )
+    _some_rows("linear_logp", "weight.shape[0]", weight.shape[:1], ids)
+    tensors: Tensors = {"hidden": hidden, "weight": weight, "ids": ids}
+    scalars: Scalars = {}
+    tensors |= {name: t for name, t in (("bias", bias), ("mask", mask)) if t is not None}
+    _scoring("linear_logp", tensors, scalars, temperature, softcap, logit_scale)
+    scalars["ignore_index"] = _index("linear_logp", "ignore_index", ignore_index)
+    extra = tuple(n for n in NEEDS[2:3] if n in needs)
+    made = call(linear_spec.linear_logp, tensors, scalars, {"needs": extra}, math)
+    return LogProbs(**{n: made.get(n) if n in needs else None for n in NEEDS})
+
+
+def matmul(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    order: str = "chain16",
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Return x w^T + bias + residual: a row's bits do not depend on how many rows there are.
+
+    x: [..., K], w: [N, K], bias: [N], residual: [..., N], one dtype, bf16 or f16. One f32 accumulator over
+    ascending K (order="chain16"), f32 sums, one rounding to the dtype; out_dtype=torch.float32 returns the
+    f32 sum. Differentiable in nothing yet: a tensor that requires a gradient raises; detach it. Raises
+    LaunchError.
+    """
+    _tensors("matmul", x=x, w=w)
+    if order != "chain16":
+        raise UnsupportedError(
+            Code.UNSUPPORTED, what=f"order={order!r}", backend="rlk", target="every target",
+            alternatives='order="chain16"',
+        )  # fmt: skip
+    if out_dtype not in (None, x.dtype, torch.float32):
+        wanted = f"None, {x.dtype} or torch.float32"
+        raise LaunchError(Code.ARG_VALUE, op="matmul", name="out_dtype", value=out_dtype, wanted=wanted)
+    tensors: Tensors = {"x": x, "w": w}
+    tensors |= {name: t for name, t in (("bias", bias), ("residual", residual)) if t is not None}
+    return call(matmul_spec.matmul, tensors, {}, {"keep_f32": out_dtype is torch.float32})["y"]
 
 
 def ratio_kl(
@@ -411,6 +492,12 @@ def _reciprocal(op: str, name: str, value: float) -> float:
     """Return 1 / value in f32, rounded once: what scores are multiplied by."""
     _positive(op, name, value)
     return float(np.float32(1.0) / np.float32(value))
+
+
+def _index(op: str, name: str, value: object) -> int:
+    if type(value) is not int:
+        raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="int", got=type(value).__name__)
+    return value
 
 
 def _f32(value: float) -> float:

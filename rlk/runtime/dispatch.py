@@ -15,7 +15,7 @@ from rlk.env import Env
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import Decl, MathModel, Program, Role
-from rlk.ir.numerics import Tier, numerics_id, tier
+from rlk.ir.numerics import Tier, home, numerics_id, tier
 from rlk.ir.text import print_program
 from rlk.lang.op import Op, Variant, Vjp, declared
 from rlk.lang.types import TensorType
@@ -175,9 +175,8 @@ def decide(invocation: Invocation, device: torch.device) -> Decision:
 def judged(invocation: Invocation, model: MathModel, target: str) -> tuple[str, tuple[tuple[str, Tier], ...]]:
     """Return the numerics id of an invocation on a target, and the tier of each of its outputs."""
     program = bound_program(invocation, model, {})
-    # a model of sm_90's hardware is that hardware's numerics wherever it is computed: on a CPU by the oracle
-    home = "sm_90a" if model is MathModel.SM90 else target
-    return numerics_id((program,), home), tuple(sorted(tier(program, home).items()))
+    whose = home(program, target)
+    return numerics_id((program,), whose), tuple(sorted(tier(program, whose).items()))
 
 
 def _backend(on: Target | None) -> str:

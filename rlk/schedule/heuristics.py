@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rlk.ir.dims import Axis, Part
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Dot, Kernel, Loop, Program, Store
+from rlk.ir.nodes import Combine, Dot, Kernel, Loop, Program, Reduce, Store
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType
 from rlk.passes.walk import walk
@@ -26,6 +26,7 @@ CHAINED = 1 << 13  # of one without a matrix unit
 DOT_ROWS = 128
 DOT_GROUP = 16  # row tiles whose factors stay in a cache while a column tile goes by
 DOT_STAGES = 4
+FLAT_SUMS = 2  # of a chunk of products: more need the registers that a second tile would
 SMALLEST_TILE = 16  # of a matrix unit
 
 
@@ -111,8 +112,13 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
         depth=depth,
         group=DOT_GROUP,
         programs=programs,
-        flat=programs > 0 and kind(kernel) == "stream_dot",
+        flat=programs > 0 and 0 < _float_sums(kernel) <= FLAT_SUMS,
     )
+
+
+def _float_sums(kernel: Kernel) -> int:
+    reduces = [let.node for let in walk(kernel.body) if isinstance(let.node, Reduce)]
+    return sum(1 for r in reduces if r.fn is Combine.ADD and r.order is not None)
 
 
 def _dot_tile(axis: Axis, most: int, extents: Mapping[str, int]) -> int:

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from rlk.errors import RlkError
+from rlk.errors import RlkError, ScheduleError
 from rlk.interp import arithmetic
 from rlk.interp.run import Outcome, run, run_wide
-from rlk.ir.dims import Part
+from rlk.ir.dims import extent_of
 from rlk.ir.nodes import Decl, Kernel, Program
 from rlk.ir.text import parse_program, print_program
 from rlk.ir.verify import verify
@@ -25,7 +25,7 @@ from rlk.lang.variants import cotangents, differentiable, gradient_variant, outp
 from rlk.lower.common.emitted import Emitted, Signature
 from rlk.passes.pipeline import CANONICAL, canonical, specialize
 from rlk.schedule.axes import roles
-from rlk.schedule.heuristics import choose
+from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 from rlk.testing.bits import differing
@@ -231,12 +231,16 @@ def _float64(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A canonical program with its inputs as memory holds them, and the extents of all its axes."""
+    """A canonical program with its inputs as memory holds them, and the extents of all its axes.
+
+    placed: the same program with the chunks side by side that a lowering wants so; same bits, other kernels.
+    """
 
     label: str
     program: Program
     inputs: Values
     extents: dict[str, int]
+    placed: Program
 
     @property
     def stores(self) -> tuple[Decl, ...]:
@@ -248,21 +252,26 @@ def calls(case: Case, seed: int = 0) -> tuple[Call, ...]:
     rng = np.random.default_rng(seed + 2)
     forward = forward_program(case.op, case.variant)
     values = {n: _edges(v, rng) for n, v in case.values.items()}
-    made = [_call("forward", forward, values, {})]
+    made = [_call("forward", case.op.trace(case.variant), values, {})]
     wanted, given = differentiable(case.op, case.variant), cotangents(case.op, case.variant)
     if wanted and given:
         ran = run(forward, made[0].inputs, extents=made[0].extents)
         shapes = {n: np.shape(ran[n]) for n in given}
         pulls = {f"d_{n}": rng.normal(size=shape) for n, shape in shapes.items()}
         saved = {**values, **{d.name: ran[d.name] for d in outputs(forward)}}
-        program = gradient_program(case.op, gradient_variant(case.variant, wanted, given))
+        assert case.op.gradient is not None
+        backward = case.op.gradient.trace(gradient_variant(case.variant, wanted, given))
         values = {**saved, **case.example.gradient(saved), **pulls}
-        made.append(_call("gradient", program, values, made[0].extents))
+        made.append(_call("gradient", backward, values, made[0].extents))
     return tuple(made)
 
 
-def _call(label: str, program: Program, values: Values, known: Mapping[str, int]) -> Call:
-    return Call(label, program, stored(values, program), sizes(program, values, known))
+def _call(label: str, traced: Program, values: Values, known: Mapping[str, int]) -> Call:
+    program = canonical(traced)
+    extents = sizes(program, values, known)
+    names = apart(program, extents)
+    placed = canonical(traced, apart=names) if names else program
+    return Call(label, program, stored(values, program), extents, placed)
 
 
 def _edges(value: Any, rng: np.random.Generator) -> Any:
@@ -301,10 +310,7 @@ def check_tiles(call: Call, on: Target, oracle: Oracle = run) -> Verdict:
 def parallel(kernel: Kernel, call: Call) -> dict[str, int]:
     """Return how many indices each parallel axis of a kernel has."""
     found = roles(kernel, call.extents).parallel
-    return {
-        str(a): call.extents[a.name] if a.part is Part.ALL else -(-call.extents[a.name] // (a.piece or 1))
-        for a in found
-    }
+    return {str(a): extent_of(a, call.extents[a.name]) for a in found}
 
 
 def compared(outs: Sequence[Decl], got: Mapping[str, Any], want: Mapping[str, Any]) -> dict[str, int]:
@@ -366,7 +372,7 @@ def check_source(call: Call, on: Target, generated: Generated | None = None, ora
     wrong, note = 0, ""
     plans = schedules(call, on)
     for plan in plans:
-        got = generated(call.program, call.inputs | _sized_by_outputs(call), schedules=plan, on=on)
+        got = generated(call.placed, call.inputs | _sized_by_outputs(call), schedules=plan, on=on)
         found = compared(call.stores, got.tensors, want.tensors)
         wrong += sum(found.values()) + (bool(got.errors[0]) != bool(want.errors))
         note = note or _first_wrong(found, " / ".join(map(str, plan)))
@@ -390,7 +396,19 @@ def schedules(call: Call, on: Target) -> list[tuple[Schedule, ...]]:
     chosen = tuple(choose(k, on, signature, call.extents) for k in program.kernels)
     pairs = [(s, parallel(k, call)) for s, k in zip(chosen, program.kernels, strict=True)]
     smaller, larger = tuple(_smaller(*p) for p in pairs), tuple(_larger(*p) for p in pairs)
-    return list(dict.fromkeys((chosen, smaller, larger)))
+    others = (s for s in (smaller, larger) if s != chosen and _fits(program, s, on, signature))
+    return list(dict.fromkeys((chosen, *others)))
+
+
+def _fits(program: Program, schedules: tuple[Schedule, ...], on: Target, signature: Signature) -> bool:
+    """Return whether a lowering takes these schedules: not every tile suits every kernel."""
+    from rlk.lower.triton import lower
+
+    try:
+        lower(program, schedules, on, signature)
+    except ScheduleError:
+        return False
+    return True
 
 
 def _smaller(schedule: Schedule, lengths: Mapping[str, int]) -> Schedule:
@@ -406,9 +424,9 @@ def _larger(schedule: Schedule, lengths: Mapping[str, int]) -> Schedule:
 
 def bound(call: Call, on: Target) -> tuple[Program, Signature]:
     """Return the program with static extents and the target's models, and its signature."""
-    axes = {a for k in call.program.kernels for d in k.params for a in d.type.axes}
+    axes = {a for k in call.placed.kernels for d in k.params for a in d.type.axes}
     static = {a.name: call.extents[a.name] for a in axes if not a.dynamic}
-    return specialize(call.program, static, on.softmax), Signature(tuple(sorted(static.items())))
+    return specialize(call.placed, static, on.softmax), Signature(tuple(sorted(static.items())))
 
 
 def check_compiles(call: Call, on: Target, compiler: Compiler | None) -> Verdict:

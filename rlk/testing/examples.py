@@ -50,6 +50,12 @@ def _logp(rng: np.random.Generator) -> Values:
     }  # fmt: skip
 
 
+def _linear_logp(rng: np.random.Generator) -> Values:
+    given = _logp(rng)
+    del given["logits"]
+    return given | {"hidden": rng.normal(size=(6, 40)), "weight": 0.4 * rng.normal(size=(3001, 40))}
+
+
 def _policy_loss(rng: np.random.Generator) -> Values:
     tokens, samples = 1500, 6
     active = rng.random(tokens) < 0.7
@@ -80,6 +86,11 @@ EXAMPLES: dict[str, Example] = {
         _logp,
         present=(("inv_temperature", "mask"),),
         statics={"needs": (("logp",), ("logp", "entropy", "argmax", "lse2"))},
+    ),
+    "linear_logp": Example(
+        _linear_logp,
+        present=(("inv_temperature", "mask"),),
+        statics={"needs": ((), ("entropy",))},
     ),
     "policy_loss": Example(_policy_loss, straight=_STRAIGHT),
     "ratio_kl": Example(lambda rng: {"logp": rng.normal(size=60) - 2.0}, straight=_STRAIGHT),

@@ -1,0 +1,247 @@
+"""linear_logp on gfx942, written by rlk 0.1.0: do not edit.
+
+numerics: 37aada43189e0311
+schedule: tiles T=128, 8 warps, 1 stages, unroll 1, depth 64, group 16
+schedule: tiles T=32, 8 warps, 1 stages, unroll 8
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def negative_zero():
+    # Triton reads the literal -0.0 as +0.0.
+    return tl.full((), -2147483648, tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def max_over_v_lane(x):
+    # The max over V.lane: no order changes it.
+    x = tl.max(x, 1)
+    return tl.reshape(x, (128, 1))
+
+
+@triton.jit
+def portable_exp2(x):
+    # 2**x. Exact for integers; results below 2**-126 are +0, as on the hardware it stands in for.
+    f0 = tl.minimum(x, 127.0)
+    f1 = f0 + 12582912.0
+    f2 = f1 - 12582912.0
+    f3 = x - f2
+    f4 = tl.fma(0.00018058953, f3, 0.0013314332)
+    f5 = tl.fma(f4, f3, 0.009607519)
+    f6 = tl.fma(f5, f3, 0.055505678)
+    f7 = tl.fma(f6, f3, 0.24022758)
+    f8 = tl.fma(f7, f3, 0.6931471)
+    f9 = tl.fma(f8, f3, 1.0)
+    i10 = f1.to(tl.int32, bitcast=True)
+    i11 = i10 << 23
+    i12 = i11 + 1065353216
+    f13 = i12.to(tl.float32, bitcast=True)
+    f14 = f9 * f13
+    f15 = tl.where((x < -126.0), 0.0, f14)
+    return f15
+
+
+@triton.jit
+def sum_over_v_lane(x):
+    # The sum over V.lane, halving: two terms at a time, so that no layout chooses.
+    x = tl.sum(tl.reshape(x, (128, 2, 128)), 1)
+    x = tl.sum(tl.reshape(x, (128, 2, 64)), 1)
+    x = tl.sum(tl.reshape(x, (128, 2, 32)), 1)
+    x = tl.sum(tl.reshape(x, (128, 2, 16)), 1)
+    x = tl.sum(tl.reshape(x, (128, 2, 8)), 1)
+    x = tl.sum(tl.reshape(x, (128, 2, 4)), 1)
+    x = tl.sum(tl.reshape(x, (128, 2, 2)), 1)
+    x = tl.sum(tl.reshape(x, (128, 2)), 1)
+    return tl.reshape(x, (128, 1))
+
+
+@triton.jit
+def merge_softmax_sum(max_a, sum_a, max_b, sum_b):
+    # The state of two disjoint sets: softmax_sum().
+    m = tl.maximum(max_a, max_b)
+    equal = m == float("-inf")
+    chosen = tl.where(equal, 0.0, m)
+    difference = max_a - chosen
+    product = difference * 1.442695
+    exp2 = portable_exp2(product)
+    equal_2 = m == float("-inf")
+    chosen_2 = tl.where(equal_2, 0.0, m)
+    difference_2 = max_b - chosen_2
+    product_2 = difference_2 * 1.442695
+    exp2_2 = portable_exp2(product_2)
+    product_3 = sum_a * exp2
+    product_4 = sum_b * exp2_2
+    total = product_3 + product_4
+    return m, total
+
+
+@triton.jit
+def softmax_sum_over_v_piece(max, sum):
+    # The states merged over V.piece, pairwise: two terms at a time, so that no layout chooses.
+    max, sum = tl.reduce((tl.reshape(max, (32, 4, 2)), tl.reshape(sum, (32, 4, 2))), 2, merge_softmax_sum)
+    max, sum = tl.reduce((tl.reshape(max, (32, 2, 2)), tl.reshape(sum, (32, 2, 2))), 2, merge_softmax_sum)
+    max, sum = tl.reduce((tl.reshape(max, (32, 2)), tl.reshape(sum, (32, 2))), 1, merge_softmax_sum)
+    return tl.reshape(max, (32, 1)), tl.reshape(sum, (32, 1))
+
+
+@triton.jit
+def merge_total(sum_a, sum_b):
+    # The state of two disjoint sets: total().
+    s = sum_a + sum_b
+    return s
+
+
+@triton.jit
+def total_over_v_piece(sum):
+    # The states merged over V.piece, pairwise: two terms at a time, so that no layout chooses.
+    sum = tl.reduce(tl.reshape(sum, (32, 4, 2)), 2, merge_total)
+    sum = tl.reduce(tl.reshape(sum, (32, 2, 2)), 2, merge_total)
+    sum = tl.reduce(tl.reshape(sum, (32, 2)), 1, merge_total)
+    return tl.reshape(sum, (32, 1))
+
+
+@triton.jit
+def portable_log(x):
+    # Natural logarithm; log(+-0) = -inf, log(x < 0) = NaN.
+    f0 = x * 8388608.0
+    f1 = tl.where((x < 1.1754944e-38), f0, x)
+    i2 = f1.to(tl.int32, bitcast=True)
+    i3 = i2 - 1061158912
+    i4 = i3 >> 23
+    i5 = i4 << 23
+    i6 = i2 - i5
+    f7 = i6.to(tl.float32, bitcast=True)
+    f8 = f7 - 1.0
+    f9 = i4.to(tl.float32)
+    f10 = tl.where((x < 1.1754944e-38), -23.0, 0.0)
+    f11 = f9 + f10
+    f12 = tl.fma(-0.045135185, f8, 0.10471279)
+    f13 = tl.fma(f12, f8, -0.13164203)
+    f14 = tl.fma(f13, f8, 0.14478002)
+    f15 = tl.fma(f14, f8, -0.16646925)
+    f16 = tl.fma(f15, f8, 0.19990832)
+    f17 = tl.fma(f16, f8, -0.25000107)
+    f18 = tl.fma(f17, f8, 0.3333345)
+    f19 = tl.fma(f18, f8, -0.5)
+    f20 = f8 * f8
+    f21 = tl.fma(f19, f20, f8)
+    f22 = tl.fma(f11, 0.6931472, f21)
+    f23 = tl.where((x < float("inf")), f22, x)
+    f24 = tl.where((x == 0.0), float("-inf"), f23)
+    f25 = tl.where((x < 0.0), float("nan"), f24)
+    return f25
+
+
+@triton.jit
+def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1_ptr, sum_of_step2_ptr, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, sum_of_step2_v_step_stride, sum_of_step2_v_piece_stride, ignore_index):
+    # A program owns 1 of V.step, 1 of V.piece, 128 of T (stream_dot).
+    program = tl.program_id(0)
+    band = 16 * 16
+    band_first = program // band * 16
+    band_rows = tl.minimum(((T + 127) // 128) - band_first, 16)
+    t_first = (band_first + program % band % band_rows) * 128
+    t = t_first + tl.arange(0, 128)[:, None]
+    t_inside = t < T
+    column = program % band // band_rows
+    program_2 = column // 8
+    v_piece = column % 8
+    v_step = program_2
+    ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:38
+    product = v_piece * 512  # linear_logp.py:41
+    piece_begin = tl.minimum(product, 4096)  # linear_logp.py:41
+    total = piece_begin + 512  # linear_logp.py:41
+    piece_end = tl.minimum(total, 4096)  # linear_logp.py:41
+    product_2 = v_step * 256  # linear_logp.py:41
+    total_2 = piece_begin + product_2  # linear_logp.py:41
+    v_lane = tl.arange(0, 256)[None, :]  # linear_logp.py:41
+    v = total_2 + v_lane  # linear_logp.py:41
+    exists = v < piece_end  # linear_logp.py:41
+    differs = ids != ignore_index  # logp.py:139
+    exists_2 = exists & differs  # linear_logp.py:41
+    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:42
+    hidden_start = hidden_ptr + t.to(tl.int64) * hidden_t_stride  # linear_logp.py:42
+    weight_start = weight_ptr + v.to(tl.int64) * weight_v_stride  # linear_logp.py:42
+    for d_first in tl.range(0, 4096, 64):  # linear_logp.py:42
+        d = d_first + tl.arange(0, 64)  # linear_logp.py:42
+        hidden = tl.load(hidden_start + d[None, :], mask=t_inside, other=0.0)  # linear_logp.py:42
+        weight = tl.load(weight_start + d[:, None], mask=exists, other=0.0)  # linear_logp.py:42
+        z = tl.dot(hidden, weight, z)  # linear_logp.py:42
+    as_i64 = v.to(tl.int64)  # linear_logp.py:48
+    equal = as_i64 == ids  # linear_logp.py:48
+    chosen = tl.where(equal, z, negative_zero())  # linear_logp.py:48
+    chosen_2 = tl.where(exists_2, z, float("-inf"))  # linear_logp.py:41
+    m_chunk = max_over_v_lane(chosen_2)  # linear_logp.py:41
+    equal_2 = m_chunk == float("-inf")  # linear_logp.py:41
+    chosen_3 = tl.where(equal_2, 0.0, m_chunk)  # linear_logp.py:41
+    difference = chosen_2 - chosen_3  # linear_logp.py:41
+    product_3 = difference * 1.442695  # linear_logp.py:41
+    e = portable_exp2(product_3)  # linear_logp.py:41
+    s_chunk = sum_over_v_lane(e)  # linear_logp.py:41
+    chosen_4 = tl.where(exists_2, chosen, negative_zero())  # linear_logp.py:41
+    sum_v_lane = sum_over_v_lane(chosen_4)  # linear_logp.py:41
+    tl.store(max_of_step_ptr + v_step.to(tl.int64) * max_of_step_v_step_stride + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t, m_chunk, mask=t_inside)  # linear_logp.py:41
+    tl.store(sum_of_step1_ptr + v_step.to(tl.int64) * sum_of_step1_v_step_stride + v_piece.to(tl.int64) * sum_of_step1_v_piece_stride + t, s_chunk, mask=t_inside)  # linear_logp.py:41
+    tl.store(sum_of_step2_ptr + v_step.to(tl.int64) * sum_of_step2_v_step_stride + v_piece.to(tl.int64) * sum_of_step2_v_piece_stride + t, sum_v_lane, mask=t_inside)  # linear_logp.py:41
+
+
+@triton.jit
+def linear_logp_2(ids_ptr, logp_ptr, lse_ptr, max_of_step_ptr, sum_of_step1_ptr, sum_of_step2_ptr, T, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, sum_of_step2_v_step_stride, sum_of_step2_v_piece_stride, errors_ptr, ignore_index):
+    # A program owns 32 of T (merge).
+    t = tl.program_id(0) * 32 + tl.arange(0, 32)[:, None]
+    t_inside = t < T
+    ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:38
+    differs = ids != ignore_index  # logp.py:139
+    v_piece = tl.arange(0, 8)[None, :]  # linear_logp.py:41
+    m = tl.full((32, 8), float("-inf"), tl.float32)  # linear_logp.py:41
+    s = tl.full((32, 8), negative_zero(), tl.float32)  # linear_logp.py:41
+    s_2 = tl.full((32, 8), negative_zero(), tl.float32)  # linear_logp.py:41
+    for v_step_step in tl.range(0, 2, loop_unroll_factor=8):  # linear_logp.py:41
+        max_of_step = tl.load(max_of_step_ptr + v_step_step.to(tl.int64) * max_of_step_v_step_stride + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:41
+        sum_of_step1 = tl.load(sum_of_step1_ptr + v_step_step.to(tl.int64) * sum_of_step1_v_step_stride + v_piece.to(tl.int64) * sum_of_step1_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:41
+        sum_of_step2 = tl.load(sum_of_step2_ptr + v_step_step.to(tl.int64) * sum_of_step2_v_step_stride + v_piece.to(tl.int64) * sum_of_step2_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:41
+        m_2 = tl.maximum(m, max_of_step)  # linear_logp.py:41
+        equal = m_2 == float("-inf")  # linear_logp.py:41
+        chosen = tl.where(equal, 0.0, m_2)  # linear_logp.py:41
+        difference = m - chosen  # linear_logp.py:41
+        product = difference * 1.442695  # linear_logp.py:41
+        exp2 = portable_exp2(product)  # linear_logp.py:41
+        difference_2 = max_of_step - chosen  # linear_logp.py:41
+        product_2 = difference_2 * 1.442695  # linear_logp.py:41
+        exp2_2 = portable_exp2(product_2)  # linear_logp.py:41
+        product_3 = s * exp2  # linear_logp.py:41
+        product_4 = sum_of_step1 * exp2_2  # linear_logp.py:41
+        total = product_3 + product_4  # linear_logp.py:41
+        s_3 = s_2 + sum_of_step2  # linear_logp.py:41
+        m, s, s_2 = m_2, total, s_3  # linear_logp.py:41
+    m_2, s_3 = softmax_sum_over_v_piece(m, s)  # linear_logp.py:41
+    s_4 = total_over_v_piece(s_2)  # linear_logp.py:41
+    at_most = ids >= 0  # linear_logp.py:49
+    below = ids < 4096  # linear_logp.py:49
+    both = at_most & below  # linear_logp.py:49
+    log = portable_log(s_3)  # linear_logp.py:50
+    total = m_2 + log  # linear_logp.py:50
+    chosen = tl.where(both, s_4, float("nan"))  # linear_logp.py:51
+    difference = chosen - total  # linear_logp.py:51
+    is_nan = difference != difference  # linear_logp.py:52
+    both_2 = differs & is_nan  # linear_logp.py:52
+    bad_row = tl.where(both_2 & t_inside, t + 1, 0)  # linear_logp.py:52
+    bad_row_2 = tl.max(tl.reshape(bad_row, (32,)), 0)  # linear_logp.py:52
+    tl.atomic_max(errors_ptr, 1, mask=bad_row_2 > 0, sem="relaxed")  # linear_logp.py:52
+    tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")  # linear_logp.py:52
+    chosen_2 = tl.where(differs, difference, 0.0)  # linear_logp.py:54
+    chosen_3 = tl.where(differs, total, 0.0)  # linear_logp.py:55
+    tl.store(logp_ptr + t, chosen_2, mask=t_inside)  # linear_logp.py:53
+    tl.store(lse_ptr + t, chosen_3, mask=t_inside)  # linear_logp.py:53
+
+
+def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, sum_of_step2, logp, lse, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, sum_of_step2_v_step_stride, sum_of_step2_v_piece_stride, errors):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = 2 * 8 * ((T + 127) // 128)
+    if programs > 0:
+        kernels.linear_logp_1((programs,), hidden, weight, ids, max_of_step, sum_of_step1, sum_of_step2, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, sum_of_step2_v_step_stride, sum_of_step2_v_piece_stride, ignore_index)
+    programs = ((T + 31) // 32)
+    if programs > 0:
+        kernels.linear_logp_2((programs,), ids, logp, lse, max_of_step, sum_of_step1, sum_of_step2, T, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, sum_of_step2_v_step_stride, sum_of_step2_v_piece_stride, errors, ignore_index)

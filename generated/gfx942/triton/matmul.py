@@ -1,0 +1,40 @@
+"""matmul on gfx942, written by rlk 0.1.0: do not edit.
+
+numerics: 470c507e055d882e
+schedule: tiles N=256, T=128, 8 warps, 1 stages, unroll 1, depth 64, group 16
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def matmul(x_ptr, w_ptr, y_ptr, T, x_t_stride, w_n_stride, y_t_stride):
+    # A program owns 128 of T, 256 of N (dot_map).
+    program = tl.program_id(0)
+    band = 16 * 16
+    band_first = program // band * 16
+    band_rows = tl.minimum(((T + 127) // 128) - band_first, 16)
+    t_first = (band_first + program % band % band_rows) * 128
+    t = t_first + tl.arange(0, 128)[:, None]
+    t_inside = t < T
+    column = program % band // band_rows
+    n_first = column * 256
+    n = n_first + tl.arange(0, 256)[None, :]
+    z = tl.zeros((128, 256), tl.float32)  # matmul.py:25
+    x_start = x_ptr + t.to(tl.int64) * x_t_stride  # matmul.py:25
+    w_start = w_ptr + n.to(tl.int64) * w_n_stride  # matmul.py:25
+    for k_first in tl.range(0, 4096, 64):  # matmul.py:25
+        k = k_first + tl.arange(0, 64)  # matmul.py:25
+        x = tl.load(x_start + k[None, :], mask=t_inside, other=0.0)  # matmul.py:25
+        w = tl.load(w_start + k[:, None])  # matmul.py:25
+        z = tl.dot(x, w, z)  # matmul.py:25
+    as_bf16 = z.to(tl.bfloat16)  # matmul.py:30
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, as_bf16, mask=t_inside)  # matmul.py:30
+
+
+def call(kernels, x, w, y, T, x_t_stride, w_n_stride, y_t_stride):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = ((T + 127) // 128) * 16
+    if programs > 0:
+        kernels.matmul((programs,), x, w, y, T, x_t_stride, w_n_stride, y_t_stride)

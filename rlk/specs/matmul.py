@@ -1,0 +1,30 @@
+"""Batch-invariant matrix products: their tiles may follow M, their bits do not."""
+
+from __future__ import annotations
+
+from rlk.lang import Axis, DTypeVar, L, Outputs, Static, Tensor, bf16, f16, f32, op
+
+T = Axis("T", dynamic=True)
+N = Axis("N")
+K = Axis("K")
+F = DTypeVar("F", (bf16, f16))
+
+
+@op()
+def matmul(
+    x: Tensor[F, T, K],
+    w: Tensor[F, N, K],
+    bias: Tensor[F, N] | None,
+    residual: Tensor[F, T, N] | None,
+    keep_f32: Static[False, True] = False,
+) -> Outputs:
+    """y = x w^T + bias + residual: one f32 accumulator over ascending K (chain16), f32 sums, one rounding.
+
+    keep_f32: y is the f32 sum itself.
+    """
+    y = L.dot(x, w, over=K)
+    if bias is not None:
+        y = y + bias.to(f32)
+    if residual is not None:
+        y = y + residual.to(f32)
+    return L.out(y=y if keep_f32 else y.to(x.dtype))
