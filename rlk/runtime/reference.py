@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rlk.ir.dims import extent_of
 from rlk.ir.nodes import Program
 from rlk.lang.op import Op, Variant
 from rlk.lang.variants import cotangents, differentiable, gradient_variant
-from rlk.lower.common.emitted import Emitted, Signature
+from rlk.lower.common.emitted import Emitted, From, Signature
 from rlk.passes.pipeline import canonical, specialize
+from rlk.runtime.arguments import VECTOR
 from rlk.runtime.catalogue import numerics, operators
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
@@ -81,8 +84,22 @@ def emit(
     signature = Signature(tuple(sorted(static.items())))
     chosen = tuple(choose(kernel, on, signature, extents) for kernel in bound.kernels)
     name, _ = numerics(program, on)
+    first = lower(bound, chosen, on, signature, version=TRITON)
+    signature = replace(signature, divisible=_divisible(first, bound, extents))
     emitted = lower(bound, chosen, on, signature, numerics_id=name, version=TRITON)
     return emitted, chosen, bound
+
+
+def _divisible(emitted: Emitted, program: Program, extents: dict[str, int]) -> frozenset[str]:
+    """Return the tensors and strides that compilers may take for multiples of 16 where all is contiguous."""
+    axes = {d.name: d.type.axes for k in program.kernels for d in k.params}
+    found = {argument.name for argument in emitted.call if argument.kind is From.TENSOR}
+    for argument in emitted.call:
+        if argument.kind is From.STRIDE:
+            inner = axes[argument.source][argument.dim + 1 :]
+            stride = math.prod(extent_of(axis, extents[axis.name]) for axis in inner)
+            found |= {argument.name} if stride % VECTOR == 0 else set()
+    return frozenset(found)
 
 
 def reference_sources() -> Iterator[tuple[str, str]]:

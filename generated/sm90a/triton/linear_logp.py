@@ -116,7 +116,9 @@ def portable_log(x):
 @triton.jit
 def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1_ptr, sum_of_step2_ptr, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, sum_of_step2_v_step_stride, sum_of_step2_v_piece_stride, ignore_index):
     # A program owns 1 of V.step, 1 of V.piece, 128 of T (stream_dot).
-    for program in tl.range(tl.program_id(0), 2 * 8 * ((T + 127) // 128), tl.num_programs(0)):
+    hidden_tiles = tl.make_tensor_descriptor(hidden_ptr, shape=[T, 4096], strides=[hidden_t_stride, 1], block_shape=[128, 64])
+    weight_tiles = tl.make_tensor_descriptor(weight_ptr, shape=[4096, 4096], strides=[weight_v_stride, 1], block_shape=[256, 64])
+    for program in tl.range(tl.program_id(0), 2 * 8 * ((T + 127) // 128), tl.num_programs(0), flatten=True):
         band = 16 * 16
         band_first = program // band * 16
         band_rows = tl.minimum(((T + 127) // 128) - band_first, 16)
@@ -140,13 +142,10 @@ def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1
         differs = ids != ignore_index  # logp.py:139
         exists_2 = exists & differs  # linear_logp.py:41
         z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:42
-        hidden_start = hidden_ptr + t.to(tl.int64) * hidden_t_stride  # linear_logp.py:42
-        weight_start = weight_ptr + v.to(tl.int64) * weight_v_stride  # linear_logp.py:42
         for d_first in tl.range(0, 4096, 64):  # linear_logp.py:42
-            d = d_first + tl.arange(0, 64)  # linear_logp.py:42
-            hidden = tl.load(hidden_start + d[None, :], mask=t_inside, other=0.0)  # linear_logp.py:42
-            weight = tl.load(weight_start + d[:, None], mask=exists, other=0.0)  # linear_logp.py:42
-            z = tl.dot(hidden, weight, z)  # linear_logp.py:42
+            hidden = hidden_tiles.load([t_first, d_first])  # linear_logp.py:42
+            weight = weight_tiles.load([total_2, d_first])  # linear_logp.py:42
+            z = tl.dot(hidden, weight.T, z)  # linear_logp.py:42
         as_i64 = v.to(tl.int64)  # linear_logp.py:48
         equal = as_i64 == ids  # linear_logp.py:48
         chosen = tl.where(equal, z, negative_zero())  # linear_logp.py:48

@@ -11,6 +11,8 @@ import triton.language as tl
 @triton.jit
 def matmul(x_ptr, w_ptr, y_ptr, T, x_t_stride, w_n_stride, y_t_stride):
     # A program owns 128 of T, 256 of N (dot_map).
+    x_tiles = tl.make_tensor_descriptor(x_ptr, shape=[T, 4096], strides=[x_t_stride, 1], block_shape=[128, 64])
+    w_tiles = tl.make_tensor_descriptor(w_ptr, shape=[4096, 4096], strides=[w_n_stride, 1], block_shape=[256, 64])
     for program in tl.range(tl.program_id(0), ((T + 127) // 128) * 16, tl.num_programs(0)):
         band = 16 * 16
         band_first = program // band * 16
@@ -22,13 +24,10 @@ def matmul(x_ptr, w_ptr, y_ptr, T, x_t_stride, w_n_stride, y_t_stride):
         n_first = column * 256
         n = n_first + tl.arange(0, 256)[None, :]
         z = tl.zeros((128, 256), tl.float32)  # matmul.py:25
-        x_start = x_ptr + t.to(tl.int64) * x_t_stride  # matmul.py:25
-        w_start = w_ptr + n.to(tl.int64) * w_n_stride  # matmul.py:25
         for k_first in tl.range(0, 4096, 64):  # matmul.py:25
-            k = k_first + tl.arange(0, 64)  # matmul.py:25
-            x = tl.load(x_start + k[None, :], mask=t_inside, other=0.0)  # matmul.py:25
-            w = tl.load(w_start + k[:, None])  # matmul.py:25
-            z = tl.dot(x, w, z)  # matmul.py:25
+            x = x_tiles.load([t_first, k_first])  # matmul.py:25
+            w = w_tiles.load([n_first, k_first])  # matmul.py:25
+            z = tl.dot(x, w.T, z)  # matmul.py:25
         as_bf16 = z.to(tl.bfloat16)  # matmul.py:30
         tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, as_bf16, mask=t_inside)  # matmul.py:30
 
