@@ -17,11 +17,13 @@ triton = pytest.importorskip("triton")
 
 from rlk.errors import ScheduleError, UnsupportedError  # noqa: E402
 from rlk.interp.run import run  # noqa: E402
-from rlk.ir.nodes import MathModel, Program  # noqa: E402
+from rlk.ir.nodes import Let, MathModel, Program, Select  # noqa: E402
 from rlk.lang import Axis, DTypeVar, L, Op, Scalar, Tensor, Variant, bf16, f16, f32, i32, i64, op  # noqa: E402
+from rlk.lower.common.contract import contractions, covered  # noqa: E402
 from rlk.lower.common.emitted import Emitted, Signature  # noqa: E402
 from rlk.lower.triton import lower  # noqa: E402
 from rlk.passes.pipeline import canonical, specialize  # noqa: E402
+from rlk.passes.rewrite import Replay, rewrite  # noqa: E402
 from rlk.runtime.toolchain import compile_triton  # noqa: E402
 from rlk.schedule.axes import kind  # noqa: E402
 from rlk.schedule.heuristics import apart, choose, variety  # noqa: E402
@@ -42,7 +44,7 @@ F = DTypeVar("F", (bf16, f16))
 DTYPES = {"bf16": bf16, "f16": f16, "f32": f32}
 ALIGNED = frozenset(
     "x w bias base hidden weight x_m_stride w_n_stride x_k_stride w_k_stride hidden_t_stride "
-    "weight_v_stride".split()
+    "weight_v_stride base_n_stride".split()
 )
 
 
@@ -55,6 +57,12 @@ def product(x: Tensor[F, M, K], w: Tensor[F, N, K], bias: Tensor[F, N], base: Te
 @op()
 def turned(x: Tensor[F, K, M], w: Tensor[F, K, N]):
     return L.out(y=L.dot(x, w, over=K))
+
+
+@op()
+def gated(x: Tensor[F, M, K], w: Tensor[F, N, K], base: Tensor[F, N, K]):
+    gate = L.dot(x, w, over=K)
+    return L.out(y=(gate * L.sigmoid(gate) * L.dot(x, base, over=K)).to(bf16))
 
 
 @op()
@@ -155,6 +163,13 @@ def test_factors_may_be_contracted_along_their_first_dim(k: int, aligned: bool) 
     agree(program(turned), given, aligned=aligned)
 
 
+@pytest.mark.parametrize("aligned", [False, True])
+def test_two_contractions_may_share_a_factor(aligned: bool) -> None:
+    given = {"x": array("f16", 40, 64), "w": array("f16", 33, 64), "base": array("f16", 33, 64)[::-1].copy()}
+    emitted = agree(program(gated), given, aligned=aligned)
+    assert emitted.source.count("make_tensor_descriptor") == (3 if aligned else 0)
+
+
 def test_a_step_of_padding_alone_is_never_added() -> None:
     given = products(16, 16, 40, "bf16")
     for name, tiny in (("x", 0x8D80), ("w", 0x0D80), ("bias", 0x8000), ("base", 0x8000)):
@@ -210,6 +225,22 @@ def test_a_host_passes_the_same_to_pointers_and_descriptors(spec: Op) -> None:
         for divisible in (frozenset[str](), ALIGNED)
     ]
     assert texts[0].call == texts[1].call and texts[0].source != texts[1].source
+
+
+def test_rows_of_a_neighbour_are_read_only_where_a_mask_drops_them() -> None:
+    kernel = program(linear).kernels[0]
+    unmasked = rewrite(kernel, _without_selects)
+    for given, dropped in ((kernel, True), (unmasked, False)):
+        ((value, contraction),) = contractions(given).of.items()
+        guards = [f.load.guard for f in (contraction.a, contraction.b) if f.load.guard is not None]
+        assert guards and all(covered(given, value, guard) == dropped for guard in guards)
+
+
+def _without_selects(replay: Replay, let: Let) -> bool:
+    if isinstance(let.node, Select) and len(replay.builder.tile(replay[let.node.a]).axes) > 3:
+        replay.renamed[let.value] = replay[let.node.a]  # of whole tiles: what drops scores
+        return True
+    return False
 
 
 # --- controls ---
