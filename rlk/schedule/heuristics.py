@@ -96,8 +96,9 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
         return Schedule()
     held = dict(found.inside)
     tiles: dict[str, int] = {}
-    chained = all(let.node.model is DotModel.FMA for let in walk(kernel.body) if isinstance(let.node, Dot))
-    room = CHAINED if chained else ACCUMULATOR
+    dots = [let.node for let in walk(kernel.body) if isinstance(let.node, Dot)]
+    chained = all(dot.model is DotModel.FMA for dot in dots)
+    room = (CHAINED if chained else ACCUMULATOR) // padded(len(dots))
     columns = held.get(sides[1]) or _dot_tile(sides[1], room // DOT_ROWS, extents)
     rows = held.get(sides[0]) or _dot_tile(sides[0], min(DOT_ROWS, room // columns), extents)
     tiles.update({str(a): n for a, n in zip(sides, (rows, columns), strict=True) if a not in held})
@@ -107,7 +108,7 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
     stage = 2 * depth * (rows + columns) / 1024
     return Schedule(
         tiles=tuple(sorted(tiles.items())),
-        warps=max(4, min(8, rows * columns // 4096)),
+        warps=max(4, min(8, padded(len(dots)) * rows * columns // 4096)),
         stages=max(1, min(DOT_STAGES, int(target.shared // stage))),
         depth=depth,
         group=DOT_GROUP,
