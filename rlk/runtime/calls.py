@@ -62,7 +62,7 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
         for t in values:
             if t.requires_grad:
                 check_differentiable(op, tensors)
-                return _differentiable(invocation, tensors, scalars)
+                return _differentiable(invocation, run, tensors, scalars)
     return run(tensors, scalars)
 
 
@@ -158,9 +158,8 @@ def check_differentiable(op: Op, tensors: Tensors) -> None:
 # --- gradients ----------------------------------------------------------------------------------------------
 
 
-def _differentiable(invocation: Invocation, tensors: Tensors, scalars: Scalars) -> Tensors:
-    names = tuple(tensors)
-    outputs = _Differentiable.apply(invocation, names, scalars, *tensors.values())
+def _differentiable(invocation: Invocation, run: Run, tensors: Tensors, scalars: Scalars) -> Tensors:
+    outputs = _Differentiable.apply(invocation, run, tensors, scalars, *tensors.values())
     return dict(zip(output_names(invocation), outputs, strict=True))
 
 
@@ -186,31 +185,31 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, invocation: Invocation, names: tuple[str, ...], scalars: Scalars, *inputs: Any
+        ctx: Any, invocation: Invocation, run: Run, given: Tensors, scalars: Scalars, *inputs: Any
     ) -> Any:
         op = invocation.spec
         assert isinstance(op, Op)
-        given = dict(zip(names, inputs, strict=True))
-        made = dispatch(invocation, given, scalars)
+        made = run(given, scalars)
         ctx.set_materialize_grads(False)
-        ctx.invocation, ctx.names, ctx.scalars = invocation, names, scalars
-        saved = {n: t for n, t in {**given, **made}.items() if n in op.saves}
-        ctx.saved_names = tuple(saved)
-        ctx.save_for_backward(*saved.values())
-        ctx.mark_non_differentiable(*(t for n, t in made.items() if n not in cotangents_of(op)))
+        ctx.invocation, ctx.names, ctx.scalars = invocation, tuple(given), scalars
+        everything = {**given, **made}
+        ctx.saved_names = [n for n in op.saves if n in everything]
+        ctx.save_for_backward(*[everything[n] for n in ctx.saved_names])
+        taken = cotangents_of(op)
+        ctx.mark_non_differentiable(*[t for n, t in made.items() if n not in taken])
         return tuple(made.values())
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         saved = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True))
         given = dict(zip(output_names(ctx.invocation), grads, strict=True))
-        wanted = [n for n, need in zip(ctx.names, ctx.needs_input_grad[3:], strict=True) if need]
+        wanted = [n for n, need in zip(ctx.names, ctx.needs_input_grad[4:], strict=True) if need]
         with torch.no_grad():
             found = gradients(ctx.invocation, saved, given, ctx.scalars, wanted)
         if torch.is_grad_enabled() and found:  # create_graph=True: a second derivative raises, it is not 0
             leaves = [g.detach().requires_grad_() for g in found.values()]
             found = dict(zip(found, _Once.apply(ctx.invocation.spec.name, *leaves), strict=True))
-        return (None, None, None, *(found.get(n) for n in ctx.names))
+        return (None, None, None, None, *(found.get(n) for n in ctx.names))
 
 
 class _Once(torch.autograd.Function):
