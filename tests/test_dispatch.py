@@ -19,7 +19,8 @@ from rlk import Layout, ops
 from rlk.errors import Code, LaunchError, RlkError, UnsupportedError
 from rlk.ops import Loss
 from rlk.runtime import library
-from rlk.runtime.dispatch import Invocation, dispatch, outputs_of
+from rlk.runtime.dispatch import dispatch
+from rlk.runtime.invocation import Invocation, outputs_of
 from rlk.testing.bits import assert_same_bits
 
 V, N, TOKENS = 40, 16, 6

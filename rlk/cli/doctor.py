@@ -15,7 +15,7 @@ from rlk.env import Env
 from rlk.errors import Code, LaunchError, RlkError
 from rlk.ir.dotmodel import DotModel, validated
 from rlk.runtime import probes
-from rlk.runtime.dispatch import target_of
+from rlk.runtime.invocation import target_of
 from rlk.runtime.probes import Place
 from rlk.runtime.reference import TARGETS
 from rlk.target.facts import Target

@@ -16,7 +16,8 @@ from rlk.ops.layout import Layout
 from rlk.ops.signatures import LOSSES, Loss
 from rlk.runtime.ahead import explain
 from rlk.runtime.calls import model
-from rlk.runtime.dispatch import Decision, Invocation, decide, dispatch
+from rlk.runtime.dispatch import Decision, decide, dispatch
+from rlk.runtime.invocation import Invocation
 from rlk.runtime.library import register
 from rlk.specs import linear_logp as _linear
 from rlk.specs import logp as _logp

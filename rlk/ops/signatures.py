@@ -13,7 +13,7 @@ from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.ops.layout import Layout
 from rlk.ops.results import LogProbs, PolicyLoss, RatioKL, RMSNorm
 from rlk.runtime.calls import call, prepares
-from rlk.runtime.dispatch import Scalars, Tensors
+from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import linear_logp as linear_spec
 from rlk.specs import logp as logp_spec
 from rlk.specs import loss as loss_spec

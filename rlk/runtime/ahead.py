@@ -16,19 +16,8 @@ from rlk.lang.op import Op
 from rlk.runtime import calls
 from rlk.runtime.build import obtain_later
 from rlk.runtime.calls import Statics
-from rlk.runtime.dispatch import (
-    Decision,
-    Invocation,
-    Scalars,
-    Tensors,
-    decide,
-    entry_key,
-    geometry_of,
-    inputs_of,
-    lowered,
-    model_of,
-    target_of,
-)
+from rlk.runtime.dispatch import Decision, decide, entry_key, lowered
+from rlk.runtime.invocation import Invocation, Scalars, Tensors, geometry_of, inputs_of, model_of, target_of
 
 Public = Callable[..., Any]
 

@@ -14,7 +14,8 @@ from rlk.ir.nodes import MathModel
 from rlk.lang.op import Op, Variant
 from rlk.lang.types import DTypeVar, TensorType
 from rlk.runtime.arguments import RLK_DTYPES, TORCH_DTYPES, VECTOR, collapse
-from rlk.runtime.dispatch import MOST_SHAPES, Invocation, Run, Scalars, Tensors, dispatch, outputs_of
+from rlk.runtime.dispatch import MOST_SHAPES, dispatch
+from rlk.runtime.invocation import Invocation, Run, Scalars, Tensors, outputs_of
 
 Statics = Mapping[str, object]
 Prepare = Callable[[Tensors], Tensors]

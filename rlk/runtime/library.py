@@ -14,7 +14,8 @@ from rlk.lang.op import Formal, Op
 from rlk.lang.types import ScalarType, StaticType, TensorType
 from rlk.runtime.arguments import TORCH_DTYPES, measure, output_shape
 from rlk.runtime.calls import Statics, check_differentiable, gradients, invoke, output_names
-from rlk.runtime.dispatch import Scalars, Tensors, dispatch, inputs_of, outputs_of, row_axis
+from rlk.runtime.dispatch import dispatch
+from rlk.runtime.invocation import Scalars, Tensors, inputs_of, outputs_of, row_axis
 
 NAMESPACE = "rlk"
 AUTO = "auto"  # the math option of a schema, where None is not a string

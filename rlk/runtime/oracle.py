@@ -12,7 +12,7 @@ from rlk.errors import Code, LaunchError
 from rlk.interp.run import run as evaluate
 from rlk.ir.nodes import MathModel, Role
 from rlk.runtime.arguments import TORCH_DTYPES, Geometry, output_shape
-from rlk.runtime.dispatch import Invocation, Run, Scalars, Tensors, bound_program, inputs_of, outputs_of
+from rlk.runtime.invocation import Invocation, Run, Scalars, Tensors, bound_program, inputs_of, outputs_of
 
 
 def to_numpy(tensor: torch.Tensor, rows: int) -> Any:

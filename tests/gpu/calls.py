@@ -12,14 +12,12 @@ from rlk.ir.nodes import Decl, MathModel, Role
 from rlk.ir.types import DType
 from rlk.lang.op import Op, Variant, declared
 from rlk.runtime.arguments import TORCH_DTYPES, Geometry, measure
-from rlk.runtime.dispatch import (
+from rlk.runtime.dispatch import bind_triton, dispatch, lowered
+from rlk.runtime.invocation import (
     Invocation,
     Scalars,
     Tensors,
-    bind_triton,
-    dispatch,
     inputs_of,
-    lowered,
     model_of,
     outputs_of,
     row_axis,

@@ -9,7 +9,7 @@ import torch
 from gpu.calls import Case
 
 from rlk.ir.types import DType
-from rlk.runtime.dispatch import Tensors
+from rlk.runtime.invocation import Tensors
 from rlk.specs.logp import logp
 from rlk.specs.loss import policy_loss, ratio_kl
 from rlk.specs.model import embedding, rope, swiglu

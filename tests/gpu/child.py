@@ -9,7 +9,7 @@ import torch
 from gpu.calls import by_oracle, make, on_device, reads, sampled, variations
 from gpu.cases import CASES
 
-from rlk.runtime.dispatch import model_of
+from rlk.runtime.invocation import model_of
 
 
 def main(name: str, file: Path) -> None:

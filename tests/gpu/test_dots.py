@@ -9,7 +9,7 @@ import torch
 
 from rlk.ir.dotmodel import DotModel, validated
 from rlk.runtime import probes
-from rlk.runtime.dispatch import target_of
+from rlk.runtime.invocation import target_of
 from rlk.testing import probe_dot
 
 PREDICTED = ("normal", "wide")

@@ -1,0 +1,114 @@
+"""How a bound call passes its arguments: sizes as constants of composed code, tensors and scalars by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+from rlk.errors import Code, LaunchError
+from rlk.ir.nodes import Decl
+from rlk.lower.common.emitted import CallArg, From
+from rlk.runtime.arguments import (
+    Geometry,
+    contiguous,
+)
+from rlk.runtime.invocation import Run, Tensors
+
+Made = list[tuple[str, tuple[int, ...], torch.dtype]]
+
+
+@cache
+def error_words(device: torch.device) -> torch.Tensor:
+    return torch.zeros(2, dtype=torch.int32, device=device)
+
+
+def compose(
+    outs: Made,
+    work: Made,
+    values: list[int | str | None],
+    tensors: Tensors,
+    host: Callable[..., Any],
+    device: torch.device,
+) -> Run:
+    """Return the call as a function written for it: no loop over its arguments costs anything at run time."""
+    scope: dict[str, Any] = {
+        "empty": torch.empty,
+        "empty_like": torch.empty_like,
+        "host": host,
+        "errors": error_words(device),
+        "device": device,
+    }
+    made: dict[str, str] = {}
+    lines = ["def run(given, scalars):"]
+    for i, (name, shape, dtype) in enumerate((*outs, *work)):
+        scope |= {f"shape{i}": shape, f"dtype{i}": dtype}
+        made[name] = f"made{i}"
+        twin = next((n for n, t in tensors.items() if _is_twin(t, shape, dtype)), None)
+        # torch.empty takes 0.5 us longer, for its keywords
+        like = f"empty_like(given[{twin!r}])" if twin else f"empty(shape{i}, dtype=dtype{i}, device=device)"
+        lines.append(f"    made{i} = {like}")
+    arguments = [_argument(value, made, tensors) for value in values]
+    lines.append(f"    host({', '.join(arguments)})")
+    lines.append("    return {" + ", ".join(f"{name!r}: {made[name]}" for name, _, _ in outs) + "}")
+    exec(compile("\n".join(lines), f"<call {host}>", "exec"), scope)
+    run: Run = scope["run"]
+    return run
+
+
+def _is_twin(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
+    return tuple(tensor.shape) == shape and tensor.dtype is dtype and tensor.is_contiguous()
+
+
+def _argument(value: int | str | None, made: Mapping[str, str], tensors: Tensors) -> str:
+    match value:
+        case None:
+            return "errors"
+        case int():
+            return repr(value)
+        case str() if value in made:
+            return made[value]
+        case str():
+            return f"{'given' if value in tensors else 'scalars'}[{value!r}]"
+
+
+def host_values(
+    call: tuple[CallArg, ...], written: tuple[Decl, ...], geometry: Geometry
+) -> list[tuple[str, int | str | None]]:
+    """Return, for each parameter of the host function, its number, the name of its tensor or scalar, or None.
+
+    None stands for the error words.
+    """
+    made = {d.name: contiguous(d, geometry) for d in written}
+    strides = geometry.strides | made
+    found: list[tuple[str, int | str | None]] = []
+    for arg in call:
+        match arg.kind:
+            case From.TENSOR | From.SCALAR:
+                found.append((arg.name, arg.source))
+            case From.EXTENT:
+                found.append((arg.name, geometry.extents[arg.source]))
+            case From.STRIDE:
+                found.append((arg.name, strides[arg.source][arg.dim]))
+            case From.INNER_STRIDE:
+                found.append((arg.name, strides[arg.source][0]))
+            case From.OUTER_STRIDE:
+                whole = strides[arg.source][0] * geometry.inner_extent
+                found.append((arg.name, geometry.outer.get(arg.source, whole)))
+            case From.INNER_EXTENT:
+                found.append((arg.name, geometry.inner_extent))
+            case From.ERRORS:
+                found.append((arg.name, None))
+    return found
+
+
+def raise_data_errors(op: str, checks: tuple[str, ...], device: torch.device) -> None:
+    """Synchronise, read the device's error words, reset them, and raise what they say."""
+    words = error_words(device)
+    code, row = (int(v) for v in words.cpu())
+    if code:
+        words.zero_()
+        what = checks[code - 1] if code <= len(checks) else f"data error {code}"
+        raise LaunchError(Code.BAD_ROW, op=op, row=row - 1, what=what)

@@ -1,0 +1,153 @@
+"""What a call selects: a spec, a variant and a model of exp2; its programs, its tensors, its target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+import torch
+
+from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import Decl, MathModel, Program, Role
+from rlk.ir.numerics import Tier, home, numerics_id, tier
+from rlk.lang.op import Op, Variant, Vjp, declared
+from rlk.lang.types import TensorType
+from rlk.passes.pipeline import canonical, specialize
+from rlk.runtime.arguments import (
+    Geometry,
+    measure,
+)
+from rlk.target.facts import Target, target
+
+Spec = Op | Vjp
+Tensors = dict[str, torch.Tensor]
+Scalars = dict[str, float | int]
+Run = Callable[[Tensors, Scalars], Tensors]
+_numbers: dict[tuple[int, Variant, MathModel | None], int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A spec, its variant, and who defines exp2 in softmax folds (None: the device decides)."""
+
+    spec: Spec
+    variant: Variant
+    math: MathModel | None = None
+    key: int = field(init=False, compare=False, default=-1)
+
+    def __post_init__(self) -> None:
+        # a small integer stands for the invocation in the keys of bound calls: hashing it is free
+        object.__setattr__(
+            self, "key", _numbers.setdefault((id(self.spec), self.variant, self.math), len(_numbers))
+        )
+
+    def __hash__(self) -> int:
+        return self.key
+
+
+@cache
+def traced(invocation: Invocation, apart: frozenset[str] = frozenset()) -> Program:
+    """Return the canonical program of an invocation; `apart` as `canonical` takes it."""
+    return canonical(invocation.spec.trace(invocation.variant), apart=apart)
+
+
+@cache
+def shape_givers(invocation: Invocation) -> tuple[Decl, ...]:
+    """Return the declarations of the operator's own inputs, read by this invocation's kernels or not."""
+    spec = invocation.spec
+    op = spec.op if isinstance(spec, Vjp) else spec
+    found = (declared(f, invocation.variant) for f in op.formals)
+    return tuple(d for d in found if d is not None and d.role is Role.IN)
+
+
+def row_axis(spec: Spec) -> Axis | None:
+    """Return the axis that may stand for several leading dims: the first of the operator's first tensor."""
+    op = spec.op if isinstance(spec, Vjp) else spec
+    first = next(f.type.axes for f in op.formals if isinstance(f.type, TensorType))
+    return first[0] if first and first[0].dynamic else None
+
+
+@cache
+def inputs_of(invocation: Invocation) -> tuple[Decl, ...]:
+    """Return the tensors and scalars that the kernels of an invocation read, each once."""
+    found = {
+        d.name: d for k in traced(invocation).kernels for d in k.params if d.role in (Role.IN, Role.SCALAR)
+    }
+    return tuple(found.values())
+
+
+@cache
+def outputs_of(invocation: Invocation) -> tuple[Decl, ...]:
+    """Return the outputs of an invocation, in the order in which the spec writes them."""
+    order = [
+        d.name for d in invocation.spec.trace(invocation.variant).kernels[0].params if d.role is Role.OUT
+    ]
+    found = {d.name: d for k in traced(invocation).kernels for d in k.params if d.role is Role.OUT}
+    return tuple(found[name] for name in order)
+
+
+@cache
+def target_of(device: torch.device) -> Target | None:
+    """Return the target that a device is, or None for the CPU; raise where rlk has no backend at all."""
+    if device.type == "cpu":
+        return None
+    if device.type != "cuda":
+        raise UnsupportedError(
+            Code.NO_BACKEND, op="rlk", device=device, why="unknown device type", alternatives="cuda, cpu"
+        )
+    if torch.version.hip:
+        return target(torch.cuda.get_device_properties(device).gcnArchName.split(":")[0])
+    major, minor = torch.cuda.get_device_capability(device)
+    return target(f"sm_{major}{minor}a" if major >= 9 else f"sm_{major}{minor}")
+
+
+def model_of(invocation: Invocation, device: torch.device) -> MathModel:
+    """Return the model of exp2 in softmax folds: the caller's, else the target's, else portable."""
+    on = target_of(device)
+    chosen = invocation.math or (MathModel.PORTABLE if on is None else on.softmax)
+    if on is not None and chosen is not MathModel.PORTABLE and chosen is not on.softmax:
+        raise UnsupportedError(
+            Code.UNSUPPORTED,
+            what=f"math={chosen.value!r}",
+            backend="every backend",
+            target=on.name,
+            alternatives=f"math={on.softmax.value!r}, math='portable'",
+        )
+    return chosen
+
+
+def bound_program(invocation: Invocation, model: MathModel, extents: Mapping[str, int]) -> Program:
+    """Return the program with static extents and the math model bound."""
+    return specialize(traced(invocation), extents, model)
+
+
+@cache
+def judged(invocation: Invocation, model: MathModel, target: str) -> tuple[str, tuple[tuple[str, Tier], ...]]:
+    """Return the numerics id of an invocation on a target, and the tier of each of its outputs."""
+    program = bound_program(invocation, model, {})
+    whose = home(program, target)
+    return numerics_id((program,), whose), tuple(sorted(tier(program, whose).items()))
+
+
+def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
+    """Return the sizes of a call; raise LaunchError for an argument that is missing or does not fit."""
+    name = invocation.spec.name
+    decls = inputs_of(invocation)
+    missing = [d.name for d in decls if d.role is Role.IN and d.name not in tensors]
+    if missing:
+        raise LaunchError(Code.ARG_MISSING, op=name, name=", ".join(missing), why="")
+    read = {d.name for d in decls}
+    # a gradient's kernels may not read the input whose gradient they write; its sizes count all the same
+    sizes = (*decls, *(d for d in shape_givers(invocation) if d.name in tensors and d.name not in read))
+    given = {d.name: tensors[d.name] for d in sizes if d.role is Role.IN}
+    return measure(name, row_axis(invocation.spec), sizes, given)
+
+
+def static_extents(invocation: Invocation, geometry: Geometry) -> dict[str, int]:
+    """Return the extents that enter cache keys: those of the axes that are not dynamic."""
+    dynamic = {
+        a.name for k in traced(invocation).kernels for d in k.params for a in d.type.axes if a.whole.dynamic
+    }
+    return {name: size for name, size in geometry.extents.items() if name not in dynamic}
