@@ -10,8 +10,10 @@ from gpu.calls import Case
 
 from rlk.ir.types import DType
 from rlk.runtime.invocation import Tensors
+from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
 from rlk.specs.loss import policy_loss, ratio_kl
+from rlk.specs.matmul import matmul
 from rlk.specs.model import embedding, rope, swiglu
 from rlk.specs.norm import rms_norm
 
@@ -49,6 +51,19 @@ def scored(rows: int, vocabulary: int, scalars: dict[str, float] = BASE, **optio
     made = {"T": rows, "V": vocabulary}
     fixed = {"scale": 3.0, "given": drawn, "edit": infinities, "rows": sampled}
     return Case(logp, made, scalars, **{**fixed, **options})  # type: ignore[arg-type]
+
+
+def linear(
+    tokens: int, depth: int, vocabulary: int, scalars: dict[str, float] = BASE, **options: object
+) -> Case:
+    """A linear_logp call whose scores are of about N(0, depth / 400)."""
+    made = {"T": tokens, "D": depth, "V": vocabulary}
+    fixed = {"edit": _smaller_weight, "given": ids(tokens, vocabulary)}
+    return Case(linear_logp, made, scalars, **{**fixed, **options})  # type: ignore[arg-type]
+
+
+def _smaller_weight(tensors: Tensors) -> None:
+    tensors["weight"] *= 0.05
 
 
 def rows_of_tokens(device: torch.device) -> Tensors:
@@ -109,6 +124,19 @@ CASES: dict[str, Case] = {
         present=("bias",),
         wanted=("logits",),
         cotangents=("logp", "lse"),
+    ),
+    "linear_logp 300 x 4096 x 50257": linear(300, 4096, 50257, rows=(0, 1, 2, 3, 299)),
+    "linear_logp 8192 x 512 x 5003, entropy, temperature": linear(
+        8192, 512, 5003, WARM, statics={"needs": ("entropy",)}, rows=(0, 1, 2, 3, 4096, 8191)
+    ),
+    "linear_logp 16 x 72 x 3001 f16, all steps": linear(
+        16, 72, 3001, {**WARM, **SOFTCAP}, f=DType.F16, present=("bias",)
+    ),
+    "matmul 300 x 1000 x 520, bias and residual": Case(
+        matmul, {"T": 300, "N": 1000, "K": 520}, present=("bias", "residual")
+    ),
+    "matmul 7 x 33 x 41 f16, f32 out": Case(
+        matmul, {"T": 7, "N": 33, "K": 41}, statics={"keep_f32": True}, f=DType.F16
     ),
     "rms_norm 32768 x 4096": Case(
         rms_norm, {"T": 32768, "N": 4096}, {"eps": 1e-6}, rows=(0, 1, 127, 128, 16384, 32767)
