@@ -396,20 +396,8 @@ class Emitter:
         if known is not None:
             return str(int(known.min() if pick == "tl.min" else known.max()))
         if (value, pick) not in self.bounds:
-            self.bounds[value, pick] = self.chosen_bound(value, pick) or self.reduced_bound(value, pick)
+            self.bounds[value, pick] = self.reduced_bound(value, pick)
         return self.bounds[value, pick]
-
-    def chosen_bound(self, value: Value, pick: str) -> str | None:
-        """Return a bound that one condition chooses between two known ones: no lane decides it."""
-        node = self.nodes.get(value)
-        if not isinstance(node, Select) or self.shape(node.cond):
-            return None
-        one, two = self.static[node.a], self.static[node.b]
-        if one is None or two is None:
-            return None
-        ends = [int(side.min() if pick == "tl.min" else side.max()) for side in (one, two)]
-        name = "first_steps" if pick == "tl.min" else "last_steps"
-        return self.let(name, f"tl.where({self[node.cond]}, {ends[0]}, {ends[1]})")
 
     def reduced_bound(self, value: Value, pick: str) -> str:
         shape = self.shape(value)

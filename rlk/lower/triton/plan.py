@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rlk.errors import Code, ScheduleError
 from rlk.ir.dims import Axis, Part, extent_of
 from rlk.ir.nodes import Kernel, MathModel
+from rlk.lower.common.bounds import bounds
 from rlk.lower.common.early import early
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.peel import peel
@@ -83,7 +84,7 @@ def plan(
     hand out lanes and warps from the first dim on up to 3.6, and from the last but one down since 3.7.
     """
     extents = dict(signature.extents)
-    peeled = peel(kernel)
+    peeled = peel(bounds(kernel, dict(roles(kernel, extents).inside)))
     found = roles(peeled, extents)
     shared = tuple(Shared(a, schedule.tile(str(a)), _length(a, extents)) for a in found.parallel)
     lengths = [(s.axis, s.tile) for s in shared if s.tile > 1]
