@@ -435,7 +435,7 @@ def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return call(model_spec.embedding, {"ids": ids, "weight": weight}, {}, {})["y"]
 
 
-@prepares("embedding")
+@prepares(model_spec.embedding)
 def _segments(saved: Tensors) -> Tensors:
     """Return the tokens sorted by id (stable), and where each id's tokens begin."""
     weight = saved["weight"]

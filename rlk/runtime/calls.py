@@ -19,15 +19,15 @@ from rlk.runtime.invocation import Invocation, Run, Scalars, Tensors, outputs_of
 
 Statics = Mapping[str, object]
 Prepare = Callable[[Tensors], Tensors]
-_PREPARE: dict[str, Prepare] = {}
+_PREPARE: dict[int, Prepare] = {}
 _invocations: dict[object, Invocation] = {}
 
 
-def prepares(name: str) -> Callable[[Prepare], Prepare]:
+def prepares(op: Op) -> Callable[[Prepare], Prepare]:
     """Register what computes the inputs that a gradient takes beside saved tensors and cotangents."""
 
     def register(fn: Prepare) -> Prepare:
-        _PREPARE[name] = fn
+        _PREPARE[id(op)] = fn
         return fn
 
     return register
@@ -241,8 +241,8 @@ def gradients(
     if not there or not wanted:
         return {}
     tensors = saved | there
-    if op.name in _PREPARE:
-        tensors |= _PREPARE[op.name](saved)
+    if id(op) in _PREPARE:
+        tensors |= _PREPARE[id(op)](saved)
     backward = _backward(invocation, frozenset(there), frozenset(wanted))
     made = dispatch(backward, tensors, scalars)
     return {n: made[f"d_{n}"] for n in wanted}
