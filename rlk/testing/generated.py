@@ -66,7 +66,7 @@ def run_generated(
     program = specialize(canonical, static, softmax or on.softmax)
     signature = Signature(tuple(sorted(static.items())), split_rows is not None, divisible)
     chosen = schedules or [choose(k, on, signature, extents) for k in program.kernels]
-    emitted = lower(program, chosen, on, signature, softmax=softmax)
+    emitted = lower(program, chosen, on, signature)
     module = interpret(emitted.source, filename=emitted.file)
     decls = {d.name: d for k in program.kernels for d in k.params}
     memory = {d.name: _buffer(d, inputs, extents) for d in decls.values() if d.role is not Role.SCALAR}

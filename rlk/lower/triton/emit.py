@@ -252,7 +252,7 @@ class Emitter:
 
     def function(self, fn: MathFn, model: MathModel) -> str:
         """Return the name of a transcendental function, adding its definition to the helpers."""
-        match self.plan.softmax if model is MathModel.SOFTMAX else model:
+        match model:
             case MathModel.SM90:
                 if fn is not MathFn.EXP2 or self.plan.target.softmax is not MathModel.SM90:
                     raise UnsupportedError(

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import metadata
 
 from rlk import __version__
-from rlk.ir.nodes import Kernel, MathModel, Program, Role
+from rlk.ir.nodes import Kernel, Program, Role
 from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild, Signature
 from rlk.lower.common.render import render
 from rlk.lower.triton.emit import Emitter
@@ -46,7 +46,6 @@ def lower(
     signature: Signature,
     *,
     numerics_id: str = "unset",
-    softmax: MathModel | None = None,
     version: tuple[int, int] | None = None,
 ) -> Emitted:
     """Return the Triton module of a specialized program, one schedule for each of its kernels.
@@ -60,7 +59,7 @@ def lower(
     kernels, builds, launches = [], [], []
     call: dict[str, CallArg] = {}
     for kernel, schedule in zip(program.kernels, schedules, strict=True):
-        placed = plan(kernel, schedule, target, signature, softmax, version)
+        placed = plan(kernel, schedule, target, signature, version)
         emitter = Emitter(placed, helpers, checks)
         body = emitter.run()
         arguments = _arguments(kernel, emitter)

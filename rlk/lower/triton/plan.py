@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlk.errors import Code, ScheduleError
 from rlk.ir.dims import Axis, Part, extent_of
-from rlk.ir.nodes import Kernel, MathModel
+from rlk.ir.nodes import Kernel
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.early import early
 from rlk.lower.common.emitted import Signature
@@ -61,7 +61,6 @@ class TritonPlan:
     signature: Signature
     schedule: Schedule
     target: Target
-    softmax: MathModel
 
     def shape(self, axes: tuple[Axis, ...]) -> tuple[int, ...]:
         """Return the shape of a value over these axes: length 1 along every other dim; () for a scalar."""
@@ -75,13 +74,12 @@ def plan(
     schedule: Schedule,
     target: Target,
     signature: Signature,
-    softmax: MathModel | None = None,
     version: tuple[int, int] = (3, 6),
 ) -> TritonPlan:
     """Place every axis of a specialized kernel; raise ScheduleError where the schedule does not fit it.
 
-    softmax: the model that `specialize` bound; the target's own when None. version: of Triton, whose layouts
-    hand out lanes and warps from the first dim on up to 3.6, and from the last but one down since 3.7.
+    version: of Triton, whose layouts hand out lanes and warps from the first dim on up to 3.6, and from the
+    last but one down since 3.7.
     """
     extents = dict(signature.extents)
     peeled = peel(bounds(kernel, dict(roles(kernel, extents).inside)))
@@ -101,9 +99,7 @@ def plan(
         )
     placed = {d.axis for d in dims}
     ordered = early(peeled, lambda type: placed.isdisjoint(type.axes))
-    return TritonPlan(
-        ordered, kind(kernel), shared, dims, signature, schedule, target, softmax or target.softmax
-    )
+    return TritonPlan(ordered, kind(kernel), shared, dims, signature, schedule, target)
 
 
 def _length(axis: Axis, extents: Mapping[str, int]) -> int | None:
