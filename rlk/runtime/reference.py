@@ -36,6 +36,8 @@ _EXTENTS = (("H", 32), ("E", 128), ("C", 64), ("P", 40960), ("D", 4096), ("B", 6
 
 REFERENCES: dict[str, Reference] = {
     "logp": Reference((("V", 128256),), ("inv_temperature",), (("needs", ("logp", "entropy")),)),
+    "linear_logp": Reference((("V", 128256),), ("inv_temperature",), (("needs", ("entropy",)),)),
+    "matmul": Reference((("N", 14336),), ("residual",)),
     "policy_loss": Reference((), ("ref_logp", "beta")),
     "rms_norm": Reference((("N", 4096),), ("residual",)),
     "swiglu": Reference((("N", 12288),)),

@@ -1,8 +1,8 @@
 """linear_logp on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 37aada43189e0311
+numerics: b35d287e1fad0149
 schedule: tiles T=128, 8 warps, 1 stages, unroll 1, depth 64, group 16
-schedule: tiles T=32, 8 warps, 1 stages, unroll 8
+schedule: tiles T=32, 8 warps, 1 stages, unroll 4
 """
 
 import triton
@@ -59,8 +59,8 @@ def sum_over_v_lane(x):
 
 
 @triton.jit
-def merge_softmax_sum(max_a, sum_a, max_b, sum_b):
-    # The state of two disjoint sets: softmax_sum().
+def merge_softmax_sum(max_a, sum_a, zbar_a, max_b, sum_b, zbar_b):
+    # The state of two disjoint sets: softmax_sum(zbar).
     m = tl.maximum(max_a, max_b)
     equal = m == float("-inf")
     chosen = tl.where(equal, 0.0, m)
@@ -75,16 +75,19 @@ def merge_softmax_sum(max_a, sum_a, max_b, sum_b):
     product_3 = sum_a * exp2
     product_4 = sum_b * exp2_2
     total = product_3 + product_4
-    return m, total
+    product_5 = zbar_a * exp2
+    product_6 = zbar_b * exp2_2
+    total_2 = product_5 + product_6
+    return m, total, total_2
 
 
 @triton.jit
-def softmax_sum_over_v_piece(max, sum):
+def softmax_sum_over_v_piece(max, sum, zbar):
     # The states merged over V.piece, pairwise: two terms at a time, so that no layout chooses.
-    max, sum = tl.reduce((tl.reshape(max, (32, 4, 2)), tl.reshape(sum, (32, 4, 2))), 2, merge_softmax_sum)
-    max, sum = tl.reduce((tl.reshape(max, (32, 2, 2)), tl.reshape(sum, (32, 2, 2))), 2, merge_softmax_sum)
-    max, sum = tl.reduce((tl.reshape(max, (32, 2)), tl.reshape(sum, (32, 2))), 1, merge_softmax_sum)
-    return tl.reshape(max, (32, 1)), tl.reshape(sum, (32, 1))
+    max, sum, zbar = tl.reduce((tl.reshape(max, (32, 4, 2)), tl.reshape(sum, (32, 4, 2)), tl.reshape(zbar, (32, 4, 2))), 2, merge_softmax_sum)
+    max, sum, zbar = tl.reduce((tl.reshape(max, (32, 2, 2)), tl.reshape(sum, (32, 2, 2)), tl.reshape(zbar, (32, 2, 2))), 2, merge_softmax_sum)
+    max, sum, zbar = tl.reduce((tl.reshape(max, (32, 2)), tl.reshape(sum, (32, 2)), tl.reshape(zbar, (32, 2))), 1, merge_softmax_sum)
+    return tl.reshape(max, (32, 1)), tl.reshape(sum, (32, 1)), tl.reshape(zbar, (32, 1))
 
 
 @triton.jit
@@ -136,10 +139,10 @@ def portable_log(x):
 
 
 @triton.jit
-def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1_ptr, sum_of_step2_ptr, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, sum_of_step2_v_step_stride, sum_of_step2_v_piece_stride, ignore_index):
+def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1_ptr, zbar_of_step2_ptr, sum_of_step3_ptr, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index):
     # A program owns 1 of V.step, 1 of V.piece, 128 of T (stream_dot).
     program = tl.program_id(0)
-    band = 16 * 16
+    band = 16 * 504
     band_first = program // band * 16
     band_rows = tl.minimum(((T + 127) // 128) - band_first, 16)
     t_first = (band_first + program % band % band_rows) * 128
@@ -150,10 +153,10 @@ def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1
     v_piece = column % 8
     v_step = program_2
     ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:38
-    product = v_piece * 512  # linear_logp.py:41
-    piece_begin = tl.minimum(product, 4096)  # linear_logp.py:41
-    total = piece_begin + 512  # linear_logp.py:41
-    piece_end = tl.minimum(total, 4096)  # linear_logp.py:41
+    product = v_piece * 16032  # linear_logp.py:41
+    piece_begin = tl.minimum(product, 128256)  # linear_logp.py:41
+    total = piece_begin + 16032  # linear_logp.py:41
+    piece_end = tl.minimum(total, 128256)  # linear_logp.py:41
     product_2 = v_step * 256  # linear_logp.py:41
     total_2 = piece_begin + product_2  # linear_logp.py:41
     v_lane = tl.arange(0, 256)[None, :]  # linear_logp.py:41
@@ -169,26 +172,31 @@ def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1
         hidden = tl.load(hidden_start + d[None, :], mask=t_inside, other=0.0)  # linear_logp.py:42
         weight = tl.load(weight_start + d[:, None], mask=exists, other=0.0)  # linear_logp.py:42
         z = tl.dot(hidden, weight, z)  # linear_logp.py:42
+    product_3 = z * inv_temperature  # logp.py:54
     as_i64 = v.to(tl.int64)  # linear_logp.py:48
     equal = as_i64 == ids  # linear_logp.py:48
-    chosen = tl.where(equal, z, negative_zero())  # linear_logp.py:48
-    chosen_2 = tl.where(exists_2, z, float("-inf"))  # linear_logp.py:41
+    chosen = tl.where(equal, product_3, negative_zero())  # linear_logp.py:48
+    chosen_2 = tl.where(exists_2, product_3, float("-inf"))  # linear_logp.py:41
     m_chunk = max_over_v_lane(chosen_2)  # linear_logp.py:41
     equal_2 = m_chunk == float("-inf")  # linear_logp.py:41
     chosen_3 = tl.where(equal_2, 0.0, m_chunk)  # linear_logp.py:41
     difference = chosen_2 - chosen_3  # linear_logp.py:41
-    product_3 = difference * 1.442695  # linear_logp.py:41
-    e = portable_exp2(product_3)  # linear_logp.py:41
+    product_4 = difference * 1.442695  # linear_logp.py:41
+    e = portable_exp2(product_4)  # linear_logp.py:41
     s_chunk = sum_over_v_lane(e)  # linear_logp.py:41
+    larger = tl.maximum(chosen_2, -3.4028234663852886e+38)  # linear_logp.py:41
+    product_5 = e * larger  # linear_logp.py:41
+    zbar_chunk = sum_over_v_lane(product_5)  # linear_logp.py:41
     chosen_4 = tl.where(exists_2, chosen, negative_zero())  # linear_logp.py:41
     sum_v_lane = sum_over_v_lane(chosen_4)  # linear_logp.py:41
     tl.store(max_of_step_ptr + v_step.to(tl.int64) * max_of_step_v_step_stride + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t, m_chunk, mask=t_inside)  # linear_logp.py:41
     tl.store(sum_of_step1_ptr + v_step.to(tl.int64) * sum_of_step1_v_step_stride + v_piece.to(tl.int64) * sum_of_step1_v_piece_stride + t, s_chunk, mask=t_inside)  # linear_logp.py:41
-    tl.store(sum_of_step2_ptr + v_step.to(tl.int64) * sum_of_step2_v_step_stride + v_piece.to(tl.int64) * sum_of_step2_v_piece_stride + t, sum_v_lane, mask=t_inside)  # linear_logp.py:41
+    tl.store(zbar_of_step2_ptr + v_step.to(tl.int64) * zbar_of_step2_v_step_stride + v_piece.to(tl.int64) * zbar_of_step2_v_piece_stride + t, zbar_chunk, mask=t_inside)  # linear_logp.py:41
+    tl.store(sum_of_step3_ptr + v_step.to(tl.int64) * sum_of_step3_v_step_stride + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t, sum_v_lane, mask=t_inside)  # linear_logp.py:41
 
 
 @triton.jit
-def linear_logp_2(ids_ptr, logp_ptr, lse_ptr, max_of_step_ptr, sum_of_step1_ptr, sum_of_step2_ptr, T, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, sum_of_step2_v_step_stride, sum_of_step2_v_piece_stride, errors_ptr, ignore_index):
+def linear_logp_2(ids_ptr, logp_ptr, lse_ptr, entropy_ptr, max_of_step_ptr, sum_of_step1_ptr, zbar_of_step2_ptr, sum_of_step3_ptr, T, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors_ptr, ignore_index):
     # A program owns 32 of T (merge).
     t = tl.program_id(0) * 32 + tl.arange(0, 32)[:, None]
     t_inside = t < T
@@ -197,11 +205,13 @@ def linear_logp_2(ids_ptr, logp_ptr, lse_ptr, max_of_step_ptr, sum_of_step1_ptr,
     v_piece = tl.arange(0, 8)[None, :]  # linear_logp.py:41
     m = tl.full((32, 8), float("-inf"), tl.float32)  # linear_logp.py:41
     s = tl.full((32, 8), negative_zero(), tl.float32)  # linear_logp.py:41
+    zbar = tl.full((32, 8), negative_zero(), tl.float32)  # linear_logp.py:41
     s_2 = tl.full((32, 8), negative_zero(), tl.float32)  # linear_logp.py:41
-    for v_step_step in tl.range(0, 2, loop_unroll_factor=8):  # linear_logp.py:41
+    for v_step_step in tl.range(0, 63, loop_unroll_factor=4):  # linear_logp.py:41
         max_of_step = tl.load(max_of_step_ptr + v_step_step.to(tl.int64) * max_of_step_v_step_stride + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:41
         sum_of_step1 = tl.load(sum_of_step1_ptr + v_step_step.to(tl.int64) * sum_of_step1_v_step_stride + v_piece.to(tl.int64) * sum_of_step1_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:41
-        sum_of_step2 = tl.load(sum_of_step2_ptr + v_step_step.to(tl.int64) * sum_of_step2_v_step_stride + v_piece.to(tl.int64) * sum_of_step2_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:41
+        zbar_of_step2 = tl.load(zbar_of_step2_ptr + v_step_step.to(tl.int64) * zbar_of_step2_v_step_stride + v_piece.to(tl.int64) * zbar_of_step2_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:41
+        sum_of_step3 = tl.load(sum_of_step3_ptr + v_step_step.to(tl.int64) * sum_of_step3_v_step_stride + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:41
         m_2 = tl.maximum(m, max_of_step)  # linear_logp.py:41
         equal = m_2 == float("-inf")  # linear_logp.py:41
         chosen = tl.where(equal, 0.0, m_2)  # linear_logp.py:41
@@ -214,12 +224,15 @@ def linear_logp_2(ids_ptr, logp_ptr, lse_ptr, max_of_step_ptr, sum_of_step1_ptr,
         product_3 = s * exp2  # linear_logp.py:41
         product_4 = sum_of_step1 * exp2_2  # linear_logp.py:41
         total = product_3 + product_4  # linear_logp.py:41
-        s_3 = s_2 + sum_of_step2  # linear_logp.py:41
-        m, s, s_2 = m_2, total, s_3  # linear_logp.py:41
-    m_2, s_3 = softmax_sum_over_v_piece(m, s)  # linear_logp.py:41
+        product_5 = zbar * exp2  # linear_logp.py:41
+        product_6 = zbar_of_step2 * exp2_2  # linear_logp.py:41
+        total_2 = product_5 + product_6  # linear_logp.py:41
+        s_3 = s_2 + sum_of_step3  # linear_logp.py:41
+        m, s, zbar, s_2 = m_2, total, total_2, s_3  # linear_logp.py:41
+    m_2, s_3, zbar_2 = softmax_sum_over_v_piece(m, s, zbar)  # linear_logp.py:41
     s_4 = total_over_v_piece(s_2)  # linear_logp.py:41
     at_most = ids >= 0  # linear_logp.py:49
-    below = ids < 4096  # linear_logp.py:49
+    below = ids < 128256  # linear_logp.py:49
     both = at_most & below  # linear_logp.py:49
     log = portable_log(s_3)  # linear_logp.py:50
     total = m_2 + log  # linear_logp.py:50
@@ -233,15 +246,19 @@ def linear_logp_2(ids_ptr, logp_ptr, lse_ptr, max_of_step_ptr, sum_of_step1_ptr,
     tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")  # linear_logp.py:52
     chosen_2 = tl.where(differs, difference, 0.0)  # linear_logp.py:54
     chosen_3 = tl.where(differs, total, 0.0)  # linear_logp.py:55
+    quotient = tl.div_rn(zbar_2, s_3)  # linear_logp.py:56
+    difference_2 = total - quotient  # linear_logp.py:56
+    chosen_4 = tl.where(differs, difference_2, 0.0)  # linear_logp.py:56
     tl.store(logp_ptr + t, chosen_2, mask=t_inside)  # linear_logp.py:53
     tl.store(lse_ptr + t, chosen_3, mask=t_inside)  # linear_logp.py:53
+    tl.store(entropy_ptr + t, chosen_4, mask=t_inside)  # linear_logp.py:53
 
 
-def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, sum_of_step2, logp, lse, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, sum_of_step2_v_step_stride, sum_of_step2_v_piece_stride, errors):
+def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, logp, lse, entropy, inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = 2 * 8 * ((T + 127) // 128)
+    programs = 63 * 8 * ((T + 127) // 128)
     if programs > 0:
-        kernels.linear_logp_1((programs,), hidden, weight, ids, max_of_step, sum_of_step1, sum_of_step2, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, sum_of_step2_v_step_stride, sum_of_step2_v_piece_stride, ignore_index)
+        kernels.linear_logp_1((programs,), hidden, weight, ids, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index)
     programs = ((T + 31) // 32)
     if programs > 0:
-        kernels.linear_logp_2((programs,), ids, logp, lse, max_of_step, sum_of_step1, sum_of_step2, T, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, sum_of_step2_v_step_stride, sum_of_step2_v_piece_stride, errors, ignore_index)
+        kernels.linear_logp_2((programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors, ignore_index)

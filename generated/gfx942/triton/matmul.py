@@ -1,6 +1,6 @@
 """matmul on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 470c507e055d882e
+numerics: cc9b8617bace2f62
 schedule: tiles N=256, T=128, 8 warps, 1 stages, unroll 1, depth 64, group 16
 """
 
@@ -9,10 +9,10 @@ import triton.language as tl
 
 
 @triton.jit
-def matmul(x_ptr, w_ptr, y_ptr, T, x_t_stride, w_n_stride, y_t_stride):
+def matmul(x_ptr, w_ptr, residual_ptr, y_ptr, T, x_t_stride, w_n_stride, residual_t_stride, y_t_stride):
     # A program owns 128 of T, 256 of N (dot_map).
     program = tl.program_id(0)
-    band = 16 * 16
+    band = 16 * 56
     band_first = program // band * 16
     band_rows = tl.minimum(((T + 127) // 128) - band_first, 16)
     t_first = (band_first + program % band % band_rows) * 128
@@ -29,12 +29,15 @@ def matmul(x_ptr, w_ptr, y_ptr, T, x_t_stride, w_n_stride, y_t_stride):
         x = tl.load(x_start + k[None, :], mask=t_inside, other=0.0)  # matmul.py:25
         w = tl.load(w_start + k[:, None])  # matmul.py:25
         z = tl.dot(x, w, z)  # matmul.py:25
-    as_bf16 = z.to(tl.bfloat16)  # matmul.py:30
+    residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n, mask=t_inside, other=0.0)  # matmul.py:29
+    as_f32 = residual.to(tl.float32)  # matmul.py:29
+    total = z + as_f32  # matmul.py:29
+    as_bf16 = total.to(tl.bfloat16)  # matmul.py:30
     tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, as_bf16, mask=t_inside)  # matmul.py:30
 
 
-def call(kernels, x, w, y, T, x_t_stride, w_n_stride, y_t_stride):
+def call(kernels, x, w, residual, y, T, x_t_stride, w_n_stride, residual_t_stride, y_t_stride):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = ((T + 127) // 128) * 16
+    programs = ((T + 127) // 128) * 56
     if programs > 0:
-        kernels.matmul((programs,), x, w, y, T, x_t_stride, w_n_stride, y_t_stride)
+        kernels.matmul((programs,), x, w, residual, y, T, x_t_stride, w_n_stride, residual_t_stride, y_t_stride)
