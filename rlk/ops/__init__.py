@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from rlk.env import Env
-from rlk.lang.op import Op, Variant, static_defaults
-from rlk.lang.types import DTypeVar, TensorType
+from rlk.lang.op import Op
 from rlk.ops import reference, signatures
 from rlk.ops.layout import Layout
 from rlk.ops.signatures import LOSSES, Loss
@@ -55,17 +54,10 @@ class Operator:
         return explain(self.fn, *args, **options)
 
     def _decision(self, device: torch.device | str, math: str | None) -> Decision:
-        return decide(Invocation(self.spec, reference_variant(self.spec), model(math)), torch.device(device))
+        return decide(Invocation(self.spec, self.spec.reference(), model(math)), torch.device(device))
 
     def __repr__(self) -> str:
         return f"<rlk.ops.{self.spec.name}>"
-
-
-def reference_variant(spec: Op) -> Variant:
-    """Return the variant that stands for an operator: first dtypes, every default, no optional input."""
-    tensors = [f.type for f in spec.formals if isinstance(f.type, TensorType)]
-    dtypes = {t.dtype.name: t.dtype.choices[0] for t in tensors if isinstance(t.dtype, DTypeVar)}
-    return Variant.of(dtypes, frozenset(), static_defaults(spec.formals))
 
 
 def _published(fn: Callable[..., Any], spec: Op, exact: Callable[..., Any]) -> Callable[..., Any]:

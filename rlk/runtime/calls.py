@@ -11,7 +11,7 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import MathModel
-from rlk.lang.op import Op, Variant
+from rlk.lang.op import Op, Variant, dtype_choices
 from rlk.lang.types import DTypeVar, TensorType
 from rlk.runtime.arguments import RLK_DTYPES, TORCH_DTYPES, VECTOR, collapse
 from rlk.runtime.dispatch import MOST_SHAPES, dispatch
@@ -141,9 +141,7 @@ def bind_dtypes(op: Op, tensors: Tensors) -> dict[str, Any]:
             raise LaunchError(
                 Code.ARG_DTYPE, op=op.name, name=formal.name, got=tensors[formal.name].dtype, wanted=names
             )
-    variables = {f.type.dtype.name: f.type.dtype.choices[0] for f in op.formals
-                 if isinstance(f.type, TensorType) and isinstance(f.type.dtype, DTypeVar)}  # fmt: skip
-    return variables | bound
+    return dtype_choices(op.formals) | bound
 
 
 def check_differentiable(op: Op, tensors: Tensors) -> None:
