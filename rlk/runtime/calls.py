@@ -81,6 +81,11 @@ def observed(observer: Observer) -> Iterator[None]:
         _observers.pop()
 
 
+def observing() -> bool:
+    """Return whether calls are handed to an observer instead of being run."""
+    return bool(_observers)
+
+
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _known: dict[object, tuple[Invocation, Run]] = {}
 dispatch.forgets(_known.clear)
