@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -19,13 +18,16 @@ class Layout:
     """The layout of tokens: packed [T] or padded [B, L]. Make one with `Layout.packed` or `Layout.padded`.
 
     shape: of a tensor of one number per token. active: bool of that shape, the tokens that count.
-    sequence: i32 of that shape, the sequence of each token. sequences: how many there are.
+    sequence: i32 of that shape, the sequence of each token. sequences: how many there are. order: all tokens,
+    i32 [tokens], the active ones first, sequence by sequence, then the others: in this order sums over tokens
+    are taken, so that padded and packed inputs agree.
     """
 
     shape: tuple[int, ...]
     active: torch.Tensor
     sequence: torch.Tensor
     sequences: int
+    order: torch.Tensor
 
     @staticmethod
     def packed(
@@ -95,26 +97,13 @@ class Layout:
                     wanted=shape,
                 )
             active = active & mask
-        return Layout(shape, active.contiguous(), sequence.contiguous(), sequences)
+        active = active.contiguous()
+        return Layout(shape, active, sequence.contiguous(), sequences, _active_first(active.reshape(-1)))
 
     @property
     def tokens(self) -> int:
         """How many tokens there are, active or not."""
         return self.active.numel()
-
-    @cached_property
-    def order(self) -> torch.Tensor:
-        """All tokens, i32 [tokens]: the active ones first, sequence by sequence, then the others.
-
-        This is the order in which sums over tokens are taken, so that padded and packed inputs agree.
-        """
-        active = self.active.reshape(-1)
-        count = active.to(torch.int64)
-        first = count.cumsum(0) - 1
-        behind = count.sum() + (1 - count).cumsum(0) - 1
-        place = torch.where(active, first, behind)
-        tokens = torch.arange(self.tokens, device=active.device, dtype=torch.int32)
-        return torch.empty_like(tokens).scatter_(0, place, tokens)
 
     def tokens_like(self, op: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor of one number per token as a flat row; raise LaunchError for another shape."""
@@ -133,6 +122,16 @@ class Layout:
         content = hashlib.sha256(str(self.sequences).encode())
         content.update(owners.contiguous().numpy().tobytes())
         return content.hexdigest()[:16]
+
+
+def _active_first(active: torch.Tensor) -> torch.Tensor:
+    """Return the positions of true values in ascending order, then those of false ones."""
+    count = active.to(torch.int64)
+    first = count.cumsum(0) - 1
+    behind = count.sum() + (1 - count).cumsum(0) - 1
+    place = torch.where(active, first, behind)
+    positions = torch.arange(active.numel(), device=active.device, dtype=torch.int32)
+    return torch.empty_like(positions).scatter_(0, place, positions)
 
 
 def _offsets(op: str, offsets: torch.Tensor) -> None:
