@@ -91,7 +91,7 @@ from rlk.schedule.heuristics import choose
 from rlk.target.facts import target
 
 if __name__ == "__main__":
-    spec, on, sizes = ops.swiglu.spec, target("sm_90a"), {"T": 4, "N": 1000}
+    (spec,), on, sizes = ops.swiglu.specs, target("sm_90a"), {"T": 4, "N": 1000}
     program = specialize(canonical(spec.trace(spec.reference())), {"N": 1000}, on.softmax)
     signature = Signature((("N", 1000),), None)
     schedules = [choose(kernel, on, signature, sizes) for kernel in program.kernels]

@@ -10,10 +10,11 @@ import torch
 
 from rlk.env import Env
 from rlk.lang.op import Op
-from rlk.ops import reference, signatures
+from rlk.ops import fused, reference, signatures
+from rlk.ops.collective import ordered_all_reduce
 from rlk.ops.layout import Layout
 from rlk.ops.signatures import LOSSES, Loss
-from rlk.runtime.ahead import explain
+from rlk.runtime.ahead import explain, joined
 from rlk.runtime.calls import model
 from rlk.runtime.dispatch import Decision, decide, dispatch
 from rlk.runtime.invocation import Invocation
@@ -27,11 +28,14 @@ from rlk.specs import norm as _norm
 
 
 class Operator:
-    """A public operator: call it; ask it for its numerics id, tier, decision and float64 reference."""
+    """A public operator: call it; ask it for its numerics id, tier, decision and float64 reference.
 
-    def __init__(self, fn: Callable[..., Any], spec: Op, exact: Callable[..., Any]) -> None:
+    specs: what a call runs, one after the other; more than one for an operator composed of others.
+    """
+
+    def __init__(self, fn: Callable[..., Any], exact: Callable[..., Any], specs: tuple[Op, ...]) -> None:
         functools.update_wrapper(self, fn)
-        self.fn, self.spec, self.reference = fn, spec, exact
+        self.fn, self.reference, self.specs = fn, exact, specs
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self.fn(*args, **options)
@@ -54,32 +58,37 @@ class Operator:
         return explain(self.fn, *args, **options)
 
     def _decision(self, device: torch.device | str, math: str | None) -> Decision:
-        return decide(Invocation(self.spec, self.spec.reference(), model(math)), torch.device(device))
+        invocations = [Invocation(spec, spec.reference(), model(math)) for spec in self.specs]
+        return joined([decide(invocation, torch.device(device)) for invocation in invocations])
 
     def __repr__(self) -> str:
-        return f"<rlk.ops.{self.spec.name}>"
+        return f"<rlk.ops.{self.fn.__name__}>"
 
 
-def _published(fn: Callable[..., Any], spec: Op, exact: Callable[..., Any]) -> Callable[..., Any]:
+def _published(fn: Callable[..., Any], exact: Callable[..., Any], *specs: Op) -> Callable[..., Any]:
     """Return the public function with what can be asked of it as attributes: a call costs no wrapper."""
-    operator = Operator(fn, spec, exact)
-    OPERATORS[spec.name] = operator
-    register(spec)
-    for name in ("numerics_id", "tier", "explain", "reference", "spec"):
+    operator = Operator(fn, exact, specs)
+    OPERATORS[fn.__name__] = operator
+    for spec in specs:
+        register(spec)
+    for name in ("numerics_id", "tier", "explain", "reference", "specs"):
         setattr(fn, name, getattr(operator, name))
     return fn
 
 
 OPERATORS: dict[str, Operator] = {}
-logp = _published(signatures.logp, _logp.logp, reference.logp)
-linear_logp = _published(signatures.linear_logp, _linear.linear_logp, reference.linear_logp)
-matmul = _published(signatures.matmul, _matmul.matmul, reference.matmul)
-ratio_kl = _published(signatures.ratio_kl, _loss.ratio_kl, reference.ratio_kl)
-policy_loss = _published(signatures.policy_loss, _loss.policy_loss, reference.policy_loss)
-rms_norm = _published(signatures.rms_norm, _norm.rms_norm, reference.rms_norm)
-swiglu = _published(signatures.swiglu, _model.swiglu, reference.swiglu)
-rope = _published(signatures.rope, _model.rope, reference.rope)
-embedding = _published(signatures.embedding, _model.embedding, reference.embedding)
+logp = _published(signatures.logp, reference.logp, _logp.logp)
+linear_logp = _published(signatures.linear_logp, reference.linear_logp, _linear.linear_logp)
+matmul = _published(signatures.matmul, reference.matmul, _matmul.matmul)
+ratio_kl = _published(signatures.ratio_kl, reference.ratio_kl, _loss.ratio_kl)
+policy_loss = _published(signatures.policy_loss, reference.policy_loss, _loss.policy_loss)
+linear_policy_loss = _published(
+    fused.linear_policy_loss, reference.linear_policy_loss, _linear.linear_logp, _loss.policy_loss
+)
+rms_norm = _published(signatures.rms_norm, reference.rms_norm, _norm.rms_norm)
+swiglu = _published(signatures.swiglu, reference.swiglu, _model.swiglu)
+rope = _published(signatures.rope, reference.rope, _model.rope)
+embedding = _published(signatures.embedding, reference.embedding, _model.embedding)
 
 if Env.current().interpret:
     from rlk.testing.interpreter import interpret
@@ -92,7 +101,8 @@ def __getattr__(name: str) -> Any:
 
     if name.startswith("_"):
         raise AttributeError(name)
-    raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=", ".join(OPERATORS))
+    choices = ", ".join((*OPERATORS, ordered_all_reduce.__name__))
+    raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=choices)
 
 
 __all__ = [
@@ -103,8 +113,10 @@ __all__ = [
     "Operator",
     "embedding",
     "linear_logp",
+    "linear_policy_loss",
     "logp",
     "matmul",
+    "ordered_all_reduce",
     "policy_loss",
     "ratio_kl",
     "rms_norm",

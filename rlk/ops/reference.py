@@ -121,6 +121,32 @@ def policy_loss(
     return PolicyLoss(term.sum() / count.clamp(min=1), term.detach(), {"active": count})
 
 
+def linear_policy_loss(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    ids: torch.Tensor,
+    old_logp: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    layout: Layout,
+    loss: Loss | str = "ppo",
+    ref_logp: torch.Tensor | None = None,
+    **options: object,
+) -> PolicyLoss:
+    """Return `rlk.ops.linear_policy_loss` in float64 (metrics: only `active`)."""
+    found = linear_logp(hidden, weight, ids, mask=layout.active, needs=("logp", "entropy"), **options)
+    assert found.logp is not None
+    return policy_loss(
+        found.logp,
+        old_logp,
+        advantages,
+        layout=layout,
+        loss=loss,
+        ref_logp=ref_logp,
+        entropy=found.entropy,
+    )
+
+
 def rms_norm(
     x: torch.Tensor,
     weight: torch.Tensor,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -10,37 +10,64 @@ from typing import Any
 
 import torch
 
+from rlk.digest import digest
 from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import Role
+from rlk.ir.numerics import Tier
 from rlk.lang.op import Op
 from rlk.runtime import calls
+from rlk.runtime.arguments import TORCH_DTYPES, output_shape
 from rlk.runtime.build import obtain_later
 from rlk.runtime.calls import Statics
 from rlk.runtime.dispatch import Decision, decide, entry_key, lowered
-from rlk.runtime.invocation import Invocation, Scalars, Tensors, geometry_of, inputs_of, model_of, target_of
+from rlk.runtime.invocation import (
+    Invocation,
+    Scalars,
+    Tensors,
+    geometry_of,
+    inputs_of,
+    model_of,
+    outputs_of,
+    target_of,
+)
+from rlk.runtime.pool import pool
 
 Public = Callable[..., Any]
 
 
 class _Reached(BaseException):
-    """Carries the first invocation of a public operator out of it, before anything is launched."""
-
-    def __init__(self, invocation: Invocation, tensors: Tensors) -> None:
-        self.invocation, self.tensors = invocation, tensors
+    """Leaves a public operator once all that it calls is known."""
 
 
-def _first(op: Public, args: tuple[Any, ...], options: dict[str, Any]) -> tuple[Invocation, Tensors]:
-    """Return what a public operator would run first, with its tensors."""
+def _reached(op: Public, args: tuple[Any, ...], options: dict[str, Any]) -> list[tuple[Invocation, Tensors]]:
+    """Return what a public operator would run, in order, with the tensors of each call.
+
+    Of an operator composed of several specs each is called once; what an earlier one returns has no values.
+    """
+    found: list[tuple[Invocation, Tensors]] = []
+    parts = len(getattr(op, "specs", (op,)))
 
     def observe(spec: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Tensors:
-        raise _Reached(calls.invoke(spec, tensors, scalars, statics, math), tensors)
+        found.append((calls.invoke(spec, tensors, scalars, statics, math), tensors))
+        if len(found) == parts:
+            raise _Reached
+        return _without_values(*found[-1])
 
     with calls.observed(observe):
         try:
             op(*args, **options)
-        except _Reached as reached:
-            return reached.invocation, reached.tensors
+        except _Reached:
+            return found
     raise LaunchError(Code.ARG_TYPE, op="rlk", name="op", wanted="operator of rlk.ops", got=op)
+
+
+def _without_values(invocation: Invocation, tensors: Tensors) -> Tensors:
+    """Return outputs as a call would return them, never written."""
+    geometry, first = geometry_of(invocation, tensors), next(iter(tensors.values()))
+    return {
+        d.name: first.new_empty(output_shape(d, geometry), dtype=TORCH_DTYPES[d.type.dtype])
+        for d in outputs_of(invocation)
+    }
 
 
 def explain(op: Public, *args: Any, **options: Any) -> Decision:
@@ -48,7 +75,27 @@ def explain(op: Public, *args: Any, **options: Any) -> Decision:
 
     Nothing is launched. Raises what the call would raise.
     """
-    invocation, tensors = _first(op, args, options)
+    return joined([_explained(*reached) for reached in _reached(op, args, options)])
+
+
+def joined(parts: Sequence[Decision]) -> Decision:
+    """Return one decision for parts that run one after the other on a device.
+
+    Its outputs are those of the last part, and exact where all before them is. Its id digests their ids.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    *before, last = parts
+    exact = all(tier is Tier.EXACT for part in before for _, tier in part.tiers)
+    return replace(
+        parts[0],
+        numerics_id=digest([part.numerics_id for part in parts])[: len(last.numerics_id)],
+        tiers=last.tiers if exact else tuple((name, Tier.PINNED) for name, _ in last.tiers),
+        schedules=tuple(schedule for part in parts for schedule in part.schedules),
+    )
+
+
+def _explained(invocation: Invocation, tensors: Tensors) -> Decision:
     device = next(iter(tensors.values())).device
     decision = decide(invocation, device)
     on = target_of(device)
@@ -66,7 +113,11 @@ def prefetch(op: Public, *args: Any, **options: Any) -> Future[Path | None]:
     The tensors may be small as long as dtypes, static sizes and alignments are the real call's. Returns a
     future of the cache entry; None where nothing is compiled (CPU tensors).
     """
-    invocation, tensors = _first(op, args, options)
+    started = [_prefetched(*reached) for reached in _reached(op, args, options)]
+    return started[0] if len(started) == 1 else pool().submit(lambda: [f.result() for f in started][-1])
+
+
+def _prefetched(invocation: Invocation, tensors: Tensors) -> Future[Path | None]:
     device = next(iter(tensors.values())).device
     on = target_of(device)
     if on is None:

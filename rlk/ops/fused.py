@@ -1,0 +1,130 @@
+"""Operators composed of others: one call, with the bits and gradients of its parts one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from rlk.errors import Code, LaunchError
+from rlk.ops.layout import Layout
+from rlk.ops.results import PolicyLoss
+from rlk.ops.signatures import Loss, _is_layout, _loss, _tensors, linear_logp, policy_loss
+
+NEVER = -(2**63)
+"""An id that no token has: which tokens count is said by the layout alone."""
+
+
+def linear_policy_loss(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    ids: torch.Tensor,
+    old_logp: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    layout: Layout,
+    loss: Loss | str = "ppo",
+    ref_logp: torch.Tensor | None = None,
+    temperature: float | torch.Tensor = 1.0,
+    bias: torch.Tensor | None = None,
+    softcap: float | None = None,
+    logit_scale: float = 1.0,
+    keep_logits: str | int = "never",
+    group: object | None = None,
+    vocab_start: int = 0,
+    weight_grad_out: torch.Tensor | None = None,
+    math: str | None = None,
+) -> PolicyLoss:
+    """Return the policy loss of a linear head's log-probs; the logits never reach memory.
+
+    The bits are those of `policy_loss(linear_logp(hidden, weight, ids, mask=layout.active).logp, ...)`, with
+    the entropy where the loss has an entropy_coef.
+
+    hidden: [T, D] of a packed layout, [B, L, D] of a padded one; weight: [V, D]; bias: [V]; one dtype, bf16
+    or f16. ids: of the layout's token shape. old_logp, ref_logp: f32 of that shape. advantages: f32 of that
+    shape, or one for each sequence [sequences]. loss: a `Loss`, or "ppo", "grpo", "dual_clip"; ref_logp is
+    needed when its beta != 0. temperature, softcap, logit_scale, keep_logits, group, vocab_start,
+    weight_grad_out and math are those of `linear_logp`.
+
+    Rows of inactive tokens are not read, whatever they hold, and their gradient is 0; an active id outside
+    [0, V) gives NaN and sets the error word. Differentiable in what `linear_logp` is; backward computes the
+    logits once more. Raises LaunchError.
+    """
+    op, numbers = "linear_policy_loss", {"old_logp": old_logp, "advantages": advantages}
+    try:
+        record = _loss(loss)
+        _is_layout(op, layout)
+        numbers |= _needed(record, ref_logp)
+        _tensors(op, hidden=hidden, weight=weight, ids=ids, **numbers)
+        _of_tokens(layout, {"hidden": hidden.shape[:-1], "ids": ids.shape, **_shapes(layout, numbers)})
+        _readable(hidden, numbers)
+        made = linear_logp(
+            hidden, weight, ids, bias=bias, temperature=temperature, softcap=softcap, logit_scale=logit_scale,
+            mask=layout.active, ignore_index=NEVER, needs=_needs(record), keep_logits=keep_logits,
+            group=group, vocab_start=vocab_start, weight_grad_out=weight_grad_out, math=math,
+        )  # fmt: skip
+        assert made.logp is not None
+        rest = {"ref_logp": ref_logp, "entropy": made.entropy}
+        return policy_loss(made.logp, old_logp, advantages, layout=layout, loss=record, **rest)
+    except LaunchError as error:
+        raise _told_of(op, error) from None
+
+
+def _needs(record: Loss) -> tuple[str, ...]:
+    return ("logp", "entropy") if record.entropy_coef != 0.0 else ("logp",)
+
+
+def _needed(record: Loss, ref_logp: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """Return the log-probs of the reference where the loss reads them."""
+    if record.beta == 0.0:
+        return {}
+    if ref_logp is None:
+        why = "when beta is not 0"
+        raise LaunchError(Code.ARG_MISSING, op="linear_policy_loss", name="ref_logp", why=why)
+    return {"ref_logp": ref_logp}
+
+
+def _shapes(layout: Layout, numbers: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
+    """Return the shapes that must be the layout's: advantages may have one for each sequence instead."""
+    one = (layout.sequences,)
+    return {n: t.shape for n, t in numbers.items() if n != "advantages" or tuple(t.shape) != one}
+
+
+def _of_tokens(layout: Layout, shapes: Mapping[str, torch.Size]) -> None:
+    """Refuse tensors of other tokens than the layout's, before the first part runs."""
+    for name, shape in shapes.items():
+        if tuple(shape) != layout.shape:
+            either = f"{layout.shape} or {(layout.sequences,)}" if name == "advantages" else layout.shape
+            raise LaunchError(
+                Code.LAYOUT_MISMATCH, op="linear_policy_loss", name=name, got=tuple(shape), wanted=either
+            )
+
+
+def _readable(hidden: torch.Tensor, numbers: Mapping[str, torch.Tensor]) -> None:
+    """Refuse what only the second part would refuse: when it is reached, the first has run."""
+    op = "linear_policy_loss"
+    for name, tensor in numbers.items():
+        if tensor.dtype is not torch.float32:
+            raise LaunchError(Code.ARG_DTYPE, op=op, name=name, got=tensor.dtype, wanted=torch.float32)
+        if tensor.device != hidden.device:
+            raise LaunchError(
+                Code.ARG_DEVICE, op=op, name=name, got=tensor.device, other="hidden", wanted=hidden.device
+            )
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise LaunchError(Code.NOT_DIFFERENTIABLE, op=op, name=name, choices="hidden, weight, bias")
+
+
+def _told_of(op: str, error: LaunchError) -> LaunchError:
+    """Return an error of a part in the words of the whole: its name, and the mask by where it came from."""
+    words: dict[str, dict[object, object]] = {
+        "op": {"linear_logp": op, "policy_loss": op},
+        "name": {"mask": "layout.active"},
+    }
+    told = (
+        replace(d, fields=tuple((key, words.get(key, {}).get(value, value)) for key, value in d.fields))
+        for d in error.diagnostics
+    )
+    renamed = type(error).collected(tuple(told))
+    assert isinstance(renamed, LaunchError)
+    return renamed
