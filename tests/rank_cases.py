@@ -1,0 +1,191 @@
+"""What every rank of a test computes: `python -m rank_cases BACKEND WORLD RANK FOLDER` writes one file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rlk.errors import RlkError
+from rlk.ops import ordered_all_reduce
+from rlk.ops.collective import reference
+from rlk.runtime.collective import ordered_gather
+from rlk.testing.bits import differing
+
+Found = dict[str, Any]
+LIMIT = timedelta(seconds=60)
+
+
+def wide(*shape: int, seed: int) -> torch.Tensor:
+    """Return numbers whose sums depend on their order: 24 binades, both signs."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator) * 2.0 ** torch.randint(-12, 12, shape, generator=generator)
+
+
+BIG = float(torch.finfo(torch.float32).max)
+INF, NAN, TINY = float("inf"), float("nan"), 2.0**-149
+SPECIAL = (
+    (BIG, -0.0, 2.0**24, INF, TINY, NAN, 1.0, -0.0, 2.0**-126),
+    (BIG, -0.0, 1.0, 1.0, TINY, 1.0, -1.0, 0.0, -TINY),
+    (-BIG, -0.0, -(2.0**24), -INF, -TINY, 1.0, -0.0, -0.0, TINY),
+    (-BIG, -0.0, 1.0, 2.0, TINY, 1.0, -0.0, -0.0, TINY),
+)
+"""One row a rank: overflow that depends on the order, a zero's sign, cancellation, the smallest numbers."""
+
+SUMS: dict[str, Callable[[int], torch.Tensor]] = {
+    "one number": lambda rank: wide(1, seed=rank)[0],
+    "one element": lambda rank: wide(1, seed=rank),
+    "three elements": lambda rank: wide(3, seed=rank),
+    "a whole share for each rank": lambda rank: wide(4096, seed=rank),
+    "an odd count": lambda rank: wide(1001, seed=rank),
+    "a last share of one": lambda rank: wide(2, 7, 4, seed=rank).view(-1)[:49],
+    "three dims": lambda rank: wide(3, 5, 67, seed=rank),
+    "a transposed matrix": lambda rank: wide(37, 20, seed=rank).t(),
+    "every second element": lambda rank: wide(200, seed=rank)[::2],
+    "a row for all rows": lambda rank: wide(1, 7, seed=rank).expand(5, 7),
+    "a negated view": lambda rank: torch._neg_view(wide(33, seed=rank)),
+    "special values": lambda rank: torch.tensor(SPECIAL[rank % 4]),
+    "a parameter": lambda rank: torch.nn.Parameter(wide(5, seed=rank), requires_grad=False),
+    "nothing": lambda rank: torch.empty(0, 5),
+    "many": lambda rank: wide((1 << 17) + 3, seed=rank),
+}
+
+GATHERS: dict[str, Callable[[int], torch.Tensor]] = {
+    "f32 by column": lambda rank: wide(4, 6, seed=rank).t(),
+    "bf16": lambda rank: wide(3, 5, seed=rank).bfloat16(),
+    "f16 of one number": lambda rank: wide(1, seed=rank).half()[0],
+    "int64": lambda rank: torch.arange(5) + (rank << 40),
+    "bool": lambda rank: torch.arange(9) % (rank + 2) == 0,
+    "a negated view": lambda rank: torch._neg_view(wide(33, seed=rank)),
+    "complex, conjugated": lambda rank: torch.complex(*wide(2, 3, seed=rank)).conj(),
+    "nothing": lambda rank: torch.empty(3, 0, dtype=torch.int32),
+}
+
+
+def refused(call: Callable[[], object]) -> tuple[str, str]:
+    """Return the code and the text of what a call raises."""
+    try:
+        call()
+    except RlkError as error:
+        return error.code.name, str(error)
+    return "", "nothing was raised"
+
+
+def shown(x: torch.Tensor) -> torch.Tensor:
+    """Return the values of a tensor, where a lazy view keeps others in memory."""
+    return x.detach().resolve_conj().resolve_neg()
+
+
+def untouched(fn: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Return fn(x) on the host, after checking that x kept its bits and shares no memory with it."""
+    before = shown(x).clone()
+    made = fn(x)
+    assert differing(shown(x), before) == 0
+    assert made.is_contiguous() and not made.requires_grad and made.device == x.device
+    assert not made.numel() or made.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+    return made.cpu()
+
+
+def main(backend: str, world: int, rank: int, folder: Path) -> None:
+    """Run everything as one rank, and write what it found."""
+    torch.set_num_threads(1)
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    store = f"file://{folder / 'store'}"
+    dist.init_process_group(backend, init_method=store, rank=rank, world_size=world, timeout=LIMIT)
+    add, gather = partial(ordered_all_reduce, group=None), partial(ordered_gather, group=None)
+    found: Found = {"sums": {name: untouched(add, make(rank).to(device)) for name, make in SUMS.items()}}
+    found["gathers"] = {name: untouched(gather, make(rank).to(device)) for name, make in GATHERS.items()}
+    x = SUMS["many"](rank).to(device)
+    found["reference"] = reference(x, None).cpu()
+    dist.all_reduce(x)
+    found["backend"] = x.cpu()
+    found["repeats"] = repeats(wide(5, 1001, seed=rank).to(device))
+    found["groups"] = groups(world, rank, device)
+    found["errors"] = errors(device)
+    dist.barrier()
+    dist.destroy_process_group()
+    torch.save(found, folder / f"{rank}.pt")
+
+
+def repeats(x: torch.Tensor) -> int:
+    """Return how many of 100 calls, the device never waited for, have other bits than the first."""
+    first = ordered_all_reduce(x, None)
+    if x.is_cuda:
+        torch.cuda.set_sync_debug_mode("error")
+    again = [ordered_all_reduce(x, dist.group.WORLD) for _ in range(100)]
+    if x.is_cuda:
+        torch.cuda.set_sync_debug_mode("default")
+    return sum(not torch.equal(y.view(torch.int32), first.view(torch.int32)) for y in again)
+
+
+def groups(world: int, rank: int, device: torch.device) -> Found:
+    """Return what groups of some of the ranks give: each rank alone, every second one, all but the last."""
+    alone = [dist.new_group([r]) for r in range(world)][rank]
+    odd, most = dist.new_group(list(range(1, world, 2))), dist.new_group(list(range(world - 1)))
+    x = wide(77, seed=rank).to(device)
+    made: Found = {
+        "alone": untouched(partial(ordered_all_reduce, group=alone), x),
+        "gathered alone": untouched(partial(ordered_gather, group=alone), x),
+    }
+    if rank % 2:
+        made["odd"] = ordered_all_reduce(x, odd).cpu()
+    else:
+        made["not in odd"] = refused(lambda: ordered_all_reduce(x, odd))
+    if rank < world - 1:
+        made["gathered most"] = ordered_gather(x, most).cpu()
+        made["reduced most"] = refused(lambda: ordered_all_reduce(x, most))
+    return made
+
+
+class Kind(torch.Tensor):
+    """A subclass, as DTensor is one."""
+
+
+def errors(device: torch.device) -> dict[str, tuple[str, str]]:
+    """Return what is refused; a rank that raised has sent nothing, so that all stay in step."""
+    x = torch.ones(3, device=device)
+    elsewhere = torch.ones(3, device="meta")
+    calls: dict[str, Callable[[], object]] = {
+        "f64": lambda: ordered_all_reduce(x.double(), None),
+        "bf16": lambda: ordered_all_reduce(x.bfloat16(), None),
+        "integers": lambda: ordered_all_reduce(x.int(), None),
+        "no tensor": lambda: ordered_all_reduce([1.0], None),  # type: ignore[arg-type]
+        "a subclass": lambda: ordered_all_reduce(x.as_subclass(Kind), None),
+        "sparse": lambda: ordered_all_reduce(x.to_sparse(), None),
+        "a gradient": lambda: ordered_all_reduce(x.clone().requires_grad_(), None),
+        "a gradient to gather": lambda: ordered_gather(x.clone().requires_grad_(), None, op="mine"),
+        "a number as group": lambda: ordered_all_reduce(x, 3),  # type: ignore[arg-type]
+        "a device without a backend": lambda: ordered_all_reduce(elsewhere, None),
+    }
+    found = {name: refused(call) for name, call in calls.items()}
+    with torch.no_grad():
+        found["a gradient that is off"] = refused(lambda: ordered_all_reduce(x.requires_grad_(), None))
+    return found
+
+
+def run(backend: str, world: int, folder: Path) -> list[Found]:
+    """Run every rank in a process of its own; return what each found."""
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-m", "rank_cases", backend, str(world)]
+    ranks = [subprocess.Popen([*command, str(r), str(folder)], env=here) for r in range(world)]
+    try:
+        ended = [rank.wait(timeout=2 * LIMIT.seconds) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert not any(ended), f"the ranks ended with {ended}"
+    return [torch.load(folder / f"{r}.pt", weights_only=True) for r in range(world)]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
