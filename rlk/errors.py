@@ -91,6 +91,7 @@ class Code(Enum):
     OUTPUT_TWICE = ("output {name} is written twice", "write each output once")
     OUTPUT_MISSING = ("the spec writes no output", "end with return L.out(name=value, ...)")
     OUTPUT_IN_STREAM = ("output {name} lives inside a stream", "use L.emit(...) inside it, or carry it out")
+    KEEP_IN_STREAM = ("{name} is kept inside a stream", "keep it before or after the stream")
     OUTPUT_AXES = ("output {name} is stored without its axis {axis}", "outputs keep every parallel axis")
     UNKNOWN_NAME = ("{what} {name!r} is unknown", "choose one of: {choices}")
     PARAM_KIND = (
@@ -104,6 +105,10 @@ class Code(Enum):
     FOLD_UNUSED = ("fold {what} absorbed nothing", "absorb once inside a stream")
     FOLD_TWICE = ("fold {what} absorbs twice", "absorb once per stream")
     FOLD_OUTSIDE = ("fold {what} absorbs outside a stream", "absorb inside for ... in L.stream(axis)")
+    PIECES_COMBINED = (
+        "axis {axis} is contracted piece by piece, and {what} in the same kernel",
+        "cut the kernel with L.keep, or use an axis of another name",
+    )
     DOT_SHARES_AXIS = (
         "dot: both factors have axis {axis}, which is not contracted",
         "a batched contraction is not offered; give one factor another axis",

@@ -118,7 +118,7 @@ def test_no_pass_changes_a_bit(case: tuple[str, bool]) -> None:
             verify(program)
             assert_same(it.run(program), want, names)
             ran += 1
-    assert ran >= len(STAGES) - 1
+    assert ran >= len(STAGES) - list(STAGES).index("expand")
 
 
 @pytest.mark.parametrize("model", [MathModel.PORTABLE, MathModel.SM90])

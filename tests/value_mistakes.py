@@ -11,6 +11,7 @@ from rlk.errors import Code
 from rlk.ir.nodes import Program
 from rlk.lang import L, Op, Outputs, Scalar, Static, Tensor, bf16, f32, i32, op
 from rlk.lang.op import Variant
+from rlk.passes.pipeline import canonical
 
 KINDS = ("one", "two")
 
@@ -227,6 +228,36 @@ class OutInside:
                 L.emit(y=x[v])
 
         return of_stream(body)
+
+
+@pair(Code.KEEP_IN_STREAM)
+class KeptInside:
+    def wrong():
+        def body(x, k):
+            for v in L.stream(V):
+                L.emit(y=L.keep(x[v], "kept"))  # <-
+
+        return of_stream(body)
+
+    def right():
+        return of_row(lambda x: L.out(y=L.keep(x, "kept")))
+
+
+@pair(Code.PIECES_COMBINED)
+class PiecesReduced:
+    def wrong():
+        @op()
+        def spec(x: Tensor[f32, T, V], w: Tensor[f32, N, V]) -> Outputs:
+            return L.out(y=L.dot(x, w, over=V), z=L.max(x, over=V))  # <-
+
+        return canonical(trace(spec))
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, V], w: Tensor[f32, N, V]) -> Outputs:
+            return L.out(y=L.dot(x, w, over=V))
+
+        return canonical(trace(spec))
 
 
 @pair(Code.OUTPUT_AXES)

@@ -37,6 +37,7 @@ from rlk.ir.nodes import (
     Dot,
     Extent,
     Fma,
+    Keep,
     Kernel,
     Let,
     Load,
@@ -57,7 +58,7 @@ from rlk.ir.nodes import (
     Stream,
     Value,
 )
-from rlk.ir.tree import Rule, bind, padded
+from rlk.ir.tree import ASCENDING, Rule, bind, padded
 from rlk.ir.types import DType, TileType
 
 Array = NDArray[Any]
@@ -397,8 +398,8 @@ class _Tile:
                 state = scope[of]
                 assert isinstance(state, tuple)
                 return state[i]
-            case Stream():
-                raise SpecError(Code.NODE_NOT_CORE, let.loc, node="Stream")
+            case Stream() | Keep():
+                raise SpecError(Code.NODE_NOT_CORE, let.loc, node=type(let.node).__name__)
             case _:
                 assert_never(let.node)
 
@@ -481,11 +482,19 @@ class _Tile:
     # --- combines ---
 
     def dot(self, node: Dot, a: Tile, b: Tile) -> Tile:
+        pieces = node.over.pieces
+        if pieces not in a.axes or pieces not in b.axes:
+            return self.product(node, a, b)
+        each = [self.product(node, _at(a, pieces, i), _at(b, pieces, i)) for i in range(self.size(pieces))]
+        axes = tuple(sorted((*each[0].axes, pieces), key=self.launch.rank.__getitem__))
+        return Tile(np.stack([tile.data for tile in each], axes.index(pieces)), axes)
+
+    def product(self, node: Dot, a: Tile, b: Tile) -> Tile:
         left, right = ([axis for axis in t.axes if axis != node.over] for t in (a, b))
         rows, columns = (
             np.moveaxis(t.data, t.axes.index(node.over), -1).reshape(-1, self.size(node.over)) for t in (a, b)
         )
-        made = self.launch.arithmetic.dot(rows, columns, node.model)
+        made = self.launch.arithmetic.dot(rows, columns, node.model, self.launch.dtypes[node.a])
         made = made.reshape([self.size(axis) for axis in (*left, *right)])
         order = sorted((*left, *right), key=self.launch.rank.__getitem__)
         return Tile(np.transpose(made, [(*left, *right).index(axis) for axis in order]), tuple(order))
@@ -510,18 +519,26 @@ class _Tile:
                 assert_never(node.fn)
 
     def merge(self, node: Merge, states: State) -> State:
-        """Merge states along an axis: index bits are paired away in the tree's order."""
+        """Merge states along an axis: ascending, or index bits are paired away in the tree's order."""
         block = merging(node.monoid, tuple(self.launch.dtypes[s] for s in node.states), node.exp2)
+        if node.order is ASCENDING:
+            merged = tuple(_at(state, node.over, 0) for state in states)
+            for i in range(1, self.launch.length(node.over)):
+                merged = self.pair(block, merged, tuple(_at(state, node.over, i) for state in states))
+            return merged
         bits = list(range(self.launch.length(node.over).bit_length() - 1))
         for bit in bind(node.order, self.launch.length(node.over)).order:
             inner = 1 << bits.index(bit)
             bits.remove(bit)
             pairs = [_pair(state, node.over, inner) for state in states]
-            sides = (*(left for left, _ in pairs), *(right for _, right in pairs))
-            scope: Scope = dict(zip(block.args, sides, strict=True))
-            self.block(block.lets, scope)
-            states = tuple(_tile(scope[v]) for v in block.results)
-        return tuple(_first(state, node.over) for state in states)
+            states = self.pair(block, tuple(left for left, _ in pairs), tuple(right for _, right in pairs))
+        return tuple(_at(state, node.over, 0) for state in states)
+
+    def pair(self, block: Block, one: State, two: State) -> State:
+        """Return the merge of two states by its block."""
+        scope: Scope = dict(zip(block.args, (*one, *two), strict=True))
+        self.block(block.lets, scope)
+        return tuple(_tile(scope[v]) for v in block.results)
 
     # --- control ---
 
@@ -572,6 +589,6 @@ def _pair(tile: Tile, axis: Axis, inner: int) -> tuple[Tile, Tile]:
     return tuple(Tile(pairs[*before, side].reshape(half), tile.axes) for side in (0, 1))  # type: ignore[return-value]
 
 
-def _first(tile: Tile, axis: Axis) -> Tile:
+def _at(tile: Tile, axis: Axis, index: int) -> Tile:
     dim = tile.axes.index(axis)
-    return Tile(tile.data.take(0, axis=dim), tile.axes[:dim] + tile.axes[dim + 1 :])
+    return Tile(tile.data.take(index, axis=dim), tile.axes[:dim] + tile.axes[dim + 1 :])

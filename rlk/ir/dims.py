@@ -14,6 +14,7 @@ class Part(Enum):
     ALL = ""
     PIECE = "piece"
     STEP = "step"
+    WITHIN = "within"
     LANE = "lane"
 
 
@@ -61,6 +62,11 @@ class Axis:
         return replace(self, part=Part.PIECE)
 
     @property
+    def within(self) -> Axis:
+        """The axis that counts the elements of one piece of this one."""
+        return replace(self, part=Part.WITHIN)
+
+    @property
     def steps(self) -> Axis:
         """The axis that counts the chunks of a piece of this one."""
         return replace(self, part=Part.STEP)
@@ -92,6 +98,8 @@ def extent_of(axis: Axis, whole: int) -> int:
             return axis.split
         case Part.PIECE:
             return -(-whole // (axis.piece or 1))
+        case Part.WITHIN:
+            return min(axis.piece, whole) if axis.piece is not None else -(-whole // (axis.split or 1))
         case Part.STEP:
             longest = axis.piece or -(-whole // (axis.split or 1))
             return -(-longest // (axis.chunk or 1))

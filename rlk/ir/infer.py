@@ -23,6 +23,7 @@ from rlk.ir.nodes import (
     Fn1,
     Fn2,
     Fold,
+    Keep,
     Load,
     Loop,
     Map1,
@@ -62,6 +63,8 @@ def infer(node: Node, types: Mapping[Value, Type], params: Mapping[str, Decl], l
             return TileType(DType.I32)
         case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
             return _elementwise(node, known)
+        case Keep(x=x):
+            return known.tile(x)
         case Load() | Store() | Check():
             return _memory(node, known)
         case Reduce(fn=fn, x=x, over=over, order=order):
@@ -201,12 +204,12 @@ def _memory(node: Load | Store | Check, known: _Known) -> TileType | NoType:
 
 
 def _dot(node: Dot, known: _Known) -> TileType:
-    """Return the type of a contraction: f32 over the other axes of both factors."""
+    """Return the type of a contraction: f32 over the other axes of both factors, pieces shared."""
     a, b = known.reduced(node.a, node.over), known.reduced(node.b, node.over)
     if a.dtype is not b.dtype:
         raise SpecError(Code.DTYPE_MIX, known.loc, what="dot", a=known.tile(node.a), b=known.tile(node.b))
     known.want("dot", node.a, a.dtype in FACTORS[node.model], _listed(FACTORS[node.model]))
-    shared = [axis for axis in a.axes if axis in b.axes]
+    shared = [axis for axis in a.axes if axis in b.axes and axis != node.over.pieces]
     if shared:
         raise SpecError(Code.DOT_SHARES_AXIS, known.loc, axis=shared[0])
     return TileType(DType.F32, union(a.axes, b.axes))

@@ -16,7 +16,7 @@ from rlk.errors import NOWHERE, Loc
 from rlk.ir.dims import Axis
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.monoid import Monoid
-from rlk.ir.tree import Order
+from rlk.ir.tree import MergeOrder, Order
 from rlk.ir.types import DType, TileType, Type
 
 Value = int
@@ -233,7 +233,8 @@ class Reduce:
 class Dot:
     """Contract an axis: one f32 accumulator takes it in ascending order, products added as a model says.
 
-    a and b have no axis in common but the contracted one, which is whole and is not padded.
+    a and b have no axis in common but the contracted one, which is not padded, and the axis of its pieces. In
+    a traced form the axis is whole, and the contraction of each piece is merged with the others'.
     """
 
     a: Value
@@ -244,12 +245,12 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Combine the states of a monoid along an axis in the order of a tree; yields the merged state."""
+    """Combine the states of a monoid along an axis, as a tree or ascending; yields the merged state."""
 
     monoid: Monoid
     states: tuple[Value, ...]
     over: Axis
-    order: Order
+    order: MergeOrder
     exp2: MathModel = MathModel.SOFTMAX  # of a softmax_sum's weights
 
 
@@ -296,6 +297,13 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """The same value, read from memory: what comes before it and what comes after are launched apart."""
+
+    x: Value
+
+
+@dataclass(frozen=True, slots=True)
 class Fold:
     """Absorb the inputs, tiles of a stream's body, into a monoid's state; leaves merge in a fixed order."""
 
@@ -339,6 +347,7 @@ Node = (
     | Merge
     | Loop
     | Result
+    | Keep
     | Stream
 )
 
@@ -384,12 +393,53 @@ class Kernel:
     body: Block
 
 
+class Phase(Enum):
+    """Which turns of a sweep of two or more pieces a kernel takes part in, where their number is not known."""
+
+    FIRST = "first"
+    MIDDLE = "middle"
+    LAST = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A kernel is launched once for each piece of an axis, ascending, or for some of them.
+
+    The piece's number is the kernel's scalar `turn.index`; its own indices of the axis are those inside it.
+    """
+
+    axis: Axis
+    only: tuple[int, ...] | Phase | None = None
+
+    @property
+    def index(self) -> str:
+        return f"{self.axis.name}_piece"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel by name, and the loops around its launch, outermost first."""
+
+    kernel: str
+    turns: tuple[Turn, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The launches of one operator, in order, with the workspaces they share (role WORK)."""
+    """The kernels of one operator, with the workspaces they share (role WORK).
+
+    launches: in order; without any, each kernel is launched once. Neighbours share the loops that they have in
+    common.
+    """
 
     name: str
     kernels: tuple[Kernel, ...]
+    launches: tuple[Launch, ...] = ()
+
+    @property
+    def order(self) -> tuple[Launch, ...]:
+        """The launches, also where none is named."""
+        return self.launches or tuple(Launch(k.name) for k in self.kernels)
 
 
 def operands(node: Node) -> tuple[Value, ...]:
@@ -397,7 +447,7 @@ def operands(node: Node) -> tuple[Value, ...]:
     match node:
         case Param() | Const() | Pos() | Extent():
             return ()
-        case Map1(x=x) | Math(x=x) | Cast(x=x) | Bits(x=x) | Reduce(x=x):
+        case Map1(x=x) | Math(x=x) | Cast(x=x) | Bits(x=x) | Reduce(x=x) | Keep(x=x):
             return (x,)
         case Map2(a=a, b=b) | Dot(a=a, b=b):
             return (a, b)

@@ -13,14 +13,14 @@ from rlk.ir import nodes as n
 from rlk.ir.dims import Axis, Part
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.monoid import Kind, Monoid
-from rlk.ir.tree import Rule, Tree
+from rlk.ir.tree import ASCENDING, Ascending, Rule, Tree
 from rlk.ir.types import NONE, DType, NoType, TileType, TupleType, Type
 
 _NODES: dict[str, Any] = {
     c.__name__.lower(): c
     for c in (
         n.Param, n.Const, n.Pos, n.Extent, n.Map1, n.Map2, n.Math, n.Fma, n.Select, n.Cast, n.Bits, n.Load,
-        n.Store, n.Check, n.Reduce, n.Dot, n.Merge, n.Loop, n.Result, n.Stream,
+        n.Store, n.Check, n.Reduce, n.Dot, n.Merge, n.Loop, n.Result, n.Keep, n.Stream,
     )
 }  # fmt: skip
 _NAMES = {enum.__name__: enum for enum in (n.Fn1, n.Fn2, n.MathFn, n.MathModel, n.Combine, DType, DotModel)}
@@ -31,6 +31,8 @@ def print_program(program: n.Program, *, places: bool = False) -> str:
     lines = [f"program {program.name}"]
     for axis in _axes(program):
         lines.append(f"axis {_axis(axis)}")
+    for launch in program.launches:
+        lines.append(" ".join([f"launch {launch.kernel}", *map(_turn, launch.turns)]))
     for kernel in program.kernels:
         lines.append(f"kernel {kernel.name}")
         lines += [f"  {d.role.value} {d.name}: {d.type}" for d in kernel.params]
@@ -50,8 +52,18 @@ def _axis(axis: Axis) -> str:
     return " ".join([axis.name, *given])
 
 
+def _turn(turn: n.Turn) -> str:
+    match turn.only:
+        case None:
+            return f"for={turn.axis}"
+        case n.Phase():
+            return f"for={turn.axis}:{turn.only.value}"
+        case tuple():
+            return f"for={turn.axis}:{','.join(map(str, turn.only))}"
+
+
 def _axes(program: n.Program) -> list[Axis]:
-    found: dict[Axis, None] = {}
+    found: dict[Axis, None] = {t.axis.whole: None for launch in program.launches for t in launch.turns}
 
     def note(type: Type) -> None:
         match type:
@@ -161,13 +173,15 @@ class _Parser:
                 raise self.fail()
             while self.peek().startswith("axis "):
                 self.axis(self.take().split()[1:])
-            kernels = []
+            launches, kernels = [], []
+            while self.peek().startswith("launch "):
+                launches.append(self.launch(self.take().split()[1:]))
             while self.peek().startswith("kernel "):
                 kernels.append(self.kernel())
             if self.peek() or not kernels:
                 self.take()
                 raise self.fail()
-            return n.Program(name, tuple(kernels))
+            return n.Program(name, tuple(kernels), tuple(launches))
         except (KeyError, ValueError, IndexError, AttributeError, TypeError, SyntaxError) as error:
             raise self.fail() from error
 
@@ -177,6 +191,16 @@ class _Parser:
             key, value = word.split("=")
             options[key] = int(value) if value.isdigit() else {"True": True, "False": False}.get(value, value)
         self.axes[words[0]] = Axis(words[0], **options)
+
+    def launch(self, words: list[str]) -> n.Launch:
+        return n.Launch(words[0], tuple(self.turn(word.removeprefix("for=")) for word in words[1:]))
+
+    def turn(self, text: str) -> n.Turn:
+        axis, _, only = text.partition(":")
+        if not only:
+            return n.Turn(self.named(axis))
+        numbers = tuple(map(int, only.split(","))) if only[0].isdigit() else n.Phase(only)
+        return n.Turn(self.named(axis), numbers)
 
     def kernel(self) -> n.Kernel:
         name = self.take().removeprefix("kernel ")
@@ -256,6 +280,8 @@ class _Parser:
                 return self.tile(text)
             case "Order":
                 return self.order(text)
+            case "MergeOrder":
+                return ASCENDING if text == ASCENDING.value else self.order(text)
             case "Monoid":
                 return self.monoid(text)
             case _:

@@ -52,6 +52,7 @@ class Tree:
 
 
 Order = Rule | Tree
+MergeOrder = Order | Ascending
 
 
 def padded(width: int) -> int:

@@ -17,6 +17,7 @@ from rlk.ir.nodes import (
     Fn1,
     Fn2,
     Fold,
+    Keep,
     MathFn,
     MathModel,
     Pos,
@@ -163,6 +164,18 @@ class L:
     total = Total
     argmax = Argmax
 
+    @staticmethod
+    def keep(x: Operand, name: str) -> Tile:
+        """Return x, written to memory and read back: what follows is launched after all of it is there.
+
+        A value that several contractions need, such as a gradient with respect to scores, is computed once.
+        """
+        t = tracer("keep")
+        if t.scope.axis is not None:
+            raise SpecError(Code.KEEP_IN_STREAM, author(), name=name)
+        tile = as_tile(t, x)
+        return t.wrap(t.at().let(Keep(t.use(tile)), name))
+
     # --- reductions of whole axes ---
 
     @staticmethod
@@ -197,7 +210,8 @@ class L:
     def dot(a: Operand, b: Operand, over: Axis) -> Tile:
         """Return the contraction over an axis of two 16-bit tiles (chain16) or two f32 ones (an fma chain).
 
-        f32: one accumulator takes the axis in ascending order; `rlk.ir.dotmodel` has the rules.
+        f32: one accumulator takes the axis in ascending order; `rlk.ir.dotmodel` has the rules. An axis with
+        `split` or `piece` is contracted piece by piece: pieces of a split merge pairwise, others ascending.
         """
         t = tracer("dot")
         x, y = as_tile(t, a), as_tile(t, b)

@@ -162,6 +162,16 @@ def linear_logp(
     return LogProbs(**{n: made.get(n) if n in needs else None for n in NEEDS})
 
 
+@prepares(linear_spec.linear_logp)
+def _compacted(saved: Tensors, scalars: Scalars) -> Tensors:
+    """Return the active rows, ascending, then the others: as the gradient's sums over rows take them."""
+    ids = saved["ids"]
+    active = ids != scalars["ignore_index"]
+    if "mask" in saved:
+        active = active & saved["mask"]
+    return {"order": torch.argsort(~active.reshape(-1), stable=True).reshape(ids.shape)}
+
+
 def matmul(
     x: torch.Tensor,
     w: torch.Tensor,
@@ -436,7 +446,7 @@ def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 @prepares(model_spec.embedding)
-def _segments(saved: Tensors) -> Tensors:
+def _segments(saved: Tensors, scalars: Scalars) -> Tensors:
     """Return the tokens sorted by id (stable), and where each id's tokens begin."""
     weight = saved["weight"]
     found, order = torch.sort(saved["ids"].reshape(-1).to(torch.int64), stable=True)

@@ -1,10 +1,10 @@
-"""Cut a kernel where it would read a workspace that all its programs write: one launch becomes several."""
+"""Cut a kernel where it would read what all its programs write, and where it contracts for two results."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from rlk.ir.nodes import Block, Check, Kernel, Let, Load, Loop, Program, Role, Store
+from rlk.ir.nodes import Block, Check, Dot, Kernel, Let, Load, Loop, Program, Role, Store, Value, operands
 from rlk.passes.simplify import simplify
 from rlk.passes.walk import walk
 
@@ -13,15 +13,16 @@ def cut(program: Program) -> Program:
     """Return the program with every kernel cut before its first read of a workspace written in it.
 
     The later kernel computes again what it needs of the earlier one's values; it repeats no store and no
-    check.
+    check. Stores that need different contractions get kernels of their own.
     """
     kernels: list[Kernel] = []
     for kernel in program.kernels:
-        kernels += _cut(kernel)
+        for part in _cut(kernel):
+            kernels += _parted(part)
     if len(kernels) == 1:
-        return Program(program.name, tuple(kernels))
+        return replace(program, kernels=tuple(kernels))
     named = (Kernel(f"{program.name}_{i + 1}", k.params, k.body) for i, k in enumerate(kernels))
-    return Program(program.name, tuple(named))
+    return replace(program, kernels=tuple(named))
 
 
 def _cut(kernel: Kernel) -> list[Kernel]:
@@ -37,6 +38,36 @@ def _cut(kernel: Kernel) -> list[Kernel]:
             return [simplify(first), *_cut(simplify(rest))]
         written |= {n.node.param for n in inner if isinstance(n.node, Store) and n.node.param in work}
     return [kernel]
+
+
+def _parted(kernel: Kernel) -> list[Kernel]:
+    """Return a kernel for each set of contractions that stores need; what needs none goes with the first."""
+    needs = _contractions(kernel)
+    sets = list(dict.fromkeys(needs[let.value] for let in kernel.body.lets if _acts(let)))
+    kept = [found for found in sets if found] or [frozenset()]
+    if len(kept) == 1:
+        return [kernel]
+    parts = []
+    for found in kept:
+        mine = {found, frozenset()} if found == kept[0] else {found}
+        lets = tuple(let for let in kernel.body.lets if not _acts(let) or needs[let.value] in mine)
+        parts.append(simplify(replace(kernel, body=Block((), lets))))
+    return parts
+
+
+def _acts(let: Let) -> bool:
+    return any(isinstance(x.node, Store | Check) for x in walk(Block((), (let,))))
+
+
+def _contractions(kernel: Kernel) -> dict[Value, frozenset[Value]]:
+    """Return the contractions that each value of a kernel's outermost block depends on."""
+    found: dict[Value, frozenset[Value]] = {}
+    for let in kernel.body.lets:
+        inner = tuple(walk(Block((), (let,))))
+        read = {v for x in inner for v in operands(x.node)}
+        mine = {x.value for x in inner if isinstance(x.node, Dot)}
+        found[let.value] = frozenset(mine).union(*(found.get(v, frozenset()) for v in read))
+    return found
 
 
 def _without_effects(let: Let) -> Let | None:

@@ -9,6 +9,7 @@ from rlk.ir.verify import verify
 from rlk.passes.cut import cut
 from rlk.passes.expand import expand
 from rlk.passes.mask import mask
+from rlk.passes.pieces import pieces
 from rlk.passes.rewrite import each
 from rlk.passes.simplify import simplify
 from rlk.passes.specialize import bind_extents, bind_math
@@ -16,6 +17,7 @@ from rlk.passes.specialize import bind_extents, bind_math
 Pass = Callable[[Program], Program]
 
 CANONICAL: tuple[tuple[str, Pass], ...] = (
+    ("pieces", lambda p: each(p, pieces)),
     ("expand", lambda p: each(p, expand)),
     ("simplify", lambda p: each(p, simplify)),
     ("cut", cut),

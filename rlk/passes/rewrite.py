@@ -15,6 +15,7 @@ from rlk.ir.nodes import (
     Dot,
     Extent,
     Fma,
+    Keep,
     Kernel,
     Let,
     Load,
@@ -76,6 +77,8 @@ class Replay:
                 self.renamed[let.value] = made
             case Loop() as loop:
                 self.renamed[let.value] = b.let(self.loop(loop), let.name)
+            case Stream() as stream:
+                self.renamed[let.value] = b.let(self.stream(stream), let.name)
             case node:
                 self.renamed[let.value] = b.let(self.node(node), let.name)
 
@@ -91,6 +94,14 @@ class Replay:
             exists = self.optional(loop.exists)
         body = Block(args, tuple(lets), results)
         return Loop(loop.axis, start, stop, init, loop.types, body, full, exists)
+
+    def stream(self, stream: Stream) -> Stream:
+        """Return a stream whose body is replayed in a region of its own."""
+        bounds = (self.optional(v) for v in (stream.begin, stream.end, stream.when))
+        with self.builder.region() as lets:
+            self.block(stream.body.lets)
+            folds = tuple(replace(f, inputs=tuple(self[v] for v in f.inputs)) for f in stream.folds)
+        return Stream(stream.axis, Block((), tuple(lets)), folds, *bounds)
 
     def arguments(self, loop: Loop) -> tuple[Value, ...]:
         """Declare the arguments of a loop's body: the step and the carried values."""
@@ -134,6 +145,8 @@ class Replay:
                 return replace(node, states=tuple(self[s] for s in states))
             case Result(of=of, index=i):
                 return Result(self[of], i)
+            case Keep(x=x):
+                return Keep(self[x])
             case Loop() | Stream():
                 raise AssertionError("regions are replayed by their own functions")
 

@@ -18,7 +18,7 @@ from rlk.runtime.dispatch import MOST_SHAPES, dispatch
 from rlk.runtime.invocation import Invocation, Run, Scalars, Tensors, outputs_of
 
 Statics = Mapping[str, object]
-Prepare = Callable[[Tensors], Tensors]
+Prepare = Callable[[Tensors, Scalars], Tensors]
 _PREPARE: dict[int, Prepare] = {}
 _invocations: dict[object, Invocation] = {}
 
@@ -245,7 +245,7 @@ def gradients(
         return {}
     tensors = saved | there
     if id(op) in _PREPARE:
-        tensors |= _PREPARE[id(op)](saved)
+        tensors |= _PREPARE[id(op)](saved, scalars)
     backward = _backward(invocation, frozenset(there), frozenset(wanted))
     made = dispatch(backward, tensors, scalars)
     return {n: made[f"d_{n}"] for n in wanted}

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import math
 
-from rlk.lang import Axis, DTypeVar, L, Outputs, Scalar, Static, Tensor, bf16, boolean, f16, f32, i32, i64, op
-from rlk.specs.logp import Scoring, V, active_rows
+from rlk.lang import (
+    Axis,
+    DTypeVar,
+    L,
+    Outputs,
+    Scalar,
+    Static,
+    Tensor,
+    Tile,
+    bf16,
+    boolean,
+    f16,
+    f32,
+    i32,
+    i64,
+    op,
+)
+from rlk.specs.logp import Scoring, V, active_rows, of_scores
 
-T = Axis("T", dynamic=True)
+T = Axis("T", piece=8192, dynamic=True)
 D = Axis("D")
 F = DTypeVar("F", (bf16, f16))
 Ids = DTypeVar("Ids", (i64, i32))
 
 
-@op()
+@op(saves=("hidden", "weight", "ids", "bias", "inv_temperature_row", "mask", "lse", "entropy"))
 def linear_logp(
     hidden: Tensor[F, T, D],
     weight: Tensor[F, V, D],
@@ -55,3 +71,36 @@ def linear_logp(
         lse=L.where(active, lse, 0.0),
         entropy=L.where(active, lse - soft.mean("zbar"), 0.0) if "entropy" in needs else None,
     )
+
+
+@linear_logp.vjp("hidden", "weight")
+def linear_logp_grad(
+    ctx,
+    order: Tensor[i64, T],
+    d_logp: Tensor[f32, T] | None,
+    d_lse: Tensor[f32, T] | None,
+    d_entropy: Tensor[f32, T] | None,
+) -> Outputs:
+    """d hidden = dz weight, d weight = dz^T hidden; dz, that of `logp`, is rounded to the dtype of hidden.
+
+    order: the active rows, ascending, then the others: sums over rows do not know what lies between them.
+    d hidden: each piece of the vocabulary is one f32 accumulator, pieces merge pairwise. d weight: so is each
+    piece of 8192 rows, merged ascending. One rounding each.
+    """
+
+    def row(x: Tensor | None) -> Tile | None:  # type: ignore[valid-type]
+        return None if x is None else x.at(order)
+
+    dtype, picked = ctx.hidden.dtype, row(ctx.ids).to(i64)
+    active = active_rows(picked, ctx.ignore_index, row(ctx.mask))
+    inverse = ctx.inv_temperature if ctx.inv_temperature_row is None else row(ctx.inv_temperature_row)
+    scoring = Scoring(ctx.logit_scale, ctx.softcap, ctx.inv_softcap, inverse)
+    hidden = L.keep(ctx.hidden.at(order, D), "rows")
+    z, t = scoring.forward(L.dot(hidden, ctx.weight, over=D), ctx.bias)
+    dz = of_scores(z, picked, row(ctx.lse), row(ctx.entropy), row(d_logp), row(d_lse), row(d_entropy))
+    kept = L.keep(L.where(active, scoring.backward(dz, t), 0.0).to(dtype), "dz")
+    if ctx.wants("hidden"):
+        L.place("d_hidden", (T, D), ({T: order}, L.dot(kept, ctx.weight, over=V).to(dtype)))
+    if ctx.wants("weight"):
+        L.place("d_weight", (V, D), ({}, L.dot(kept, hidden, over=T).to(dtype)))
+    return L.out()

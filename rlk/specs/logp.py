@@ -122,16 +122,25 @@ def logp_grad(
     picked = ctx.ids.to(i64)
     active = active_rows(picked, ctx.ignore_index, ctx.mask)
     z, t = scoring.forward(ctx.logits.at(T, V, when=active), ctx.bias)
-    centred = z - ctx.lse
+    dz = of_scores(z, picked, ctx.lse, ctx.entropy, d_logp, d_lse, d_entropy)
+    grad = L.where(active, scoring.backward(dz, t), 0.0)
+    return L.out(d_logits=grad.to(ctx.logits.dtype))
+
+
+def of_scores(
+    z: Tile, picked: Tile, lse: Tile, entropy: Tile | None,
+    d_logp: Tile | None, d_lse: Tile | None, d_entropy: Tile | None,
+) -> Tile:  # fmt: skip
+    """Return the gradient with respect to the scores z of the rows whose ids are picked."""
+    centred = z - lse
     p = L.softmax_exp2(centred * LOG2E)
     dz = p * _of_p(d_logp, d_lse)
     if d_entropy is not None:
         # p = 0 where z = -inf: p (z - lse + H) is 0 there, not NaN
-        dz = dz - L.where(p == 0.0, 0.0, (d_entropy * p) * (centred + ctx.entropy))
+        dz = dz - L.where(p == 0.0, 0.0, (d_entropy * p) * (centred + entropy))
     if d_logp is not None:
         dz = dz + L.where(L.pos(V).to(i64) == picked, d_logp, 0.0)
-    grad = L.where(active, scoring.backward(dz, t), 0.0)
-    return L.out(d_logits=grad.to(ctx.logits.dtype))
+    return dz
 
 
 def active_rows(picked: Tile, ignore_index: Tile, mask: Tile | None) -> Tile:

@@ -24,6 +24,7 @@ from rlk.ir.nodes import (
     Extent,
     Fma,
     Fn2,
+    Keep,
     Let,
     Load,
     Loop,
@@ -187,8 +188,8 @@ class Emitter:
                 self.text[let.value] = self.many[of][index]
             case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
                 self.elementwise(let)
-            case Stream():
-                raise InternalError(Code.NODE_NOT_CORE, let.loc, node="stream")
+            case Stream() | Keep():
+                raise InternalError(Code.NODE_NOT_CORE, let.loc, node=type(let.node).__name__)
             case _:
                 assert_never(let.node)
 

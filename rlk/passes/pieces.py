@@ -1,0 +1,143 @@
+"""Rewrite contractions over axes that have pieces: one a piece, merged in order; and what is kept in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rlk.errors import Code, SpecError
+from rlk.ir.build import Builder
+from rlk.ir.dims import Axis, Part
+from rlk.ir.monoid import Kind, Monoid
+from rlk.ir.nodes import (
+    Check,
+    Decl,
+    Dot,
+    Extent,
+    Fn2,
+    Keep,
+    Kernel,
+    Let,
+    Load,
+    Merge,
+    Pos,
+    Reduce,
+    Role,
+    Store,
+    Stream,
+    Value,
+)
+from rlk.ir.tree import ASCENDING, MergeOrder, Rule
+from rlk.ir.types import TileType
+from rlk.passes.rewrite import Replay, rewrite
+from rlk.passes.walk import walk
+
+
+def pieces(kernel: Kernel) -> Kernel:
+    """Return the kernel without `Keep`, and with every contraction along the pieces of its axis.
+
+    An index of an axis A that has pieces and is contracted becomes piece * size + j, over the axes A.pieces
+    and A.within; what lies beyond the end of a piece is not read and not stored, and counts as zero. A kept
+    value is stored to a workspace and loaded again: `cut` puts the cut there.
+    """
+    return rewrite(kernel, _Pieces(cut_axes(kernel)))
+
+
+def cut_axes(kernel: Kernel) -> frozenset[Axis]:
+    """Return the axes that are contracted piece by piece."""
+    dots = (let.node.over for let in walk(kernel.body) if isinstance(let.node, Dot))
+    return frozenset(a for a in dots if a.part is Part.ALL and (a.split or a.piece))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an index of a whole axis is, and whether there is such an index."""
+
+    pos: Value
+    exists: Value
+
+
+@dataclass(slots=True)
+class _Pieces:
+    """The rule. `along` holds the cut axes along which a value of the old kernel varies."""
+
+    axes: frozenset[Axis]
+    places: dict[Axis, _Place] = field(default_factory=dict)
+    along: dict[Value, frozenset[Axis]] = field(default_factory=dict)
+
+    def __call__(self, replay: Replay, let: Let) -> bool:
+        if isinstance(let.type, TileType):
+            self.along[let.value] = self.axes.intersection(let.type.axes)
+        r, b = replay, replay.builder
+        for axis in sorted(self.axes - self.places.keys(), key=str):
+            self.places[axis] = _place(b, axis)  # in the outermost block, before its first let
+        match let.node:
+            case Pos(axis=axis) if axis in self.axes:
+                r.renamed[let.value] = self.places[axis].pos
+            case Load(param=param, index=index, guard=guard, fill=fill) if self.varies(*index):
+                new = tuple(r[i] for i in index)
+                inside = self.guard(b, r.optional(guard), *index)
+                r.renamed[let.value] = b.let(Load(param, new, inside, r.optional(fill)), let.name)
+            case Store(param=param, index=index, value=value, guard=guard) if self.varies(*index):
+                new = tuple(r[i] for i in index)
+                b.let(Store(param, new, r[value], self.guard(b, r.optional(guard), *index)))
+            case Check(bad=bad, what=what) if self.varies(bad):
+                b.let(Check(self.guard(b, r[bad], bad) or r[bad], what))
+            case Dot(over=over) as dot if over in self.axes:
+                r.renamed[let.value] = self.dot(replay, dot, let.name)
+            case Keep(x=x):
+                r.renamed[let.value] = _keep(b, r[x], let.name, self.guard(b, None, x))
+            case Reduce(over=over) if over in self.axes:
+                raise SpecError(Code.PIECES_COMBINED, let.loc, axis=over, what="reduced whole")
+            case Stream(axis=axis) if axis in self.axes:
+                raise SpecError(Code.PIECES_COMBINED, let.loc, axis=axis, what="streamed")
+            case _:
+                return False
+        return True
+
+    def varies(self, *values: Value) -> bool:
+        return any(self.along.get(v) for v in values)
+
+    def guard(self, b: Builder, guard: Value | None, *values: Value) -> Value | None:
+        """Return a guard that also says that there are elements at these indices."""
+        found = {axis for v in values for axis in self.along.get(v, ())}
+        for axis in sorted(found, key=str):
+            exists = self.places[axis].exists
+            guard = exists if guard is None else b.map2(Fn2.AND, guard, exists)
+        return guard
+
+    def dot(self, replay: Replay, dot: Dot, name: str) -> Value:
+        """Append the contraction of every piece, and their merge."""
+        b, axis = replay.builder, dot.over
+        product = b.let(Dot(replay[dot.a], replay[dot.b], axis.within, dot.model), name)
+        # groups of zeros at the end of a short piece must not change a -0.0
+        settled = b.add(product, b.f32(0.0), name)
+        order: MergeOrder = ASCENDING if axis.split is None else Rule.PAIRWISE
+        merged = b.let(Merge(Monoid(Kind.TOTAL), (settled,), axis.pieces, order))
+        return b.results(merged, (name,))[0]
+
+
+def _place(b: Builder, axis: Axis) -> _Place:
+    stem, extent = axis.name.lower(), b.let(Extent(axis))
+    if axis.split is not None:
+        whole = b.add(extent, b.i32(axis.split - 1))
+        size = b.map2(Fn2.DIV, whole, b.i32(axis.split), f"{stem}_piece_size")
+    else:
+        size = b.i32(axis.piece or 1)
+    base = b.mul(b.let(Pos(axis.pieces), f"{stem}_piece"), size, f"{stem}_piece_begin")
+    within = b.let(Pos(axis.within), f"{stem}_within")
+    length = b.min(size, b.sub(extent, base), f"{stem}_length")
+    return _Place(b.add(base, within, stem), b.map2(Fn2.LT, within, length, f"{stem}_exists"))
+
+
+def _keep(b: Builder, value: Value, name: str, guard: Value | None) -> Value:
+    """Store a value in a workspace of its own, pieces outermost, and load it again."""
+    unique, count = name, 1
+    while unique in b.params:
+        count += 1
+        unique = f"{name}_{count}"
+    tile = b.tile(value)
+    axes = tuple(sorted(tile.axes, key=lambda a: a.part is not Part.PIECE))
+    b.params[unique] = Decl(unique, TileType(tile.dtype, axes), Role.WORK)
+    index = tuple(b.let(Pos(axis)) for axis in axes)
+    b.let(Store(unique, index, value, guard))
+    return b.let(Load(unique, index, guard), name)
