@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import dot_rules
 import numpy as np
 import pytest
 import torch
@@ -17,9 +18,10 @@ import torch
 triton = pytest.importorskip("triton")
 
 from rlk.cli import doctor  # noqa: E402
-from rlk.interp.dot import Floors, chain16, dot  # noqa: E402
-from rlk.interp.floats import bf16_from_bits  # noqa: E402
+from rlk.interp.dot import dot  # noqa: E402
+from rlk.interp.floats import bf16_from_bits, f16_from_bits  # noqa: E402
 from rlk.ir.dotmodel import DotModel  # noqa: E402
+from rlk.ir.types import DType  # noqa: E402
 from rlk.runtime import probes  # noqa: E402
 from rlk.runtime.toolchain import compile_triton  # noqa: E402
 from rlk.target.facts import target  # noqa: E402
@@ -87,7 +89,8 @@ def drawn(dtype: torch.dtype, m: int, n: int, k: int) -> tuple[torch.Tensor, tor
 def oracle(
     x: torch.Tensor, w: torch.Tensor, acc: torch.Tensor | None = None, model: DotModel = CHAIN16
 ) -> Any:
-    return dot(x.float().numpy(), w.float().numpy(), model, None if acc is None else acc.numpy())
+    dtype = {torch.bfloat16: DType.BF16, torch.float16: DType.F16, torch.float32: DType.F32}[x.dtype]
+    return dot(x.float().numpy(), w.float().numpy(), model, dtype, None if acc is None else acc.numpy())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -142,63 +145,68 @@ def test_the_probe_runs_in_the_interpreter(kind: str) -> None:
     place, seen = probes.interpreter(), list[int]()
     assert place is not None
     found = probe_dot.probe(place, kind, 1, side=64, say=seen.append)
-    assert found.wrong == 0 and not found.examples and not found.explained
+    assert found.wrong == 0 and not found.examples
     assert found.compared == seen[-1] == 2 * len(probe_dot.FAMILIES) * 64 * 64
 
 
-def unit(floors: Floors) -> probes.Place:
-    """A stand-in for a device: chain16 with floors for 16-bit factors, a chain of fma for f32."""
+def unit(rules: dict[DType, dot_rules.Rule] | None = None) -> probes.Place:
+    """A stand-in for a device: the models, or other rules for 16-bit factors."""
 
     def host(emitted: Any) -> Any:
+        dtype = next(d for d in (DType.BF16, DType.F16, DType.F32) if f"dot_{d}_" in emitted.file)
+
         def launch(a: Any, b: Any, acc: Any, out: Any, *extents: int) -> None:
-            if a.dtype == np.int32:
-                out[:] = dot(a.view(np.float32), b.view(np.float32), DotModel.FMA, acc)
-                return
-            kind = np.float16 if "dot_f16" in emitted.file else np.uint16
-            x, y = (t.view(kind) for t in (a, b))
-            if kind == np.uint16:
-                x, y = (bf16_from_bits(t) for t in (x, y))
-            out[:] = chain16(x.astype(np.float32), y.astype(np.float32), acc, floors)
+            decode = {DType.BF16: bf16_from_bits, DType.F16: f16_from_bits}.get(dtype)
+            x, y = (decode(t.view(np.uint16)) if decode else t.view(np.float32) for t in (a, b))
+            if decode is None:
+                out[:] = dot(x, y, DotModel.FMA, dtype, acc)
+            elif rules is None:
+                out[:] = dot(x, y, CHAIN16, dtype, acc)
+            else:
+                out[:] = dot_rules.chain16(x, y, acc, rules[dtype])
 
         return launch
 
     return probes.Place("a stand-in", host, lambda x: np.array(x), lambda x: x)
 
 
-def test_the_probe_counts_what_is_wrong_and_says_what_would_be_right() -> None:
-    """Negative control: a device whose subnormal factors have the exponent of the smallest normal number."""
-    found = probe_dot.probe(unit(Floors(factor=-14)), "f16", 1, side=64)
+NORMALISED = {d: dot_rules.wrong_rules(d)["every number is normalised"] for d in dot_rules.RULES}
+
+
+def test_the_probe_counts_what_is_wrong() -> None:
+    """Negative control: a device that normalises subnormal numbers."""
+    families = ("normal", "subnormal")
+    found = probe_dot.probe(unit(NORMALISED), "f16", 1, side=48, families=families)
     assert found.wrong > 100 and found.differing["warp", "normal"] == 0 < found.differing["warp", "subnormal"]
-    assert found.explained["factors' exponents are at least -14"] == 0
-    assert found.explained["a group's exponent is at least -126"] == found.wrong
     text = "\n".join(probe_dot.describe(found))
     assert f"{found.wrong:,} of {found.compared:,} outputs differ from chain16" in text
-    assert "at least -14: 0 would differ" in text and "subnormal: 0x" in text and "normal 0" not in text
+    assert "subnormal: 0x" in text and "normal 0" not in text
+    assert probe_dot.probe(unit(dot_rules.RULES), "f16", 1, side=48, families=families).wrong == 0
 
 
-@pytest.mark.parametrize("kind", ["bf16", "f16"])
-def test_the_probe_tells_every_rule_for_small_numbers_apart(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "wrong"), [(d, wrong) for d in dot_rules.RULES for wrong in dot_rules.wrong_rules(d)]
+)
+def test_the_probe_tells_every_rule_for_small_numbers_apart(dtype: DType, wrong: str) -> None:
     """A probe that could not see a difference would validate anything."""
-    low = probe_dot.LOWEST[kind]
-    for floors in (Floors(low), Floors(low, -126), Floors(acc=-126), Floors(group=-126)):
-        if kind == "bf16" or floors.factor == low:  # the products of f16 are far above the others
-            assert (
-                probe_dot.probe(unit(floors), kind, 1, side=128, families=("tiny", "subnormal")).wrong > 100
-            )
+    family = "subnormal" if "factors" in wrong else "few"
+    a, b, acc = probe_dot.operands(np.random.default_rng(0), dtype.value, family, side=80)
+    other = dot_rules.chain16(a, b, acc, dot_rules.wrong_rules(dtype)[wrong])
+    assert differing(dot(a, b, CHAIN16, dtype, acc), other)
 
 
 def test_doctor_reports_dots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "DOT_OUTPUTS", 1)
-    monkeypatch.setattr(probe_dot, "probe", partial(probe_dot.probe, side=64))
+    monkeypatch.setattr(probe_dot, "probe", partial(probe_dot.probe, side=32))
     sound: list[str] = []
-    text = doctor._dots(unit(Floors()), target("sm_90a"), True, sound)
+    text = doctor._dots(unit(), target("sm_90a"), True, sound)
     assert not sound and text.count("0 of ") == 3 and "f32: 0 of" in text
-    assert "add --probe-dot" in doctor._dots(unit(Floors()), target("sm_90a"), False, sound)
-    assert "not probed" in doctor._dots(unit(Floors()), None, True, sound)
+    assert "add --probe-dot" in doctor._dots(unit(), target("sm_90a"), False, sound)
+    assert "not probed" in doctor._dots(unit(), None, True, sound)
     wrong: list[str] = []
-    doctor._dots(unit(Floors(-14)), target("sm_90a"), True, wrong)
+    doctor._dots(unit(NORMALISED), target("sm_90a"), True, wrong)
     assert len(wrong) == 2 and "f16 dots of a stand-in differ from chain16" in wrong[1]
-    doctor._dots(unit(Floors(-14)), target("sm_80"), True, sound)
+    doctor._dots(unit(NORMALISED), target("sm_80"), True, sound)
     assert not sound, "no promise is made there"
 
 

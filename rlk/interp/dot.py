@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, assert_never
 
 import numba
@@ -15,8 +14,9 @@ from numpy.typing import NDArray
 
 from rlk.interp.floats import bf16_from_bits, tree_sum
 from rlk.interp.scalar import as_f32_one, as_i32_one, fma_one
-from rlk.ir.dotmodel import FRACTION, GROUP, LEAVES, DotModel
+from rlk.ir.dotmodel import FACTORS, FLOOR, FRACTION, GROUP, LEAST, LEAVES, DotModel
 from rlk.ir.tree import Tree
+from rlk.ir.types import DType
 
 Array = NDArray[Any]
 F32 = NDArray[np.float32]
@@ -26,20 +26,25 @@ COLUMNS = 4096  # columns that are prepared at a time: bounds the copy of b
 STEPS = 32  # groups of k whose factors stay in the second-level cache while all rows pass over them
 
 ABSENT = -1000  # the exponent of a zero: below every real one
-NO_FLOOR = -2000
+BITS = {DType.BF16: 8, DType.F16: 11}  # significant bits of a factor
+LARGEST = {DType.BF16: 127, DType.F16: 15}  # exponents of factors
 # Products of the fast path lie in [2**LOWEST, 2**(HIGHEST + 2)): they are f32 numbers, and multiples of
-# 2**(LOWEST - FRACTION), where they are cut, are zero or normal.
+# 2**(LOWEST - FRACTION), where they are cut, are zero or normal. All are above the floors of groups.
 LOWEST, HIGHEST = -100, 80
+ACC_FLOOR = FLOOR[DType.F32]
 SPECIAL = -3000  # the lowest exponent of a group with an infinity or a NaN: never in the fast range
 
 
-def dot(a: Array, b: Array, model: DotModel, acc: Array | None = None) -> F32:
+def dot(a: Array, b: Array, model: DotModel, dtype: DType, acc: Array | None = None) -> F32:
     """Return acc[M, N] + a[M, K] b[N, K]^T as a model computes it, f32[M, N]; acc is +0.0 if not given.
 
-    Operands are f32 arrays (for chain16 of numbers that fit bf16 or f16, as everywhere in the oracle), f16
-    arrays, or u16 patterns of bf16. Raises ValueError for other operands and for shapes that do not fit. The
-    call holds no lock and starts no thread: callers split the rows as they like, the bits do not change.
+    dtype: the factors' type, which chain16 depends on. Operands are f32 arrays of numbers that fit it (as
+    everywhere in the oracle), f16 arrays, or u16 patterns of bf16. Raises ValueError for other operands and
+    for shapes that do not fit. The call holds no lock and starts no thread: callers split the rows as they
+    like, the bits do not change.
     """
+    if dtype not in FACTORS[model]:
+        raise ValueError(f"{model.value} is no rule for factors of {dtype}")
     x, y = _operand(a), _operand(b)
     if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1]:
         raise ValueError(f"a[M, K] and b[N, K] expected, got {list(x.shape)} and {list(y.shape)}")
@@ -49,14 +54,14 @@ def dot(a: Array, b: Array, model: DotModel, acc: Array | None = None) -> F32:
         raise ValueError(f"acc is {start.dtype}{list(start.shape)}, f32{list(shape)} expected")
     match model:
         case DotModel.CHAIN16:
-            return chain16(x, y, start)
+            return _wide_enough(x, y, start, partial(_chain16, dtype=dtype))
         case DotModel.FMA:
             return _wide_enough(x, y, start, _fma_chain)
         case _:
             assert_never(model)
 
 
-def leaf8(a: Array, b: Array) -> F32:
+def leaf8(a: Array, b: Array, dtype: DType) -> F32:
     """Return a[M, K] b[N, K]^T with K in 8 leaves of ceil(K / 8), each a chain16, added by a pairwise tree.
 
     A leaf beyond the end of K is +0.0, the accumulator of no products.
@@ -64,32 +69,10 @@ def leaf8(a: Array, b: Array) -> F32:
     x, y = _operand(a), _operand(b)
     size = max(1, -(-x.shape[1] // LEAVES))
     parts = [slice(i * size, (i + 1) * size) for i in range(LEAVES)]
-    leaves = np.stack([dot(x[:, p], y[:, p], DotModel.CHAIN16) for p in parts])
+    leaves = np.stack([dot(x[:, p], y[:, p], DotModel.CHAIN16, dtype) for p in parts])
     with np.errstate(all="ignore"):
         total: F32 = tree_sum(leaves, 0, Tree.pairwise)
     return total
-
-
-@dataclass(frozen=True, slots=True)
-class Floors:
-    """The least exponent that a nonzero factor, a nonzero accumulator, and a group of terms may have.
-
-    They move where terms are cut, never a term's value. chain16 has none; units that do not normalise
-    subnormal numbers have those of the formats. For probes.
-    """
-
-    factor: int = NO_FLOOR
-    acc: int = NO_FLOOR
-    group: int = NO_FLOOR
-
-
-def chain16(a: F32, b: F32, acc: F32, floors: Floors = Floors()) -> F32:
-    """Return acc + a b^T by the rule of DotModel.CHAIN16 for f32 operands of at most 11 significant bits."""
-
-    def advance(x: F32, y: F32, start: F32) -> F32:
-        return _chain16(x, y, start, floors)
-
-    return _wide_enough(a, b, acc, advance)
 
 
 def _operand(x: Array) -> F32:
@@ -128,22 +111,22 @@ def _advance_fma(a: Any, b: Any, out: Any) -> None:
 # --- chain16 -----------------------------------------------------------------------------------------
 
 
-def _chain16(a: F32, b: F32, acc: F32, floors: Floors) -> F32:
-    x, ex, low_x, high_x = (t[..., 0] for t in _prepared(a, 1, floors.factor))
+def _chain16(a: F32, b: F32, acc: F32, dtype: DType) -> F32:
+    x, ex, low_x, high_x = (t[..., 0] for t in _prepared(a, 1, dtype))
     out = np.empty(acc.shape, np.float32)
     for first in range(0, len(b), COLUMNS):
         part = slice(first, first + COLUMNS)
-        right = _prepared(b[part], WIDTH, floors.factor)
+        right = _prepared(b[part], WIDTH, dtype)
         columns = len(b[part])
         c = np.zeros((len(acc), len(right[0]) * WIDTH), np.float32)
         c[:, :columns] = acc[:, part]
         blocks = c.reshape(len(acc), len(right[0]), WIDTH)
-        _compiled(_advance_chain16)(x, ex, low_x, high_x, *right, blocks, floors.acc, floors.group)
+        _compiled(_advance_chain16)(x, ex, low_x, high_x, *right, blocks)
         out[:, part] = c[:, :columns]
     return out
 
 
-def _prepared(x: F32, width: int, floor: int) -> tuple[Array, ...]:
+def _prepared(x: F32, width: int, dtype: DType) -> tuple[Array, ...]:
     """Return x[N, K] as blocks[N / width, K, width] padded with zeros, and the exponents of its factors.
 
     The exponents (ABSENT for zero, else at least the floor) come for each factor and, without the floor, as
@@ -153,8 +136,9 @@ def _prepared(x: F32, width: int, floor: int) -> tuple[Array, ...]:
     y = np.zeros((blocks, groups * GROUP, width), np.float32)
     e = np.empty(y.shape, np.int16)
     low, high = (np.empty((blocks, groups, width), np.int16) for _ in range(2))
-    if not _compiled(_prepare)(np.ascontiguousarray(x), y, e, low, high, floor):
-        raise ValueError("chain16 takes numbers of at most 11 significant bits, such as bf16 and f16")
+    limits = BITS[dtype], FLOOR[dtype], LARGEST[dtype]
+    if not _compiled(_prepare)(np.ascontiguousarray(x), y, e, low, high, *limits):
+        raise ValueError(f"chain16 takes factors that {dtype} can hold")
     return y, e, low, high
 
 
@@ -211,14 +195,14 @@ def _cut_one(m, shift):  # type: ignore[no-untyped-def]
 @numba.njit
 def _round_one(s, unit):  # type: ignore[no-untyped-def]
     """Return s * 2**unit as f32, rounded toward zero; 2**128 and beyond are infinite."""
-    if s == 0:
-        return np.float32(0)
     size = abs(s)
     bits = 0
     while size >> bits:
         bits += 1
     drop = max(bits - 24, -149 - unit, 0)
     size = size >> min(drop, 63) << min(drop, 63)
+    if size == 0:
+        return np.float32(0)
     value = np.float64(size) * _as_f64_one(np.int64(unit + 1023) << 52)
     return np.float32(-value if s < 0 else value)
 
@@ -240,10 +224,10 @@ def _special_one(a, b, c, n):  # type: ignore[no-untyped-def]
 
 
 @numba.njit
-def _exact_one(a, ea, b, eb, c, n, acc_floor, group_floor):  # type: ignore[no-untyped-def]
+def _exact_one(a, ea, b, eb, c, n):  # type: ignore[no-untyped-def]
     """Add one group of finite products to a finite accumulator, in integers."""
     ec = _exponent_one(c)
-    top = max(ec, acc_floor, group_floor) if c != 0 else group_floor
+    top = max(ec, ACC_FLOOR) if c != 0 else LEAST
     for j in range(GROUP):
         top = max(top, np.int64(ea[j]) + np.int64(eb[j, n]))
     total = np.int64(0)
@@ -259,13 +243,21 @@ def _exact_one(a, ea, b, eb, c, n, acc_floor, group_floor):  # type: ignore[no-u
     return _round_one(total, top - FRACTION)
 
 
-def _prepare(x, y, e, low, high, floor):  # type: ignore[no-untyped-def]
+@numba.njit(inline="always")
+def _fits_one(x, e, bits, floor, largest):  # type: ignore[no-untyped-def]
+    """Return whether a nonzero finite x of exponent e is a number of a 16-bit type."""
+    if e >= floor:
+        return e <= largest and as_i32_one(x) & ((1 << (24 - bits)) - 1) == 0
+    return _significand_one(x, e) & ((np.int64(1) << (24 - bits + floor - e)) - 1) == 0
+
+
+def _prepare(x, y, e, low, high, bits, floor, largest):  # type: ignore[no-untyped-def]
     blocks, groups, width = low.shape
     fits = True
     for block in range(blocks):
         for g in range(groups):
             for n in range(width):
-                least, largest, row = np.int64(-ABSENT), np.int64(ABSENT), block * width + n
+                least, most, row = np.int64(-ABSENT), np.int64(ABSENT), block * width + n
                 for k in range(g * GROUP, (g + 1) * GROUP):
                     value = x[row, k] if row < x.shape[0] and k < x.shape[1] else np.float32(0)
                     own = _exponent_one(value)
@@ -274,9 +266,9 @@ def _prepare(x, y, e, low, high, floor):  # type: ignore[no-untyped-def]
                     if not np.isfinite(value):
                         least = np.int64(SPECIAL)
                     elif value != 0:
-                        least, largest = min(least, own), max(largest, own)
-                    fits &= (as_i32_one(value) & 0x1FFF) == 0 or value != value
-                low[block, g, n], high[block, g, n] = least, largest
+                        least, most = min(least, own), max(most, own)
+                        fits &= _fits_one(value, own, bits, floor, largest)
+                low[block, g, n], high[block, g, n] = least, most
     return fits
 
 
@@ -323,17 +315,17 @@ def _fast_group(a, ea, b, eb, c, top, total):  # type: ignore[no-untyped-def]
 
 
 @numba.njit
-def _group_one(a, ea, b, eb, c, n, acc_floor, group_floor):  # type: ignore[no-untyped-def]
+def _group_one(a, ea, b, eb, c, n):  # type: ignore[no-untyped-def]
     """Add one group of products to one accumulator, in every range."""
     wild = not np.isfinite(c)
     for j in range(GROUP):
         wild |= not (np.isfinite(a[j]) and np.isfinite(b[j, n]))
     if wild:
         return _special_one(a, b, c, n)
-    return _exact_one(a, ea, b, eb, c, n, acc_floor, group_floor)
+    return _exact_one(a, ea, b, eb, c, n)
 
 
-def _advance_chain16(a, ea, low_a, high_a, b, eb, low_b, high_b, out, acc_floor, group_floor):  # type: ignore[no-untyped-def]
+def _advance_chain16(a, ea, low_a, high_a, b, eb, low_b, high_b, out):  # type: ignore[no-untyped-def]
     old, slow = np.empty(WIDTH, np.float32), np.empty(WIDTH, np.int32)
     top, total = np.empty(WIDTH, np.int16), np.empty(WIDTH, np.int32)
     groups = low_a.shape[1]
@@ -351,4 +343,4 @@ def _advance_chain16(a, ea, low_a, high_a, b, eb, low_b, high_b, out, acc_floor,
                     if some:
                         for n in range(WIDTH):
                             if slow[n]:
-                                c[n] = _group_one(x, ex, y, ey, old[n], n, acc_floor, group_floor)
+                                c[n] = _group_one(x, ex, y, ey, old[n], n)

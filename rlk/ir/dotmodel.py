@@ -21,22 +21,23 @@ class DotModel(Enum):
 
     chain16: the tensor core of sm_90 on bf16 or f16 factors (both of wgmma and of mma.sync). k advances in
     groups of 16; a last, shorter group is filled with zeros. One group makes c of the 17 terms c and a b:
-      1. The exponent of a number is floor(log2(abs(x))), also of a subnormal one; of a product, the sum of
-         its factors' exponents (so a product lies in [1, 4) times 2**exponent). Zeros have none.
-      2. top is the largest exponent of the 17 terms; without one the result is +0.0.
+      1. The exponent of a number x is floor(log2(abs(x))), but at least that of the smallest normal number of
+         its type: -126 for a bf16 factor and for c, -14 for an f16 factor. So a subnormal number is not
+         normalised. The exponent of a product is the sum of its factors'. A term that is zero has none.
+      2. top is the largest exponent of the 17 terms, and at least -133 (so where c is zero, and all products
+         are smaller).
       3. Products are exact. Each term is cut toward zero to a multiple of 2**(top - 25).
       4. The sum of the cut terms is exact, and is rounded toward zero to f32: to 24 significant bits, or to
          a multiple of 2**-149 if that is coarser. Subnormal results are kept. 2**128 and beyond are infinite.
-         A sum of zero is +0.0; a negative one that is rounded to zero is -0.0.
+         Every zero is +0.0, also a negative sum that is rounded to zero.
       5. With an infinity or a NaN among factors or in c, the result is what IEEE arithmetic says: NaN for a
          NaN, for inf * 0 and for inf - inf, else the infinity. Finite products never overflow on their own.
-    A group of zeros is the identity (but makes +0.0 of -0.0), so K may be padded with zeros and cut at every
-    multiple of 16. The rule is the fused dot product of MMA-Sim, arXiv 2511.10909, but for the exponents of
-    zeros and subnormal numbers, which have a floor there.
+    No group results in -0.0, and a group of zeros is the identity on every other accumulator: K may be padded
+    with zeros and cut at every multiple of 16. The rule is the fused dot product of MMA-Sim, arXiv
+    2511.10909, but for zero terms, whose exponent there is -126.
 
-    On an H200 factors of usual and of wide exponents give no difference. Of an adversarial mix of 1,179,648
-    bf16 outputs 47,446 differ: floors of factors' and groups' exponents at -126, which are not modelled yet,
-    would explain all but 4,028 of them. `rlk doctor --probe-dot` shows them by family.
+    Outputs of an H200 with usual, wide, tiny, subnormal, huge and any factors give no difference;
+    `rlk doctor --probe-dot` compares a device's.
 
     fma: c = fma(a[m, k], b[n, k], c) for each k in ascending order, f32 factors, each step rounded once to
     nearest even. K may be cut anywhere.
@@ -45,6 +46,12 @@ class DotModel(Enum):
     CHAIN16 = "chain16"
     FMA = "fma"
 
+
+FLOOR: dict[DType, int] = {DType.BF16: -126, DType.F16: -14, DType.F32: -126}
+"""Of chain16: the least exponent of a number of a type that is not zero, as a factor or as c."""
+
+LEAST = -133
+"""Of chain16: the least exponent that a group's terms are cut at."""
 
 FACTORS: dict[DotModel, frozenset[DType]] = {
     DotModel.CHAIN16: frozenset({DType.BF16, DType.F16}),

@@ -16,6 +16,7 @@ from rlk.interp.dot import dot
 from rlk.interp.ex2_sm90 import exp2_sm90
 from rlk.interp.scalar import fma
 from rlk.ir.dotmodel import DotModel
+from rlk.ir.types import DType
 
 Array = NDArray[Any]
 TensorHandle = base.TensorHandle
@@ -145,11 +146,11 @@ class FaithfulBuilder(base.InterpreterBuilder):  # type: ignore[misc]
         return TensorHandle(fma(*operands), tl.float32)
 
     def create_dot(self, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
-        model = _dot_model(a.dtype.scalar, b.dtype.scalar, d.dtype.scalar, input_precision)
+        model, dtype = _dot_model(a.dtype.scalar, b.dtype.scalar, d.dtype.scalar, input_precision)
         left, right = (f32_from_bf16(x.data) if x.dtype.scalar == tl.bfloat16 else x.data for x in (a, b))
         out = np.empty(d.data.shape, np.float32)
         for at in np.ndindex(out.shape[:-2]):
-            out[at] = dot(left[at], right[at].T, model, d.data[at])
+            out[at] = dot(left[at], right[at].T, model, dtype, d.data[at])
         return TensorHandle(out, tl.float32)
 
     def create_exp2(self, arg: Any) -> Any:
@@ -266,13 +267,13 @@ class FaithfulBuilder(base.InterpreterBuilder):  # type: ignore[misc]
         )
 
 
-def _dot_model(a: Any, b: Any, acc: Any, precision: Any) -> DotModel:
-    """Return the model of a tl.dot: sm_90's tensor core for 16-bit factors, a chain of fma for exact f32."""
+def _dot_model(a: Any, b: Any, acc: Any, precision: Any) -> tuple[DotModel, DType]:
+    """Return the model of a tl.dot and its factors' type: chain16 of 16 bits, a chain of fma of exact f32."""
     if acc == tl.float32 and a == b:
         if a in (tl.bfloat16, tl.float16):
-            return DotModel.CHAIN16
+            return DotModel.CHAIN16, DType.BF16 if a == tl.bfloat16 else DType.F16
         if a == tl.float32 and precision == ir.INPUT_PRECISION.IEEE:
-            return DotModel.FMA
+            return DotModel.FMA, DType.F32
     raise NotModelled(f"tl.dot of {a} and {b} to {acc} with {precision}")
 
 

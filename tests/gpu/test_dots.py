@@ -1,4 +1,4 @@
-"""On a device the matrix units have the bits of the dot models; where they do not yet is said."""
+"""On a device the matrix units have the bits of the dot models."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from rlk.runtime import probes
 from rlk.runtime.invocation import target_of
 from rlk.testing import probe_dot
 
-PREDICTED = ("normal", "wide")
-"""The families of factors whose dots the model predicts: see `rlk.ir.dotmodel.VALIDATED`."""
-
 
 @cache
 def found(kind: str) -> probe_dot.Found:
@@ -24,13 +21,6 @@ def found(kind: str) -> probe_dot.Found:
     return probe_dot.probe(probes.device(0, on.name, "cuda"), kind, 10**6)
 
 
-@pytest.mark.parametrize("kind", ["bf16", "f16"])
-def test_dots_of_normal_numbers_are_chain16(kind: str) -> None:
-    differing = {key: n for key, n in found(kind).differing.items() if key[1] in PREDICTED}
-    assert differing and not any(differing.values()), "\n".join(probe_dot.describe(found(kind)))
-
-
-@pytest.mark.xfail(reason="exponents near and below -126 follow a floor that the model does not have yet")
 @pytest.mark.parametrize("kind", ["bf16", "f16"])
 def test_dots_of_every_number_are_chain16(kind: str) -> None:
     assert found(kind).wrong == 0, "\n".join(probe_dot.describe(found(kind)))
