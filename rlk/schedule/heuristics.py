@@ -12,6 +12,7 @@ from rlk.ir.types import TileType
 from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, kind, roles, types_of
 from rlk.schedule.schedule import Schedule, Span
+from rlk.schedule.table import Facts, tabled
 from rlk.target.facts import Target
 
 STRETCH = 2048  # elements of a program without sums
@@ -33,7 +34,8 @@ SMALLEST_TILE = 16  # of a matrix unit
 def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[str, int]) -> Schedule:
     """Return the schedule of a specialized kernel on a target.
 
-    extents: of all axes, as this call has them; only static ones may change what is chosen.
+    extents: of all axes, as this call has them. Those of dynamic axes change what is chosen by their class
+    alone (see `table.ROW_CLASSES`), so that a kernel has few variants.
     """
     found = roles(kernel, extents)
     if found.contracted:
@@ -98,6 +100,11 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
     tiles: dict[str, int] = {}
     dots = [let.node for let in walk(kernel.body) if isinstance(let.node, Dot)]
     chained = all(dot.model is DotModel.FMA for dot in dots)
+    facts = _facts(kernel, found, sides, target, extents)
+    reviewed = None if chained else tabled(facts)
+    if reviewed is not None:
+        wide = _extent(sides[1], extents, reviewed.columns)
+        return reviewed.schedule(sides, held, target.cores, wide, facts.length)
     room = (CHAINED if chained else ACCUMULATOR) // padded(len(dots))
     columns = held.get(sides[1]) or _dot_tile(sides[1], room // DOT_ROWS, extents)
     rows = held.get(sides[0]) or _dot_tile(sides[0], min(DOT_ROWS, room // columns), extents)
@@ -114,6 +121,19 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
         group=DOT_GROUP,
         programs=programs,
         flat=programs > 0 and 0 < _float_sums(kernel) <= FLAT_SUMS,
+    )
+
+
+def _facts(
+    kernel: Kernel, found: Roles, sides: tuple[Axis, Axis], target: Target, extents: Mapping[str, int]
+) -> Facts:
+    """Return what the reviewed table may ask about a contraction."""
+    columns = None if sides[1].dynamic else extents.get(sides[1].name)
+    known = [a for a in found.contracted if not a.dynamic and a.part is Part.ALL and a.split is None]
+    length = extents.get(known[0].name) if known == list(found.contracted) and len(known) == 1 else None
+    dots = sum(1 for let in walk(kernel.body) if isinstance(let.node, Dot))
+    return Facts(
+        target.name, kind(kernel), dots, _float_sums(kernel), extents.get(sides[0].name), columns, length
     )
 
 

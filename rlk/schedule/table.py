@@ -12,7 +12,7 @@ from typing import Any
 from rlk.errors import Code, ScheduleError
 from rlk.ir.dims import Axis, is_power_of_two
 from rlk.ir.tree import padded
-from rlk.schedule.schedule import Schedule, Span
+from rlk.schedule.schedule import SMALLEST_DEPTH, Schedule, Span
 from rlk.target.facts import TARGETS
 
 TABLE = Path(__file__).parent / "tables" / "contraction.toml"
@@ -20,6 +20,7 @@ KINDS = ("dot_map", "stream_dot")  # nests that contract
 # A call's rows count as the next of these, or as more: a kernel has at most one variant more than there are.
 ROW_CLASSES = (16, 64, 256, 1024)
 SMALLEST_TILE = 16  # of a matrix unit
+UNEVEN_DEPTH = 64  # of a contracted axis that no depth divides
 LARGEST_TILE = 256  # rows of a box that a descriptor copies
 
 Sides = tuple[Axis, Axis]
@@ -88,14 +89,23 @@ class Tiling:
         self.schedule(_SOME, {}, 1)
 
     def schedule(
-        self, sides: Sides, held: Mapping[Axis, int], cores: int, columns: int | None = None
+        self,
+        sides: Sides,
+        held: Mapping[Axis, int],
+        cores: int,
+        columns: int | None = None,
+        length: int | None = None,
     ) -> Schedule:
         """Return the schedule of a kernel whose tiles run along two axes, rows first.
 
-        held: the lengths of the axes that programs hold whole. columns: as many as there are, where known;
-        a tile is no wider.
+        held: the lengths of the axes that programs hold whole. columns, length: how many there are, where
+        known: a tile is no wider, and steps are whole where a depth of 16 or more makes them so.
         """
         wide = self.columns if columns is None else max(SMALLEST_TILE, min(self.columns, padded(columns)))
+        depths = (
+            self.depth >> i for i in range(self.depth.bit_length()) if self.depth >> i >= SMALLEST_DEPTH
+        )
+        depth = next((d for d in depths if length is None or length % d == 0), min(self.depth, UNEVEN_DEPTH))
         lengths = [held.get(axis, tile) for axis, tile in zip(sides, (self.rows, wide), strict=True)]
         spans = [Span(str(axis), 0, n.bit_length() - 1) for axis, n in zip(sides, lengths, strict=True)]
         tiles = [(str(axis), n) for axis, n in zip(sides, lengths, strict=True) if axis not in held]
@@ -104,7 +114,7 @@ class Tiling:
             placed=tuple(reversed(spans)) if self.turned else (),
             warps=self.warps,
             stages=self.stages,
-            depth=self.depth,
+            depth=depth,
             group=self.group,
             programs=self.per_core * cores,
             flat=self.flat,
@@ -129,13 +139,12 @@ class Entry:
     length: Range = Range()
 
     def meets(self, facts: Facts) -> bool:
-        """Return whether an entry is for a contraction; every step of it must be whole."""
+        """Return whether an entry is for a contraction."""
         named = self.target in (None, facts.target) and self.kind in (None, facts.kind)
         ranges = all(
             getattr(self, name).holds(getattr(facts, name)) for name in ("dots", "sums", "columns", "length")
         )
-        whole = facts.length is not None and facts.length % self.use.depth == 0
-        return named and ranges and whole and self.rows.holds(row_class(facts.rows))
+        return named and ranges and self.rows.holds(row_class(facts.rows))
 
 
 def row_class(rows: int | None) -> int | None:
