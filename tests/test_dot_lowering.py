@@ -170,13 +170,18 @@ def test_two_contractions_may_share_a_factor(aligned: bool) -> None:
     assert emitted.source.count("make_tensor_descriptor") == (3 if aligned else 0)
 
 
-def test_a_step_of_padding_alone_is_never_added() -> None:
+@pytest.mark.parametrize(
+    ("factor", "sum"),
+    [(0x0D80, 0.0), (0x1C80, -(2.0**-138))],
+    ids=["below any f32", "subnormal"],
+)
+def test_a_step_of_padding_alone_changes_nothing(factor: int, sum: float) -> None:
     given = products(16, 16, 40, "bf16")
-    for name, tiny in (("x", 0x8D80), ("w", 0x0D80), ("bias", 0x8000), ("base", 0x8000)):
+    for name, bits in (("x", factor | 0x8000), ("w", factor), ("bias", 0x8000), ("base", 0x8000)):
         given[name][:] = 0
-        given[name][(..., slice(36, 40)) if name in "xw" else ...] = tiny  # -+ 2**-100: less than any f32
+        given[name][(..., slice(36, 40)) if name in "xw" else ...] = bits  # four products, and -0.0
     what = program(product, "bf16")
-    assert np.signbit(run(what, given)["y"]).all()
+    assert_same_bits(run(what, given)["y"], np.full((16, 16), sum, np.float32))
     for depth in (16, 32, 64):
         agree(what, given, (placed(("M", "N"), 16, depth),))
 
