@@ -26,6 +26,7 @@ PRODUCTS: dict[int, tuple[str, ...]] = {
         "16x64x128 4w 5s p2 flat turned",
         "16x128x64 4w 8s turned",
         "16x128x128 4w 5s turned",
+        "128x256x64 8w 4s p1 g16",
     ),
     64: (
         "32x32x128 4w 7s",
@@ -41,6 +42,7 @@ PRODUCTS: dict[int, tuple[str, ...]] = {
         "64x128x64 4w 4s",
         "64x128x64 4w 7s turned",
         "64x128x128 4w 4s turned",
+        "128x256x64 8w 4s p1 g16",
     ),
     256: (
         "64x64x64 4w 6s",
@@ -55,6 +57,7 @@ PRODUCTS: dict[int, tuple[str, ...]] = {
         "128x128x64 4w 3s",
         "128x128x64 8w 6s",
         "128x256x64 8w 4s",
+        "128x256x64 8w 4s p1 g16",
     ),
     1024: (
         "64x256x64 4w 5s p1 g16",

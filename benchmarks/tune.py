@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import versions
-from benchmarks.tilings import FOLDS, MORE, PRODUCTS, tiling, written
+from benchmarks.tilings import FOLDS, PRODUCTS, tiling, written
 from rlk.lower.common.emitted import Emitted
 from rlk.runtime import calls
 from rlk.runtime.build import obtain_later
@@ -61,7 +61,7 @@ class Shape:
     def tried(self) -> tuple[str, ...]:
         """The tilings that are tried, as text; the last list holds for all rows above it."""
         lists = PRODUCTS if self.op == "matmul" else FOLDS
-        return lists.get(row_class(self.rows) or MORE) or lists[max(lists)]
+        return lists.get(row_class(self.rows)) or lists[max(lists)]
 
 
 def shapes() -> list[Shape]:
@@ -314,7 +314,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return, for each class of rows, the tilings by their geometric mean of times cuBLAS's speed."""
     groups: dict[tuple[str, int, int | str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
-        rank = row_class(row["rows"]) or MORE
+        rank = row_class(row["rows"])
         for columns in (row["columns"], "all"):
             groups[row["op"], rank, columns].append(row)
     said = []

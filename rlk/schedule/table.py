@@ -147,7 +147,7 @@ class Entry:
         return named and ranges and self.rows.holds(row_class(facts.rows))
 
 
-def row_class(rows: int | None) -> int | None:
+def row_class(rows: int | None) -> int:
     """Return the number that stands for so many rows: rows of one class get one schedule.
 
     Those above the largest class, and those that are not known, are one class too.
