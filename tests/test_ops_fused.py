@@ -13,17 +13,13 @@ import rlk
 from rlk import Layout, ops
 from rlk.errors import Code, LaunchError, RlkError, UnsupportedError
 from rlk.ops import Loss
-from rlk.specs.linear_logp import linear_logp as linear_spec
 from rlk.testing.bits import as_bits, assert_same_bits, differing
 
 D, V = 48, 2100
-LENGTHS, WIDTH = (7, 0, 11, 3), 13
+LENGTHS, WIDTH = (17, 0, 31, 9), 33  # more tokens than a dot adds at once
+TOKENS = sum(LENGTHS)
 BF16 = torch.bfloat16
 Tensors = dict[str, torch.Tensor]
-
-needs_gradient = pytest.mark.skipif(
-    linear_spec.gradient is None, reason="linear_logp has no gradient yet: there is nothing to compose"
-)
 
 RECORDS: dict[str, Loss | str] = {
     "ppo": "ppo",
@@ -112,7 +108,10 @@ def test_a_linear_policy_loss_has_the_bits_of_its_parts(name: str, form: str, op
 
 def test_a_bias_and_a_temperature_of_each_row_reach_the_head() -> None:
     arguments, layout = formed("right", batch(1, torch.float16))
-    options = {"bias": torch.randn(V).half(), "temperature": torch.linspace(0.5, 2.0, 52).view(4, WIDTH)}
+    options = {
+        "bias": torch.randn(V).half(),
+        "temperature": torch.linspace(0.5, 2.0, 4 * WIDTH).view(4, WIDTH),
+    }
     got = ops.linear_policy_loss(**arguments, loss="grpo", **options)
     assert_same(got, parts(arguments, "grpo", **options))
     assert differing(got.loss, ops.linear_policy_loss(**arguments, loss="grpo").loss)
@@ -252,14 +251,14 @@ WRONG: dict[str, tuple[dict[str, Any], Code, str]] = {
     "ids of other tokens": ({"ids": torch.zeros(3, dtype=torch.int64)}, Code.LAYOUT_MISMATCH, "ids"),
     "old log-probs of other tokens": ({"old_logp": torch.zeros(3)}, Code.LAYOUT_MISMATCH, "old_logp"),
     "too many advantages": ({"advantages": torch.zeros(9)}, Code.LAYOUT_MISMATCH, "or (4,)"),
-    "old log-probs of bf16": ({"old_logp": torch.zeros(21).to(BF16)}, Code.ARG_DTYPE, "old_logp"),
+    "old log-probs of bf16": ({"old_logp": torch.zeros(TOKENS).to(BF16)}, Code.ARG_DTYPE, "old_logp"),
     "advantages elsewhere": ({"advantages": torch.zeros(4, device="meta")}, Code.ARG_DEVICE, "advantages"),
     "a weight of another depth": ({"weight": torch.zeros(V, D + 1).to(BF16)}, Code.ARG_SIZE, "weight"),
     "a weight of f32": ({"weight": torch.zeros(V, D)}, Code.ARG_DTYPE, "weight"),
     "a temperature of 0": ({"temperature": 0.0}, Code.ARG_VALUE, "temperature"),
     "a softcap below 0": ({"softcap": -1.0}, Code.ARG_VALUE, "softcap"),
     "old log-probs with a gradient": (
-        {"old_logp": torch.zeros(21, requires_grad=True)}, Code.NOT_DIFFERENTIABLE, "old_logp"
+        {"old_logp": torch.zeros(TOKENS, requires_grad=True)}, Code.NOT_DIFFERENTIABLE, "old_logp"
     ),
     "a model of another machine": ({"math": "exact"}, Code.ARG_VALUE, "math"),
 }  # fmt: skip
@@ -283,7 +282,8 @@ def test_what_does_not_fit_is_refused_by_name_and_nothing_runs(
 
 def test_a_layout_elsewhere_is_named() -> None:
     arguments, _ = formed("packed", batch())
-    arguments["layout"] = Layout.packed(torch.tensor([0, 7, 7, 18, 21], device="meta"), tokens=21)
+    arguments["layout"] = Layout.packed(torch.tensor([0, TOKENS], device="meta"), tokens=TOKENS)
+    arguments["advantages"] = torch.zeros(1)
     with pytest.raises(RlkError, match="layout.active is on meta"):
         ops.linear_policy_loss(**arguments)
 
@@ -311,7 +311,6 @@ def gradients(call: Callable[..., Any], arguments: dict[str, Any], **options: An
     return {name: x.grad for name, x in found.items() if x.grad is not None}
 
 
-@needs_gradient
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", RECORDS)
 def test_gradients_are_near_float64(name: str, option: str) -> None:
@@ -323,7 +322,6 @@ def test_gradients_are_near_float64(name: str, option: str) -> None:
         assert grad.dtype is BF16 and float((grad.double() - exact).norm() / exact.norm()) < 8e-3, leaf
 
 
-@needs_gradient
 @pytest.mark.parametrize("name", RECORDS)
 def test_gradients_have_the_bits_of_the_parts(name: str) -> None:
     got = gradients(ops.linear_policy_loss, formed("packed", batch(7))[0], loss=RECORDS[name])
@@ -335,7 +333,6 @@ def test_gradients_have_the_bits_of_the_parts(name: str) -> None:
         assert_same_bits(grad, want[leaf], leaf)
 
 
-@needs_gradient
 @pytest.mark.parametrize("name", ["grpo", "entropy"])
 def test_padding_changes_no_bit_of_a_gradient(name: str) -> None:
     given = batch(8)
@@ -349,7 +346,6 @@ def test_padding_changes_no_bit_of_a_gradient(name: str) -> None:
         assert (as_bits(got["hidden"][~layout.active]) == 0).all()
 
 
-@needs_gradient
 def test_another_order_of_tokens_is_seen_by_the_weight() -> None:
     """The control of the law above: sequences in another order sum dW in another order."""
     given = batch(8)
@@ -360,7 +356,6 @@ def test_another_order_of_tokens_is_seen_by_the_weight() -> None:
     assert differing(got["weight"], want["weight"])
 
 
-@needs_gradient
 @pytest.mark.parametrize("form", FORMS)
 def test_an_inactive_token_gives_no_gradient(form: str) -> None:
     arguments, layout = formed(form, batch(9))
@@ -371,17 +366,15 @@ def test_an_inactive_token_gives_no_gradient(form: str) -> None:
         assert_same_bits(got[leaf], grad, leaf)
 
 
-@needs_gradient
 def test_a_frozen_weight_costs_no_gradient() -> None:
     arguments, _ = formed("packed", batch(9))
     want = gradients(ops.linear_policy_loss, dict(arguments), loss="grpo")
     arguments["hidden"].requires_grad_()
-    ops.linear_policy_loss(**arguments, loss="grpo").loss.backward()
+    (1.7 * ops.linear_policy_loss(**arguments, loss="grpo").loss).backward()
     assert_same_bits(arguments["hidden"].grad, want["hidden"])
     assert arguments["weight"].grad is None
 
 
-@needs_gradient
 def test_a_compiled_step_has_the_bits_of_an_eager_one() -> None:
     arguments, _ = formed("packed", batch(10))
     want = gradients(ops.linear_policy_loss, dict(arguments), loss="grpo")

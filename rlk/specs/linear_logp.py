@@ -95,7 +95,8 @@ def linear_logp_grad(
     active = active_rows(picked, ctx.ignore_index, row(ctx.mask))
     inverse = ctx.inv_temperature if ctx.inv_temperature_row is None else row(ctx.inv_temperature_row)
     scoring = Scoring(ctx.logit_scale, ctx.softcap, ctx.inv_softcap, inverse)
-    hidden = L.keep(ctx.hidden.at(order, D), "rows")
+    # zeros, not what an inactive row holds: 0 times NaN would reach every row of the weight's gradient
+    hidden = L.keep(L.where(active, ctx.hidden.at(order, D), 0.0), "rows")
     z, t = scoring.forward(L.dot(hidden, ctx.weight, over=D), ctx.bias)
     dz = of_scores(z, picked, row(ctx.lse), row(ctx.entropy), row(d_logp), row(d_lse), row(d_entropy))
     kept = L.keep(L.where(active, scoring.backward(dz, t), 0.0).to(dtype), "dz")
