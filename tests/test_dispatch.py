@@ -426,6 +426,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "logp": lambda x, g: ops.logp(
         x.reshape(2, 3, V), IDS.reshape(2, 3), needs=("logp", "lse", "entropy"), temperature=0.7, softcap=9.0
     ),
+    "logp alone": lambda x, g: ops.logp(x, IDS),
     "logp of rows": lambda x, g: ops.logp(
         x, IDS, needs=("logp", "argmax"), temperature=g.abs() + 1, mask=g > 0, bias=x.detach()[0]
     ),

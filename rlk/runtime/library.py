@@ -157,7 +157,8 @@ def _autograd(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, 
         saved, list(grads), wanted, floats, ints, key
     )
     found = dict(zip(wanted, made, strict=True))
-    return (*(found.get(n) for n in formals), None)
+    # torch takes an empty list for one of tensors, and wants as many gradients
+    return (*([] if x == [] else found.get(n) for n, x in zip(formals, ctx.inputs, strict=False)), None)
 
 
 class _Variants:
