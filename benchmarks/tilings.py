@@ -8,7 +8,7 @@ from rlk.schedule.table import ROW_CLASSES, Tiling
 
 MORE = ROW_CLASSES[-1] + 1  # stands for the rows above the largest class
 
-# rows x columns x depth, warps, stages; turned, p: programs a core, flat, g: group
+# rows x columns x depth, warps, stages; p: programs a core, g: group; flat, turned, pointers
 PRODUCTS: dict[int, tuple[str, ...]] = {
     16: (
         "16x16x256 4w 6s",
@@ -16,9 +16,13 @@ PRODUCTS: dict[int, tuple[str, ...]] = {
         "16x32x128 4w 4s",
         "16x32x256 4w 6s",
         "16x32x256 4w 4s",
+        "16x32x128 4w 7s pointers",
+        "16x32x128 4w 5s pointers",
+        "16x32x256 4w 4s pointers",
+        "16x16x256 4w 6s pointers",
+        "16x64x128 4w 4s pointers",
         "16x64x128 4w 5s",
         "16x64x128 4w 7s",
-        "16x64x64 4w 8s",
         "16x32x128 4w 7s p2 flat",
         "16x64x128 4w 5s turned",
         "16x64x128 4w 7s turned",
@@ -35,6 +39,10 @@ PRODUCTS: dict[int, tuple[str, ...]] = {
         "32x128x64 4w 8s turned",
         "64x32x128 4w 4s",
         "64x32x128 4w 7s",
+        "32x32x128 4w 6s pointers",
+        "32x64x128 4w 4s turned pointers",
+        "64x32x128 4w 4s pointers",
+        "64x64x128 4w 3s pointers",
         "64x64x64 4w 6s",
         "64x64x128 4w 3s",
         "64x64x128 4w 6s",
@@ -47,6 +55,7 @@ PRODUCTS: dict[int, tuple[str, ...]] = {
     256: (
         "64x64x64 4w 6s",
         "64x64x128 4w 3s",
+        "64x64x128 4w 3s pointers",
         "64x64x128 4w 6s",
         "64x128x64 4w 4s",
         "64x128x64 4w 8s",
@@ -123,6 +132,8 @@ def tiling(text: str) -> Tiling:
     for word in words:
         if word in ("flat", "turned"):
             found[word] = True
+        elif word == "pointers":
+            found["descriptors"] = False
         elif word[-1] in "ws":
             found[_LETTERS[word[-1]]] = int(word[:-1])
         else:

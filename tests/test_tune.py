@@ -20,6 +20,7 @@ TRIED = sorted({text for lists in (PRODUCTS, FOLDS) for texts in lists.values() 
 def test_a_tiling_is_read_as_it_is_written() -> None:
     found = tiling("64x32x128 8w 5s p2 g16 flat turned")
     assert found == Tiling(64, 32, 128, 8, 5, group=16, per_core=2, flat=True, turned=True)
+    assert tiling("16x32x64 4w 4s pointers") == Tiling(16, 32, descriptors=False)
     for text in TRIED:
         entry = f"[[entry]]\nwhen = {{}}\nuse = {written(tiling(text))}\nwhy = 'x'"
         assert parse(entry)[0].use == tiling(text)
@@ -42,7 +43,7 @@ def test_a_tiling_becomes_the_schedule_of_what_contracts_alone(shape: Shape) -> 
         assert rest == list(plain[1:])
         geometry = geometry_of(call.invocation, call.tensors[0])
         given = (call.invocation, H200.softmax, geometry, call.tensors[0], H200, (first, *rest))
-        assert "make_tensor_descriptor" in lowered(*given)[3].source
+        assert ("make_tensor_descriptor" in lowered(*given)[3].source) is tiling(text).descriptors
 
 
 def row(rows: int, **speeds: float) -> dict[str, object]:

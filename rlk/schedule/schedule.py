@@ -33,7 +33,8 @@ class Schedule:
     depth: indices of a contracted axis that one step takes. group: row tiles of a contraction that go through
     its columns together. programs: how many take the tiles in turns; 0: a program for every tile. flat: turns
     and steps of a contraction are one loop, so that loads of the next tile run ahead too; it needs registers
-    and memory for two tiles.
+    and memory for two tiles. descriptors: hardware that copies boxes of tensors does so; a program describes
+    them to it first, which short ones feel.
     """
 
     tiles: tuple[tuple[str, int], ...] = ()
@@ -45,6 +46,7 @@ class Schedule:
     group: int = 1
     programs: int = 0
     flat: bool = False
+    descriptors: bool = True
 
     def __post_init__(self) -> None:
         for axis, tile in self.tiles:
@@ -79,5 +81,5 @@ class Schedule:
         turns = f", {self.programs} programs{' in one loop' * self.flat}" if self.programs else ""
         return (
             f"tiles {tiles or '1'}, {self.warps} warps, {self.stages} stages, unroll {self.unroll}"
-            f"{dots}{turns}{placed}"
+            f"{dots}{turns}{'' if self.descriptors else ', by pointers'}{placed}"
         )

@@ -62,9 +62,9 @@ class Tiling:
     """How a matrix product is run, without the names of its axes.
 
     rows, columns: of a tile; a side that programs hold whole keeps its length. depth, warps, stages, group,
-    flat: as in Schedule. per_core: programs for each multiprocessor, which take tiles in turns; 0: a program
-    for every tile. turned: columns are the outer dim of the accumulator, so that a matrix unit whose smallest
-    outer dim is 64 takes fewer rows than that.
+    flat, descriptors: as in Schedule. per_core: programs for each multiprocessor, which take tiles in turns;
+    0: a program for every tile. turned: columns are the outer dim of the accumulator, so that a matrix unit
+    whose smallest outer dim is 64 takes fewer rows than that.
     """
 
     rows: int
@@ -75,6 +75,7 @@ class Tiling:
     group: int = 1
     per_core: int = 0
     flat: bool = False
+    descriptors: bool = True
     turned: bool = False
 
     def __post_init__(self) -> None:
@@ -118,6 +119,7 @@ class Tiling:
             group=self.group,
             programs=self.per_core * cores,
             flat=self.flat,
+            descriptors=self.descriptors,
         )
 
 
@@ -182,7 +184,7 @@ def _entry(found: object, place: str) -> Entry:
     when = _keys(entry["when"], f"{place}, when", {f.name for f in fields(Entry)} - {"use", "why"})
     use = _keys(entry["use"], f"{place}, use", {f.name for f in fields(Tiling)}, required={"rows"})
     for name, value in use.items():
-        wanted = bool if name in ("flat", "turned") else int
+        wanted = bool if name in ("flat", "descriptors", "turned") else int
         if type(value) is not wanted:
             raise _wrong(f"{place}, use.{name}", value, f"of type {wanted.__name__}")
     for name, choices in _NAMED.items():

@@ -105,7 +105,8 @@ class Dots:
         """Return whether a tile of a factor is a box of its tensor, whose addresses hardware can compute."""
         decl, load = self.decl(factor), factor.load
         signature, depth = self.plan.signature, self.plan.schedule.depth
-        if len(load.index) != 2 or self.split(decl) or not self.plan.target.descriptors:
+        used = self.plan.target.descriptors and self.plan.schedule.descriptors
+        if len(load.index) != 2 or self.split(decl) or not used:
             return False
         aligned = {decl.name, self.e.addresses.stride(decl, 0)} <= signature.divisible
         length = dict(signature.extents).get(contraction.over.name)
