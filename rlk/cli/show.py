@@ -16,12 +16,13 @@ from rlk.lang.op import Formal, Op, Variant, axes_of
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
 from rlk.passes.pipeline import CANONICAL, canonical, specialize
+from rlk.passes.sweep import sweep
 from rlk.runtime.catalogue import find, numerics
 from rlk.runtime.reference import TARGETS, emit, reference_extents, reference_gradient, reference_variant
 from rlk.schedule.axes import kind
 from rlk.target.facts import Target, target
 
-PASSES = ("trace", *(name for name, _ in CANONICAL), "specialize")
+PASSES = ("trace", *(name for name, _ in CANONICAL), "specialize", "sweep")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,10 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
     extents |= {name: _extent(name, value, extents) for name, value in _pairs(arguments.extent)}
     if arguments.source:
         print(emit(canonical(traced), extents, on)[0].source, end="")
-    elif arguments.after == "specialize":
+    elif arguments.after in ("specialize", "sweep"):
         axes = {axis for k in canonical(traced).kernels for d in k.params for axis in d.type.axes}
         static = {axis.name: extents[axis.name] for axis in axes if not axis.dynamic}
-        print(print_program(specialize(canonical(traced), static, on.softmax), places=True), end="")
+        bound = specialize(canonical(traced), static, on.softmax)
+        shown = sweep(bound, extents) if arguments.after == "sweep" else bound
+        print(print_program(shown, places=True), end="")
     elif arguments.ir or arguments.after:
         print(print_program(canonical(traced, arguments.after), places=True), end="")
     else:

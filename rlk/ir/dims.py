@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -103,6 +104,18 @@ def extent_of(axis: Axis, whole: int) -> int:
         case Part.STEP:
             longest = axis.piece or -(-whole // (axis.split or 1))
             return -(-longest // (axis.chunk or 1))
+
+
+def fixed_extent(axis: Axis, extents: Mapping[str, int]) -> int | None:
+    """Return how many indices an axis has, if the known extents of whole axes say so for each piece alike."""
+    if axis.part is Part.PIECE and axis.split is not None:
+        return axis.split
+    if axis.name not in extents:
+        return None
+    whole = extents[axis.name]
+    if axis.part is Part.WITHIN and whole % (axis.piece or axis.split or 1):
+        return None
+    return extent_of(axis, whole)
 
 
 def union(*groups: tuple[Axis, ...]) -> tuple[Axis, ...]:

@@ -16,10 +16,11 @@ from rlk.errors import NOWHERE, Loc
 from rlk.ir.dims import Axis
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.monoid import Monoid
-from rlk.ir.tree import MergeOrder, Order
+from rlk.ir.tree import Ascending, Order
 from rlk.ir.types import DType, TileType, Type
 
 Value = int
+MergeOrder = Order | Ascending
 
 
 class Fn1(Enum):
@@ -394,7 +395,7 @@ class Kernel:
 
 
 class Phase(Enum):
-    """Which turns of a sweep of two or more pieces a kernel takes part in, where their number is not known."""
+    """Which turns of two or more a kernel takes part in, where their number is not known."""
 
     FIRST = "first"
     MIDDLE = "middle"
@@ -428,8 +429,7 @@ class Launch:
 class Program:
     """The kernels of one operator, with the workspaces they share (role WORK).
 
-    launches: in order; without any, each kernel is launched once. Neighbours share the loops that they have in
-    common.
+    launches: in order; without any, each kernel is launched once. Neighbours share their common loops.
     """
 
     name: str

@@ -13,7 +13,7 @@ from rlk.ir import nodes as n
 from rlk.ir.dims import Axis, Part
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.monoid import Kind, Monoid
-from rlk.ir.tree import ASCENDING, Ascending, Rule, Tree
+from rlk.ir.tree import ASCENDING, Rule, Tree
 from rlk.ir.types import NONE, DType, NoType, TileType, TupleType, Type
 
 _NODES: dict[str, Any] = {

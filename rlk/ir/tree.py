@@ -52,7 +52,6 @@ class Tree:
 
 
 Order = Rule | Tree
-MergeOrder = Order | Ascending
 
 
 def padded(width: int) -> int:

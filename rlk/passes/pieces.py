@@ -1,4 +1,4 @@
-"""Rewrite contractions over axes that have pieces: one a piece, merged in order; and what is kept in memory."""
+"""Rewrite contractions over axes that have pieces: one a piece, merged in order; and what is kept."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from rlk.errors import Code, SpecError
 from rlk.ir.build import Builder
 from rlk.ir.dims import Axis, Part
+from rlk.ir.dotmodel import DotModel
 from rlk.ir.monoid import Kind, Monoid
 from rlk.ir.nodes import (
     Check,
@@ -19,6 +20,7 @@ from rlk.ir.nodes import (
     Let,
     Load,
     Merge,
+    MergeOrder,
     Pos,
     Reduce,
     Role,
@@ -26,7 +28,7 @@ from rlk.ir.nodes import (
     Stream,
     Value,
 )
-from rlk.ir.tree import ASCENDING, MergeOrder, Rule
+from rlk.ir.tree import ASCENDING, Rule
 from rlk.ir.types import TileType
 from rlk.passes.rewrite import Replay, rewrite
 from rlk.passes.walk import walk
@@ -109,8 +111,8 @@ class _Pieces:
         """Append the contraction of every piece, and their merge."""
         b, axis = replay.builder, dot.over
         product = b.let(Dot(replay[dot.a], replay[dot.b], axis.within, dot.model), name)
-        # groups of zeros at the end of a short piece must not change a -0.0
-        settled = b.add(product, b.f32(0.0), name)
+        # what lies beyond a short piece is zero: to a chain of fma that ended as -0.0 it adds +0.0
+        settled = b.add(product, b.f32(0.0), name) if dot.model is DotModel.FMA else product
         order: MergeOrder = ASCENDING if axis.split is None else Rule.PAIRWISE
         merged = b.let(Merge(Monoid(Kind.TOTAL), (settled,), axis.pieces, order))
         return b.results(merged, (name,))[0]

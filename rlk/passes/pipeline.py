@@ -13,6 +13,7 @@ from rlk.passes.pieces import pieces
 from rlk.passes.rewrite import each
 from rlk.passes.simplify import simplify
 from rlk.passes.specialize import bind_extents, bind_math
+from rlk.passes.sweep import sweep
 
 Pass = Callable[[Program], Program]
 
@@ -48,3 +49,13 @@ def specialize(program: Program, extents: Mapping[str, int], softmax: MathModel)
     """Return the program that a signature runs: static extents and math models bound."""
     bound = each(program, lambda k: bind_math(bind_extents(k, extents), softmax))
     return each(bound, simplify)
+
+
+def launched(
+    program: Program, static: Mapping[str, int], softmax: MathModel, extents: Mapping[str, int]
+) -> Program:
+    """Return the program that a lowering launches: specialized, and piece by piece where it has pieces.
+
+    extents: of all axes, as one call has them; static: of those that a signature knows.
+    """
+    return sweep(specialize(program, static, softmax), extents)

@@ -12,6 +12,7 @@ from rlk.errors import Code, LaunchError
 from rlk.ir.dims import Axis, extent_of
 from rlk.ir.nodes import Decl, Role
 from rlk.ir.types import DType
+from rlk.lower.common.memory import memory_shape
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {
     DType.F32: torch.float32,
@@ -188,10 +189,10 @@ def axis_extent(axis: Axis, extents: Mapping[str, int]) -> int:
 
 
 def contiguous(decl: Decl, geometry: Geometry) -> tuple[int, ...]:
-    """Return the strides of a contiguous output or workspace, in elements, by dim of its declaration."""
+    """Return the strides of an output or workspace, in elements, by dim of its declaration."""
     strides: list[int] = []
     inner = 1
-    for axis in reversed(decl.type.axes):
+    for size in reversed(memory_shape(decl, geometry.extents)):
         strides.append(inner)
-        inner *= axis_extent(axis, geometry.extents)
+        inner *= size
     return tuple(reversed(strides))

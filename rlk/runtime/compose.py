@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -32,8 +33,14 @@ def compose(
     tensors: Tensors,
     host: Callable[..., Any],
     device: torch.device,
+    together: tuple[Mapping[str, int], int],
 ) -> Run:
-    """Return the call as a function written for it: no loop over its arguments costs anything at run time."""
+    """Return the call as a function written for it: no loop over its arguments costs anything at run time.
+
+    together: where workspaces begin in one block, in bytes, and its size: used where some share their place.
+    """
+    starts, block = together
+    shared = block < sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in work)
     scope: dict[str, Any] = {
         "empty": torch.empty,
         "empty_like": torch.empty_like,
@@ -43,9 +50,16 @@ def compose(
     }
     made: dict[str, str] = {}
     lines = ["def run(given, scalars):"]
+    if shared:
+        scope["bytes"] = torch.uint8
+        lines.append(f"    block = empty({block}, dtype=bytes, device=device)")
     for i, (name, shape, dtype) in enumerate((*outs, *work)):
         scope |= {f"shape{i}": shape, f"dtype{i}": dtype}
         made[name] = f"made{i}"
+        if shared and name in starts:
+            end = starts[name] + math.prod(shape) * dtype.itemsize
+            lines.append(f"    made{i} = block[{starts[name]}:{end}].view(dtype{i}).view(shape{i})")
+            continue
         twin = next((n for n, t in tensors.items() if _is_twin(t, shape, dtype)), None)
         # torch.empty takes 0.5 us longer, for its keywords
         like = f"empty_like(given[{twin!r}])" if twin else f"empty(shape{i}, dtype=dtype{i}, device=device)"
@@ -101,6 +115,8 @@ def host_values(
                 found.append((arg.name, geometry.inner_extent))
             case From.ERRORS:
                 found.append((arg.name, None))
+            case From.TURN | From.LENGTH:
+                raise AssertionError(f"{arg.name} is found by the loops of the host function")
     return found
 
 

@@ -12,16 +12,16 @@ from rlk.cache import CacheKey
 from rlk.digest import digest
 from rlk.env import Env
 from rlk.errors import Code, LaunchError, UnsupportedError
-from rlk.ir.nodes import Decl, MathModel, Program, Role
+from rlk.ir.nodes import MathModel, Program, Role
 from rlk.ir.numerics import Tier
 from rlk.ir.text import print_program
 from rlk.lower.common.emitted import Emitted, Signature
-from rlk.passes.pipeline import specialize
+from rlk.lower.common.memory import memory_shape, placed, workspaces
+from rlk.passes.pipeline import launched
 from rlk.runtime.arguments import (
     TORCH_DTYPES,
     VECTOR,
     Geometry,
-    axis_extent,
     output_shape,
 )
 from rlk.runtime.build import obtain, triton_key
@@ -64,10 +64,6 @@ class Decision:
         lines += [f"tier         {name}: {found.value}" for name, found in self.tiers]
         lines += [f"schedule     {text}" for text in self.schedules]
         return "\n".join(lines)
-
-
-def _workspaces(program: Program) -> tuple[Decl, ...]:
-    return tuple({d.name: d for k in program.kernels for d in k.params if d.role is Role.WORK}.values())
 
 
 def decide(invocation: Invocation, device: torch.device) -> Decision:
@@ -176,15 +172,16 @@ def lowered(
 
     static = static_extents(invocation, geometry)
     side_by_side = apart(traced(invocation), geometry.extents)
-    program = specialize(traced(invocation, side_by_side), static, model)
+    program = launched(traced(invocation, side_by_side), static, model, geometry.extents)
     if schedules is not None and len(schedules) != len(program.kernels):
-        program = specialize(traced(invocation), static, model)  # schedules of the serial form
+        # schedules of the serial form
+        program = launched(traced(invocation), static, model, geometry.extents)
     plain = Signature(tuple(sorted(static.items())), geometry.split)
     chosen = schedules or tuple(choose(k, on, plain, geometry.extents) for k in program.kernels)
     # what the host passes does not depend on what is divisible, so a first text tells what to look at
     identity, _ = judged(invocation, model, on.name)
     first = lower(program, chosen, on, plain, numerics_id=identity)
-    work = _workspaces(program)
+    work = workspaces(program)
     values = host_values(first.call, (*outputs_of(invocation), *work), geometry)
     made = {d.name for d in (*outputs_of(invocation), *work)}
     divisible = frozenset(name for name, value in values if _is_divisible(value, tensors, made))
@@ -256,16 +253,11 @@ def _caller(
 ) -> Run:
     """Return the bound call: sizes and strides are constants of it, tensors and scalars its arguments."""
     outs = [(d.name, output_shape(d, geometry), TORCH_DTYPES[d.type.dtype]) for d in outputs_of(invocation)]
-    work = [
-        (d.name, tuple(axis_extent(a, geometry.extents) for a in d.type.axes), TORCH_DTYPES[d.type.dtype])
-        for d in _workspaces(program)
-    ]
-    values = [
-        value
-        for _, value in host_values(emitted.call, (*outputs_of(invocation), *_workspaces(program)), geometry)
-    ]
+    made = workspaces(program)
+    work = [(d.name, memory_shape(d, geometry.extents), TORCH_DTYPES[d.type.dtype]) for d in made]
+    values = [v for _, v in host_values(emitted.call, (*outputs_of(invocation), *made), geometry)]
     check = Env.current().check
-    run = compose(outs, work, values, tensors, host, device)
+    run = compose(outs, work, values, tensors, host, device, placed(program, geometry.extents))
 
     def checked(given: Tensors, scalars: Scalars) -> Tensors:
         made = run(given, scalars)

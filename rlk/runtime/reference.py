@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from rlk.ir.dims import extent_of
 from rlk.ir.nodes import Program
 from rlk.lang.op import Op, Variant
 from rlk.lang.variants import cotangents, differentiable, gradient_variant
 from rlk.lower.common.emitted import Emitted, From, Signature
-from rlk.passes.pipeline import canonical, specialize
+from rlk.lower.common.memory import memory_shape
+from rlk.passes.pipeline import canonical, launched
 from rlk.runtime.arguments import VECTOR
 from rlk.runtime.catalogue import numerics, operators
 from rlk.schedule.heuristics import apart, choose
@@ -82,7 +82,7 @@ def emit(
 
     axes = {axis for k in program.kernels for d in k.params for axis in d.type.axes}
     static = {axis.name: extents[axis.name] for axis in axes if not axis.dynamic}
-    bound = specialize(program, static, on.softmax)
+    bound = launched(program, static, on.softmax, extents)
     signature = Signature(tuple(sorted(static.items())))
     chosen = tuple(choose(kernel, on, signature, extents) for kernel in bound.kernels)
     name, _ = numerics(program, on)
@@ -94,12 +94,11 @@ def emit(
 
 def _divisible(emitted: Emitted, program: Program, extents: dict[str, int]) -> frozenset[str]:
     """Return the tensors and strides that compilers may take for multiples of 16 where all is contiguous."""
-    axes = {d.name: d.type.axes for k in program.kernels for d in k.params}
+    decls = {d.name: d for k in program.kernels for d in k.params}
     found = {argument.name for argument in emitted.call if argument.kind is From.TENSOR}
     for argument in emitted.call:
         if argument.kind is From.STRIDE:
-            inner = axes[argument.source][argument.dim + 1 :]
-            stride = math.prod(extent_of(axis, extents[axis.name]) for axis in inner)
+            stride = math.prod(memory_shape(decls[argument.source], extents)[argument.dim + 1 :])
             found |= {argument.name} if stride % VECTOR == 0 else set()
     return frozenset(found)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import UnionType
 
 from rlk.errors import Code, UnsupportedError
 from rlk.ir.dims import Axis, Part, extent_of, union
@@ -45,20 +46,20 @@ def roles(kernel: Kernel, extents: Mapping[str, int]) -> Roles:
     inside = tuple(a for a in used if a in combined or a.part is Part.LANE)
     laid_out = union(*(d.type.axes for d in kernel.params))
     order = {a: i for i, a in enumerate(laid_out)}
-    near = _contiguous(lets)
+    near, last = _contiguous(lets, Load | Store), _contiguous(lets, Store) if contracted else frozenset()
     parallel = sorted(
         (a for a in used if a not in inside and a not in contracted),
-        key=lambda a: (a in near, order.get(a, len(order)), str(a)),
+        key=lambda a: (a in near, a in last, order.get(a, len(order)), str(a)),
     )
     return Roles(tuple(parallel), tuple((a, length(a, extents)) for a in inside), contracted)
 
 
-def _contiguous(lets: tuple[Let, ...]) -> frozenset[Axis]:
-    """Return the axes along which an access with more than one index moves in the last dim."""
+def _contiguous(lets: tuple[Let, ...], accesses: UnionType | type) -> frozenset[Axis]:
+    """Return the axes along which an access of some kind with more than one index moves in the last dim."""
     types = {let.value: let.type for let in lets}
     found: set[Axis] = set()
     for let in lets:
-        if isinstance(let.node, Load | Store) and len(let.node.index) > 1:
+        if isinstance(let.node, Load | Store) and isinstance(let.node, accesses) and len(let.node.index) > 1:
             type = types.get(let.node.index[-1])
             found |= set(type.axes) if isinstance(type, TileType) else set()
     return frozenset(found)

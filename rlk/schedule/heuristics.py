@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rlk.ir.dims import Axis, Part
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Combine, Dot, Kernel, Loop, Program, Reduce, Store
+from rlk.ir.nodes import Combine, Dot, Kernel, Loop, Math, Program, Reduce, Store
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType
 from rlk.passes.walk import walk
@@ -120,8 +120,17 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
         depth=depth,
         group=DOT_GROUP,
         programs=programs,
-        flat=programs > 0 and 0 < _float_sums(kernel) <= FLAT_SUMS,
+        flat=programs > 0 and _flat(kernel),
     )
+
+
+def _flat(kernel: Kernel) -> bool:
+    """Return whether what a tile computes from its products leaves registers for the next tile's loads.
+
+    It is worth them where there is much to compute: sums, or functions of every product.
+    """
+    sums = _float_sums(kernel)
+    return sums <= FLAT_SUMS and (sums > 0 or any(isinstance(x.node, Math) for x in walk(kernel.body)))
 
 
 def _facts(

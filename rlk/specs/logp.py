@@ -139,7 +139,8 @@ def of_scores(
         # p = 0 where z = -inf: p (z - lse + H) is 0 there, not NaN
         dz = dz - L.where(p == 0.0, 0.0, (d_entropy * p) * (centred + entropy))
     if d_logp is not None:
-        dz = dz + L.where(L.pos(V).to(i64) == picked, d_logp, 0.0)
+        inside = (picked >= 0) & (picked < L.extent(V).to(i64))
+        dz = dz + L.where(L.pos(V) == L.where(inside, picked, -1).to(i32), d_logp, 0.0)
     return dz
 
 

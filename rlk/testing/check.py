@@ -23,7 +23,7 @@ from rlk.ir.verify import verify
 from rlk.lang.op import Op
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
 from rlk.lower.common.emitted import Emitted, Signature
-from rlk.passes.pipeline import CANONICAL, canonical, specialize
+from rlk.passes.pipeline import CANONICAL, canonical, launched
 from rlk.schedule.axes import roles
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
@@ -426,7 +426,7 @@ def bound(call: Call, on: Target) -> tuple[Program, Signature]:
     """Return the program with static extents and the target's models, and its signature."""
     axes = {a for k in call.placed.kernels for d in k.params for a in d.type.axes}
     static = {a.name: call.extents[a.name] for a in axes if not a.dynamic}
-    return specialize(call.placed, static, on.softmax), Signature(tuple(sorted(static.items())))
+    return launched(call.placed, static, on.softmax, call.extents), Signature(tuple(sorted(static.items())))
 
 
 def check_compiles(call: Call, on: Target, compiler: Compiler | None) -> Verdict:

@@ -56,6 +56,12 @@ def _linear_logp(rng: np.random.Generator) -> Values:
     return given | {"hidden": rng.normal(size=(6, 40)), "weight": 0.4 * rng.normal(size=(3001, 40))}
 
 
+def _linear_logp_gradient(saved: Mapping[str, Any]) -> Values:
+    ids = np.asarray(saved["ids"])
+    active = (ids != saved["ignore_index"]) & np.asarray(saved.get("mask", True))
+    return {"order": np.argsort(~active, kind="stable")}
+
+
 def _policy_loss(rng: np.random.Generator) -> Values:
     tokens, samples = 1500, 6
     active = rng.random(tokens) < 0.7
@@ -89,6 +95,7 @@ EXAMPLES: dict[str, Example] = {
     ),
     "linear_logp": Example(
         _linear_logp,
+        _linear_logp_gradient,
         present=(("inv_temperature", "mask"),),
         statics={"needs": ((), ("entropy",))},
     ),

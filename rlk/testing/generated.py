@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlk.interp import floats
-from rlk.ir.dims import Axis, extent_of
 from rlk.ir.nodes import Decl, MathModel, Program, Role
 from rlk.ir.types import DType
 from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
+from rlk.lower.common.memory import memory_shape
 from rlk.lower.triton import lower
-from rlk.passes.pipeline import specialize
+from rlk.passes.pipeline import launched
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
@@ -63,7 +63,7 @@ def run_generated(
     extents = {**(extents or {}), **extents_of(canonical, inputs)}
     dynamic = {a.name for k in canonical.kernels for d in k.params for a in d.type.axes if a.dynamic}
     static = {n: e for n, e in extents.items() if n not in dynamic}
-    program = specialize(canonical, static, softmax or on.softmax)
+    program = launched(canonical, static, softmax or on.softmax, extents)
     signature = Signature(tuple(sorted(static.items())), split_rows is not None, divisible)
     chosen = schedules or [choose(k, on, signature, extents) for k in program.kernels]
     emitted = lower(program, chosen, on, signature)
@@ -92,10 +92,6 @@ def _launcher(module: Any, name: str) -> Any:
     return lambda grid, *args: getattr(module, name)[grid](*args)
 
 
-def _extent(axis: Axis, extents: Mapping[str, int]) -> int:
-    return extent_of(axis, extents[axis.name])
-
-
 def _buffer(decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int]) -> Any:
     """Return an input as a torch tensor, or memory that no store has written: all NaN, all ones."""
     import torch
@@ -107,7 +103,7 @@ def _buffer(decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int]) -
             given = floats.bf16_bits(given)
         tensor = torch.from_numpy(given.view(np.int16) if bf16 else given)
     else:
-        shape = tuple(_extent(a, extents) for a in decl.type.axes)
+        shape = memory_shape(decl, extents)
         kind = np.int16 if bf16 else _NUMPY[decl.type.dtype]
         ones = 1 if kind is np.bool_ else 0xFF
         raw = np.full((*shape, np.dtype(kind).itemsize), ones, np.uint8)
@@ -144,5 +140,7 @@ def _value(
             return memory[argument.source].stride(argument.dim) * (inner or 1)
         case From.INNER_EXTENT:
             return inner
+        case From.TURN | From.LENGTH:
+            raise AssertionError(f"{argument.name} is found by the loops of the host function")
         case From.ERRORS:
             return errors

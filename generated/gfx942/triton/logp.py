@@ -133,7 +133,7 @@ def logp(logits_ptr, ids_ptr, logp_ptr, lse_ptr, entropy_ptr, logits_t_stride, e
     both = at_most & below  # logp.py:102
     as_bf16 = tl.full((), float("nan"), tl.float32).to(tl.bfloat16)  # logp.py:102
     logits = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + ids, mask=both, other=as_bf16)  # logp.py:102
-    differs = ids != ignore_index  # logp.py:139
+    differs = ids != ignore_index  # logp.py:149
     v_piece = tl.arange(0, 8)[None, :, None, None]  # logp.py:92
     product = v_piece * 16032  # logp.py:92
     total = product + 16032  # logp.py:92

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rlk.errors import Code, Loc, UnsupportedError
@@ -38,13 +38,14 @@ from rlk.schedule.axes import types_of
 class Factor:
     """A tensor that a contraction reads: the index of dim `at` runs along the contracted axis.
 
-    axes: of the other indices.
+    base: the sum of these scalars is its first index there. axes: of the other indices.
     """
 
     load: Load
     at: int
     axes: tuple[Axis, ...]
     name: str
+    base: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,9 @@ def contractions(kernel: Kernel) -> Contractions:
     for let in lets.values():
         if isinstance(let.node, Reduce) and let.node.over in over:
             raise _unsupported(let.loc, f"axis {let.node.over} both contracted and reduced in one kernel")
-        if not unheld.isdisjoint(operands(let.node)) and not isinstance(let.node, Dot | Load):
+        if unheld.isdisjoint(operands(let.node)) or isinstance(let.node, Dot | Load):
+            continue
+        if let.value not in unheld or not isinstance(let.type, TileType) or not let.type.dtype.is_int:
             raise _unsupported(let.loc, "a value along a contracted axis that is used outside of its dot")
     return Contractions(found, unheld)
 
@@ -128,12 +131,30 @@ def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value,
         raise _unsupported(dot.loc, "a dot of values that are computed in the same kernel")
     load = let.node
     along = [i for i, v in enumerate(load.index) if over in axes[v]]
-    plain = [i for i in along if lets[load.index[i]].node == Pos(over)]
+    nodes = {v: found.node for v, found in lets.items()}
+    counted = [count_up(load.index[i], nodes, lambda v: not axes[v]) for i in along]
     masked = load.fill is not None or (load.guard is not None and over in axes[load.guard])
-    if len(along) != 1 or plain != along or masked:
+    if len(counted) != 1 or counted[0] is None or masked:
         raise _unsupported(dot.loc, f"a dot over {over} of elements that do not lie along a dim of a tensor")
     others = (axes[v] for i, v in enumerate(load.index) if i not in along)
-    return Factor(load, along[0], union(*others), let.name or load.param)
+    return Factor(load, along[0], union(*others), let.name or load.param, counted[0][0])
+
+
+def count_up(
+    value: Value, nodes: Mapping[Value, Node], scalar: Callable[[Value], bool]
+) -> tuple[tuple[Value, ...], Axis] | None:
+    """Return an index that counts up from a sum of scalars as those scalars and the axis it counts."""
+    match nodes.get(value):
+        case Pos(axis=axis) if not scalar(value):
+            return (), axis
+        case Map2(fn=Fn2.ADD, a=a, b=b):
+            for one, rest in ((a, b), (b, a)):
+                inner = count_up(rest, nodes, scalar) if scalar(one) else None
+                if inner is not None:
+                    return (one, *inner[0]), inner[1]
+            return None
+        case _:
+            return None
 
 
 def _unsupported(loc: Loc, what: str) -> UnsupportedError:

@@ -50,7 +50,13 @@ class From(Enum):
     OUTER_STRIDE = "outer_stride"  # of the outer of the two row dims of the tensor named `source`
     INNER_STRIDE = "inner_stride"
     INNER_EXTENT = "inner_extent"  # the extent of the inner of the two row dims of axis `source`
+    TURN = "turn"  # the number of the piece of the axis named `source`: a loop of `call` counts them
+    LENGTH = "length"  # how long that piece is
     ERRORS = "errors"  # the device's error words, i32[2]: the code, and one more than the row
+
+
+OF_LOOPS = frozenset({From.TURN, From.LENGTH})
+"""Arguments of kernels that the loops of `call` find, so that it has no parameter for them."""
 
 
 @dataclass(frozen=True, slots=True)

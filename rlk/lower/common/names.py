@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from rlk.ir.dims import Axis, Part
+
 # Hints that would hide a builtin, in the letters of the papers.
 _RENAMED = {
     "max": "m",
@@ -18,6 +20,12 @@ _RENAMED = {
     "float": "real",
     "int": "whole",
 }
+
+
+def axis_name(axis: Axis) -> str:
+    """Return the stem of names for what runs along an axis."""
+    name = axis.name.lower()
+    return name if axis.part is Part.ALL else f"{name}_{axis.part.value}"
 
 
 @dataclass(slots=True)

@@ -11,6 +11,8 @@ from rlk.ir.dims import Axis, Part, union
 from rlk.ir.nodes import Decl, Let, Load, Role, Store, Value
 from rlk.ir.types import DType
 from rlk.lower.common.emitted import CallArg, From
+from rlk.lower.common.names import axis_name
+from rlk.lower.common.turns import length_name
 from rlk.lower.triton import text
 
 if TYPE_CHECKING:
@@ -106,7 +108,7 @@ class Addresses:
     def own(self, index: int, tile: str) -> None:
         """Write the indices of one parallel axis that are in a tile."""
         s = self.plan.shared[index]
-        name = _name(s.axis)
+        name = axis_name(s.axis)
         if s.tile > 1:
             tile = f"({tile})" if " " in tile else tile
             if self.e.dots.of:
@@ -139,6 +141,8 @@ class Addresses:
 
     def extent(self, axis: Axis) -> str:
         """Return the extent of an axis: a run-time argument, or a count of pieces made of one."""
+        if axis.part is Part.WITHIN:
+            return self.argument(length_name(axis), From.LENGTH, axis.name)
         whole = self.argument(axis.name, From.EXTENT, axis.name)
         if axis.part is Part.PIECE and axis.piece is not None:
             return f"(({whole} + {axis.piece - 1}) // {axis.piece})"
@@ -201,7 +205,7 @@ class Addresses:
         index = self.e[value]
         if index == "0":
             return []
-        stem = f"{decl.name}_{_name(axis)}"
+        stem = f"{decl.name}_{axis_name(axis)}"
         if dim == 0 and axis.dynamic and decl.role is Role.IN and self.plan.signature.split_rows:
             inner = self.argument(f"{axis.name}_inner", From.INNER_EXTENT, axis.name)
             self.argument(f"{stem}_outer_stride", From.OUTER_STRIDE, decl.name, dim)
@@ -214,7 +218,7 @@ class Addresses:
 
     def stride(self, decl: Decl, dim: int) -> str:
         """Return the stride of a dim that is not the last."""
-        stem = f"{decl.name}_{_name(decl.type.axes[dim])}"
+        stem = f"{decl.name}_{axis_name(decl.type.axes[dim])}"
         return self.argument(f"{stem}_stride", From.STRIDE, decl.name, dim)
 
     def wide(self, value: Value, index: str) -> str:
@@ -254,11 +258,7 @@ class Addresses:
                 return text.SCALARS[self.decls[argument.source].type.dtype]
             case From.ERRORS:
                 return "*i32"
-            case From.EXTENT | From.INNER_EXTENT:
+            case From.EXTENT | From.INNER_EXTENT | From.LENGTH | From.TURN:
                 return "i32"
             case From.STRIDE | From.OUTER_STRIDE | From.INNER_STRIDE:
                 return "i64"
-
-
-def _name(axis: Axis) -> str:
-    return axis.name.lower() if axis.part is Part.ALL else f"{axis.name.lower()}_{axis.part.value}"

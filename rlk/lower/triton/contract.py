@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlk.errors import Code, ScheduleError
-from rlk.ir.dims import Axis
-from rlk.ir.dotmodel import STEP, DotModel
-from rlk.ir.nodes import Decl, Fn2, Let, Loop, Map2, Pos, Role, Value
-from rlk.lower.common.contract import Contraction, Factor, contractions, covered
+from rlk.ir.dims import Axis, fixed_extent
+from rlk.ir.dotmodel import DotModel
+from rlk.ir.nodes import Decl, Let, Loop, Role, Value
+from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
+from rlk.lower.common.names import axis_name
 
 if TYPE_CHECKING:
     from rlk.lower.triton.emit import Emitter
@@ -58,7 +59,7 @@ class Dots:
         return self.e.addresses.decls[factor.load.param]
 
     def extent(self, axis: Axis) -> str:
-        known = dict(self.plan.signature.extents).get(axis.name)
+        known = fixed_extent(axis, dict(self.plan.signature.extents))
         return self.e.addresses.extent(axis) if known is None else str(known)
 
     @property
@@ -104,33 +105,29 @@ class Dots:
     def describable(self, value: Value, contraction: Contraction, factor: Factor) -> bool:
         """Return whether a tile of a factor is a box of its tensor, whose addresses hardware can compute."""
         decl, load = self.decl(factor), factor.load
-        signature, depth = self.plan.signature, self.plan.schedule.depth
+        signature = self.plan.signature
         used = self.plan.target.descriptors and self.plan.schedule.descriptors
         if len(load.index) != 2 or self.split(decl) or not used:
             return False
         aligned = {decl.name, self.e.addresses.stride(decl, 0)} <= signature.divisible
-        length = dict(signature.extents).get(contraction.over.name)
-        whole = length is not None and length % depth == 0
-        small = max(self.block(factor, depth)) <= LARGEST_BOX
-        if not aligned or not whole or not small:
+        small = max(self.block(factor, self.plan.schedule.depth)) <= LARGEST_BOX
+        if not aligned or not small or not self.zeros_beyond(contraction):
             return False
         unguarded = load.guard is None or covered(self.plan.kernel, value, load.guard)
         return unguarded and self.box(load.index[1 - factor.at]) is not None
 
+    def zeros_beyond(self, contraction: Contraction) -> bool:
+        """Return whether hardware reads zeros past the end of the contracted axis, for one factor at least.
+
+        It does past the end of a tensor's dim; a factor whose index starts elsewhere ends elsewhere.
+        """
+        length = fixed_extent(contraction.over, dict(self.plan.signature.extents))
+        whole = length is not None and length % self.plan.schedule.depth == 0
+        return whole or not (contraction.a.base and contraction.b.base)
+
     def box(self, value: Value) -> tuple[tuple[Value, ...], Axis] | None:
-        """Return an index that counts up from a sum of scalars as those scalars and the axis it counts."""
-        node = self.e.nodes.get(value)
-        match node:
-            case Pos(axis=axis) if self.e.shape(value):
-                return (), axis
-            case Map2(fn=Fn2.ADD, a=a, b=b):
-                for scalar, rest in ((a, b), (b, a)):
-                    inner = None if self.e.shape(scalar) else self.box(rest)
-                    if inner is not None:
-                        return (scalar, *inner[0]), inner[1]
-                return None
-            case _:
-                return None
+        """Return the scalars that an index counts up from, and the axis it counts."""
+        return count_up(value, self.e.nodes, lambda v: not self.e.shape(v))
 
     # --- the loop -------------------------------------------------------------------------------------------
 
@@ -150,7 +147,7 @@ class Dots:
     def chain(self, contraction: Contraction, name: str, length: str) -> None:
         """Write one fma an element of the axis."""
         rows = [self.pointer(f) for f in (contraction.a, contraction.b)]
-        step = self.e.names.fresh(contraction.over.name.lower())
+        step = self.e.names.fresh(axis_name(contraction.over))
         with self.e.inner(f"for {step} in tl.range(0, {length}):"):
             tiles = [
                 self.load(f, at, step, self.mask(f, None))
@@ -160,29 +157,31 @@ class Dots:
         self.e.names.taken.discard(step)
 
     def groups(self, value: Value, contraction: Contraction, name: str, length: str) -> None:
-        """Write the loop over full steps, then one over groups for the rest: none is all padding."""
+        """Write the loop over full steps, then, where lanes need masks, the rest, filled with zeros."""
         sides = self.sides(contraction)
         rows = {i: self.pointer(f) for i, f in enumerate(sides) if (value, i) not in self.described}
         depth = self.plan.schedule.depth
         full = str(int(length) // depth * depth) if length.isdigit() else f"{length} // {depth} * {depth}"
+        if not rows:
+            full = length  # hardware fills the last step with zeros
         if full != "0":
-            self.steps(contraction, name, f"0, {full}", depth, None, rows)
+            self.steps(contraction, name, f"0, {full}", None, rows)
         if full != length:
-            self.steps(contraction, name, f"{full}, {length}", STEP[contraction.model], length, rows)
+            self.steps(contraction, name, f"{full}, {length}", length, rows)
 
     def steps(
-        self, contraction: Contraction, name: str, bounds: str, depth: int, end: str | None,
-        rows: dict[int, str],
-    ) -> None:  # fmt: skip
+        self, contraction: Contraction, name: str, bounds: str, end: str | None, rows: dict[int, str]
+    ) -> None:
         """Write a loop of dots; end: of the axis where a step may pass it; rows: of factors by pointer."""
-        stem = contraction.over.name.lower()
+        stem, depth = axis_name(contraction.over), self.plan.schedule.depth
         first = self.e.names.fresh(f"{stem}_first")
         with self.e.inner(f"for {first} in tl.range({bounds}, {depth}):"):
             along = self.e.let(stem, f"{first} + tl.arange(0, {depth})") if rows else ""
             tiles = []
             for side, factor in enumerate(self.sides(contraction)):
                 if side not in rows:
-                    tiles.append(self.copied(factor, first, turned=(factor.at == 0) == (side == 0)))
+                    turned = (factor.at == 0) == (side == 0)
+                    tiles.append(self.copied(contraction, factor, first, turned))
                 else:
                     spread = f"{along}[{'None, :' if side == 0 else ':, None'}]"
                     within = None if end is None else f"({spread} < {end})"
@@ -190,27 +189,33 @@ class Dots:
             self.e.line(f"{name} = tl.dot({tiles[0]}, {tiles[1]}, {name})")
         self.e.names.taken.discard(first)
 
-    def copied(self, factor: Factor, first: str, turned: bool) -> str:
+    def copied(self, contraction: Contraction, factor: Factor, first: str, turned: bool) -> str:
         """Write the copy of a tile; return it with the contracted axis where tl.dot wants it."""
         decl = self.decl(factor)
         found = self.box(factor.load.index[1 - factor.at])
         assert found is not None
         scalars, axis = found
-        terms = [self.e[s] for s in scalars if self.e[s] != "0"]
-        terms += [self.e.addresses.first[axis]] if axis in self.e.addresses.first else []
-        start = " + ".join(terms) or "0"
-        at = f"{first}, {start}" if factor.at == 0 else f"{start}, {first}"
+        tile_first = self.e.addresses.first.get(axis)
+        start = self.total(scalars, tile_first)
+        along = self.total(factor.base, first)
+        at = f"{along}, {start}" if factor.at == 0 else f"{start}, {along}"
         descriptor = self.descriptors[decl.name, self.block(factor, self.plan.schedule.depth)]
         tile = self.e.let(factor.name, f"{descriptor}.load([{at}])")
         return f"{tile}.T" if turned else tile
+
+    def total(self, scalars: tuple[Value, ...], last: str | None) -> str:
+        """Return the text of a sum of scalars."""
+        terms = [self.e[s] for s in scalars if self.e[s] != "0"]
+        return " + ".join([*terms, *([last] if last is not None else [])]) or "0"
 
     # --- pointers -------------------------------------------------------------------------------------------
 
     def pointer(self, factor: Factor) -> str:
         """Write the addresses of a factor's elements at the start of the contracted axis."""
+        decl = self.decl(factor)
         index = [(dim, v) for dim, v in enumerate(factor.load.index) if dim != factor.at]
-        text = self.e.addresses.sum_of(self.decl(factor), index)
-        return self.e.let(f"{factor.name}_start", text)
+        index += [(factor.at, v) for v in factor.base]
+        return self.e.let(f"{factor.name}_start", self.e.addresses.sum_of(decl, index))
 
     def load(self, factor: Factor, start: str, along: str, mask: str | None) -> str:
         decl = self.decl(factor)

@@ -13,7 +13,7 @@ import numpy as np
 from rlk.errors import Code, InternalError, UnsupportedError
 from rlk.ir import fold
 from rlk.ir.build import Builder
-from rlk.ir.dims import Axis, Part
+from rlk.ir.dims import Axis
 from rlk.ir.nodes import (
     Bits,
     Cast,
@@ -46,9 +46,9 @@ from rlk.ir.nodes import (
     const_value,
     operands,
 )
-from rlk.ir.tree import Order
+from rlk.ir.tree import Ascending, Order
 from rlk.ir.types import DType, TileType, Type
-from rlk.lower.common.names import Names
+from rlk.lower.common.names import Names, axis_name
 from rlk.lower.common.static import Static
 from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
@@ -156,7 +156,7 @@ class Emitter:
     def node(self, let: Let) -> None:
         """Write one node."""
         match let.node:
-            case Load() | Pos() if let.value in self.dots.unheld:
+            case _ if let.value in self.dots.unheld:
                 pass
             case Dot():
                 self.text[let.value] = self.dots.dot(let)
@@ -200,7 +200,7 @@ class Emitter:
         elif not any(d.axis == axis for d in self.plan.dims):
             self.consts[let.value] = (0, DType.I32)
         else:
-            self.text[let.value] = self.let(let.name or identifier(axis), self.addresses.indices(axis))
+            self.text[let.value] = self.let(let.name or axis_name(axis), self.addresses.indices(axis))
 
     # --- elementwise ----------------------------------------------------------------------------------------
 
@@ -278,7 +278,7 @@ class Emitter:
         if not any(d.axis == over for d in self.plan.dims):
             return self[x]  # one element
         ordered = fn is Combine.ADD and type.dtype.is_float and order is not None
-        name = f"{_VERBS[fn]}_over_{identifier(over)}"
+        name = f"{_VERBS[fn]}_over_{axis_name(over)}"
 
         def make(unique: str) -> Function:
             if ordered and order is not None:
@@ -286,7 +286,7 @@ class Emitter:
             return unordered(unique, fn, self.plan.dims, type.axes, over)
 
         return self.let(
-            let.name or f"{_VERBS[fn]}_{identifier(over)}", f"{self.helper(name, make)}({self[x]})"
+            let.name or f"{_VERBS[fn]}_{axis_name(over)}", f"{self.helper(name, make)}({self[x]})"
         )
 
     def helper(self, name: str, make: object) -> str:
@@ -300,7 +300,9 @@ class Emitter:
         return unique
 
     def merge(self, let: Let, merge: Merge) -> None:
-        over, axes = merge.over, self.tile(merge.states[0]).axes
+        over, axes, order = merge.over, self.tile(merge.states[0]).axes, merge.order
+        if order is Ascending.ASCENDING:
+            raise InternalError(Code.INTERNAL, let.loc, what=f"pieces of {over} merged in one launch")
         state = merge.monoid.state
         if not any(d.axis == over for d in self.plan.dims):
             self.many[let.value] = tuple(self[s] for s in merge.states)
@@ -309,8 +311,8 @@ class Emitter:
         kind = merge.monoid.kind.value
         combine = self.helper(f"merge_{kind}", lambda unique: self.merger(unique, merge, dtypes))
         name = self.helper(
-            f"{kind}_over_{identifier(over)}",
-            lambda unique: merging(unique, state, combine, self.plan.dims, axes, over, merge.order),
+            f"{kind}_over_{axis_name(over)}",
+            lambda unique: merging(unique, state, combine, self.plan.dims, axes, over, order),
         )
         given = ", ".join(self.whole(s, axes) for s in merge.states)
         made = tuple(self.names.fresh(s) for s in state)
@@ -356,7 +358,7 @@ class Emitter:
         if start == stop:
             return
         step, *args = loop.body.args
-        name = self.names.fresh(f"{identifier(loop.axis)}_step")
+        name = self.names.fresh(f"{axis_name(loop.axis)}_step")
         with self.inner(f"for {name} in tl.range({start}, {stop}{self.loop_options()}):"):
             self.text[step] = name
             for arg, variable in zip(args, carried, strict=True):
@@ -388,7 +390,7 @@ class Emitter:
     def hints(self, value: Value, loop: Loop) -> list[str]:
         """Name carried values after what the loop yields."""
         return [
-            self.yields.get((value, i)) or f"{identifier(loop.axis)}_state" for i in range(len(loop.types))
+            self.yields.get((value, i)) or f"{axis_name(loop.axis)}_state" for i in range(len(loop.types))
         ]
 
     def bound(self, value: Value, pick: str) -> str:
@@ -414,11 +416,6 @@ def _rounded(number: int) -> int:
 
 
 _VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
-
-
-def identifier(axis: Axis) -> str:
-    name = axis.name.lower()
-    return name if axis.part is Part.ALL else f"{name}_{axis.part.value}"
 
 
 def _stem(let: Let) -> str:

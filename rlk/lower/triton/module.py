@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 
 from rlk import __version__
+from rlk.ir.dims import Part
 from rlk.ir.nodes import Kernel, Program, Role
-from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild, Signature
+from rlk.lower.common.emitted import OF_LOOPS, CallArg, Emitted, From, KernelArg, KernelBuild, Signature
 from rlk.lower.common.render import render
+from rlk.lower.common.turns import host_lines, length_name, loop_extents
 from rlk.lower.triton.emit import Emitter
 from rlk.lower.triton.lines import Function, Line
-from rlk.lower.triton.plan import TritonPlan, plan
+from rlk.lower.triton.plan import Shared, TritonPlan, plan
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
@@ -56,20 +58,27 @@ def lower(
     version = version or installed()
     helpers: dict[str, Function] = {}
     checks: list[str] = []
-    kernels, builds, launches = [], [], []
+    kernels, builds = [], []
+    launch: dict[str, list[str]] = {}
+    turns = {turn.index: turn.axis.name for each in program.order for turn in each.turns}
     call: dict[str, CallArg] = {}
     for kernel, schedule in zip(program.kernels, schedules, strict=True):
         placed = plan(kernel, schedule, target, signature, version)
         emitter = Emitter(placed, helpers, checks)
         body = emitter.run()
-        arguments = _arguments(kernel, emitter)
-        sizes = [CallArg(s.axis.name, From.EXTENT, s.axis.name) for s in placed.shared if s.length is None]
-        call.update((a.name, a) for a in (*arguments, *sizes) if a.name not in call)
+        arguments = _arguments(kernel, emitter, turns)
+        sizes = [CallArg(s.axis.name, From.EXTENT, s.axis.name) for s in placed.shared if _asks(s)]
+        given = (a for a in (*arguments, *sizes) if a.kind not in OF_LOOPS)
+        call.update((a.name, a) for a in given if a.name not in call)
         kernels.append(Function(kernel.name, tuple(map(_in_kernel, arguments)), _about(placed), body))
         builds.append(_build(kernel, emitter, arguments))
-        launches += _launch(kernel, placed, arguments)
+        launch[kernel.name] = _launch(kernel, placed, arguments)
+    extents = dict(signature.extents)
+    for axis in loop_extents(program.order, extents):
+        call.setdefault(axis.name, CallArg(axis.name, From.EXTENT, axis.name))
     parameters = tuple(sorted(call.values(), key=lambda a: list(From).index(a.kind)))
-    host = Function("call", tuple(a.name for a in parameters), program.name, tuple(launches))
+    lines = tuple(Line(text) for text in host_lines(program.order, launch, extents))
+    host = Function("call", tuple(a.name for a in parameters), program.name, lines)
     header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
     source = render("triton", "module.py.j2", Module(header, _ordered(helpers), tuple(kernels), host))
     file = f"rlk/{target.folder}/triton/{program.name}.py"
@@ -86,9 +95,13 @@ def installed() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _arguments(kernel: Kernel, emitter: Emitter) -> list[CallArg]:
+def _arguments(kernel: Kernel, emitter: Emitter, turns: Mapping[str, str]) -> list[CallArg]:
     tensors = [CallArg(d.name, From.TENSOR, d.name) for d in kernel.params if d.role is not Role.SCALAR]
-    scalars = [CallArg(d.name, From.SCALAR, d.name) for d in kernel.params if d.role is Role.SCALAR]
+    scalars = [
+        CallArg(d.name, From.TURN, turns[d.name]) if d.name in turns else CallArg(d.name, From.SCALAR, d.name)
+        for d in kernel.params
+        if d.role is Role.SCALAR
+    ]
     return [*tensors, *emitter.addresses.arguments.values(), *scalars]
 
 
@@ -104,7 +117,12 @@ def _build(kernel: Kernel, emitter: Emitter, arguments: list[CallArg]) -> Kernel
     return KernelBuild(kernel.name, args, emitter.plan.schedule.warps, emitter.plan.schedule.stages)
 
 
-def _launch(kernel: Kernel, placed: TritonPlan, arguments: list[CallArg]) -> list[Line]:
+def _asks(shared: Shared) -> bool:
+    """Return whether the host needs the extent of a whole axis to count tiles."""
+    return shared.length is None and shared.axis.part is not Part.WITHIN
+
+
+def _launch(kernel: Kernel, placed: TritonPlan, arguments: list[CallArg]) -> list[str]:
     """Return the host lines that launch one kernel, unless it has no programs."""
     counts = [_count(placed, i) for i in range(len(placed.shared))]
     given = ", ".join(a.name for a in arguments)
@@ -112,7 +130,7 @@ def _launch(kernel: Kernel, placed: TritonPlan, arguments: list[CallArg]) -> lis
     tiles = " * ".join(counts) or "1"
     limit = placed.schedule.programs
     programs = f"min({tiles}, {limit})" if limit else tiles
-    return [Line(f"programs = {programs}"), Line("if programs > 0:"), Line(f"    {launch}")]
+    return [f"programs = {programs}", "if programs > 0:", f"    {launch}"]
 
 
 def _count(placed: TritonPlan, index: int) -> str:
@@ -120,8 +138,9 @@ def _count(placed: TritonPlan, index: int) -> str:
     shared = placed.shared[index]
     if shared.length is not None:
         return str(-(-shared.length // shared.tile))
-    extent = shared.axis.name
-    for size in (shared.axis.piece if shared.axis.part is not shared.axis.whole.part else 1, shared.tile):
+    axis = shared.axis
+    extent = length_name(axis) if axis.part is Part.WITHIN else axis.name
+    for size in (axis.piece if axis.part is Part.PIECE else 1, shared.tile):
         if size is not None and size > 1:
             extent = f"(({extent} + {size - 1}) // {size})"
     return extent

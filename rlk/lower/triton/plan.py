@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlk.errors import Code, ScheduleError
-from rlk.ir.dims import Axis, Part, extent_of
+from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.nodes import Kernel
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.early import early
@@ -84,7 +83,7 @@ def plan(
     extents = dict(signature.extents)
     peeled = peel(bounds(kernel, dict(roles(kernel, extents).inside)))
     found = roles(peeled, extents)
-    shared = tuple(Shared(a, schedule.tile(str(a)), _length(a, extents)) for a in found.parallel)
+    shared = tuple(Shared(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
     lengths = [(s.axis, s.tile) for s in shared if s.tile > 1]
     lengths += [(a, n) for a, n in found.inside if n > 1]
     dims = _placed(schedule.placed, lengths)
@@ -100,13 +99,6 @@ def plan(
     placed = {d.axis for d in dims}
     ordered = early(peeled, lambda type: placed.isdisjoint(type.axes))
     return TritonPlan(ordered, kind(kernel), shared, dims, signature, schedule, target)
-
-
-def _length(axis: Axis, extents: Mapping[str, int]) -> int | None:
-    """Return how many indices a parallel axis has, where that is static."""
-    if axis.part is Part.PIECE and axis.split is not None:
-        return axis.split
-    return extent_of(axis, extents[axis.name]) if axis.name in extents else None
 
 
 def _placed(spans: tuple[Span, ...], lengths: list[tuple[Axis, int]]) -> tuple[Dim, ...]:

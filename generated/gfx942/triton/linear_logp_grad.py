@@ -1,0 +1,314 @@
+"""linear_logp_grad on gfx942, written by rlk 0.1.0: do not edit.
+
+numerics: ff4ba495919f9bd3
+schedule: tiles D=2048, 4 warps, 1 stages, unroll 1
+schedule: tiles T.within=128, V.within=256, 8 warps, 1 stages, unroll 1, depth 64, group 16
+schedule: tiles D=256, T.within=128, 8 warps, 1 stages, unroll 1, depth 64, group 16
+schedule: tiles D=256, T.within=128, 8 warps, 1 stages, unroll 1, depth 64, group 16
+schedule: tiles D=256, T.within=128, 8 warps, 1 stages, unroll 1, depth 64, group 16
+schedule: tiles D=256, T.within=128, 8 warps, 1 stages, unroll 1, depth 64, group 16
+schedule: tiles D=256, V.within=128, 8 warps, 1 stages, unroll 1, depth 64, group 16
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def portable_exp2(x):
+    # 2**x. Exact for integers; results below 2**-126 are +0, as on the hardware it stands in for.
+    f0 = tl.minimum(x, 127.0)
+    f1 = f0 + 12582912.0
+    f2 = f1 - 12582912.0
+    f3 = x - f2
+    f4 = tl.fma(0.00018058953, f3, 0.0013314332)
+    f5 = tl.fma(f4, f3, 0.009607519)
+    f6 = tl.fma(f5, f3, 0.055505678)
+    f7 = tl.fma(f6, f3, 0.24022758)
+    f8 = tl.fma(f7, f3, 0.6931471)
+    f9 = tl.fma(f8, f3, 1.0)
+    i10 = f1.to(tl.int32, bitcast=True)
+    i11 = i10 << 23
+    i12 = i11 + 1065353216
+    f13 = i12.to(tl.float32, bitcast=True)
+    f14 = f9 * f13
+    f15 = tl.where((x < -126.0), 0.0, f14)
+    return f15
+
+
+@triton.jit
+def linear_logp_grad_1(hidden_ptr, ids_ptr, order_ptr, rows_ptr, hidden_t_stride, rows_t_within_stride, ignore_index, T_piece):
+    # A program owns 1 of T.within, 2048 of D (rows).
+    program = tl.program_id(0)
+    program_2 = program // 2
+    d = (program % 2) * 2048 + tl.arange(0, 2048)
+    t_within = program_2
+    t_piece_begin = T_piece * 8192
+    t = t_piece_begin + t_within
+    order = tl.load(order_ptr + t)  # linear_logp.py:92
+    ids = tl.load(ids_ptr + order)  # linear_logp.py:92
+    hidden = tl.load(hidden_ptr + order * hidden_t_stride + d)  # linear_logp.py:99
+    differs = ids != ignore_index  # logp.py:149
+    as_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:99
+    chosen = tl.where(differs, hidden, as_bf16)  # linear_logp.py:99
+    tl.store(rows_ptr + t_within.to(tl.int64) * rows_t_within_stride + d, chosen)  # linear_logp.py:99
+
+
+@triton.jit
+def linear_logp_grad_2(weight_ptr, ids_ptr, lse_ptr, entropy_ptr, order_ptr, d_logp_ptr, d_lse_ptr, d_entropy_ptr, rows_ptr, dz_ptr, T_length, rows_t_within_stride, weight_v_stride, dz_t_within_stride, inv_temperature, ignore_index, T_piece, V_piece):
+    # A program owns 128 of T.within, 256 of V.within (dot_map).
+    program = tl.program_id(0)
+    band = 16 * 63
+    band_first = program // band * 16
+    band_rows = tl.minimum(((T_length + 127) // 128) - band_first, 16)
+    t_within_first = (band_first + program % band % band_rows) * 128
+    t_within = t_within_first + tl.arange(0, 128)[:, None]
+    t_within_inside = t_within < T_length
+    column = program % band // band_rows
+    v_within_first = column * 256
+    v_within = v_within_first + tl.arange(0, 256)[None, :]
+    v_within_inside = v_within < 16032
+    t_piece_begin = T_piece * 8192
+    t = t_piece_begin + t_within
+    v_piece_begin = V_piece * 16032
+    v = v_piece_begin + v_within
+    order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:92
+    ids = tl.load(ids_ptr + order, mask=t_within_inside, other=0)  # linear_logp.py:92
+    differs = ids != ignore_index  # logp.py:149
+    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:100
+    rows_start = rows_ptr + t_within.to(tl.int64) * rows_t_within_stride  # linear_logp.py:100
+    weight_start = weight_ptr + v.to(tl.int64) * weight_v_stride  # linear_logp.py:100
+    for d_first in tl.range(0, 4096, 64):  # linear_logp.py:100
+        d = d_first + tl.arange(0, 64)  # linear_logp.py:100
+        rows = tl.load(rows_start + d[None, :], mask=t_within_inside, other=0.0)  # linear_logp.py:100
+        weight = tl.load(weight_start + d[:, None], mask=v_within_inside, other=0.0)  # linear_logp.py:100
+        z = tl.dot(rows, weight, z)  # linear_logp.py:100
+    lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:92
+    entropy = tl.load(entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:92
+    d_logp = tl.load(d_logp_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:92
+    d_lse = tl.load(d_lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:92
+    d_entropy = tl.load(d_entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:92
+    product = z * inv_temperature  # logp.py:54
+    difference = product - lse  # logp.py:135
+    product_2 = difference * 1.442695  # logp.py:136
+    exp2 = portable_exp2(product_2)  # logp.py:136
+    difference_2 = d_lse - d_logp  # logp.py:157
+    product_3 = exp2 * difference_2  # logp.py:137
+    equal = exp2 == 0.0  # logp.py:140
+    product_4 = d_entropy * exp2  # logp.py:140
+    total = difference + entropy  # logp.py:140
+    product_5 = product_4 * total  # logp.py:140
+    chosen = tl.where(equal, 0.0, product_5)  # logp.py:140
+    difference_3 = product_3 - chosen  # logp.py:140
+    at_most = ids >= 0  # logp.py:142
+    below = ids < 128256  # logp.py:142
+    both = at_most & below  # logp.py:142
+    chosen_2 = tl.where(both, ids, -1)  # logp.py:143
+    as_i32 = chosen_2.to(tl.int32)  # logp.py:143
+    equal_2 = v == as_i32  # logp.py:143
+    chosen_3 = tl.where(equal_2, d_logp, 0.0)  # logp.py:143
+    total_2 = difference_3 + chosen_3  # logp.py:143
+    product_6 = total_2 * inv_temperature  # logp.py:60
+    chosen_4 = tl.where(differs, product_6, 0.0)  # linear_logp.py:102
+    as_bf16 = chosen_4.to(tl.bfloat16)  # linear_logp.py:102
+    tl.store(dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, as_bf16, mask=t_within_inside & v_within_inside)  # linear_logp.py:102
+
+
+@triton.jit
+def linear_logp_grad_3_0(weight_ptr, dz_ptr, merged_3_0_ptr, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, V_piece):
+    # A program owns 128 of T.within, 256 of D (dot_map).
+    program = tl.program_id(0)
+    band = 16 * 16
+    band_first = program // band * 16
+    band_rows = tl.minimum(((T_length + 127) // 128) - band_first, 16)
+    t_within_first = (band_first + program % band % band_rows) * 128
+    t_within = t_within_first + tl.arange(0, 128)[:, None]
+    t_within_inside = t_within < T_length
+    column = program % band // band_rows
+    d_first = column * 256
+    d = d_first + tl.arange(0, 256)[None, :]
+    v_piece_begin = V_piece * 16032
+    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:104
+    dz_start = dz_ptr + t_within.to(tl.int64) * dz_t_within_stride  # linear_logp.py:104
+    weight_start = weight_ptr + v_piece_begin.to(tl.int64) * weight_v_stride + d  # linear_logp.py:104
+    for v_within_first in tl.range(0, 16000, 64):  # linear_logp.py:104
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:104
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride)  # linear_logp.py:104
+        z = tl.dot(dz, weight, z)  # linear_logp.py:104
+    for v_within_first in tl.range(16000, 16032, 64):  # linear_logp.py:104
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:104
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside & (v_within[None, :] < 16032), other=0.0)  # linear_logp.py:104
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride, mask=(v_within[:, None] < 16032), other=0.0)  # linear_logp.py:104
+        z = tl.dot(dz, weight, z)  # linear_logp.py:104
+    tl.store(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, z, mask=t_within_inside)  # linear_logp.py:104
+
+
+@triton.jit
+def linear_logp_grad_3_1(weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, V_piece):
+    # A program owns 128 of T.within, 256 of D (dot_map).
+    program = tl.program_id(0)
+    band = 16 * 16
+    band_first = program // band * 16
+    band_rows = tl.minimum(((T_length + 127) // 128) - band_first, 16)
+    t_within_first = (band_first + program % band % band_rows) * 128
+    t_within = t_within_first + tl.arange(0, 128)[:, None]
+    t_within_inside = t_within < T_length
+    column = program % band // band_rows
+    d_first = column * 256
+    d = d_first + tl.arange(0, 256)[None, :]
+    v_piece_begin = V_piece * 16032
+    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:104
+    dz_start = dz_ptr + t_within.to(tl.int64) * dz_t_within_stride  # linear_logp.py:104
+    weight_start = weight_ptr + v_piece_begin.to(tl.int64) * weight_v_stride + d  # linear_logp.py:104
+    for v_within_first in tl.range(0, 16000, 64):  # linear_logp.py:104
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:104
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride)  # linear_logp.py:104
+        z = tl.dot(dz, weight, z)  # linear_logp.py:104
+    for v_within_first in tl.range(16000, 16032, 64):  # linear_logp.py:104
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:104
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside & (v_within[None, :] < 16032), other=0.0)  # linear_logp.py:104
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride, mask=(v_within[:, None] < 16032), other=0.0)  # linear_logp.py:104
+        z = tl.dot(dz, weight, z)  # linear_logp.py:104
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged = earlier + z  # linear_logp.py:104
+    tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d, merged, mask=t_within_inside)  # linear_logp.py:104
+
+
+@triton.jit
+def linear_logp_grad_3_2(weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, merged_3_2_ptr, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, V_piece):
+    # A program owns 128 of T.within, 256 of D (dot_map).
+    program = tl.program_id(0)
+    band = 16 * 16
+    band_first = program // band * 16
+    band_rows = tl.minimum(((T_length + 127) // 128) - band_first, 16)
+    t_within_first = (band_first + program % band % band_rows) * 128
+    t_within = t_within_first + tl.arange(0, 128)[:, None]
+    t_within_inside = t_within < T_length
+    column = program % band // band_rows
+    d_first = column * 256
+    d = d_first + tl.arange(0, 256)[None, :]
+    v_piece_begin = V_piece * 16032
+    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:104
+    dz_start = dz_ptr + t_within.to(tl.int64) * dz_t_within_stride  # linear_logp.py:104
+    weight_start = weight_ptr + v_piece_begin.to(tl.int64) * weight_v_stride + d  # linear_logp.py:104
+    for v_within_first in tl.range(0, 16000, 64):  # linear_logp.py:104
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:104
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride)  # linear_logp.py:104
+        z = tl.dot(dz, weight, z)  # linear_logp.py:104
+    for v_within_first in tl.range(16000, 16032, 64):  # linear_logp.py:104
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:104
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside & (v_within[None, :] < 16032), other=0.0)  # linear_logp.py:104
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride, mask=(v_within[:, None] < 16032), other=0.0)  # linear_logp.py:104
+        z = tl.dot(dz, weight, z)  # linear_logp.py:104
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged = earlier + z  # linear_logp.py:104
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged_2 = earlier_2 + merged  # linear_logp.py:104
+    tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d, merged_2, mask=t_within_inside)  # linear_logp.py:104
+
+
+@triton.jit
+def linear_logp_grad_3_3(weight_ptr, order_ptr, d_hidden_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, merged_3_2_ptr, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, d_hidden_t_stride, T_piece, V_piece):
+    # A program owns 128 of T.within, 256 of D (dot_map).
+    program = tl.program_id(0)
+    band = 16 * 16
+    band_first = program // band * 16
+    band_rows = tl.minimum(((T_length + 127) // 128) - band_first, 16)
+    t_within_first = (band_first + program % band % band_rows) * 128
+    t_within = t_within_first + tl.arange(0, 128)[:, None]
+    t_within_inside = t_within < T_length
+    column = program % band // band_rows
+    d_first = column * 256
+    d = d_first + tl.arange(0, 256)[None, :]
+    t_piece_begin = T_piece * 8192
+    t = t_piece_begin + t_within
+    v_piece_begin = V_piece * 16032
+    order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:92
+    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:104
+    dz_start = dz_ptr + t_within.to(tl.int64) * dz_t_within_stride  # linear_logp.py:104
+    weight_start = weight_ptr + v_piece_begin.to(tl.int64) * weight_v_stride + d  # linear_logp.py:104
+    for v_within_first in tl.range(0, 16000, 64):  # linear_logp.py:104
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:104
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride)  # linear_logp.py:104
+        z = tl.dot(dz, weight, z)  # linear_logp.py:104
+    for v_within_first in tl.range(16000, 16032, 64):  # linear_logp.py:104
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:104
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside & (v_within[None, :] < 16032), other=0.0)  # linear_logp.py:104
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride, mask=(v_within[:, None] < 16032), other=0.0)  # linear_logp.py:104
+        z = tl.dot(dz, weight, z)  # linear_logp.py:104
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged = earlier + z  # linear_logp.py:104
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged_2 = earlier_2 + merged  # linear_logp.py:104
+    earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged_3 = earlier_3 + merged_2  # linear_logp.py:104
+    as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:104
+    tl.store(d_hidden_ptr + order * d_hidden_t_stride + d, as_bf16, mask=t_within_inside)  # linear_logp.py:104
+
+
+@triton.jit
+def linear_logp_grad_4(d_weight_ptr, rows_ptr, dz_ptr, T_length, dz_t_within_stride, rows_t_within_stride, d_weight_v_stride, V_piece):
+    # A program owns 128 of V.within, 256 of D (dot_map).
+    program = tl.program_id(0)
+    band = 16 * 16
+    band_first = program // band * 16
+    band_rows = tl.minimum(126 - band_first, 16)
+    v_within_first = (band_first + program % band % band_rows) * 128
+    v_within = v_within_first + tl.arange(0, 128)[:, None]
+    v_within_inside = v_within < 16032
+    column = program % band // band_rows
+    d_first = column * 256
+    d = d_first + tl.arange(0, 256)[None, :]
+    v_piece_begin = V_piece * 16032
+    v = v_piece_begin + v_within
+    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:106
+    dz_start = dz_ptr + v_within  # linear_logp.py:106
+    rows_start = rows_ptr + d  # linear_logp.py:106
+    for t_within_first in tl.range(0, T_length // 64 * 64, 64):  # linear_logp.py:106
+        t_within = t_within_first + tl.arange(0, 64)  # linear_logp.py:106
+        dz = tl.load(dz_start + t_within[None, :].to(tl.int64) * dz_t_within_stride, mask=v_within_inside, other=0.0)  # linear_logp.py:106
+        rows = tl.load(rows_start + t_within[:, None].to(tl.int64) * rows_t_within_stride)  # linear_logp.py:106
+        z = tl.dot(dz, rows, z)  # linear_logp.py:106
+    for t_within_first in tl.range(T_length // 64 * 64, T_length, 64):  # linear_logp.py:106
+        t_within = t_within_first + tl.arange(0, 64)  # linear_logp.py:106
+        dz = tl.load(dz_start + t_within[None, :].to(tl.int64) * dz_t_within_stride, mask=v_within_inside & (t_within[None, :] < T_length), other=0.0)  # linear_logp.py:106
+        rows = tl.load(rows_start + t_within[:, None].to(tl.int64) * rows_t_within_stride, mask=(t_within[:, None] < T_length), other=0.0)  # linear_logp.py:106
+        z = tl.dot(dz, rows, z)  # linear_logp.py:106
+    as_bf16 = z.to(tl.bfloat16)  # linear_logp.py:106
+    tl.store(d_weight_ptr + v.to(tl.int64) * d_weight_v_stride + d, as_bf16, mask=v_within_inside)  # linear_logp.py:106
+
+
+def call(kernels, hidden, ids, order, rows, weight, lse, entropy, d_logp, d_lse, d_entropy, dz, merged_3_0, merged_3_1, merged_3_2, d_hidden, d_weight, ignore_index, inv_temperature, T, hidden_t_stride, rows_t_within_stride, weight_v_stride, dz_t_within_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, d_hidden_t_stride, d_weight_v_stride):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    for T_piece in range((T + 8191) // 8192):
+        T_length = min(8192, T - T_piece * 8192)
+        programs = T_length * 2
+        if programs > 0:
+            kernels.linear_logp_grad_1((programs,), hidden, ids, order, rows, hidden_t_stride, rows_t_within_stride, ignore_index, T_piece)
+        for V_piece in range(8):
+            programs = ((T_length + 127) // 128) * 63
+            if programs > 0:
+                kernels.linear_logp_grad_2((programs,), weight, ids, lse, entropy, order, d_logp, d_lse, d_entropy, rows, dz, T_length, rows_t_within_stride, weight_v_stride, dz_t_within_stride, inv_temperature, ignore_index, T_piece, V_piece)
+            if V_piece in (0, 2, 4, 6):
+                programs = ((T_length + 127) // 128) * 16
+                if programs > 0:
+                    kernels.linear_logp_grad_3_0((programs,), weight, dz, merged_3_0, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, V_piece)
+            if V_piece in (1, 5):
+                programs = ((T_length + 127) // 128) * 16
+                if programs > 0:
+                    kernels.linear_logp_grad_3_1((programs,), weight, dz, merged_3_0, merged_3_1, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, V_piece)
+            if V_piece == 3:
+                programs = ((T_length + 127) // 128) * 16
+                if programs > 0:
+                    kernels.linear_logp_grad_3_2((programs,), weight, dz, merged_3_0, merged_3_1, merged_3_2, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, V_piece)
+            if V_piece == 7:
+                programs = ((T_length + 127) // 128) * 16
+                if programs > 0:
+                    kernels.linear_logp_grad_3_3((programs,), weight, order, d_hidden, dz, merged_3_0, merged_3_1, merged_3_2, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, d_hidden_t_stride, T_piece, V_piece)
+            programs = 126 * 16
+            if programs > 0:
+                kernels.linear_logp_grad_4((programs,), d_weight, rows, dz, T_length, dz_t_within_stride, rows_t_within_stride, d_weight_v_stride, V_piece)

@@ -1,0 +1,93 @@
+"""The loops of a host function: which kernels are launched for which pieces of an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rlk.ir.dims import Axis, fixed_extent
+from rlk.ir.nodes import Launch, Phase, Turn
+
+INDENT = "    "
+Extents = Mapping[str, int]
+
+
+def host_lines(
+    launches: Sequence[Launch], of: Mapping[str, Sequence[str]], extents: Extents, depth: int = 0
+) -> list[str]:
+    """Return the lines that launch kernels in order; neighbours share the loops that they have in common.
+
+    of: the lines that launch a kernel once. extents: of the axes that are static. depth: of the loops around.
+    """
+    lines: list[str] = []
+    at = 0
+    while at < len(launches):
+        launch = launches[at]
+        if len(launch.turns) == depth:
+            lines += _when(launch, of[launch.kernel])
+            at += 1
+            continue
+        axis = launch.turns[depth].axis
+        end = at
+        while end < len(launches) and len(launches[end].turns) > depth:
+            if launches[end].turns[depth].axis != axis:
+                break
+            end += 1
+        inner = host_lines(launches[at:end], of, extents, depth + 1)
+        lines += _loop(launch.turns[depth], extents, inner)
+        at = end
+    return lines
+
+
+def loop_extents(launches: Sequence[Launch], extents: Extents) -> tuple[Axis, ...]:
+    """Return the axes whose extents the loops need as arguments."""
+    axes = dict.fromkeys(turn.axis.whole for launch in launches for turn in launch.turns)
+    return tuple(a for a in axes if a.name not in extents)
+
+
+def length_name(axis: Axis) -> str:
+    """Return the name of the length of the piece that a loop has come to."""
+    return f"{axis.name}_length"
+
+
+def _loop(turn: Turn, extents: Extents, inner: list[str]) -> list[str]:
+    axis = turn.axis
+    whole = str(extents.get(axis.name, axis.name))
+    size, count = str(axis.piece), f"({axis.name} + {(axis.piece or 1) - 1}) // {axis.piece}"
+    if axis.split is not None:
+        known = extents.get(axis.name)
+        size = (
+            f"({whole} + {axis.split - 1}) // {axis.split}" if known is None else str(-(-known // axis.split))
+        )
+        count = str(axis.split)
+    lines: list[str] = []
+    if any(_pieces(axis) in line for line in inner):
+        lines.append(f"{_pieces(axis)} = {count}")
+        count = _pieces(axis)
+    lines.append(f"for {turn.index} in range({count}):")
+    if fixed_extent(axis.within, extents) is None:
+        lines.append(f"{INDENT}{length_name(axis)} = min({size}, {whole} - {turn.index} * {size})")
+    return lines + [INDENT + line for line in inner]
+
+
+def _when(launch: Launch, lines: Sequence[str]) -> list[str]:
+    """Return the lines of a launch under the condition of its innermost turn."""
+    turn = launch.turns[-1] if launch.turns else None
+    if turn is None or turn.only is None:
+        return list(lines)
+    last = f"{_pieces(turn.axis)} - 1"
+    match turn.only:
+        case Phase.FIRST:
+            condition = f"{turn.index} == 0"
+        case Phase.MIDDLE:
+            condition = f"0 < {turn.index} < {last}"
+        case Phase.LAST:
+            condition = f"{turn.index} == {last}"
+        case (one,):
+            condition = f"{turn.index} == {one}"
+        case several:
+            condition = f"{turn.index} in {several}"
+    return [f"if {condition}:", *(INDENT + line for line in lines)]
+
+
+def _pieces(axis: Axis) -> str:
+    return f"{axis.name}_pieces"

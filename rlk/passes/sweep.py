@@ -1,0 +1,241 @@
+"""Launch kernels piece by piece: what they keep in memory is as large as one piece, not as the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from rlk.ir.dims import Axis, Part, without
+from rlk.ir.nodes import (
+    Decl,
+    Fn2,
+    Kernel,
+    Launch,
+    Let,
+    Load,
+    Map2,
+    Merge,
+    Param,
+    Phase,
+    Pos,
+    Program,
+    Result,
+    Role,
+    Store,
+    Turn,
+    Value,
+)
+from rlk.ir.tree import ASCENDING
+from rlk.ir.types import DType, TileType
+from rlk.passes.rewrite import Replay
+from rlk.passes.simplify import simplify
+from rlk.passes.walk import walk
+
+Nest = tuple[Axis, ...]  # of pieces, outermost first
+Only = tuple[int, ...] | Phase | None
+
+
+def sweep(program: Program, extents: Mapping[str, int]) -> Program:
+    """Return the program with a loop of launches over the pieces of every axis contracted by pieces.
+
+    extents: as one call has them; an axis whose only piece they hold is not merged. Each result gets a nest
+    of loops: the pieces that it has apart outside, those that it merges innermost; whoever computes what it
+    reads is launched in the same nest. What is merged so far is kept in f32 workspaces, a pairwise merge as a
+    binary counter counts. The bits are those of the program without loops.
+    """
+    axes = {axis.whole for kernel in program.kernels for axis in swept(kernel)}
+    if not axes:
+        return program
+    alone = frozenset(a.name for a in axes if a.piece is not None and extents[a.name] <= a.piece)
+    nests: dict[Nest, list[Kernel]] = {}
+    for kernel in program.kernels:
+        if any(d.role is Role.OUT for d in kernel.params):
+            nests.setdefault(_nest(kernel, alone), []).append(kernel)
+    kernels: dict[str, Kernel] = {}
+    launches: list[Launch] = []
+    for nest, results in nests.items():
+        for kernel in _needed(program, results):
+            depth = max((nest.index(a) + 1 for a in swept(kernel)), default=0)
+            for part, only in _turns(kernel, alone):
+                turns = tuple(Turn(a) for a in nest[:depth])
+                if only is not None:
+                    turns = (*turns[:-1], replace(turns[-1], only=only))
+                made = kernels.setdefault(part.name, part)
+                assert made == part
+                launches.append(Launch(part.name, turns))
+    return replace(program, kernels=tuple(kernels.values()), launches=tuple(launches))
+
+
+def swept(kernel: Kernel) -> tuple[Axis, ...]:
+    """Return the axes of pieces that a kernel varies along."""
+    types = (let.type for let in walk(kernel.body))
+    found = dict.fromkeys(a for t in types if isinstance(t, TileType) for a in t.axes)
+    inside = {a.whole for a in found if a.part is Part.WITHIN}
+    return tuple(a for a in found if a.part is Part.PIECE and a.whole in inside)
+
+
+def _merge(kernel: Kernel) -> Merge | None:
+    """Return the merge of pieces in a kernel."""
+    axes = swept(kernel)
+    merges = (let.node for let in walk(kernel.body) if isinstance(let.node, Merge))
+    return next((m for m in merges if m.over in axes), None)
+
+
+def _nest(kernel: Kernel, alone: frozenset[str]) -> Nest:
+    """Return the loops of a result: single pieces first, then by name, then the one that it merges."""
+    merge = _merge(kernel)
+    merged = None if merge is None else merge.over
+    return tuple(sorted(swept(kernel), key=lambda a: (a.name not in alone, a == merged, str(a))))
+
+
+def _needed(program: Program, results: list[Kernel]) -> Iterable[Kernel]:
+    """Return the kernels that some results need, themselves included, in the order of the program."""
+    wanted = {k.name for k in results}
+    for kernel in reversed(program.kernels):
+        read = {p for k in program.kernels if k.name in wanted for p in _loaded(k)}
+        if read & _written(kernel):
+            wanted.add(kernel.name)
+    return [k for k in program.kernels if k.name in wanted]
+
+
+def _loaded(kernel: Kernel) -> set[str]:
+    return {let.node.param for let in walk(kernel.body) if isinstance(let.node, Load)}
+
+
+def _written(kernel: Kernel) -> set[str]:
+    return {let.node.param for let in walk(kernel.body) if isinstance(let.node, Store)}
+
+
+# --- turns --------------------------------------------------------------------------------------------------
+
+
+def _turns(kernel: Kernel, alone: frozenset[str]) -> Iterable[tuple[Kernel, Only]]:
+    """Yield the kernel that each turn of the innermost loop launches, and which turns those are."""
+    merge = _merge(kernel)
+    if merge is None or merge.over.name in alone:
+        yield _one_piece(kernel, merge, (), None, kernel.name), None
+    elif merge.order is ASCENDING:
+        for phase in Phase:
+            read = () if phase is Phase.FIRST else (0,)
+            kept = None if phase is Phase.LAST else 0
+            yield _one_piece(kernel, merge, read, kept, f"{kernel.name}_{phase.value}"), phase
+    else:
+        count = merge.over.split or 1
+        for carries in range(count.bit_length()):
+            turns = tuple(i for i in range(count) if _trailing_ones(i) == carries)
+            kept = None if turns == (count - 1,) else carries
+            yield _one_piece(kernel, merge, tuple(range(carries)), kept, f"{kernel.name}_{carries}"), turns
+
+
+def _trailing_ones(i: int) -> int:
+    return (~i & (i + 1)).bit_length() - 1
+
+
+def _one_piece(
+    kernel: Kernel, merge: Merge | None, read: tuple[int, ...], kept: int | None, name: str
+) -> Kernel:
+    """Return the kernel for one piece of each axis.
+
+    read: which partial results are merged with the piece's own, in this order. kept: the one that it then
+    becomes; None where it is the whole result.
+    """
+    partials = f"{kernel.name.rpartition('_')[2]}"
+    replay = Replay(kernel, _Piece(frozenset(swept(kernel)), merge, read, kept, f"merged_{partials}"))
+    replay.block(_until(kernel.body.lets, merge if kept is not None else None))
+    params = tuple(_without_pieces(d) for d in replay.builder.params.values())
+    return simplify(Kernel(name, params, replay.builder.body()))
+
+
+def _until(lets: tuple[Let, ...], merge: Merge | None) -> tuple[Let, ...]:
+    """Return the lets up to a merge's result: what a kernel does that only keeps it."""
+    if merge is None:
+        return lets
+    last = next(let.value for let in lets if let.node == merge)
+    end = next(i for i, let in enumerate(lets) if let.node == Result(last, 0))
+    return tuple(let for let in lets[: end + 1] if not isinstance(let.node, Store))
+
+
+def _without_pieces(decl: Decl) -> Decl:
+    """Return a workspace that holds one piece."""
+    if decl.role is not Role.WORK:
+        return decl
+    axes = decl.type.axes
+    for axis in axes:
+        axes = without(axes, axis) if axis.part is Part.PIECE else axes
+    return replace(decl, type=TileType(decl.type.dtype, axes))
+
+
+@dataclass(slots=True)
+class _Piece:
+    """The rule: the number of a piece is a scalar, and every index inside it exists."""
+
+    axes: frozenset[Axis]
+    merge: Merge | None
+    read: tuple[int, ...]
+    kept: int | None
+    partial: str
+    lets: dict[Value, Let] | None = None
+    merged: Value | None = None
+
+    def __call__(self, replay: Replay, let: Let) -> bool:
+        if self.lets is None:
+            self.lets = {}
+            works = {d.name: _without_pieces(d) for d in replay.builder.params.values()}
+            replay.builder.params.update(works)
+        self.lets[let.value] = let
+        r, b = replay, replay.builder
+        match let.node:
+            case Pos(axis=axis) if axis in self.axes:
+                index = Turn(axis).index
+                b.params[index] = Decl(index, TileType(DType.I32), Role.SCALAR)
+                r.renamed[let.value] = b.let(Param(index), let.name)
+            case Map2(fn=Fn2.LT, a=a) if self.is_within(a):
+                # the extent of the axis is the length of the piece
+                r.renamed[let.value] = b.const(True, DType.BOOL)
+            case Load(param=param, index=index, guard=guard, fill=fill) if self.works(replay, param):
+                new = Load(param, self.kept_index(replay, index), r.optional(guard), r.optional(fill))
+                r.renamed[let.value] = b.let(new, let.name)
+            case Store(param=param, index=index, value=value, guard=guard) if self.works(replay, param):
+                b.let(Store(param, self.kept_index(replay, index), r[value], r.optional(guard)))
+            case Merge() as merge if merge == self.merge:
+                self.merged = let.value
+                r.renamed[let.value] = self.together(replay, r[merge.states[0]])
+            case Result(of=of) if of == self.merged and of is not None:
+                r.renamed[let.value] = r[of]
+            case _:
+                return False
+        return True
+
+    def is_within(self, value: Value) -> bool:
+        let = (self.lets or {}).get(value)
+        match None if let is None else let.node:
+            case Pos(axis=axis):
+                return axis.part is Part.WITHIN and axis.pieces in self.axes
+            case _:
+                return False
+
+    def works(self, replay: Replay, param: str) -> bool:
+        return replay.builder.params[param].role is Role.WORK
+
+    def kept_index(self, replay: Replay, index: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Return the indices of a workspace but for those that name a piece."""
+        lets = self.lets or {}
+        nodes = {i: lets[i].node for i in index}
+        return tuple(replay[i] for i, n in nodes.items() if not (isinstance(n, Pos) and n.axis in self.axes))
+
+    def together(self, replay: Replay, value: Value) -> Value:
+        """Append the sum with earlier partial results, and the store of a new one."""
+        b = replay.builder
+        axes = b.tile(value).axes
+        index = tuple(b.let(Pos(axis)) for axis in axes)
+
+        def partial(level: int) -> str:
+            name = f"{self.partial}_{level}"
+            b.params[name] = Decl(name, TileType(b.tile(value).dtype, axes), Role.WORK)
+            return name
+
+        for level in self.read:
+            value = b.add(b.let(Load(partial(level), index), "earlier"), value, "merged")
+        if self.kept is not None:
+            b.let(Store(partial(self.kept), index, value))
+        return value
