@@ -185,7 +185,14 @@ def test_many_rows_and_unknown_rows_get_what_the_heuristics_choose(
     assert few != source(1), "the control: few rows have an entry"
 
 
-def test_other_targets_and_f32_have_no_entry() -> None:
+def test_steps_along_an_axis_of_unknown_length_are_short() -> None:
+    kernel = contraction(matmul, LARGE["dot_map"])
+    depths = {k: choose(kernel, H200, None, {"N": 4096, "K": k, "T": 1}).depth for k in (0, 4096)}
+    use = tabled(Facts("sm_90a", "dot_map", rows=1, columns=4096, length=4096))
+    assert use is not None and depths == {0: 64, 4096: use.depth}
+
+
+def test_other_targets_have_no_entry() -> None:
     kernel = contraction(matmul, LARGE["dot_map"])
     for name in ("sm_80", "gfx942"):
         assert dict(choose(kernel, target(name), None, {**LARGE["dot_map"], "T": 1}).tiles)["T"] == 128
@@ -232,13 +239,17 @@ def test_no_tiling_changes_a_bit(nest: str, use: Tiling) -> None:
 # --- compiled text ---
 
 
+def inside(bounds: Range, usual: int) -> int:
+    """Return the usual number, or one that bounds hold."""
+    return usual if bounds.holds(usual) else bounds.most or 2 * (bounds.over or 0)
+
+
 def shape_of(listed: Entry) -> dict[str, int]:
     """Return sizes that an entry is for."""
-    rows = listed.rows.most or 8192
-    columns = listed.columns.most or 14336
-    if listed.kind == "stream_dot":
-        return {"T": rows, "V": 128256, "D": 4096}
-    return {"T": rows, "N": columns, "K": 4096}
+    names = ("T", "V", "D") if listed.kind == "stream_dot" else ("T", "N", "K")
+    usual = (8192, 128256 if listed.kind == "stream_dot" else 14336, 4096)
+    bounds = (listed.rows, listed.columns, listed.length)
+    return {name: inside(r, n) for name, r, n in zip(names, bounds, usual, strict=True)}
 
 
 @pytest.mark.slow

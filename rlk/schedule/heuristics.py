@@ -12,7 +12,7 @@ from rlk.ir.types import TileType
 from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, kind, roles, types_of
 from rlk.schedule.schedule import Schedule, Span
-from rlk.schedule.table import Facts, tabled
+from rlk.schedule.table import UNEVEN_DEPTH, Facts, tabled
 from rlk.target.facts import Target
 
 STRETCH = 2048  # elements of a program without sums
@@ -104,7 +104,7 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
     reviewed = None if chained else tabled(facts)
     if reviewed is not None:
         wide = _extent(sides[1], extents, reviewed.columns)
-        return reviewed.schedule(sides, held, target.cores, wide, facts.length)
+        return reviewed.schedule(sides, held, target.cores, wide, facts.length or UNEVEN_DEPTH)
     room = (CHAINED if chained else ACCUMULATOR) // padded(len(dots))
     columns = held.get(sides[1]) or _dot_tile(sides[1], room // DOT_ROWS, extents)
     rows = held.get(sides[0]) or _dot_tile(sides[0], min(DOT_ROWS, room // columns), extents)
