@@ -365,7 +365,11 @@ def main() -> None:
         if time.perf_counter() - begin > options.limit_s:
             print(f"out of time before {shape}", flush=True)
             break
-        rows.append(tune(shape, on, failed, options.rounds))
+        try:
+            rows.append(tune(shape, on, failed, options.rounds))
+        except Exception as error:  # the other shapes are still worth their machine time
+            print(f"{shape}: {type(error).__name__}: {error}", flush=True)
+            continue
         print(line(rows[-1]), flush=True)
         Path(options.out).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         torch.cuda.empty_cache()
