@@ -6,36 +6,27 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import rlk
-from benchmarks import peers
-from benchmarks.harness import Bar, Case, Checked, main
-from benchmarks.identity import compare, describe
-from benchmarks.peers import Launch
+from benchmarks import heads, peers
+from benchmarks.harness import Bar, Case, Checked, Room, main
+from benchmarks.heads import Head, drawn
+from benchmarks.identity import compare, describe, oracle
+from benchmarks.steps import stepped
+from rlk.testing.bits import differing
 
 HIDDEN = 4096
+VOCABULARIES = (128256, 151936)
+FORWARD_ROOM, TRAINING_ROOM = Room(128.0), Room(768.0)
 SAMPLED = (0, -1)
 PRODUCTS = ((8192, 4096, 4096), (8192, 14336, 4096), (2048, 4096, 14336), (256, 4096, 4096), (64, 4096, 4096))
 
 
-def drawn(rows: int, columns: int, depth: int) -> tuple[Tensor, Tensor]:
-    """Draw rows from N(0, 1) and a weight that makes scores of about N(0, 3^2)."""
-    x = torch.randn(rows, depth, dtype=torch.bfloat16, device="cuda")
-    weight = torch.empty(columns, depth, dtype=torch.bfloat16, device="cuda").normal_(0.0, 3.0 / depth**0.5)
-    return x, weight
-
-
-def cublas(x: Tensor, weight: Tensor) -> Launch:
-    """Return the bare product, written as bf16 into memory that stays."""
-    out = torch.empty(len(x), len(weight), dtype=x.dtype, device=x.device)
-    return peers.without_grad(lambda: torch.matmul(x, weight.t(), out=out))
-
-
 def linear(rows: int, vocabulary: int, needs: tuple[str, ...], bar: Bar | None, **options: Any) -> Case:
     """Forward log-probs of a linear head: one product, no logits in memory."""
-    hidden, weight = drawn(rows, vocabulary, HIDDEN)
-    ids = torch.randint(vocabulary, (rows,), device="cuda")
+    h = heads.head(rows, vocabulary, HIDDEN)
+    hidden, weight, ids = h.hidden.detach(), h.weight.detach(), h.ids
+    every = heads.forward_peers(h)
     call = lambda: rlk.ops.linear_logp(hidden, weight, ids, needs=needs, **options)  # noqa: E731
 
     def check() -> Checked:
@@ -54,15 +45,63 @@ def linear(rows: int, vocabulary: int, needs: tuple[str, ...], bar: Bar | None, 
         passes="fwd",
         shape={"N": rows, "D": HIDDEN, "V": vocabulary},
         rlk=lambda: peers.without_grad(call),
-        peers={"cublas_gemm": lambda: cublas(hidden, weight)},
+        peers=every if bar else {"cublas_gemm": every["cublas_gemm"]},
         moved=hidden.nbytes + weight.nbytes,
         flops=2.0 * rows * HIDDEN * vocabulary,
         bar=bar,
+        room=FORWARD_ROOM,
         reference="cublas_gemm",
         check=check,
         describe=lambda: describe(rlk.ops.linear_logp.explain(hidden, weight, ids, needs=needs, **options)),
         notes={"needs": list(needs), **options},
     )
+
+
+def trained(rows: int, vocabulary: int, bar: Bar) -> Case:
+    """Log-probs and entropies with the gradients of hidden states and weight: four products."""
+    h = heads.head(rows, vocabulary, HIDDEN)
+    needs = ("logp", "entropy")
+
+    def both() -> tuple[Any, Any]:
+        made = rlk.ops.linear_logp(h.hidden, h.weight, h.ids, needs=needs)
+        return made.logp, made.entropy
+
+    return Case(
+        op="linear_logp",
+        passes="fwd+bwd",
+        shape={"N": rows, "D": HIDDEN, "V": vocabulary},
+        rlk=lambda: peers.with_grad(both, h.leaves, (h.seed, h.entropy_seed)),
+        peers=heads.gradient_peers(h),
+        moved=2 * (h.hidden.nbytes + h.weight.nbytes),
+        flops=8.0 * rows * HIDDEN * vocabulary,
+        bar=bar,
+        room=TRAINING_ROOM,
+        reference="cublas_gemm",
+        check=lambda: check_gradient(h, needs),
+        describe=lambda: describe(rlk.ops.linear_logp.explain(h.hidden, h.weight, h.ids, needs=needs)),
+        notes={"needs": list(needs)},
+    )
+
+
+def check_gradient(h: Head, needs: tuple[str, ...]) -> Checked:
+    """Compare sampled gradients with float64, and sampled rows and their gradients with the oracle.
+
+    A row of the weight's gradient is a sum over all tokens: too much for the oracle here.
+    """
+    few = torch.tensor(SAMPLED, device="cuda") % len(h.ids)
+    columns = h.ids[few]
+    made = rlk.ops.linear_logp(h.hidden, h.weight, h.ids, needs=needs)
+    seeds = (h.seed, h.entropy_seed)
+    d_hidden, d_weight = torch.autograd.grad((made.logp, made.entropy), h.leaves, seeds)
+    wide = heads.exact(h.hidden, h.weight, h.ids, seeds, few, columns)
+    pairs = ((d_hidden[few], wide.d_hidden), (d_weight[columns], wide.d_weight))
+    error = max(float((got.double() - want).abs().max()) for got, want in pairs)
+    some, device = h.hidden[few].detach().cpu().requires_grad_(True), h.hidden.device
+    want = oracle(rlk.ops.linear_logp, device, some, h.weight.detach(), h.ids[few], needs=needs)
+    (want_d,) = torch.autograd.grad((want.logp, want.entropy), some, [seed[few].cpu() for seed in seeds])
+    got, wanted = (made.logp[few], made.entropy[few], d_hidden[few]), (want.logp, want.entropy, want_d)
+    wrong = sum(differing(a.detach().cpu(), b.detach()) for a, b in zip(got, wanted, strict=True))
+    return Checked(error, wrong)
 
 
 def product(m: int, n: int, k: int, bar: Bar | None) -> Case:
@@ -82,7 +121,7 @@ def product(m: int, n: int, k: int, bar: Bar | None) -> Case:
         passes="fwd",
         shape={"M": m, "N": n, "K": k},
         rlk=lambda: peers.without_grad(lambda: rlk.ops.matmul(x, weight)),
-        peers={"cublas_gemm": lambda: cublas(x, weight)},
+        peers={"cublas_gemm": lambda: heads.product(x, weight)},
         moved=x.nbytes + weight.nbytes + 2 * m * n,
         flops=2.0 * m * n * k,
         bar=bar,
@@ -94,10 +133,15 @@ def product(m: int, n: int, k: int, bar: Bar | None) -> Case:
 
 def cases() -> Iterator[Case]:
     """Yield the rows of the family; the inputs of one row live at a time."""
-    for vocabulary in (128256, 151936):
+    for vocabulary in VOCABULARIES:
         yield linear(8192, vocabulary, ("logp", "lse"), Bar(1.08, "cublas_gemm"))
         yield linear(8192, vocabulary, ("logp", "lse", "entropy"), None, temperature=0.7)
         torch.cuda.empty_cache()
+    for vocabulary, bar in zip(VOCABULARIES, (Bar(62.0), Bar(1.25, "cublas_gemm")), strict=True):
+        yield trained(8192, vocabulary, bar)
+        torch.cuda.empty_cache()
+    yield stepped(heads.step(8, 1024, VOCABULARIES[0], HIDDEN), {"B": 8, "L": 1024}, Bar(65.0), TRAINING_ROOM)
+    torch.cuda.empty_cache()
     for rows in (1, 64, 300, 1024):
         yield linear(rows, 128256, ("logp", "lse"), None)
     for m, n, k in PRODUCTS:
@@ -105,4 +149,4 @@ def cases() -> Iterator[Case]:
 
 
 if __name__ == "__main__":
-    main("linear", cases)
+    main("linear", cases, matrix=True)

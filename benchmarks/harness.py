@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import platform
 import re
@@ -42,6 +43,16 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """How much memory a row may take beyond its arguments and results, in MiB."""
+
+    mib: float
+
+    def __str__(self) -> str:
+        return f"<= {self.mib:g} MiB"
+
+
+@dataclass(frozen=True, slots=True)
 class Checked:
     """How far an output is from float64; how many values differ from the oracle's (None: not compared)."""
 
@@ -67,6 +78,7 @@ class Case:
     dtype: str = "bf16"
     backend: str = "triton"
     bar: Bar | None = None
+    room: Room | None = None
     reference: str | None = None
     check: Callable[[], Checked] | None = None
     describe: Callable[[], Mapping[str, str]] | None = None
@@ -99,11 +111,14 @@ def run_case(case: Case, session: Session) -> dict[str, Any]:
     row = _row(case, session, timing)
     if case.extra:
         row["extra_mib"] = round(extra_mib(launch), 1)
+    del launch
     row.update(_identity(case))
     if case.reference and "ms" in peers.get(case.reference, {}):
-        peers[case.reference]["ms_again"] = _run_peer(case, session, case.reference)["ms"]
+        peers[case.reference]["ms_again"] = _run_peer(case, session, case.reference).get("ms")
     if case.bar:
         row["bar"], row["holds"] = str(case.bar), case.bar.holds(timing.ms, peers)
+    if case.room and case.extra:
+        row["extra_bar"], row["extra_holds"] = str(case.room), row["extra_mib"] <= case.room.mib
     return {**row, **case.notes, "peers": peers}
 
 
@@ -111,15 +126,22 @@ def _run_peer(case: Case, session: Session, name: str) -> dict[str, Any]:
     family = next((w for w in session.wanted or () if name.startswith(w)), None)
     if session.wanted is not None and family is None:
         return {"absent": "not asked for"}
+    launch: Launch | None = None
     try:
-        timing = session.time(case, case.peers[name]())
+        launch = case.peers[name]()
+        timing = session.time(case, launch)
+        found = {"ms": round(timing.ms, 5), "burst_ms": round(timing.burst_ms, 5)}
+        return {**found, "extra_mib": round(extra_mib(launch), 1)} if case.extra else found
     except Absent as absent:
         return {"absent": str(absent)}
     except Exception as error:  # a peer's own failure is a result, not ours
+        if "out of memory" in str(error).lower():
+            return {"absent": "out of memory"}
         return {"failed": f"{type(error).__name__}: {error}"[:300]}
     finally:
+        launch = None
+        gc.collect()  # graphs of a call that did not end
         torch.cuda.empty_cache()
-    return {"ms": round(timing.ms, 5), "burst_ms": round(timing.burst_ms, 5)}
 
 
 def _row(case: Case, session: Session, timing: Timing) -> dict[str, Any]:
@@ -240,6 +262,8 @@ def line(row: Mapping[str, Any]) -> str:
     holds = {True: "holds", False: "MISSES", None: ""}[row.get("holds")]
     words = [f"{label(row):52s}", f"{row['ms']:9.4f} ms", f"{100 * row['roofline']:4.0f} %"]
     words += [f"{row['bits'] or '-':8s}", f"{row.get('bar', ''):12s}", f"{holds:6s}"]
+    if "extra_bar" in row:
+        words.append(f"{row['extra_mib']:.0f} MiB{'' if row['extra_holds'] else ' MISSES'}")
     words += [
         f"{name} {peer['ms']:.3f}" if "ms" in peer else f"no {name}" for name, peer in row["peers"].items()
     ]

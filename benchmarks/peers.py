@@ -50,8 +50,8 @@ def without_grad(call: Launch) -> Launch:
     return launch
 
 
-def with_grad(call: Callable[[], Tensor], inputs: tuple[Tensor, ...], seed: Tensor | None) -> Launch:
-    """Return forward and backward of a call as one launch; `seed` is the gradient of its output."""
+def with_grad(call: Callable[[], Any], inputs: tuple[Tensor, ...], seed: Any) -> Launch:
+    """Return forward and backward of a call as one launch; `seed` is the gradient of what it returns."""
     return lambda: torch.autograd.grad(call(), inputs, seed)
 
 

@@ -1,4 +1,7 @@
-"""How recorded rows are drawn: `python -m benchmarks.plot [FOLDER] [TARGET]`, one figure a family."""
+"""How recorded rows are drawn: `python -m benchmarks.plot [FOLDER] [TARGET]`, one figure a family.
+
+Rows are bars beside their peers; groups that grow are curves.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +61,11 @@ def figure(record: Record, rows: Sequence[Mapping[str, Any]], target: Path) -> P
     panels[-1, 0].set_xlabel(
         f"milliseconds on one {record.device}; dashed: the limit by counted bytes", fontsize=8
     )
+    return save(record, drawing, target)
+
+
+def save(record: Record, drawing: Any, target: Path) -> Path:
+    """Write a figure under the name of its device and family."""
     target.mkdir(parents=True, exist_ok=True)
     file = target / f"{record.device.lower().replace(' ', '-')}-{record.family}.png"
     drawing.savefig(file, dpi=130)
@@ -65,11 +73,56 @@ def figure(record: Record, rows: Sequence[Mapping[str, Any]], target: Path) -> P
     return file
 
 
+# --- groups ---
+
+AXES = (("ms", 1e3, "seconds"), ("extra_mib", 1024.0, "GiB beyond arguments and results"))
+
+
+def variants(row: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return rlk and the peers of a row by name, measured or not."""
+    return {f"rlk {row['backend']}": row, **row["peers"]}
+
+
+def curves(axes: Any, rows: Sequence[Mapping[str, Any]], key: str, unit: float) -> None:
+    """Draw one quantity of each variant against the size of the group, as far as it was measured."""
+    for place, name in enumerate(variants(rows[0])):
+        found = [(int(row["shape"]["G"]), variants(row).get(name, {})) for row in rows]
+        points = [(size, there[key] / unit) for size, there in found if key in there]
+        full = [size for size, there in found if there.get("absent") == "out of memory"]
+        if not points and not full:
+            continue
+        colour = PEERS[(2 * place) % len(PEERS)] if place else OURS
+        words = f"{name}: out of memory at {min(full)}" if full else name
+        axes.plot([s for s, _ in points], [y for _, y in points], marker="o", color=colour, label=words)
+        for size, value in points:
+            axes.annotate(f"{value:.2g}", (size, value), (0, 4), textcoords="offset points", fontsize=7)
+    axes.set_yscale("log")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([int(row["shape"]["G"]) for row in rows], [str(row["shape"]["G"]) for row in rows])
+    axes.tick_params(labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def grown(record: Record, target: Path) -> Path:
+    """Draw time and memory against the size of the group; a variant ends where it runs out of memory."""
+    rows = sorted(record.rows, key=lambda row: int(row["shape"]["G"]))
+    drawing, panels = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for axes, (key, unit, title) in zip(panels, AXES, strict=True):
+        curves(axes, rows, key, unit)
+        axes.set_title(title, fontsize=9, loc="left")
+        axes.set_xlabel(f"completions of {rows[0]['shape']['L']} tokens on one {record.device}", fontsize=8)
+    panels[0].legend(fontsize=7, frameon=False)
+    return save(record, drawing, target)
+
+
 def main() -> None:
     """Draw every record below a folder."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
     target = Path(sys.argv[2]) if len(sys.argv) > 2 else TARGET
     for record in records(folder):
+        if any("G" in row["shape"] for row in record.rows):
+            print(grown(record, target))
+            continue
         rows = [row for row in record.rows if len(bars(row)) > 1][:MOST_ROWS]
         if rows:
             print(figure(record, rows, target))

@@ -65,6 +65,16 @@ def measure(launch: Launch, *, seconds: float = 1.0, flush: bool = True) -> Timi
     return Timing(statistics.median(times), burst, (times[tenth], times[len(times) - 1 - tenth]))
 
 
+def measure_long(launch: Launch, *, seconds: float = 1.0) -> Timing:
+    """Time a launch of some tenths of a second: one to warm, then at least one, within about `seconds`."""
+    launch()
+    torch.cuda.synchronize()
+    times = timed(launch, 1, flush=False)
+    while len(times) < BURST_LAUNCHES and 1e-3 * (sum(times) + times[0]) <= seconds:
+        times += timed(launch, 1, flush=False)
+    return Timing(statistics.median(times), times[0], (min(times), max(times)))
+
+
 def measure_host(call: Launch, *, calls: int = 2000, repeats: int = 5) -> Timing:
     """Time the host's side of a call; no repeat waits for the device; `ms` is the best repeat."""
     for _ in range(50):
@@ -81,8 +91,7 @@ def measure_host(call: Launch, *, calls: int = 2000, repeats: int = 5) -> Timing
 
 
 def extra_mib(launch: Launch) -> float:
-    """Return the peak memory of a call beyond what was held before it and what its results hold, in MiB."""
-    launch()
+    """Return a warm call's peak memory beyond what was held before it and what its results hold, in MiB."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     result = launch()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import report, rows
-from benchmarks.harness import Bar, Case, Checked, Session, device_slug, line, run_case
+from benchmarks import harness, report, rows
+from benchmarks.harness import Bar, Case, Checked, Room, Session, device_slug, line, run_case
 from benchmarks.peers import absent
 from benchmarks.timing import Ceilings, Launch, Timing
 
@@ -60,6 +61,22 @@ def test_a_row_records_absent_peers_and_measures_the_reference_again() -> None:
     assert "MISSES" in line(row)
 
 
+def test_a_row_records_the_memory_of_every_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "extra_mib", lambda launch: {"ours": 100.0, "slow": 9e3}.get(launch(), 1.0))
+
+    def full() -> Launch:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 62.62 GiB")
+
+    case = replace(fake_case(None), extra=True, room=Room(99.0))
+    case = replace(case, peers={**case.peers, "torch_eager": full})
+    row = run_case(case, Session(Ceilings(4e12, None), 1.0, None))
+    assert row["extra_mib"] == 100.0 and row["extra_bar"] == "<= 99 MiB" and row["extra_holds"] is False
+    assert row["peers"]["slow"]["extra_mib"] == 9e3
+    assert row["peers"]["torch_eager"] == {"absent": "out of memory"}
+    assert "100 MiB MISSES" in line(row) and report.cells(row)[-1] == "100 (NO)"
+    assert run_case(replace(case, room=Room(100.0)), Session(Ceilings(4e12, None), 1.0, None))["extra_holds"]
+
+
 def test_peers_that_were_not_asked_for_are_recorded() -> None:
     row = run_case(fake_case(None), Session(Ceilings(4e12, None), 1.0, frozenset({"liger"})))
     assert row["peers"]["slow"] == {"absent": "not asked for"} and "ms" in row["peers"]["liger"]
@@ -91,3 +108,22 @@ def test_figures_are_drawn(tmp_path: Path) -> None:
     row = run_case(fake_case(None), Session(Ceilings(4e12, None), 1.0, None))
     record = rows.Record("logp", "NVIDIA H200", {}, (row,))
     assert plot.figure(record, record.rows, tmp_path).stat().st_size > 1000
+
+
+def test_growing_groups_are_drawn_as_curves_that_end_where_memory_does(tmp_path: Path) -> None:
+    plot = pytest.importorskip("benchmarks.plot", reason="needs matplotlib")
+    session = Session(Ceilings(4e12, None), 1.0, None)
+    made = []
+    for size in (64, 128, 256):
+        row = run_case(replace(fake_case(None), shape={"G": size, "L": 512}), session)
+        eager = {"ms": 3.0, "extra_mib": 6e4} if size == 64 else {"absent": "out of memory"}
+        row["peers"] = {**row["peers"], "torch_eager": eager}
+        made.append({**row, "extra_mib": 650.0})
+    record = rows.Record("groups", "NVIDIA H200", {}, tuple(made))
+    figure, axes = plot.plt.subplots()
+    plot.curves(axes, record.rows, "extra_mib", 1024.0)
+    drawn = {drawing.get_label(): list(drawing.get_xdata()) for drawing in axes.get_lines()}
+    plot.plt.close(figure)
+    assert drawn["torch_eager: out of memory at 128"] == [64]
+    assert drawn["rlk triton"] == [64, 128, 256]
+    assert plot.grown(record, tmp_path).stat().st_size > 1000

@@ -1,0 +1,35 @@
+"""What a GRPO step costs as its groups grow: time and memory from hidden states, Llama-3-8B's head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from benchmarks import heads
+from benchmarks.harness import Case, Room, main
+from benchmarks.steps import stepped
+from benchmarks.timing import Launch, Timing, measure_long
+
+HIDDEN, VOCABULARY = 4096, 128256
+LENGTH = 512
+GROUPS = (64, 128, 256)
+ROOM = Room(768.0)
+SECONDS = 1.5  # of the fast variants; one launch of those that take longer
+
+
+def few(launch: Launch) -> Timing:
+    """Time launches of 0.1 s to 10 s."""
+    return measure_long(launch, seconds=SECONDS)
+
+
+def cases() -> Iterator[Case]:
+    """Yield a row for each size of the group; its inputs live alone."""
+    for completions in GROUPS:
+        shape: dict[str, int | str] = {"G": completions, "L": LENGTH}
+        yield stepped(heads.step(completions, LENGTH, VOCABULARY, HIDDEN), shape, None, ROOM, few)
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main("groups", cases, matrix=True)

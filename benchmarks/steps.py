@@ -1,0 +1,91 @@
+"""A GRPO step from hidden states as a row: log-probs, loss, and the gradients of hidden states and weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+import rlk
+from benchmarks import heads, peers
+from benchmarks.harness import Bar, Case, Checked, Room
+from benchmarks.heads import Step
+from benchmarks.identity import describe, oracle
+from benchmarks.timing import Launch, Timing
+from rlk.testing.bits import differing
+
+SAMPLED = [0, -1]  # tokens of the first completion
+
+
+def layout_of(s: Step) -> rlk.Layout:
+    """Return the layout of a step's tokens."""
+    return rlk.Layout.padded(s.lengths, s.ids.shape[1])
+
+
+def ours(s: Step) -> Callable[[], Tensor]:
+    """Return the loss through rlk, GRPO with beta 0.04."""
+    given = (s.hidden, s.weight, s.ids, s.old, s.advantages)
+    options = {"layout": layout_of(s), "loss": "grpo", "ref_logp": s.ref}
+    return lambda: rlk.ops.linear_policy_loss(*given, **options).loss
+
+
+def stepped(
+    s: Step,
+    shape: dict[str, int | str],
+    bar: Bar | None,
+    room: Room | None,
+    timer: Callable[[Launch], Timing] | None = None,
+) -> Case:
+    """Return the row of a step; `shape` says how its tokens are counted."""
+    vocabulary, depth = s.weight.shape
+    given = (s.hidden, s.weight, s.ids, s.old, s.advantages)
+    options = {"layout": layout_of(s), "loss": "grpo", "ref_logp": s.ref}
+    return Case(
+        op="linear_policy_loss",
+        passes="fwd+bwd",
+        shape={**shape, "D": depth, "V": vocabulary},
+        rlk=lambda: peers.with_grad(ours(s), s.leaves, None),
+        peers=heads.step_peers(s),
+        moved=2.0 * (s.hidden.nbytes + s.weight.nbytes),
+        flops=8.0 * s.ids.numel() * depth * vocabulary,
+        bar=bar,
+        room=room,
+        check=lambda: check(s),
+        describe=lambda: describe(rlk.ops.linear_policy_loss.explain(*given, **options)),
+        timer=timer,
+    )
+
+
+def check(s: Step) -> Checked:
+    """Compare the loss with float64, and every link of the chain with the oracle on sampled tokens."""
+    with torch.no_grad():
+        lp = rlk.ops.linear_logp(s.hidden, s.weight, s.ids, mask=s.mask).logp
+        wide = heads.exact_logp(s.hidden.flatten(0, 1), s.weight, s.ids.flatten()).view(s.ids.shape)
+    exact = rlk.ops.policy_loss.reference(
+        wide, s.old, s.advantages, layout=layout_of(s), loss="grpo", ref_logp=s.ref
+    ).loss
+    loss = ours(s)()
+    d_hidden, _ = torch.autograd.grad(loss, s.leaves)
+    _, d_lp = policy(s, lp, "cuda")
+    want_loss, want_d_lp = policy(s, lp, "cpu")
+    few = s.hidden[0, SAMPLED].detach().cpu().requires_grad_(True)
+    few_lp = oracle(rlk.ops.linear_logp, lp.device, few, s.weight.detach(), s.ids[0, SAMPLED]).logp
+    (few_grad,) = torch.autograd.grad(few_lp, few, d_lp[0, SAMPLED].cpu())
+    pairs = [
+        (lp[0, SAMPLED], few_lp),
+        (d_hidden[0, SAMPLED], few_grad),
+        (loss, want_loss),
+        (d_lp, want_d_lp),
+    ]
+    wrong = sum(differing(got.detach().cpu(), want.detach()) for got, want in pairs)
+    return Checked(float((loss.detach().double() - exact).abs()), wrong)
+
+
+def policy(s: Step, lp: Tensor, device: str) -> tuple[Tensor, Tensor]:
+    """Return the loss of given log-probs and its gradient, computed on a device; the CPU is the oracle."""
+    leaf = lp.detach().to(device).requires_grad_(True)
+    old, advantages, ref, lengths = (t.to(device) for t in (s.old, s.advantages, s.ref, s.lengths))
+    layout = rlk.Layout.padded(lengths, s.ids.shape[1])
+    loss = rlk.ops.policy_loss(leaf, old, advantages, layout=layout, loss="grpo", ref_logp=ref).loss
+    return loss, torch.autograd.grad(loss, leaf)[0]
