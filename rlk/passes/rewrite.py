@@ -78,9 +78,9 @@ class Replay:
             case Loop() as loop:
                 self.renamed[let.value] = b.let(self.loop(loop), let.name)
             case Stream() as stream:
-                made = self.stream(stream)
+                streamed = self.stream(stream)
                 b.loc = let.loc
-                self.renamed[let.value] = b.let(made, let.name)
+                self.renamed[let.value] = b.let(streamed, let.name)
             case node:
                 self.renamed[let.value] = b.let(self.node(node), let.name)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rlk.ir.dims import Axis, Part
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Combine, Dot, Kernel, Loop, Math, Program, Reduce, Store
+from rlk.ir.nodes import Combine, Dot, Kernel, Load, Loop, Math, Program, Reduce, Store
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType
 from rlk.passes.walk import walk
@@ -29,6 +29,8 @@ DOT_GROUP = 16  # row tiles whose factors stay in a cache while a column tile go
 DOT_STAGES = 4
 FLAT_SUMS = 2  # of a chunk of products: more need the registers that a second tile would
 SMALLEST_TILE = 16  # of a matrix unit
+LARGEST_BOX = 256  # columns of its largest tile
+PARTS = 4  # of such a tile, where what follows needs registers too
 
 
 def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[str, int]) -> Schedule:
@@ -121,6 +123,16 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
         group=DOT_GROUP,
         programs=programs,
         flat=programs > 0 and _flat(kernel),
+        parts=PARTS if columns == LARGEST_BOX and _reads_tiles(kernel, sides) else 1,
+    )
+
+
+def _reads_tiles(kernel: Kernel, sides: tuple[Axis, Axis]) -> bool:
+    """Return whether products meet tiles from memory: all at once they would need the registers twice."""
+    types = types_of(kernel)
+    both = (types[x.value] for x in walk(kernel.body) if isinstance(x.node, Load))
+    return kind(kernel) == "dot_map" and any(
+        isinstance(t, TileType) and set(sides) <= set(t.axes) for t in both
     )
 
 

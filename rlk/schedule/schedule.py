@@ -34,7 +34,8 @@ class Schedule:
     its columns together. programs: how many take the tiles in turns; 0: a program for every tile. flat: turns
     and steps of a contraction are one loop, so that loads of the next tile run ahead too; it needs registers
     and memory for two tiles. descriptors: hardware that copies boxes of tensors does so; a program describes
-    them to it first, which short ones feel.
+    them to it first, which short ones feel. parts: what follows a contraction is done for so many parts of
+    its columns one after the other, which needs fewer registers and less memory than all at once.
     """
 
     tiles: tuple[tuple[str, int], ...] = ()
@@ -47,6 +48,7 @@ class Schedule:
     programs: int = 0
     flat: bool = False
     descriptors: bool = True
+    parts: int = 1
 
     def __post_init__(self) -> None:
         for axis, tile in self.tiles:
@@ -63,6 +65,8 @@ class Schedule:
         if self.group < 1 or self.programs < 0:
             field, value = ("group", self.group) if self.group < 1 else ("programs", self.programs)
             raise ScheduleError(Code.SCHEDULE_FIELD, field=field, value=value, why="a count")
+        if not is_power_of_two(self.parts):
+            raise ScheduleError(Code.SCHEDULE_FIELD, field="parts", value=self.parts, why="a power of two")
         if not 1 <= self.stages <= MAX_STAGES:
             raise ScheduleError(Code.SCHEDULE_FIELD, field="stages", value=self.stages, why="1 to 8")
 
@@ -79,6 +83,7 @@ class Schedule:
         placed = f" placed {' '.join(map(str, self.placed))}" if self.placed else ""
         dots = f", depth {self.depth}, group {self.group}" if (self.depth, self.group) != (64, 1) else ""
         turns = f", {self.programs} programs{' in one loop' * self.flat}" if self.programs else ""
+        turns += f", {self.parts} parts" if self.parts > 1 else ""
         return (
             f"tiles {tiles or '1'}, {self.warps} warps, {self.stages} stages, unroll {self.unroll}"
             f"{dots}{turns}{'' if self.descriptors else ', by pointers'}{placed}"

@@ -4,9 +4,9 @@ numerics: ff4ba495919f9bd3
 schedule: tiles D=2048, 4 warps, 1 stages, unroll 1
 schedule: tiles T.within=128, V.within=256, 8 warps, 1 stages, unroll 1, depth 64, group 16
 schedule: tiles D=256, T.within=128, 8 warps, 1 stages, unroll 1, depth 64, group 16
-schedule: tiles D=256, T.within=128, 8 warps, 1 stages, unroll 1, depth 64, group 16
-schedule: tiles D=256, T.within=128, 8 warps, 1 stages, unroll 1, depth 64, group 16
-schedule: tiles D=256, T.within=128, 8 warps, 1 stages, unroll 1, depth 64, group 16
+schedule: tiles D=256, T.within=128, 8 warps, 1 stages, unroll 1, depth 64, group 16, 4 parts
+schedule: tiles D=256, T.within=128, 8 warps, 1 stages, unroll 1, depth 64, group 16, 4 parts
+schedule: tiles D=256, T.within=128, 8 warps, 1 stages, unroll 1, depth 64, group 16, 4 parts
 schedule: tiles D=256, V.within=128, 8 warps, 1 stages, unroll 1, depth 64, group 16
 """
 
@@ -34,6 +34,12 @@ def portable_exp2(x):
     f14 = f9 * f13
     f15 = tl.where((x < -126.0), 0.0, f14)
     return f15
+
+
+@triton.jit
+def halves(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    # The lower and the upper columns: an index bit that each thread holds both values of.
+    return tl.split(tl.permute(tl.reshape(x, (ROWS, 2, COLUMNS)), (0, 2, 1)))
 
 
 @triton.jit
@@ -171,9 +177,25 @@ def linear_logp_grad_3_1(weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, T_l
         dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside & (v_within[None, :] < 16032), other=0.0)  # linear_logp.py:104
         weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride, mask=(v_within[:, None] < 16032), other=0.0)  # linear_logp.py:104
         z = tl.dot(dz, weight, z)  # linear_logp.py:104
-    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
-    merged = earlier + z  # linear_logp.py:104
-    tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d, merged, mask=t_within_inside)  # linear_logp.py:104
+    low, high = halves(z, 128, 128)  # linear_logp.py:104
+    low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:104
+    low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:104
+    d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged = earlier + low_2  # linear_logp.py:104
+    tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:104
+    d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged = earlier + high_2  # linear_logp.py:104
+    tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:104
+    d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged = earlier + low_3  # linear_logp.py:104
+    tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:104
+    d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged = earlier + high_3  # linear_logp.py:104
+    tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:104
 
 
 @triton.jit
@@ -203,11 +225,33 @@ def linear_logp_grad_3_2(weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, mer
         dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside & (v_within[None, :] < 16032), other=0.0)  # linear_logp.py:104
         weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride, mask=(v_within[:, None] < 16032), other=0.0)  # linear_logp.py:104
         z = tl.dot(dz, weight, z)  # linear_logp.py:104
-    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
-    merged = earlier + z  # linear_logp.py:104
-    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    low, high = halves(z, 128, 128)  # linear_logp.py:104
+    low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:104
+    low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:104
+    d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged = earlier + low_2  # linear_logp.py:104
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
     merged_2 = earlier_2 + merged  # linear_logp.py:104
-    tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d, merged_2, mask=t_within_inside)  # linear_logp.py:104
+    tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:104
+    d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged = earlier + high_2  # linear_logp.py:104
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged_2 = earlier_2 + merged  # linear_logp.py:104
+    tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:104
+    d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged = earlier + low_3  # linear_logp.py:104
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged_2 = earlier_2 + merged  # linear_logp.py:104
+    tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:104
+    d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged = earlier + high_3  # linear_logp.py:104
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged_2 = earlier_2 + merged  # linear_logp.py:104
+    tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:104
 
 
 @triton.jit
@@ -240,14 +284,45 @@ def linear_logp_grad_3_3(weight_ptr, order_ptr, d_hidden_ptr, dz_ptr, merged_3_0
         dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside & (v_within[None, :] < 16032), other=0.0)  # linear_logp.py:104
         weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride, mask=(v_within[:, None] < 16032), other=0.0)  # linear_logp.py:104
         z = tl.dot(dz, weight, z)  # linear_logp.py:104
-    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
-    merged = earlier + z  # linear_logp.py:104
-    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    low, high = halves(z, 128, 128)  # linear_logp.py:104
+    low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:104
+    low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:104
+    d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged = earlier + low_2  # linear_logp.py:104
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
     merged_2 = earlier_2 + merged  # linear_logp.py:104
-    earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
     merged_3 = earlier_3 + merged_2  # linear_logp.py:104
     as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:104
-    tl.store(d_hidden_ptr + order * d_hidden_t_stride + d, as_bf16, mask=t_within_inside)  # linear_logp.py:104
+    tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:104
+    d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged = earlier + high_2  # linear_logp.py:104
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged_2 = earlier_2 + merged  # linear_logp.py:104
+    earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged_3 = earlier_3 + merged_2  # linear_logp.py:104
+    as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:104
+    tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:104
+    d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged = earlier + low_3  # linear_logp.py:104
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged_2 = earlier_2 + merged  # linear_logp.py:104
+    earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged_3 = earlier_3 + merged_2  # linear_logp.py:104
+    as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:104
+    tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:104
+    d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged = earlier + high_3  # linear_logp.py:104
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged_2 = earlier_2 + merged  # linear_logp.py:104
+    earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+    merged_3 = earlier_3 + merged_2  # linear_logp.py:104
+    as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:104
+    tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:104
 
 
 @triton.jit

@@ -1,11 +1,17 @@
 """matmul on gfx942, written by rlk 0.1.0: do not edit.
 
 numerics: cc9b8617bace2f62
-schedule: tiles N=256, T=128, 8 warps, 1 stages, unroll 1, depth 64, group 16
+schedule: tiles N=256, T=128, 8 warps, 1 stages, unroll 1, depth 64, group 16, 4 parts
 """
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def halves(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    # The lower and the upper columns: an index bit that each thread holds both values of.
+    return tl.split(tl.permute(tl.reshape(x, (ROWS, 2, COLUMNS)), (0, 2, 1)))
 
 
 @triton.jit
@@ -29,11 +35,33 @@ def matmul(x_ptr, w_ptr, residual_ptr, y_ptr, T, x_t_stride, w_n_stride, residua
         x = tl.load(x_start + k[None, :], mask=t_inside, other=0.0)  # matmul.py:25
         w = tl.load(w_start + k[:, None])  # matmul.py:25
         z = tl.dot(x, w, z)  # matmul.py:25
-    residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n, mask=t_inside, other=0.0)  # matmul.py:29
+    low, high = halves(z, 128, 128)  # matmul.py:25
+    low_2, high_2 = halves(low, 128, 64)  # matmul.py:25
+    low_3, high_3 = halves(high, 128, 64)  # matmul.py:25
+    n_2 = n_first + tl.arange(0, 64)[None, :]  # matmul.py:25
+    residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)  # matmul.py:29
     as_f32 = residual.to(tl.float32)  # matmul.py:29
-    total = z + as_f32  # matmul.py:29
+    total = low_2 + as_f32  # matmul.py:29
     as_bf16 = total.to(tl.bfloat16)  # matmul.py:30
-    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, as_bf16, mask=t_inside)  # matmul.py:30
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, as_bf16, mask=t_inside)  # matmul.py:30
+    n_2 = n_first + 64 + tl.arange(0, 64)[None, :]  # matmul.py:30
+    residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)  # matmul.py:29
+    as_f32 = residual.to(tl.float32)  # matmul.py:29
+    total = high_2 + as_f32  # matmul.py:29
+    as_bf16 = total.to(tl.bfloat16)  # matmul.py:30
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, as_bf16, mask=t_inside)  # matmul.py:30
+    n_2 = n_first + 128 + tl.arange(0, 64)[None, :]  # matmul.py:30
+    residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)  # matmul.py:29
+    as_f32 = residual.to(tl.float32)  # matmul.py:29
+    total = low_3 + as_f32  # matmul.py:29
+    as_bf16 = total.to(tl.bfloat16)  # matmul.py:30
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, as_bf16, mask=t_inside)  # matmul.py:30
+    n_2 = n_first + 192 + tl.arange(0, 64)[None, :]  # matmul.py:30
+    residual = tl.load(residual_ptr + t.to(tl.int64) * residual_t_stride + n_2, mask=t_inside, other=0.0)  # matmul.py:29
+    as_f32 = residual.to(tl.float32)  # matmul.py:29
+    total = high_3 + as_f32  # matmul.py:29
+    as_bf16 = total.to(tl.bfloat16)  # matmul.py:30
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n_2, as_bf16, mask=t_inside)  # matmul.py:30
 
 
 def call(kernels, x, w, residual, y, T, x_t_stride, w_n_stride, residual_t_stride, y_t_stride):

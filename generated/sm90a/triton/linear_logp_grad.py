@@ -4,14 +4,20 @@ numerics: 91c7398fb2001ebf
 schedule: tiles D=2048, 4 warps, 1 stages, unroll 1
 schedule: tiles T.within=128, V.within=256, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs in one loop
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs
-schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs
-schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs
-schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs
+schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs, 4 parts
+schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs, 4 parts
+schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs, 4 parts
 schedule: tiles D=256, V.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs
 """
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def halves(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    # The lower and the upper columns: an index bit that each thread holds both values of.
+    return tl.split(tl.permute(tl.reshape(x, (ROWS, 2, COLUMNS)), (0, 2, 1)))
 
 
 @triton.jit
@@ -136,9 +142,25 @@ def linear_logp_grad_3_1(weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, T_l
             dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:104
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:104
             z = tl.dot(dz, weight, z)  # linear_logp.py:104
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
-        merged = earlier + z  # linear_logp.py:104
-        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d, merged, mask=t_within_inside)  # linear_logp.py:104
+        low, high = halves(z, 128, 128)  # linear_logp.py:104
+        low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:104
+        low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:104
+        d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged = earlier + low_2  # linear_logp.py:104
+        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:104
+        d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged = earlier + high_2  # linear_logp.py:104
+        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:104
+        d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged = earlier + low_3  # linear_logp.py:104
+        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:104
+        d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged = earlier + high_3  # linear_logp.py:104
+        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:104
 
 
 @triton.jit
@@ -162,11 +184,33 @@ def linear_logp_grad_3_2(weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, mer
             dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:104
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:104
             z = tl.dot(dz, weight, z)  # linear_logp.py:104
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
-        merged = earlier + z  # linear_logp.py:104
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        low, high = halves(z, 128, 128)  # linear_logp.py:104
+        low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:104
+        low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:104
+        d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged = earlier + low_2  # linear_logp.py:104
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
         merged_2 = earlier_2 + merged  # linear_logp.py:104
-        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d, merged_2, mask=t_within_inside)  # linear_logp.py:104
+        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:104
+        d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged = earlier + high_2  # linear_logp.py:104
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged_2 = earlier_2 + merged  # linear_logp.py:104
+        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:104
+        d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged = earlier + low_3  # linear_logp.py:104
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged_2 = earlier_2 + merged  # linear_logp.py:104
+        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:104
+        d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged = earlier + high_3  # linear_logp.py:104
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged_2 = earlier_2 + merged  # linear_logp.py:104
+        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:104
 
 
 @triton.jit
@@ -193,14 +237,45 @@ def linear_logp_grad_3_3(weight_ptr, order_ptr, d_hidden_ptr, dz_ptr, merged_3_0
             dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:104
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:104
             z = tl.dot(dz, weight, z)  # linear_logp.py:104
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
-        merged = earlier + z  # linear_logp.py:104
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        low, high = halves(z, 128, 128)  # linear_logp.py:104
+        low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:104
+        low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:104
+        d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged = earlier + low_2  # linear_logp.py:104
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
         merged_2 = earlier_2 + merged  # linear_logp.py:104
-        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
         merged_3 = earlier_3 + merged_2  # linear_logp.py:104
         as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:104
-        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d, as_bf16, mask=t_within_inside)  # linear_logp.py:104
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:104
+        d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged = earlier + high_2  # linear_logp.py:104
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged_2 = earlier_2 + merged  # linear_logp.py:104
+        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged_3 = earlier_3 + merged_2  # linear_logp.py:104
+        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:104
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:104
+        d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged = earlier + low_3  # linear_logp.py:104
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged_2 = earlier_2 + merged  # linear_logp.py:104
+        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged_3 = earlier_3 + merged_2  # linear_logp.py:104
+        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:104
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:104
+        d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:104
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged = earlier + high_3  # linear_logp.py:104
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged_2 = earlier_2 + merged  # linear_logp.py:104
+        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:104
+        merged_3 = earlier_3 + merged_2  # linear_logp.py:104
+        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:104
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:104
 
 
 @triton.jit

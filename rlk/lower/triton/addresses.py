@@ -17,6 +17,7 @@ from rlk.lower.triton import text
 
 if TYPE_CHECKING:
     from rlk.lower.triton.emit import Emitter
+    from rlk.lower.triton.plan import Shared, TritonPlan
 
 ERRORS = "errors"
 
@@ -108,18 +109,35 @@ class Addresses:
     def own(self, index: int, tile: str) -> None:
         """Write the indices of one parallel axis that are in a tile."""
         s = self.plan.shared[index]
-        name = axis_name(s.axis)
         if s.tile > 1:
             tile = f"({tile})" if " " in tile else tile
             if self.e.dots.of:
-                self.first[s.axis] = self.e.let(f"{name}_first", f"{tile} * {s.tile}")
+                self.first[s.axis] = self.e.let(f"{axis_name(s.axis)}_first", f"{tile} * {s.tile}")
                 tile = f"{self.first[s.axis]} + {self.indices(s.axis)}"
             else:
                 tile = f"{tile} * {s.tile} + {self.indices(s.axis)}"
-        self.owned[s.axis] = self.e.let(name, tile)
+        self.place(s, tile)
+
+    def place(self, s: Shared, indices: str) -> None:
+        """Write the indices of a parallel axis, and which of them there are."""
+        name = axis_name(s.axis)
+        self.owned[s.axis] = self.e.let(name, indices)
         if not s.exact:
             end = self.extent(s.axis) if s.length is None else str(s.length)
             self.inside[s.axis] = self.e.let(f"{name}_inside", f"{self.owned[s.axis]} < {end}")
+
+    @contextmanager
+    def part(self, plan: TritonPlan, axis: Axis, offset: int) -> Iterator[None]:
+        """Let tiles hold some of their indices of an axis, from an offset on; `plan` says how many."""
+        before, owned, inside = self.plan, dict(self.owned), dict(self.inside)
+        self.e.plan = self.plan = self.e.dots.plan = plan
+        shared = next(s for s in plan.shared if s.axis == axis)
+        start = f"{self.first[axis]} + {offset}" if offset else self.first[axis]
+        with self.e.names.scope():
+            self.place(shared, f"{start} + {self.indices(axis)}")
+            yield
+        self.e.plan = self.plan = self.e.dots.plan = before
+        self.owned, self.inside = owned, inside
 
     def tiles(self, index: int) -> str:
         """Return how many tiles a parallel axis has, as an operand."""

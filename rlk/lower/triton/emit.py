@@ -55,6 +55,7 @@ from rlk.lower.triton.addresses import Addresses
 from rlk.lower.triton.contract import Dots
 from rlk.lower.triton.functions import NEGATIVE_ZERO, float_literal, portable
 from rlk.lower.triton.lines import Function, Line
+from rlk.lower.triton.parts import in_parts
 from rlk.lower.triton.plan import TritonPlan
 from rlk.lower.triton.reductions import merging, tree, unordered
 from rlk.passes.walk import walk
@@ -144,7 +145,10 @@ class Emitter:
         """Write the whole body."""
         self.dots.prepare()
         with self.addresses.programs():
-            self.block(self.plan.kernel.body.lets)
+            if self.plan.schedule.parts > 1:
+                in_parts(self, self.plan.kernel.body.lets)
+            else:
+                self.block(self.plan.kernel.body.lets)
         return tuple(self.lines)
 
     def block(self, lets: tuple[Let, ...]) -> None:
