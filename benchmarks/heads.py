@@ -45,6 +45,12 @@ def head(rows: int, vocabulary: int, depth: int) -> Head:
     return Head(hidden, weight, ids, seed, entropy_seed)
 
 
+def turned(h: Head) -> Head:
+    """Return a head with its rows in the opposite order."""
+    hidden = h.hidden.detach().flip(0).requires_grad_(True)
+    return Head(hidden, h.weight, h.ids.flip(0), h.seed.flip(0), h.entropy_seed.flip(0))
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """Padded completions, all of the full length: hidden[B, L, D], and log-probs near those of the policy."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ import rlk
 from benchmarks import heads, peers
 from benchmarks.harness import Bar, Case, Checked, Room
 from benchmarks.heads import Step
-from benchmarks.identity import describe, oracle
+from benchmarks.identity import describe, differing_there, oracle
 from benchmarks.timing import Launch, Timing
 from rlk.testing.bits import differing
 
@@ -58,7 +59,10 @@ def stepped(
 
 
 def check(s: Step) -> Checked:
-    """Compare the loss with float64, and every link of the chain with the oracle on sampled tokens."""
+    """Compare the loss with float64, links of the chain with the oracle, and all rows with turned ones.
+
+    The oracle's gradient of the head takes minutes at this size: `tests/gpu` compares smaller ones.
+    """
     with torch.no_grad():
         lp = rlk.ops.linear_logp(s.hidden, s.weight, s.ids, mask=s.mask).logp
         wide = heads.exact_logp(s.hidden.flatten(0, 1), s.weight, s.ids.flatten()).view(s.ids.shape)
@@ -66,20 +70,24 @@ def check(s: Step) -> Checked:
         wide, s.old, s.advantages, layout=layout_of(s), loss="grpo", ref_logp=s.ref
     ).loss
     loss = ours(s)()
-    d_hidden, _ = torch.autograd.grad(loss, s.leaves)
-    _, d_lp = policy(s, lp, "cuda")
+    few = (s.hidden[0, SAMPLED].detach(), s.weight.detach(), s.ids[0, SAMPLED])
+    few_lp = oracle(rlk.ops.linear_logp, lp.device, *few).logp
     want_loss, want_d_lp = policy(s, lp, "cpu")
-    few = s.hidden[0, SAMPLED].detach().cpu().requires_grad_(True)
-    few_lp = oracle(rlk.ops.linear_logp, lp.device, few, s.weight.detach(), s.ids[0, SAMPLED]).logp
-    (few_grad,) = torch.autograd.grad(few_lp, few, d_lp[0, SAMPLED].cpu())
-    pairs = [
-        (lp[0, SAMPLED], few_lp),
-        (d_hidden[0, SAMPLED], few_grad),
-        (loss, want_loss),
-        (d_lp, want_d_lp),
-    ]
+    pairs = [(lp[0, SAMPLED], few_lp), (loss, want_loss), (policy(s, lp, "cuda")[1], want_d_lp)]
     wrong = sum(differing(got.detach().cpu(), want.detach()) for got, want in pairs)
+    del lp, wide
+    d_hidden, _ = torch.autograd.grad(loss, s.leaves)
+    other = turned(s)
+    d_other, _ = torch.autograd.grad(ours(other)(), other.leaves)
+    wrong += differing_there(d_other.flip(0), d_hidden)
     return Checked(float((loss.detach().double() - exact).abs()), wrong)
+
+
+def turned(s: Step) -> Step:
+    """Return a step with its completions in the opposite order."""
+    flipped = {f.name: getattr(s, f.name).detach().flip(0) for f in fields(s) if f.name != "weight"}
+    flipped["hidden"].requires_grad_(True)
+    return replace(s, **flipped)
 
 
 def policy(s: Step, lp: Tensor, device: str) -> tuple[Tensor, Tensor]:
