@@ -344,6 +344,14 @@ def test_an_infinite_ratio_without_advantage_counts_for_nothing() -> None:
     assert (made.per_token[[0, 2, 3]] == 0).all()
 
 
+@pytest.mark.parametrize("record", ["ppo", Loss(dual_clip=3.0)])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_log_prob_that_is_nan_is_not_clipped_away(record: Loss | str, advantage: float) -> None:
+    made, grad = of_tokens([math.nan, 0.5], [advantage, advantage], record)
+    assert made.loss.isnan() and made.per_token.isnan().tolist() == [True, False]
+    assert grad.isnan().tolist() == [True, False]
+
+
 def test_the_gradient_flows_on_ties() -> None:
     _, grad = of_tokens([0.0, 0.0], [2.0, -3.0], Loss(clip_low=0.0, clip_high=0.0))
     assert grad.tolist() == [-1.0, 1.5]

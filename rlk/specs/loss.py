@@ -76,7 +76,8 @@ def _surrogate(ratio: Tile, advantage: Tile, low: Tile, high: Tile) -> tuple[Til
     safe = L.where(zero, 1.0, ratio)
     plain = -(safe * advantage)
     clipped = -(L.clip(safe, low, high) * advantage)
-    flows = clipped <= plain
+    # not clipped <= plain: what is NaN is no clipped term, it stays NaN
+    flows = ~(clipped > plain)
     return L.where(flows, plain, clipped), flows, zero
 
 
@@ -111,7 +112,8 @@ def policy_loss(
         delta = logp.at(t) - old_logp.at(t)
         term, flows, _ = _surrogate(L.exp(delta), advantage, low, high)
         if dual_clip is not None:
-            term = L.where(advantage < 0.0, L.minimum(term, -(dual_clip * advantage)), term)
+            bound = -(dual_clip * advantage)
+            term = L.where((advantage < 0.0) & (bound < term), bound, term)
         if beta is not None:
             term = term + beta * kl_value(ref_logp.at(t) - logp.at(t), kl)
         if entropy is not None:
@@ -139,7 +141,7 @@ def policy_loss_grad(ctx, d_loss: Tensor[f32]) -> Outputs:
     ratio = L.exp(ctx.logp - ctx.old_logp)
     term, flows, zero = _surrogate(ratio, advantage, ctx.low, ctx.high)
     if ctx.dual_clip is not None:
-        flows = flows & ((advantage >= 0.0) | (term <= -(ctx.dual_clip * advantage)))
+        flows = flows & ~((advantage < 0.0) & (term > -(ctx.dual_clip * advantage)))
     slope = L.where(flows & ~zero, -(ratio * advantage), 0.0)
     if ctx.beta is not None:
         slope = slope + ctx.beta * kl_slope(ctx.ref_logp - ctx.logp, ctx.kl)
