@@ -336,3 +336,18 @@ def test_an_unordered_sum_changes_bits_of_a_norm(monkeypatch: pytest.MonkeyPatch
     with torch.no_grad():  # the forward alone: its tile is 8 rows of 128
         places, wrong = differences(case, rule, monkeypatch)
     assert places and wrong
+
+
+def strided_vectors(logits: torch.Tensor) -> Any:
+    """Ids with a stride, temperatures expanded from one, and a sum, whose cotangent is expanded too."""
+    ids = torch.arange(2 * len(logits))[::2]
+    temperature = torch.full((1,), 0.7).expand(len(logits))
+    return ops.logp(logits, ids, temperature=temperature).logp.sum()
+
+
+def test_vectors_may_have_any_stride() -> None:
+    compare((strided_vectors, [normal(5, 300)]))
+    ids = torch.arange(10)
+    again = ops.logp(normal(5, 300), ids[::2].contiguous(), temperature=0.7).logp
+    assert_same_bits(again, ops.logp(normal(5, 300), ids[::2], temperature=0.7).logp, "logp")
+    assert differing(again, ops.logp(normal(5, 300), ids[:5], temperature=0.7).logp)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ from rlk.runtime.invocation import (
     model_of,
     outputs_of,
     static_extents,
+    strided,
     target_of,
     traced,
 )
@@ -176,7 +177,7 @@ def lowered(
     if schedules is not None and len(schedules) != len(program.kernels):
         # schedules of the serial form
         program = launched(traced(invocation), static, model, geometry.extents)
-    plain = Signature(tuple(sorted(static.items())), geometry.split)
+    plain = Signature(tuple(sorted(static.items())), geometry.split, strided=strided(invocation, geometry))
     chosen = schedules or tuple(choose(k, on, plain, geometry.extents) for k in program.kernels)
     # what the host passes does not depend on what is divisible, so a first text tells what to look at
     identity, _ = judged(invocation, model, on.name)
@@ -185,7 +186,7 @@ def lowered(
     values = host_values(first.call, (*outputs_of(invocation), *work), geometry)
     made = {d.name for d in (*outputs_of(invocation), *work)}
     divisible = frozenset(name for name, value in values if _is_divisible(value, tensors, made))
-    signature = Signature(plain.extents, geometry.split, divisible)
+    signature = replace(plain, divisible=divisible)
     return program, signature, chosen, lower(program, chosen, on, signature, numerics_id=identity)
 
 

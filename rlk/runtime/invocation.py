@@ -151,3 +151,13 @@ def static_extents(invocation: Invocation, geometry: Geometry) -> dict[str, int]
         a.name for k in traced(invocation).kernels for d in k.params for a in d.type.axes if a.whole.dynamic
     }
     return {name: size for name, size in geometry.extents.items() if name not in dynamic}
+
+
+def strided(invocation: Invocation, geometry: Geometry) -> frozenset[str]:
+    """Return the inputs whose elements do not lie one after the other along their last dim."""
+    found = (d for d in inputs_of(invocation) if d.role is Role.IN and d.type.axes)
+    return frozenset(
+        d.name
+        for d in found
+        if geometry.strides[d.name][-1] != 1 and geometry.extents[d.type.axes[-1].name] > 1
+    )

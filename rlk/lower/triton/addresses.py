@@ -230,12 +230,12 @@ class Addresses:
             self.argument(f"{stem}_inner_stride", From.INNER_STRIDE, decl.name, dim)
             whole, part = self.wide(value, f"({index} // {inner})"), self.wide(value, f"({index} % {inner})")
             return [f"{whole} * {stem}_outer_stride", f"{part} * {stem}_inner_stride"]
-        if dim == len(decl.type.axes) - 1:
+        if dim == len(decl.type.axes) - 1 and decl.name not in self.plan.signature.strided:
             return [index]
         return [f"{self.wide(value, index)} * {self.stride(decl, dim)}"]
 
     def stride(self, decl: Decl, dim: int) -> str:
-        """Return the stride of a dim that is not the last."""
+        """Return the stride of a dim."""
         stem = f"{decl.name}_{axis_name(decl.type.axes[dim])}"
         return self.argument(f"{stem}_stride", From.STRIDE, decl.name, dim)
 
