@@ -156,12 +156,13 @@ def test_nothing_of_an_inactive_token_is_seen(form: str, junk: float) -> None:
     assert (as_bits(got.per_token[~layout.active]) == 0).all()
 
 
-def test_a_token_that_counts_needs_an_id() -> None:
+@pytest.mark.parametrize("record", ["ppo", "grpo"])
+def test_a_token_that_counts_needs_an_id(record: str) -> None:
     """The layout alone says which tokens count: -100 takes none out silently."""
     arguments, layout = formed("packed", batch(4))
     first = int(layout.active.nonzero()[0])
     arguments["ids"][first] = -100
-    made = ops.linear_policy_loss(**arguments, loss="grpo")
+    made = ops.linear_policy_loss(**arguments, loss=record)
     assert made.loss.isnan() and int(made.per_token.isnan().sum()) == 1 and made.per_token[first].isnan()
 
 
@@ -258,7 +259,10 @@ WRONG: dict[str, tuple[dict[str, Any], Code, str]] = {
     "a temperature of 0": ({"temperature": 0.0}, Code.ARG_VALUE, "temperature"),
     "a softcap below 0": ({"softcap": -1.0}, Code.ARG_VALUE, "softcap"),
     "old log-probs with a gradient": (
-        {"old_logp": torch.zeros(TOKENS, requires_grad=True)}, Code.NOT_DIFFERENTIABLE, "old_logp"
+        {"old_logp": torch.zeros(TOKENS, requires_grad=True)}, Code.NOT_DIFFERENTIABLE, "for old_logp"
+    ),
+    "a temperature with a gradient": (
+        {"temperature": torch.ones(TOKENS, requires_grad=True)}, Code.NOT_DIFFERENTIABLE, "hidden, weight"
     ),
     "a model of another machine": ({"math": "exact"}, Code.ARG_VALUE, "math"),
 }  # fmt: skip
@@ -392,3 +396,24 @@ def test_a_compiled_loss_has_the_bits_of_an_eager_one() -> None:
         lambda **given: ops.linear_policy_loss(**given), fullgraph=True, backend="aot_eager"
     )
     assert_same(compiled(**arguments, loss="grpo"), ops.linear_policy_loss(**arguments, loss="grpo"))
+
+
+@pytest.mark.parametrize("form", ["packed", "right"])
+def test_generated_source_has_the_bits_of_the_oracle(form: str) -> None:
+    pytest.importorskip("triton")
+    from rlk.runtime.dispatch import dispatch
+    from rlk.testing.interpreter import interpret
+
+    options, before = {"loss": RECORDS["entropy"], "math": "sm90"}, dispatch.interpreter
+    made, slopes = [], []
+    try:
+        for interpreter in (None, interpret):
+            dispatch.interpret_with(interpreter)
+            arguments, _ = formed(form, batch(11))
+            made.append(ops.linear_policy_loss(**arguments, **options))
+            slopes.append(gradients(ops.linear_policy_loss, arguments, **options))
+    finally:
+        dispatch.interpret_with(before)
+    assert_same(made[1], made[0])
+    for leaf, grad in slopes[0].items():
+        assert_same_bits(slopes[1][leaf], grad, leaf)

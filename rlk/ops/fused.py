@@ -11,6 +11,7 @@ from rlk.errors import Code, LaunchError
 from rlk.ops.layout import Layout
 from rlk.ops.results import PolicyLoss
 from rlk.ops.signatures import Loss, _is_layout, _loss, _tensors, linear_logp, policy_loss
+from rlk.specs.linear_logp import linear_logp as linear_spec
 
 NEVER = -(2**63)
 """An id that no token has: which tokens count is said by the layout alone."""
@@ -112,7 +113,13 @@ def _readable(hidden: torch.Tensor, numbers: Mapping[str, torch.Tensor]) -> None
                 Code.ARG_DEVICE, op=op, name=name, got=tensor.device, other="hidden", wanted=hidden.device
             )
         if tensor.requires_grad and torch.is_grad_enabled():
-            raise LaunchError(Code.NOT_DIFFERENTIABLE, op=op, name=name, choices="hidden, weight, bias")
+            raise LaunchError(Code.NOT_DIFFERENTIABLE, op=op, name=name, choices=_differentiable_in())
+
+
+def _differentiable_in() -> str:
+    gradient = linear_spec.gradient
+    assert gradient is not None
+    return ", ".join(gradient.wrt)
 
 
 def _told_of(op: str, error: LaunchError) -> LaunchError:
