@@ -151,9 +151,7 @@ def _rows(
         if row_axis is not None and d.type.axes and d.type.axes[0] == row_axis
     }
     flat = {name: collapse(lead, strides) for name, strides in found.items()}
-    # generated code gives no stride to the last dim of a tensor, but for rows that come with two
-    last = {d.name for d in inputs if len(d.type.axes) == 1} if math.prod(lead) > 1 else set()
-    if all(s is not None and (s == 1 or name not in last) for name, s in flat.items()):
+    if all(stride is not None for stride in flat.values()):
         return {name: (0, stride or 0) for name, stride in flat.items()}, False
     pairs: dict[str, tuple[int, int]] = {}
     for name, strides in found.items():
