@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks import heads
-from benchmarks.harness import Case, Room, main
-from benchmarks.steps import stepped
+from benchmarks.harness import Case, Checked, Room, main
+from benchmarks.heads import Step
+from benchmarks.steps import check, differing_when_turned, stepped
 from benchmarks.timing import Launch, Timing, measure_long
 
 HIDDEN, VOCABULARY = 4096, 128256
@@ -19,15 +20,22 @@ SECONDS = 1.5  # of the fast variants; one launch of those that take longer
 
 
 def few(launch: Launch) -> Timing:
-    """Time launches of 0.1 s to 10 s."""
+    """Time some launches, or one."""
     return measure_long(launch, seconds=SECONDS)
+
+
+def turned(s: Step) -> Checked:
+    """Compare gradients with those of the opposite order: float64 and the oracle saw the smallest group."""
+    return Checked(None, differing_when_turned(s))
 
 
 def cases() -> Iterator[Case]:
     """Yield a row for each size of the group; its inputs live alone."""
     for completions in GROUPS:
         shape: dict[str, int | str] = {"G": completions, "L": LENGTH}
-        yield stepped(heads.step(completions, LENGTH, VOCABULARY, HIDDEN), shape, None, ROOM, few)
+        drawn = heads.step(completions, LENGTH, VOCABULARY, HIDDEN)
+        yield stepped(drawn, shape, None, ROOM, few, check if completions == GROUPS[0] else turned)
+        del drawn
         torch.cuda.empty_cache()
 
 

@@ -37,8 +37,9 @@ def stepped(
     bar: Bar | None,
     room: Room | None,
     timer: Callable[[Launch], Timing] | None = None,
+    checked: Callable[[Step], Checked] | None = None,
 ) -> Case:
-    """Return the row of a step; `shape` says how its tokens are counted."""
+    """Return the row of a step; `shape` says how its tokens are counted, `checked` what is compared."""
     vocabulary, depth = s.weight.shape
     given = (s.hidden, s.weight, s.ids, s.old, s.advantages)
     options = {"layout": layout_of(s), "loss": "grpo", "ref_logp": s.ref}
@@ -52,7 +53,7 @@ def stepped(
         flops=8.0 * s.ids.numel() * depth * vocabulary,
         bar=bar,
         room=room,
-        check=lambda: check(s),
+        check=lambda: (checked or check)(s),
         describe=lambda: describe(rlk.ops.linear_policy_loss.explain(*given, **options)),
         timer=timer,
     )
@@ -75,19 +76,16 @@ def check(s: Step) -> Checked:
     want_loss, want_d_lp = policy(s, lp, "cpu")
     pairs = [(lp[0, SAMPLED], few_lp), (loss, want_loss), (policy(s, lp, "cuda")[1], want_d_lp)]
     wrong = sum(differing(got.detach().cpu(), want.detach()) for got, want in pairs)
-    del lp, wide
-    d_hidden, _ = torch.autograd.grad(loss, s.leaves)
-    other = turned(s)
-    d_other, _ = torch.autograd.grad(ours(other)(), other.leaves)
-    wrong += differing_there(d_other.flip(0), d_hidden)
-    return Checked(float((loss.detach().double() - exact).abs()), wrong)
+    return Checked(float((loss.detach().double() - exact).abs()), wrong + differing_when_turned(s))
 
 
-def turned(s: Step) -> Step:
-    """Return a step with its completions in the opposite order."""
+def differing_when_turned(s: Step) -> int:
+    """Count the values of the hidden gradient that change when completions come in the opposite order."""
     flipped = {f.name: getattr(s, f.name).detach().flip(0) for f in fields(s) if f.name != "weight"}
     flipped["hidden"].requires_grad_(True)
-    return replace(s, **flipped)
+    other = replace(s, **flipped)
+    d_hidden, d_other = (torch.autograd.grad(ours(x)(), x.leaves)[0] for x in (s, other))
+    return differing_there(d_other.flip(0), d_hidden)
 
 
 def policy(s: Step, lp: Tensor, device: str) -> tuple[Tensor, Tensor]:

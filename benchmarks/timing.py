@@ -22,11 +22,15 @@ Launch = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Milliseconds of one launch: sustained median, burst median, and the 10 % and 90 % quantiles."""
+    """Milliseconds of one launch: sustained median, burst median, and the 10 % and 90 % quantiles.
+
+    extra_mib: its peak memory, where it was measured on the same launches.
+    """
 
     ms: float
     burst_ms: float
     spread: tuple[float, float]
+    extra_mib: float | None = None
 
 
 @cache
@@ -66,13 +70,13 @@ def measure(launch: Launch, *, seconds: float = 1.0, flush: bool = True) -> Timi
 
 
 def measure_long(launch: Launch, *, seconds: float = 1.0) -> Timing:
-    """Time a launch of some tenths of a second: one to warm, then at least one, within about `seconds`."""
+    """Time a launch of 0.1 s to 10 s, and its memory: one to warm, then at least one, in about `seconds`."""
     launch()
-    torch.cuda.synchronize()
-    times = timed(launch, 1, flush=False)
+    ms, extra = _watched(launch)
+    times = [ms]
     while len(times) < BURST_LAUNCHES and 1e-3 * (sum(times) + times[0]) <= seconds:
-        times += timed(launch, 1, flush=False)
-    return Timing(statistics.median(times), times[0], (min(times), max(times)))
+        times.append(_watched(launch)[0])
+    return Timing(statistics.median(times), times[0], (min(times), max(times)), extra)
 
 
 def measure_host(call: Launch, *, calls: int = 2000, repeats: int = 5) -> Timing:
@@ -92,14 +96,21 @@ def measure_host(call: Launch, *, calls: int = 2000, repeats: int = 5) -> Timing
 
 def extra_mib(launch: Launch) -> float:
     """Return a warm call's peak memory beyond what was held before it and what its results hold, in MiB."""
+    return _watched(launch)[1]
+
+
+def _watched(launch: Launch) -> tuple[float, float]:
+    """Return the milliseconds of a launch and its extra MiB."""
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
+    first.record()
     result = launch()
+    last.record()
     torch.cuda.synchronize()
-    held = torch.cuda.memory_allocated()
-    extra = torch.cuda.max_memory_allocated() - held
+    extra = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
     del result
-    return extra / 2**20
+    return first.elapsed_time(last), extra / 2**20
 
 
 @dataclass(frozen=True, slots=True)
