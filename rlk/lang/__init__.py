@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlk.ir.dims import Axis, Ragged
 from rlk.ir.tree import ASCENDING, Tree
-from rlk.ir.types import bf16, boolean, f16, f32, i32, i64, u32
+from rlk.ir.types import DType, bf16, boolean, f16, f32, i32, i64, u32
 from rlk.lang.op import Op, Variant, op
 from rlk.lang.surface import L, Outputs
 from rlk.lang.trace import Tile
@@ -13,6 +13,7 @@ from rlk.lang.types import DTypeVar, Scalar, Static, Tensor
 __all__ = [
     "ASCENDING",
     "Axis",
+    "DType",
     "DTypeVar",
     "L",
     "Op",

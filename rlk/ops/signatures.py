@@ -184,22 +184,20 @@ def matmul(
     """Return x w^T + bias + residual: a row's bits do not depend on how many rows there are.
 
     x: [..., K], w: [N, K], bias: [N], residual: [..., N], one dtype, bf16 or f16. One f32 accumulator over
-    ascending K (order="chain16"), f32 sums, one rounding to the dtype; out_dtype=torch.float32 returns the
-    f32 sum. Differentiable in nothing yet: a tensor that requires a gradient raises; detach it. Raises
-    LaunchError.
+    ascending K (order="chain16"), or one for each of 8 pieces of ceil(K / 8), added pairwise (order="leaf8":
+    other bits, and faster where M is small), f32 sums, one rounding to the dtype; out_dtype=torch.float32
+    returns the f32 sum. Differentiable in nothing yet: a tensor that requires a gradient raises; detach it.
+    Raises LaunchError.
     """
     _tensors("matmul", x=x, w=w)
-    if order != "chain16":
-        raise UnsupportedError(
-            Code.UNSUPPORTED, what=f"order={order!r}", backend="rlk", target="every target",
-            alternatives='order="chain16"',
-        )  # fmt: skip
+    _among("matmul", "order", (order,), ("chain16", "leaf8"))
     if out_dtype not in (None, x.dtype, torch.float32):
         wanted = f"None, {x.dtype} or torch.float32"
         raise LaunchError(Code.ARG_VALUE, op="matmul", name="out_dtype", value=out_dtype, wanted=wanted)
     tensors: Tensors = {"x": x, "w": w}
     tensors |= {name: t for name, t in (("bias", bias), ("residual", residual)) if t is not None}
-    return call(matmul_spec.matmul, tensors, {}, {"keep_f32": out_dtype is torch.float32})["y"]
+    spec = matmul_spec.matmul if order == "chain16" else matmul_spec.matmul_leaf8
+    return call(spec, tensors, {}, {"keep_f32": out_dtype is torch.float32})["y"]
 
 
 def ratio_kl(

@@ -34,20 +34,29 @@ from rlk.passes.rewrite import Replay, rewrite
 from rlk.passes.walk import walk
 
 
-def pieces(kernel: Kernel) -> Kernel:
+def pieces(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
     """Return the kernel without `Keep`, and with every contraction along the pieces of its axis.
 
-    An index of an axis A that has pieces and is contracted becomes piece * size + j, over the axes A.pieces
-    and A.within; what lies beyond the end of a piece is not read and not stored, and counts as zero. A kept
-    value is stored to a workspace and loaded again: `cut` puts the cut there.
+    An index of an axis A that has pieces and is contracted or kept becomes piece * size + j, over the axes
+    A.pieces and A.within; what lies beyond a piece is not read and not stored, and counts as zero.
+    A kept value is stored to a workspace and loaded again: `cut` puts the cut there. apart: axes by name
+    whose pieces are contracted side by side, their results kept before they merge.
     """
-    return rewrite(kernel, _Pieces(cut_axes(kernel)))
+    return rewrite(kernel, _Pieces(cut_axes(kernel), apart))
 
 
 def cut_axes(kernel: Kernel) -> frozenset[Axis]:
-    """Return the axes that are contracted piece by piece."""
-    dots = (let.node.over for let in walk(kernel.body) if isinstance(let.node, Dot))
-    return frozenset(a for a in dots if a.part is Part.ALL and (a.split or a.piece))
+    """Return the axes that are contracted or kept piece by piece."""
+    found: set[Axis] = set()
+    for let in walk(kernel.body):
+        match let.node:
+            case Dot(over=over):
+                found.add(over)
+            case Keep() if isinstance(let.type, TileType):
+                found |= set(let.type.axes)
+            case _:
+                pass
+    return frozenset(a for a in found if a.part is Part.ALL and (a.split or a.piece))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,7 @@ class _Pieces:
     """The rule. `along` holds the cut axes along which a value of the old kernel varies."""
 
     axes: frozenset[Axis]
+    apart: frozenset[str]
     places: dict[Axis, _Place] = field(default_factory=dict)
     along: dict[Value, frozenset[Axis]] = field(default_factory=dict)
 
@@ -99,9 +109,11 @@ class _Pieces:
     def varies(self, *values: Value) -> bool:
         return any(self.along.get(v) for v in values)
 
-    def guard(self, b: Builder, guard: Value | None, *values: Value) -> Value | None:
-        """Return a guard that also says that there are elements at these indices."""
-        found = {axis for v in values for axis in self.along.get(v, ())}
+    def guard(
+        self, b: Builder, guard: Value | None, *values: Value, but: Axis | None = None
+    ) -> Value | None:
+        """Return a guard that also says that there are elements at these indices, but for one axis."""
+        found = {axis for v in values for axis in self.along.get(v, ()) if axis != but}
         for axis in sorted(found, key=str):
             exists = self.places[axis].exists
             guard = exists if guard is None else b.map2(Fn2.AND, guard, exists)
@@ -113,6 +125,9 @@ class _Pieces:
         product = b.let(Dot(replay[dot.a], replay[dot.b], axis.within, dot.model), name)
         # what lies beyond a short piece is zero: to a chain of fma that ended as -0.0 it adds +0.0
         settled = b.add(product, b.f32(0.0), name) if dot.model is DotModel.FMA else product
+        if axis.name in self.apart:
+            there = self.guard(b, None, dot.a, dot.b, but=axis)
+            settled = _keep(b, settled, f"{name or 'product'}_of_pieces", there)
         order: MergeOrder = ASCENDING if axis.split is None else Rule.PAIRWISE
         merged = b.let(Merge(Monoid(Kind.TOTAL), (settled,), axis.pieces, order))
         return b.results(merged, (name,))[0]
@@ -127,7 +142,8 @@ def _place(b: Builder, axis: Axis) -> _Place:
         size = b.i32(axis.piece or 1)
     base = b.mul(b.let(Pos(axis.pieces), f"{stem}_piece"), size, f"{stem}_piece_begin")
     within = b.let(Pos(axis.within), f"{stem}_within")
-    length = b.min(size, b.sub(extent, base), f"{stem}_length")
+    rest = b.max(b.i32(0), b.sub(extent, base))
+    length = b.min(size, rest, f"{stem}_length")
     return _Place(b.add(base, within, stem), b.map2(Fn2.LT, within, length, f"{stem}_exists"))
 
 

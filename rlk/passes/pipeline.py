@@ -31,14 +31,20 @@ CANONICAL: tuple[tuple[str, Pass], ...] = (
 def canonical(program: Program, after: str | None = None, *, apart: frozenset[str] = frozenset()) -> Program:
     """Return the canonical program, verified; or what it is after a named pass.
 
-    apart: streamed axes whose chunks a lowering wants side by side, in kernels of their own, with the same
-    bits; ids are those of the program without.
+    apart: streamed axes whose chunks, and contracted ones whose pieces, a lowering wants side by side, in
+    kernels of their own, with the same bits; ids are those of the program without.
     """
     verify(program)
     if after == "trace":
         return program
     for name, change in CANONICAL:
-        program = each(program, lambda k: expand(k, apart)) if name == "expand" else change(program)
+        match name:
+            case "pieces":
+                program = each(program, lambda k: pieces(k, apart))
+            case "expand":
+                program = each(program, lambda k: expand(k, apart))
+            case _:
+                program = change(program)
         if name == after:
             return program
     verify(program)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from rlk.ir.dims import Axis, Part, extent_of, is_power_of_two
+from rlk.ir.dims import Axis, Part, extent_of, fixed_extent, is_power_of_two
 from rlk.ir.monoid import Kind, Monoid
 from rlk.ir.nodes import Extent, Fn2, Kernel, Let, Map2, Math, MathModel, Merge, Node, Pos
 from rlk.ir.types import DType
@@ -28,6 +28,8 @@ def bind_extents(kernel: Kernel, extents: Extents) -> Kernel:
         match let.node:
             case Map2(fn=Fn2.LT, a=a, b=b) if _bounds(nodes.get(a), nodes.get(b), padded):
                 replay.renamed[let.value] = replay.builder.const(True, DType.BOOL)
+            case Map2(fn=Fn2.LT, a=a) if _fills_pieces(nodes.get(a), extents):
+                replay.renamed[let.value] = replay.builder.const(True, DType.BOOL)
             case Extent(axis=axis) if axis.part is Part.PIECE and axis.split is not None:
                 replay.renamed[let.value] = replay.builder.i32(axis.split)
             case Extent(axis=axis) if axis.name in extents:
@@ -44,6 +46,15 @@ def _bounds(index: Node | None, extent: Node | None, padded: set[Axis]) -> bool:
     match index, extent:
         case Pos(axis=axis), Extent(axis=other):
             return axis == other and axis.part is Part.ALL and axis not in padded
+        case _:
+            return False
+
+
+def _fills_pieces(index: Node | None, extents: Extents) -> bool:
+    """Return whether an index runs inside pieces that are all of one length: every one exists."""
+    match index:
+        case Pos(axis=axis):
+            return axis.part is Part.WITHIN and fixed_extent(axis, extents) is not None
         case _:
             return False
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rlk.ir.dims import Axis, Part, without
+from rlk.ir.dims import Axis, Part
 from rlk.ir.nodes import (
     Decl,
+    Dot,
     Fn2,
     Kernel,
     Launch,
@@ -43,20 +44,20 @@ def sweep(program: Program, extents: Mapping[str, int]) -> Program:
     reads is launched in the same nest. What is merged so far is kept in f32 workspaces, a pairwise merge as a
     binary counter counts. The bits are those of the program without loops.
     """
-    axes = {axis.whole for kernel in program.kernels for axis in swept(kernel)}
+    axes = swept(program)
     if not axes:
         return program
     alone = frozenset(a.name for a in axes if a.piece is not None and extents[a.name] <= a.piece)
     nests: dict[Nest, list[Kernel]] = {}
     for kernel in program.kernels:
         if any(d.role is Role.OUT for d in kernel.params):
-            nests.setdefault(_nest(kernel, alone), []).append(kernel)
+            nests.setdefault(_nest(kernel, axes, alone), []).append(kernel)
     kernels: dict[str, Kernel] = {}
     launches: list[Launch] = []
     for nest, results in nests.items():
         for kernel in _needed(program, results):
-            depth = max((nest.index(a) + 1 for a in swept(kernel)), default=0)
-            for part, only in _turns(kernel, alone):
+            depth = max((nest.index(a) + 1 for a in _along(kernel, axes)), default=0)
+            for part, only in _turns(kernel, axes, alone):
                 turns = tuple(Turn(a) for a in nest[:depth])
                 if only is not None:
                     turns = (*turns[:-1], replace(turns[-1], only=only))
@@ -66,26 +67,38 @@ def sweep(program: Program, extents: Mapping[str, int]) -> Program:
     return replace(program, kernels=tuple(kernels.values()), launches=tuple(launches))
 
 
-def swept(kernel: Kernel) -> tuple[Axis, ...]:
-    """Return the axes of pieces that a kernel varies along."""
+def swept(program: Program) -> frozenset[Axis]:
+    """Return the axes of pieces that launches go along: merged where they are contracted, or kept apart."""
+    found: set[Axis] = set()
+    for kernel in program.kernels:
+        nodes = [let.node for let in walk(kernel.body)]
+        contracted = {n.over.pieces for n in nodes if isinstance(n, Dot) and n.over.part is Part.WITHIN}
+        found |= contracted & {n.over for n in nodes if isinstance(n, Merge)}
+        for decl in kernel.params:
+            if decl.role is Role.WORK:
+                inside = {a.pieces for a in decl.type.axes if a.part is Part.WITHIN}
+                found |= inside.intersection(decl.type.axes)
+    return frozenset(found)
+
+
+def _along(kernel: Kernel, axes: frozenset[Axis]) -> tuple[Axis, ...]:
+    """Return the swept axes that a kernel varies along."""
     types = (let.type for let in walk(kernel.body))
     found = dict.fromkeys(a for t in types if isinstance(t, TileType) for a in t.axes)
-    inside = {a.whole for a in found if a.part is Part.WITHIN}
-    return tuple(a for a in found if a.part is Part.PIECE and a.whole in inside)
+    return tuple(a for a in found if a in axes)
 
 
-def _merge(kernel: Kernel) -> Merge | None:
+def _merge(kernel: Kernel, axes: frozenset[Axis]) -> Merge | None:
     """Return the merge of pieces in a kernel."""
-    axes = swept(kernel)
     merges = (let.node for let in walk(kernel.body) if isinstance(let.node, Merge))
     return next((m for m in merges if m.over in axes), None)
 
 
-def _nest(kernel: Kernel, alone: frozenset[str]) -> Nest:
+def _nest(kernel: Kernel, axes: frozenset[Axis], alone: frozenset[str]) -> Nest:
     """Return the loops of a result: single pieces first, then by name, then the one that it merges."""
-    merge = _merge(kernel)
+    merge = _merge(kernel, axes)
     merged = None if merge is None else merge.over
-    return tuple(sorted(swept(kernel), key=lambda a: (a.name not in alone, a == merged, str(a))))
+    return tuple(sorted(_along(kernel, axes), key=lambda a: (a.name not in alone, a == merged, str(a))))
 
 
 def _needed(program: Program, results: list[Kernel]) -> Iterable[Kernel]:
@@ -109,22 +122,25 @@ def _written(kernel: Kernel) -> set[str]:
 # --- turns --------------------------------------------------------------------------------------------------
 
 
-def _turns(kernel: Kernel, alone: frozenset[str]) -> Iterable[tuple[Kernel, Only]]:
+def _turns(
+    kernel: Kernel, axes: frozenset[Axis], alone: frozenset[str]
+) -> Iterable[tuple[Kernel, Only]]:
     """Yield the kernel that each turn of the innermost loop launches, and which turns those are."""
-    merge = _merge(kernel)
+    merge = _merge(kernel, axes)
     if merge is None or merge.over.name in alone:
-        yield _one_piece(kernel, merge, (), None, kernel.name), None
+        yield _one_piece(kernel, axes, merge, (), None, kernel.name), None
     elif merge.order is ASCENDING:
         for phase in Phase:
             read = () if phase is Phase.FIRST else (0,)
             kept = None if phase is Phase.LAST else 0
-            yield _one_piece(kernel, merge, read, kept, f"{kernel.name}_{phase.value}"), phase
+            yield _one_piece(kernel, axes, merge, read, kept, f"{kernel.name}_{phase.value}"), phase
     else:
         count = merge.over.split or 1
         for carries in range(count.bit_length()):
             turns = tuple(i for i in range(count) if _trailing_ones(i) == carries)
             kept = None if turns == (count - 1,) else carries
-            yield _one_piece(kernel, merge, tuple(range(carries)), kept, f"{kernel.name}_{carries}"), turns
+            name = f"{kernel.name}_{carries}"
+            yield _one_piece(kernel, axes, merge, tuple(range(carries)), kept, name), turns
 
 
 def _trailing_ones(i: int) -> int:
@@ -132,18 +148,18 @@ def _trailing_ones(i: int) -> int:
 
 
 def _one_piece(
-    kernel: Kernel, merge: Merge | None, read: tuple[int, ...], kept: int | None, name: str
-) -> Kernel:
+    kernel: Kernel, axes: frozenset[Axis], merge: Merge | None, read: tuple[int, ...], kept: int | None,
+    name: str,
+) -> Kernel:  # fmt: skip
     """Return the kernel for one piece of each axis.
 
     read: which partial results are merged with the piece's own, in this order. kept: the one that it then
     becomes; None where it is the whole result.
     """
     partials = f"{kernel.name.rpartition('_')[2]}"
-    replay = Replay(kernel, _Piece(frozenset(swept(kernel)), merge, read, kept, f"merged_{partials}"))
+    replay = Replay(kernel, _Piece(axes, merge, read, kept, f"merged_{partials}"))
     replay.block(_until(kernel.body.lets, merge if kept is not None else None))
-    params = tuple(_without_pieces(d) for d in replay.builder.params.values())
-    return simplify(Kernel(name, params, replay.builder.body()))
+    return simplify(Kernel(name, tuple(replay.builder.params.values()), replay.builder.body()))
 
 
 def _until(lets: tuple[Let, ...], merge: Merge | None) -> tuple[Let, ...]:
@@ -155,13 +171,11 @@ def _until(lets: tuple[Let, ...], merge: Merge | None) -> tuple[Let, ...]:
     return tuple(let for let in lets[: end + 1] if not isinstance(let.node, Store))
 
 
-def _without_pieces(decl: Decl) -> Decl:
+def _without(decl: Decl, pieces: frozenset[Axis]) -> Decl:
     """Return a workspace that holds one piece."""
     if decl.role is not Role.WORK:
         return decl
-    axes = decl.type.axes
-    for axis in axes:
-        axes = without(axes, axis) if axis.part is Part.PIECE else axes
+    axes = tuple(axis for axis in decl.type.axes if axis not in pieces)
     return replace(decl, type=TileType(decl.type.dtype, axes))
 
 
@@ -180,7 +194,7 @@ class _Piece:
     def __call__(self, replay: Replay, let: Let) -> bool:
         if self.lets is None:
             self.lets = {}
-            works = {d.name: _without_pieces(d) for d in replay.builder.params.values()}
+            works = {d.name: _without(d, self.axes) for d in replay.builder.params.values()}
             replay.builder.params.update(works)
         self.lets[let.value] = let
         r, b = replay, replay.builder

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rlk.ir.dims import Axis, Part
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Combine, Dot, Kernel, Load, Loop, Math, Program, Reduce, Store
+from rlk.ir.nodes import Combine, Dot, Kernel, Load, Loop, Math, Program, Reduce, Role, Store
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType
 from rlk.passes.walk import walk
@@ -57,10 +57,12 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
 
 
 def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
-    """Return the streamed axes whose chunks should run side by side: rows alone would leave cores idle.
+    """Return the axes whose chunks or pieces should run side by side: rows alone would leave cores idle.
 
-    Chunks that contract are tiles of one matrix product, and always stand side by side.
-    program: canonical. The states then go through memory and merge in a second kernel, with the same bits.
+    Chunks that contract are tiles of one matrix product, and always stand side by side; pieces that are
+    contracted do where their results are few.
+    program: canonical. What they yield then goes through memory and merges in a second kernel, with the same
+    bits.
     """
     found: set[str] = set()
     for kernel in program.kernels:
@@ -72,7 +74,23 @@ def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
             rows *= extents.get(axis.name, 1)
         if rows < ROWS_ALONE:
             found |= {a.name for a in streamed if a.split is not None and a.part is Part.ALL}
+        found |= _few_products(kernel, extents)
     return frozenset(found)
+
+
+def _few_products(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
+    """Return the axes contracted by pieces of inputs for a small result of few rows."""
+    inputs = {d.name: d.type.axes for d in kernel.params if d.role is Role.IN}
+    loads = {x.value: x.node for x in walk(kernel.body) if isinstance(x.node, Load)}
+    found: set[str] = set()
+    for let in walk(kernel.body):
+        if isinstance(let.node, Dot) and let.node.over.part is Part.WITHIN:
+            factors = [loads.get(v) for v in (let.node.a, let.node.b)]
+            axes = [inputs.get(f.param) for f in factors if f is not None]
+            rows = [extents.get(a.name, 1) for group in axes if group for a in group if a.dynamic]
+            if len(axes) == 2 and None not in axes and max(rows, default=1) < ROWS_ALONE:
+                found.add(let.node.over.name)
+    return found
 
 
 def _contracts(loop: Loop) -> bool:
@@ -86,7 +104,8 @@ def factor_tiles(kernel: Kernel, found: Roles) -> tuple[Axis, Axis] | None:
         if isinstance(let.node, Dot):
             types = types_of(kernel)
             sides = [types[v] for v in (let.node.a, let.node.b)]
-            axes = [[a for a in tiled if isinstance(t, TileType) and a in t.axes] for t in sides]
+            held = [t.axes if isinstance(t, TileType) else () for t in sides]
+            axes = [[a for a in tiled if a in group and a.part is not Part.PIECE] for group in held]
             if all(axes):
                 rows, columns = sorted((axes[0][-1], axes[1][-1]), key=tiled.index)
                 return rows, columns

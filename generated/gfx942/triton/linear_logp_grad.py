@@ -1,6 +1,6 @@
 """linear_logp_grad on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: ff4ba495919f9bd3
+numerics: fc0357886fc811a4
 schedule: tiles D=2048, 4 warps, 1 stages, unroll 1
 schedule: tiles T.within=128, V.within=256, 8 warps, 1 stages, unroll 1, depth 64, group 16
 schedule: tiles D=256, T.within=128, 8 warps, 1 stages, unroll 1, depth 64, group 16

@@ -1,6 +1,6 @@
 """linear_logp_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 91c7398fb2001ebf
+numerics: 30b0e234c294080d
 schedule: tiles D=2048, 4 warps, 1 stages, unroll 1
 schedule: tiles T.within=128, V.within=256, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs in one loop
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs

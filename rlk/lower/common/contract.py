@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlk.errors import Code, Loc, UnsupportedError
-from rlk.ir.dims import Axis, union
+from rlk.ir.dims import Axis, Part, union
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import (
     Bits,
@@ -50,12 +50,13 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """A `Dot` of two tensors in memory."""
+    """A `Dot` of two tensors in memory. stop: a scalar; from there on the axis has no elements."""
 
     a: Factor
     b: Factor
     over: Axis
     model: DotModel
+    stop: Value | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def contractions(kernel: Kernel) -> Contractions:
             raise _unsupported(let.loc, f"axis {let.node.over} both contracted and reduced in one kernel")
         if unheld.isdisjoint(operands(let.node)) or isinstance(let.node, Dot | Load):
             continue
-        if let.value not in unheld or not isinstance(let.type, TileType) or not let.type.dtype.is_int:
+        if let.value not in unheld or not isinstance(let.type, TileType) or let.type.dtype.is_float:
             raise _unsupported(let.loc, "a value along a contracted axis that is used outside of its dot")
     return Contractions(found, unheld)
 
@@ -120,8 +121,29 @@ def _implies(nodes: dict[Value, Node], condition: Value, guard: Value) -> bool:
 
 def _contraction(let: Let, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]) -> Contraction:
     assert isinstance(let.node, Dot)
-    a, b = (_factor(let, v, lets, axes) for v in (let.node.a, let.node.b))
-    return Contraction(a, b, let.node.over, let.node.model)
+    dot, over = let.node, let.node.over
+    stops = {_stop(over, lets[v].node, lets, axes) for v in (dot.a, dot.b) if v in lets}
+    a, b = (_factor(let, v, lets, axes) for v in (dot.a, dot.b))
+    if len(stops) > 1:
+        raise _unsupported(let.loc, f"a dot over {over} whose factors end at different elements")
+    return Contraction(a, b, over, dot.model, next(iter(stops), None))
+
+
+def _stop(
+    over: Axis, node: Node, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]
+) -> Value | None:
+    """Return where a factor's guard says that the contracted axis ends."""
+    guard = node.guard if isinstance(node, Load) else None
+    match None if guard is None else lets[guard].node:
+        case Map2(fn=Fn2.LT, a=a, b=b) if lets[a].node == Pos(over) and _one_number(axes[b]):
+            return b
+        case _:
+            return None
+
+
+def _one_number(axes: tuple[Axis, ...]) -> bool:
+    """Return whether a value is a scalar in a tile: no tile holds more than one piece."""
+    return all(axis.part is Part.PIECE for axis in axes)
 
 
 def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value, tuple[Axis, ...]]) -> Factor:
@@ -132,8 +154,11 @@ def _factor(dot: Let, value: Value, lets: dict[Value, Let], axes: Mapping[Value,
     load = let.node
     along = [i for i, v in enumerate(load.index) if over in axes[v]]
     nodes = {v: found.node for v, found in lets.items()}
-    counted = [count_up(load.index[i], nodes, lambda v: not axes[v]) for i in along]
-    masked = load.fill is not None or (load.guard is not None and over in axes[load.guard])
+    counted = [count_up(load.index[i], nodes, lambda v: _one_number(axes[v])) for i in along]
+    bounded = load.guard is not None and over in axes[load.guard]
+    masked = load.fill is not None or (bounded and _stop(over, load, lets, axes) is None)
+    if bounded and not masked:
+        load = replace(load, guard=None)
     if len(counted) != 1 or counted[0] is None or masked:
         raise _unsupported(dot.loc, f"a dot over {over} of elements that do not lie along a dim of a tensor")
     others = (axes[v] for i, v in enumerate(load.index) if i not in along)

@@ -65,7 +65,9 @@ def _loop(turn: Turn, extents: Extents, inner: list[str]) -> list[str]:
         count = _pieces(axis)
     lines.append(f"for {turn.index} in range({count}):")
     if fixed_extent(axis.within, extents) is None:
-        lines.append(f"{INDENT}{length_name(axis)} = min({size}, {whole} - {turn.index} * {size})")
+        rest = f"{whole} - {turn.index} * {size}"
+        rest = rest if axis.split is None else f"max(0, {rest})"
+        lines.append(f"{INDENT}{length_name(axis)} = min({size}, {rest})")
     return lines + [INDENT + line for line in inner]
 
 

@@ -122,7 +122,7 @@ class Dots:
         It does past the end of a tensor's dim; a factor whose index starts elsewhere ends elsewhere.
         """
         length = fixed_extent(contraction.over, dict(self.plan.signature.extents))
-        whole = length is not None and length % self.plan.schedule.depth == 0
+        whole = contraction.stop is None and length is not None and length % self.plan.schedule.depth == 0
         return whole or not (contraction.a.base and contraction.b.base)
 
     def box(self, value: Value) -> tuple[tuple[Value, ...], Axis] | None:
@@ -136,7 +136,7 @@ class Dots:
         contraction = self.of[let.value]
         shape = self.plan.shape(self.e.tile(let.value).axes)
         name = self.e.let(let.name or "product", f"tl.zeros({shape}, tl.float32)")
-        length = self.extent(contraction.over)
+        length = self.extent(contraction.over) if contraction.stop is None else self.e[contraction.stop]
         match contraction.model:
             case DotModel.FMA:
                 self.chain(contraction, name, length)
