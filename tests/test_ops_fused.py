@@ -13,12 +13,14 @@ import rlk
 from rlk import Layout, ops
 from rlk.errors import Code, LaunchError, RlkError, UnsupportedError
 from rlk.ops import Loss
+from rlk.specs.linear_logp import linear_logp as linear_spec
 from rlk.testing.bits import as_bits, assert_same_bits, differing
 
 D, V = 48, 2100
 LENGTHS, WIDTH = (17, 0, 31, 9), 33  # more tokens than a dot adds at once
 TOKENS = sum(LENGTHS)
 BF16 = torch.bfloat16
+WRT = linear_spec.gradient.wrt if linear_spec.gradient is not None else ()
 Tensors = dict[str, torch.Tensor]
 
 RECORDS: dict[str, Loss | str] = {
@@ -324,6 +326,17 @@ def test_gradients_are_near_float64(name: str, option: str) -> None:
     for leaf, grad in got.items():
         exact = want[leaf].double()
         assert grad.dtype is BF16 and float((grad.double() - exact).norm() / exact.norm()) < 8e-3, leaf
+
+
+@pytest.mark.skipif("bias" not in WRT, reason="linear_logp is not differentiable in its bias yet")
+def test_the_gradient_of_a_bias_is_near_float64() -> None:
+    found = []
+    for call in (ops.linear_policy_loss, ops.linear_policy_loss.reference):
+        bias = torch.linspace(-1.0, 1.0, V).bfloat16().requires_grad_()
+        gradients(call, formed("right", batch(6))[0], loss="grpo", bias=bias)
+        assert bias.grad is not None
+        found.append(bias.grad.double())
+    assert float((found[0] - found[1]).norm() / found[1].norm()) < 8e-3
 
 
 @pytest.mark.parametrize("name", RECORDS)
