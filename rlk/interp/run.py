@@ -62,6 +62,7 @@ from rlk.ir.tree import ASCENDING, Rule, bind, padded
 from rlk.ir.types import DType, TileType
 
 Array = NDArray[Any]
+FACTOR_ELEMENTS = 1 << 22  # of the largest factor of a contraction in a tile
 TILE_ELEMENTS = 1 << 17  # of the largest value in a tile: enough to hide Python, little enough for a cache
 
 
@@ -251,7 +252,7 @@ class _Launch:
         types = [let.type for let in self.lets if isinstance(let.type, TileType)]
         used = dict.fromkeys(axis for type in types for axis in type.axes)
         laid_out = dict.fromkeys(axis for d in kernel.params for axis in d.type.axes)
-        contracted = {let.node.over for let in self.lets if isinstance(let.node, Dot)}
+        self.contracted = contracted = {let.node.over for let in self.lets if isinstance(let.node, Dot)}
         reduced = {let.node.over for let in self.lets if isinstance(let.node, Reduce | Merge)}
         combined = contracted | reduced
         # lanes vary fastest; the rest as the tensors lay them out
@@ -288,9 +289,12 @@ def _tiles(launch: _Launch, wanted: Mapping[str, int] | None) -> Iterator[Ranges
     sizes = {axis: launch.length(axis) for axis in launch.parallel}
     steps = dict(sizes)
     if wanted is None:
-        for axis in launch.parallel:
-            largest = max((_elements(launch, type, steps) for type in launch.types), default=1)
-            steps[axis] = max(1, min(steps[axis], steps[axis] * TILE_ELEMENTS // max(largest, 1)))
+        # factors first: a tile of many products shares what it prepares of them
+        for factors, most in ((True, FACTOR_ELEMENTS), (False, TILE_ELEMENTS)):
+            types = [t for t in launch.types if launch.contracted.isdisjoint(t.axes) is not factors]
+            for axis in launch.parallel:
+                held = (_elements(launch, t, steps) for t in types if axis in t.axes)
+                steps[axis] = max(1, min(steps[axis], steps[axis] * most // max(*held, 1, 1)))
     else:
         known = {str(axis): axis for axis in launch.parallel}
         steps.update({known[name]: n for name, n in wanted.items() if name in known})
