@@ -51,24 +51,26 @@ def length_name(axis: Axis) -> str:
 
 def _loop(turn: Turn, extents: Extents, inner: list[str]) -> list[str]:
     axis = turn.axis
-    whole = str(extents.get(axis.name, axis.name))
-    size, count = str(axis.piece), f"({axis.name} + {(axis.piece or 1) - 1}) // {axis.piece}"
+    whole = extents.get(axis.name, axis.name)
+    size, count = str(axis.piece), _ceil(whole, axis.piece or 1)
     if axis.split is not None:
-        known = extents.get(axis.name)
-        size = (
-            f"({whole} + {axis.split - 1}) // {axis.split}" if known is None else str(-(-known // axis.split))
-        )
-        count = str(axis.split)
+        size, count = _ceil(whole, axis.split), str(axis.split)
     lines: list[str] = []
     if any(_pieces(axis) in line for line in inner):
         lines.append(f"{_pieces(axis)} = {count}")
         count = _pieces(axis)
     lines.append(f"for {turn.index} in range({count}):")
     if fixed_extent(axis.within, extents) is None:
-        rest = f"{whole} - {turn.index} * {size}"
+        each = size if size.isdigit() else f"({size})"
+        rest = f"{whole} - {turn.index} * {each}"
         rest = rest if axis.split is None else f"max(0, {rest})"
         lines.append(f"{INDENT}{length_name(axis)} = min({size}, {rest})")
     return lines + [INDENT + line for line in inner]
+
+
+def _ceil(whole: int | str, size: int) -> str:
+    """Return the text of whole / size, rounded up."""
+    return f"({whole} + {size - 1}) // {size}" if isinstance(whole, str) else str(-(-whole // size))
 
 
 def _when(launch: Launch, lines: Sequence[str]) -> list[str]:
