@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from linear_cases import DTYPES
 
 from rlk import ops
 from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.interp.dot import leaf8
 from rlk.testing.bits import assert_same_bits, differing
 
 NEEDS = ("logp", "lse", "entropy")
@@ -104,14 +107,39 @@ def test_what_is_not_built_is_refused() -> None:
     for options in ({"keep_logits": 1 << 30}, {"vocab_start": 8}, {"weight_grad_out": weight}, {"group": 1}):
         with pytest.raises(UnsupportedError):
             ops.linear_logp(hidden, weight, ids, **options)
-    with pytest.raises(UnsupportedError):
-        ops.matmul(hidden, weight, order="leaf8")
-    with pytest.raises(LaunchError) as refused:
-        ops.linear_logp(hidden.requires_grad_(), weight, ids)
-    assert refused.value.code is Code.NOT_DIFFERENTIABLE
     with pytest.raises(LaunchError) as wrong:
-        ops.linear_logp(hidden.detach(), weight.float(), ids)
+        ops.linear_logp(hidden, weight.float(), ids)
     assert wrong.value.code is Code.ARG_DTYPE
+
+
+def test_inputs_without_a_gradient_are_refused() -> None:
+    hidden, weight, ids = head()
+    bias = torch.zeros(V, dtype=weight.dtype, requires_grad=True)
+    calls = {
+        "bias": lambda: ops.linear_logp(hidden, weight, ids, bias=bias),
+        "x": lambda: ops.matmul(hidden.requires_grad_(), weight),
+        "w": lambda: ops.matmul(hidden.detach(), weight.requires_grad_(), order="leaf8"),
+    }
+    for name, call in calls.items():
+        with pytest.raises(LaunchError) as refused:
+            call()
+        assert refused.value.code is Code.NOT_DIFFERENTIABLE and f"for {name}" in str(refused.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 30, 200), (7, 5, 3), (40, 33, 1024), (3, 2, 129)])
+def test_leaf8_is_eight_chains_and_a_pairwise_tree(dtype: torch.dtype, m: int, n: int, k: int) -> None:
+    torch.manual_seed(3)
+    x, w = torch.randn(m, k).to(dtype), torch.randn(n, k).to(dtype)
+    got = ops.matmul(x, w, order="leaf8", out_dtype=torch.float32)
+    assert_same_bits(got, leaf8(patterns(x), patterns(w), DTYPES[dtype]), "y")
+    if k > 500:
+        assert differing(got, ops.matmul(x, w, out_dtype=torch.float32)) > 100
+
+
+def patterns(x: torch.Tensor) -> np.ndarray:
+    """Return a tensor as the arithmetic of contractions reads it."""
+    return x.view(torch.uint16).numpy() if x.dtype is torch.bfloat16 else x.numpy()
 
 
 def test_an_id_outside_the_vocabulary_is_nan_in_its_row_only() -> None:
