@@ -20,6 +20,7 @@ from rlk.ir.nodes import (
     Keep,
     MathFn,
     MathModel,
+    Merge,
     Pos,
     Reduce,
     Select,
@@ -103,9 +104,32 @@ class SoftmaxSum(_Fold):
         """Return log sum exp of the scores: max + ln(sum), portable ln; -inf where every score is -inf."""
         return self.max + L.log(self.sum)
 
+    def payload(self, name: str) -> Tile:
+        """Return the sum of e * payload."""
+        return self._state(2 + self._names.index(name))
+
     def mean(self, name: str) -> Tile:
         """Return the payload's mean under softmax(z)."""
-        return self._state(2 + self._names.index(name)) / self.sum
+        return self.payload(name) / self.sum
+
+
+class SoftmaxStates(SoftmaxSum):
+    """States of softmax sums along an axis, merged pairwise: neighbours first."""
+
+    what = "softmax_states"
+
+    def __init__(self, over: Axis, m: Operand, s: Operand, **payloads: Operand) -> None:
+        super().__init__()
+        t = tracer(self.what)
+        states = tuple(t.use(as_tile(t, x)) for x in (m, s, *payloads.values()))
+        self._names = tuple(payloads)
+        monoid = Monoid(Kind.SOFTMAX_SUM, self._names)
+        b = t.at()
+        merged = b.let(Merge(monoid, states, over, Rule.PAIRWISE))
+        self._merged = tuple(t.wrap(v) for v in b.results(merged, monoid.state))
+
+    def _state(self, index: int) -> Tile:
+        return self._merged[index]
 
 
 class Total(_Fold):
@@ -161,6 +185,7 @@ class L:
         return t.stream(axis, *bounds)
 
     softmax_sum = SoftmaxSum
+    softmax_states = SoftmaxStates
     total = Total
     argmax = Argmax
 

@@ -10,7 +10,7 @@ import torch
 
 from rlk.env import Env
 from rlk.lang.op import Op
-from rlk.ops import fused, reference, signatures
+from rlk.ops import fused, linear, reference, signatures
 from rlk.ops.collective import ordered_all_reduce
 from rlk.ops.layout import Layout
 from rlk.ops.signatures import LOSSES, Loss
@@ -78,8 +78,8 @@ def _published(fn: Callable[..., Any], exact: Callable[..., Any], *specs: Op) ->
 
 OPERATORS: dict[str, Operator] = {}
 logp = _published(signatures.logp, reference.logp, _logp.logp)
-linear_logp = _published(signatures.linear_logp, reference.linear_logp, _linear.linear_logp)
-matmul = _published(signatures.matmul, reference.matmul, _matmul.matmul)
+linear_logp = _published(linear.linear_logp, reference.linear_logp, _linear.linear_logp)
+matmul = _published(linear.matmul, reference.matmul, _matmul.matmul)
 ratio_kl = _published(signatures.ratio_kl, reference.ratio_kl, _loss.ratio_kl)
 policy_loss = _published(signatures.policy_loss, reference.policy_loss, _loss.policy_loss)
 linear_policy_loss = _published(

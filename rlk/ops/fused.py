@@ -9,8 +9,9 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.ops.layout import Layout
+from rlk.ops.linear import linear_logp
 from rlk.ops.results import PolicyLoss
-from rlk.ops.signatures import Loss, _is_layout, _loss, _tensors, linear_logp, policy_loss
+from rlk.ops.signatures import Loss, _is_layout, _loss, _tensors, policy_loss
 from rlk.specs.linear_logp import linear_logp as linear_spec
 
 NEVER = -(2**63)

@@ -14,10 +14,8 @@ from rlk.ops.layout import Layout
 from rlk.ops.results import LogProbs, PolicyLoss, RatioKL, RMSNorm
 from rlk.runtime.calls import call, prepares
 from rlk.runtime.invocation import Scalars, Tensors
-from rlk.specs import linear_logp as linear_spec
 from rlk.specs import logp as logp_spec
 from rlk.specs import loss as loss_spec
-from rlk.specs import matmul as matmul_spec
 from rlk.specs import model as model_spec
 from rlk.specs import norm as norm_spec
 
@@ -108,96 +106,6 @@ def _scoring(
         scalars["logit_scale"] = _number(op, "logit_scale", logit_scale)
     if softcap is not None:
         scalars |= {"softcap": float(softcap), "inv_softcap": _reciprocal(op, "softcap", softcap)}
-
-
-def linear_logp(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    ids: torch.Tensor,
-    *,
-    bias: torch.Tensor | None = None,
-    temperature: float | torch.Tensor = 1.0,
-    softcap: float | None = None,
-    logit_scale: float = 1.0,
-    mask: torch.Tensor | None = None,
-    ignore_index: int = -100,
-    needs: tuple[str, ...] = ("logp",),
-    keep_logits: str | int = "never",
-    group: object | None = None,
-    vocab_start: int = 0,
-    weight_grad_out: torch.Tensor | None = None,
-    math: str | None = None,
-) -> LogProbs:
-    """Return log softmax(z)[ids] of a linear head, z from hidden weight^T; the logits never reach memory.
-
-    hidden: [..., D], weight: [V, D], bias: [V], one dtype, bf16 or f16. ids: [...]. Results are f32. The
-    options temperature, softcap, logit_scale, mask, ignore_index and math, and the bits, are those of
-    `logp(matmul(hidden, weight, out_dtype=torch.float32), ids)`; needs: of logp, lse, entropy.
-    Extra memory: 12 to 16 bytes for each row and 256 entries of the vocabulary.
-
-    Differentiable in nothing yet: a tensor that requires a gradient raises; detach it. keep_logits, group,
-    vocab_start and weight_grad_out belong to the gradient and to sharded vocabularies and raise until those
-    are built. Raises LaunchError.
-    """
-    _among("linear_logp", "needs", needs, NEEDS[:3])
-    _tensors("linear_logp", hidden=hidden, weight=weight, ids=ids)
-    asked = {
-        "keep_logits=": keep_logits != "never",
-        "group=": group is not None,
-        "vocab_start=": vocab_start != 0,
-    }
-    asked["weight_grad_out="] = weight_grad_out is not None
-    for what in (name for name, given in asked.items() if given):
-        raise UnsupportedError(
-            Code.UNSUPPORTED, what=what, backend="rlk", target="every target", alternatives="the default"
-        )
-    _some_rows("linear_logp", "weight.shape[0]", weight.shape[:1], ids)
-    tensors: Tensors = {"hidden": hidden, "weight": weight, "ids": ids}
-    scalars: Scalars = {}
-    tensors |= {name: t for name, t in (("bias", bias), ("mask", mask)) if t is not None}
-    _scoring("linear_logp", tensors, scalars, temperature, softcap, logit_scale)
-    scalars["ignore_index"] = _index("linear_logp", "ignore_index", ignore_index)
-    extra = tuple(n for n in NEEDS[2:3] if n in needs)
-    made = call(linear_spec.linear_logp, tensors, scalars, {"needs": extra}, math)
-    return LogProbs(**{n: made.get(n) if n in needs else None for n in NEEDS})
-
-
-@prepares(linear_spec.linear_logp)
-def _compacted(saved: Tensors, scalars: Scalars) -> Tensors:
-    """Return the active rows, ascending, then the others: as the gradient's sums over rows take them."""
-    ids = saved["ids"]
-    active = ids != scalars["ignore_index"]
-    if "mask" in saved:
-        active = active & saved["mask"]
-    return {"order": torch.argsort(~active.reshape(-1), stable=True).reshape(ids.shape)}
-
-
-def matmul(
-    x: torch.Tensor,
-    w: torch.Tensor,
-    *,
-    bias: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
-    order: str = "chain16",
-    out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    """Return x w^T + bias + residual: a row's bits do not depend on how many rows there are.
-
-    x: [..., K], w: [N, K], bias: [N], residual: [..., N], one dtype, bf16 or f16. One f32 accumulator over
-    ascending K (order="chain16"), or one for each of 8 pieces of ceil(K / 8), added pairwise (order="leaf8":
-    other bits, and faster where M is small), f32 sums, one rounding to the dtype; out_dtype=torch.float32
-    returns the f32 sum. Differentiable in nothing yet: a tensor that requires a gradient raises; detach it.
-    Raises LaunchError.
-    """
-    _tensors("matmul", x=x, w=w)
-    _among("matmul", "order", (order,), ("chain16", "leaf8"))
-    if out_dtype not in (None, x.dtype, torch.float32):
-        wanted = f"None, {x.dtype} or torch.float32"
-        raise LaunchError(Code.ARG_VALUE, op="matmul", name="out_dtype", value=out_dtype, wanted=wanted)
-    tensors: Tensors = {"x": x, "w": w}
-    tensors |= {name: t for name, t in (("bias", bias), ("residual", residual)) if t is not None}
-    spec = matmul_spec.matmul if order == "chain16" else matmul_spec.matmul_leaf8
-    return call(spec, tensors, {}, {"keep_f32": out_dtype is torch.float32})["y"]
 
 
 def ratio_kl(

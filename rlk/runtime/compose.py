@@ -34,10 +34,12 @@ def compose(
     host: Callable[..., Any],
     device: torch.device,
     together: tuple[Mapping[str, int], int],
+    into: frozenset[str] = frozenset(),
 ) -> Run:
     """Return the call as a function written for it: no loop over its arguments costs anything at run time.
 
     together: where workspaces begin in one block, in bytes, and its size: used where some share their place.
+    into: outputs whose memory is among the given tensors.
     """
     starts, block = together
     shared = block < sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in work)
@@ -56,6 +58,9 @@ def compose(
     for i, (name, shape, dtype) in enumerate((*outs, *work)):
         scope |= {f"shape{i}": shape, f"dtype{i}": dtype}
         made[name] = f"made{i}"
+        if name in into:
+            lines.append(f"    made{i} = given[{name!r}]")
+            continue
         if shared and name in starts:
             end = starts[name] + math.prod(shape) * dtype.itemsize
             lines.append(f"    made{i} = block[{starts[name]}:{end}].view(dtype{i}).view(shape{i})")

@@ -132,6 +132,7 @@ def bind(invocation: Invocation, tensors: Tensors) -> Run:
     """Return the call for tensors of exactly these shapes, strides and alignments."""
     geometry = geometry_of(invocation, tensors)
     used = {d.name: tensors[d.name] for d in inputs_of(invocation) if d.role is Role.IN}
+    used |= {name: tensors[name] for name in invocation.into}
     device = next(iter(used.values())).device
     on = target_of(device)
     model = model_of(invocation, device)
@@ -258,7 +259,8 @@ def _caller(
     work = [(d.name, memory_shape(d, geometry.extents), TORCH_DTYPES[d.type.dtype]) for d in made]
     values = [v for _, v in host_values(emitted.call, (*outputs_of(invocation), *made), geometry)]
     check = Env.current().check
-    run = compose(outs, work, values, tensors, host, device, placed(program, geometry.extents))
+    block = placed(program, geometry.extents)
+    run = compose(outs, work, values, tensors, host, device, block, invocation.into)
 
     def checked(given: Tensors, scalars: Scalars) -> Tensors:
         made = run(given, scalars)

@@ -15,6 +15,7 @@ from rlk.ir.numerics import Tier, home, numerics_id, tier
 from rlk.lang.op import Op, Variant, Vjp, declared
 from rlk.lang.types import TensorType
 from rlk.passes.pipeline import canonical, specialize
+from rlk.passes.shard import shard
 from rlk.runtime.arguments import (
     Geometry,
     measure,
@@ -25,23 +26,28 @@ Spec = Op | Vjp
 Tensors = dict[str, torch.Tensor]
 Scalars = dict[str, float | int]
 Run = Callable[[Tensors, Scalars], Tensors]
-_numbers: dict[tuple[int, Variant, MathModel | None], int] = {}
+_numbers: dict[object, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A spec, its variant, and who defines exp2 in softmax folds (None: the device decides)."""
+    """A spec, its variant, and who defines exp2 in softmax folds (None: the device decides).
+
+    shard: an axis by name, and how many ranks share its pieces. into: outputs that the caller gives memory
+    for, beside the inputs.
+    """
 
     spec: Spec
     variant: Variant
     math: MathModel | None = None
+    shard: tuple[str, int] = ("", 1)
+    into: frozenset[str] = frozenset()
     key: int = field(init=False, compare=False, default=-1)
 
     def __post_init__(self) -> None:
         # a small integer stands for the invocation in the keys of bound calls: hashing it is free
-        object.__setattr__(
-            self, "key", _numbers.setdefault((id(self.spec), self.variant, self.math), len(_numbers))
-        )
+        what = (id(self.spec), self.variant, self.math, self.shard, self.into)
+        object.__setattr__(self, "key", _numbers.setdefault(what, len(_numbers)))
 
     def __hash__(self) -> int:
         return self.key
@@ -50,7 +56,7 @@ class Invocation:
 @cache
 def traced(invocation: Invocation, apart: frozenset[str] = frozenset()) -> Program:
     """Return the canonical program of an invocation; `apart` as `canonical` takes it."""
-    return canonical(invocation.spec.trace(invocation.variant), apart=apart)
+    return canonical(shard(invocation.spec.trace(invocation.variant), *invocation.shard), apart=apart)
 
 
 @cache

@@ -47,10 +47,12 @@ def bind_oracle(invocation: Invocation, model: MathModel, geometry: Geometry) ->
     def run(given: Tensors, scalars: Scalars) -> Tensors:
         arrays = {d.name: to_numpy(given[d.name], leads[d.name]) for d in tensors_in}
         numbers = {name: scalars[name] for name in scalars_in}
-        found = evaluate(program, arrays | numbers, softmax=model, extents=geometry.extents)
+        kept = {name: to_numpy(given[name], 1) for name in invocation.into}
+        found = evaluate(program, arrays | numbers | kept, softmax=model, extents=geometry.extents)
         if Env.current().check and found.errors:
             what, row = next(iter(found.rows.items()))
             raise LaunchError(Code.BAD_ROW, op=invocation.spec.name, row=row, what=what)
-        return {name: from_numpy(found[name], dtype, shape) for name, shape, dtype in outs}
+        made = {n: from_numpy(found[n], dtype, shape) for n, shape, dtype in outs if n not in kept}
+        return {n: given[n] if n in kept else made[n] for n, _, _ in outs}
 
     return run

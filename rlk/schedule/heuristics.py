@@ -137,7 +137,7 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
     return Schedule(
         tiles=tuple(sorted(tiles.items())),
         warps=max(4, min(8, padded(len(dots)) * rows * columns // 4096)),
-        stages=max(1, min(DOT_STAGES, int(target.shared // stage))),
+        stages=max(1, min(DOT_STAGES - _functions(kernel), int(target.shared // stage))),
         depth=depth,
         group=DOT_GROUP,
         programs=programs,
@@ -161,7 +161,12 @@ def _flat(kernel: Kernel) -> bool:
     It is worth them where there is much to compute: sums, or functions of every product.
     """
     sums = _float_sums(kernel)
-    return sums <= FLAT_SUMS and (sums > 0 or any(isinstance(x.node, Math) for x in walk(kernel.body)))
+    return sums <= FLAT_SUMS and (sums > 0 or _functions(kernel))
+
+
+def _functions(kernel: Kernel) -> bool:
+    """Return whether every product goes through a function and to memory: its tile needs a stage's place."""
+    return kind(kernel) == "dot_map" and any(isinstance(x.node, Math) for x in walk(kernel.body))
 
 
 def _facts(

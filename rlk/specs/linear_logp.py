@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 from rlk.lang import (
     Axis,
@@ -13,6 +15,7 @@ from rlk.lang import (
     Static,
     Tensor,
     Tile,
+    Tree,
     bf16,
     boolean,
     f16,
@@ -25,11 +28,12 @@ from rlk.specs.logp import Scoring, V, active_rows, of_scores
 
 T = Axis("T", piece=8192, dynamic=True)
 D = Axis("D")
+R = Axis("R")
 F = DTypeVar("F", (bf16, f16))
 Ids = DTypeVar("Ids", (i64, i32))
 
 
-@op(saves=("hidden", "weight", "ids", "bias", "inv_temperature_row", "mask", "lse", "entropy"))
+@op(saves=("hidden", "weight", "ids", "bias", "inv_temperature_row", "mask", "lse", "entropy", "logits"))
 def linear_logp(
     hidden: Tensor[F, T, D],
     weight: Tensor[F, V, D],
@@ -43,11 +47,14 @@ def linear_logp(
     inv_softcap: Scalar[f32] | None,
     ignore_index: Scalar[i64],
     needs: Static[...] = (),
+    keep: Static[False, True] = False,
+    states: Static[False, True] = False,
 ) -> Outputs:
     """log softmax(z)[ids] with lse and entropy, z the scores of hidden weight^T, never rounded to 16 bits.
 
     The fold over the vocabulary is that of `logp`, so both give the same bits. Inactive rows give 0; an id
-    outside [0, V) gives NaN and sets the error word.
+    outside [0, V) gives NaN and sets the error word. keep: the products, f32, are an output for the gradient.
+    states: the outputs are the fold's state and the picked score, for `linear_logp_join`.
     """
     inverse = inv_temperature_row if inv_temperature_row is not None else inv_temperature
     scoring = Scoring(logit_scale, softcap, inv_softcap, inverse)
@@ -55,21 +62,31 @@ def linear_logp(
     active = active_rows(picked, ignore_index, mask)
     soft, hit = L.softmax_sum(), L.total()
     for v in L.stream(V, when=active):
-        z, _ = scoring.forward(L.dot(hidden, weight[v], over=D), None if bias is None else bias[v])
+        product = L.dot(hidden, weight[v], over=D)
+        if keep:
+            L.emit(logits=product)
+        z, _ = scoring.forward(product, None if bias is None else bias[v])
         if "entropy" in needs:
             soft.absorb(z, zbar=z)
         else:
             soft.absorb(z)
         # one score and zeros: exact in any order
         hit.absorb(L.where(v.pos.to(i64) == picked, z, -0.0))
+    if states:
+        zbar = soft.payload("zbar") if "entropy" in needs else None
+        return L.out(m=soft.max, s=soft.sum, hits=hit.value, zbar=zbar)
     inside = (picked >= 0) & (picked < L.extent(V).to(i64))
+    return _results(soft, hit.value, inside, active, "entropy" in needs)
+
+
+def _results(soft: Any, hit: Tile, inside: Tile, active: Tile, entropy: bool) -> Outputs:
     lse = soft.lse()
-    chosen = L.where(inside, hit.value, math.nan) - lse
+    chosen = L.where(inside, hit, math.nan) - lse
     L.check(active & L.isnan(chosen), "an id outside the vocabulary, or no finite logit")
     return L.out(
         logp=L.where(active, chosen, 0.0),
         lse=L.where(active, lse, 0.0),
-        entropy=L.where(active, lse - soft.mean("zbar"), 0.0) if "entropy" in needs else None,
+        entropy=L.where(active, lse - soft.mean("zbar"), 0.0) if entropy else None,
     )
 
 
@@ -87,21 +104,123 @@ def linear_logp_grad(
     d hidden: each piece of the vocabulary is one f32 accumulator, pieces merge pairwise. d weight: so is each
     piece of 8192 rows, merged ascending. One rounding each.
     """
-
-    def row(x: Tensor | None) -> Tile | None:  # type: ignore[valid-type]
-        return None if x is None else x.at(order)
-
-    dtype, picked = ctx.hidden.dtype, row(ctx.ids).to(i64)
-    active = active_rows(picked, ctx.ignore_index, row(ctx.mask))
-    inverse = ctx.inv_temperature if ctx.inv_temperature_row is None else row(ctx.inv_temperature_row)
-    scoring = Scoring(ctx.logit_scale, ctx.softcap, ctx.inv_softcap, inverse)
-    # zeros, not what an inactive row holds: 0 times NaN would reach every row of the weight's gradient
-    hidden = L.keep(L.where(active, ctx.hidden.at(order, D), 0.0), "rows")
-    z, t = scoring.forward(L.dot(hidden, ctx.weight, over=D), ctx.bias)
-    dz = of_scores(z, picked, row(ctx.lse), row(ctx.entropy), row(d_logp), row(d_lse), row(d_entropy))
-    kept = L.keep(L.where(active, scoring.backward(dz, t), 0.0).to(dtype), "dz")
-    if ctx.wants("hidden"):
-        L.place("d_hidden", (T, D), ({T: order}, L.dot(kept, ctx.weight, over=V).to(dtype)))
-    if ctx.wants("weight"):
-        L.place("d_weight", (V, D), ({}, L.dot(kept, hidden, over=T).to(dtype)))
+    made = _gradients(ctx, order, (d_logp, d_lse, d_entropy), ctx.wants("hidden"), ctx.wants("weight"))
+    if "d_hidden" in made:
+        L.place("d_hidden", (T, D), ({T: order}, made["d_hidden"].to(ctx.hidden.dtype)))
+    if "d_weight" in made:
+        L.place("d_weight", (V, D), ({}, made["d_weight"].to(ctx.hidden.dtype)))
     return L.out()
+
+
+def _gradients(
+    x: Any, order: Tile, cotangents: tuple[Tile | None, ...], of_hidden: bool, of_weight: bool
+) -> dict[str, Tile]:
+    """Return the f32 gradients, rows of d_hidden in `order`; x has what the forward read and saved."""
+
+    def row(tensor: Any) -> Tile | None:
+        return None if tensor is None else tensor.at(order)
+
+    dtype, picked = x.hidden.dtype, x.ids.at(order).to(i64)
+    active = active_rows(picked, x.ignore_index, row(x.mask))
+    inverse = x.inv_temperature if x.inv_temperature_row is None else row(x.inv_temperature_row)
+    scoring = Scoring(x.logit_scale, x.softcap, x.inv_softcap, inverse)
+    # zeros, not what an inactive row holds: 0 times NaN would reach every row of the weight's gradient
+    rows = L.keep(L.where(active, x.hidden.at(order, D), 0.0), "rows")
+    product = L.dot(rows, x.weight, over=D) if x.logits is None else x.logits.at(order, V, when=active)
+    z, t = scoring.forward(product, x.bias)
+    dz = of_scores(z, picked, x.lse.at(order), row(x.entropy), *map(row, cotangents))
+    kept = L.keep(L.where(active, scoring.backward(dz, t), 0.0).to(dtype), "dz")
+    made: dict[str, Tile] = {}
+    if of_hidden:
+        made["d_hidden"] = L.dot(kept, x.weight, over=V)
+    if of_weight:
+        made["d_weight"] = L.dot(kept, rows, over=T)
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What a gradient reads, as `linear_logp` saves it."""
+
+    hidden: Tile
+    weight: Tile
+    ids: Tile
+    bias: Tile | None
+    inv_temperature_row: Tile | None
+    mask: Tile | None
+    lse: Tile
+    entropy: Tile | None
+    logits: Tile | None
+    inv_temperature: Tile | None
+    logit_scale: Tile | None
+    softcap: Tile | None
+    inv_softcap: Tile | None
+    ignore_index: Tile
+
+
+@op()
+def linear_logp_backward(
+    hidden: Tensor[F, T, D],
+    weight: Tensor[F, V, D],
+    ids: Tensor[Ids, T],
+    lse: Tensor[f32, T],
+    order: Tensor[i64, T],
+    entropy: Tensor[f32, T] | None,
+    bias: Tensor[F, V] | None,
+    inv_temperature_row: Tensor[f32, T] | None,
+    mask: Tensor[boolean, T] | None,
+    logits: Tensor[f32, T, V] | None,
+    d_logp: Tensor[f32, T] | None,
+    d_lse: Tensor[f32, T] | None,
+    d_entropy: Tensor[f32, T] | None,
+    weight_grad: Tensor[f32, V, D] | None,
+    inv_temperature: Scalar[f32] | None,
+    logit_scale: Scalar[f32] | None,
+    softcap: Scalar[f32] | None,
+    inv_softcap: Scalar[f32] | None,
+    ignore_index: Scalar[i64],
+    wants: Static[...] = ("hidden", "weight"),
+    partial: Static[False, True] = False,
+) -> Outputs:
+    """The gradient of `linear_logp` where its results are not the end: one rank's part, or a running sum.
+
+    partial: d_hidden is the f32 sum over this vocabulary's pieces. weight_grad: d_weight is it, plus the sum
+    over rows, in f32. Otherwise the bits are those of the gradient itself.
+    """
+    saved = _Saved(
+        hidden, weight, ids, bias, inv_temperature_row, mask, lse, entropy, logits,
+        inv_temperature, logit_scale, softcap, inv_softcap, ignore_index,
+    )  # fmt: skip
+    made = _gradients(saved, order, (d_logp, d_lse, d_entropy), "hidden" in wants, "weight" in wants)
+    if "d_hidden" in made:
+        total = made["d_hidden"]
+        L.place("d_hidden", (T, D), ({T: order}, total if partial else total.to(hidden.dtype)))
+    if "d_weight" in made:
+        total = made["d_weight"]
+        rounded = total.to(hidden.dtype) if weight_grad is None else weight_grad + total
+        L.place("d_weight", (V, D), ({}, rounded))
+    return L.out()
+
+
+@op()
+def linear_logp_join(
+    ids: Tensor[Ids, T],
+    m: Tensor[f32, R, T],
+    s: Tensor[f32, R, T],
+    hits: Tensor[f32, R, T],
+    zbar: Tensor[f32, R, T] | None,
+    mask: Tensor[boolean, T] | None,
+    ignore_index: Scalar[i64],
+    vocabulary: Scalar[i64],
+) -> Outputs:
+    """What `linear_logp` returns, from the states of ranks that hold a shard of the vocabulary each.
+
+    States merge pairwise over ranks, as the pieces of each rank did: the order of one rank with all pieces.
+    """
+    picked = ids.to(i64)
+    active = active_rows(picked, ignore_index, mask)
+    soft = L.softmax_states(R, m, s) if zbar is None else L.softmax_states(R, m, s, zbar=zbar)
+    # one score and zeros: exact in any order
+    hit = L.sum(hits, over=R, tree=Tree.pairwise)
+    inside = (picked >= 0) & (picked < vocabulary)
+    return _results(soft, hit, inside, active, zbar is not None)

@@ -132,44 +132,44 @@ def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1
         program_2 = column // 8
         v_piece = column % 8
         v_step = program_2
-        ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:54
-        product = v_piece * 16032  # linear_logp.py:57
-        piece_begin = tl.minimum(product, 128256)  # linear_logp.py:57
-        total = piece_begin + 16032  # linear_logp.py:57
-        piece_end = tl.minimum(total, 128256)  # linear_logp.py:57
-        product_2 = v_step * 256  # linear_logp.py:57
-        total_2 = piece_begin + product_2  # linear_logp.py:57
-        v_lane = tl.arange(0, 256)[None, :]  # linear_logp.py:57
-        v = total_2 + v_lane  # linear_logp.py:57
-        exists = v < piece_end  # linear_logp.py:57
+        ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:61
+        product = v_piece * 16032  # linear_logp.py:64
+        piece_begin = tl.minimum(product, 128256)  # linear_logp.py:64
+        total = piece_begin + 16032  # linear_logp.py:64
+        piece_end = tl.minimum(total, 128256)  # linear_logp.py:64
+        product_2 = v_step * 256  # linear_logp.py:64
+        total_2 = piece_begin + product_2  # linear_logp.py:64
+        v_lane = tl.arange(0, 256)[None, :]  # linear_logp.py:64
+        v = total_2 + v_lane  # linear_logp.py:64
+        exists = v < piece_end  # linear_logp.py:64
         differs = ids != ignore_index  # logp.py:149
-        exists_2 = exists & differs  # linear_logp.py:57
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:58
-        for d_first in tl.range(0, 4096, 64):  # linear_logp.py:58
-            hidden = hidden_tiles.load([t_first, d_first])  # linear_logp.py:58
-            weight = weight_tiles.load([total_2, d_first])  # linear_logp.py:58
-            z = tl.dot(hidden, weight.T, z)  # linear_logp.py:58
+        exists_2 = exists & differs  # linear_logp.py:64
+        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:65
+        for d_first in tl.range(0, 4096, 64):  # linear_logp.py:65
+            hidden = hidden_tiles.load([t_first, d_first])  # linear_logp.py:65
+            weight = weight_tiles.load([total_2, d_first])  # linear_logp.py:65
+            z = tl.dot(hidden, weight.T, z)  # linear_logp.py:65
         product_3 = z * inv_temperature  # logp.py:54
-        as_i64 = v.to(tl.int64)  # linear_logp.py:64
-        equal = as_i64 == ids  # linear_logp.py:64
-        chosen = tl.where(equal, product_3, negative_zero())  # linear_logp.py:64
-        chosen_2 = tl.where(exists_2, product_3, float("-inf"))  # linear_logp.py:57
-        m_chunk = max_over_v_lane(chosen_2)  # linear_logp.py:57
-        equal_2 = m_chunk == float("-inf")  # linear_logp.py:57
-        chosen_3 = tl.where(equal_2, 0.0, m_chunk)  # linear_logp.py:57
-        difference = chosen_2 - chosen_3  # linear_logp.py:57
-        product_4 = difference * 1.442695  # linear_logp.py:57
-        e = tl.exp2(product_4)  # linear_logp.py:57
-        s_chunk = sum_over_v_lane(e)  # linear_logp.py:57
-        larger = tl.maximum(chosen_2, -3.4028234663852886e+38)  # linear_logp.py:57
-        product_5 = e * larger  # linear_logp.py:57
-        zbar_chunk = sum_over_v_lane(product_5)  # linear_logp.py:57
-        chosen_4 = tl.where(exists_2, chosen, negative_zero())  # linear_logp.py:57
-        sum_v_lane = sum_over_v_lane(chosen_4)  # linear_logp.py:57
-        tl.store(max_of_step_ptr + v_step.to(tl.int64) * max_of_step_v_step_stride + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t, m_chunk, mask=t_inside)  # linear_logp.py:57
-        tl.store(sum_of_step1_ptr + v_step.to(tl.int64) * sum_of_step1_v_step_stride + v_piece.to(tl.int64) * sum_of_step1_v_piece_stride + t, s_chunk, mask=t_inside)  # linear_logp.py:57
-        tl.store(zbar_of_step2_ptr + v_step.to(tl.int64) * zbar_of_step2_v_step_stride + v_piece.to(tl.int64) * zbar_of_step2_v_piece_stride + t, zbar_chunk, mask=t_inside)  # linear_logp.py:57
-        tl.store(sum_of_step3_ptr + v_step.to(tl.int64) * sum_of_step3_v_step_stride + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t, sum_v_lane, mask=t_inside)  # linear_logp.py:57
+        as_i64 = v.to(tl.int64)  # linear_logp.py:74
+        equal = as_i64 == ids  # linear_logp.py:74
+        chosen = tl.where(equal, product_3, negative_zero())  # linear_logp.py:74
+        chosen_2 = tl.where(exists_2, product_3, float("-inf"))  # linear_logp.py:64
+        m_chunk = max_over_v_lane(chosen_2)  # linear_logp.py:64
+        equal_2 = m_chunk == float("-inf")  # linear_logp.py:64
+        chosen_3 = tl.where(equal_2, 0.0, m_chunk)  # linear_logp.py:64
+        difference = chosen_2 - chosen_3  # linear_logp.py:64
+        product_4 = difference * 1.442695  # linear_logp.py:64
+        e = tl.exp2(product_4)  # linear_logp.py:64
+        s_chunk = sum_over_v_lane(e)  # linear_logp.py:64
+        larger = tl.maximum(chosen_2, -3.4028234663852886e+38)  # linear_logp.py:64
+        product_5 = e * larger  # linear_logp.py:64
+        zbar_chunk = sum_over_v_lane(product_5)  # linear_logp.py:64
+        chosen_4 = tl.where(exists_2, chosen, negative_zero())  # linear_logp.py:64
+        sum_v_lane = sum_over_v_lane(chosen_4)  # linear_logp.py:64
+        tl.store(max_of_step_ptr + v_step.to(tl.int64) * max_of_step_v_step_stride + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t, m_chunk, mask=t_inside)  # linear_logp.py:64
+        tl.store(sum_of_step1_ptr + v_step.to(tl.int64) * sum_of_step1_v_step_stride + v_piece.to(tl.int64) * sum_of_step1_v_piece_stride + t, s_chunk, mask=t_inside)  # linear_logp.py:64
+        tl.store(zbar_of_step2_ptr + v_step.to(tl.int64) * zbar_of_step2_v_step_stride + v_piece.to(tl.int64) * zbar_of_step2_v_piece_stride + t, zbar_chunk, mask=t_inside)  # linear_logp.py:64
+        tl.store(sum_of_step3_ptr + v_step.to(tl.int64) * sum_of_step3_v_step_stride + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t, sum_v_lane, mask=t_inside)  # linear_logp.py:64
 
 
 @triton.jit
@@ -177,58 +177,58 @@ def linear_logp_2(ids_ptr, logp_ptr, lse_ptr, entropy_ptr, max_of_step_ptr, sum_
     # A program owns 32 of T (merge).
     t = tl.program_id(0) * 32 + tl.arange(0, 32)[:, None]
     t_inside = t < T
-    ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:54
+    ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:61
     differs = ids != ignore_index  # logp.py:149
-    v_piece = tl.arange(0, 8)[None, :]  # linear_logp.py:57
-    m = tl.full((32, 8), float("-inf"), tl.float32)  # linear_logp.py:57
-    s = tl.full((32, 8), negative_zero(), tl.float32)  # linear_logp.py:57
-    zbar = tl.full((32, 8), negative_zero(), tl.float32)  # linear_logp.py:57
-    s_2 = tl.full((32, 8), negative_zero(), tl.float32)  # linear_logp.py:57
-    for v_step_step in tl.range(0, 63, loop_unroll_factor=4):  # linear_logp.py:57
-        max_of_step = tl.load(max_of_step_ptr + v_step_step.to(tl.int64) * max_of_step_v_step_stride + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:57
-        sum_of_step1 = tl.load(sum_of_step1_ptr + v_step_step.to(tl.int64) * sum_of_step1_v_step_stride + v_piece.to(tl.int64) * sum_of_step1_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:57
-        zbar_of_step2 = tl.load(zbar_of_step2_ptr + v_step_step.to(tl.int64) * zbar_of_step2_v_step_stride + v_piece.to(tl.int64) * zbar_of_step2_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:57
-        sum_of_step3 = tl.load(sum_of_step3_ptr + v_step_step.to(tl.int64) * sum_of_step3_v_step_stride + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:57
-        m_2 = tl.maximum(m, max_of_step)  # linear_logp.py:57
-        equal = m_2 == float("-inf")  # linear_logp.py:57
-        chosen = tl.where(equal, 0.0, m_2)  # linear_logp.py:57
-        difference = m - chosen  # linear_logp.py:57
-        product = difference * 1.442695  # linear_logp.py:57
-        exp2 = tl.exp2(product)  # linear_logp.py:57
-        difference_2 = max_of_step - chosen  # linear_logp.py:57
-        product_2 = difference_2 * 1.442695  # linear_logp.py:57
-        exp2_2 = tl.exp2(product_2)  # linear_logp.py:57
-        product_3 = s * exp2  # linear_logp.py:57
-        product_4 = sum_of_step1 * exp2_2  # linear_logp.py:57
-        total = product_3 + product_4  # linear_logp.py:57
-        product_5 = zbar * exp2  # linear_logp.py:57
-        product_6 = zbar_of_step2 * exp2_2  # linear_logp.py:57
-        total_2 = product_5 + product_6  # linear_logp.py:57
-        s_3 = s_2 + sum_of_step3  # linear_logp.py:57
-        m, s, zbar, s_2 = m_2, total, total_2, s_3  # linear_logp.py:57
-    m_2, s_3, zbar_2 = softmax_sum_over_v_piece(m, s, zbar)  # linear_logp.py:57
-    s_4 = total_over_v_piece(s_2)  # linear_logp.py:57
-    at_most = ids >= 0  # linear_logp.py:65
-    below = ids < 128256  # linear_logp.py:65
-    both = at_most & below  # linear_logp.py:65
-    log = portable_log(s_3)  # linear_logp.py:66
-    total = m_2 + log  # linear_logp.py:66
-    chosen = tl.where(both, s_4, float("nan"))  # linear_logp.py:67
-    difference = chosen - total  # linear_logp.py:67
-    is_nan = difference != difference  # linear_logp.py:68
-    both_2 = differs & is_nan  # linear_logp.py:68
-    bad_row = tl.where(both_2 & t_inside, t + 1, 0)  # linear_logp.py:68
-    bad_row_2 = tl.max(tl.reshape(bad_row, (32,)), 0)  # linear_logp.py:68
-    tl.atomic_max(errors_ptr, 1, mask=bad_row_2 > 0, sem="relaxed")  # linear_logp.py:68
-    tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")  # linear_logp.py:68
-    chosen_2 = tl.where(differs, difference, 0.0)  # linear_logp.py:70
-    chosen_3 = tl.where(differs, total, 0.0)  # linear_logp.py:71
-    quotient = tl.div_rn(zbar_2, s_3)  # linear_logp.py:72
-    difference_2 = total - quotient  # linear_logp.py:72
-    chosen_4 = tl.where(differs, difference_2, 0.0)  # linear_logp.py:72
-    tl.store(logp_ptr + t, chosen_2, mask=t_inside)  # linear_logp.py:69
-    tl.store(lse_ptr + t, chosen_3, mask=t_inside)  # linear_logp.py:69
-    tl.store(entropy_ptr + t, chosen_4, mask=t_inside)  # linear_logp.py:69
+    v_piece = tl.arange(0, 8)[None, :]  # linear_logp.py:64
+    m = tl.full((32, 8), float("-inf"), tl.float32)  # linear_logp.py:64
+    s = tl.full((32, 8), negative_zero(), tl.float32)  # linear_logp.py:64
+    zbar = tl.full((32, 8), negative_zero(), tl.float32)  # linear_logp.py:64
+    s_2 = tl.full((32, 8), negative_zero(), tl.float32)  # linear_logp.py:64
+    for v_step_step in tl.range(0, 63, loop_unroll_factor=4):  # linear_logp.py:64
+        max_of_step = tl.load(max_of_step_ptr + v_step_step.to(tl.int64) * max_of_step_v_step_stride + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:64
+        sum_of_step1 = tl.load(sum_of_step1_ptr + v_step_step.to(tl.int64) * sum_of_step1_v_step_stride + v_piece.to(tl.int64) * sum_of_step1_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:64
+        zbar_of_step2 = tl.load(zbar_of_step2_ptr + v_step_step.to(tl.int64) * zbar_of_step2_v_step_stride + v_piece.to(tl.int64) * zbar_of_step2_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:64
+        sum_of_step3 = tl.load(sum_of_step3_ptr + v_step_step.to(tl.int64) * sum_of_step3_v_step_stride + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:64
+        m_2 = tl.maximum(m, max_of_step)  # linear_logp.py:64
+        equal = m_2 == float("-inf")  # linear_logp.py:64
+        chosen = tl.where(equal, 0.0, m_2)  # linear_logp.py:64
+        difference = m - chosen  # linear_logp.py:64
+        product = difference * 1.442695  # linear_logp.py:64
+        exp2 = tl.exp2(product)  # linear_logp.py:64
+        difference_2 = max_of_step - chosen  # linear_logp.py:64
+        product_2 = difference_2 * 1.442695  # linear_logp.py:64
+        exp2_2 = tl.exp2(product_2)  # linear_logp.py:64
+        product_3 = s * exp2  # linear_logp.py:64
+        product_4 = sum_of_step1 * exp2_2  # linear_logp.py:64
+        total = product_3 + product_4  # linear_logp.py:64
+        product_5 = zbar * exp2  # linear_logp.py:64
+        product_6 = zbar_of_step2 * exp2_2  # linear_logp.py:64
+        total_2 = product_5 + product_6  # linear_logp.py:64
+        s_3 = s_2 + sum_of_step3  # linear_logp.py:64
+        m, s, zbar, s_2 = m_2, total, total_2, s_3  # linear_logp.py:64
+    m_2, s_3, zbar_2 = softmax_sum_over_v_piece(m, s, zbar)  # linear_logp.py:64
+    s_4 = total_over_v_piece(s_2)  # linear_logp.py:64
+    at_most = ids >= 0  # linear_logp.py:78
+    below = ids < 128256  # linear_logp.py:78
+    both = at_most & below  # linear_logp.py:78
+    log = portable_log(s_3)  # linear_logp.py:83
+    total = m_2 + log  # linear_logp.py:83
+    chosen = tl.where(both, s_4, float("nan"))  # linear_logp.py:84
+    difference = chosen - total  # linear_logp.py:84
+    is_nan = difference != difference  # linear_logp.py:85
+    both_2 = differs & is_nan  # linear_logp.py:85
+    bad_row = tl.where(both_2 & t_inside, t + 1, 0)  # linear_logp.py:85
+    bad_row_2 = tl.max(tl.reshape(bad_row, (32,)), 0)  # linear_logp.py:85
+    tl.atomic_max(errors_ptr, 1, mask=bad_row_2 > 0, sem="relaxed")  # linear_logp.py:85
+    tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")  # linear_logp.py:85
+    chosen_2 = tl.where(differs, difference, 0.0)  # linear_logp.py:87
+    chosen_3 = tl.where(differs, total, 0.0)  # linear_logp.py:88
+    quotient = tl.div_rn(zbar_2, s_3)  # linear_logp.py:89
+    difference_2 = total - quotient  # linear_logp.py:89
+    chosen_4 = tl.where(differs, difference_2, 0.0)  # linear_logp.py:89
+    tl.store(logp_ptr + t, chosen_2, mask=t_inside)  # linear_logp.py:86
+    tl.store(lse_ptr + t, chosen_3, mask=t_inside)  # linear_logp.py:86
+    tl.store(entropy_ptr + t, chosen_4, mask=t_inside)  # linear_logp.py:86
 
 
 def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, logp, lse, entropy, inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors):

@@ -1,0 +1,155 @@
+"""linear_logp_join on gfx942, written by rlk 0.1.0: do not edit.
+
+numerics: fd867667766b1e63
+schedule: tiles 1, 8 warps, 1 stages, unroll 1
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def portable_exp2(x):
+    # 2**x. Exact for integers; results below 2**-126 are +0, as on the hardware it stands in for.
+    f0 = tl.minimum(x, 127.0)
+    f1 = f0 + 12582912.0
+    f2 = f1 - 12582912.0
+    f3 = x - f2
+    f4 = tl.fma(0.00018058953, f3, 0.0013314332)
+    f5 = tl.fma(f4, f3, 0.009607519)
+    f6 = tl.fma(f5, f3, 0.055505678)
+    f7 = tl.fma(f6, f3, 0.24022758)
+    f8 = tl.fma(f7, f3, 0.6931471)
+    f9 = tl.fma(f8, f3, 1.0)
+    i10 = f1.to(tl.int32, bitcast=True)
+    i11 = i10 << 23
+    i12 = i11 + 1065353216
+    f13 = i12.to(tl.float32, bitcast=True)
+    f14 = f9 * f13
+    f15 = tl.where((x < -126.0), 0.0, f14)
+    return f15
+
+
+@triton.jit
+def merge_softmax_sum(max_a, sum_a, max_b, sum_b):
+    # The state of two disjoint sets: softmax_sum().
+    m = tl.maximum(max_a, max_b)
+    equal = m == float("-inf")
+    chosen = tl.where(equal, 0.0, m)
+    difference = max_a - chosen
+    product = difference * 1.442695
+    exp2 = portable_exp2(product)
+    equal_2 = m == float("-inf")
+    chosen_2 = tl.where(equal_2, 0.0, m)
+    difference_2 = max_b - chosen_2
+    product_2 = difference_2 * 1.442695
+    exp2_2 = portable_exp2(product_2)
+    product_3 = sum_a * exp2
+    product_4 = sum_b * exp2_2
+    total = product_3 + product_4
+    return m, total
+
+
+@triton.jit
+def softmax_sum_over_r(max, sum):
+    # The states merged over R, pairwise: two terms at a time, so that no layout chooses.
+    max, sum = tl.reduce((tl.reshape(max, (2048, 2)), tl.reshape(sum, (2048, 2))), 1, merge_softmax_sum)
+    max, sum = tl.reduce((tl.reshape(max, (1024, 2)), tl.reshape(sum, (1024, 2))), 1, merge_softmax_sum)
+    max, sum = tl.reduce((tl.reshape(max, (512, 2)), tl.reshape(sum, (512, 2))), 1, merge_softmax_sum)
+    max, sum = tl.reduce((tl.reshape(max, (256, 2)), tl.reshape(sum, (256, 2))), 1, merge_softmax_sum)
+    max, sum = tl.reduce((tl.reshape(max, (128, 2)), tl.reshape(sum, (128, 2))), 1, merge_softmax_sum)
+    max, sum = tl.reduce((tl.reshape(max, (64, 2)), tl.reshape(sum, (64, 2))), 1, merge_softmax_sum)
+    max, sum = tl.reduce((tl.reshape(max, (32, 2)), tl.reshape(sum, (32, 2))), 1, merge_softmax_sum)
+    max, sum = tl.reduce((tl.reshape(max, (16, 2)), tl.reshape(sum, (16, 2))), 1, merge_softmax_sum)
+    max, sum = tl.reduce((tl.reshape(max, (8, 2)), tl.reshape(sum, (8, 2))), 1, merge_softmax_sum)
+    max, sum = tl.reduce((tl.reshape(max, (4, 2)), tl.reshape(sum, (4, 2))), 1, merge_softmax_sum)
+    max, sum = tl.reduce((tl.reshape(max, (2, 2)), tl.reshape(sum, (2, 2))), 1, merge_softmax_sum)
+    max, sum = tl.reduce((tl.reshape(max, (2,)), tl.reshape(sum, (2,))), 0, merge_softmax_sum)
+    return max, sum
+
+
+@triton.jit
+def sum_over_r(x):
+    # The sum over R, pairwise: two terms at a time, so that no layout chooses.
+    x = tl.sum(tl.reshape(x, (2048, 2)), 1)
+    x = tl.sum(tl.reshape(x, (1024, 2)), 1)
+    x = tl.sum(tl.reshape(x, (512, 2)), 1)
+    x = tl.sum(tl.reshape(x, (256, 2)), 1)
+    x = tl.sum(tl.reshape(x, (128, 2)), 1)
+    x = tl.sum(tl.reshape(x, (64, 2)), 1)
+    x = tl.sum(tl.reshape(x, (32, 2)), 1)
+    x = tl.sum(tl.reshape(x, (16, 2)), 1)
+    x = tl.sum(tl.reshape(x, (8, 2)), 1)
+    x = tl.sum(tl.reshape(x, (4, 2)), 1)
+    x = tl.sum(tl.reshape(x, (2, 2)), 1)
+    x = tl.sum(tl.reshape(x, (2,)), 0)
+    return x
+
+
+@triton.jit
+def portable_log(x):
+    # Natural logarithm; log(+-0) = -inf, log(x < 0) = NaN.
+    f0 = x * 8388608.0
+    f1 = tl.where((x < 1.1754944e-38), f0, x)
+    i2 = f1.to(tl.int32, bitcast=True)
+    i3 = i2 - 1061158912
+    i4 = i3 >> 23
+    i5 = i4 << 23
+    i6 = i2 - i5
+    f7 = i6.to(tl.float32, bitcast=True)
+    f8 = f7 - 1.0
+    f9 = i4.to(tl.float32)
+    f10 = tl.where((x < 1.1754944e-38), -23.0, 0.0)
+    f11 = f9 + f10
+    f12 = tl.fma(-0.045135185, f8, 0.10471279)
+    f13 = tl.fma(f12, f8, -0.13164203)
+    f14 = tl.fma(f13, f8, 0.14478002)
+    f15 = tl.fma(f14, f8, -0.16646925)
+    f16 = tl.fma(f15, f8, 0.19990832)
+    f17 = tl.fma(f16, f8, -0.25000107)
+    f18 = tl.fma(f17, f8, 0.3333345)
+    f19 = tl.fma(f18, f8, -0.5)
+    f20 = f8 * f8
+    f21 = tl.fma(f19, f20, f8)
+    f22 = tl.fma(f11, 0.6931472, f21)
+    f23 = tl.where((x < float("inf")), f22, x)
+    f24 = tl.where((x == 0.0), float("-inf"), f23)
+    f25 = tl.where((x < 0.0), float("nan"), f24)
+    return f25
+
+
+@triton.jit
+def linear_logp_join(ids_ptr, m_ptr, s_ptr, hits_ptr, logp_ptr, lse_ptr, m_r_stride, s_r_stride, hits_r_stride, errors_ptr, ignore_index, vocabulary):
+    # A program owns 1 of T (rows).
+    t = tl.program_id(0)
+    ids = tl.load(ids_ptr + t)  # linear_logp.py:220
+    r = tl.arange(0, 4096)  # linear_logp.py:222
+    m = tl.load(m_ptr + t + r.to(tl.int64) * m_r_stride)  # linear_logp.py:222
+    s = tl.load(s_ptr + t + r.to(tl.int64) * s_r_stride)  # linear_logp.py:222
+    hits = tl.load(hits_ptr + t + r.to(tl.int64) * hits_r_stride)  # linear_logp.py:224
+    differs = ids != ignore_index  # logp.py:149
+    m_2, s_2 = softmax_sum_over_r(m, s)  # linear_logp.py:222
+    sum_r = sum_over_r(hits)  # linear_logp.py:224
+    at_most = ids >= 0  # linear_logp.py:225
+    below = ids < vocabulary  # linear_logp.py:225
+    both = at_most & below  # linear_logp.py:225
+    log = portable_log(s_2)  # linear_logp.py:83
+    total = m_2 + log  # linear_logp.py:83
+    chosen = tl.where(both, sum_r, float("nan"))  # linear_logp.py:84
+    difference = chosen - total  # linear_logp.py:84
+    is_nan = difference != difference  # linear_logp.py:85
+    both_2 = differs & is_nan  # linear_logp.py:85
+    bad_row = tl.where(both_2, t + 1, 0)  # linear_logp.py:85
+    tl.atomic_max(errors_ptr, 1, mask=bad_row > 0, sem="relaxed")  # linear_logp.py:85
+    tl.atomic_max(errors_ptr + 1, bad_row, mask=bad_row > 0, sem="relaxed")  # linear_logp.py:85
+    chosen_2 = tl.where(differs, difference, 0.0)  # linear_logp.py:87
+    chosen_3 = tl.where(differs, total, 0.0)  # linear_logp.py:88
+    tl.store(logp_ptr + t, chosen_2)  # linear_logp.py:86
+    tl.store(lse_ptr + t, chosen_3)  # linear_logp.py:86
+
+
+def call(kernels, ids, m, s, hits, logp, lse, ignore_index, vocabulary, T, m_r_stride, s_r_stride, hits_r_stride, errors):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = T
+    if programs > 0:
+        kernels.linear_logp_join((programs,), ids, m, s, hits, logp, lse, m_r_stride, s_r_stride, hits_r_stride, errors, ignore_index, vocabulary)

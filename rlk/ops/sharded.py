@@ -1,0 +1,157 @@
+"""A linear head whose vocabulary is shared out among ranks, or whose weight gradient adds to a buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rlk.errors import Code, LaunchError
+from rlk.runtime.calls import check_differentiable, invoke
+from rlk.runtime.collective import ordered_gather, sum_over_ranks
+from rlk.runtime.dispatch import dispatch
+from rlk.runtime.invocation import Scalars, Tensors
+from rlk.specs.linear_logp import linear_logp, linear_logp_backward, linear_logp_join
+
+OP = "linear_logp"
+PIECES = 8
+NO_ID = -(2**63)
+"""An id that no shard has: rows that do not count are said by the mask alone."""
+
+Statics = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """group: None for one rank. ranks: how many share the vocabulary. start, size: of this rank's part."""
+
+    group: dist.ProcessGroup | None
+    ranks: int
+    start: int
+    size: int
+    weight_grad: torch.Tensor | None
+
+    @staticmethod
+    def of(group: Any, start: int, weight: torch.Tensor, weight_grad: torch.Tensor | None) -> Shard:
+        """Return the shard that the arguments describe; raise LaunchError where its edges cut a piece."""
+        _check_buffer(weight, weight_grad)
+        size = weight.shape[0]
+        if group is None:
+            return Shard(None, 1, 0, size, weight_grad)
+        ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+        if ranks not in (1, 2, 4, PIECES):
+            raise LaunchError(Code.ARG_VALUE, op=OP, name="group", value=ranks, wanted="1, 2, 4 or 8 ranks")
+        if size % (PIECES // ranks):
+            wanted = f"a multiple of {PIECES // ranks} rows on each of {ranks} ranks"
+            raise LaunchError(Code.ARG_VALUE, op=OP, name="weight.shape[0]", value=size, wanted=wanted)
+        if start != rank * size:
+            wanted = f"{rank * size}: rank {rank} holds as many rows as the others"
+            raise LaunchError(Code.ARG_VALUE, op=OP, name="vocab_start", value=start, wanted=wanted)
+        return Shard(group, ranks, start, size, weight_grad)
+
+    @property
+    def part(self) -> tuple[str, int]:
+        return ("V", self.ranks)
+
+
+def _check_buffer(weight: torch.Tensor, buffer: torch.Tensor | None) -> None:
+    if buffer is None:
+        return
+    name = "weight_grad_out"
+    if not isinstance(buffer, torch.Tensor):
+        raise LaunchError(Code.ARG_TYPE, op=OP, name=name, wanted="torch.Tensor", got=type(buffer).__name__)
+    if buffer.dtype is not torch.float32:
+        raise LaunchError(Code.ARG_DTYPE, op=OP, name=name, got=buffer.dtype, wanted=torch.float32)
+    if buffer.shape != weight.shape or not buffer.is_contiguous() or buffer.device != weight.device:
+        wanted = f"contiguous {list(weight.shape)} on {weight.device}"
+        raise LaunchError(Code.ARG_VALUE, op=OP, name=name, value=list(buffer.shape), wanted=wanted)
+
+
+def sharded_linear_logp(
+    tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard
+) -> Tensors:
+    """Return the outputs of `linear_logp` by name, of a whole vocabulary of which this rank has a shard."""
+    needed = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
+    if not needed:
+        return _forward(tensors, scalars, statics, math, shard)
+    check_differentiable(linear_logp, tensors)
+    names = ("logp", "lse", "entropy") if "entropy" in statics["needs"] else ("logp", "lse")
+    made = _Head.apply((tensors, scalars, statics, math, shard, names), *tensors.values())
+    return dict(zip(names, made, strict=True))
+
+
+def _forward(tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard) -> Tensors:
+    if shard.ranks == 1:
+        return dispatch(invoke(linear_logp, tensors, scalars, statics, math), tensors, scalars)
+    local, own = _local(tensors, scalars, shard), {**scalars, "ignore_index": NO_ID}
+    invocation = invoke(linear_logp, local, own, {**statics, "states": True}, math)
+    states = dispatch(replace(invocation, shard=shard.part), local, own)
+    logits = {n: states.pop(n) for n in ("logits",) if n in states}
+    names, rows = tuple(states), tensors["ids"].numel()
+    stack = torch.stack([states[n].reshape(rows) for n in names])
+    gathered = ordered_gather(stack, shard.group, op=OP)
+    joined: Tensors = {"ids": tensors["ids"]} | {n: gathered[:, i] for i, n in enumerate(names)}
+    joined |= {"mask": tensors["mask"]} if "mask" in tensors else {}
+    numbers = {"ignore_index": scalars["ignore_index"], "vocabulary": shard.size * shard.ranks}
+    return dispatch(invoke(linear_logp_join, joined, numbers, {}, math), joined, numbers) | logits
+
+
+def _local(tensors: Tensors, scalars: Scalars, shard: Shard) -> Tensors:
+    """Return the inputs of one rank: ids count from its first row, the mask says which rows count."""
+    ids = tensors["ids"]
+    active = ids != scalars["ignore_index"]
+    if "mask" in tensors:
+        active = active & tensors["mask"]
+    return tensors | {"ids": ids - shard.start, "mask": active}
+
+
+class _Head(torch.autograd.Function):
+    """The gradient of one rank: d_hidden is summed over ranks before it is rounded, d_weight is its own."""
+
+    @staticmethod
+    def forward(ctx: Any, call: tuple[Any, ...], *inputs: Any) -> Any:
+        tensors, scalars, statics, math, shard, names = call
+        tensors = {n: t.detach() for n, t in tensors.items()}
+        made = _forward(tensors, scalars, statics, math, shard)
+        ctx.set_materialize_grads(False)
+        saved = tensors | {n: made[n] for n in ("lse", "entropy", "logits") if n in made}
+        ctx.save_for_backward(*saved.values())
+        ctx.names, ctx.saved_names, ctx.call = tuple(tensors), tuple(saved), call[1:]
+        return tuple(made[n] for n in names)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        saved = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True))
+        scalars, statics, math, shard, names = ctx.call
+        wants = tuple(n for n, need in zip(ctx.names, ctx.needs_input_grad[1:], strict=True) if need)
+        given = {f"d_{n}": g.contiguous() for n, g in zip(names, grads, strict=True) if g is not None}
+        found = _gradients(saved, given, scalars, math, shard, wants) if given and wants else {}
+        return (None, *(found.get(n) for n in ctx.names))
+
+
+def _gradients(
+    saved: Tensors, given: Tensors, scalars: Scalars, math: str | None, shard: Shard, wants: tuple[str, ...]
+) -> Tensors:
+    """Return the gradients of the wanted inputs by name; that of weight may go to the shard's buffer."""
+    local, own = _local(saved, scalars, shard) | given, {**scalars, "ignore_index": NO_ID}
+    active = local["mask"].reshape(-1)
+    local["order"] = torch.argsort(~active, stable=True).reshape(local["ids"].shape)
+    into: Tensors = {}
+    if "weight" in wants and shard.weight_grad is not None:
+        local["weight_grad"], into = shard.weight_grad, {"d_weight": shard.weight_grad}
+    statics = {"wants": wants, "partial": shard.ranks > 1}
+    invocation = invoke(linear_logp_backward, local, own, statics, math)
+    made = dispatch(replace(invocation, shard=shard.part, into=frozenset(into)), local | into, own)
+    found: Tensors = {}
+    if "hidden" in wants:
+        whole = made["d_hidden"]
+        if shard.ranks > 1:
+            assert shard.group is not None
+            whole = sum_over_ranks(whole, shard.group, OP).to(saved["hidden"].dtype)
+        found["hidden"] = whole
+    if "weight" in wants and not into:
+        found["weight"] = made["d_weight"]
+    return found
