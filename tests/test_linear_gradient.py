@@ -294,13 +294,72 @@ def test_a_frozen_input_costs_nothing_and_changes_nothing(name: str, monkeypatch
     assert len(one.kernels) == len(both.kernels) - 1
 
 
+# --- what is kept, and where sums go ---
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_kept_logits_change_no_bit(name: str) -> None:
+    tensors, given = head(ROWS), cotangents(ROWS, ("logp", "entropy"))
+    want = gradients(*tensors, given, **OPTIONS[name])
+    assert_same(gradients(*tensors, given, keep_logits=1 << 20, **OPTIONS[name]), want)
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(4 * 14 * V, True), (4 * 14 * V - 1, False), (0, False)])
+def test_logits_are_kept_up_to_a_limit_and_for_a_gradient_alone(limit: int, kept: bool) -> None:
+    hidden, weight, ids = head(ROWS)
+
+    def saved() -> set[tuple[int, ...]]:
+        node = ops.linear_logp(hidden, weight, ids, keep_logits=limit).logp.grad_fn
+        return {tuple(x.shape) for x in node.saved_tensors} if node is not None else set()
+
+    assert (*ROWS, V) not in saved()
+    weight.requires_grad_()
+    assert ((*ROWS, V) in saved()) == kept
+
+
+@pytest.mark.parametrize("wanted", [("hidden", "weight"), ("weight",), ("hidden",)], ids=" ".join)
+@pytest.mark.parametrize("rows", [14, TOKENS + 40])
+def test_a_buffer_takes_the_f32_sum_and_all_else_stays(rows: int, wanted: tuple[str, ...]) -> None:
+    hidden, weight, ids = head((rows,), 5, 11)
+    given = cotangents((rows,))
+    buffer = torch.randn(weight.shape, generator=torch.Generator().manual_seed(3))
+    before = buffer.clone()
+    leaves = {"hidden": hidden.clone(), "weight": weight.clone()}
+    for name in wanted:
+        leaves[name].requires_grad_()
+    made = ops.linear_logp(*leaves.values(), ids, weight_grad_out=buffer)
+    made.logp.backward(given["logp"])
+    active, dz = active_rows(ids, {}), scores_gradient(hidden, weight, ids, given)
+    total = weight_gradient(dz[active], hidden[active])
+    assert_same_bits(buffer, before + total if "weight" in wanted else before, "buffer")
+    assert leaves["weight"].grad is None
+    if "hidden" in wanted:
+        want = gradients(hidden, weight, ids, given)["hidden"]
+        assert_same_bits(leaves["hidden"].grad, want, "hidden")
+
+
+def test_a_buffer_adds_up_over_calls_in_order() -> None:
+    hidden, weight, ids = head(ROWS)
+    buffer = torch.zeros(weight.shape)
+    want = torch.zeros(weight.shape)
+    for seed in range(3):
+        given = cotangents(ROWS, seed=seed)
+        weight.requires_grad_()
+        ops.linear_logp(hidden, weight, ids, weight_grad_out=buffer).logp.backward(given["logp"])
+        dz, active = scores_gradient(hidden, weight, ids, given), active_rows(ids, {})
+        want = want + weight_gradient(dz[active], hidden.reshape(14, -1)[active])
+        assert_same_bits(buffer, want, f"after {seed + 1} calls")
+
+
 # --- refusals ---
 
 
-def test_there_is_no_second_derivative() -> None:
+@pytest.mark.parametrize("options", [{}, {"weight_grad_out": torch.zeros(V, 40)}], ids=["plain", "buffer"])
+def test_there_is_no_second_derivative(options: dict[str, Any]) -> None:
     hidden, weight, ids = head(ROWS)
     hidden.requires_grad_()
-    found = torch.autograd.grad(ops.linear_logp(hidden, weight, ids).logp.sum(), hidden, create_graph=True)[0]
+    made = ops.linear_logp(hidden, weight, ids, **options).logp.sum()
+    (found,) = torch.autograd.grad(made, hidden, create_graph=True)
     assert found.requires_grad
     with pytest.raises(LaunchError) as refused:
         found.float().square().sum().backward()

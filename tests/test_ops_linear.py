@@ -8,7 +8,7 @@ import torch
 from linear_cases import DTYPES
 
 from rlk import ops
-from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.errors import Code, LaunchError
 from rlk.interp.dot import leaf8
 from rlk.testing.bits import assert_same_bits, differing
 
@@ -102,14 +102,35 @@ def test_two_halves_of_k_added_have_other_bits() -> None:
     assert differing(whole, halves[0] + halves[1]) > 100
 
 
-def test_what_is_not_built_is_refused() -> None:
+WRONG: dict[str, tuple[dict[str, object], Code]] = {
+    "a limit in words": ({"keep_logits": "always"}, Code.ARG_VALUE),
+    "a limit below zero": ({"keep_logits": -1}, Code.ARG_VALUE),
+    "a limit that is a flag": ({"keep_logits": True}, Code.ARG_VALUE),
+    "a shard without a group": ({"vocab_start": 8}, Code.ARG_VALUE),
+    "a buffer of 16 bits": ({"weight_grad_out": torch.zeros(V, D).bfloat16()}, Code.ARG_DTYPE),
+    "a buffer of another shape": ({"weight_grad_out": torch.zeros(D, V)}, Code.ARG_VALUE),
+    "a transposed buffer": ({"weight_grad_out": torch.zeros(D, V).T}, Code.ARG_VALUE),
+    "a buffer that is no tensor": ({"weight_grad_out": [0.0]}, Code.ARG_TYPE),
+    "a result of logp alone": ({"needs": ("argmax",)}, Code.ARG_VALUE),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_an_option_cannot_be_is_refused(name: str) -> None:
+    options, code = WRONG[name]
+    with pytest.raises(LaunchError) as refused:
+        ops.linear_logp(*head(), **options)
+    assert refused.value.code is code and next(iter(options)) in str(refused.value)
+
+
+def test_factors_of_two_dtypes_are_refused() -> None:
     hidden, weight, ids = head()
-    for options in ({"keep_logits": 1 << 30}, {"vocab_start": 8}, {"weight_grad_out": weight}, {"group": 1}):
-        with pytest.raises(UnsupportedError):
-            ops.linear_logp(hidden, weight, ids, **options)
     with pytest.raises(LaunchError) as wrong:
         ops.linear_logp(hidden, weight.float(), ids)
     assert wrong.value.code is Code.ARG_DTYPE
+    with pytest.raises(LaunchError) as unknown:
+        ops.matmul(hidden, weight, order="fastest")
+    assert unknown.value.code is Code.ARG_VALUE
 
 
 def test_inputs_without_a_gradient_are_refused() -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from rlk.errors import Code, LaunchError
-from rlk.runtime.calls import check_differentiable, invoke
+from rlk.runtime.calls import check_differentiable, invoke, once
 from rlk.runtime.collective import ordered_gather, sum_over_ranks
 from rlk.runtime.dispatch import dispatch
 from rlk.runtime.invocation import Scalars, Tensors
@@ -129,6 +129,7 @@ class _Head(torch.autograd.Function):
         wants = tuple(n for n, need in zip(ctx.names, ctx.needs_input_grad[1:], strict=True) if need)
         given = {f"d_{n}": g.contiguous() for n, g in zip(names, grads, strict=True) if g is not None}
         found = _gradients(saved, given, scalars, math, shard, wants) if given and wants else {}
+        found = once(OP, found)
         return (None, *(found.get(n) for n in ctx.names))
 
 

@@ -210,10 +210,16 @@ class _Differentiable(torch.autograd.Function):
         wanted = [n for n, need in zip(ctx.names, ctx.needs_input_grad[4:], strict=True) if need]
         with torch.no_grad():
             found = gradients(ctx.invocation, saved, given, ctx.scalars, wanted)
-        if torch.is_grad_enabled() and found:  # create_graph=True: a second derivative raises, it is not 0
-            leaves = [g.detach().requires_grad_() for g in found.values()]
-            found = dict(zip(found, _Once.apply(ctx.invocation.spec.name, *leaves), strict=True))
+        found = once(ctx.invocation.spec.name, found)
         return (None, None, None, None, *(found.get(n) for n in ctx.names))
+
+
+def once(op: str, grads: Tensors) -> Tensors:
+    """Return gradients to hand on: under create_graph=True a second derivative raises, it is not 0."""
+    if not torch.is_grad_enabled() or not grads:
+        return grads
+    leaves = [g.detach().requires_grad_() for g in grads.values()]
+    return dict(zip(grads, _Once.apply(op, *leaves), strict=True))
 
 
 class _Once(torch.autograd.Function):
