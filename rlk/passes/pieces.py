@@ -39,10 +39,18 @@ def pieces(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
 
     An index of an axis A that has pieces and is contracted or kept becomes piece * size + j, over the axes
     A.pieces and A.within; what lies beyond a piece is not read and not stored, and counts as zero.
-    A kept value is stored to a workspace and loaded again: `cut` puts the cut there. apart: axes by name
-    whose pieces are contracted side by side, their results kept before they merge.
+    A kept value is stored to a workspace and loaded again: `cut` puts the cut there. apart: axes by name;
+    pieces that are contracted are so side by side, their results kept before they merge, and one that nothing
+    combines has pieces all the same.
     """
-    return rewrite(kernel, _Pieces(cut_axes(kernel), apart))
+    return rewrite(kernel, _Pieces(cut_axes(kernel) | _rows(kernel, apart), apart))
+
+
+def _rows(kernel: Kernel, apart: frozenset[str]) -> frozenset[Axis]:
+    """Return the named axes with a size of pieces that are not streamed."""
+    types = (let.type for let in walk(kernel.body))
+    found = {a for t in types if isinstance(t, TileType) for a in t.axes if a.name in apart and a.piece}
+    return frozenset(found - {let.node.axis for let in walk(kernel.body) if isinstance(let.node, Stream)})
 
 
 def cut_axes(kernel: Kernel) -> frozenset[Axis]:

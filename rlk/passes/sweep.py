@@ -14,6 +14,7 @@ from rlk.ir.nodes import (
     Launch,
     Let,
     Load,
+    Loop,
     Map2,
     Merge,
     Param,
@@ -175,8 +176,11 @@ def _without(decl: Decl, pieces: frozenset[Axis]) -> Decl:
     """Return a workspace that holds one piece."""
     if decl.role is not Role.WORK:
         return decl
-    axes = tuple(axis for axis in decl.type.axes if axis not in pieces)
-    return replace(decl, type=TileType(decl.type.dtype, axes))
+    return replace(decl, type=_of_one_piece(decl.type, pieces))
+
+
+def _of_one_piece(type: TileType, pieces: frozenset[Axis]) -> TileType:
+    return TileType(type.dtype, tuple(axis for axis in type.axes if axis not in pieces))
 
 
 @dataclass(slots=True)
@@ -211,6 +215,9 @@ class _Piece:
                 r.renamed[let.value] = b.let(new, let.name)
             case Store(param=param, index=index, value=value, guard=guard) if self.works(replay, param):
                 b.let(Store(param, self.kept_index(replay, index), r[value], r.optional(guard)))
+            case Loop() as loop:
+                types = tuple(_of_one_piece(t, self.axes) for t in loop.types)
+                r.renamed[let.value] = b.let(r.loop(replace(loop, types=types)), let.name)
             case Merge() as merge if merge == self.merge:
                 self.merged = let.value
                 r.renamed[let.value] = self.together(replay, r[merge.states[0]])
@@ -234,7 +241,7 @@ class _Piece:
     def kept_index(self, replay: Replay, index: tuple[Value, ...]) -> tuple[Value, ...]:
         """Return the indices of a workspace but for those that name a piece."""
         lets = self.lets or {}
-        nodes = {i: lets[i].node for i in index}
+        nodes = {i: lets[i].node if i in lets else None for i in index}  # a step of a loop has no node
         return tuple(replay[i] for i, n in nodes.items() if not (isinstance(n, Pos) and n.axis in self.axes))
 
     def together(self, replay: Replay, value: Value) -> Value:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from rlk.ir.dims import Axis, Part
+from rlk.ir.dims import Axis, Part, extent_of
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Combine, Dot, Kernel, Load, Loop, Math, Program, Reduce, Role, Store
 from rlk.ir.tree import padded
-from rlk.ir.types import TileType
+from rlk.ir.types import DType, TileType, Type
 from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, kind, roles, types_of
 from rlk.schedule.schedule import Schedule, Span
@@ -59,8 +60,8 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
 def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
     """Return the axes whose chunks or pieces should run side by side: rows alone would leave cores idle.
 
-    Chunks that contract are tiles of one matrix product, and always stand side by side; pieces that are
-    contracted do where their results are few.
+    Chunks that contract are tiles of one matrix product, and always stand side by side, for a piece of the
+    rows at a time where these have pieces; pieces that are contracted do where their results are few.
     program: canonical. What they yield then goes through memory and merges in a second kernel, with the same
     bits.
     """
@@ -69,8 +70,11 @@ def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
         loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
         found |= {loop.axis.name for loop in loops if loop.axis.part is Part.ALL and _contracts(loop)}
         streamed = {let.node.axis for let in walk(kernel.body) if isinstance(let.node, Loop)}
+        parallel = roles(kernel, extents).parallel
+        if any(_contracts(loop) for loop in loops):
+            found |= {a.name for a in parallel if a.piece and extents.get(a.name, 0) > a.piece}
         rows = 1
-        for axis in roles(kernel, extents).parallel:
+        for axis in parallel:
             rows *= extents.get(axis.name, 1)
         if rows < ROWS_ALONE:
             found |= {a.name for a in streamed if a.split is not None and a.part is Part.ALL}
@@ -125,7 +129,9 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
     reviewed = None if chained else tabled(facts)
     if reviewed is not None:
         wide = _extent(sides[1], extents, reviewed.columns)
-        return reviewed.schedule(sides, held, target.cores, wide, facts.length or UNEVEN_DEPTH)
+        chosen = reviewed.schedule(sides, held, target.cores, wide, facts.length or UNEVEN_DEPTH)
+        columns = 0 if reviewed.turned else chosen.tile(str(sides[1]))
+        return replace(chosen, parts=_parts(kernel, sides, columns, chosen.flat))
     room = (CHAINED if chained else ACCUMULATOR) // padded(len(dots))
     columns = held.get(sides[1]) or _dot_tile(sides[1], room // DOT_ROWS, extents)
     rows = held.get(sides[0]) or _dot_tile(sides[0], min(DOT_ROWS, room // columns), extents)
@@ -134,6 +140,7 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
     depth = next((d for d in (64, 32, 16) if lengths and all(n % d == 0 for n in lengths)), 64)
     programs = target.cores if target.descriptors and not chained else 0
     stage = 2 * depth * (rows + columns) / 1024
+    flat = programs > 0 and _flat(kernel)
     return Schedule(
         tiles=tuple(sorted(tiles.items())),
         warps=max(4, min(8, padded(len(dots)) * rows * columns // 4096)),
@@ -141,18 +148,34 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
         depth=depth,
         group=DOT_GROUP,
         programs=programs,
-        flat=programs > 0 and _flat(kernel),
-        parts=PARTS if columns == LARGEST_BOX and _reads_tiles(kernel, sides) else 1,
+        flat=flat,
+        parts=_parts(kernel, sides, columns, flat),
     )
 
 
-def _reads_tiles(kernel: Kernel, sides: tuple[Axis, Axis]) -> bool:
-    """Return whether products meet tiles from memory: all at once they would need the registers twice."""
+def _parts(kernel: Kernel, sides: tuple[Axis, Axis], columns: int, flat: bool) -> int:
+    """Return how many parts of a tile's columns meet memory one after the other.
+
+    A wide tile that meets tiles from memory would need the registers twice; in one loop with the loads of
+    the next, one that is written as f32 would not fit beside them.
+    """
+    if kind(kernel) != "dot_map" or columns != LARGEST_BOX:
+        return 1
+    reads, writes = _tiles(kernel, sides)
+    return PARTS if reads or flat and DType.F32 in writes else 1
+
+
+def _tiles(kernel: Kernel, sides: tuple[Axis, Axis]) -> tuple[set[DType], set[DType]]:
+    """Return the dtypes of the tiles along both sides that are read, and of those that are written."""
     types = types_of(kernel)
-    both = (types[x.value] for x in walk(kernel.body) if isinstance(x.node, Load))
-    return kind(kernel) == "dot_map" and any(
-        isinstance(t, TileType) and set(sides) <= set(t.axes) for t in both
-    )
+    lets = tuple(walk(kernel.body))
+    both = [types[x.value] for x in lets if isinstance(x.node, Load)]
+    written = [types[x.node.value] for x in lets if isinstance(x.node, Store)]
+
+    def dtypes(found: list[Type]) -> set[DType]:
+        return {t.dtype for t in found if isinstance(t, TileType) and set(sides) <= set(t.axes)}
+
+    return dtypes(both), dtypes(written)
 
 
 def _flat(kernel: Kernel) -> bool:
@@ -174,12 +197,32 @@ def _facts(
 ) -> Facts:
     """Return what the reviewed table may ask about a contraction."""
     columns = None if sides[1].dynamic else extents.get(sides[1].name)
-    known = [a for a in found.contracted if not a.dynamic and a.part is Part.ALL and a.split is None]
-    length = extents.get(known[0].name) if known == list(found.contracted) and len(known) == 1 else None
-    dots = sum(1 for let in walk(kernel.body) if isinstance(let.node, Dot))
+    axis = found.contracted[0] if len(found.contracted) == 1 else None
+    known = axis is not None and not axis.dynamic and axis.name in extents
+    apart = axis is not None and axis.part is Part.WITHIN and axis.pieces in found.parallel
+    whole = axis is not None and axis.part is Part.ALL and axis.split is None
+    functions = any(isinstance(let.node, Math) for let in walk(kernel.body))
     return Facts(
-        target.name, kind(kernel), dots, _float_sums(kernel), extents.get(sides[0].name), columns, length
+        target=target.name,
+        kind=kind(kernel),
+        dots=sum(1 for let in walk(kernel.body) if isinstance(let.node, Dot)),
+        sums=_float_sums(kernel),
+        rows=extents.get(sides[0].name),
+        columns=columns,
+        length=extent_of(axis, extents[axis.name]) if axis is not None and known else None,
+        pieces=extent_of(axis.pieces, extents.get(axis.name, 1)) if axis is not None and apart else 1,
+        along=_along(kernel, sides[1], found.contracted),
+        plain=whole and not functions and DType.F32 not in _tiles(kernel, sides)[0],
     )
+
+
+def _along(kernel: Kernel, columns: Axis, contracted: tuple[Axis, ...]) -> int:
+    """Return how many reads and writes run along the columns of a tile, but for those of its factors."""
+    types = types_of(kernel)
+    lets = [x for x in walk(kernel.body) if isinstance(x.node, Load | Store)]
+    moved = [types[x.node.value if isinstance(x.node, Store) else x.value] for x in lets]
+    axes = [t.axes for t in moved if isinstance(t, TileType)]
+    return sum(1 for group in axes if columns in group and not set(contracted) & set(group))
 
 
 def _float_sums(kernel: Kernel) -> int:

@@ -31,7 +31,9 @@ class Facts:
     """What an entry may ask about a contraction; an extent is None where no call has fixed it.
 
     dots: accumulators held at once. sums: float sums of the epilogue. rows, columns: extents of what the two
-    sides of a tile run along. length: of the contracted axis.
+    sides of a tile run along. length: of the contracted axis, or of a piece. pieces: of the contracted axis,
+    side by side. along: reads and writes along the columns but those of the factors. plain: the contracted
+    axis is whole, and its products meet no transcendental function and no f32 tile from memory.
     """
 
     target: str
@@ -41,6 +43,9 @@ class Facts:
     rows: int | None = None
     columns: int | None = None
     length: int | None = None
+    pieces: int = 1
+    along: int = 0
+    plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,24 +133,25 @@ _SOME = (Axis("M"), Axis("N"))
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tiling, and the contractions that it is for. No target or kind: any. why: what measured it."""
+    """A tiling, and the contractions that it is for. No target, kind or plain: any. why: what measured it."""
 
     use: Tiling
     why: str
     target: str | None = None
     kind: str | None = None
+    plain: bool | None = None
     dots: Range = Range(most=1)
     sums: Range = Range()
     rows: Range = Range()
     columns: Range = Range()
     length: Range = Range()
+    pieces: Range = Range(most=1)
+    along: Range = Range()
 
     def meets(self, facts: Facts) -> bool:
         """Return whether an entry is for a contraction."""
-        named = self.target in (None, facts.target) and self.kind in (None, facts.kind)
-        ranges = all(
-            getattr(self, name).holds(getattr(facts, name)) for name in ("dots", "sums", "columns", "length")
-        )
+        named = all(getattr(self, name) in (None, getattr(facts, name)) for name in _NAMED)
+        ranges = all(getattr(self, name).holds(getattr(facts, name)) for name in _RANGES)
         return named and ranges and self.rows.holds(row_class(facts.rows))
 
 
@@ -188,17 +194,24 @@ def _entry(found: object, place: str) -> Entry:
         if type(value) is not wanted:
             raise _wrong(f"{place}, use.{name}", value, f"of type {wanted.__name__}")
     for name, choices in _NAMED.items():
-        if name in when and when[name] not in choices:
-            raise _wrong(f"{place}, when.{name}", when[name], f"one of {', '.join(choices)}")
+        # 1 is no choice of a switch, though it equals True
+        if name in when and (when[name] not in choices or type(when[name]) is not type(choices[0])):
+            raise _wrong(f"{place}, when.{name}", when[name], f"one of {', '.join(map(str, choices))}")
     ranges = {name: _range(v, f"{place}, when.{name}") for name, v in when.items() if name not in _NAMED}
     rows = ranges.get("rows", Range())
     for bound in (rows.over, rows.most):
         if bound is not None and bound not in ROW_CLASSES:
             raise _wrong(f"{place}, when.rows", bound, f"a class of rows: {', '.join(map(str, ROW_CLASSES))}")
-    return Entry(Tiling(**use), str(entry["why"]), when.get("target"), when.get("kind"), **ranges)
+    conditions: dict[str, Any] = {**ranges, **{n: v for n, v in when.items() if n in _NAMED}}
+    return Entry(Tiling(**use), str(entry["why"]), **conditions)
 
 
-_NAMED = {"target": tuple(TARGETS), "kind": KINDS}
+_NAMED: dict[str, tuple[str | bool, ...]] = {
+    "target": tuple(TARGETS),
+    "kind": KINDS,
+    "plain": (False, True),
+}
+_RANGES = ("dots", "sums", "columns", "length", "pieces", "along")
 
 
 def _range(value: object, place: str) -> Range:

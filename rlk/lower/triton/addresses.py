@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rlk.ir.dims import Axis, Part, union
-from rlk.ir.nodes import Decl, Let, Load, Role, Store, Value
+from rlk.ir.nodes import Decl, Let, Load, Role, Store, Turn, Value
 from rlk.ir.types import DType
 from rlk.lower.common.emitted import CallArg, From
 from rlk.lower.common.names import axis_name
@@ -256,14 +256,23 @@ class Addresses:
         self.argument(ERRORS, From.ERRORS, ERRORS)
         code = self.e.checks.index(what) + 1
         axes = self.e.tile(bad).axes
-        rows = next((s.axis for s in self.plan.shared if s.axis in axes and s.axis.part is Part.ALL), None)
-        row = "1" if rows is None else f"{self.owned[rows]} + 1"
+        row = self.row(axes)
         found = self.e.let("bad_row", f"tl.where({self.mask(axes, bad)}, {row}, 0)")
         shape = self.plan.shape(axes)
         if shape:
             found = self.e.let("bad_row", f"tl.max(tl.reshape({found}, ({math.prod(shape)},)), 0)")
         for offset, value in (("", str(code)), (" + 1", found)):
             self.e.line(f'tl.atomic_max({ERRORS}_ptr{offset}, {value}, mask={found} > 0, sem="relaxed")')
+
+    def row(self, axes: tuple[Axis, ...]) -> str:
+        """Return one more than the row that a tile is in, as the error words say it."""
+        for axis in (s.axis for s in self.plan.shared if s.axis in axes):
+            match axis.part:
+                case Part.ALL:
+                    return f"{self.owned[axis]} + 1"
+                case Part.WITHIN if axis.piece is not None:
+                    return f"{Turn(axis.pieces).index} * {axis.piece} + {self.owned[axis]} + 1"
+        return "1"
 
     # --- the signature --------------------------------------------------------------------------------------
 
