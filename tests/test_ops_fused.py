@@ -11,7 +11,7 @@ import torch
 
 import rlk
 from rlk import Layout, ops
-from rlk.errors import Code, LaunchError, RlkError, UnsupportedError
+from rlk.errors import Code, LaunchError, RlkError
 from rlk.ops import Loss
 from rlk.specs.linear_logp import linear_logp as linear_spec
 from rlk.testing.bits import as_bits, assert_same_bits, differing
@@ -222,6 +222,14 @@ def test_the_id_follows_the_model_of_exp2() -> None:
     assert by_model[0] == by_model[1] != by_model[2]
 
 
+def test_a_call_that_adds_to_a_buffer_is_explained_as_one_that_does_not() -> None:
+    arguments, _ = formed("packed", batch())
+    buffer = torch.zeros(V, D)
+    for op, given in ((ops.linear_policy_loss, arguments), (ops.linear_logp, batch())):
+        head = {n: given[n] for n in ("hidden", "weight", "ids")} if op is ops.linear_logp else given
+        assert rlk.explain(op, **head, weight_grad_out=buffer) == rlk.explain(op, **head)
+
+
 def test_a_call_is_explained_without_running(monkeypatch: pytest.MonkeyPatch) -> None:
     from rlk.runtime import oracle
 
@@ -294,12 +302,6 @@ def test_a_layout_elsewhere_is_named() -> None:
         ops.linear_policy_loss(**arguments)
 
 
-def test_what_the_head_does_not_have_is_refused() -> None:
-    arguments, _ = formed("packed", batch())
-    with pytest.raises(UnsupportedError):
-        ops.linear_policy_loss(**arguments, group=object())
-
-
 # gradients
 
 
@@ -348,6 +350,23 @@ def test_gradients_have_the_bits_of_the_parts(name: str) -> None:
     want = {leaf: x.grad for leaf, x in found.items()}
     for leaf, grad in got.items():
         assert_same_bits(grad, want[leaf], leaf)
+
+
+def test_kept_logits_change_no_bit() -> None:
+    want = gradients(ops.linear_policy_loss, formed("right", batch(7))[0], loss="grpo")
+    got = gradients(ops.linear_policy_loss, formed("right", batch(7))[0], loss="grpo", keep_logits=1 << 30)
+    for leaf, grad in want.items():
+        assert_same_bits(got[leaf], grad, leaf)
+
+
+def test_a_buffer_takes_the_gradient_of_the_weight() -> None:
+    arguments, _ = formed("right", batch(7))
+    want = gradients(ops.linear_policy_loss, dict(arguments), loss="grpo")
+    buffer = torch.zeros(V, D)
+    got = gradients(ops.linear_policy_loss, arguments, loss="grpo", weight_grad_out=buffer)
+    assert set(got) == {"hidden"}
+    assert_same_bits(got["hidden"], want["hidden"])
+    assert_same_bits(buffer.bfloat16(), want["weight"])
 
 
 @pytest.mark.parametrize("name", ["grpo", "entropy"])

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from rlk.errors import Code, LaunchError
-from rlk.runtime.calls import check_differentiable, invoke, once
-from rlk.runtime.collective import ordered_gather, sum_over_ranks
+from rlk.runtime.calls import call, check_differentiable, invoke, observing, once
+from rlk.runtime.collective import ordered_gather, process_group, sum_over_ranks
 from rlk.runtime.dispatch import dispatch
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs.linear_logp import linear_logp, linear_logp_backward, linear_logp_join
@@ -41,7 +41,8 @@ class Shard:
         size = weight.shape[0]
         if group is None:
             return Shard(None, 1, 0, size, weight_grad)
-        ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+        members = process_group(OP, group)
+        ranks, rank = members.size(), members.rank()
         if ranks not in (1, 2, 4, PIECES):
             raise LaunchError(Code.ARG_VALUE, op=OP, name="group", value=ranks, wanted="1, 2, 4 or 8 ranks")
         if size % (PIECES // ranks):
@@ -50,7 +51,7 @@ class Shard:
         if start != rank * size:
             wanted = f"{rank * size}: rank {rank} holds as many rows as the others"
             raise LaunchError(Code.ARG_VALUE, op=OP, name="vocab_start", value=start, wanted=wanted)
-        return Shard(group, ranks, start, size, weight_grad)
+        return Shard(members, ranks, start, size, weight_grad)
 
     @property
     def part(self) -> tuple[str, int]:
@@ -74,6 +75,8 @@ def sharded_linear_logp(
     tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard
 ) -> Tensors:
     """Return the outputs of `linear_logp` by name, of a whole vocabulary of which this rank has a shard."""
+    if observing():  # what a rank runs first is the operator on its shard
+        return call(linear_logp, tensors, scalars, statics, math)
     needed = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
     if not needed:
         return _forward(tensors, scalars, statics, math, shard)
