@@ -65,12 +65,12 @@ def linear_logp(
     scalars["ignore_index"] = _index("linear_logp", "ignore_index", ignore_index)
     extra = tuple(n for n in NEEDS[2:3] if n in needs)
     statics = {"needs": extra, "keep": _keeps(keep_logits, hidden, weight), "states": False}
+    if group is None and vocab_start != 0:
+        wanted = "0 without a group"
+        raise LaunchError(
+            Code.ARG_VALUE, op="linear_logp", name="vocab_start", value=vocab_start, wanted=wanted
+        )
     if group is None and weight_grad_out is None:
-        if vocab_start != 0:
-            wanted = "0 without a group"
-            raise LaunchError(
-                Code.ARG_VALUE, op="linear_logp", name="vocab_start", value=vocab_start, wanted=wanted
-            )
         made = call(linear_spec.linear_logp, tensors, scalars, statics, math)
     else:
         shard = Shard.of(group, vocab_start, weight, weight_grad_out)

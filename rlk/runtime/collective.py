@@ -105,7 +105,7 @@ def _check_tensor(op: str, x: object) -> None:
 
 def _members(op: str, x: torch.Tensor, group: object) -> dist.ProcessGroup:
     """Return the group, the default one for None, after checking that it can carry x."""
-    members = _group(op, group)
+    members = process_group(op, group)
     carried = dist.get_backend_config(members)  # such as cpu:gloo,cuda:nccl
     devices = [pair.partition(":")[0] for pair in carried.split(",")]
     if x.device.type not in devices:
@@ -114,7 +114,8 @@ def _members(op: str, x: torch.Tensor, group: object) -> dist.ProcessGroup:
     return members
 
 
-def _group(op: str, group: object) -> dist.ProcessGroup:
+def process_group(op: str, group: object) -> dist.ProcessGroup:
+    """Return the group, the default one for None; raise LaunchError for what is none of this rank's."""
     if not (dist.is_available() and dist.is_initialized()):
         wanted = "a process group: call torch.distributed.init_process_group first"
         raise LaunchError(Code.ARG_VALUE, op=op, name="group", value=group, wanted=wanted)
