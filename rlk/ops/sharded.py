@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from rlk.errors import Code, LaunchError
-from rlk.runtime.calls import check_differentiable, invoke, once
+from rlk.runtime.calls import call, check_differentiable, invoke, observing, once
 from rlk.runtime.collective import ordered_gather, process_group, sum_over_ranks
 from rlk.runtime.dispatch import dispatch
 from rlk.runtime.invocation import Scalars, Tensors
@@ -75,6 +75,8 @@ def sharded_linear_logp(
     tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard
 ) -> Tensors:
     """Return the outputs of `linear_logp` by name, of a whole vocabulary of which this rank has a shard."""
+    if observing():  # what a rank runs first is the operator on its shard
+        return call(linear_logp, tensors, scalars, statics, math)
     needed = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
     if not needed:
         return _forward(tensors, scalars, statics, math, shard)
