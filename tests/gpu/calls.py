@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -28,6 +29,7 @@ from rlk.runtime.oracle import bind_oracle
 from rlk.schedule.schedule import Schedule
 
 Schedules = tuple[Schedule, ...]
+Change = Callable[[Schedule], Schedule]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Case:
 
     rows: which rows the oracle repeats (all when None). wanted: run the gradient to these inputs instead of
     the forward. cotangents: the outputs whose gradient is given (all that the gradient takes when None).
+    changes: of the chosen schedules (CHANGES when None).
     """
 
     op: Op
@@ -51,6 +54,7 @@ class Case:
     wanted: tuple[str, ...] = ()
     cotangents: tuple[str, ...] | None = None
     extra: Callable[[Tensors], Tensors] | None = None
+    changes: tuple[Change, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Made:
     tensors: Tensors
     scalars: Scalars
     rows: tuple[int, ...] | None
+    changes: tuple[Change, ...]
 
 
 def forward_of(case: Case) -> Invocation:
@@ -102,7 +107,7 @@ def make(case: Case, device: torch.device) -> Made:
         case.edit(tensors)
     if case.wanted:
         tensors = saved_and_given(case, forward, tensors)
-    return Made(invocation_of(case), tensors, case.scalars, case.rows)
+    return Made(invocation_of(case), tensors, case.scalars, case.rows, case.changes or CHANGES)
 
 
 def saved_and_given(case: Case, forward: Invocation, tensors: Tensors) -> Tensors:
@@ -165,7 +170,7 @@ def variations(made: Made) -> Iterator[Schedules]:
     chosen = _lowered(made, device, None)
     seen: list[Schedules] = []
     assert chosen is not None
-    for change in CHANGES:
+    for change in made.changes:
         schedules = tuple(change(s) for s in chosen)
         if schedules not in seen and _lowered(made, device, schedules) is not None:
             seen.append(schedules)
@@ -180,7 +185,7 @@ def _narrower(schedule: Schedule) -> Schedule:
     return replace(schedule, tiles=tuple((axis, max(1, tile // 2)) for axis, tile in schedule.tiles))
 
 
-CHANGES: tuple[Callable[[Schedule], Schedule], ...] = (
+CHANGES: tuple[Change, ...] = (
     lambda s: s,
     lambda s: replace(s, warps=1),
     lambda s: replace(s, warps=2),
@@ -194,6 +199,26 @@ CHANGES: tuple[Callable[[Schedule], Schedule], ...] = (
     lambda s: replace(_wider(s), warps=4),
     _narrower,
 )
+
+
+def _tiled(schedule: Schedule, tile: int, **fields: Any) -> Schedule:
+    """Return a contraction's schedule with square tiles, by default a program each, nothing in parts."""
+    if schedule.group == 1:  # of another kernel
+        return schedule
+    plain: dict[str, Any] = {"programs": 0, "flat": False, "parts": 1}
+    return replace(schedule, tiles=tuple((axis, tile) for axis, _ in schedule.tiles), **{**plain, **fields})
+
+
+DOT_CHANGES: tuple[Change, ...] = (
+    lambda s: s,
+    lambda s: replace(s, descriptors=False, stages=3),
+    lambda s: _tiled(s, 64, depth=32, stages=3, warps=4),
+    lambda s: _tiled(s, 128, depth=64, stages=2, warps=8, parts=2),
+    lambda s: _tiled(s, 128, depth=64, stages=3, warps=8, programs=17, flat=True, group=3),
+    lambda s: _tiled(s, 64, depth=64, stages=4, warps=4, programs=100, group=5),
+    lambda s: _tiled(s, 16, depth=16, stages=1, warps=1),
+)
+"""Of the schedules of contractions: loads, tiles, turns, one loop, parts."""
 
 
 def _lowered(made: Made, device: torch.device, schedules: Schedules | None) -> Schedules | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import torch
-from gpu.calls import Case
+from gpu.calls import DOT_CHANGES, Case
 
 from rlk.ir.types import DType
 from rlk.runtime.invocation import Tensors
@@ -64,6 +64,36 @@ def linear(
 
 def _smaller_weight(tensors: Tensors) -> None:
     tensors["weight"] *= 0.05
+
+
+def linear_gradient(
+    tokens: int, depth: int, vocabulary: int, scalars: dict[str, float] = BASE, **options: object
+) -> Case:
+    """The gradient of a linear_logp call to both factors: the oracle needs every row for that of weight."""
+    fixed = {
+        "wanted": ("hidden", "weight"),
+        "extra": compacted,
+        "changes": DOT_CHANGES,
+        "cotangents": ("logp",),
+    }
+    return linear(tokens, depth, vocabulary, scalars, **{**fixed, **options})
+
+
+def compacted(saved: Tensors) -> Tensors:
+    """Return what linear_logp's gradient reads beside its cotangents: active rows, then the others."""
+    active = saved["ids"] != BASE["ignore_index"]
+    if "mask" in saved:
+        active = active & saved["mask"]
+    return {"order": torch.argsort(~active, stable=True)}
+
+
+def some_rows(tokens: int, vocabulary: int) -> Callable[[torch.device], Tensors]:
+    """Draw ids, and a mask that lets two thirds of the rows count."""
+
+    def draw(device: torch.device) -> Tensors:
+        return ids(tokens, vocabulary)(device) | {"mask": torch.rand(tokens, device=device) < 0.66}
+
+    return draw
 
 
 def rows_of_tokens(device: torch.device) -> Tensors:
@@ -132,6 +162,33 @@ CASES: dict[str, Case] = {
     "linear_logp 16 x 72 x 3001 f16, all steps": linear(
         16, 72, 3001, {**WARM, **SOFTCAP}, f=DType.F16, present=("bias",)
     ),
+    **{
+        f"linear_logp_grad {n} x 512 x {v}": linear_gradient(n, 512, v, changes=DOT_CHANGES[:few])
+        for n, v, few in (
+            (1, 5003, 2),
+            (7, 5003, 2),
+            (300, 5003, None),
+            (1, 50257, 2),
+            (7, 50257, 2),
+            (300, 50257, 2),
+        )
+    },
+    "linear_logp_grad 130 x 72 x 3001 f16, all steps, all cotangents": linear_gradient(
+        130,
+        72,
+        3001,
+        {**WARM, **SOFTCAP},
+        f=DType.F16,
+        present=("bias", "mask"),
+        statics={"needs": ("entropy",)},
+        given=some_rows(130, 3001),
+        cotangents=None,
+        changes=DOT_CHANGES[:2],
+    ),
+    "linear_logp_grad 20000 x 64 x 100, three pieces of rows": linear_gradient(
+        20000, 64, 100, changes=DOT_CHANGES[:3]
+    ),
+    "linear_logp_grad 5 x 16 x 3": linear_gradient(5, 16, 3, changes=DOT_CHANGES[:2]),
     "matmul 300 x 1000 x 520, bias and residual": Case(
         matmul, {"T": 300, "N": 1000, "K": 520}, present=("bias", "residual")
     ),

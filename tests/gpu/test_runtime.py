@@ -26,6 +26,7 @@ def steps() -> dict[str, Step]:
     x = torch.randn(300, 1024, **cuda, dtype=torch.bfloat16)
     w = torch.randn(1024, **cuda, dtype=torch.bfloat16)
     table = torch.randn(5000, 256, **cuda)
+    hidden = torch.randn(64, 256, **cuda, dtype=torch.bfloat16)
     lp, old, advantages = torch.randn(64, **cuda), torch.randn(64, **cuda), torch.randn(4, **cuda)
     lengths = torch.tensor([16, 3, 0, 9], **cuda)
 
@@ -41,6 +42,7 @@ def steps() -> dict[str, Step]:
 
     return {
         "logp": lambda: of(lambda z: ops.logp(z, ids, needs=("logp", "entropy")).logp, logits),
+        "linear_logp": lambda: of(lambda h, t: ops.linear_logp(h, t, ids).logp, hidden, table.bfloat16()),
         "rms_norm": lambda: of(ops.rms_norm, x, w),
         "swiglu": lambda: of(ops.swiglu, x, x),
         "embedding": lambda: of(lambda t: ops.embedding(ids, t), table),
@@ -59,7 +61,7 @@ def no_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-NAMES = ("logp", "rms_norm", "swiglu", "embedding", "ratio_kl", "policy_loss")
+NAMES = ("logp", "linear_logp", "rms_norm", "swiglu", "embedding", "ratio_kl", "policy_loss")
 
 
 @pytest.mark.parametrize("name", NAMES)
