@@ -62,7 +62,7 @@ def stepped(
 def check(s: Step) -> Checked:
     """Compare the loss with float64, links of the chain with the oracle, and all rows with turned ones.
 
-    The oracle's gradient of the head takes minutes at this size: `tests/gpu` compares smaller ones.
+    The oracle's gradient of the head takes too long at this size: `tests/gpu` compares smaller ones.
     """
     with torch.no_grad():
         lp = rlk.ops.linear_logp(s.hidden, s.weight, s.ids, mask=s.mask).logp
