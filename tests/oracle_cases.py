@@ -13,6 +13,7 @@ from rlk.ir.nodes import Decl, Program, Role
 from rlk.ir.types import DType
 from rlk.lang import Op, Variant
 from rlk.passes.pipeline import canonical
+from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
 from rlk.specs.loss import policy_loss, ratio_kl
 from rlk.specs.model import embedding, rope, swiglu
@@ -186,7 +187,22 @@ def _embedding_gradient() -> Gradient:
 _ROPE: Inputs = {"position_ids": np.array([8, 0, 3, 3, 1])}
 _TOKENS = {"T": 15, "S": 15, "B": 3}
 
+_HEAD: Inputs = {"ids": np.array([5, -100, 28, 0, 7]), **LOGP_SCALARS}
+_COMPACTED: Inputs = {"order": np.array([0, 2, 3, 4, 1])}
+
 GRADIENTS: dict[str, Callable[[], Gradient]] = {
+    "linear_logp": lambda: Gradient(
+        linear_logp, ("hidden", "weight"), {"T": 5, "D": 6, "V": 29}, _HEAD, extra=_COMPACTED
+    ),
+    "linear_logp, all steps": lambda: Gradient(
+        linear_logp,
+        ("hidden", "weight"),
+        {"T": 5, "D": 6, "V": 29},
+        {**_HEAD, **LOGP_STEPS},
+        ("inv_temperature", "bias", *LOGP_STEPS),
+        {"needs": ("entropy",)},
+        extra=_COMPACTED,
+    ),
     "logp": lambda: Gradient(
         logp, ("logits",), {"T": 3, "V": 700}, {"ids": np.array([5, -100, 699]), **LOGP_SCALARS}
     ),

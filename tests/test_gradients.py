@@ -10,6 +10,7 @@ from rlk.interp.run import run, run_wide
 from rlk.ir.nodes import Role
 
 STEP = 1e-5
+PARTS = ("T.piece", "T.within", "V.piece", "V.within", "S.piece")
 
 
 def inputs_of(case: Gradient) -> Inputs:
@@ -66,7 +67,7 @@ def test_tiles_do_not_change_a_gradient(name: str) -> None:
     known = {n: x for n, x in known.items() if reads(program, n)}
     whole = run(program, known, extents=case.extents, tile={})
     for size in (1, 3, 17):
-        tile = dict.fromkeys(("T", "V", "N", "D", "T.piece", "S.piece", "H"), size)
+        tile = dict.fromkeys(("T", "V", "N", "D", "H", *PARTS), size)
         cut = run(program, known, extents=case.extents, tile=tile)
         for output, x in whole.tensors.items():
             assert np.array_equal(x.view(np.uint32), cut[output].view(np.uint32)), output
