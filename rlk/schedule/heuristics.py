@@ -140,11 +140,11 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
     depth = next((d for d in (64, 32, 16) if lengths and all(n % d == 0 for n in lengths)), 64)
     programs = target.cores if target.descriptors and not chained else 0
     stage = 2 * depth * (rows + columns) / 1024
-    flat = programs > 0 and _flat(kernel)
+    flat = programs > 0 and 0 < _float_sums(kernel) <= FLAT_SUMS
     return Schedule(
         tiles=tuple(sorted(tiles.items())),
         warps=max(4, min(8, padded(len(dots)) * rows * columns // 4096)),
-        stages=max(1, min(DOT_STAGES - _functions(kernel), int(target.shared // stage))),
+        stages=max(1, min(DOT_STAGES, int(target.shared // stage))),
         depth=depth,
         group=DOT_GROUP,
         programs=programs,
@@ -176,20 +176,6 @@ def _tiles(kernel: Kernel, sides: tuple[Axis, Axis]) -> tuple[set[DType], set[DT
         return {t.dtype for t in found if isinstance(t, TileType) and set(sides) <= set(t.axes)}
 
     return dtypes(both), dtypes(written)
-
-
-def _flat(kernel: Kernel) -> bool:
-    """Return whether what a tile computes from its products leaves registers for the next tile's loads.
-
-    It is worth them where there is much to compute: sums, or functions of every product.
-    """
-    sums = _float_sums(kernel)
-    return sums <= FLAT_SUMS and (sums > 0 or _functions(kernel))
-
-
-def _functions(kernel: Kernel) -> bool:
-    """Return whether every product goes through a function and to memory: its tile needs a stage's place."""
-    return kind(kernel) == "dot_map" and any(isinstance(x.node, Math) for x in walk(kernel.body))
 
 
 def _facts(

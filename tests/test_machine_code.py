@@ -1,0 +1,112 @@
+"""What a compiler made of the contractions: products that wait for each other, and lost comparisons, show.
+
+Two things happened to kernels of this shape that no result on a CPU shows (docs/measured/linear-logp.md): an
+epilogue made the compiler wait after every matrix instruction; packed predicates lost a one-hot comparison.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlk import ops  # noqa: F401  (registers what gradients need beside saved tensors)
+from rlk.ir.nodes import MathModel
+from rlk.lower.common.emitted import Emitted
+from rlk.runtime import calls
+from rlk.runtime.dispatch import lowered
+from rlk.runtime.invocation import Invocation, Tensors, geometry_of
+from rlk.runtime.toolchain import compile_triton
+from rlk.specs.linear_logp import linear_logp
+from rlk.target.facts import target
+
+triton = pytest.importorskip("triton")
+DISASSEMBLER = next(Path(triton.__file__).parent.rglob("cuobjdump"), None)
+pytestmark = pytest.mark.skipif(DISASSEMBLER is None, reason="Triton came without a disassembler")
+
+ROWS, DEPTH, VOCABULARY = 8192, 4096, 128256
+SCALARS = {"inv_temperature": 1.4, "ignore_index": -100}
+LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")
+SPILLED = 96  # words that a kernel may keep in memory: a fold with entropy needs every register
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """How often a kernel's code has: a matrix instruction; a wait that starts a group of them; the rest."""
+
+    products: int
+    groups: int
+    lost: int
+    spilled: int
+
+    @staticmethod
+    def of(text: str) -> Code:
+        spilled = text.count("STL") + text.count("LDL")
+        return Code(text.count("HGMMA"), text.count("WARPGROUP.ARRIVE"), len(LOST.findall(text)), spilled)
+
+
+def codes(emitted: Emitted, folder: Path) -> Iterator[tuple[str, Code]]:
+    compile_triton(emitted, "sm_90a", folder)
+    for file in sorted(folder.glob("*.cubin")):
+        shown = subprocess.run(
+            [str(DISASSEMBLER), "--dump-sass", str(file)], capture_output=True, text=True, check=True
+        )
+        yield file.stem, Code.of(shown.stdout)
+
+
+def inputs() -> Tensors:
+    return {  # memory that nobody touches
+        "hidden": torch.empty(ROWS, DEPTH, dtype=torch.bfloat16),
+        "weight": torch.empty(VOCABULARY, DEPTH, dtype=torch.bfloat16),
+        "ids": torch.zeros(ROWS, dtype=torch.int64),
+    }
+
+
+def source(invocation: Invocation, tensors: Tensors) -> Emitted:
+    return lowered(invocation, MathModel.SM90, geometry_of(invocation, tensors), tensors, target("sm_90a"))[3]
+
+
+def forward(needs: tuple[str, ...]) -> Emitted:
+    tensors = inputs()
+    statics = {"needs": needs, "keep": False, "states": False}
+    return source(calls.invoke(linear_logp, tensors, SCALARS, statics, None), tensors)
+
+
+def backward(cotangents: tuple[str, ...]) -> Emitted:
+    tensors = inputs()
+    statics = {"needs": ("entropy",), "keep": False, "states": False}
+    invocation = calls.invoke(linear_logp, tensors, SCALARS, statics, None)
+    rows = torch.zeros(ROWS)
+    saved = {"lse": rows, "entropy": rows, "order": torch.zeros(ROWS, dtype=torch.int64)}
+    saved |= dict.fromkeys(cotangents, rows)
+    wanted = frozenset({"hidden", "weight"})
+    return source(calls._backward(invocation, frozenset(cotangents), wanted), tensors | saved)
+
+
+FORMS = {
+    "forward": lambda: forward(()),
+    "forward with entropy": lambda: forward(("entropy",)),
+    "gradient": lambda: backward(("d_logp",)),
+    "gradient with entropy": lambda: backward(("d_logp", "d_lse", "d_entropy")),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_products_run_on_and_no_comparison_is_packed(form: str, tmp_path: Path) -> None:
+    found = {name: code for name, code in codes(FORMS[form](), tmp_path) if code.products}
+    assert len(found) == (1 if form.startswith("forward") else 6), found
+    for name, code in found.items():
+        assert code.groups == 1, f"{name} waits {code.groups} times for {code.products} products"
+        assert code.lost == 0, f"{name} packs the predicates of {code.lost} selections"
+        assert code.spilled <= SPILLED, f"{name} spills {code.spilled} words"
+
+
+def test_the_marks_are_found_in_a_text_that_has_them() -> None:
+    """The control: what the tests look for, as the disassembler writes it."""
+    text = "WARPGROUP.ARRIVE\nHGMMA.64x256x16\nWARPGROUP.ARRIVE\n SEL R12, RZ, 0x7fff8, P0 ;\n STL [R1], R2 ;"
+    assert Code.of(text) == Code(1, 2, 1, 1)
