@@ -164,6 +164,37 @@ def test_two_nests_of_loops_have_the_bits_of_the_oracle(monkeypatch: pytest.Monk
     compare(ran, it.by_oracle())
 
 
+@pytest.mark.parametrize("name", ["plain", "everything"])
+def test_kept_logits_have_the_bits_of_the_oracle(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, vocabulary = (2, 7), 301
+    options = options_of(rows, vocabulary, torch.bfloat16)[name]
+    tensors, given = head(rows, 40, vocabulary), cotangents(rows, ("logp", "entropy"))
+    want = backward(*tensors, given, **options).by_oracle()
+    dispatch.interpret_with(interpret)  # the forward too: what it keeps is its own
+    hidden, weight = (x.detach().requires_grad_() for x in tensors[:2])
+    made = ops.linear_logp(hidden, weight, tensors[2], needs=tuple(given), keep_logits=1 << 20, **options)
+    outputs = [getattr(made, field) for field in given]
+    ran = Backward([hidden, weight], outputs, given).by_triton(monkeypatch, chosen)
+    assert "logits_ptr" in ran.source
+    compare(ran, want)
+
+
+@pytest.mark.parametrize("rows", [20, 8200])
+def test_a_buffer_of_generated_source_has_the_bits_of_the_oracle(rows: int) -> None:
+    hidden, weight, ids = head((rows,), 16, 5)
+    found = []
+    for interpreter in (None, interpret):
+        dispatch.interpret_with(None)
+        buffer = torch.linspace(-1, 1, weight.numel()).view(weight.shape)
+        leaf = weight.detach().requires_grad_()
+        made = ops.linear_logp(hidden, leaf, ids, weight_grad_out=buffer).logp
+        dispatch.interpret_with(interpreter)
+        made.backward(cotangents((rows,))["logp"])
+        assert leaf.grad is None
+        found.append(buffer)
+    assert_same_bits(found[1], found[0], "buffer")
+
+
 # --- schedules ---
 
 
