@@ -87,6 +87,33 @@ PRODUCTS: dict[int, tuple[str, ...]] = {
     ),
 }
 
+# eight pieces side by side, each an eighth of the length: there are many programs however few the rows
+PIECES: dict[int, tuple[str, ...]] = {
+    16: (
+        "16x64x128 4w 4s pointers",
+        "16x64x128 4w 4s turned",
+        "16x128x128 4w 4s turned",
+        "128x256x64 8w 4s p1 g16",
+    ),
+    64: (
+        "64x64x128 4w 3s pointers",
+        "64x64x128 4w 4s",
+        "64x128x128 4w 4s turned",
+        "128x256x64 8w 4s p1 g16",
+    ),
+    256: (
+        "64x128x64 4w 4s",
+        "128x128x64 4w 3s",
+        "128x128x64 8w 6s",
+        "128x256x64 8w 4s p1 g16",
+    ),
+    1024: (
+        "128x128x64 4w 3s g8",
+        "128x128x64 8w 6s p1 g8",
+        "128x256x64 8w 4s p1 g16",
+    ),
+}
+
 # columns are the chunk of the fold, so they are fixed: 256
 FOLDS: dict[int, tuple[str, ...]] = {
     16: (

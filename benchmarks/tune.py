@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import versions
-from benchmarks.tilings import FOLDS, PRODUCTS, tiling, written
+from benchmarks.tilings import FOLDS, PIECES, PRODUCTS, tiling, written
 from rlk.lower.common.emitted import Emitted
 from rlk.runtime import calls
 from rlk.runtime.build import obtain_later
@@ -32,13 +32,15 @@ from rlk.schedule.heuristics import factor_tiles
 from rlk.schedule.schedule import Schedule
 from rlk.schedule.table import ROW_CLASSES, row_class
 from rlk.specs.linear_logp import linear_logp
-from rlk.specs.matmul import matmul
+from rlk.specs.matmul import matmul, matmul_leaf8
 from rlk.target.facts import Target, target
 
 ROWS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192)
 SIDES = (4096, 14336)
 HEAD_ROWS = (1, 64, 300, 1024)
+PIECE_ROWS = (16, 64, 128, 256, 512)  # of a product by pieces, whose columns are few: 4096
 VOCABULARY, HIDDEN = 128256, 4096
+TRIED = {"matmul": PRODUCTS, "matmul_leaf8": PIECES, "linear_logp": FOLDS}
 SHIPPED = "shipped"  # what a call runs today
 FORGOTTEN = 160 * 2**20  # bytes read between two uses of a weight: three times the largest L2 that we know
 ROUND_MS = 2.0  # of launches that are timed together
@@ -60,13 +62,14 @@ class Shape:
     @property
     def tried(self) -> tuple[str, ...]:
         """The tilings that are tried, as text; the last list holds for all rows above it."""
-        lists = PRODUCTS if self.op == "matmul" else FOLDS
+        lists = TRIED[self.op]
         return lists.get(row_class(self.rows)) or lists[max(lists)]
 
 
 def shapes() -> list[Shape]:
     """Return what is tuned, few rows first."""
     found = [Shape("matmul", m, n, k) for m in ROWS for n in SIDES for k in SIDES]
+    found += [Shape("matmul_leaf8", m, SIDES[0], k) for m in PIECE_ROWS for k in SIDES]
     return [Shape("linear_logp", m, VOCABULARY, HIDDEN) for m in HEAD_ROWS] + found
 
 
@@ -106,9 +109,10 @@ def problem(shape: Shape, device: str) -> Problem:
     copies = 1 if device == "meta" else 2 + FORGOTTEN // weight.nbytes
     weights = [weight, *(weight.clone() for _ in range(copies - 1))]
     x = drawn(shape.rows, 1.0)
-    if shape.op == "matmul":
+    if shape.op != "linear_logp":
         tensors = [{"x": x, "w": w} for w in weights]
-        return _problem(shape, matmul, tensors, {}, {"keep_f32": False})
+        spec = matmul if shape.op == "matmul" else matmul_leaf8
+        return _problem(shape, spec, tensors, {}, {"keep_f32": False})
     ids = torch.empty(shape.rows, dtype=torch.int64, device=device)
     if device != "meta":
         ids.random_(shape.columns)
@@ -225,7 +229,7 @@ def _launch(run: Run, call: Problem, copy: int) -> None:
 
 def cublas(call: Problem) -> Callable[[int], Any]:
     """Return the bare product, written as bf16 into memory that stays."""
-    names = ("x", "w") if call.shape.op == "matmul" else ("hidden", "weight")
+    names = ("hidden", "weight") if call.shape.op == "linear_logp" else ("x", "w")
     pairs = [tuple(tensors[name] for name in names) for tensors in call.tensors]
     out = torch.empty(call.shape.rows, call.shape.columns, dtype=torch.bfloat16, device="cuda")
     return lambda i: torch.matmul(pairs[i][0], pairs[i][1].t(), out=out)

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from benchmarks.tilings import FOLDS, PRODUCTS, tiling, written
+from benchmarks.tilings import FOLDS, PIECES, PRODUCTS, tiling, written
 from benchmarks.tune import SHIPPED, Shape, line, problem, shapes, summary
 from rlk.runtime.dispatch import lowered
 from rlk.runtime.invocation import geometry_of
@@ -14,7 +14,7 @@ from rlk.schedule.table import Tiling, parse, row_class
 from rlk.target.facts import target
 
 H200 = target("sm_90a")
-TRIED = sorted({text for lists in (PRODUCTS, FOLDS) for texts in lists.values() for text in texts})
+TRIED = sorted({text for lists in (PRODUCTS, PIECES, FOLDS) for texts in lists.values() for text in texts})
 
 
 def test_a_tiling_is_read_as_it_is_written() -> None:
@@ -33,7 +33,14 @@ def test_every_class_of_rows_has_a_short_list() -> None:
         assert min(rows) <= max(16, row_class(shape.rows)), "a tile that these rows fill"
 
 
-@pytest.mark.parametrize("shape", [Shape("matmul", 16, 4096, 4096), Shape("linear_logp", 64, 2304, 256)])
+ONES = [
+    Shape("matmul", 16, 4096, 4096),
+    Shape("matmul_leaf8", 64, 4096, 4096),
+    Shape("linear_logp", 64, 2304, 256),
+]
+
+
+@pytest.mark.parametrize("shape", ONES)
 def test_a_tiling_becomes_the_schedule_of_what_contracts_alone(shape: Shape) -> None:
     call = problem(shape, "meta")
     plain = call.schedules(SHIPPED, H200)
