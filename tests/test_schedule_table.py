@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from rlk.errors import ScheduleError  # noqa: E402
 from rlk.interp.run import run  # noqa: E402
 from rlk.ir.dims import Axis  # noqa: E402
 from rlk.ir.nodes import Kernel, MathModel, Program  # noqa: E402
-from rlk.lang import Op  # noqa: E402
+from rlk.lang.op import Op, Variant  # noqa: E402
+from rlk.lang.variants import cotangents, differentiable, gradient_variant  # noqa: E402
 from rlk.lower.common.emitted import Signature  # noqa: E402
 from rlk.lower.triton import lower  # noqa: E402
-from rlk.passes.pipeline import canonical, specialize  # noqa: E402
+from rlk.passes.pipeline import canonical, launched, specialize  # noqa: E402
 from rlk.runtime.toolchain import compile_triton  # noqa: E402
 from rlk.schedule import heuristics, table  # noqa: E402
 from rlk.schedule.axes import kind, roles  # noqa: E402
@@ -29,7 +31,7 @@ from rlk.schedule.heuristics import apart, choose, factor_tiles  # noqa: E402
 from rlk.schedule.schedule import Schedule  # noqa: E402
 from rlk.schedule.table import ROW_CLASSES, Entry, Facts, Range, Tiling, parse, row_class, tabled  # noqa: E402
 from rlk.specs.linear_logp import linear_logp  # noqa: E402
-from rlk.specs.matmul import matmul  # noqa: E402
+from rlk.specs.matmul import matmul, matmul_leaf8  # noqa: E402
 from rlk.target.facts import target  # noqa: E402
 from rlk.testing import generated  # noqa: E402
 from rlk.testing.bits import assert_same_bits  # noqa: E402
@@ -41,7 +43,8 @@ MORE = ROW_CLASSES[-1] + 1
 ENTRIES = table.table()
 SPECS = {"dot_map": matmul, "stream_dot": linear_logp}
 ALIGNED = frozenset(
-    "x w y hidden weight x_t_stride w_n_stride y_t_stride hidden_t_stride weight_v_stride".split()
+    "x w y bias residual hidden weight x_t_stride w_n_stride y_t_stride residual_t_stride hidden_t_stride"
+    " weight_v_stride".split()
 )
 
 
@@ -77,6 +80,7 @@ WRONG = {
     "a switch for a number": (entry(use="rows = true"), "use.rows=True: of type int"),
     "a target": (entry('target = "sm_9"'), "when.target='sm_9': one of sm_90a"),
     "a kind": (entry('kind = "rows"'), "when.kind='rows': one of dot_map"),
+    "a switch": (entry("plain = 1"), "when.plain=1: one of False, True"),
     "rows between classes": (entry("rows = { most = 100 }"), "when.rows=100: a class of rows: 16, 64"),
     "a bare range": (entry("columns = 64"), "when.columns=64"),
     "a range of no bound": (entry("columns = { }"), "when.columns="),
@@ -108,7 +112,7 @@ def test_the_first_entry_that_holds_is_used() -> None:
         + entry("dots = { most = 2 }, rows = { over = 1024 }", "rows = 128")
     )
 
-    def rows(kind: str, rows: int | None, **more: int) -> int | None:
+    def rows(kind: str, rows: int | None, **more: Any) -> int | None:
         found = tabled(Facts("sm_90a", kind, rows=rows, **more), listed)
         return None if found is None else found.rows
 
@@ -118,6 +122,23 @@ def test_the_first_entry_that_holds_is_used() -> None:
     assert rows("dot_map", 4096, dots=2) == rows("stream_dot", 4096) == rows("stream_dot", None) == 128
     assert rows("stream_dot", 4) is None, "the heuristics choose"
     assert rows("dot_map", 4, dots=2) is None, "an entry is for one accumulator, unless it says more"
+
+
+def test_an_entry_is_for_whole_axes_and_asks_about_the_rest() -> None:
+    listed = parse(
+        entry("plain = true", "rows = 16")
+        + entry("pieces = { over = 1 }", "rows = 32")
+        + entry("along = { most = 0 }", "rows = 64")
+    )
+
+    def rows(**facts: Any) -> int | None:
+        found = tabled(Facts("sm_90a", "dot_map", **facts), listed)
+        return None if found is None else found.rows
+
+    assert rows(plain=True, along=3) == 16
+    assert rows(pieces=8) == rows(pieces=8, along=2) == 32
+    assert rows() == 64
+    assert rows(along=1) is None
 
 
 def test_rows_of_a_class_are_one() -> None:
@@ -141,15 +162,17 @@ def test_steps_are_whole_where_they_can_be_and_tiles_no_wider_than_what_they_run
 
 
 @cache
-def program(spec: Op) -> Program:
-    """Return the canonical program of a bf16 call, its chunks side by side if it streams."""
-    traced = spec.trace(spec.reference())
+def program(spec: Op, present: tuple[str, ...] = (), **statics: object) -> Program:
+    """Return the canonical program of a bf16 call, its chunks and pieces side by side if it has some."""
+    plain = spec.reference()
+    variant = Variant.of(dict(plain.dtypes), set(present), {**dict(plain.statics), **statics})
+    traced = spec.trace(variant)
     return canonical(traced, apart=apart(canonical(traced), {"T": 1, "V": 512, "N": 16}))
 
 
-def bound(spec: Op, extents: dict[str, int]) -> Program:
+def bound(spec: Op, extents: dict[str, int], present: tuple[str, ...] = (), **statics: object) -> Program:
     static = {name: size for name, size in extents.items() if name != "T"}
-    return specialize(program(spec), static, SM90)
+    return specialize(program(spec, present, **statics), static, SM90)
 
 
 def contraction(spec: Op, extents: dict[str, int]) -> Kernel:
@@ -170,9 +193,7 @@ def test_a_kernel_has_few_variants(nest: str) -> None:
 
 
 @pytest.mark.parametrize("nest", SPECS)
-def test_many_rows_and_unknown_rows_get_what_the_heuristics_choose(
-    nest: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_rows_and_unknown_rows_get_one_schedule(nest: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def source(rows: int | None) -> str:
         extents = LARGE[nest] | ({} if rows is None else {"T": rows})
         what = bound(SPECS[nest], LARGE[nest])
@@ -180,16 +201,48 @@ def test_many_rows_and_unknown_rows_get_what_the_heuristics_choose(
         return lower(what, chosen, H200, Signature(tuple(sorted(LARGE[nest].items())))).source
 
     many, few = [source(n) for n in (2048, 8192, None)], source(1)
-    monkeypatch.setattr(heuristics, "tabled", lambda facts: None)
     assert many == [source(8192)] * 3
+    entered = nest == "dot_map"  # many rows of a plain product are in the table
+    monkeypatch.setattr(heuristics, "tabled", lambda facts: None)
+    assert (many[0] != source(8192)) is entered
     assert few != source(1), "the control: few rows have an entry"
 
 
 def test_steps_along_an_axis_of_unknown_length_are_short() -> None:
     kernel = contraction(matmul, LARGE["dot_map"])
     depths = {k: choose(kernel, H200, None, {"N": 4096, "K": k, "T": 1}).depth for k in (0, 4096)}
-    use = tabled(Facts("sm_90a", "dot_map", rows=1, columns=4096, length=4096))
+    use = tabled(Facts("sm_90a", "dot_map", rows=1, columns=4096, length=4096, plain=True))
     assert use is not None and depths == {0: 64, 4096: use.depth}
+
+
+def test_gradients_of_a_linear_head_have_no_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = linear_logp.reference()
+    wanted = gradient_variant(plain, differentiable(linear_logp, plain), cotangents(linear_logp, plain))
+    assert linear_logp.gradient is not None
+    traced = canonical(linear_logp.gradient.trace(wanted))
+
+    def chosen() -> list[Schedule]:
+        found = []
+        for rows in (16, 64, 256, 8192):
+            extents = {**LARGE["stream_dot"], "T": rows}
+            what = launched(traced, LARGE["stream_dot"], SM90, extents)
+            found += [choose(k, H200, None, extents) for k in what.kernels]
+        return found
+
+    tabulated = chosen()
+    monkeypatch.setattr(heuristics, "tabled", lambda facts: None)
+    assert tabulated == chosen(), "their epilogues need what a plain product leaves"
+
+
+def test_pieces_side_by_side_have_entries_of_their_own() -> None:
+    extents = {"N": 4096, "K": 4096}
+    for rows in (16, 64):
+        whole, apiece = (
+            choose(contraction(spec, extents), H200, None, {**extents, "T": rows})
+            for spec in (matmul, matmul_leaf8)
+        )
+        assert dict(apiece.tiles)["T"] == rows and apiece.depth == 128 and not apiece.descriptors
+        assert whole != apiece
 
 
 def test_other_targets_have_no_entry() -> None:
@@ -214,7 +267,7 @@ def small(nest: str, rows: int) -> dict[str, Any]:
     return {"hidden": normal(1, rows, 128), "weight": normal(2, 2304, 128), "ids": ids, "ignore_index": -100}
 
 
-USES = [(e.kind or "dot_map", e.use) for e in ENTRIES]
+USES = list(dict.fromkeys((e.kind or "dot_map", e.use) for e in ENTRIES))
 OTHERS = [(nest, Tiling(16, 64, per_core=1, turned=True)) for nest in SPECS]  # of no entry: they may come
 OTHERS += [(nest, Tiling(16, 64, descriptors=False)) for nest in SPECS]
 
@@ -245,32 +298,55 @@ def inside(bounds: Range, usual: int) -> int:
 
 
 def shape_of(listed: Entry) -> dict[str, int]:
-    """Return sizes that an entry is for."""
+    """Return sizes that an entry is for, and none before it."""
     names = ("T", "V", "D") if listed.kind == "stream_dot" else ("T", "N", "K")
     usual = (8192, 128256 if listed.kind == "stream_dot" else 14336, 4096)
-    bounds = (listed.rows, listed.columns, listed.length)
+    before = [
+        e for e in ENTRIES[: ENTRIES.index(listed)] if (e.kind, e.pieces) == (listed.kind, listed.pieces)
+    ]
+    free = [n for n in ROW_CLASSES if listed.rows.holds(n) and not any(e.rows.holds(n) for e in before)]
+    rows = listed.rows if listed.rows.holds(MORE) or not free else Range(most=free[-1])
+    bounds = (rows, listed.columns, listed.length)
     return {name: inside(r, n) for name, r, n in zip(names, bounds, usual, strict=True)}
 
 
+# of each nest, what a call may add to the plain one; biases and sums of streams spill with any wide tile
+ADDED: dict[str, list[tuple[tuple[str, ...], dict[str, object]]]] = {
+    "dot_map": [
+        ((), {}),
+        ((), {"keep_f32": True}),
+        (("bias", "residual"), {}),
+        (("bias", "residual"), {"keep_f32": True}),
+    ],
+    "stream_dot": [((), {}), (("bias",), {}), (("bias",), {"needs": ("entropy",)})],
+}
+ADDITIONS = [(at, *added) for at, e in enumerate(ENTRIES) for added in ADDED[e.kind or "dot_map"]]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("at", range(len(ENTRIES)))
-def test_an_entry_is_reached_and_compiles_without_spills_or_waits(at: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("at", "present", "statics"), ADDITIONS)
+def test_an_entry_is_reached_and_compiles_without_spills_or_waits(
+    at: int, present: tuple[str, ...], statics: dict[str, object], tmp_path: Path
+) -> None:
     from triton import knobs
 
     listed = ENTRIES[at]
-    spec, extents = SPECS[listed.kind or "dot_map"], shape_of(listed)
-    what = bound(spec, extents)
+    extents = shape_of(listed)
+    spec = matmul_leaf8 if listed.pieces.over else SPECS[listed.kind or "dot_map"]
+    what = bound(spec, extents, present, **statics)
     chosen = [choose(k, H200, None, extents) for k in what.kernels]
     axes = roles(what.kernels[0], extents)
     sides = factor_tiles(what.kernels[0], axes)
     assert sides is not None
-    assert chosen[0] == listed.use.schedule(sides, dict(axes.inside), H200.cores)
+    reached = listed.use.schedule(sides, dict(axes.inside), H200.cores)
+    streams = listed.kind == "stream_dot"
+    assert replace(chosen[0], parts=1) == reached or (streams and present)
     static = tuple(sorted((n, e) for n, e in extents.items() if n != "T"))
     compile_triton(lower(what, chosen, H200, Signature(static, False, ALIGNED)), "sm_90a", tmp_path)
     command = [knobs.nvidia.ptxas.path, "-arch=sm_90a", "-v", "--fmad=false"]
     ptx = str(tmp_path / f"{what.kernels[0].name}.ptx")
     said = subprocess.run([*command, ptx, "-o", "/dev/null"], capture_output=True, text=True, check=True)
     assert "serialized" not in said.stdout + said.stderr
-    assert "0 bytes spill stores" in said.stdout + said.stderr
+    assert ", 0 bytes spill stores" in said.stdout + said.stderr or (streams and present)
     launches = json.loads((tmp_path / "launch.json").read_text())["kernels"]
     assert max(kernel["shared"] for kernel in launches) <= H200.shared * 1024

@@ -1,7 +1,7 @@
 """matmul on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: dce7370126cbca34
-schedule: tiles N=256, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs, 4 parts
+schedule: tiles N=256, T=128, 8 warps, 3 stages, unroll 1, depth 64, group 16, 132 programs in one loop, 4 parts
 """
 
 import triton
@@ -19,7 +19,7 @@ def matmul(x_ptr, w_ptr, residual_ptr, y_ptr, T, x_t_stride, w_n_stride, residua
     # A program owns 128 of T, 256 of N (dot_map).
     x_tiles = tl.make_tensor_descriptor(x_ptr, shape=[T, 4096], strides=[x_t_stride, 1], block_shape=[128, 64])
     w_tiles = tl.make_tensor_descriptor(w_ptr, shape=[14336, 4096], strides=[w_n_stride, 1], block_shape=[256, 64])
-    for program in tl.range(tl.program_id(0), ((T + 127) // 128) * 56, tl.num_programs(0)):
+    for program in tl.range(tl.program_id(0), ((T + 127) // 128) * 56, tl.num_programs(0), flatten=True):
         band = 16 * 56
         band_first = program // band * 16
         band_rows = tl.minimum(((T + 127) // 128) - band_first, 16)
