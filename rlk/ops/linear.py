@@ -41,9 +41,9 @@ def linear_logp(
     Differentiable in hidden and weight, through logp, lse and entropy; one that needs no gradient costs none.
     The gradient of the scores is rounded to the dtype of hidden; each gradient is an f32 sum in a fixed
     order, rounded once: over the vocabulary in 8 pieces of P = ceil(V / 8), merged pairwise; over active rows
-    in pieces of 8192, ascending. Extra memory: forward 12 to 16 bytes for each row and 256 entries of the
-    vocabulary; backward 2 P + 14 D bytes for each of at most 8192 rows, or for more rows, if that is more,
-    16384 (P + D) + 4 P D bytes.
+    in pieces of 8192, ascending. Extra memory: forward 12 to 16 bytes for each of at most 8192 rows and 256
+    entries of the vocabulary; backward 2 P + 14 D bytes for each of at most 8192 rows, or, if that is more
+    and rows are, 16384 (P + D) + 4 P D bytes.
 
     keep_logits: a limit in bytes. Where f32 logits of this call (4 V bytes a row) fit in it and a gradient is
     needed, they are kept instead of computed again; the bits are the same.
@@ -65,12 +65,7 @@ def linear_logp(
     scalars["ignore_index"] = _index("linear_logp", "ignore_index", ignore_index)
     extra = tuple(n for n in NEEDS[2:3] if n in needs)
     statics = {"needs": extra, "keep": _keeps(keep_logits, hidden, weight), "states": False}
-    if group is None and vocab_start != 0:
-        wanted = "0 without a group"
-        raise LaunchError(
-            Code.ARG_VALUE, op="linear_logp", name="vocab_start", value=vocab_start, wanted=wanted
-        )
-    if group is None and weight_grad_out is None:
+    if group is None and vocab_start == 0 and weight_grad_out is None:
         made = call(linear_spec.linear_logp, tensors, scalars, statics, math)
     else:
         shard = Shard.of(group, vocab_start, weight, weight_grad_out)

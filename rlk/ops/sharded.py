@@ -40,6 +40,9 @@ class Shard:
         _check_buffer(weight, weight_grad)
         size = weight.shape[0]
         if group is None:
+            if start != 0:
+                wanted = "0 without a group"
+                raise LaunchError(Code.ARG_VALUE, op=OP, name="vocab_start", value=start, wanted=wanted)
             return Shard(None, 1, 0, size, weight_grad)
         members = process_group(OP, group)
         ranks, rank = members.size(), members.rank()

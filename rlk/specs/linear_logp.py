@@ -73,8 +73,11 @@ def linear_logp(
         # one score and zeros: exact in any order
         hit.absorb(L.where(v.pos.to(i64) == picked, z, -0.0))
     if states:
-        zbar = soft.payload("zbar") if "entropy" in needs else None
-        return L.out(m=soft.max, s=soft.sum, hits=hit.value, zbar=zbar)
+        # the identity of a sum is -0.0, a sum of nothing +0.0: rows without elements say neither
+        state = {"m": soft.max, "s": soft.sum, "hits": hit.value}
+        state |= {"zbar": soft.payload("zbar")} if "entropy" in needs else {}
+        empty = dict.fromkeys(state, 0.0) | {"m": -math.inf}
+        return L.out(**{name: L.where(active, x, empty[name]) for name, x in state.items()})
     inside = (picked >= 0) & (picked < L.extent(V).to(i64))
     return _results(soft, hit.value, inside, active, "entropy" in needs)
 

@@ -56,6 +56,22 @@ def _linear_logp(rng: np.random.Generator) -> Values:
     return given | {"hidden": rng.normal(size=(6, 40)), "weight": 0.4 * rng.normal(size=(3001, 40))}
 
 
+def _linear_logp_backward(rng: np.random.Generator) -> Values:
+    given = _linear_logp(rng)
+    active = (given["ids"] != given["ignore_index"]) & given["mask"]
+    rows = {n: rng.normal(size=6) for n in ("d_logp", "d_lse", "d_entropy")}
+    saved = {"lse": 8.0 + rng.random(6), "entropy": 5.0 + rng.random(6)}
+    kept = {"logits": rng.normal(size=(6, 3001)), "weight_grad": rng.normal(size=(3001, 40))}
+    return given | rows | saved | kept | {"order": np.argsort(~active, kind="stable")}
+
+
+def _linear_logp_join(rng: np.random.Generator) -> Values:
+    given = {n: x for n, x in _logp(rng).items() if n in ("ids", "mask", "ignore_index")}
+    state = {"m": rng.normal(size=(4, 6)), "s": rng.uniform(1, 9, (4, 6)), "hits": np.zeros((4, 6))}
+    state["hits"][1] = rng.normal(size=6)
+    return given | state | {"zbar": rng.normal(size=(4, 6)), "vocabulary": 3001}
+
+
 def _linear_logp_gradient(saved: Mapping[str, Any]) -> Values:
     ids = np.asarray(saved["ids"])
     active = (ids != saved["ignore_index"]) & np.asarray(saved.get("mask", True))
@@ -99,6 +115,12 @@ EXAMPLES: dict[str, Example] = {
         present=(("inv_temperature", "mask"),),
         statics={"needs": ((), ("entropy",))},
     ),
+    "linear_logp_backward": Example(
+        _linear_logp_backward,
+        present=(("d_logp", "inv_temperature", "mask"), ("d_lse", "weight_grad")),
+        statics={"wants": (("hidden", "weight"), ("hidden",))},
+    ),
+    "linear_logp_join": Example(_linear_logp_join, present=(("mask",),)),
     "policy_loss": Example(_policy_loss, straight=_STRAIGHT),
     "ratio_kl": Example(lambda rng: {"logp": rng.normal(size=60) - 2.0}, straight=_STRAIGHT),
     "rope": Example(_rope),

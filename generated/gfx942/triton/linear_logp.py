@@ -231,27 +231,27 @@ def linear_logp_2(ids_ptr, logp_ptr, lse_ptr, entropy_ptr, max_of_step_ptr, sum_
         m, s, zbar, s_2 = m_2, total, total_2, s_3  # linear_logp.py:64
     m_2, s_3, zbar_2 = softmax_sum_over_v_piece(m, s, zbar)  # linear_logp.py:64
     s_4 = total_over_v_piece(s_2)  # linear_logp.py:64
-    at_most = ids >= 0  # linear_logp.py:78
-    below = ids < 128256  # linear_logp.py:78
-    both = at_most & below  # linear_logp.py:78
-    log = portable_log(s_3)  # linear_logp.py:83
-    total = m_2 + log  # linear_logp.py:83
-    chosen = tl.where(both, s_4, float("nan"))  # linear_logp.py:84
-    difference = chosen - total  # linear_logp.py:84
-    is_nan = difference != difference  # linear_logp.py:85
-    both_2 = differs & is_nan  # linear_logp.py:85
-    bad_row = tl.where(both_2 & t_inside, t + 1, 0)  # linear_logp.py:85
-    bad_row_2 = tl.max(tl.reshape(bad_row, (32,)), 0)  # linear_logp.py:85
-    tl.atomic_max(errors_ptr, 1, mask=bad_row_2 > 0, sem="relaxed")  # linear_logp.py:85
-    tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")  # linear_logp.py:85
-    chosen_2 = tl.where(differs, difference, 0.0)  # linear_logp.py:87
-    chosen_3 = tl.where(differs, total, 0.0)  # linear_logp.py:88
-    quotient = tl.div_rn(zbar_2, s_3)  # linear_logp.py:89
-    difference_2 = total - quotient  # linear_logp.py:89
-    chosen_4 = tl.where(differs, difference_2, 0.0)  # linear_logp.py:89
-    tl.store(logp_ptr + t, chosen_2, mask=t_inside)  # linear_logp.py:86
-    tl.store(lse_ptr + t, chosen_3, mask=t_inside)  # linear_logp.py:86
-    tl.store(entropy_ptr + t, chosen_4, mask=t_inside)  # linear_logp.py:86
+    at_most = ids >= 0  # linear_logp.py:81
+    below = ids < 128256  # linear_logp.py:81
+    both = at_most & below  # linear_logp.py:81
+    log = portable_log(s_3)  # linear_logp.py:86
+    total = m_2 + log  # linear_logp.py:86
+    chosen = tl.where(both, s_4, float("nan"))  # linear_logp.py:87
+    difference = chosen - total  # linear_logp.py:87
+    is_nan = difference != difference  # linear_logp.py:88
+    both_2 = differs & is_nan  # linear_logp.py:88
+    bad_row = tl.where(both_2 & t_inside, t + 1, 0)  # linear_logp.py:88
+    bad_row_2 = tl.max(tl.reshape(bad_row, (32,)), 0)  # linear_logp.py:88
+    tl.atomic_max(errors_ptr, 1, mask=bad_row_2 > 0, sem="relaxed")  # linear_logp.py:88
+    tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")  # linear_logp.py:88
+    chosen_2 = tl.where(differs, difference, 0.0)  # linear_logp.py:90
+    chosen_3 = tl.where(differs, total, 0.0)  # linear_logp.py:91
+    quotient = tl.div_rn(zbar_2, s_3)  # linear_logp.py:92
+    difference_2 = total - quotient  # linear_logp.py:92
+    chosen_4 = tl.where(differs, difference_2, 0.0)  # linear_logp.py:92
+    tl.store(logp_ptr + t, chosen_2, mask=t_inside)  # linear_logp.py:89
+    tl.store(lse_ptr + t, chosen_3, mask=t_inside)  # linear_logp.py:89
+    tl.store(entropy_ptr + t, chosen_4, mask=t_inside)  # linear_logp.py:89
 
 
 def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, logp, lse, entropy, inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors):

@@ -122,30 +122,30 @@ def portable_log(x):
 def linear_logp_join(ids_ptr, m_ptr, s_ptr, hits_ptr, logp_ptr, lse_ptr, m_r_stride, s_r_stride, hits_r_stride, errors_ptr, ignore_index, vocabulary):
     # A program owns 1 of T (rows).
     t = tl.program_id(0)
-    ids = tl.load(ids_ptr + t)  # linear_logp.py:220
-    r = tl.arange(0, 4096)  # linear_logp.py:222
-    m = tl.load(m_ptr + t + r.to(tl.int64) * m_r_stride)  # linear_logp.py:222
-    s = tl.load(s_ptr + t + r.to(tl.int64) * s_r_stride)  # linear_logp.py:222
-    hits = tl.load(hits_ptr + t + r.to(tl.int64) * hits_r_stride)  # linear_logp.py:224
+    ids = tl.load(ids_ptr + t)  # linear_logp.py:223
+    r = tl.arange(0, 4096)  # linear_logp.py:225
+    m = tl.load(m_ptr + t + r.to(tl.int64) * m_r_stride)  # linear_logp.py:225
+    s = tl.load(s_ptr + t + r.to(tl.int64) * s_r_stride)  # linear_logp.py:225
+    hits = tl.load(hits_ptr + t + r.to(tl.int64) * hits_r_stride)  # linear_logp.py:227
     differs = ids != ignore_index  # logp.py:149
-    m_2, s_2 = softmax_sum_over_r(m, s)  # linear_logp.py:222
-    sum_r = sum_over_r(hits)  # linear_logp.py:224
-    at_most = ids >= 0  # linear_logp.py:225
-    below = ids < vocabulary  # linear_logp.py:225
-    both = at_most & below  # linear_logp.py:225
-    log = portable_log(s_2)  # linear_logp.py:83
-    total = m_2 + log  # linear_logp.py:83
-    chosen = tl.where(both, sum_r, float("nan"))  # linear_logp.py:84
-    difference = chosen - total  # linear_logp.py:84
-    is_nan = difference != difference  # linear_logp.py:85
-    both_2 = differs & is_nan  # linear_logp.py:85
-    bad_row = tl.where(both_2, t + 1, 0)  # linear_logp.py:85
-    tl.atomic_max(errors_ptr, 1, mask=bad_row > 0, sem="relaxed")  # linear_logp.py:85
-    tl.atomic_max(errors_ptr + 1, bad_row, mask=bad_row > 0, sem="relaxed")  # linear_logp.py:85
-    chosen_2 = tl.where(differs, difference, 0.0)  # linear_logp.py:87
-    chosen_3 = tl.where(differs, total, 0.0)  # linear_logp.py:88
-    tl.store(logp_ptr + t, chosen_2)  # linear_logp.py:86
-    tl.store(lse_ptr + t, chosen_3)  # linear_logp.py:86
+    m_2, s_2 = softmax_sum_over_r(m, s)  # linear_logp.py:225
+    sum_r = sum_over_r(hits)  # linear_logp.py:227
+    at_most = ids >= 0  # linear_logp.py:228
+    below = ids < vocabulary  # linear_logp.py:228
+    both = at_most & below  # linear_logp.py:228
+    log = portable_log(s_2)  # linear_logp.py:86
+    total = m_2 + log  # linear_logp.py:86
+    chosen = tl.where(both, sum_r, float("nan"))  # linear_logp.py:87
+    difference = chosen - total  # linear_logp.py:87
+    is_nan = difference != difference  # linear_logp.py:88
+    both_2 = differs & is_nan  # linear_logp.py:88
+    bad_row = tl.where(both_2, t + 1, 0)  # linear_logp.py:88
+    tl.atomic_max(errors_ptr, 1, mask=bad_row > 0, sem="relaxed")  # linear_logp.py:88
+    tl.atomic_max(errors_ptr + 1, bad_row, mask=bad_row > 0, sem="relaxed")  # linear_logp.py:88
+    chosen_2 = tl.where(differs, difference, 0.0)  # linear_logp.py:90
+    chosen_3 = tl.where(differs, total, 0.0)  # linear_logp.py:91
+    tl.store(logp_ptr + t, chosen_2)  # linear_logp.py:89
+    tl.store(lse_ptr + t, chosen_3)  # linear_logp.py:89
 
 
 def call(kernels, ids, m, s, hits, logp, lse, ignore_index, vocabulary, T, m_r_stride, s_r_stride, hits_r_stride, errors):
