@@ -31,7 +31,7 @@ from swept_cases import (
     swept,
 )
 
-from rlk.errors import Code, SpecError
+from rlk.errors import Code, SpecError, UnsupportedError
 from rlk.interp.run import run
 from rlk.ir.dims import fixed_extent
 from rlk.ir.nodes import Dot, Launch, Phase, Program, Role, Turn
@@ -409,3 +409,35 @@ def test_an_axis_of_pieces_is_not_combined_otherwise() -> None:
         with pytest.raises(SpecError) as refused:
             program(spec)
         assert refused.value.code is Code.PIECES_COMBINED, spec.name
+
+
+def test_two_contractions_of_one_result_are_kept_apart_or_refused() -> None:
+    @op()
+    def gated(x: Tensor[F, M, S], w: Tensor[F, N, S], u: Tensor[F, N, S]):
+        return L.out(y=L.dot(x, w, over=S) * L.dot(x, u, over=S))
+
+    @op()
+    def kept(x: Tensor[F, M, S], w: Tensor[F, N, S], u: Tensor[F, N, S]):
+        return L.out(y=L.keep(L.dot(x, w, over=S), "gate") * L.dot(x, u, over=S))
+
+    extents = SIZES[0]
+    given = inputs(kept, extents)
+    want = run(program(gated), given)["y"]
+    assert_same_bits(execute(swept(program(kept), extents), given, extents)["y"], want)
+    with pytest.raises(UnsupportedError, match="two contractions") as refused:
+        swept(program(gated), extents)
+    assert "L.dot(x, w, over=S) * L.dot(x, u, over=S)" in refused.value.diagnostics[0].loc.source()
+
+
+def test_what_loops_of_launches_cannot_compute_is_refused() -> None:
+    @op()
+    def stored(x: Tensor[F, M, S], w: Tensor[F, N, S]):
+        return L.out(y=L.dot(x, w, over=S), twice=x.to(f32) * 2.0)
+
+    @op()
+    def chained(x: Tensor[F, M, S], w: Tensor[F, S, E], u: Tensor[F, N, E]):
+        return L.out(y=L.dot(L.keep(L.dot(x, w, over=S).to(x.dtype), "first"), u, over=E))
+
+    for spec, what in ((stored, "a store along S.piece"), (chained, "without S.piece")):
+        with pytest.raises(UnsupportedError, match=what):
+            swept(program(spec), SIZES[0])

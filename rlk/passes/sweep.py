@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from rlk.errors import Code, Loc, UnsupportedError
 from rlk.ir.dims import Axis, Part
 from rlk.ir.nodes import (
     Decl,
@@ -57,6 +58,7 @@ def sweep(program: Program, extents: Mapping[str, int]) -> Program:
     launches: list[Launch] = []
     for nest, results in nests.items():
         for kernel in _needed(program, results):
+            _check(kernel, axes, nest)
             depth = max((nest.index(a) + 1 for a in _along(kernel, axes)), default=0)
             for part, only in _turns(kernel, axes, alone):
                 turns = tuple(Turn(a) for a in nest[:depth])
@@ -120,12 +122,38 @@ def _written(kernel: Kernel) -> set[str]:
     return {let.node.param for let in walk(kernel.body) if isinstance(let.node, Store)}
 
 
+def _check(kernel: Kernel, axes: frozenset[Axis], nest: Nest) -> None:
+    """Raise UnsupportedError for a kernel that loops of launches cannot compute."""
+    lets = tuple(walk(kernel.body))
+    merges = [(let, let.node.over) for let in lets if isinstance(let.node, Merge) and let.node.over in axes]
+    if len(merges) > 1:
+        raise _unsupported(merges[1][0].loc, "a result of two contractions by pieces")
+    types = {let.value: let.type for let in lets}
+    for let in lets:
+        if isinstance(let.node, Store) and merges:
+            found = (types[i] for i in let.node.index)
+            if any(isinstance(t, TileType) and merges[0][1] in t.axes for t in found):
+                raise _unsupported(let.loc, f"a store along {merges[0][1]} where its pieces are merged")
+    for axis in _along(kernel, axes):
+        if axis not in nest:
+            raise _unsupported(kernel.body.lets[-1].loc, f"a result without {axis} of what is kept along it")
+
+
+def _unsupported(loc: Loc, what: str) -> UnsupportedError:
+    return UnsupportedError(
+        Code.UNSUPPORTED,
+        loc,
+        what=what,
+        backend="every lowering",
+        target="every target",
+        alternatives="L.keep of one product; what lies along the pieces in an operator of its own",
+    )
+
+
 # --- turns --------------------------------------------------------------------------------------------------
 
 
-def _turns(
-    kernel: Kernel, axes: frozenset[Axis], alone: frozenset[str]
-) -> Iterable[tuple[Kernel, Only]]:
+def _turns(kernel: Kernel, axes: frozenset[Axis], alone: frozenset[str]) -> Iterable[tuple[Kernel, Only]]:
     """Yield the kernel that each turn of the innermost loop launches, and which turns those are."""
     merge = _merge(kernel, axes)
     if merge is None or merge.over.name in alone:
