@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -94,14 +95,27 @@ def untouched(fn: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> to
     return made.cpu()
 
 
-def main(backend: str, world: int, rank: int, folder: Path) -> None:
-    """Run everything as one rank, and write what it found."""
+@contextmanager
+def member(backend: str, world: int, rank: int, folder: Path) -> Iterator[torch.device]:
+    """Be one of the ranks; the rank's device is given."""
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     store = f"file://{folder / 'store'}"
     dist.init_process_group(backend, init_method=store, rank=rank, world_size=world, timeout=LIMIT)
+    yield device
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main(backend: str, world: int, rank: int, folder: Path) -> None:
+    """Run everything as one rank, and write what it found."""
+    with member(backend, world, rank, folder) as device:
+        torch.save(everything(world, rank, device), folder / f"{rank}.pt")
+
+
+def everything(world: int, rank: int, device: torch.device) -> Found:
     add, gather = partial(ordered_all_reduce, group=None), partial(ordered_gather, group=None)
     found: Found = {"sums": {name: untouched(add, make(rank).to(device)) for name, make in SUMS.items()}}
     found["gathers"] = {name: untouched(gather, make(rank).to(device)) for name, make in GATHERS.items()}
@@ -112,9 +126,7 @@ def main(backend: str, world: int, rank: int, folder: Path) -> None:
     found["repeats"] = repeats(wide(5, 1001, seed=rank).to(device))
     found["groups"] = groups(world, rank, device)
     found["errors"] = errors(device)
-    dist.barrier()
-    dist.destroy_process_group()
-    torch.save(found, folder / f"{rank}.pt")
+    return found
 
 
 def repeats(x: torch.Tensor) -> int:
@@ -173,10 +185,10 @@ def errors(device: torch.device) -> dict[str, tuple[str, str]]:
     return found
 
 
-def run(backend: str, world: int, folder: Path) -> list[Found]:
-    """Run every rank in a process of its own; return what each found."""
+def run(backend: str, world: int, folder: Path, module: str = "rank_cases") -> list[Found]:
+    """Run every rank of a module in a process of its own; return what each found."""
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "rank_cases", backend, str(world)]
+    command = [sys.executable, "-m", module, backend, str(world)]
     ranks = [subprocess.Popen([*command, str(r), str(folder)], env=here) for r in range(world)]
     try:
         ended = [rank.wait(timeout=2 * LIMIT.seconds) for rank in ranks]

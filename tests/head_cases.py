@@ -1,0 +1,200 @@
+"""What every rank of a shared linear head computes: `python -m head_cases BACKEND WORLD RANK FOLDER`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from linear_cases import NEEDS, cotangents, head, options_of
+from rank_cases import Found, member
+
+from rlk import Layout, ops
+from rlk.ops import Loss
+
+ROWS, DEPTH, VOCABULARY = (3, 7), 24, 8 * 270  # two chunks in each piece
+PARTS = 8  # ids are chosen at the edges of 8 shards, so at those of 2 and 4
+MANY = 1 << 30
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One call of a linear head: its sizes, its options by name, what is given, what has a gradient.
+
+    given: the results that have a cotangent. leaves: the inputs that have a gradient. buffer: the gradient of
+    weight is added to a buffer. edges: ids at the edges of shards and outside of the vocabulary.
+    """
+
+    options: tuple[str, ...] = ()
+    given: tuple[str, ...] = NEEDS
+    leaves: tuple[str, ...] = ("hidden", "weight")
+    rows: tuple[int, ...] = ROWS
+    depth: int = DEPTH
+    vocabulary: int = VOCABULARY
+    dtype: torch.dtype = torch.float16  # more of the f32 sums is seen than in bf16
+    ids: torch.dtype = torch.int64
+    keep: bool = False
+    buffer: bool = False
+    edges: bool = False
+    math: str | None = None
+
+
+TEMPERATURE = ("temperature by row", "softcap", "logit_scale")
+IGNORED = ("mask", "ignore_index")
+HEADS: dict[str, Head] = {
+    "plain": Head(),
+    "bf16, sm90": Head(dtype=torch.bfloat16, math="sm90"),
+    "packed": Head(rows=(21,), ids=torch.int32),
+    "temperature by row, softcap, scale": Head(TEMPERATURE),
+    "mask and ignored ids": Head(IGNORED, edges=True),
+    "ids at edges and outside": Head(edges=True, ids=torch.int32),
+    "a frozen bias": Head(("bias",)),
+    "logp alone": Head(given=("logp",)),
+    "lse alone": Head(given=("lse",)),
+    "entropy alone": Head(given=("entropy",)),
+    "logp and entropy": Head(given=("logp", "entropy"), dtype=torch.bfloat16),
+    "hidden is frozen": Head(leaves=("weight",)),
+    "weight is frozen": Head(leaves=("hidden",)),
+    "nothing has a gradient": Head(leaves=()),
+    "logits are kept": Head(("bias", *TEMPERATURE, *IGNORED), keep=True, edges=True),
+    "a buffer is added to": Head(buffer=True),
+    "a buffer, and all options": Head(
+        ("bias", *TEMPERATURE, *IGNORED), keep=True, buffer=True, edges=True, dtype=torch.bfloat16
+    ),
+    "one row": Head(rows=(1,), dtype=torch.bfloat16),
+    "no row": Head(rows=(0,)),
+    "as many words as ranks": Head(rows=(5,), depth=3, vocabulary=PARTS),
+}
+POLICIES = {
+    "packed": Head(rows=(21,)),
+    "padded": Head(dtype=torch.bfloat16),
+    "kept, to a buffer": Head(keep=True, buffer=True),
+}
+
+
+def drawn(head_: Head) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
+    """Return hidden, weight, ids and options of the whole vocabulary."""
+    size, count = head_.vocabulary, head_.vocabulary // PARTS
+    known = options_of(head_.rows, size, head_.dtype)
+    options = {name: x for option in head_.options for name, x in known[option].items()}
+    ignored = options.get("ignore_index", -100)
+    hidden, weight, ids = head(head_.rows, head_.depth, size, head_.dtype, ignored=ignored)
+    if head_.edges:
+        flat = ids.view(-1)
+        # what is left of these by subtracting where a shard begins is the ignored id
+        flat[6:13] = ignored + count * torch.arange(1, PARTS)
+        flat[13:21] = torch.tensor([0, count - 1, count, size // 2, size - 1, size, size + 5, -5])
+    return hidden, weight, ids.to(head_.ids), options
+
+
+def shard_of(rank: int, world: int, vocabulary: int) -> slice:
+    return slice(rank * (vocabulary // world), (rank + 1) * (vocabulary // world))
+
+
+def buffer_of(head_: Head) -> torch.Tensor:
+    """Return what is in the buffer of the whole weight before a gradient is added to it."""
+    shape = (head_.vocabulary, head_.depth)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(3))
+
+
+Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Options], dict[str, torch.Tensor]]
+
+
+def computed(
+    head_: Head, call: Call, device: torch.device, world: int = 1, rank: int = 0, group: object = None
+) -> Found:
+    """Return what one rank finds: results, gradients, and the buffer."""
+    hidden, weight, ids, options = drawn(head_)
+    part = shard_of(rank, world, len(weight))
+    options |= {"bias": options["bias"][part]} if "bias" in options else {}
+    options = {n: x.to(device) if isinstance(x, torch.Tensor) else x for n, x in options.items()}
+    options |= {"math": head_.math} if head_.math else {}
+    options |= {"group": group, "vocab_start": part.start} if group is not None else {}
+    options |= {"keep_logits": MANY} if head_.keep else {}
+    added = buffer_of(head_)[part].to(device) if head_.buffer else None
+    options |= {} if added is None else {"weight_grad_out": added}
+    leaves = {"hidden": hidden.to(device), "weight": weight[part].to(device)}
+    for name in head_.leaves:
+        leaves[name].requires_grad_()
+    made = call(leaves["hidden"], leaves["weight"], ids.to(device), options)
+    given = cotangents(head_.rows, tuple(made))
+    smooth = {n: y for n, y in made.items() if n in head_.given or n == "loss"} if head_.leaves else {}
+    if smooth:
+        some = [None if n == "loss" else given[n].to(device) for n in smooth]
+        torch.autograd.backward(list(smooth.values()), some)
+    found = {n: y.detach().cpu() for n, y in made.items()}
+    found |= {f"d_{n}": x.grad.cpu() for n, x in leaves.items() if x.grad is not None}
+    return found | ({} if added is None else {"buffer": added.cpu()})
+
+
+def log_probs(head_: Head, *where: Any) -> Found:
+    """Return what one rank finds for `linear_logp`."""
+
+    def call(
+        hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor, options: Options
+    ) -> dict[str, torch.Tensor]:
+        made = ops.linear_logp(hidden, weight, ids, needs=NEEDS, **options)
+        return {name: getattr(made, name) for name in NEEDS}
+
+    return computed(head_, call, *where)
+
+
+def policy_losses(head_: Head, *where: Any) -> Found:
+    """Return what one rank finds for `linear_policy_loss`."""
+
+    def call(
+        hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor, options: Options
+    ) -> dict[str, torch.Tensor]:
+        numbers = cotangents(head_.rows, ("old_logp", "ref_logp"), seed=8)
+        numbers = {n: x.to(ids.device) - 8.0 for n, x in numbers.items()}
+        advantages = torch.tensor([1.0, -0.5, 2.0], device=ids.device)
+        record = Loss(beta=0.1, entropy_coef=0.01)
+        at = torch.tensor([0, 8, 13, 20] if len(head_.rows) == 1 else [7, 5, 3], device=ids.device)
+        packed = len(head_.rows) == 1
+        layout = Layout.packed(at, tokens=21) if packed else Layout.padded(at, 7)
+        ids = ids.clamp(min=0)
+        old, ref = numbers["old_logp"], numbers["ref_logp"]
+        made = ops.linear_policy_loss(
+            hidden, weight, ids, old, advantages, layout=layout, loss=record, ref_logp=ref, **options
+        )
+        return {"loss": made.loss, "per_token": made.per_token, **made.metrics}
+
+    return computed(head_, call, *where)
+
+
+SENT = (
+    "plain", "packed", "a frozen bias", "ids at edges and outside", "entropy alone", "hidden is frozen",
+    "weight is frozen", "nothing has a gradient", "a buffer, and all options", "no row",
+)  # fmt: skip
+"""Heads that processes compute; all of them are computed by ranks of one process."""
+
+
+def everything(world: int, rank: int, device: torch.device) -> Found:
+    """Return what a rank finds in the group of all, and in one of two ranks."""
+    found: Found = {}
+    sizes = {world: (rank, dist.group.WORLD)}
+    if world == 4:
+        groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+        sizes[2] = rank // 2, groups[rank % 2]
+    for size, (place, group) in sizes.items():
+        where = (device, size, place, group)
+        found[f"heads of {size}"] = {name: log_probs(HEADS[name], *where) for name in SENT}
+        found[f"policies of {size}"] = {
+            name: policy_losses(head_, *where) for name, head_ in POLICIES.items()
+        }
+    return found
+
+
+def main(backend: str, world: int, rank: int, folder: Path) -> None:
+    """Run everything as one rank, and write what it found."""
+    with member(backend, world, rank, folder) as device:
+        torch.save(everything(world, rank, device), folder / f"{rank}.pt")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
