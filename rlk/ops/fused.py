@@ -51,7 +51,7 @@ def linear_policy_loss(
 
     Rows of inactive tokens are not read, whatever they hold, and their gradient is 0; an active id outside
     [0, V) gives NaN and sets the error word. Differentiable in what `linear_logp` is; backward computes the
-    logits once more. Raises LaunchError.
+    logits again. Raises LaunchError.
     """
     op, numbers = "linear_policy_loss", {"old_logp": old_logp, "advantages": advantages}
     try:
