@@ -18,7 +18,14 @@ from rlk.lang.variants import cotangents, differentiable, gradient_variant, outp
 from rlk.passes.pipeline import CANONICAL, canonical, specialize
 from rlk.passes.sweep import sweep
 from rlk.runtime.catalogue import find, numerics
-from rlk.runtime.reference import TARGETS, emit, reference_extents, reference_gradient, reference_variant
+from rlk.runtime.reference import (
+    TARGETS,
+    emit,
+    placed,
+    reference_extents,
+    reference_gradient,
+    reference_variant,
+)
 from rlk.schedule.axes import kind
 from rlk.target.facts import Target, target
 
@@ -170,7 +177,7 @@ def _describe(op: Op, variant: Variant, on: Target, extents: dict[str, int]) -> 
     print(table(("axis", "extent", "numerics"), [_axis(a, extents) for a in axes_of(op.formals)]))
     print()
     gradient = reference_gradient(op, variant)
-    programs = [forward] if gradient is None else [forward, gradient]
+    programs = [placed(op, op.trace(variant)), *([] if gradient is None else [gradient])]
     kernels = []
     for program in programs:
         _, schedules, bound = emit(program, reference_extents(op, program) | extents, on)

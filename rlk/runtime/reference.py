@@ -60,7 +60,7 @@ def reference_extents(op: Op, program: Program) -> dict[str, int]:
     return {name: known.get(name, ROWS if axis.dynamic else 4096) for name, axis in axes.items()}
 
 
-def _placed(op: Op, traced: Program) -> Program:
+def placed(op: Op, traced: Program) -> Program:
     """Return the canonical program with the chunks side by side that a call of these sizes would place so."""
     plain = canonical(traced)
     return canonical(traced, apart=apart(plain, reference_extents(op, plain)))
@@ -108,7 +108,7 @@ def reference_sources() -> Iterator[tuple[str, str]]:
     for on in map(target, TARGETS):
         for op in operators().values():
             variant = reference_variant(op)
-            programs = [_placed(op, op.trace(variant)), reference_gradient(op, variant)]
+            programs = [placed(op, op.trace(variant)), reference_gradient(op, variant)]
             for program in programs:
                 if program is not None:
                     emitted, _, _ = emit(program, reference_extents(op, program), on)

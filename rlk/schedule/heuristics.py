@@ -31,6 +31,7 @@ DOT_STAGES = 4
 FLAT_SUMS = 2  # of a chunk of products: more need the registers that a second tile would
 SMALLEST_TILE = 16  # of a matrix unit
 LARGEST_BOX = 256  # columns of its largest tile
+FEW_ROWS, CROWDED_WARPS = 64, 8  # of a fold that needs registers for more than its scores
 PARTS = 4  # of such a tile, where what follows needs registers too
 
 
@@ -121,11 +122,27 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
     sides = factor_tiles(kernel, found)
     if sides is None:
         return Schedule()
+    facts = _facts(kernel, found, sides, target, extents)
+    chosen = _tiled(kernel, found, sides, facts, target, extents)
+    if kind(kernel) != "stream_dot" or not _crowded(kernel, facts) or chosen.tile(str(sides[0])) < FEW_ROWS:
+        return chosen
+    return replace(chosen.with_tile(str(sides[0]), FEW_ROWS), warps=CROWDED_WARPS, flat=False)
+
+
+def _crowded(kernel: Kernel, facts: Facts) -> bool:
+    """Return whether a fold needs registers beside its scores: a vector of columns, other functions."""
+    return facts.along > 0 or sum(isinstance(x.node, Math) for x in walk(kernel.body)) > 1
+
+
+def _tiled(
+    kernel: Kernel, found: Roles, sides: tuple[Axis, Axis], facts: Facts, target: Target,
+    extents: Mapping[str, int],
+) -> Schedule:  # fmt: skip
+    """Return the schedule of the reviewed table, else one whose accumulator fills the registers."""
     held = dict(found.inside)
     tiles: dict[str, int] = {}
     dots = [let.node for let in walk(kernel.body) if isinstance(let.node, Dot)]
     chained = all(dot.model is DotModel.FMA for dot in dots)
-    facts = _facts(kernel, found, sides, target, extents)
     reviewed = None if chained else tabled(facts)
     if reviewed is not None:
         wide = _extent(sides[1], extents, reviewed.columns)
