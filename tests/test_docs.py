@@ -10,7 +10,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"```py(?:thon)?\n(.*?)```", re.DOTALL)
 
 
 def blocks(file: str) -> list[str]:
@@ -21,7 +21,7 @@ def blocks(file: str) -> list[str]:
 def test_the_operator_of_the_guide_runs_and_has_its_gradient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec, use = blocks("docs/writing-a-spec.md")
+    spec, use, _ = blocks("docs/writing-a-spec.md")
     (tmp_path / "zloss.py").write_text(spec)
     monkeypatch.syspath_prepend(str(tmp_path))
     sys.modules.pop("zloss", None)
@@ -36,8 +36,9 @@ def test_the_operator_of_the_guide_runs_and_has_its_gradient(
     torch.testing.assert_close(logits.grad.double(), exact.grad, rtol=1e-5, atol=1e-10)  # type: ignore[attr-defined]
 
 
-def test_the_operator_of_the_guide_passes_every_check(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("block", "name"), [(0, "zloss"), (2, "head_lse")])
+def test_the_operators_of_the_guide_pass_every_check(tmp_path: Path, block: int, name: str) -> None:
     from rlk.cli import main
 
-    (tmp_path / "zloss.py").write_text(blocks("docs/writing-a-spec.md")[0])
-    assert main(["check", f"{tmp_path / 'zloss.py'}:zloss"]) == 0
+    (tmp_path / "spec.py").write_text(blocks("docs/writing-a-spec.md")[block])
+    assert main(["check", f"{tmp_path / 'spec.py'}:{name}"]) == 0
