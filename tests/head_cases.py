@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from linear_cases import NEEDS, cotangents, head, options_of
+from linear_cases import NEEDS, TOKENS, cotangents, head, options_of
 from rank_cases import Found, member
 
 from rlk import Layout, ops
@@ -69,6 +69,9 @@ HEADS: dict[str, Head] = {
     "one row": Head(rows=(1,), dtype=torch.bfloat16),
     "no row": Head(rows=(0,)),
     "as many words as ranks": Head(rows=(5,), depth=3, vocabulary=PARTS),
+    "more rows than a piece": Head(
+        ("mask",), rows=(TOKENS + 40,), depth=3, vocabulary=2 * PARTS, buffer=True
+    ),
 }
 POLICIES = {
     "packed": Head(rows=(21,)),
