@@ -96,6 +96,16 @@ def test_pieces_side_by_side_keep_every_bit(name: str) -> None:
         )
 
 
+def test_pieces_of_what_is_kept_are_never_side_by_side() -> None:
+    """They are launched one after the other: the product of one would be written over by the next."""
+    for extents in SIZES:
+        given = inputs(SPECS["head"], extents)
+        apart = program(SPECS["head"], apart=frozenset("SEP"))
+        assert_same(
+            execute(swept(apart, extents), given, extents), meaning(SPECS["head"], given, "bf16"), extents
+        )
+
+
 def test_a_chain_of_fma_that_ends_as_minus_zero_counts_as_zero() -> None:
     """In a short piece zeros follow it, and -0.0 + 0.0 is +0.0."""
     extents = {"M": 1, "N": 1, "S": 5}

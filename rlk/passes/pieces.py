@@ -40,16 +40,20 @@ def pieces(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
     An index of an axis A that has pieces and is contracted or kept becomes piece * size + j, over the axes
     A.pieces and A.within; what lies beyond a piece is not read and not stored, and counts as zero.
     A kept value is stored to a workspace and loaded again: `cut` puts the cut there. apart: axes by name;
-    pieces that are contracted are so side by side, their results kept before they merge, and one that nothing
-    combines has pieces all the same.
+    pieces that are contracted are so side by side, their results kept before they merge (not where a factor
+    is kept piece by piece), and one that nothing combines has pieces all the same.
     """
-    return rewrite(kernel, _Pieces(cut_axes(kernel) | _rows(kernel, apart), apart))
+    kept = {a.name for let in walk(kernel.body) if isinstance(let.node, Keep) for a in _axes(let)}
+    return rewrite(kernel, _Pieces(cut_axes(kernel) | _rows(kernel, apart), apart - kept))
+
+
+def _axes(let: Let) -> tuple[Axis, ...]:
+    return let.type.axes if isinstance(let.type, TileType) else ()
 
 
 def _rows(kernel: Kernel, apart: frozenset[str]) -> frozenset[Axis]:
     """Return the named axes with a size of pieces that are not streamed."""
-    types = (let.type for let in walk(kernel.body))
-    found = {a for t in types if isinstance(t, TileType) for a in t.axes if a.name in apart and a.piece}
+    found = {a for let in walk(kernel.body) for a in _axes(let) if a.name in apart and a.piece}
     return frozenset(found - {let.node.axis for let in walk(kernel.body) if isinstance(let.node, Stream)})
 
 
@@ -60,8 +64,8 @@ def cut_axes(kernel: Kernel) -> frozenset[Axis]:
         match let.node:
             case Dot(over=over):
                 found.add(over)
-            case Keep() if isinstance(let.type, TileType):
-                found |= set(let.type.axes)
+            case Keep():
+                found |= set(_axes(let))
             case _:
                 pass
     return frozenset(a for a in found if a.part is Part.ALL and (a.split or a.piece))
