@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class Head:
 
 TEMPERATURE = ("temperature by row", "softcap", "logit_scale")
 IGNORED = ("mask", "ignore_index")
+LONG = Head(("mask",), rows=(TOKENS + 40,), depth=3, vocabulary=2 * PARTS, buffer=True)
 HEADS: dict[str, Head] = {
     "plain": Head(),
     "bf16, sm90": Head(dtype=torch.bfloat16, math="sm90"),
@@ -69,9 +70,8 @@ HEADS: dict[str, Head] = {
     "one row": Head(rows=(1,), dtype=torch.bfloat16),
     "no row": Head(rows=(0,)),
     "as many words as ranks": Head(rows=(5,), depth=3, vocabulary=PARTS),
-    "more rows than a piece": Head(
-        ("mask",), rows=(TOKENS + 40,), depth=3, vocabulary=2 * PARTS, buffer=True
-    ),
+    "more rows than a piece": LONG,
+    "more rows than a piece, kept": replace(LONG, keep=True),
 }
 POLICIES = {
     "packed": Head(rows=(21,)),
@@ -176,9 +176,23 @@ SENT = (
 )  # fmt: skip
 """Heads that processes compute; all of them are computed by ranks of one process."""
 
+LARGE = Head(rows=(4, 33), depth=512, vocabulary=8 * 640)
+ON_DEVICES = {
+    "a buffer, and all options": replace(
+        LARGE, options=("bias", *TEMPERATURE, *IGNORED), keep=True, buffer=True, edges=True
+    ),
+    "many words": Head(
+        rows=(40,), depth=128, vocabulary=128256 // 8, dtype=torch.bfloat16, ids=torch.int32, given=("logp",)
+    ),
+}
+"""Heads that devices compute, each of which compiles kernels."""
+
 
 def everything(world: int, rank: int, device: torch.device) -> Found:
     """Return what a rank finds in the group of all, and in one of two ranks."""
+    if device.type != "cpu":
+        where = (device, world, rank, dist.group.WORLD)
+        return {"heads": {name: log_probs(head_, *where) for name, head_ in ON_DEVICES.items()}}
     found: Found = {}
     sizes = {world: (rank, dist.group.WORLD)}
     if world == 4:

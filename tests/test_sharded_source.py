@@ -52,8 +52,11 @@ def heads(case: Head, world: int) -> list[Found]:
     return in_turn(lambda rank, group: log_probs(case, CPU, world, rank, group), Exchange(world))
 
 
-LONG = "more rows than a piece"
-CASES = [(name, world) for name in HEADS for world in ((1,) if name == LONG else (1, 2, 8))]
+CASES = [
+    pytest.param(name, world, marks=[pytest.mark.slow] if name.startswith("more rows") else [])
+    for name in HEADS
+    for world in ((1,) if name.startswith("more rows") else (1, 2, 8))
+]
 
 
 @pytest.mark.parametrize(("name", "world"), CASES)

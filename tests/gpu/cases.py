@@ -13,7 +13,7 @@ from rlk.runtime.invocation import Tensors
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
 from rlk.specs.loss import policy_loss, ratio_kl
-from rlk.specs.matmul import matmul
+from rlk.specs.matmul import matmul, matmul_leaf8
 from rlk.specs.model import embedding, rope, swiglu
 from rlk.specs.norm import rms_norm
 
@@ -189,6 +189,25 @@ CASES: dict[str, Case] = {
         20000, 64, 100, changes=DOT_CHANGES[:3]
     ),
     "linear_logp_grad 5 x 16 x 3": linear_gradient(5, 16, 3, changes=DOT_CHANGES[:2]),
+    "linear_logp 130 x 72 x 3001, entropy, kept logits": linear(
+        130, 72, 3001, WARM, statics={"needs": ("entropy",), "keep": True}
+    ),
+    "linear_logp_grad 130 x 72 x 3001, kept logits": linear_gradient(
+        130, 72, 3001, WARM, statics={"keep": True}, changes=DOT_CHANGES[:3]
+    ),
+    "matmul_leaf8 64 x 300 x 1000, bias and residual": Case(
+        matmul_leaf8, {"T": 64, "N": 300, "K": 1000}, present=("bias", "residual")
+    ),
+    "matmul_leaf8 7 x 33 x 41 f16, f32 out": Case(
+        matmul_leaf8,
+        {"T": 7, "N": 33, "K": 41},
+        statics={"keep_f32": True},
+        f=DType.F16,
+        changes=DOT_CHANGES[:2],
+    ),
+    "matmul_leaf8 1500 x 64 x 520, piece after piece": Case(
+        matmul_leaf8, {"T": 1500, "N": 64, "K": 520}, changes=DOT_CHANGES[:3]
+    ),
     "matmul 300 x 1000 x 520, bias and residual": Case(
         matmul, {"T": 300, "N": 1000, "K": 520}, present=("bias", "residual")
     ),
