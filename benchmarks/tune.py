@@ -61,9 +61,9 @@ class Shape:
 
     @property
     def tried(self) -> tuple[str, ...]:
-        """The tilings that are tried, as text; the last list holds for all rows above it."""
+        """The tilings that are tried, as text: the first list for so many rows, else the last."""
         lists = TRIED[self.op]
-        return lists.get(row_class(self.rows)) or lists[max(lists)]
+        return lists[min((most for most in lists if row_class(self.rows) <= most), default=max(lists))]
 
 
 def shapes() -> list[Shape]:

@@ -81,7 +81,7 @@ WRONG = {
     "a target": (entry('target = "sm_9"'), "when.target='sm_9': one of sm_90a"),
     "a kind": (entry('kind = "rows"'), "when.kind='rows': one of dot_map"),
     "a switch": (entry("plain = 1"), "when.plain=1: one of False, True"),
-    "rows between classes": (entry("rows = { most = 100 }"), "when.rows=100: a class of rows: 16, 64"),
+    "rows between classes": (entry("rows = { most = 100 }"), "when.rows=100: a class of rows: 16, 32, 64"),
     "a bare range": (entry("columns = 64"), "when.columns=64"),
     "a range of no bound": (entry("columns = { }"), "when.columns="),
     "a bound": (entry("columns = { least = 4 }"), "when.columns='least'"),
@@ -142,7 +142,7 @@ def test_an_entry_is_for_whole_axes_and_asks_about_the_rest() -> None:
 
 
 def test_rows_of_a_class_are_one() -> None:
-    assert [row_class(n) for n in (1, 16, 17, 64, 65, 256, 1024)] == [16, 16, 64, 64, 256, 256, 1024]
+    assert [row_class(n) for n in (1, 16, 17, 64, 65, 256, 1024)] == [16, 16, 32, 64, 128, 256, 1024]
     assert row_class(1025) == row_class(1 << 20) == row_class(None) == MORE
 
 
@@ -223,7 +223,7 @@ def test_gradients_of_a_linear_head_have_no_entry(monkeypatch: pytest.MonkeyPatc
 
     def chosen() -> list[Schedule]:
         found = []
-        for rows in (16, 64, 256, 8192):
+        for rows in (*ROW_CLASSES, 8192):
             extents = {**LARGE["stream_dot"], "T": rows}
             what = launched(traced, LARGE["stream_dot"], SM90, extents)
             found += [choose(k, H200, None, extents) for k in what.kernels]

@@ -174,12 +174,13 @@ def _parts(kernel: Kernel, sides: tuple[Axis, Axis], columns: int, flat: bool) -
     """Return how many parts of a tile's columns meet memory one after the other.
 
     A wide tile that meets tiles from memory would need the registers twice; in one loop with the loads of
-    the next, one that is written as f32 would not fit beside them.
+    the next, one that is written as f32 would not fit beside them, nor would one of half the columns.
     """
-    if kind(kernel) != "dot_map" or columns != LARGEST_BOX:
+    if kind(kernel) != "dot_map" or columns < LARGEST_BOX // 2:
         return 1
     reads, writes = _tiles(kernel, sides)
-    return PARTS if reads or flat and DType.F32 in writes else 1
+    widest = columns == LARGEST_BOX
+    return PARTS if reads and widest or flat and DType.F32 in writes else 1
 
 
 def _tiles(kernel: Kernel, sides: tuple[Axis, Axis]) -> tuple[set[DType], set[DType]]:

@@ -18,7 +18,7 @@ from rlk.target.facts import TARGETS
 TABLE = Path(__file__).parent / "tables" / "contraction.toml"
 KINDS = ("dot_map", "stream_dot")  # nests that contract
 # A call's rows count as the next of these, or as more: a kernel has at most one variant more than there are.
-ROW_CLASSES = (16, 64, 256, 1024)
+ROW_CLASSES = (16, 32, 64, 128, 256, 512, 1024)
 SMALLEST_TILE = 16  # of a matrix unit
 UNEVEN_DEPTH = 64  # of a contracted axis that no depth divides, or whose length is not known
 LARGEST_TILE = 256  # rows of a box that a descriptor copies
