@@ -248,6 +248,15 @@ def test_what_is_no_group_is_refused() -> None:
     assert code == "ARG_VALUE" and "init_process_group" in text
 
 
+@pytest.mark.parametrize("name", ["hidden", "weight", "weight_grad_out"])
+def test_tensors_that_may_be_parts_of_others_are_refused(name: str) -> None:
+    hidden, weight, ids = head((5,), 8, 24)
+    given = {"hidden": hidden, "weight": weight, "weight_grad_out": torch.zeros(24, 8)}
+    given[name] = given[name].as_subclass(rank_cases.Kind)
+    code, text = refused(lambda: ops.linear_logp(ids=ids, **given))
+    assert code == "ARG_TYPE" and f"{name} must be a dense torch.Tensor, got Kind" in text
+
+
 def test_a_second_derivative_is_refused_on_every_rank() -> None:
     def step(rank: int, group: dist.ProcessGroup) -> tuple[str, str]:
         hidden, weight, ids, _ = drawn(HEADS["plain"])

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from rlk.errors import Code, LaunchError
-from rlk.runtime.calls import call, check_differentiable, invoke, observing, once
+from rlk.runtime.calls import _PLAIN, call, check_differentiable, invoke, observing, once
 from rlk.runtime.collective import ordered_gather, process_group, sum_over_ranks
 from rlk.runtime.dispatch import dispatch
 from rlk.runtime.invocation import Scalars, Tensors
@@ -80,6 +80,8 @@ def sharded_linear_logp(
     """Return the outputs of `linear_logp` by name, of a whole vocabulary of which this rank has a shard."""
     if observing():  # what a rank runs first is the operator on its shard
         return call(linear_logp, tensors, scalars, statics, math)
+    buffer = {} if shard.weight_grad is None else {"weight_grad_out": shard.weight_grad}
+    _check_plain(tensors | buffer)
     needed = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
     if not needed:
         return _forward(tensors, scalars, statics, math, shard)
@@ -87,6 +89,14 @@ def sharded_linear_logp(
     names = ("logp", "lse", "entropy") if "entropy" in statics["needs"] else ("logp", "lse")
     made = _Head.apply((tensors, scalars, statics, math, shard, names), *tensors.values())
     return dict(zip(names, made, strict=True))
+
+
+def _check_plain(tensors: Tensors) -> None:
+    # no subclasses: a DTensor has its numbers elsewhere
+    for name, tensor in tensors.items():
+        if type(tensor) not in _PLAIN:
+            got = type(tensor).__name__
+            raise LaunchError(Code.ARG_TYPE, op=OP, name=name, wanted="dense torch.Tensor", got=got)
 
 
 def _forward(tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard) -> Tensors:
