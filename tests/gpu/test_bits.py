@@ -19,7 +19,7 @@ from rlk.testing.bits import assert_same_bits
 
 SCHEDULES = 6
 SECONDS = 240
-CHILDREN = 8  # at once: they wait for compilers more than for the device
+CHILDREN = max(8, min(32, (os.cpu_count() or 1) // 2))  # at once: they wait for compilers, not for the device
 TESTS = Path(__file__).parent.parent
 
 
@@ -41,26 +41,37 @@ def run_child(name: str, file: Path) -> Mapping[str, Any]:
     return found
 
 
+class Children:
+    """The children of tests, a few at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.pool = folder, ThreadPoolExecutor(CHILDREN)
+        self.started: dict[str, Future[Mapping[str, Any]]] = {}
+
+    def start(self, name: str) -> Future[Mapping[str, Any]]:
+        if name not in self.started:
+            file = self.folder / f"{len(self.started)}.pt"
+            self.started[name] = self.pool.submit(run_child, name, file)
+        return self.started[name]
+
+
 @pytest.fixture(scope="module")
-def found(
+def children(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[Mapping[str, Any]]]]:
-    """Start the children of all tests that were selected, a few at a time."""
-    folder = tmp_path_factory.mktemp("gpu")
+) -> Iterator[Children]:
+    """Start the children of all tests that were selected; a worker of xdist has only some of them."""
+    found = Children(tmp_path_factory.mktemp("gpu"))
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    names = [
-        i.callspec.params["name"] for i in items if i.module is request.module and hasattr(i, "callspec")
-    ]
-    pool = ThreadPoolExecutor(CHILDREN)
-    yield {name: pool.submit(run_child, name, folder / f"{n}.pt") for n, name in enumerate(names)}
-    pool.shutdown(cancel_futures=True)
+    mine = [i for i in items if i.module is request.module and hasattr(i, "callspec")]
+    for item in mine if "PYTEST_XDIST_WORKER" not in os.environ else ():
+        found.start(item.callspec.params["name"])
+    yield found
+    found.pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_schedule_has_the_bits_of_the_oracle(
-    name: str, found: dict[str, Future[Mapping[str, Any]]]
-) -> None:
-    run = found[name].result()
+def test_every_schedule_has_the_bits_of_the_oracle(name: str, children: Children) -> None:
+    run = children.start(name).result()
     asked = len(CASES[name].changes or CHANGES)
     assert len(run["outputs"]) >= min(SCHEDULES, asked), [text for text, _ in run["outputs"]]
     for schedule, got in run["outputs"]:
