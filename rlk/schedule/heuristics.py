@@ -309,8 +309,8 @@ def _held(found: Roles) -> int:
 
 def _extent(axis: Axis, extents: Mapping[str, int], unknown: int) -> int:
     """Return a static extent, and what stands for a run-time one."""
-    known = axis.part is Part.ALL and not axis.dynamic and axis.name in extents
-    return extents[axis.name] if known else max(1, unknown)
+    known = axis.part in (Part.ALL, Part.WITHIN) and not axis.dynamic and axis.name in extents
+    return extent_of(axis, extents[axis.name]) if known else max(1, unknown)
 
 
 def warps(elements: int) -> int:
