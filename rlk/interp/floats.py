@@ -101,6 +101,8 @@ def tree_fold(fn: Binary, x: Array, axis: int, order: Order | tuple[int, ...]) -
     steps = order if isinstance(order, tuple) else bind(order, width).order
     if 1 << len(steps) != width or sorted(steps) != list(range(len(steps))):
         raise ValueError(f"{steps} does not order {width} terms")
+    if not x.size:
+        return x[0]
     bits = list(range(len(steps)))  # ascending: the last is the outermost
     for bit in steps:
         inner = 1 << bits.index(bit)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
-from rlk.errors import Code, InternalError
+from rlk.errors import Code, InternalError, ScheduleError
 
 Launch = Callable[[int, int, int, None], int]
 
@@ -101,8 +101,13 @@ class Cuda:
             error = library.cuModuleGetFunction(ctypes.byref(function), module, name.encode())
             self._check(error, f"finding {name}")
             if shared > _STATIC_SHARED_LIMIT:
-                error = library.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared)
-                self._check(error, f"{shared} bytes of shared memory for {name}")
+                if library.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared):
+                    raise ScheduleError(
+                        Code.SCHEDULE_FIELD,
+                        field="tiles and stages",
+                        value=f"{shared} bytes of shared memory for {name}",
+                        why="fewer: the device does not have them",
+                    )
         finally:
             library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
         return Function(function.value or 0, context, device)

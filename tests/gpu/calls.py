@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from rlk.errors import ScheduleError, UnsupportedError
-from rlk.ir.nodes import Decl, MathModel, Role
+from rlk.ir.nodes import Decl, Dot, Kernel, MathModel, Role
 from rlk.ir.types import DType
 from rlk.lang.op import Op, Variant, declared
+from rlk.passes.walk import walk
 from rlk.runtime.arguments import TORCH_DTYPES, Geometry, measure
 from rlk.runtime.dispatch import bind_triton, dispatch, lowered
 from rlk.runtime.invocation import (
@@ -167,11 +168,14 @@ def sampled(made: Made, tensors: Tensors, decls: tuple[Decl, ...]) -> Tensors:
 def variations(made: Made) -> Iterator[Schedules]:
     """Yield schedules that the lowering accepts: the chosen one, other warps, stages, tiles, dim orders."""
     device = next(iter(made.tensors.values())).device
-    chosen = _lowered(made, device, None)
+    lowering = _lowered(made, device, None)
+    assert lowering is not None
+    kernels, chosen = lowering
+    dots = [any(isinstance(let.node, Dot) for let in walk(k.body)) for k in kernels]
     seen: list[Schedules] = []
-    assert chosen is not None
     for change in made.changes:
-        schedules = tuple(change(s) for s in chosen)
+        every = not isinstance(change, OfDots)
+        schedules = tuple(change(s) if every or dot else s for s, dot in zip(chosen, dots, strict=True))
         if schedules not in seen and _lowered(made, device, schedules) is not None:
             seen.append(schedules)
             yield schedules
@@ -203,30 +207,41 @@ CHANGES: tuple[Change, ...] = (
 
 def _tiled(schedule: Schedule, tile: int, **fields: Any) -> Schedule:
     """Return a contraction's schedule with square tiles, by default a program each, nothing in parts."""
-    if schedule.group == 1:  # of another kernel
-        return schedule
     plain: dict[str, Any] = {"programs": 0, "flat": False, "parts": 1}
     return replace(schedule, tiles=tuple((axis, tile) for axis, _ in schedule.tiles), **{**plain, **fields})
 
 
+@dataclass(frozen=True)
+class OfDots:
+    """A change of the schedules of contractions; other kernels keep theirs."""
+
+    change: Change
+
+    def __call__(self, schedule: Schedule) -> Schedule:
+        return self.change(schedule)
+
+
 DOT_CHANGES: tuple[Change, ...] = (
     lambda s: s,
-    lambda s: replace(s, descriptors=False, stages=3),
-    lambda s: _tiled(s, 64, depth=32, stages=3, warps=4),
-    lambda s: _tiled(s, 128, depth=64, stages=2, warps=8, parts=2),
-    lambda s: _tiled(s, 128, depth=64, stages=3, warps=8, programs=17, flat=True, group=3),
-    lambda s: _tiled(s, 64, depth=64, stages=4, warps=4, programs=100, group=5),
-    lambda s: _tiled(s, 16, depth=16, stages=1, warps=1),
+    OfDots(lambda s: replace(s, descriptors=False, stages=3)),
+    OfDots(lambda s: _tiled(s, 64, depth=32, stages=3, warps=4)),
+    OfDots(lambda s: _tiled(s, 128, depth=64, stages=2, warps=8, parts=2)),
+    OfDots(lambda s: _tiled(s, 128, depth=64, stages=3, warps=8, programs=17, flat=True, group=3)),
+    OfDots(lambda s: _tiled(s, 64, depth=64, stages=4, warps=4, programs=100, group=5)),
+    OfDots(lambda s: _tiled(s, 16, depth=16, stages=1, warps=1)),
 )
 """Of the schedules of contractions: loads, tiles, turns, one loop, parts."""
 
 
-def _lowered(made: Made, device: torch.device, schedules: Schedules | None) -> Schedules | None:
+def _lowered(
+    made: Made, device: torch.device, schedules: Schedules | None
+) -> tuple[tuple[Kernel, ...], Schedules] | None:
     on, model = target_of(device), model_of(made.invocation, device)
     assert on is not None
     geometry = geometry_of(made.invocation, made.tensors)
     try:
-        return lowered(made.invocation, model, geometry, made.tensors, on, schedules)[2]
+        program, _, chosen, _ = lowered(made.invocation, model, geometry, made.tensors, on, schedules)
+        return program.kernels, chosen
     except (ScheduleError, UnsupportedError):
         if schedules is None:
             raise

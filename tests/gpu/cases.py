@@ -58,7 +58,7 @@ def linear(
 ) -> Case:
     """A linear_logp call whose scores are of about N(0, depth / 400)."""
     made = {"T": tokens, "D": depth, "V": vocabulary}
-    fixed = {"edit": _smaller_weight, "given": ids(tokens, vocabulary)}
+    fixed = {"edit": _smaller_weight, "given": ids(tokens, vocabulary), "changes": DOT_CHANGES}
     return Case(linear_logp, made, scalars, **{**fixed, **options})  # type: ignore[arg-type]
 
 
@@ -73,7 +73,6 @@ def linear_gradient(
     fixed = {
         "wanted": ("hidden", "weight"),
         "extra": compacted,
-        "changes": DOT_CHANGES,
         "cotangents": ("logp",),
     }
     return linear(tokens, depth, vocabulary, scalars, **{**fixed, **options})

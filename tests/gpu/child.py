@@ -9,6 +9,7 @@ import torch
 from gpu.calls import by_oracle, make, on_device, reads, sampled, variations
 from gpu.cases import CASES
 
+from rlk.errors import ScheduleError
 from rlk.runtime.invocation import model_of
 
 
@@ -23,7 +24,10 @@ def main(name: str, file: Path) -> None:
     for schedules in variations(made):
         text = "; ".join(map(str, schedules))
         print(f"launching {text}", flush=True)  # the last line tells which launch hung
-        outputs.append((text, on_device(made, schedules)))
+        try:
+            outputs.append((text, on_device(made, schedules)))
+        except ScheduleError as refused:
+            print(refused, flush=True)  # it needs more than the device has
     inputs = sampled(made, made.tensors, reads(made.invocation))
     want = by_oracle(case, inputs, model_of(made.invocation, device))
     torch.save({"want": want, "outputs": outputs}, file)
