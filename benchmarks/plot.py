@@ -95,8 +95,11 @@ def curves(axes: Any, rows: Sequence[Mapping[str, Any]], key: str, unit: float) 
         words = f"{name}: out of memory at {min(full)}" if full else name
         axes.plot([s for s, _ in points], [y for _, y in points], marker="o", color=colour, label=words)
         for size, value in points:
-            axes.annotate(f"{value:.2g}", (size, value), (0, 4), textcoords="offset points", fontsize=7)
+            number = f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+            axes.annotate(number, (size, value), (0, 4), textcoords="offset points", fontsize=7)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
     axes.set_xscale("log", base=2)
     axes.set_xticks([int(row["shape"]["G"]) for row in rows], [str(row["shape"]["G"]) for row in rows])
     axes.tick_params(labelsize=8)
