@@ -113,6 +113,10 @@ class Code(Enum):
         "dot: both factors have axis {axis}, which is not contracted",
         "a batched contraction is not offered; give one factor another axis",
     )
+    DOT_ONTO = (
+        "dot over {axis} adds onto a sum, but the axis has no pieces in ascending order",
+        "declare Axis({axis!s}, piece=...), or add the sum afterwards",
+    )
     MERGE_NEEDS_STATES = ("merge over {axis} has no states",)
     # the verifier
     VALUE_UNDEFINED = ("value %{value} is used before it is defined",)

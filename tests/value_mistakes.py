@@ -243,6 +243,23 @@ class KeptInside:
         return of_row(lambda x: L.out(y=L.keep(x, "kept")))
 
 
+@pair(Code.DOT_ONTO)
+class OntoWhole:
+    def wrong():
+        @op()
+        def spec(x: Tensor[f32, T, N], w: Tensor[f32, U, N], c: Tensor[f32, T, U]) -> Outputs:
+            return L.out(y=L.dot(x, w, over=N, onto=c))  # <-
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, N], w: Tensor[f32, U, N], c: Tensor[f32, T, U]) -> Outputs:
+            return L.out(y=c + L.dot(x, w, over=N))
+
+        return trace(spec)
+
+
 @pair(Code.PIECES_COMBINED)
 class PiecesReduced:
     def wrong():

@@ -394,8 +394,8 @@ class _Tile:
                 return self.reduce(let.node, get(x))
             case Dot(a=a, b=b):
                 return self.dot(let.node, get(a), get(b))
-            case Merge(states=states):
-                return self.merge(let.node, tuple(get(s) for s in states))
+            case Merge(states=states, onto=onto):
+                return self.merge(let.node, tuple(get(s) for s in states), maybe(onto))
             case Loop():
                 return self.loop(let.node, scope)
             case Result(of=of, index=i):
@@ -522,12 +522,12 @@ class _Tile:
             case _:
                 assert_never(node.fn)
 
-    def merge(self, node: Merge, states: State) -> State:
+    def merge(self, node: Merge, states: State, onto: Tile | None) -> State:
         """Merge states along an axis: ascending, or index bits are paired away in the tree's order."""
         block = merging(node.monoid, tuple(self.launch.dtypes[s] for s in node.states), node.exp2)
         if node.order is ASCENDING:
-            merged = tuple(_at(state, node.over, 0) for state in states)
-            for i in range(1, self.launch.length(node.over)):
+            merged = tuple(_at(state, node.over, 0) for state in states) if onto is None else (onto,)
+            for i in range(onto is None, self.launch.length(node.over)):
                 merged = self.pair(block, merged, tuple(_at(state, node.over, i) for state in states))
             return merged
         bits = list(range(self.launch.length(node.over).bit_length() - 1))

@@ -212,7 +212,12 @@ def _dot(node: Dot, known: _Known) -> TileType:
     shared = [axis for axis in a.axes if axis in b.axes and axis != node.over.pieces]
     if shared:
         raise SpecError(Code.DOT_SHARES_AXIS, known.loc, axis=shared[0])
-    return TileType(DType.F32, union(a.axes, b.axes))
+    axes = union(a.axes, b.axes)
+    if node.onto is not None:
+        onto = known.tile(node.onto)
+        fits = onto.dtype is DType.F32 and set(onto.axes) == set(axes)
+        known.want("onto", node.onto, fits, f"f32 over {', '.join(map(str, axes))}")
+    return TileType(DType.F32, axes)
 
 
 def _combines(fn: Combine, x: Value, known: _Known) -> None:

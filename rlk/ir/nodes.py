@@ -235,24 +235,30 @@ class Dot:
     """Contract an axis: one f32 accumulator takes it in ascending order, products added as a model says.
 
     a and b have no axis in common but the contracted one, which is not padded, and the axis of its pieces. In
-    a traced form the axis is whole, and the contraction of each piece is merged with the others'.
+    a traced form the axis is whole, and the contraction of each piece is merged with the others'; `onto` is
+    there what the first piece is added to.
     """
 
     a: Value
     b: Value
     over: Axis
     model: DotModel
+    onto: Value | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Combine the states of a monoid along an axis, as a tree or ascending; yields the merged state."""
+    """Combine the states of a monoid along an axis, as a tree or ascending; yields the merged state.
+
+    onto: of an ascending total, what the first is merged onto.
+    """
 
     monoid: Monoid
     states: tuple[Value, ...]
     over: Axis
     order: MergeOrder
     exp2: MathModel = MathModel.SOFTMAX  # of a softmax_sum's weights
+    onto: Value | None = None
 
 
 # --- control ---
@@ -398,6 +404,7 @@ class Phase(Enum):
     """Which turns of two or more a kernel takes part in, where their number is not known."""
 
     FIRST = "first"
+    REST = "rest"
     MIDDLE = "middle"
     LAST = "last"
 
@@ -449,8 +456,10 @@ def operands(node: Node) -> tuple[Value, ...]:
             return ()
         case Map1(x=x) | Math(x=x) | Cast(x=x) | Bits(x=x) | Reduce(x=x) | Keep(x=x):
             return (x,)
-        case Map2(a=a, b=b) | Dot(a=a, b=b):
+        case Map2(a=a, b=b):
             return (a, b)
+        case Dot(a=a, b=b, onto=onto):
+            return (a, b, *_present(onto))
         case Fma(a=a, b=b, c=c):
             return (a, b, c)
         case Select(cond=cond, a=a, b=b):
@@ -461,8 +470,8 @@ def operands(node: Node) -> tuple[Value, ...]:
             return (*index, value, *_present(guard))
         case Check(bad=bad):
             return (bad,)
-        case Merge(states=states):
-            return states
+        case Merge(states=states, onto=onto):
+            return (*states, *_present(onto))
         case Loop(start=start, stop=stop, init=init, full=full):
             return (start, stop, *init, *_present(full))
         case Result(of=of):

@@ -232,16 +232,20 @@ class L:
         return t.wrap(t.at().let(Reduce(fn, t.use(tile), over, tree)))
 
     @staticmethod
-    def dot(a: Operand, b: Operand, over: Axis) -> Tile:
+    def dot(a: Operand, b: Operand, over: Axis, onto: Operand | None = None) -> Tile:
         """Return the contraction over an axis of two 16-bit tiles (chain16) or two f32 ones (an fma chain).
 
         f32: one accumulator takes the axis in ascending order; `rlk.ir.dotmodel` has the rules. An axis with
         `split` or `piece` is contracted piece by piece: pieces of a split merge pairwise, others ascending.
+        onto: of an axis with `piece`, the f32 sum that its pieces are added to, the first one first.
         """
         t = tracer("dot")
         x, y = as_tile(t, a), as_tile(t, b)
         model = DotModel.FMA if x.dtype is DType.F32 else DotModel.CHAIN16
-        return t.wrap(t.at().let(Dot(t.use(x), t.use(y), over, model), "z"))
+        begin = None if onto is None else t.use(as_tile(t, onto))
+        if begin is not None and over.piece is None:
+            raise SpecError(Code.DOT_ONTO, author(), axis=over)
+        return t.wrap(t.at().let(Dot(t.use(x), t.use(y), over, model, begin), "z"))
 
     # --- elementwise ---
 

@@ -141,7 +141,8 @@ class _Pieces:
             there = self.guard(b, None, dot.a, dot.b, but=axis)
             settled = _keep(b, settled, f"{name or 'product'}_of_pieces", there)
         order: MergeOrder = ASCENDING if axis.split is None else Rule.PAIRWISE
-        merged = b.let(Merge(Monoid(Kind.TOTAL), (settled,), axis.pieces, order))
+        onto = replay.optional(dot.onto)
+        merged = b.let(Merge(Monoid(Kind.TOTAL), (settled,), axis.pieces, order, onto=onto))
         return b.results(merged, (name,))[0]
 
 

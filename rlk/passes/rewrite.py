@@ -141,10 +141,10 @@ class Replay:
                 return Check(self[bad], what)
             case Reduce(fn=combine, x=x, over=over, order=order):
                 return Reduce(combine, self[x], over, order)
-            case Dot(a=a, b=c, over=over, model=dot):
-                return Dot(self[a], self[c], over, dot)
-            case Merge(states=states):
-                return replace(node, states=tuple(self[s] for s in states))
+            case Dot(a=a, b=c, onto=onto):
+                return replace(node, a=self[a], b=self[c], onto=self.optional(onto))
+            case Merge(states=states, onto=onto):
+                return replace(node, states=tuple(self[s] for s in states), onto=self.optional(onto))
             case Result(of=of, index=i):
                 return Result(self[of], i)
             case Keep(x=x):

@@ -27,6 +27,7 @@ from rlk.ir.nodes import (
     Store,
     Turn,
     Value,
+    operands,
 )
 from rlk.ir.tree import ASCENDING
 from rlk.ir.types import DType, TileType
@@ -44,30 +45,46 @@ def sweep(program: Program, extents: Mapping[str, int]) -> Program:
     extents: as one call has them; an axis whose only piece they hold is not merged. Each result gets a nest
     of loops: the pieces that it has apart outside, those that it merges innermost; whoever computes what it
     reads is launched in the same nest. What is merged so far is kept in f32 workspaces, a pairwise merge as a
-    binary counter counts. The bits are those of the program without loops.
+    binary counter counts; a sum that begins with a given one is kept in the result itself, so that its loops
+    may stand in any order. The bits are those of the program without loops.
     """
     axes = swept(program)
     if not axes:
         return program
     alone = frozenset(a.name for a in axes if a.piece is not None and extents[a.name] <= a.piece)
-    nests: dict[Nest, list[Kernel]] = {}
-    for kernel in program.kernels:
-        if any(d.role is Role.OUT for d in kernel.params):
-            nests.setdefault(_nest(kernel, axes, alone), []).append(kernel)
+    nests = _nests(program, axes, alone)
     kernels: dict[str, Kernel] = {}
     launches: list[Launch] = []
     for nest, results in nests.items():
         for kernel in _needed(program, results):
             _check(kernel, axes, nest)
             depth = max((nest.index(a) + 1 for a in _along(kernel, axes)), default=0)
+            merge = _merge(kernel, axes)
+            merged = None if merge is None else merge.over
             for part, only in _turns(kernel, axes, alone):
-                turns = tuple(Turn(a) for a in nest[:depth])
-                if only is not None:
-                    turns = (*turns[:-1], replace(turns[-1], only=only))
+                turns = tuple(Turn(a, only if a == merged else None) for a in nest[:depth])
                 made = kernels.setdefault(part.name, part)
                 assert made == part
                 launches.append(Launch(part.name, turns))
     return replace(program, kernels=tuple(kernels.values()), launches=tuple(launches))
+
+
+def _nests(program: Program, axes: frozenset[Axis], alone: frozenset[str]) -> dict[Nest, list[Kernel]]:
+    """Return the results of every nest; one that may stand in any goes where there is one already."""
+    nests: dict[Nest, list[Kernel]] = {}
+    results = [k for k in program.kernels if any(d.role is Role.OUT for d in k.params)]
+    for kernel in sorted(results, key=lambda k: _runs_on(k, axes)):
+        nest = _nest(kernel, axes, alone)
+        if _runs_on(kernel, axes):
+            nest = next((other for other in nests if set(nest) <= set(other)), nest)
+        nests.setdefault(nest, []).append(kernel)
+    return nests
+
+
+def _runs_on(kernel: Kernel, axes: frozenset[Axis]) -> bool:
+    """Return whether a result holds the sum so far itself."""
+    merge = _merge(kernel, axes)
+    return merge is not None and merge.onto is not None
 
 
 def swept(program: Program) -> frozenset[Axis]:
@@ -100,7 +117,7 @@ def _merge(kernel: Kernel, axes: frozenset[Axis]) -> Merge | None:
 def _nest(kernel: Kernel, axes: frozenset[Axis], alone: frozenset[str]) -> Nest:
     """Return the loops of a result: single pieces first, then by name, then the one that it merges."""
     merge = _merge(kernel, axes)
-    merged = None if merge is None else merge.over
+    merged = None if merge is None or merge.onto is not None else merge.over
     return tuple(sorted(_along(kernel, axes), key=lambda a: (a.name not in alone, a == merged, str(a))))
 
 
@@ -128,6 +145,8 @@ def _check(kernel: Kernel, axes: frozenset[Axis], nest: Nest) -> None:
     merges = [(let, let.node.over) for let in lets if isinstance(let.node, Merge) and let.node.over in axes]
     if len(merges) > 1:
         raise _unsupported(merges[1][0].loc, "a result of two contractions by pieces")
+    if merges and _merge(kernel, axes) != _stored(kernel, axes):
+        raise _unsupported(merges[0][0].loc, "a sum onto another that is not a result as it is")
     types = {let.value: let.type for let in lets}
     for let in lets:
         if isinstance(let.node, Store) and merges:
@@ -137,6 +156,18 @@ def _check(kernel: Kernel, axes: frozenset[Axis], nest: Nest) -> None:
     for axis in _along(kernel, axes):
         if axis not in nest:
             raise _unsupported(kernel.body.lets[-1].loc, f"a result without {axis} of what is kept along it")
+
+
+def _stored(kernel: Kernel, axes: frozenset[Axis]) -> Merge | None:
+    """Return the merge of pieces, unless it begins with a given sum and is not just stored."""
+    merge = _merge(kernel, axes)
+    if merge is None or merge.onto is None:
+        return merge
+    lets = tuple(walk(kernel.body))
+    made = next(let.value for let in lets if let.node == merge)
+    result = next(let.value for let in lets if let.node == Result(made, 0))
+    readers = [let.node for let in lets if result in operands(let.node)]
+    return merge if len(readers) == 1 and isinstance(readers[0], Store) else None
 
 
 def _unsupported(loc: Loc, what: str) -> UnsupportedError:
@@ -158,8 +189,12 @@ def _turns(kernel: Kernel, axes: frozenset[Axis], alone: frozenset[str]) -> Iter
     merge = _merge(kernel, axes)
     if merge is None or merge.over.name in alone:
         yield _one_piece(kernel, axes, merge, (), None, kernel.name), None
+    elif merge.onto is not None:
+        for phase in (Phase.FIRST, Phase.REST):
+            name = f"{kernel.name}_{phase.value}"
+            yield _one_piece(kernel, axes, merge, (), None, name, phase is Phase.REST), phase
     elif merge.order is ASCENDING:
-        for phase in Phase:
+        for phase in (Phase.FIRST, Phase.MIDDLE, Phase.LAST):
             read = () if phase is Phase.FIRST else (0,)
             kept = None if phase is Phase.LAST else 0
             yield _one_piece(kernel, axes, merge, read, kept, f"{kernel.name}_{phase.value}"), phase
@@ -178,15 +213,15 @@ def _trailing_ones(i: int) -> int:
 
 def _one_piece(
     kernel: Kernel, axes: frozenset[Axis], merge: Merge | None, read: tuple[int, ...], kept: int | None,
-    name: str,
+    name: str, again: bool = False,
 ) -> Kernel:  # fmt: skip
     """Return the kernel for one piece of each axis.
 
     read: which partial results are merged with the piece's own, in this order. kept: the one that it then
-    becomes; None where it is the whole result.
+    becomes; None where it is the whole result. again: a sum onto another has begun, in the result's place.
     """
     partials = f"{kernel.name.rpartition('_')[2]}"
-    replay = Replay(kernel, _Piece(axes, merge, read, kept, f"merged_{partials}"))
+    replay = Replay(kernel, _Piece(axes, merge, read, kept, f"merged_{partials}", again))
     replay.block(_until(kernel.body.lets, merge if kept is not None else None))
     return simplify(Kernel(name, tuple(replay.builder.params.values()), replay.builder.body()))
 
@@ -220,6 +255,7 @@ class _Piece:
     read: tuple[int, ...]
     kept: int | None
     partial: str
+    again: bool
     lets: dict[Value, Let] | None = None
     merged: Value | None = None
 
@@ -243,6 +279,8 @@ class _Piece:
                 r.renamed[let.value] = b.let(new, let.name)
             case Store(param=param, index=index, value=value, guard=guard) if self.works(replay, param):
                 b.let(Store(param, self.kept_index(replay, index), r[value], r.optional(guard)))
+            case Store() as store if self.runs_on(store.value):
+                self.add_onto(replay, store)
             case Loop() as loop:
                 types = tuple(_of_one_piece(t, self.axes) for t in loop.types)
                 r.renamed[let.value] = b.let(r.loop(replace(loop, types=types)), let.name)
@@ -254,6 +292,20 @@ class _Piece:
             case _:
                 return False
         return True
+
+    def runs_on(self, value: Value) -> bool:
+        """Return whether a value is the result of a sum onto another."""
+        let = (self.lets or {}).get(value)
+        onto = self.merge is not None and self.merge.onto is not None
+        return onto and let is not None and let.node == Result(-1 if self.merged is None else self.merged, 0)
+
+    def add_onto(self, replay: Replay, store: Store) -> None:
+        """Append the store of a piece added to the sum so far."""
+        r, b = replay, replay.builder
+        assert self.merge is not None and self.merge.onto is not None
+        index, guard = tuple(r[i] for i in store.index), r.optional(store.guard)
+        earlier = b.let(Load(store.param, index, guard), "earlier") if self.again else r[self.merge.onto]
+        b.let(Store(store.param, index, b.add(earlier, r[store.value], "merged"), guard))
 
     def is_within(self, value: Value) -> bool:
         let = (self.lets or {}).get(value)

@@ -51,13 +51,13 @@ def linear_logp_grad_1(hidden_ptr, ids_ptr, order_ptr, rows_ptr, hidden_t_stride
     t_within = program_2
     t_piece_begin = T_piece * 8192
     t = t_piece_begin + t_within
-    order = tl.load(order_ptr + t)  # linear_logp.py:126
-    ids = tl.load(ids_ptr + order)  # linear_logp.py:126
-    hidden = tl.load(hidden_ptr + order * hidden_t_stride + d)  # linear_logp.py:131
+    order = tl.load(order_ptr + t)  # linear_logp.py:127
+    ids = tl.load(ids_ptr + order)  # linear_logp.py:127
+    hidden = tl.load(hidden_ptr + order * hidden_t_stride + d)  # linear_logp.py:132
     differs = ids != ignore_index  # logp.py:149
-    as_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:131
-    chosen = tl.where(differs, hidden, as_bf16)  # linear_logp.py:131
-    tl.store(rows_ptr + t_within.to(tl.int64) * rows_t_within_stride + d, chosen)  # linear_logp.py:131
+    as_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:132
+    chosen = tl.where(differs, hidden, as_bf16)  # linear_logp.py:132
+    tl.store(rows_ptr + t_within.to(tl.int64) * rows_t_within_stride + d, chosen)  # linear_logp.py:132
 
 
 @triton.jit
@@ -78,22 +78,22 @@ def linear_logp_grad_2(weight_ptr, ids_ptr, lse_ptr, entropy_ptr, order_ptr, d_l
     t = t_piece_begin + t_within
     v_piece_begin = V_piece * 16032
     v = v_piece_begin + v_within
-    order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:126
-    ids = tl.load(ids_ptr + order, mask=t_within_inside, other=0)  # linear_logp.py:126
+    order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:127
+    ids = tl.load(ids_ptr + order, mask=t_within_inside, other=0)  # linear_logp.py:127
     differs = ids != ignore_index  # logp.py:149
-    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:132
-    rows_start = rows_ptr + t_within.to(tl.int64) * rows_t_within_stride  # linear_logp.py:132
-    weight_start = weight_ptr + v.to(tl.int64) * weight_v_stride  # linear_logp.py:132
-    for d_first in tl.range(0, 4096, 64):  # linear_logp.py:132
-        d = d_first + tl.arange(0, 64)  # linear_logp.py:132
-        rows = tl.load(rows_start + d[None, :], mask=t_within_inside, other=0.0)  # linear_logp.py:132
-        weight = tl.load(weight_start + d[:, None], mask=v_within_inside, other=0.0)  # linear_logp.py:132
-        z = tl.dot(rows, weight, z)  # linear_logp.py:132
-    lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:134
-    entropy = tl.load(entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:124
-    d_logp = tl.load(d_logp_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:124
-    d_lse = tl.load(d_lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:124
-    d_entropy = tl.load(d_entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:124
+    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:133
+    rows_start = rows_ptr + t_within.to(tl.int64) * rows_t_within_stride  # linear_logp.py:133
+    weight_start = weight_ptr + v.to(tl.int64) * weight_v_stride  # linear_logp.py:133
+    for d_first in tl.range(0, 4096, 64):  # linear_logp.py:133
+        d = d_first + tl.arange(0, 64)  # linear_logp.py:133
+        rows = tl.load(rows_start + d[None, :], mask=t_within_inside, other=0.0)  # linear_logp.py:133
+        weight = tl.load(weight_start + d[:, None], mask=v_within_inside, other=0.0)  # linear_logp.py:133
+        z = tl.dot(rows, weight, z)  # linear_logp.py:133
+    lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:135
+    entropy = tl.load(entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:125
+    d_logp = tl.load(d_logp_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:125
+    d_lse = tl.load(d_lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:125
+    d_entropy = tl.load(d_entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:125
     product = z * inv_temperature  # logp.py:54
     difference = product - lse  # logp.py:135
     product_2 = difference * 1.442695  # logp.py:136
@@ -115,9 +115,9 @@ def linear_logp_grad_2(weight_ptr, ids_ptr, lse_ptr, entropy_ptr, order_ptr, d_l
     chosen_3 = tl.where(equal_2, d_logp, 0.0)  # logp.py:143
     total_2 = difference_3 + chosen_3  # logp.py:143
     product_6 = total_2 * inv_temperature  # logp.py:60
-    chosen_4 = tl.where(differs, product_6, 0.0)  # linear_logp.py:135
-    as_bf16 = chosen_4.to(tl.bfloat16)  # linear_logp.py:135
-    tl.store(dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, as_bf16, mask=t_within_inside & v_within_inside)  # linear_logp.py:135
+    chosen_4 = tl.where(differs, product_6, 0.0)  # linear_logp.py:136
+    as_bf16 = chosen_4.to(tl.bfloat16)  # linear_logp.py:136
+    tl.store(dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, as_bf16, mask=t_within_inside & v_within_inside)  # linear_logp.py:136
 
 
 @triton.jit
@@ -134,20 +134,20 @@ def linear_logp_grad_3_0(weight_ptr, dz_ptr, merged_3_0_ptr, T_length, dz_t_with
     d_first = column * 256
     d = d_first + tl.arange(0, 256)[None, :]
     v_piece_begin = V_piece * 16032
-    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:138
-    dz_start = dz_ptr + t_within.to(tl.int64) * dz_t_within_stride  # linear_logp.py:138
-    weight_start = weight_ptr + v_piece_begin.to(tl.int64) * weight_v_stride + d  # linear_logp.py:138
-    for v_within_first in tl.range(0, 16000, 64):  # linear_logp.py:138
-        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:138
-        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride)  # linear_logp.py:138
-        z = tl.dot(dz, weight, z)  # linear_logp.py:138
-    for v_within_first in tl.range(16000, 16032, 64):  # linear_logp.py:138
-        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:138
-        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside & (v_within[None, :] < 16032), other=0.0)  # linear_logp.py:138
-        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride, mask=(v_within[:, None] < 16032), other=0.0)  # linear_logp.py:138
-        z = tl.dot(dz, weight, z)  # linear_logp.py:138
-    tl.store(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, z, mask=t_within_inside)  # linear_logp.py:138
+    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:139
+    dz_start = dz_ptr + t_within.to(tl.int64) * dz_t_within_stride  # linear_logp.py:139
+    weight_start = weight_ptr + v_piece_begin.to(tl.int64) * weight_v_stride + d  # linear_logp.py:139
+    for v_within_first in tl.range(0, 16000, 64):  # linear_logp.py:139
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:139
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride)  # linear_logp.py:139
+        z = tl.dot(dz, weight, z)  # linear_logp.py:139
+    for v_within_first in tl.range(16000, 16032, 64):  # linear_logp.py:139
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:139
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside & (v_within[None, :] < 16032), other=0.0)  # linear_logp.py:139
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride, mask=(v_within[:, None] < 16032), other=0.0)  # linear_logp.py:139
+        z = tl.dot(dz, weight, z)  # linear_logp.py:139
+    tl.store(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, z, mask=t_within_inside)  # linear_logp.py:139
 
 
 @triton.jit
@@ -164,38 +164,38 @@ def linear_logp_grad_3_1(weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, T_l
     d_first = column * 256
     d = d_first + tl.arange(0, 256)[None, :]
     v_piece_begin = V_piece * 16032
-    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:138
-    dz_start = dz_ptr + t_within.to(tl.int64) * dz_t_within_stride  # linear_logp.py:138
-    weight_start = weight_ptr + v_piece_begin.to(tl.int64) * weight_v_stride + d  # linear_logp.py:138
-    for v_within_first in tl.range(0, 16000, 64):  # linear_logp.py:138
-        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:138
-        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride)  # linear_logp.py:138
-        z = tl.dot(dz, weight, z)  # linear_logp.py:138
-    for v_within_first in tl.range(16000, 16032, 64):  # linear_logp.py:138
-        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:138
-        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside & (v_within[None, :] < 16032), other=0.0)  # linear_logp.py:138
-        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride, mask=(v_within[:, None] < 16032), other=0.0)  # linear_logp.py:138
-        z = tl.dot(dz, weight, z)  # linear_logp.py:138
-    low, high = halves(z, 128, 128)  # linear_logp.py:138
-    low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:138
-    low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:138
-    d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged = earlier + low_2  # linear_logp.py:138
-    tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:138
-    d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged = earlier + high_2  # linear_logp.py:138
-    tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:138
-    d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged = earlier + low_3  # linear_logp.py:138
-    tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:138
-    d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged = earlier + high_3  # linear_logp.py:138
-    tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:138
+    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:139
+    dz_start = dz_ptr + t_within.to(tl.int64) * dz_t_within_stride  # linear_logp.py:139
+    weight_start = weight_ptr + v_piece_begin.to(tl.int64) * weight_v_stride + d  # linear_logp.py:139
+    for v_within_first in tl.range(0, 16000, 64):  # linear_logp.py:139
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:139
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride)  # linear_logp.py:139
+        z = tl.dot(dz, weight, z)  # linear_logp.py:139
+    for v_within_first in tl.range(16000, 16032, 64):  # linear_logp.py:139
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:139
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside & (v_within[None, :] < 16032), other=0.0)  # linear_logp.py:139
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride, mask=(v_within[:, None] < 16032), other=0.0)  # linear_logp.py:139
+        z = tl.dot(dz, weight, z)  # linear_logp.py:139
+    low, high = halves(z, 128, 128)  # linear_logp.py:139
+    low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:139
+    low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:139
+    d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged = earlier + low_2  # linear_logp.py:139
+    tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:139
+    d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged = earlier + high_2  # linear_logp.py:139
+    tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:139
+    d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged = earlier + low_3  # linear_logp.py:139
+    tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:139
+    d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged = earlier + high_3  # linear_logp.py:139
+    tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:139
 
 
 @triton.jit
@@ -212,46 +212,46 @@ def linear_logp_grad_3_2(weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr, mer
     d_first = column * 256
     d = d_first + tl.arange(0, 256)[None, :]
     v_piece_begin = V_piece * 16032
-    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:138
-    dz_start = dz_ptr + t_within.to(tl.int64) * dz_t_within_stride  # linear_logp.py:138
-    weight_start = weight_ptr + v_piece_begin.to(tl.int64) * weight_v_stride + d  # linear_logp.py:138
-    for v_within_first in tl.range(0, 16000, 64):  # linear_logp.py:138
-        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:138
-        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride)  # linear_logp.py:138
-        z = tl.dot(dz, weight, z)  # linear_logp.py:138
-    for v_within_first in tl.range(16000, 16032, 64):  # linear_logp.py:138
-        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:138
-        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside & (v_within[None, :] < 16032), other=0.0)  # linear_logp.py:138
-        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride, mask=(v_within[:, None] < 16032), other=0.0)  # linear_logp.py:138
-        z = tl.dot(dz, weight, z)  # linear_logp.py:138
-    low, high = halves(z, 128, 128)  # linear_logp.py:138
-    low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:138
-    low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:138
-    d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged = earlier + low_2  # linear_logp.py:138
-    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged_2 = earlier_2 + merged  # linear_logp.py:138
-    tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:138
-    d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged = earlier + high_2  # linear_logp.py:138
-    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged_2 = earlier_2 + merged  # linear_logp.py:138
-    tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:138
-    d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged = earlier + low_3  # linear_logp.py:138
-    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged_2 = earlier_2 + merged  # linear_logp.py:138
-    tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:138
-    d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged = earlier + high_3  # linear_logp.py:138
-    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged_2 = earlier_2 + merged  # linear_logp.py:138
-    tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:138
+    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:139
+    dz_start = dz_ptr + t_within.to(tl.int64) * dz_t_within_stride  # linear_logp.py:139
+    weight_start = weight_ptr + v_piece_begin.to(tl.int64) * weight_v_stride + d  # linear_logp.py:139
+    for v_within_first in tl.range(0, 16000, 64):  # linear_logp.py:139
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:139
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride)  # linear_logp.py:139
+        z = tl.dot(dz, weight, z)  # linear_logp.py:139
+    for v_within_first in tl.range(16000, 16032, 64):  # linear_logp.py:139
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:139
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside & (v_within[None, :] < 16032), other=0.0)  # linear_logp.py:139
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride, mask=(v_within[:, None] < 16032), other=0.0)  # linear_logp.py:139
+        z = tl.dot(dz, weight, z)  # linear_logp.py:139
+    low, high = halves(z, 128, 128)  # linear_logp.py:139
+    low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:139
+    low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:139
+    d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged = earlier + low_2  # linear_logp.py:139
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged_2 = earlier_2 + merged  # linear_logp.py:139
+    tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:139
+    d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged = earlier + high_2  # linear_logp.py:139
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged_2 = earlier_2 + merged  # linear_logp.py:139
+    tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:139
+    d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged = earlier + low_3  # linear_logp.py:139
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged_2 = earlier_2 + merged  # linear_logp.py:139
+    tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:139
+    d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged = earlier + high_3  # linear_logp.py:139
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged_2 = earlier_2 + merged  # linear_logp.py:139
+    tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:139
 
 
 @triton.jit
@@ -270,57 +270,57 @@ def linear_logp_grad_3_3(weight_ptr, order_ptr, d_hidden_ptr, dz_ptr, merged_3_0
     t_piece_begin = T_piece * 8192
     t = t_piece_begin + t_within
     v_piece_begin = V_piece * 16032
-    order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:126
-    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:138
-    dz_start = dz_ptr + t_within.to(tl.int64) * dz_t_within_stride  # linear_logp.py:138
-    weight_start = weight_ptr + v_piece_begin.to(tl.int64) * weight_v_stride + d  # linear_logp.py:138
-    for v_within_first in tl.range(0, 16000, 64):  # linear_logp.py:138
-        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:138
-        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride)  # linear_logp.py:138
-        z = tl.dot(dz, weight, z)  # linear_logp.py:138
-    for v_within_first in tl.range(16000, 16032, 64):  # linear_logp.py:138
-        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:138
-        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside & (v_within[None, :] < 16032), other=0.0)  # linear_logp.py:138
-        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride, mask=(v_within[:, None] < 16032), other=0.0)  # linear_logp.py:138
-        z = tl.dot(dz, weight, z)  # linear_logp.py:138
-    low, high = halves(z, 128, 128)  # linear_logp.py:138
-    low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:138
-    low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:138
-    d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged = earlier + low_2  # linear_logp.py:138
-    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged_2 = earlier_2 + merged  # linear_logp.py:138
-    earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged_3 = earlier_3 + merged_2  # linear_logp.py:138
+    order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:127
+    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:139
+    dz_start = dz_ptr + t_within.to(tl.int64) * dz_t_within_stride  # linear_logp.py:139
+    weight_start = weight_ptr + v_piece_begin.to(tl.int64) * weight_v_stride + d  # linear_logp.py:139
+    for v_within_first in tl.range(0, 16000, 64):  # linear_logp.py:139
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:139
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride)  # linear_logp.py:139
+        z = tl.dot(dz, weight, z)  # linear_logp.py:139
+    for v_within_first in tl.range(16000, 16032, 64):  # linear_logp.py:139
+        v_within = v_within_first + tl.arange(0, 64)  # linear_logp.py:139
+        dz = tl.load(dz_start + v_within[None, :], mask=t_within_inside & (v_within[None, :] < 16032), other=0.0)  # linear_logp.py:139
+        weight = tl.load(weight_start + v_within[:, None].to(tl.int64) * weight_v_stride, mask=(v_within[:, None] < 16032), other=0.0)  # linear_logp.py:139
+        z = tl.dot(dz, weight, z)  # linear_logp.py:139
+    low, high = halves(z, 128, 128)  # linear_logp.py:139
+    low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:139
+    low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:139
+    d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged = earlier + low_2  # linear_logp.py:139
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged_2 = earlier_2 + merged  # linear_logp.py:139
+    earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged_3 = earlier_3 + merged_2  # linear_logp.py:139
     as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:112
     tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:112
     d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:112
-    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged = earlier + high_2  # linear_logp.py:138
-    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged_2 = earlier_2 + merged  # linear_logp.py:138
-    earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged_3 = earlier_3 + merged_2  # linear_logp.py:138
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged = earlier + high_2  # linear_logp.py:139
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged_2 = earlier_2 + merged  # linear_logp.py:139
+    earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged_3 = earlier_3 + merged_2  # linear_logp.py:139
     as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:112
     tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:112
     d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:112
-    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged = earlier + low_3  # linear_logp.py:138
-    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged_2 = earlier_2 + merged  # linear_logp.py:138
-    earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged_3 = earlier_3 + merged_2  # linear_logp.py:138
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged = earlier + low_3  # linear_logp.py:139
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged_2 = earlier_2 + merged  # linear_logp.py:139
+    earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged_3 = earlier_3 + merged_2  # linear_logp.py:139
     as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:112
     tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:112
     d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:112
-    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged = earlier + high_3  # linear_logp.py:138
-    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged_2 = earlier_2 + merged  # linear_logp.py:138
-    earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-    merged_3 = earlier_3 + merged_2  # linear_logp.py:138
+    earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged = earlier + high_3  # linear_logp.py:139
+    earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged_2 = earlier_2 + merged  # linear_logp.py:139
+    earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+    merged_3 = earlier_3 + merged_2  # linear_logp.py:139
     as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:112
     tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:112
 
@@ -340,19 +340,19 @@ def linear_logp_grad_4(d_weight_ptr, rows_ptr, dz_ptr, T_length, dz_t_within_str
     d = d_first + tl.arange(0, 256)[None, :]
     v_piece_begin = V_piece * 16032
     v = v_piece_begin + v_within
-    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:140
-    dz_start = dz_ptr + v_within  # linear_logp.py:140
-    rows_start = rows_ptr + d  # linear_logp.py:140
-    for t_within_first in tl.range(0, T_length // 64 * 64, 64):  # linear_logp.py:140
-        t_within = t_within_first + tl.arange(0, 64)  # linear_logp.py:140
-        dz = tl.load(dz_start + t_within[None, :].to(tl.int64) * dz_t_within_stride, mask=v_within_inside, other=0.0)  # linear_logp.py:140
-        rows = tl.load(rows_start + t_within[:, None].to(tl.int64) * rows_t_within_stride)  # linear_logp.py:140
-        z = tl.dot(dz, rows, z)  # linear_logp.py:140
-    for t_within_first in tl.range(T_length // 64 * 64, T_length, 64):  # linear_logp.py:140
-        t_within = t_within_first + tl.arange(0, 64)  # linear_logp.py:140
-        dz = tl.load(dz_start + t_within[None, :].to(tl.int64) * dz_t_within_stride, mask=v_within_inside & (t_within[None, :] < T_length), other=0.0)  # linear_logp.py:140
-        rows = tl.load(rows_start + t_within[:, None].to(tl.int64) * rows_t_within_stride, mask=(t_within[:, None] < T_length), other=0.0)  # linear_logp.py:140
-        z = tl.dot(dz, rows, z)  # linear_logp.py:140
+    z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:141
+    dz_start = dz_ptr + v_within  # linear_logp.py:141
+    rows_start = rows_ptr + d  # linear_logp.py:141
+    for t_within_first in tl.range(0, T_length // 64 * 64, 64):  # linear_logp.py:141
+        t_within = t_within_first + tl.arange(0, 64)  # linear_logp.py:141
+        dz = tl.load(dz_start + t_within[None, :].to(tl.int64) * dz_t_within_stride, mask=v_within_inside, other=0.0)  # linear_logp.py:141
+        rows = tl.load(rows_start + t_within[:, None].to(tl.int64) * rows_t_within_stride)  # linear_logp.py:141
+        z = tl.dot(dz, rows, z)  # linear_logp.py:141
+    for t_within_first in tl.range(T_length // 64 * 64, T_length, 64):  # linear_logp.py:141
+        t_within = t_within_first + tl.arange(0, 64)  # linear_logp.py:141
+        dz = tl.load(dz_start + t_within[None, :].to(tl.int64) * dz_t_within_stride, mask=v_within_inside & (t_within[None, :] < T_length), other=0.0)  # linear_logp.py:141
+        rows = tl.load(rows_start + t_within[:, None].to(tl.int64) * rows_t_within_stride, mask=(t_within[:, None] < T_length), other=0.0)  # linear_logp.py:141
+        z = tl.dot(dz, rows, z)  # linear_logp.py:141
     as_bf16 = z.to(tl.bfloat16)  # linear_logp.py:114
     tl.store(d_weight_ptr + v.to(tl.int64) * d_weight_v_stride + d, as_bf16, mask=v_within_inside)  # linear_logp.py:114
 

@@ -29,13 +29,13 @@ def linear_logp_backward_1(hidden_ptr, ids_ptr, order_ptr, rows_ptr, hidden_t_st
     t_within = program_2
     t_piece_begin = T_piece * 8192
     t = t_piece_begin + t_within
-    order = tl.load(order_ptr + t)  # linear_logp.py:126
-    ids = tl.load(ids_ptr + order)  # linear_logp.py:126
-    hidden = tl.load(hidden_ptr + order * hidden_t_stride + d)  # linear_logp.py:131
+    order = tl.load(order_ptr + t)  # linear_logp.py:127
+    ids = tl.load(ids_ptr + order)  # linear_logp.py:127
+    hidden = tl.load(hidden_ptr + order * hidden_t_stride + d)  # linear_logp.py:132
     differs = ids != ignore_index  # logp.py:149
-    as_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:131
-    chosen = tl.where(differs, hidden, as_bf16)  # linear_logp.py:131
-    tl.store(rows_ptr + t_within.to(tl.int64) * rows_t_within_stride + d, chosen)  # linear_logp.py:131
+    as_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:132
+    chosen = tl.where(differs, hidden, as_bf16)  # linear_logp.py:132
+    tl.store(rows_ptr + t_within.to(tl.int64) * rows_t_within_stride + d, chosen)  # linear_logp.py:132
 
 
 @triton.jit
@@ -57,22 +57,22 @@ def linear_logp_backward_2(weight_ptr, ids_ptr, lse_ptr, order_ptr, rows_ptr, dz
         t = t_piece_begin + t_within
         v_piece_begin = V_piece * 512
         v = v_piece_begin + v_within
-        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:126
-        ids = tl.load(ids_ptr + order, mask=t_within_inside, other=0)  # linear_logp.py:126
+        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:127
+        ids = tl.load(ids_ptr + order, mask=t_within_inside, other=0)  # linear_logp.py:127
         differs = ids != ignore_index  # logp.py:149
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:132
-        for d_first in tl.range(0, 4096, 64):  # linear_logp.py:132
-            rows = rows_tiles.load([t_within_first, d_first])  # linear_logp.py:132
-            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:132
-            z = tl.dot(rows, weight.T, z)  # linear_logp.py:132
-        lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:134
+        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:133
+        for d_first in tl.range(0, 4096, 64):  # linear_logp.py:133
+            rows = rows_tiles.load([t_within_first, d_first])  # linear_logp.py:133
+            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:133
+            z = tl.dot(rows, weight.T, z)  # linear_logp.py:133
+        lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:135
         difference = z - lse  # logp.py:135
         product = difference * 1.442695  # logp.py:136
         exp2 = tl.exp2(product)  # logp.py:136
         product_2 = exp2 * 0.0  # logp.py:137
-        chosen = tl.where(differs, product_2, 0.0)  # linear_logp.py:135
-        as_bf16 = chosen.to(tl.bfloat16)  # linear_logp.py:135
-        tl.store(dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, as_bf16, mask=t_within_inside)  # linear_logp.py:135
+        chosen = tl.where(differs, product_2, 0.0)  # linear_logp.py:136
+        as_bf16 = chosen.to(tl.bfloat16)  # linear_logp.py:136
+        tl.store(dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, as_bf16, mask=t_within_inside)  # linear_logp.py:136
 
 
 @triton.jit
@@ -91,12 +91,12 @@ def linear_logp_backward_3_0(weight_ptr, dz_ptr, merged_3_0_ptr, T_length, dz_t_
         d_first = column * 256
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 512
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:138
-        for v_within_first in tl.range(0, 512, 64):  # linear_logp.py:138
-            dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:138
-            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:138
-            z = tl.dot(dz, weight, z)  # linear_logp.py:138
-        tl.store(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, z, mask=t_within_inside)  # linear_logp.py:138
+        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:139
+        for v_within_first in tl.range(0, 512, 64):  # linear_logp.py:139
+            dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:139
+            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:139
+            z = tl.dot(dz, weight, z)  # linear_logp.py:139
+        tl.store(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, z, mask=t_within_inside)  # linear_logp.py:139
 
 
 @triton.jit
@@ -115,30 +115,30 @@ def linear_logp_backward_3_1(weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr,
         d_first = column * 256
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 512
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:138
-        for v_within_first in tl.range(0, 512, 64):  # linear_logp.py:138
-            dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:138
-            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:138
-            z = tl.dot(dz, weight, z)  # linear_logp.py:138
-        low, high = halves(z, 128, 128)  # linear_logp.py:138
-        low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:138
-        low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:138
-        d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged = earlier + low_2  # linear_logp.py:138
-        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:138
-        d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged = earlier + high_2  # linear_logp.py:138
-        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:138
-        d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged = earlier + low_3  # linear_logp.py:138
-        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:138
-        d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged = earlier + high_3  # linear_logp.py:138
-        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:138
+        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:139
+        for v_within_first in tl.range(0, 512, 64):  # linear_logp.py:139
+            dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:139
+            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:139
+            z = tl.dot(dz, weight, z)  # linear_logp.py:139
+        low, high = halves(z, 128, 128)  # linear_logp.py:139
+        low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:139
+        low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:139
+        d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged = earlier + low_2  # linear_logp.py:139
+        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:139
+        d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged = earlier + high_2  # linear_logp.py:139
+        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:139
+        d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged = earlier + low_3  # linear_logp.py:139
+        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:139
+        d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged = earlier + high_3  # linear_logp.py:139
+        tl.store(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, merged, mask=t_within_inside)  # linear_logp.py:139
 
 
 @triton.jit
@@ -157,38 +157,38 @@ def linear_logp_backward_3_2(weight_ptr, dz_ptr, merged_3_0_ptr, merged_3_1_ptr,
         d_first = column * 256
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 512
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:138
-        for v_within_first in tl.range(0, 512, 64):  # linear_logp.py:138
-            dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:138
-            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:138
-            z = tl.dot(dz, weight, z)  # linear_logp.py:138
-        low, high = halves(z, 128, 128)  # linear_logp.py:138
-        low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:138
-        low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:138
-        d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged = earlier + low_2  # linear_logp.py:138
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged_2 = earlier_2 + merged  # linear_logp.py:138
-        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:138
-        d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged = earlier + high_2  # linear_logp.py:138
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged_2 = earlier_2 + merged  # linear_logp.py:138
-        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:138
-        d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged = earlier + low_3  # linear_logp.py:138
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged_2 = earlier_2 + merged  # linear_logp.py:138
-        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:138
-        d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged = earlier + high_3  # linear_logp.py:138
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged_2 = earlier_2 + merged  # linear_logp.py:138
-        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:138
+        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:139
+        for v_within_first in tl.range(0, 512, 64):  # linear_logp.py:139
+            dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:139
+            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:139
+            z = tl.dot(dz, weight, z)  # linear_logp.py:139
+        low, high = halves(z, 128, 128)  # linear_logp.py:139
+        low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:139
+        low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:139
+        d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged = earlier + low_2  # linear_logp.py:139
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged_2 = earlier_2 + merged  # linear_logp.py:139
+        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:139
+        d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged = earlier + high_2  # linear_logp.py:139
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged_2 = earlier_2 + merged  # linear_logp.py:139
+        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:139
+        d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged = earlier + low_3  # linear_logp.py:139
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged_2 = earlier_2 + merged  # linear_logp.py:139
+        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:139
+        d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged = earlier + high_3  # linear_logp.py:139
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged_2 = earlier_2 + merged  # linear_logp.py:139
+        tl.store(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, merged_2, mask=t_within_inside)  # linear_logp.py:139
 
 
 @triton.jit
@@ -209,51 +209,51 @@ def linear_logp_backward_3_3(weight_ptr, order_ptr, d_hidden_ptr, dz_ptr, merged
         t_piece_begin = T_piece * 8192
         t = t_piece_begin + t_within
         v_piece_begin = V_piece * 512
-        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:126
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:138
-        for v_within_first in tl.range(0, 512, 64):  # linear_logp.py:138
-            dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:138
-            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:138
-            z = tl.dot(dz, weight, z)  # linear_logp.py:138
-        low, high = halves(z, 128, 128)  # linear_logp.py:138
-        low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:138
-        low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:138
-        d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:138
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged = earlier + low_2  # linear_logp.py:138
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged_2 = earlier_2 + merged  # linear_logp.py:138
-        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged_3 = earlier_3 + merged_2  # linear_logp.py:138
-        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:200
-        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:200
-        d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:200
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged = earlier + high_2  # linear_logp.py:138
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged_2 = earlier_2 + merged  # linear_logp.py:138
-        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged_3 = earlier_3 + merged_2  # linear_logp.py:138
-        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:200
-        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:200
-        d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:200
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged = earlier + low_3  # linear_logp.py:138
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged_2 = earlier_2 + merged  # linear_logp.py:138
-        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged_3 = earlier_3 + merged_2  # linear_logp.py:138
-        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:200
-        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:200
-        d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:200
-        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged = earlier + high_3  # linear_logp.py:138
-        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged_2 = earlier_2 + merged  # linear_logp.py:138
-        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:138
-        merged_3 = earlier_3 + merged_2  # linear_logp.py:138
-        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:200
-        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:200
+        order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:127
+        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:139
+        for v_within_first in tl.range(0, 512, 64):  # linear_logp.py:139
+            dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:139
+            weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])  # linear_logp.py:139
+            z = tl.dot(dz, weight, z)  # linear_logp.py:139
+        low, high = halves(z, 128, 128)  # linear_logp.py:139
+        low_2, high_2 = halves(low, 128, 64)  # linear_logp.py:139
+        low_3, high_3 = halves(high, 128, 64)  # linear_logp.py:139
+        d_2 = d_first + tl.arange(0, 64)[None, :]  # linear_logp.py:139
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged = earlier + low_2  # linear_logp.py:139
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged_2 = earlier_2 + merged  # linear_logp.py:139
+        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged_3 = earlier_3 + merged_2  # linear_logp.py:139
+        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:202
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:202
+        d_2 = d_first + 64 + tl.arange(0, 64)[None, :]  # linear_logp.py:202
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged = earlier + high_2  # linear_logp.py:139
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged_2 = earlier_2 + merged  # linear_logp.py:139
+        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged_3 = earlier_3 + merged_2  # linear_logp.py:139
+        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:202
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:202
+        d_2 = d_first + 128 + tl.arange(0, 64)[None, :]  # linear_logp.py:202
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged = earlier + low_3  # linear_logp.py:139
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged_2 = earlier_2 + merged  # linear_logp.py:139
+        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged_3 = earlier_3 + merged_2  # linear_logp.py:139
+        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:202
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:202
+        d_2 = d_first + 192 + tl.arange(0, 64)[None, :]  # linear_logp.py:202
+        earlier = tl.load(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged = earlier + high_3  # linear_logp.py:139
+        earlier_2 = tl.load(merged_3_1_ptr + t_within.to(tl.int64) * merged_3_1_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged_2 = earlier_2 + merged  # linear_logp.py:139
+        earlier_3 = tl.load(merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0)  # linear_logp.py:139
+        merged_3 = earlier_3 + merged_2  # linear_logp.py:139
+        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:202
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)  # linear_logp.py:202
 
 
 @triton.jit
@@ -272,13 +272,13 @@ def linear_logp_backward_4(d_weight_ptr, rows_ptr, dz_ptr, T_length, dz_t_within
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 512
         v = v_piece_begin + v_within
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:140
-        for t_within_first in tl.range(0, T_length, 64):  # linear_logp.py:140
-            dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:140
-            rows = rows_tiles.load([t_within_first, d_first])  # linear_logp.py:140
-            z = tl.dot(dz.T, rows, z)  # linear_logp.py:140
-        as_bf16 = z.to(tl.bfloat16)  # linear_logp.py:203
-        tl.store(d_weight_ptr + v.to(tl.int64) * d_weight_v_stride + d, as_bf16)  # linear_logp.py:204
+        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:141
+        for t_within_first in tl.range(0, T_length, 64):  # linear_logp.py:141
+            dz = dz_tiles.load([t_within_first, v_within_first])  # linear_logp.py:141
+            rows = rows_tiles.load([t_within_first, d_first])  # linear_logp.py:141
+            z = tl.dot(dz.T, rows, z)  # linear_logp.py:141
+        as_bf16 = z.to(tl.bfloat16)  # linear_logp.py:205
+        tl.store(d_weight_ptr + v.to(tl.int64) * d_weight_v_stride + d, as_bf16)  # linear_logp.py:205
 
 
 def call(kernels, hidden, ids, order, rows, weight, lse, dz, merged_3_0, merged_3_1, merged_3_2, d_hidden, d_weight, ignore_index, T, hidden_t_stride, rows_t_within_stride, weight_v_stride, dz_t_within_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, d_hidden_t_stride, d_weight_v_stride):

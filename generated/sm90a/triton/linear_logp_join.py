@@ -100,17 +100,17 @@ def portable_log(x):
 def linear_logp_join(ids_ptr, m_ptr, s_ptr, hits_ptr, logp_ptr, lse_ptr, m_r_stride, s_r_stride, hits_r_stride, errors_ptr, ignore_index, vocabulary):
     # A program owns 1 of T (rows).
     t = tl.program_id(0)
-    ids = tl.load(ids_ptr + t)  # linear_logp.py:223
-    r = tl.arange(0, 4096)  # linear_logp.py:225
-    m = tl.load(m_ptr + t + r.to(tl.int64) * m_r_stride)  # linear_logp.py:225
-    s = tl.load(s_ptr + t + r.to(tl.int64) * s_r_stride)  # linear_logp.py:225
-    hits = tl.load(hits_ptr + t + r.to(tl.int64) * hits_r_stride)  # linear_logp.py:227
+    ids = tl.load(ids_ptr + t)  # linear_logp.py:224
+    r = tl.arange(0, 4096)  # linear_logp.py:226
+    m = tl.load(m_ptr + t + r.to(tl.int64) * m_r_stride)  # linear_logp.py:226
+    s = tl.load(s_ptr + t + r.to(tl.int64) * s_r_stride)  # linear_logp.py:226
+    hits = tl.load(hits_ptr + t + r.to(tl.int64) * hits_r_stride)  # linear_logp.py:228
     differs = ids != ignore_index  # logp.py:149
-    m_2, s_2 = softmax_sum_over_r(m, s)  # linear_logp.py:225
-    sum_r = sum_over_r(hits)  # linear_logp.py:227
-    at_most = ids >= 0  # linear_logp.py:228
-    below = ids < vocabulary  # linear_logp.py:228
-    both = at_most & below  # linear_logp.py:228
+    m_2, s_2 = softmax_sum_over_r(m, s)  # linear_logp.py:226
+    sum_r = sum_over_r(hits)  # linear_logp.py:228
+    at_most = ids >= 0  # linear_logp.py:229
+    below = ids < vocabulary  # linear_logp.py:229
+    both = at_most & below  # linear_logp.py:229
     log = portable_log(s_2)  # linear_logp.py:86
     total = m_2 + log  # linear_logp.py:86
     chosen = tl.where(both, sum_r, float("nan"))  # linear_logp.py:87

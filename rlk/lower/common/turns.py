@@ -74,23 +74,28 @@ def _ceil(whole: int | str, size: int) -> str:
 
 
 def _when(launch: Launch, lines: Sequence[str]) -> list[str]:
-    """Return the lines of a launch under the condition of its innermost turn."""
-    turn = launch.turns[-1] if launch.turns else None
-    if turn is None or turn.only is None:
+    """Return the lines of a launch under the conditions of its turns."""
+    conditions = [_condition(turn) for turn in launch.turns if turn.only is not None]
+    if not conditions:
         return list(lines)
+    return [f"if {' and '.join(conditions)}:", *(INDENT + line for line in lines)]
+
+
+def _condition(turn: Turn) -> str:
     last = f"{_pieces(turn.axis)} - 1"
     match turn.only:
         case Phase.FIRST:
-            condition = f"{turn.index} == 0"
+            return f"{turn.index} == 0"
+        case Phase.REST:
+            return f"{turn.index} > 0"
         case Phase.MIDDLE:
-            condition = f"0 < {turn.index} < {last}"
+            return f"0 < {turn.index} < {last}"
         case Phase.LAST:
-            condition = f"{turn.index} == {last}"
+            return f"{turn.index} == {last}"
         case (one,):
-            condition = f"{turn.index} == {one}"
+            return f"{turn.index} == {one}"
         case several:
-            condition = f"{turn.index} in {several}"
-    return [f"if {condition}:", *(INDENT + line for line in lines)]
+            return f"{turn.index} in {several}"
 
 
 def _pieces(axis: Axis) -> str:
