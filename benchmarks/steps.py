@@ -31,6 +31,19 @@ def ours(s: Step) -> Callable[[], Tensor]:
     return lambda: rlk.ops.linear_policy_loss(*given, **options).loss
 
 
+def buffered(s: Step) -> Launch:
+    """Return the step with its gradient of weight added to an f32 buffer."""
+    buffer = torch.zeros(s.weight.shape, device=s.weight.device)
+    given = (s.hidden, s.weight, s.ids, s.old, s.advantages)
+    options = {"layout": layout_of(s), "loss": "grpo", "ref_logp": s.ref, "weight_grad_out": buffer}
+
+    def run() -> object:
+        loss = rlk.ops.linear_policy_loss(*given, **options).loss
+        return torch.autograd.grad(loss, (s.hidden, s.weight), allow_unused=True)
+
+    return run
+
+
 def stepped(
     s: Step,
     shape: dict[str, int | str],
@@ -48,7 +61,7 @@ def stepped(
         passes="fwd+bwd",
         shape={**shape, "D": depth, "V": vocabulary},
         rlk=lambda: peers.with_grad(ours(s), s.leaves, None),
-        peers=heads.step_peers(s),
+        peers=heads.step_peers(s) | {"rlk_weight_grad_out": lambda: buffered(s)},
         moved=2.0 * (s.hidden.nbytes + s.weight.nbytes),
         flops=8.0 * s.ids.numel() * depth * vocabulary,
         bar=bar,
