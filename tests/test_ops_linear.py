@@ -168,3 +168,21 @@ def test_an_id_outside_the_vocabulary_is_nan_in_its_row_only() -> None:
     ids[1, 2], ids[1, 3] = V, -5
     made = ops.linear_logp(hidden, weight, ids).logp.isnan()
     assert made[1, 2] and made[1, 3] and int(made.sum()) == 2
+
+
+def test_a_buffer_is_added_to_outside_of_compiled_graphs() -> None:
+    hidden, weight, ids = head()
+
+    def step(x: torch.Tensor, w: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+        return ops.linear_logp(x * 2, w, ids, weight_grad_out=buffer).logp.sum() + 1
+
+    found = []
+    for run in (step, torch.compile(step, backend="aot_eager")):
+        x, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        buffer = torch.zeros(weight.shape)
+        loss = run(x, w, buffer)
+        loss.backward()
+        assert x.grad is not None and w.grad is None
+        found.append((loss.detach(), x.grad, buffer))
+    for eager, compiled in zip(*found, strict=True):
+        assert_same_bits(eager, compiled)

@@ -77,7 +77,28 @@ def _check_buffer(weight: torch.Tensor, buffer: torch.Tensor | None) -> None:
 def sharded_linear_logp(
     tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard
 ) -> Tensors:
-    """Return the outputs of `linear_logp` by name, of a whole vocabulary of which this rank has a shard."""
+    """Return the outputs of `linear_logp` by name, of a whole vocabulary of which this rank has a shard.
+
+    Ranks exchange and buffers are written outside of compiled graphs: torch.compile breaks its graph here.
+    """
+    if torch.compiler.is_compiling():
+        made: Tensors = _outside_graphs()(tensors, scalars, statics, math, shard)
+        return made
+    return _eager(tensors, scalars, statics, math, shard)
+
+
+_made: list[Any] = []
+
+
+def _outside_graphs() -> Any:
+    if not _made:  # when it is first needed: it imports the compiler
+        _made.append(torch.compiler.disable(_eager))
+    return _made[0]
+
+
+def _eager(
+    tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard
+) -> Tensors:
     if observing():  # what a rank runs first is the operator on its shard
         return call(linear_logp, tensors, scalars, statics, math)
     buffer = {} if shard.weight_grad is None else {"weight_grad_out": shard.weight_grad}
