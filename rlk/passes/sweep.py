@@ -142,32 +142,28 @@ def _written(kernel: Kernel) -> set[str]:
 def _check(kernel: Kernel, axes: frozenset[Axis], nest: Nest) -> None:
     """Raise UnsupportedError for a kernel that loops of launches cannot compute."""
     lets = tuple(walk(kernel.body))
-    merges = [(let, let.node.over) for let in lets if isinstance(let.node, Merge) and let.node.over in axes]
+    types = {let.value: let.type for let in lets}
+    merges = [(let, let.node) for let in lets if isinstance(let.node, Merge) and let.node.over in axes]
     if len(merges) > 1:
         raise _unsupported(merges[1][0].loc, "a result of two contractions by pieces")
-    if merges and _merge(kernel, axes) != _stored(kernel, axes):
-        raise _unsupported(merges[0][0].loc, "a sum onto another that is not a result as it is")
-    types = {let.value: let.type for let in lets}
-    for let in lets:
-        if isinstance(let.node, Store) and merges:
-            found = (types[i] for i in let.node.index)
-            if any(isinstance(t, TileType) and merges[0][1] in t.axes for t in found):
-                raise _unsupported(let.loc, f"a store along {merges[0][1]} where its pieces are merged")
+    for made, merge in merges:
+        if merge.onto is not None and not _only_stored(made.value, lets):
+            raise _unsupported(made.loc, "a sum onto another that is not a result as it is")
+        for let in lets:
+            index = let.node.index if isinstance(let.node, Store) else ()
+            found = (types[i] for i in index)
+            if any(isinstance(t, TileType) and merge.over in t.axes for t in found):
+                raise _unsupported(let.loc, f"a store along {merge.over} where its pieces are merged")
     for axis in _along(kernel, axes):
         if axis not in nest:
             raise _unsupported(kernel.body.lets[-1].loc, f"a result without {axis} of what is kept along it")
 
 
-def _stored(kernel: Kernel, axes: frozenset[Axis]) -> Merge | None:
-    """Return the merge of pieces, unless it begins with a given sum and is not just stored."""
-    merge = _merge(kernel, axes)
-    if merge is None or merge.onto is None:
-        return merge
-    lets = tuple(walk(kernel.body))
-    made = next(let.value for let in lets if let.node == merge)
-    result = next(let.value for let in lets if let.node == Result(made, 0))
+def _only_stored(merged: Value, lets: Iterable[Let]) -> bool:
+    """Return whether the result of a merge goes into one store and nowhere else."""
+    result = next(let.value for let in lets if let.node == Result(merged, 0))
     readers = [let.node for let in lets if result in operands(let.node)]
-    return merge if len(readers) == 1 and isinstance(readers[0], Store) else None
+    return len(readers) == 1 and isinstance(readers[0], Store)
 
 
 def _unsupported(loc: Loc, what: str) -> UnsupportedError:
@@ -295,9 +291,10 @@ class _Piece:
 
     def runs_on(self, value: Value) -> bool:
         """Return whether a value is the result of a sum onto another."""
+        if self.merge is None or self.merge.onto is None or self.merged is None:
+            return False
         let = (self.lets or {}).get(value)
-        onto = self.merge is not None and self.merge.onto is not None
-        return onto and let is not None and let.node == Result(-1 if self.merged is None else self.merged, 0)
+        return let is not None and let.node == Result(self.merged, 0)
 
     def add_onto(self, replay: Replay, store: Store) -> None:
         """Append the store of a piece added to the sum so far."""
