@@ -6,6 +6,7 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.ops.results import LogProbs
+from rlk.ops.rows import active, compacted
 from rlk.ops.sharded import Shard, sharded_linear_logp
 from rlk.ops.signatures import NEEDS, _among, _index, _scoring, _some_rows, _tensors
 from rlk.runtime.calls import call, prepares
@@ -86,13 +87,8 @@ def _keeps(limit: str | int, hidden: torch.Tensor, weight: torch.Tensor) -> bool
 
 
 @prepares(linear_spec.linear_logp)
-def _compacted(saved: Tensors, scalars: Scalars) -> Tensors:
-    """Return the active rows, ascending, then the others: as the gradient's sums over rows take them."""
-    ids = saved["ids"]
-    active = ids != scalars["ignore_index"]
-    if "mask" in saved:
-        active = active & saved["mask"]
-    return {"order": torch.argsort(~active.reshape(-1), stable=True).reshape(ids.shape)}
+def _order(saved: Tensors, scalars: Scalars) -> Tensors:
+    return {"order": compacted(active(saved, scalars))}
 
 
 def matmul(

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from rlk.errors import Code, LaunchError
+from rlk.ops.rows import active, compacted
 from rlk.runtime.calls import _PLAIN, call, check_differentiable, invoke, observing, once
 from rlk.runtime.collective import ordered_gather, process_group, sum_over_ranks
 from rlk.runtime.dispatch import dispatch
@@ -138,11 +139,7 @@ def _forward(tensors: Tensors, scalars: Scalars, statics: Statics, math: str | N
 
 def _local(tensors: Tensors, scalars: Scalars, shard: Shard) -> Tensors:
     """Return the inputs of one rank: ids count from its first row, the mask says which rows count."""
-    ids = tensors["ids"]
-    active = ids != scalars["ignore_index"]
-    if "mask" in tensors:
-        active = active & tensors["mask"]
-    return tensors | {"ids": ids - shard.start, "mask": active}
+    return tensors | {"ids": tensors["ids"] - shard.start, "mask": active(tensors, scalars)}
 
 
 class _Head(torch.autograd.Function):
@@ -175,8 +172,7 @@ def _gradients(
 ) -> Tensors:
     """Return the gradients of the wanted inputs by name; that of weight may go to the shard's buffer."""
     local, own = _local(saved, scalars, shard) | given, {**scalars, "ignore_index": NO_ID}
-    active = local["mask"].reshape(-1)
-    local["order"] = torch.argsort(~active, stable=True).reshape(local["ids"].shape)
+    local["order"] = compacted(local["mask"])
     into: Tensors = {}
     if "weight" in wants and shard.weight_grad is not None:
         local["weight_grad"], into = shard.weight_grad, {"d_weight": shard.weight_grad}

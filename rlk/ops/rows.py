@@ -1,0 +1,18 @@
+"""Which rows of a call count, and the order in which gradients sum over them."""
+
+from __future__ import annotations
+
+import torch
+
+from rlk.runtime.invocation import Scalars, Tensors
+
+
+def active(tensors: Tensors, scalars: Scalars) -> torch.Tensor:
+    """Return which rows count: their id is not ignored and the mask, if there is one, holds."""
+    counts = tensors["ids"] != scalars["ignore_index"]
+    return counts & tensors["mask"] if "mask" in tensors else counts
+
+
+def compacted(counts: torch.Tensor) -> torch.Tensor:
+    """Return the rows that count, ascending, then the others: as the gradient's sums over rows take them."""
+    return torch.argsort(~counts.reshape(-1), stable=True).reshape(counts.shape)
