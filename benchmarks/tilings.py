@@ -118,7 +118,6 @@ PIECES: dict[int, tuple[str, ...]] = {
 FOLDS: dict[int, tuple[str, ...]] = {
     16: (
         "16x256x64 4w 5s p1",
-        "16x256x64 4w 7s p1 flat",
         "16x256x64 4w 4s p2",
         "16x256x64 4w 3s p3",
         "16x256x64 8w 7s p1",
@@ -127,25 +126,26 @@ FOLDS: dict[int, tuple[str, ...]] = {
         "16x256x64 8w 5s p1 turned",
         "64x256x64 4w 4s p1 g16",
         "64x256x64 4w 5s p1 g16",
-        "64x256x64 4w 5s p1 flat g16",
     ),
     64: (
         "32x256x64 4w 6s p1",
         "32x256x64 4w 4s p2",
         "64x256x64 4w 4s p1 g16",
         "64x256x64 4w 5s p1 g16",
-        "64x256x64 4w 4s p1 flat g16",
         "64x256x64 4w 2s p2 g16",
         "64x256x64 8w 5s p1 g16",
     ),
     1024: (
         "64x256x64 4w 4s p1 g16",
         "64x256x64 4w 5s p1 g16",
-        "64x256x64 4w 5s p1 flat g16",
         "64x256x64 8w 5s p1 g16",
         "128x256x64 8w 4s p1 g16",
-        "128x256x64 8w 4s p1 flat g16",
-        "128x256x64 8w 3s p1 flat g8",
+    ),
+    MORE: (
+        "128x256x64 8w 4s p1 g8",
+        "128x256x64 8w 4s p1 g16",
+        "128x256x64 8w 4s p1 g32",
+        "128x256x64 8w 3s p1 g16",
     ),
 }
 

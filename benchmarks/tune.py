@@ -37,7 +37,7 @@ from rlk.target.facts import Target, target
 
 ROWS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192)
 SIDES = (4096, 14336)
-HEAD_ROWS = (1, 64, 300, 1024)
+HEAD_ROWS = (1, 64, 300, 1024, 8192)
 PIECE_ROWS = (16, 64, 128, 256, 512)  # of a product by pieces, whose columns are few: 4096
 VOCABULARY, HIDDEN = 128256, 4096
 TRIED = {"matmul": PRODUCTS, "matmul_leaf8": PIECES, "linear_logp": FOLDS}

@@ -28,7 +28,6 @@ CHAINED = 1 << 13  # of one without a matrix unit
 DOT_ROWS = 128
 DOT_GROUP = 16  # row tiles whose factors stay in a cache while a column tile goes by
 DOT_STAGES = 4
-FLAT_SUMS = 2  # of a chunk of products: more need the registers that a second tile would
 SMALLEST_TILE = 16  # of a matrix unit
 LARGEST_BOX = 256  # columns of its largest tile
 FEW_ROWS, CROWDED_WARPS = 64, 8  # of a fold that needs registers for more than its scores
@@ -157,7 +156,6 @@ def _tiled(
     depth = next((d for d in (64, 32, 16) if lengths and all(n % d == 0 for n in lengths)), 64)
     programs = target.cores if target.descriptors and not chained else 0
     stage = 2 * depth * (rows + columns) / 1024
-    flat = programs > 0 and 0 < _float_sums(kernel) <= FLAT_SUMS
     return Schedule(
         tiles=tuple(sorted(tiles.items())),
         warps=max(4, min(8, padded(len(dots)) * rows * columns // 4096)),
@@ -165,8 +163,7 @@ def _tiled(
         depth=depth,
         group=DOT_GROUP,
         programs=programs,
-        flat=flat,
-        parts=_parts(kernel, sides, columns, flat),
+        parts=_parts(kernel, sides, columns, flat=False),
     )
 
 
@@ -221,11 +218,10 @@ def _facts(
 
 
 def _along(kernel: Kernel, columns: Axis, contracted: tuple[Axis, ...]) -> int:
-    """Return how many reads and writes run along the columns of a tile, but for those of its factors."""
+    """Return how many reads run along the columns of a tile, but for those of its factors."""
     types = types_of(kernel)
-    lets = [x for x in walk(kernel.body) if isinstance(x.node, Load | Store)]
-    moved = [types[x.node.value if isinstance(x.node, Store) else x.value] for x in lets]
-    axes = [t.axes for t in moved if isinstance(t, TileType)]
+    read = [types[x.value] for x in walk(kernel.body) if isinstance(x.node, Load)]
+    axes = [t.axes for t in read if isinstance(t, TileType)]
     return sum(1 for group in axes if columns in group and not set(contracted) & set(group))
 
 

@@ -32,8 +32,8 @@ class Facts:
 
     dots: accumulators held at once. sums: float sums of the epilogue. rows, columns: extents of what the two
     sides of a tile run along. length: of the contracted axis, or of a piece. pieces: of the contracted axis,
-    side by side. along: reads and writes along the columns but those of the factors. plain: the contracted
-    axis is whole, and its products meet no transcendental function and no f32 tile from memory.
+    side by side. along: reads along the columns but those of the factors. plain: the contracted axis is
+    whole, and its products meet no transcendental function and no f32 tile from memory.
     """
 
     target: str

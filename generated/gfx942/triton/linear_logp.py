@@ -10,12 +10,6 @@ import triton.language as tl
 
 
 @triton.jit
-def negative_zero():
-    # Triton reads the literal -0.0 as +0.0.
-    return tl.full((), -2147483648, tl.int32).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def max_over_v_lane(x):
     # The max over V.lane: no order changes it.
     x = tl.max(x, 1)
@@ -56,6 +50,12 @@ def sum_over_v_lane(x):
     x = tl.sum(tl.reshape(x, (128, 2, 2)), 1)
     x = tl.sum(tl.reshape(x, (128, 2)), 1)
     return tl.reshape(x, (128, 1))
+
+
+@triton.jit
+def negative_zero():
+    # Triton reads the literal -0.0 as +0.0.
+    return tl.full((), -2147483648, tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -173,26 +173,30 @@ def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1
         weight = tl.load(weight_start + d[:, None], mask=exists, other=0.0)  # linear_logp.py:65
         z = tl.dot(hidden, weight, z)  # linear_logp.py:65
     product_3 = z * inv_temperature  # logp.py:54
-    as_i64 = v.to(tl.int64)  # linear_logp.py:74
-    equal = as_i64 == ids  # linear_logp.py:74
-    chosen = tl.where(equal, product_3, negative_zero())  # linear_logp.py:74
-    chosen_2 = tl.where(exists_2, product_3, float("-inf"))  # linear_logp.py:64
-    m_chunk = max_over_v_lane(chosen_2)  # linear_logp.py:64
-    equal_2 = m_chunk == float("-inf")  # linear_logp.py:64
-    chosen_3 = tl.where(equal_2, 0.0, m_chunk)  # linear_logp.py:64
-    difference = chosen_2 - chosen_3  # linear_logp.py:64
+    chosen = tl.where(exists_2, product_3, float("-inf"))  # linear_logp.py:64
+    m_chunk = max_over_v_lane(chosen)  # linear_logp.py:64
+    equal = m_chunk == float("-inf")  # linear_logp.py:64
+    chosen_2 = tl.where(equal, 0.0, m_chunk)  # linear_logp.py:64
+    difference = chosen - chosen_2  # linear_logp.py:64
     product_4 = difference * 1.442695  # linear_logp.py:64
     e = portable_exp2(product_4)  # linear_logp.py:64
     s_chunk = sum_over_v_lane(e)  # linear_logp.py:64
-    larger = tl.maximum(chosen_2, -3.4028234663852886e+38)  # linear_logp.py:64
+    larger = tl.maximum(chosen, -3.4028234663852886e+38)  # linear_logp.py:64
     product_5 = e * larger  # linear_logp.py:64
     zbar_chunk = sum_over_v_lane(product_5)  # linear_logp.py:64
-    chosen_4 = tl.where(exists_2, chosen, negative_zero())  # linear_logp.py:64
-    sum_v_lane = sum_over_v_lane(chosen_4)  # linear_logp.py:64
+    picked_v_lane = tl.full((128, 1), negative_zero(), tl.float32)  # linear_logp.py:64
+    ahead = ids - total_2  # linear_logp.py:64
+    here = (ahead >= 0) & (ahead < 256)  # linear_logp.py:64
+    if tl.max(tl.reshape(here.to(tl.int32), (128,)), 0) > 0:  # linear_logp.py:64
+        as_i64 = v.to(tl.int64)  # linear_logp.py:74
+        equal_2 = as_i64 == ids  # linear_logp.py:74
+        chosen_3 = tl.where(equal_2, product_3, negative_zero())  # linear_logp.py:74
+        chosen_4 = tl.where(exists_2, chosen_3, negative_zero())  # linear_logp.py:64
+        picked_v_lane = sum_over_v_lane(chosen_4)  # linear_logp.py:64
     tl.store(max_of_step_ptr + v_step.to(tl.int64) * max_of_step_v_step_stride + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t, m_chunk, mask=t_inside)  # linear_logp.py:64
     tl.store(sum_of_step1_ptr + v_step.to(tl.int64) * sum_of_step1_v_step_stride + v_piece.to(tl.int64) * sum_of_step1_v_piece_stride + t, s_chunk, mask=t_inside)  # linear_logp.py:64
     tl.store(zbar_of_step2_ptr + v_step.to(tl.int64) * zbar_of_step2_v_step_stride + v_piece.to(tl.int64) * zbar_of_step2_v_piece_stride + t, zbar_chunk, mask=t_inside)  # linear_logp.py:64
-    tl.store(sum_of_step3_ptr + v_step.to(tl.int64) * sum_of_step3_v_step_stride + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t, sum_v_lane, mask=t_inside)  # linear_logp.py:64
+    tl.store(sum_of_step3_ptr + v_step.to(tl.int64) * sum_of_step3_v_step_stride + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t, picked_v_lane, mask=t_inside)  # linear_logp.py:64
 
 
 @triton.jit

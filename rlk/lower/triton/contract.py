@@ -64,9 +64,9 @@ class Dots:
 
     @property
     def one_loop(self) -> bool:
-        """Whether a tile's only loop is that of one contraction, and all that it loads are boxes."""
+        """Whether a tile is one loop of one contraction whose loads are all boxes, and has no branch."""
         loops = [let for let in self.plan.kernel.body.lets if isinstance(let.node, Loop)]
-        return not loops and len(self.of) == 1 and len(self.described) == 2
+        return not loops and not self.e.picked and len(self.of) == 1 and len(self.described) == 2
 
     # --- tiles ----------------------------------------------------------------------------------------------
 

@@ -46,9 +46,10 @@ from rlk.ir.nodes import (
     const_value,
     operands,
 )
-from rlk.ir.tree import Ascending, Order
+from rlk.ir.tree import Ascending
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.names import Names, axis_name
+from rlk.lower.common.picked import Picked, picked_sums
 from rlk.lower.common.static import Static
 from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
@@ -88,6 +89,9 @@ class Emitter:
         results = ((let.node, let.name) for let in walk(plan.kernel.body))
         self.yields = {(node.of, node.index): name for node, name in results if isinstance(node, Result)}
         self.bounds: dict[tuple[Value, str], str] = {}
+        sums = picked_sums(plan.kernel).items()
+        self.picked = {v: p for v, p in sums if p.lane in inside and not self.shape(p.first)}
+        self.waiting = {let.value for p in self.picked.values() for let in p.inside}
         self.addresses = Addresses(self)
         self.dots = Dots(self)
 
@@ -160,7 +164,7 @@ class Emitter:
     def node(self, let: Let) -> None:
         """Write one node."""
         match let.node:
-            case _ if let.value in self.dots.unheld:
+            case _ if let.value in self.dots.unheld | self.waiting:
                 pass
             case Dot():
                 self.text[let.value] = self.dots.dot(let)
@@ -182,8 +186,13 @@ class Emitter:
                 self.addresses.store(store)
             case Check(bad=bad, what=what):
                 self.addresses.check(bad, what)
-            case Reduce(fn=fn, x=x, over=over, order=order):
-                self.text[let.value] = self.reduce(let, fn, x, over, order)
+            case Reduce(x=x, over=over) if not any(d.axis == over for d in self.plan.dims):
+                self.text[let.value] = self[x]  # one element
+            case Reduce() as reduce if let.value in self.picked:
+                self.pick(let, reduce, self.picked[let.value])
+            case Reduce() as reduce:
+                name = let.name or f"{_VERBS[reduce.fn]}_{axis_name(reduce.over)}"
+                self.text[let.value] = self.let(name, self.reduced(reduce))
             case Merge() as merge:
                 self.merge(let, merge)
             case Loop() as loop:
@@ -277,21 +286,37 @@ class Emitter:
 
     # --- combining ------------------------------------------------------------------------------------------
 
-    def reduce(self, let: Let, fn: Combine, x: Value, over: Axis, order: Order | None) -> str:
-        type = self.tile(x)
-        if not any(d.axis == over for d in self.plan.dims):
-            return self[x]  # one element
+    def reduced(self, reduce: Reduce) -> str:
+        """Return the right-hand side of a reduction."""
+        type, over, fn, order = self.tile(reduce.x), reduce.over, reduce.fn, reduce.order
         ordered = fn is Combine.ADD and type.dtype.is_float and order is not None
-        name = f"{_VERBS[fn]}_over_{axis_name(over)}"
 
         def make(unique: str) -> Function:
             if ordered and order is not None:
                 return tree(unique, self.plan.dims, type.axes, over, order)
             return unordered(unique, fn, self.plan.dims, type.axes, over)
 
-        return self.let(
-            let.name or f"{_VERBS[fn]}_{axis_name(over)}", f"{self.helper(name, make)}({self[x]})"
-        )
+        return f"{self.helper(f'{_VERBS[fn]}_over_{axis_name(over)}', make)}({self[reduce.x]})"
+
+    def pick(self, let: Let, reduce: Reduce, picked: Picked) -> None:
+        """Write a sum of -0.0 everywhere but at an index, for the tiles that have the index of some row."""
+        length = math.prod(d.length for d in self.plan.dims if d.axis == picked.lane)
+        shape = self.shape(picked.wanted)
+        name = self.let(let.name or f"picked_{axis_name(picked.lane)}", self.nothing(self.tile(let.value)))
+        ahead = self.let("ahead", f"{self[picked.wanted]} - {self[picked.first]}")
+        here = self.let("here", f"({ahead} >= 0) & ({ahead} < {length})")
+        if shape:
+            here = f"tl.max(tl.reshape({here}.to(tl.int32), ({math.prod(shape)},)), 0) > 0"
+        with self.inner(f"if {here}:"):
+            self.waiting -= {each.value for each in picked.inside}
+            self.block(picked.inside)
+            self.line(f"{name} = {self.reduced(reduce)}")
+        self.text[let.value] = name
+
+    def nothing(self, type: TileType) -> str:
+        """Return the sum of no elements."""
+        self.helpers.setdefault(NEGATIVE_ZERO.name, NEGATIVE_ZERO)
+        return f"tl.full({self.plan.shape(type.axes)}, {NEGATIVE_ZERO.name}(), {text.TYPES[type.dtype]})"
 
     def helper(self, name: str, make: object) -> str:
         """Return the name of the helper that `make(name)` defines; equal ones are shared."""

@@ -1,0 +1,118 @@
+"""Sums that pick one element of a row by its index: most tiles hold none of the indices, and need no sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import (
+    Cast,
+    Combine,
+    Const,
+    Dot,
+    Fn2,
+    Kernel,
+    Let,
+    Map1,
+    Map2,
+    Node,
+    Pos,
+    Reduce,
+    Select,
+    Value,
+    const_bits,
+    operands,
+)
+from rlk.ir.types import DType, TileType, Type
+from rlk.passes.walk import walk
+from rlk.schedule.axes import types_of
+
+NEGATIVE_ZERO = const_bits(-0.0, DType.F32)
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """A sum over `lane` of elements where an index equals `wanted`, of -0.0 elsewhere.
+
+    It is -0.0 unless `wanted` lies in [first, first + length of lane). inside: what only the sum needs.
+    """
+
+    lane: Axis
+    first: Value
+    wanted: Value
+    inside: tuple[Let, ...]
+
+
+def picked_sums(kernel: Kernel) -> dict[Value, Picked]:
+    """Return the sums of a contracting kernel that pick an element; elsewhere memory hides their cost."""
+    if not any(isinstance(let.node, Dot) for let in walk(kernel.body)):
+        return {}
+    lets = kernel.body.lets
+    types, nodes = types_of(kernel), {let.value: let.node for let in lets}
+    found: dict[Value, Picked] = {}
+    for let in lets:
+        match let.node:
+            case Reduce(fn=Combine.ADD, x=x, over=lane, order=order) if order is not None:
+                for first, wanted in _compared(x, lane, nodes, types):
+                    found[let.value] = Picked(lane, first, wanted, _only_for(let, lane, kernel, types))
+                    break
+    return found
+
+
+def _compared(
+    x: Value, lane: Axis, nodes: Mapping[Value, Node], types: Mapping[Value, Type]
+) -> Iterator[tuple[Value, Value]]:
+    """Yield where the indices begin and what they are compared to, for equalities that x is -0.0 without."""
+    while isinstance(chosen := nodes.get(x), Select):
+        last = nodes.get(chosen.b)
+        if not isinstance(last, Const) or last.bits != NEGATIVE_ZERO:
+            return
+        for condition in _all_of(chosen.cond, nodes):
+            for index, wanted in ((condition.a, condition.b), (condition.b, condition.a)):
+                first = _begin(index, lane, nodes)
+                if first is not None and lane not in _axes(first, types) | _axes(wanted, types):
+                    yield first, wanted
+        x = chosen.a
+
+
+def _all_of(cond: Value, nodes: Mapping[Value, Node]) -> Iterator[Map2]:
+    """Yield the equalities that a condition needs, each of them."""
+    match nodes.get(cond):
+        case Map2(fn=Fn2.EQ) as equal:
+            yield equal
+        case Map2(fn=Fn2.AND, a=a, b=b):
+            yield from _all_of(a, nodes)
+            yield from _all_of(b, nodes)
+
+
+def _begin(index: Value, lane: Axis, nodes: Mapping[Value, Node]) -> Value | None:
+    """Return b where an index is b + the position along an axis, however wide."""
+    match nodes.get(index):
+        case Cast(x=x, dtype=dtype) if dtype.is_int:
+            return _begin(x, lane, nodes)
+        case Map2(fn=Fn2.ADD, a=a, b=b):
+            return next((x for x, y in ((a, b), (b, a)) if nodes.get(y) == Pos(lane)), None)
+        case _:
+            return None
+
+
+def _only_for(let: Let, lane: Axis, kernel: Kernel, types: Mapping[Value, Type]) -> tuple[Let, ...]:
+    """Return the elementwise values along an axis that nothing but one sum needs, in their order."""
+    users: dict[Value, set[Value]] = {}
+    for user in walk(kernel.body):
+        for value in operands(user.node):
+            users.setdefault(value, set()).add(user.value)
+    users |= {value: {*users.get(value, ()), -1} for value in kernel.body.results}
+    inside, known = [], {let.value}
+    for each in reversed(kernel.body.lets):
+        light = isinstance(each.node, Map1 | Map2 | Select | Cast) and lane in _axes(each.value, types)
+        if light and users.get(each.value, set()) <= known:
+            inside.append(each)
+            known.add(each.value)
+    return tuple(reversed(inside))
+
+
+def _axes(value: Value, types: Mapping[Value, Type]) -> frozenset[Axis]:
+    type = types[value]
+    return frozenset(type.axes) if isinstance(type, TileType) else frozenset()
