@@ -19,7 +19,7 @@ from matplotlib import pyplot as plt
 from benchmarks.rows import RESULTS, Record, label, records
 
 TARGET = Path(__file__).parent.parent / "docs" / "figures"
-OURS = "#0b6e4f"
+OURS = ("#0b6e4f", "#5fb894")  # the row itself, and its variants
 PEERS = ("#b8c4cc", "#8fa1ad", "#6b7f8d", "#4c5f6c", "#33434e", "#202c35")
 MOST_ROWS = 8
 
@@ -28,6 +28,13 @@ def bars(row: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Return rlk and the measured peers of a row, fastest first."""
     measured = [(name, peer["ms"]) for name, peer in row["peers"].items() if "ms" in peer]
     return sorted([(f"rlk {row['backend']}", row["ms"]), *measured], key=lambda bar: bar[1])
+
+
+def coloured(names: Sequence[str]) -> dict[str, str]:
+    """Give rlk and its variants greens, everybody else greys."""
+    others = [name for name in names if not name.startswith("rlk")]
+    ours = {name: OURS[not name.startswith("rlk ")] for name in names if name.startswith("rlk")}
+    return ours | {name: PEERS[(2 * i) % len(PEERS)] for i, name in enumerate(others)}
 
 
 def panel(axes: Any, row: Mapping[str, Any], colours: Mapping[str, str]) -> None:
@@ -49,9 +56,7 @@ def panel(axes: Any, row: Mapping[str, Any], colours: Mapping[str, str]) -> None
 
 def figure(record: Record, rows: Sequence[Mapping[str, Any]], target: Path) -> Path:
     """Draw the rows that have peers and write the figure."""
-    names = sorted({name for row in rows for name, _ in bars(row)})
-    others = [name for name in names if not name.startswith("rlk ")]
-    colours = dict.fromkeys(names, OURS) | {n: PEERS[i % len(PEERS)] for i, n in enumerate(others)}
+    colours = coloured(sorted({name for row in rows for name, _ in bars(row)}))
     heights = [0.6 + 0.3 * len(bars(row)) for row in rows]
     drawing, panels = plt.subplots(
         len(rows), 1, figsize=(7, sum(heights)), height_ratios=heights, squeeze=False, layout="constrained"
@@ -85,13 +90,12 @@ def variants(row: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def curves(axes: Any, rows: Sequence[Mapping[str, Any]], key: str, unit: float) -> None:
     """Draw one quantity of each variant against the size of the group, as far as it was measured."""
-    for place, name in enumerate(variants(rows[0])):
+    for name, colour in coloured(list(variants(rows[0]))).items():
         found = [(int(row["shape"]["G"]), variants(row).get(name, {})) for row in rows]
         points = [(size, there[key] / unit) for size, there in found if key in there]
         full = [size for size, there in found if there.get("absent") == "out of memory"]
         if not points and not full:
             continue
-        colour = PEERS[(2 * place) % len(PEERS)] if place else OURS
         words = f"{name}: out of memory at {min(full)}" if full else name
         axes.plot([s for s, _ in points], [y for _, y in points], marker="o", color=colour, label=words)
         for size, value in points:
