@@ -25,6 +25,16 @@ TOOLCHAIN_VARIABLES = (
     "AMDGCN_SCALARIZE_PACKED_FOPS",
     "AMDGCN_USE_BUFFER_ATOMICS",
     "AMDGCN_USE_BUFFER_OPS",
+    "CUTE_DSL_AUTO_M2S",
+    "CUTE_DSL_COMPILER_BACKEND",
+    "CUTE_DSL_COMPILER_OPT",
+    "CUTE_DSL_DEBUG",
+    "CUTE_DSL_DRYRUN",
+    "CUTE_DSL_ENABLE_ASSERTIONS",
+    "CUTE_DSL_ENABLE_PYIR",
+    "CUTE_DSL_LINEINFO",
+    "CUTE_DSL_LOC_TRACEBACKS",
+    "CUTE_DSL_TOLERATE_M2M",
     "DISABLE_LLVM_OPT",
     "DISABLE_MMA_V3",
     "DISABLE_MMA_V5",
@@ -57,7 +67,8 @@ class Env:
 
     `cache_dir` and `cache_limit` (bytes) belong to the kernel store, `backend` forces one lowering, `check`
     raises data errors at once instead of lazily, `interpret` runs Triton source on the CPU, `jobs` is the
-    number of compile processes, `toolchain` lists the compilers' own variables that are set.
+    number of compile processes, `cc` is the C compiler to link with, `toolchain` lists the compilers' own
+    variables that are set.
     """
 
     cache_dir: Path
@@ -67,6 +78,7 @@ class Env:
     interpret: bool = False
     jobs: int = 2
     log: str = "warning"
+    cc: str | None = None
     toolchain: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
@@ -81,6 +93,7 @@ class Env:
             interpret=_switch(variables, "RLK_INTERPRET"),
             jobs=_count(variables, "RLK_JOBS", min(8, cpus)),
             log=_choice(variables, "RLK_LOG", LOG_LEVELS) or "warning",
+            cc=variables.get("CC") or None,
             toolchain=tuple((name, variables[name]) for name in TOOLCHAIN_VARIABLES if variables.get(name)),
         )
 

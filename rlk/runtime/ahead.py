@@ -81,7 +81,8 @@ def explain(op: Public, *args: Any, **options: Any) -> Decision:
 def joined(parts: Sequence[Decision]) -> Decision:
     """Return one decision for parts that run one after the other on a device.
 
-    Its outputs are those of the last part, and exact where all before them is. Its id digests their ids.
+    Its outputs are those of the last part, and exact where all before them is. Its id digests their ids, and
+    it names every backend that runs a part.
     """
     if len(parts) == 1:
         return parts[0]
@@ -89,6 +90,7 @@ def joined(parts: Sequence[Decision]) -> Decision:
     exact = all(tier is Tier.EXACT for part in before for _, tier in part.tiers)
     return replace(
         parts[0],
+        backend=", ".join(dict.fromkeys(part.backend for part in parts)),
         numerics_id=digest([part.numerics_id for part in parts])[: len(last.numerics_id)],
         tiers=last.tiers if exact else tuple((name, Tier.PINNED) for name, _ in last.tiers),
         schedules=tuple(schedule for part in parts for schedule in part.schedules),
@@ -103,8 +105,8 @@ def _explained(invocation: Invocation, tensors: Tensors) -> Decision:
     if on is None:
         return decision
     model = model_of(invocation, device)
-    _, _, schedules, _ = lowered(invocation, model, geometry, _used(invocation, tensors), on)
-    return replace(decision, schedules=tuple(map(str, schedules)))
+    _, _, schedules, emitted = lowered(invocation, model, geometry, _used(invocation, tensors), on)
+    return replace(decision, backend=emitted.backend, schedules=tuple(map(str, schedules)))
 
 
 def prefetch(op: Public, *args: Any, **options: Any) -> Future[Path | None]:

@@ -12,11 +12,14 @@ from pathlib import Path
 from rlk.cache import CacheKey, Store
 from rlk.digest import digest_sources
 from rlk.env import Env
-from rlk.errors import Code, UnsupportedError
+from rlk.errors import Code, InternalError, UnsupportedError
 from rlk.lower.common.emitted import Emitted
 from rlk.resources import templates
+from rlk.runtime import cute
 from rlk.runtime.pool import pool
 from rlk.runtime.record import ABI
+
+Toolchain = tuple[tuple[str, str], ...]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -38,25 +41,45 @@ def triton_version() -> str | None:
     return match[1] if match else "unknown"
 
 
+def kernel_key(backend: str, ir: str, schedule: object, target: str) -> CacheKey:
+    """Return the key of a kernel of a backend, "triton" or "cute"; `ir` as in `triton_key`."""
+    match backend:
+        case "triton":
+            return triton_key(ir, schedule, target)
+        case "cute":
+            return cute_key(ir, schedule, target)
+        case other:
+            raise InternalError(Code.INTERNAL, what=f"there is no compiler for backend {other!r}")
+
+
 def triton_key(ir: str, schedule: object, target: str) -> CacheKey:
     """Return the key of a Triton kernel; `ir` digests all that the lowering reads, but for the schedule."""
     version = triton_version()
-    if version is None:
+    return _key("triton", ir, schedule, target, None if version is None else (("triton", version),))
+
+
+def cute_key(ir: str, schedule: object, target: str) -> CacheKey:
+    """Return the key of a CuTe kernel; `ir` digests all that the lowering reads, but for the schedule."""
+    return _key("cute", ir, schedule, target, cute.toolchain())
+
+
+def _key(backend: str, ir: str, schedule: object, target: str, toolchain: Toolchain | None) -> CacheKey:
+    if toolchain is None:
         raise UnsupportedError(
             Code.UNSUPPORTED,
             what="compiling a kernel",
-            backend="triton",
+            backend=backend,
             target=target,
-            alternatives="pip install 'rlk[triton]'",
+            alternatives=f"pip install 'rlk[{backend}]'",
         )
-    sources = [_PACKAGE / "lower" / "common", _PACKAGE / "lower" / "triton", templates() / "triton"]
+    sources = [_PACKAGE / "lower" / "common", _PACKAGE / "lower" / backend, templates() / backend]
     return CacheKey(
         ir=ir,
         schedule=schedule,
         target=target,
-        backend="triton",
+        backend=backend,
         emitter=digest_sources(sources),
-        toolchain=(("triton", version),),
+        toolchain=toolchain,
         flags=Env.current().toolchain,
         abi=ABI,
     )

@@ -18,13 +18,14 @@ from rlk.ir.text import print_program
 from rlk.lower.common.emitted import Emitted, Signature
 from rlk.lower.common.memory import memory_shape, placed, workspaces
 from rlk.passes.pipeline import launched
+from rlk.runtime import cute
 from rlk.runtime.arguments import (
     TORCH_DTYPES,
     VECTOR,
     Geometry,
     output_shape,
 )
-from rlk.runtime.build import obtain, triton_key
+from rlk.runtime.build import kernel_key, obtain
 from rlk.runtime.compose import compose, host_values, raise_data_errors
 from rlk.runtime.invocation import (
     Invocation,
@@ -68,7 +69,7 @@ class Decision:
 
 
 def decide(invocation: Invocation, device: torch.device) -> Decision:
-    """Return what a call would run, without its sizes."""
+    """Return what a call would run, without its sizes: the backend is the one that is asked first."""
     model, on = model_of(invocation, device), target_of(device)
     name = "cpu" if on is None else on.name
     identity, tiers = judged(invocation, model, name)
@@ -76,34 +77,43 @@ def decide(invocation: Invocation, device: torch.device) -> Decision:
 
 
 def _backend(on: Target | None) -> str:
-    forced = Env.current().backend
     if on is None:
-        return "triton-interpreter" if dispatch.interpreter is not None else "oracle"
-    if forced not in (None, "triton"):
+        if dispatch.interpreter is None:
+            return "oracle"
+        return "triton-interpreter" if dispatch.cute_interpreter is None else "cute-interpreter"
+    wanted = Env.current().backend or "triton"
+    built = ("triton", "cute") if on.name in cute.TARGETS else ("triton",)
+    if wanted not in built:
+        alternatives = ", ".join(built)
         raise UnsupportedError(
-            Code.UNSUPPORTED, what="RLK_BACKEND", backend=forced, target=on.name, alternatives="triton"
+            Code.UNSUPPORTED, what="RLK_BACKEND", backend=wanted, target=on.name, alternatives=alternatives
         )
-    return "triton"
+    return wanted
 
 
 class Dispatcher:
     """Runs invocations; remembers, for every exact shape seen, the bound call.
 
     interpreter: when set, calls on CPU tensors run generated Triton source in it instead of the oracle.
+    cute_interpreter: when set too, CuTe source in this, and Triton source where that lowering has no form.
     """
 
     def __init__(self) -> None:
         self.bound: dict[object, Run] = {}
         self.interpreter: Interpreter | None = None
+        self.cute_interpreter: Interpreter | None = None
         self.forgetting: list[Callable[[], None]] = [self.bound.clear]
 
     def forgets(self, forget: Callable[[], None]) -> None:
         """Call `forget` whenever bound calls become stale."""
         self.forgetting.append(forget)
 
-    def interpret_with(self, interpreter: Interpreter | None) -> None:
-        """Run calls on CPU tensors in an interpreter of Triton source from now on; None: in the oracle."""
-        self.interpreter = interpreter
+    def interpret_with(self, interpreter: Interpreter | None, cute: Interpreter | None = None) -> None:
+        """Run calls on CPU tensors in an interpreter of Triton source from now on; None: in the oracle.
+
+        cute: an interpreter of CuTe source, which is then asked for first.
+        """
+        self.interpreter, self.cute_interpreter = interpreter, cute
         for forget in self.forgetting:
             forget()
 
@@ -143,7 +153,7 @@ def bind(invocation: Invocation, tensors: Tensors) -> Run:
             from rlk.runtime.oracle import bind_oracle
 
             return bind_oracle(invocation, model, geometry)
-        case "triton-interpreter":
+        case "triton-interpreter" | "cute-interpreter":
             return bind_triton(invocation, model, geometry, used, target("sm_90a"), None, None)
         case _:
             assert on is not None
@@ -167,28 +177,57 @@ def lowered(
     tensors: Tensors,
     on: Target,
     schedules: tuple[Schedule, ...] | None = None,
+    backend: str | None = None,
 ) -> tuple[Program, Signature, tuple[Schedule, ...], Emitted]:
-    """Return the bound program, its signature, the schedules chosen, and its source."""
-    from rlk.lower.triton import lower
-    from rlk.schedule.heuristics import apart, choose
+    """Return the bound program, its signature, the schedules chosen, and its source.
 
-    static = static_extents(invocation, geometry)
-    side_by_side = apart(traced(invocation), geometry.extents)
-    program = launched(traced(invocation, side_by_side), static, model, geometry.extents)
+    backend: "triton" or "cute"; by default what the environment asks for on a device, and for tensors on a
+    CPU the one that an interpreter runs. The source says which it is for: what the CuTe lowering refuses is
+    Triton's, for both have the program's numerics id, and so its bits.
+    """
+    from rlk.lower import cute as cute_lowering
+    from rlk.lower import triton as triton_lowering
+    from rlk.schedule.heuristics import apart, choose
+    from rlk.schedule.hopper import warpgroups
+
+    static, extents = static_extents(invocation, geometry), geometry.extents
+    program = launched(traced(invocation, apart(traced(invocation), extents)), static, model, extents)
     if schedules is not None and len(schedules) != len(program.kernels):
         # schedules of the serial form
-        program = launched(traced(invocation), static, model, geometry.extents)
+        program = launched(traced(invocation), static, model, extents)
     plain = Signature(tuple(sorted(static.items())), geometry.split, strided=strided(invocation, geometry))
-    chosen = schedules or tuple(choose(k, on, plain, geometry.extents) for k in program.kernels)
-    # what the host passes does not depend on what is divisible, so a first text tells what to look at
+    chosen = tuple(choose(k, on, plain, extents) for k in program.kernels)
+    # what the host passes depends neither on the lowering nor on what is divisible: a first text tells it
     identity, _ = judged(invocation, model, on.name)
-    first = lower(program, chosen, on, plain, numerics_id=identity)
+    first = triton_lowering.lower(program, chosen, on, plain, numerics_id=identity)
     work = workspaces(program)
     values = host_values(first.call, (*outputs_of(invocation), *work), geometry)
     made = {d.name for d in (*outputs_of(invocation), *work)}
     divisible = frozenset(name for name, value in values if _is_divisible(value, tensors, made))
     signature = replace(plain, divisible=divisible)
-    return program, signature, chosen, lower(program, chosen, on, signature, numerics_id=identity)
+    if (backend or _asked(on, tensors)) == "cute":
+        pairs = zip(program.kernels, chosen, strict=True)
+        placed = schedules or tuple(warpgroups(k, s, on, extents) for k, s in pairs)
+        try:
+            emitted = cute_lowering.lower(program, placed, on, signature, numerics_id=identity)
+        except UnsupportedError:
+            pass
+        else:
+            return program, signature, placed, emitted
+    chosen = schedules or chosen
+    return (
+        program,
+        signature,
+        chosen,
+        triton_lowering.lower(program, chosen, on, signature, numerics_id=identity),
+    )
+
+
+def _asked(on: Target, tensors: Tensors) -> str:
+    """Return the lowering that is asked for first."""
+    if next(iter(tensors.values())).is_cuda:
+        return _backend(on)
+    return "triton" if dispatch.cute_interpreter is None else "cute"
 
 
 def _is_divisible(value: int | str | None, tensors: Tensors, made: set[str]) -> bool:
@@ -214,11 +253,12 @@ def bind_triton(
     device: torch.device | None,
     schedules: tuple[Schedule, ...] | None,
 ) -> Run:
-    """Return the call of the Triton lowering; without a device its kernels run in the interpreter."""
+    """Return the call of a lowering; without a device its kernels run in an interpreter of its source."""
     program, _, chosen, emitted = lowered(invocation, model, geometry, tensors, on, schedules)
     if device is None:
-        assert dispatch.interpreter is not None
-        host = interpret(emitted, dispatch.interpreter)
+        interpreter = dispatch.cute_interpreter if emitted.backend == "cute" else dispatch.interpreter
+        assert interpreter is not None
+        host = interpret(emitted, interpreter)
         where = torch.device("cpu")
     else:
         host = _compiled(entry_key(program, chosen, emitted, on), emitted, on, device)
@@ -229,7 +269,7 @@ def bind_triton(
 def entry_key(program: Program, schedules: tuple[Schedule, ...], emitted: Emitted, on: Target) -> CacheKey:
     """Return the cache key of a lowered program: the text says everything that the compiler sees."""
     ir = digest([print_program(program), emitted.source, repr(emitted.kernels)])
-    return triton_key(ir, [str(s) for s in schedules], on.name)
+    return kernel_key(emitted.backend, ir, [str(s) for s in schedules], on.name)
 
 
 def _compiled(key: CacheKey, emitted: Emitted, on: Target, device: torch.device) -> Callable[..., Any]:

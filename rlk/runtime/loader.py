@@ -10,11 +10,13 @@ from typing import Any, Protocol
 
 from rlk.errors import Code, InternalError
 from rlk.lower.common.emitted import Emitted
+from rlk.runtime.cute import HOST, Services, load_cute
 from rlk.runtime.driver import driver
 from rlk.runtime.launch import make_launcher
-from rlk.runtime.record import MODULE, ModuleRecord
+from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
 
 Host = Callable[..., Any]
+Launcher = Callable[..., None]
 
 
 class Interpreter(Protocol):
@@ -30,26 +32,52 @@ def load(folder: Path, kind: str, device: int) -> tuple[Host, ModuleRecord]:
     """
     source = (folder / MODULE).read_text()
     module = ModuleRecord.read(folder)
-    images = {record.name: (folder / record.file).read_bytes() for record in module.kernels}
+    match module.backend:
+        case "triton":
+            launchers = _load_binaries(folder, module.kernels, kind, device)
+        case "cute":
+            services = _cute_services()
+            launchers = {each.name: load_cute(folder, each, device, services) for each in module.kernels}
+        case other:
+            raise InternalError(Code.INTERNAL, what=f"{folder.name} is of an unknown backend, {other!r}")
+    return bind(source, str(folder / MODULE), SimpleNamespace(**launchers)), module
+
+
+def _load_binaries(
+    folder: Path, kernels: tuple[LaunchRecord, ...], kind: str, device: int
+) -> dict[str, Launcher]:
+    """Load binaries through the driver; all are read before the first, for the entry may vanish meanwhile."""
+    images = {record.name: (folder / record.file).read_bytes() for record in kernels}
     backend = driver(kind)
     stream, allocate = _torch_services(device)
-    kernels = SimpleNamespace()
-    for record in module.kernels:
+    launchers: dict[str, Launcher] = {}
+    for record in kernels:
         function = backend.load(images[record.name], record.name, record.shared, device)
-        launcher = make_launcher(record, function, backend, stream, allocate)
-        setattr(kernels, record.name, launcher)
-    return bind(source, str(folder / MODULE), kernels), module
+        launchers[record.name] = make_launcher(record, function, backend, stream, allocate)
+    return launchers
 
 
 def interpret(emitted: Emitted, interpreter: Interpreter) -> Host:
     """Return the host function of a module whose kernels run on the CPU, bit for bit as a device would."""
     module = interpreter(emitted.source, filename=emitted.file)
     kernels = SimpleNamespace()
+    if emitted.backend == "cute":
+        hosts = {kernel.name: getattr(module, f"{HOST}{kernel.name}") for kernel in emitted.kernels}
+        return bind(
+            emitted.source, emitted.file, SimpleNamespace(**{n: _hosted(h) for n, h in hosts.items()})
+        )
     for kernel in emitted.kernels:
         constants = {arg.name: arg.value for arg in kernel.args if arg.type == "constexpr"}
         names = tuple(arg.name for arg in kernel.args if arg.type != "constexpr")
         setattr(kernels, kernel.name, _interpreted(getattr(module, kernel.name), names, constants))
     return bind(emitted.source, emitted.file, kernels)
+
+
+def _hosted(host: Callable[..., None]) -> Callable[..., None]:
+    def launch(grid: tuple[int, ...], *args: Any) -> None:
+        host(*args, grid[0], None)
+
+    return launch
 
 
 def _interpreted(function: Any, names: tuple[str, ...], constants: dict[str, Any]) -> Callable[..., None]:
@@ -99,3 +127,12 @@ def _torch_services(device: int) -> tuple[Callable[[int], int], Callable[[int], 
     where = torch.device("cuda", device)
     stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
     return stream, lambda size: torch.empty(size, dtype=torch.uint8, device=where)
+
+
+def _cute_services() -> Services:
+    """Return what a CuTe launch asks of torch."""
+    import torch
+
+    return Services(
+        torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice, lambda index: torch.cuda.device(index)
+    )

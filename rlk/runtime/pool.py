@@ -93,7 +93,7 @@ class Pool:
             raise OSError(answer["errno"], str(error))
         raise CompileError(
             Code.COMPILE_FAILED,
-            backend="triton",
+            backend=emitted.backend,
             kernel=emitted.file,
             reason=str(error),
             path=_keep(emitted),

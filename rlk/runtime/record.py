@@ -12,14 +12,15 @@ from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBu
 
 MODULE = "module.py"
 LAUNCH = "launch.json"
-ABI = "launch-1"  # the layout of an entry and of a launch; part of every key
+ABI = "launch-2"  # the layout of an entry and of a launch; part of every key
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
     """What launching a compiled kernel needs: the argument types without constexprs, and its resources.
 
-    `shared` is in bytes, `scratch` in bytes per program.
+    `shared` is in bytes, `scratch` in bytes per program. A CuTe kernel's `file` knows its own launch: its
+    `num_warps` is what was asked for, and the rest 0.
     """
 
     name: str
@@ -32,11 +33,12 @@ class LaunchRecord:
 
 @dataclass(frozen=True, slots=True)
 class ModuleRecord:
-    """A compiled module: its kernels, the parameters of its `call`, and what its error codes mean."""
+    """A compiled module: its kernels, its `call`'s parameters, what its error codes mean, and its backend."""
 
     kernels: tuple[LaunchRecord, ...]
     call: tuple[CallArg, ...]
     checks: tuple[str, ...]
+    backend: str = "triton"
 
     def write(self, folder: Path) -> None:
         """Write launch.json."""
@@ -49,7 +51,7 @@ class ModuleRecord:
         kernels = tuple(
             LaunchRecord(**{**kernel, "types": tuple(kernel["types"])}) for kernel in members["kernels"]
         )
-        return ModuleRecord(kernels, _call(members["call"]), tuple(members["checks"]))
+        return ModuleRecord(kernels, _call(members["call"]), tuple(members["checks"]), members["backend"])
 
 
 def encode_request(emitted: Emitted, target: str, folder: Path) -> str:
@@ -71,6 +73,7 @@ def decode_request(line: str) -> tuple[Emitted, str, Path]:
         call=_call(members["call"]),
         checks=tuple(members["checks"]),
         file=members["file"],
+        backend=members["backend"],
     )
     return emitted, request["target"], Path(request["folder"])
 

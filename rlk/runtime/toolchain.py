@@ -6,6 +6,8 @@ import linecache
 import sys
 import tempfile
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +38,31 @@ def compile_triton(emitted: Emitted, target: str, folder: Path) -> None:
     from triton import knobs
 
     (folder / MODULE).write_text(emitted.source)
-    module = _execute(emitted)
+    with (
+        executed(emitted.source, emitted.file) as module,
+        tempfile.TemporaryDirectory(prefix="rlk-triton-") as scratch,
+        knobs.cache.scope(),
+    ):
+        knobs.cache.manager_class = _discarding_cache(Path(scratch))
+        records = [_compile(triton, module, kernel, target, folder) for kernel in emitted.kernels]
+    ModuleRecord(tuple(records), emitted.call, emitted.checks, emitted.backend).write(folder)
+
+
+@contextmanager
+def executed(source: str, file: str) -> Iterator[types.ModuleType]:
+    """Run generated source as a module of this file name, under which inspect finds the text meanwhile."""
+    lines = source.splitlines(keepends=True)
+    linecache.cache[file] = (len(source), None, lines, file)
+    module = types.ModuleType("rlk_generated")
+    module.__file__ = file
+    sys.modules[module.__name__] = module
     try:
-        with tempfile.TemporaryDirectory(prefix="rlk-triton-") as scratch, knobs.cache.scope():
-            knobs.cache.manager_class = _discarding_cache(Path(scratch))
-            records = [_compile(triton, module, kernel, target, folder) for kernel in emitted.kernels]
+        # not with this module's own future imports: they would turn annotations into strings
+        exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
+        yield module
     finally:
         sys.modules.pop(module.__name__, None)
-        linecache.cache.pop(emitted.file, None)
-    ModuleRecord(tuple(records), emitted.call, emitted.checks).write(folder)
-
-
-def _execute(emitted: Emitted) -> types.ModuleType:
-    """Run the module under its pseudo file name, which inspect and line info then find in linecache."""
-    lines = emitted.source.splitlines(keepends=True)
-    linecache.cache[emitted.file] = (len(emitted.source), None, lines, emitted.file)
-    module = types.ModuleType("rlk_generated")
-    module.__file__ = emitted.file
-    sys.modules[module.__name__] = module
-    exec(compile(emitted.source, emitted.file, "exec"), module.__dict__)
-    return module
+        linecache.cache.pop(file, None)
 
 
 def _compile(

@@ -7,8 +7,11 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import TextIO
 
+from rlk.lower.common.emitted import Emitted
+from rlk.runtime.cute import compile_cute
 from rlk.runtime.record import decode_request
 from rlk.runtime.toolchain import compile_triton
 
@@ -18,13 +21,24 @@ def serve(requests: TextIO, answers: TextIO) -> None:
     for line in requests:
         answer: dict[str, object] = {"error": None}
         try:
-            compile_triton(*decode_request(line))
+            compile_module(*decode_request(line))
         except OSError as error:
             answer = {"error": str(error), "errno": error.errno}
         except Exception as error:  # whatever a compiler throws belongs to the caller
             answer = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def compile_module(emitted: Emitted, target: str, folder: Path) -> None:
+    """Compile a module with its backend's compiler."""
+    match emitted.backend:
+        case "triton":
+            compile_triton(emitted, target, folder)
+        case "cute":
+            compile_cute(emitted, target, folder)
+        case other:
+            raise ValueError(f"there is no compiler for backend {other!r}")
 
 
 def main() -> None:

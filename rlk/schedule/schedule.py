@@ -49,6 +49,7 @@ class Schedule:
     flat: bool = False
     descriptors: bool = True
     parts: int = 1
+    cluster: int = 1
 
     def __post_init__(self) -> None:
         for axis, tile in self.tiles:
@@ -67,6 +68,8 @@ class Schedule:
             raise ScheduleError(Code.SCHEDULE_FIELD, field=field, value=value, why="a count")
         if not is_power_of_two(self.parts):
             raise ScheduleError(Code.SCHEDULE_FIELD, field="parts", value=self.parts, why="a power of two")
+        if not is_power_of_two(self.cluster):
+            raise ScheduleError(Code.SCHEDULE_FIELD, field="cluster", value=self.cluster, why="1, 2 or 4")
         if not 1 <= self.stages <= MAX_STAGES:
             raise ScheduleError(Code.SCHEDULE_FIELD, field="stages", value=self.stages, why="1 to 8")
 
@@ -84,6 +87,7 @@ class Schedule:
         dots = f", depth {self.depth}, group {self.group}" if (self.depth, self.group) != (64, 1) else ""
         turns = f", {self.programs} programs{' in one loop' * self.flat}" if self.programs else ""
         turns += f", {self.parts} parts" if self.parts > 1 else ""
+        turns += f", clusters of {self.cluster}" if self.cluster > 1 else ""
         return (
             f"tiles {tiles or '1'}, {self.warps} warps, {self.stages} stages, unroll {self.unroll}"
             f"{dots}{turns}{'' if self.descriptors else ', by pointers'}{placed}"

@@ -1,4 +1,4 @@
-"""Run a program's generated Triton kernels on the CPU, from NumPy arrays to NumPy arrays."""
+"""Run a program's generated kernels on the CPU, from NumPy arrays to NumPy arrays."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from rlk.interp import floats
 from rlk.ir.nodes import Decl, MathModel, Program, Role
 from rlk.ir.types import DType
+from rlk.lower import cute
 from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
 from rlk.lower.common.memory import memory_shape
 from rlk.lower.triton import lower
@@ -20,6 +21,7 @@ from rlk.passes.pipeline import launched
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
+from rlk.testing import hopper
 from rlk.testing.interpreter import interpret
 
 Array = NDArray[Any]
@@ -52,6 +54,7 @@ def run_generated(
     split_rows: int | None = None,
     extents: Mapping[str, int] | None = None,
     divisible: frozenset[str] = frozenset(),
+    backend: str = "triton",
 ) -> Ran:
     """Lower a canonical program for the inputs' sizes, interpret its kernels, and return what they store.
 
@@ -66,13 +69,14 @@ def run_generated(
     program = launched(canonical, static, softmax or on.softmax, extents)
     signature = Signature(tuple(sorted(static.items())), split_rows is not None, divisible)
     chosen = schedules or [choose(k, on, signature, extents) for k in program.kernels]
-    emitted = lower(program, chosen, on, signature)
-    module = interpret(emitted.source, filename=emitted.file)
+    emitted = (lower if backend == "triton" else cute.lower)(program, chosen, on, signature)
+    module = (interpret if backend == "triton" else hopper.interpret)(emitted.source, filename=emitted.file)
     decls = {d.name: d for k in program.kernels for d in k.params}
     memory = {d.name: _buffer(d, inputs, extents) for d in decls.values() if d.role is not Role.SCALAR}
     errors = np.zeros(2, np.int32)
     values = [_value(a, memory, inputs, extents, errors, split_rows) for a in emitted.call]
-    kernels = SimpleNamespace(**{k.name: _launcher(module, k.name) for k in emitted.kernels})
+    launcher = _launcher if backend == "triton" else _host_launcher
+    kernels = SimpleNamespace(**{k.name: launcher(module, k.name) for k in emitted.kernels})
     module.call(kernels, *values)
     written = {n: _array(memory[n]) for n, d in decls.items() if d.role in (Role.OUT, Role.WORK)}
     return Ran(written, (int(errors[0]), int(errors[1])), emitted)
@@ -90,6 +94,11 @@ def extents_of(program: Program, inputs: Mapping[str, Any]) -> dict[str, int]:
 
 def _launcher(module: Any, name: str) -> Any:
     return lambda grid, *args: getattr(module, name)[grid](*args)
+
+
+def _host_launcher(module: Any, name: str) -> Any:
+    host = getattr(module, f"launch_{name}")
+    return lambda grid, *args: host(*args, grid[0], None)
 
 
 def _buffer(decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int]) -> Any:

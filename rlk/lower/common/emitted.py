@@ -75,7 +75,11 @@ class CallArg:
 class Emitted:
     """A module of kernels and a host function `call(kernels, ...)` that launches them in order.
 
-    checks: what error code i + 1 means. file: the pseudo path that the compiled code carries.
+    checks: what error code i + 1 means. file: the pseudo path that the compiled code carries. backend: whose
+    compiler the source is for, "triton" or "cute".
+
+    A CuTe module has, for each kernel, a function `launch_<name>` under cute.jit that takes the kernel's
+    arguments, the number of programs and the stream.
     """
 
     source: str
@@ -83,3 +87,4 @@ class Emitted:
     call: tuple[CallArg, ...]
     checks: tuple[str, ...]
     file: str
+    backend: str = "triton"

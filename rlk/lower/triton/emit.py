@@ -48,6 +48,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.tree import Ascending
 from rlk.ir.types import DType, TileType, Type
+from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import Names, axis_name
 from rlk.lower.common.picked import Picked, picked_sums
 from rlk.lower.common.static import Static
@@ -55,7 +56,6 @@ from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
 from rlk.lower.triton.contract import Dots
 from rlk.lower.triton.functions import NEGATIVE_ZERO, float_literal, portable
-from rlk.lower.triton.lines import Function, Line
 from rlk.lower.triton.parts import in_parts
 from rlk.lower.triton.plan import TritonPlan
 from rlk.lower.triton.reductions import merging, tree, unordered

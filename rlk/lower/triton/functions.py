@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass, field
 
 from rlk.ir.portable import FUNCTIONS
-from rlk.lower.triton.lines import Function, Line
+from rlk.lower.common.lines import Function, Line
 
 SMALLEST_NORMAL = 2.0**-126
 LARGEST = (2.0 - 2.0**-23) * 2.0**127  # a literal above it is an f64 to Triton

@@ -9,7 +9,7 @@ from rlk.errors import Code, ScheduleError
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import Dot, Let, Loop, Merge, Reduce, Value, operands
 from rlk.ir.types import TileType
-from rlk.lower.triton.lines import Function, Line
+from rlk.lower.common.lines import Function, Line
 
 if TYPE_CHECKING:
     from rlk.lower.triton.emit import Emitter

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import Combine
 from rlk.ir.tree import Order, bind
-from rlk.lower.triton.lines import Function, Line
+from rlk.lower.common.lines import Function, Line
 from rlk.lower.triton.plan import Dim
 
 

@@ -19,7 +19,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A `@triton.jit` function: a helper, or a kernel."""
+    """A function of a generated module: a helper, or a kernel."""
 
     name: str
     arguments: tuple[str, ...]

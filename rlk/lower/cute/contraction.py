@@ -1,0 +1,140 @@
+"""A contraction on Hopper: one warp copies boxes into a ring, warpgroups multiply them and end the tile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlk.lower.common.emitted import CallArg
+from rlk.lower.common.lines import Line
+from rlk.lower.cute import text
+from rlk.lower.cute.functions import Helper
+from rlk.lower.cute.kernels import (
+    Frame,
+    KernelText,
+    arguments,
+    build,
+    host_parameters,
+    parameters,
+    passed,
+    sizes,
+    tensors_of,
+)
+from rlk.lower.cute.plan import Box, ContractionPlan, refused
+from rlk.lower.cute.roles import ContractionEmitter
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A factor as its template has it: `first` is the coordinate of a tile's first row, major its layout."""
+
+    name: str
+    rows: int
+    elements: int
+    first: str
+    along: str  # the coordinate of its first element of the contracted axis
+    major: str
+    order: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContractionText:
+    """What the template of a contraction reads beside its plan."""
+
+    frame: Frame
+    plan: ContractionPlan
+    a: Copied
+    b: Copied
+    dtype: str
+    steps: str
+    counted: bool  # whether a tile counts its steps, of which there may be none
+    tiles: str
+    width: int
+    owns: str
+    place: tuple[Line, ...]
+    coordinates: tuple[Line, ...]
+    before: tuple[Line, ...]
+    after: tuple[Line, ...]
+
+    @property
+    def band(self) -> int:
+        """How many items a group of row tiles has."""
+        return self.plan.group * self.width
+
+
+def write(
+    plan: ContractionPlan, helpers: dict[str, Helper], checks: list[str], turns: Mapping[str, str]
+) -> KernelText:
+    """Write a contraction."""
+    emitter = ContractionEmitter(plan, helpers, checks)
+    place, owns = emitter.place_of()
+    coordinates, starts = emitter.coordinates()
+    before, after = emitter.epilogue()
+    a, b = (_copied(plan, box, *start) for box, start in zip(plan.boxes, starts, strict=True))
+    if a.name == b.name:
+        raise refused("a tensor multiplied with itself", plan.target)
+    extent = emitter.memory.extent(plan.rows.axis)
+    frame, given = _frame(plan, emitter, turns)
+    each = plan.rows.tile * plan.cluster
+    width = math.prod(owned.tiles or 1 for owned in plan.others)
+    tiles = f"({extent} + {each - 1}) // {each}"
+    subject = ContractionText(
+        frame=frame,
+        plan=plan,
+        a=a,
+        b=b,
+        dtype=text.TYPES[plan.dtype],
+        steps="steps" if plan.steps is None else str(plan.steps),
+        counted=plan.steps is None,
+        tiles=tiles,
+        width=width,
+        owns=owns,
+        place=place,
+        coordinates=coordinates,
+        before=before,
+        after=after,
+    )
+    limit = plan.programs // plan.cluster * plan.cluster
+    return KernelText(
+        template="contraction.py.j2",
+        subject=subject,
+        arguments=tuple(given),
+        sizes=sizes(emitter, extent),
+        programs=(f"programs = min({plan.cluster} * ({tiles}) * {width}, {limit})",),
+        build=build(plan.kernel, given, emitter),
+    )
+
+
+def _frame(
+    plan: ContractionPlan, emitter: ContractionEmitter, turns: Mapping[str, str]
+) -> tuple[Frame, list[CallArg]]:
+    """Return what a contraction has like every kernel, and its arguments."""
+    names = [box.factor.load.param for box in plan.boxes]
+    copied = dict.fromkeys(names, 16 // plan.dtype.bytes)
+    turned = frozenset(name for name, box in zip(names, plan.boxes, strict=True) if box.turned)
+    tensors = tensors_of(emitter, copied, turned)
+    given = arguments(plan.kernel, emitter, turns)
+    owned = ", ".join(f"{o.tile} of {o.axis}" for o in (plan.rows, *plan.others))
+    frame = Frame(
+        name=plan.kernel.name,
+        about=f"A block owns {owned} ({plan.kind}).",
+        host_parameters=host_parameters(given, emitter),
+        parameters=parameters(given, emitter, copied),
+        tensors=tensors,
+        given=passed(given, copied),
+        threads=plan.threads,
+    )
+    return frame, given
+
+
+def _copied(plan: ContractionPlan, box: Box, first: str, along: str) -> Copied:
+    return Copied(
+        name=box.factor.load.param,
+        rows=box.rows,
+        elements=box.rows * plan.depth * plan.ring.stages,
+        first=first,
+        along=along,
+        major="MN" if box.turned else "K",
+        order="COL_MAJOR" if box.turned else "ROW_MAJOR",
+    )

@@ -1,0 +1,400 @@
+"""The body of a CuTe kernel: a line for each node of the IR, for one element or the list of a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import assert_never
+
+import numpy as np
+
+from rlk.ir import fold
+from rlk.ir.build import Builder
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import (
+    Bits,
+    Cast,
+    Check,
+    Combine,
+    Const,
+    Dot,
+    Extent,
+    Fma,
+    Keep,
+    Let,
+    Load,
+    Loop,
+    Map1,
+    Map2,
+    Math,
+    MathFn,
+    MathModel,
+    Merge,
+    Param,
+    Pos,
+    Reduce,
+    Result,
+    Select,
+    Store,
+    Stream,
+    Value,
+    const_bits,
+    const_value,
+)
+from rlk.ir.tree import Ascending, Order, Rule, bind
+from rlk.ir.types import DType, TileType, Type
+from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.names import Names, axis_name
+from rlk.lower.cute import text
+from rlk.lower.cute.functions import HELPERS, Helper, portable
+from rlk.lower.cute.memory import Memory
+from rlk.lower.cute.plan import Held, Plan, refused
+from rlk.passes.walk import walk
+from rlk.schedule.axes import types_of
+
+INDENT = "    "
+
+
+class Emitter:
+    """Writes the values of one kernel; `helpers` collects the functions that its lines call, by name."""
+
+    def __init__(self, plan: Plan, helpers: dict[str, Helper], checks: list[str]) -> None:
+        self.plan, self.helpers, self.checks = plan, helpers, checks
+        self.held: Held | None = plan.held
+        self.types: dict[Value, Type] = types_of(plan.kernel)
+        self.names = Names(set(HELPERS))
+        self.text: dict[Value, str] = {}
+        self.consts: dict[Value, tuple[int, DType]] = {}
+        self.many: dict[Value, tuple[str, ...]] = {}
+        self.lines: list[Line] = []
+        self.depth = 0
+        self.place = ""
+        self.yields = {
+            (let.node.of, let.node.index): let.name
+            for let in walk(plan.kernel.body)
+            if isinstance(let.node, Result)
+        }
+        self.memory = Memory(self)
+
+    # --- writing --------------------------------------------------------------------------------------------
+
+    def line(self, statement: str) -> None:
+        self.lines.append(Line(INDENT * self.depth + statement, self.place))
+
+    def let(self, hint: str, expression: str) -> str:
+        """Append name = expression and return the name."""
+        name = self.names.fresh(hint)
+        self.line(f"{name} = {expression}")
+        return name
+
+    @contextmanager
+    def inner(self, header: str) -> Iterator[None]:
+        """Indent what follows below a header; names given inside end with it."""
+        self.line(header)
+        self.depth += 1
+        with self.names.scope():
+            yield
+        self.depth -= 1
+
+    def uses(self, *names: str) -> None:
+        """Note which helpers a line calls."""
+        for name in names:
+            self.helpers.setdefault(name, HELPERS[name])
+
+    def tile(self, value: Value) -> TileType:
+        type = self.types[value]
+        assert isinstance(type, TileType)
+        return type
+
+    def listed(self, value: Value) -> bool:
+        """Return whether a thread has a list of a value's elements."""
+        return self.held is not None and self.held.axis in self.tile(value).axes
+
+    def __getitem__(self, value: Value) -> str:
+        """Return the text of one element of a value: of a list, that at `c`."""
+        if value in self.consts:
+            return text.literal(const_value(*self.consts[value]), self.consts[value][1])
+        return f"{self.text[value]}[c]" if self.listed(value) else self.text[value]
+
+    def operand(self, value: Value, beside: Value) -> str:
+        """Return the text of an operand: an integer constant beside a variable needs no type."""
+        if value in self.consts and self.consts[value][1].is_int and beside not in self.consts:
+            return repr(const_value(*self.consts[value]))
+        return self[value]
+
+    def typed(self, value: Value) -> str:
+        """Return an operand as a number of the DSL, which some functions return bare."""
+        return self[value] if value in self.consts else f"{text.TYPES[self.tile(value).dtype]}({self[value]})"
+
+    def each(self, expression: str) -> str:
+        """Return the list of an expression over the elements that a thread has."""
+        assert self.held is not None
+        return f"[{expression} for c in range({self.held.count})]"
+
+    def value(self, let: Let, hint: str, expression: str) -> None:
+        """Write a value, for each of its elements."""
+        written = self.each(expression) if self.listed(let.value) else expression
+        self.text[let.value] = self.let(let.name or hint, written)
+
+    # --- nodes ----------------------------------------------------------------------------------------------
+
+    def block(self, lets: Sequence[Let]) -> None:
+        for let in lets:
+            self.at(let)
+            self.node(let)
+
+    def at(self, let: Let) -> None:
+        """Note the place that the next lines come from."""
+        self.place = f"{let.loc.file.rsplit('/', 1)[-1]}:{let.loc.line}" if let.loc.line else ""
+
+    def node(self, let: Let) -> None:
+        """Write one node."""
+        match let.node:
+            case Const(bits=bits):
+                self.consts[let.value] = (bits, self.tile(let.value).dtype)
+            case Cast(x=x, dtype=dtype) if x in self.consts and dtype.is_int and self.consts[x][1].is_int:
+                self.consts[let.value] = (const_bits(int(const_value(*self.consts[x])), dtype), dtype)
+            case Cast(x=x, dtype=DType.F32) if x in self.consts and self.consts[x][1].is_int:
+                number = float(np.float32(int(const_value(*self.consts[x]))))
+                self.consts[let.value] = (const_bits(number, DType.F32), DType.F32)
+            case Param(name=name):
+                self.text[let.value] = name
+            case Pos(axis=axis):
+                self.position(let, axis)
+            case Extent(axis=axis):
+                self.text[let.value] = self.memory.extent(axis)
+            case Load() as load:
+                self.memory.load(load, let)
+            case Store() as store:
+                self.memory.store(store)
+            case Check(bad=bad, what=what):
+                self.memory.check(bad, what)
+            case Reduce() as reduce:
+                self.text[let.value] = self.let(let.name or _stem_of(reduce), self.reduced(let, reduce))
+            case Merge() as merge:
+                self.merge(let, merge)
+            case Loop() as loop:
+                self.loop(let, loop)
+            case Result(of=of, index=index):
+                self.text[let.value] = self.many[of][index]
+            case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
+                self.value(let, stem(let), self.expression(let))
+            case Dot() | Stream() | Keep():
+                raise refused(f"a node {type(let.node).__name__} in this place", self.plan.target, let.loc)
+            case _:
+                assert_never(let.node)
+
+    def position(self, let: Let, axis: Axis) -> None:
+        """Write the indices of an axis that a thread has."""
+        if axis in self.memory.owned:
+            self.text[let.value] = self.memory.owned[axis]
+        elif self.held is not None and axis == self.held.axis:
+            self.text[let.value] = self.let(let.name or axis_name(axis), self.memory.places())
+        else:
+            self.consts[let.value] = (0, DType.I32)
+
+    def expression(self, let: Let) -> str:
+        """Return the right-hand side of an elementwise node, for one element."""
+        target, loc = self.plan.target, let.loc
+        match let.node:
+            case Map1(fn=fn1, x=x):
+                made = text.map1(fn1, self[x], self.tile(x).dtype)
+                if made is None:
+                    raise refused(f"{fn1.value} of {self.tile(x).dtype}", target, loc)
+                self.uses(*(name for name in ("select",) if name in made))
+                return made
+            case Map2(fn=fn2, a=a, b=b):
+                made = text.map2(fn2, self.operand(a, b), self.operand(b, a), self.tile(a).dtype)
+                if made is None:
+                    raise refused(f"{fn2.value} of {self.tile(a).dtype}", target, loc)
+                self.uses(*(name for name in HELPERS if made.startswith(f"{name}(")))
+                return made
+            case Math(fn=fn, x=x, model=model):
+                return f"{self.function(fn, model)}({self[x]})"
+            case Fma(a=a, b=b, c=c):
+                self.uses("fma")
+                return f"fma({self[a]}, {self[b]}, {self[c]})"
+            case Select(cond=cond, a=a, b=b):
+                self.uses("select")
+                return f"select({self[cond]}, {self[a]}, {self[b]})"
+            case Cast(x=x, dtype=dtype):
+                return f"{self.typed(x)}.to({text.TYPES[dtype]})"
+            case Bits(x=x, dtype=dtype):
+                return f"{self.typed(x)}.bitcast({text.TYPES[dtype]})"
+            case _:
+                raise AssertionError(let.node)
+
+    def function(self, fn: MathFn, model: MathModel) -> str:
+        """Return the name of a transcendental function, adding its definition to the helpers."""
+        match model:
+            case MathModel.SM90 if fn is MathFn.EXP2:
+                self.uses("exp2")
+                return "exp2"
+            case MathModel.PORTABLE:
+                name = f"portable_{fn.value}"
+                made = self.helpers.setdefault(name, portable(fn.value))
+                self.calls(made)
+                return name
+            case _:
+                raise refused(f"{fn.value} as {model.value} computes it", self.plan.target)
+
+    def calls(self, helper: Helper) -> None:
+        """Note the helpers that a helper's lines call."""
+        words = " ".join(line.text for line in helper.function.body)
+        self.uses(*(name for name in HELPERS if f"{name}(" in words or f", {name})" in words))
+
+    # --- combining ------------------------------------------------------------------------------------------
+
+    def reduced(self, let: Let, reduce: Reduce) -> str:
+        """Return the right-hand side of a reduction along the axis that threads hold."""
+        if self.held is None or reduce.over != self.held.axis or not self.listed(reduce.x):
+            raise refused(f"a sum over {reduce.over}", self.plan.target, let.loc)
+        is_float = self.tile(reduce.x).dtype.is_float
+        combine = {Combine.ADD: "add", Combine.MAX: "fmax", Combine.MIN: "fmin"}.get(reduce.fn)
+        if combine is None or not (is_float or combine == "add"):
+            raise refused(f"{reduce.fn.value} over {reduce.over}", self.plan.target, let.loc)
+        order = reduce.order if combine == "add" and is_float and reduce.order is not None else Rule.HALVING
+        name = f"{_VERBS[reduce.fn]}_over_{axis_name(reduce.over)}"
+        about = f"The {_VERBS[reduce.fn]} over {reduce.over}, {order_name(order)}."
+        lines = (
+            *self.folding(order, f"x = folded(x, {{}}, {combine})", f"x = exchanged(x, {{}}, {combine})"),
+        )
+        return f"{self.helper(name, 'x', about, (*lines, Line('return x[0]')))}({self.text[reduce.x]})"
+
+    def folding(self, order: Order, within: str, across: str | None) -> Iterator[Line]:
+        """Yield a line for each step of a tree: two elements of a thread, or of two threads."""
+        assert self.held is not None
+        lanes = self.held.lanes
+        left = [bit for bit in range(self.held.length.bit_length() - 1) if bit not in lanes]
+        for bit in bind(order, self.held.length).order:
+            if bit in lanes:
+                if across is None:
+                    raise refused("states merged across threads", self.plan.target)
+                yield Line(across.format(1 << lanes.index(bit)))
+            else:
+                yield Line(within.format(1 << left.index(bit)))
+                left.remove(bit)
+
+    def helper(self, name: str, arguments: str, about: str, lines: tuple[Line, ...]) -> str:
+        """Return the name of a helper with these lines; equal ones are shared."""
+        count, unique = 1, name
+        made = Helper(Function(unique, tuple(arguments.split(", ")), about, lines))
+        while unique in self.helpers and self.helpers[unique] != made:
+            count += 1
+            unique = f"{name}_{count}"
+            made = Helper(Function(unique, made.function.arguments, about, lines))
+        self.helpers[unique] = made
+        self.calls(made)
+        return unique
+
+    def merge(self, let: Let, merge: Merge) -> None:
+        order = merge.order
+        if isinstance(order, Ascending) or merge.onto is not None:
+            raise refused(f"pieces of {merge.over} merged in one launch", self.plan.target, let.loc)
+        if self.held is None or merge.over != self.held.axis:
+            self.many[let.value] = tuple(self.text[s] for s in merge.states)
+            return
+        kind, state = merge.monoid.kind.value, merge.monoid.state
+        combine = self.merger(merge)
+        names = ", ".join(state)
+        step = f"{names}{',' * (len(state) == 1)} = merged(({names},), {{}}, {combine})"
+        lines = (*self.folding(order, step, None), Line(f"return {', '.join(f'{s}[0]' for s in state)}"))
+        about = f"The states merged over {merge.over}, {order_name(order)}."
+        name = self.helper(f"{kind}_over_{axis_name(merge.over)}", names, about, lines)
+        made = tuple(self.names.fresh(s) for s in state)
+        self.line(f"{', '.join(made)} = {name}({', '.join(self.spread(s) for s in merge.states)})")
+        self.many[let.value] = made
+
+    def spread(self, value: Value) -> str:
+        """Return a value as the list of a thread, also where all elements are one."""
+        return self.text[value] if self.listed(value) else self.each(self[value])
+
+    def merger(self, merge: Merge) -> str:
+        """Write the function that merges two states of a monoid: `ir.fold`'s definition on elements."""
+        b = Builder()
+        state = merge.monoid.state
+        dtypes = [self.tile(s).dtype for s in merge.states]
+        one, two = (tuple(b.fresh(TileType(d)) for d in dtypes) for _ in range(2))
+        results = fold.merge(b, merge.monoid, one, two, merge.exp2)
+        inner = Emitter(self.plan, self.helpers, self.checks)
+        inner.held, inner.types = None, dict(b.types)
+        arguments = [inner.names.fresh(f"{s}_{side}") for side in "ab" for s in state]
+        inner.text.update(zip((*one, *two), arguments, strict=True))
+        inner.block(b.open[0])
+        lines = (
+            *inner.lines,
+            Line(f"return {', '.join(inner[r] for r in results)}{',' * (len(results) == 1)}"),
+        )
+        about = f"The state of two disjoint sets: {merge.monoid}."
+        return self.helper(f"merge_{merge.monoid.kind.value}", ", ".join(arguments), about, lines)
+
+    # --- loops ----------------------------------------------------------------------------------------------
+
+    def loop(self, let: Let, loop: Loop) -> None:
+        """Write a loop; what it carries are its only variables, lists of a thread as tuples."""
+        if self.tile(loop.stop).axes or self.tile(loop.start).axes:
+            raise refused(f"steps of {loop.axis} that differ between rows", self.plan.target, let.loc)
+        carried = []
+        for i, (init, type) in enumerate(zip(loop.init, loop.types, strict=True)):
+            hint = self.yields.get((let.value, i)) or f"{axis_name(loop.axis)}_state"
+            listed = self.held is not None and self.held.axis in type.axes
+            first = f"tuple({self.spread(init)})" if listed else self[init]
+            carried.append(self.let(hint, first))
+        self.many[let.value] = tuple(carried)
+        step, *args = loop.body.args
+        name = self.names.fresh(f"{axis_name(loop.axis)}_step")
+        start, stop = (self.operand(v, step) for v in (loop.start, loop.stop))
+        with self.inner(f"for {name} in cutlass.range({start}, {stop}, unroll={self.unroll}):"):
+            self.text[step] = name
+            self.text.update(zip(args, carried, strict=True))
+            self.block(loop.body.lets)
+            new = []
+            for v, type in zip(loop.body.results, loop.types, strict=True):
+                listed = self.held is not None and self.held.axis in type.axes
+                new.append(f"tuple({self.spread(v)})" if listed else self[v])
+            if carried:
+                self.line(f"{', '.join(carried)} = {', '.join(new)}")
+
+    @property
+    def unroll(self) -> int:
+        return getattr(self.plan, "unroll", 1)
+
+
+def order_name(order: Order) -> str:
+    """Return how a tree pairs its terms, in words."""
+    return order.value if isinstance(order, Rule) else f"by the index bits {order.order}"
+
+
+_VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
+
+
+def _stem_of(reduce: Reduce) -> str:
+    return f"{_VERBS[reduce.fn]}_{axis_name(reduce.over)}"
+
+
+_STEMS = {
+    "add": "total", "sub": "difference", "mul": "product", "div": "quotient", "mod": "remainder",
+    "max": "larger", "min": "smaller", "and": "both", "or": "either", "xor": "xor", "shl": "shifted",
+    "shr": "shifted", "lt": "below", "le": "at_most", "eq": "equal", "ne": "differs", "mulhi": "high",
+}  # fmt: skip
+
+
+def stem(let: Let) -> str:
+    """Return a name for a value that the author gave none."""
+    match let.node:
+        case Map2(fn=fn2):
+            return _STEMS[fn2.value]
+        case Map1(fn=fn1):
+            return {"neg": "negative", "abs": "magnitude", "not": "unless", "isnan": "is_nan"}.get(
+                fn1.value, fn1.value
+            )
+        case Math(fn=fn):
+            return "power" if fn is MathFn.EXP2 else f"{fn.value}_of"
+        case Fma():
+            return "fused_sum"
+        case Select():
+            return "chosen"
+        case Cast(dtype=dtype) | Bits(dtype=dtype):
+            return f"as_{dtype.value}"
+        case _:
+            return "value"

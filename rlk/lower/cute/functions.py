@@ -1,0 +1,176 @@
+"""The functions that generated kernels call: arithmetic with its rounding said, exchanges, guarded memory."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+
+from rlk.ir.portable import FUNCTIONS
+from rlk.ir.types import DType
+from rlk.lower.common.lines import Function, Line
+from rlk.lower.cute.text import literal
+
+
+@dataclass(frozen=True, slots=True)
+class Helper:
+    """A helper and how it is decorated: one with a branch of its own is traced, others only inlined."""
+
+    function: Function
+    traced: bool = False
+
+
+def _helper(name: str, arguments: str, about: str, *body: str, traced: bool = False) -> Helper:
+    return Helper(Function(name, tuple(arguments.split(", ")), about, tuple(map(Line, body))), traced)
+
+
+_ALL = (
+    _helper(
+        "mul", "a, b", "One rounding, never part of a fused operation.",
+        "return cute.math.mul(a, b, rounding=NEAREST)",
+    ),
+    _helper(
+        "fma", "a, b, c", "a * b + c with one rounding.",
+        "return cute.math.fma(a, b, c, rounding=NEAREST)",
+    ),
+    _helper("div", "a, b", "Correctly rounded.", "return a / b"),
+    _helper("fmax", "a, b", "NaN loses.", "return cute.arch.fmax(a, b)"),
+    _helper("fmin", "a, b", "NaN loses.", "return cute.arch.fmin(a, b)"),
+    _helper("exp2", "x", "The hardware's: a table.", "return cute.math.exp2(x, fastmath=True)"),
+    _helper("select", "condition, a, b", "Without a branch.", "return cutlass.select_(condition, a, b)"),
+    _helper(
+        "any_lane", "condition", "Whether it holds for some thread of the warp.",
+        "return cute.arch.vote_any_sync(condition)",
+    ),
+    _helper("add", "a, b", "A term of a sum.", "return a + b"),
+    _helper(
+        "folded", "x, apart, combine", "Combine the elements of a thread that lie so far apart.",
+        "return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]",
+    ),
+    _helper(
+        "exchanged", "x, lanes, combine", "Combine each element with that of the thread so many lanes away.",
+        "return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]",
+    ),
+    _helper(
+        "merged", "states, apart, merge", "Merge the states of a thread that lie so far apart.",
+        "first = [i for i in range(len(states[0])) if not i & apart]",
+        "each = [merge(*(x[i] for x in states), *(x[i + apart] for x in states)) for i in first]",
+        "return tuple([state[k] for state in each] for k in range(len(states)))",
+    ),
+    _helper(
+        "load_where", "condition, memory: cute.Tensor, index, other", "An element, or what stands for it.",
+        "x = other", "if condition:", "    x = memory[index]", "return x", traced=True,
+    ),
+    _helper(
+        "store_where", "condition, memory: cute.Tensor, index, x", "Write an element if the condition holds.",
+        "if condition:", "    memory[index] = x", traced=True,
+    ),
+    _helper(
+        "store_pair_where", "condition, memory: cute.Tensor, index, x, y",
+        "Write two elements that follow each other, the first at an even index, if the condition holds.",
+        "if condition:",
+        "    pair = cute.make_rmem_tensor((2,), memory.element_type)",
+        "    pair[0], pair[1] = x, y",
+        "    first = memory.iterator + cute.crd2idx(index, memory.layout)",
+        "    cute.autovec_copy(pair, cute.make_tensor(first.align(memory.element_type.width // 4), (2,)))",
+        traced=True,
+    ),
+    _helper(
+        "report_where", "bad, errors: cute.Pointer, code: cutlass.Constexpr, row",
+        "Write what was found, and one more than its row, into the device's error words.",
+        "if bad:",
+        "    cute.arch.atomic_max(errors, Int32(code))",
+        "    cute.arch.atomic_max(errors + 1, row)",
+        traced=True,
+    ),
+)  # fmt: skip
+HELPERS = {h.function.name: h for h in _ALL}
+
+
+@dataclass(slots=True)
+class TextMachine:
+    """A machine of rlk.ir.portable whose values are names: every operation appends a line."""
+
+    lines: list[Line] = field(default_factory=list)
+
+    def let(self, text: str, stem: str) -> str:
+        name = f"{stem}{len(self.lines)}"
+        self.lines.append(Line(f"{name} = {text}"))
+        return name
+
+    def f32(self, value: float) -> str:
+        return literal(float(value), DType.F32)
+
+    def i32(self, value: int) -> str:
+        return literal(value, DType.I32)
+
+    def add(self, a: str, b: str) -> str:
+        return self.let(f"{a} + {b}", "f")
+
+    def sub(self, a: str, b: str) -> str:
+        return self.let(f"{a} - {b}", "f")
+
+    def mul(self, a: str, b: str) -> str:
+        return self.let(f"mul({a}, {b})", "f")
+
+    def div(self, a: str, b: str) -> str:
+        return self.let(f"div({a}, {b})", "f")
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        return self.let(f"fma({a}, {b}, {c})", "f")
+
+    def min(self, a: str, b: str) -> str:
+        return self.let(f"fmin({a}, {b})", "f")
+
+    def max(self, a: str, b: str) -> str:
+        return self.let(f"fmax({a}, {b})", "f")
+
+    def lt(self, a: str, b: str) -> str:
+        return f"({a} < {b})"
+
+    def eq(self, a: str, b: str) -> str:
+        return f"({a} == {b})"
+
+    def select(self, cond: str, a: str, b: str) -> str:
+        return self.let(f"select({cond}, {a}, {b})", "f")
+
+    def iadd(self, a: str, b: str) -> str:
+        return self.let(f"{a} + {b}", "i")
+
+    def isub(self, a: str, b: str) -> str:
+        return self.let(f"{a} - {b}", "i")
+
+    def iand(self, a: str, b: str) -> str:
+        return self.let(f"{a} & {b}", "i")
+
+    def ior(self, a: str, b: str) -> str:
+        return self.let(f"{a} | {b}", "i")
+
+    def ixor(self, a: str, b: str) -> str:
+        return self.let(f"{a} ^ {b}", "i")
+
+    def shl(self, a: str, bits: int) -> str:
+        return self.let(f"{a} << Int32({bits})", "i")
+
+    def sar(self, a: str, bits: int) -> str:
+        return self.let(f"{a} >> Int32({bits})", "i")
+
+    def ieq(self, a: str, b: str) -> str:
+        return f"({a} == {b})"
+
+    def as_i32(self, x: str) -> str:
+        return self.let(f"Float32({x}).bitcast(Int32)", "i")
+
+    def as_f32(self, i: str) -> str:
+        return self.let(f"Int32({i}).bitcast(Float32)", "f")
+
+    def to_f32(self, i: str) -> str:
+        return self.let(f"Int32({i}).to(Float32)", "f")
+
+
+def portable(name: str) -> Helper:
+    """Return a portable function as a function of one element."""
+    definition = FUNCTIONS[name]
+    machine = TextMachine()
+    result = definition(machine, "x")
+    about = (inspect.getdoc(definition) or name).splitlines()[0]
+    return Helper(Function(f"portable_{name}", ("x",), about, (*machine.lines, Line(f"return {result}"))))

@@ -1,0 +1,140 @@
+"""What templates read of a kernel: its signature on both sides, its tensors, and the lines of its roles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlk.ir.nodes import Kernel, Role
+from rlk.lower.common.emitted import CallArg, From, KernelArg, KernelBuild
+from rlk.lower.common.lines import Line
+from rlk.lower.cute import text
+from rlk.lower.cute.emit import Emitter
+from rlk.lower.cute.memory import ERRORS
+
+OF_POINTERS = (From.TENSOR, From.ERRORS)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorText:
+    """A tensor as the host describes it: a pointer, extents and strides."""
+
+    name: str
+    shape: str
+    stride: str
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What every kernel has: its name, parameters, tensors, and how the host launches it."""
+
+    name: str
+    about: str
+    host_parameters: str
+    parameters: str
+    tensors: tuple[TensorText, ...]
+    given: str  # what the host passes on to the kernel, beside what a frame adds
+    threads: int
+
+
+def arguments(kernel: Kernel, emitter: Emitter, turns: Mapping[str, str]) -> list[CallArg]:
+    """Return the arguments of a kernel in order: tensors, what their shapes need, scalars."""
+    tensors = [CallArg(d.name, From.TENSOR, d.name) for d in emitter.memory.tensors()]
+    scalars = [
+        CallArg(d.name, From.TURN, turns[d.name]) if d.name in turns else CallArg(d.name, From.SCALAR, d.name)
+        for d in kernel.params
+        if d.role is Role.SCALAR
+    ]
+    return [*tensors, *emitter.memory.arguments.values(), *scalars]
+
+
+def tensors_of(
+    emitter: Emitter, copied: Mapping[str, int], turned: frozenset[str] = frozenset()
+) -> tuple[TensorText, ...]:
+    """Describe every tensor; the strides of those that hardware copies are multiples of so many elements.
+
+    turned: those of which the last dim comes first.
+    """
+    found = []
+    for decl in emitter.memory.tensors():
+        shape, strides = emitter.memory.layout(decl)
+        by = copied.get(decl.name, 1)
+        each = [f"cute.assume({s}, divby={by})" if by > 1 and s != "1" else s for s in strides]
+        order = slice(None, None, -1) if decl.name in turned else slice(None)
+        found.append(TensorText(decl.name, _tuple(shape[order]), _tuple(each[order])))
+    return tuple(found)
+
+
+def _tuple(parts: tuple[str, ...] | list[str]) -> str:
+    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+def host_parameters(given: list[CallArg], emitter: Emitter) -> str:
+    """Return the parameters of the host function."""
+    return ", ".join(f"{_outside(a)}: {_host_type(a, emitter)}" for a in given)
+
+
+def parameters(given: list[CallArg], emitter: Emitter, copied: Mapping[str, int]) -> str:
+    """Return the kernel's own parameters, but for the tensors that hardware copies and strides."""
+    kept = [a for a in given if a.name not in copied and a.kind is not From.STRIDE]
+    return ", ".join(f"{a.name}: {_type(a, emitter)}" for a in kept)
+
+
+def passed(given: list[CallArg], copied: Mapping[str, int]) -> str:
+    """Return what the host passes for these parameters."""
+    kept = [a for a in given if a.name not in copied and a.kind is not From.STRIDE]
+    return ", ".join(ERRORS + "_ptr" if a.kind is From.ERRORS else a.name for a in kept)
+
+
+def build(kernel: Kernel, given: list[CallArg], emitter: Emitter) -> KernelBuild:
+    """Return how to compile a kernel."""
+    divisible = emitter.plan.signature.divisible
+    args = tuple(
+        KernelArg(_outside(a), emitter.memory.dtype(a), divisible=a.name in divisible) for a in given
+    )
+    return KernelBuild(kernel.name, args)
+
+
+def _outside(argument: CallArg) -> str:
+    return f"{argument.name}_ptr" if argument.kind in OF_POINTERS else argument.name
+
+
+def _host_type(argument: CallArg, emitter: Emitter) -> str:
+    if argument.kind in OF_POINTERS:
+        return "cute.Pointer"
+    return text.OF_SCALARS[emitter.memory.dtype(argument)]
+
+
+def _type(argument: CallArg, emitter: Emitter) -> str:
+    match argument.kind:
+        case From.TENSOR:
+            return "cute.Tensor"
+        case From.ERRORS:
+            return "cute.Pointer"
+        case _:
+            return text.OF_SCALARS[emitter.memory.dtype(argument)]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """A kernel for its template, what the host launches it with, and how it is compiled."""
+
+    template: str
+    subject: object
+    arguments: tuple[CallArg, ...]
+    sizes: tuple[CallArg, ...]
+    programs: tuple[str, ...]  # host lines that count the blocks
+    build: KernelBuild
+
+
+def sizes(emitter: Emitter, extent: str) -> tuple[CallArg, ...]:
+    """Return the argument that the host counts blocks with, where it is none of the kernel's own numbers."""
+    kinds = (From.EXTENT, From.LENGTH)
+    return tuple(a for a in emitter.memory.arguments.values() if a.kind in kinds and a.name == extent)
+
+
+def lines(of: list[Line]) -> tuple[Line, ...]:
+    """Take the lines written so far."""
+    taken = tuple(of)
+    of.clear()
+    return taken

@@ -1,0 +1,63 @@
+"""Conditions on the elements of a row as one comparison: a row that does not count has no elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import Fn2, Kernel, Let, Map2, Node, Value
+from rlk.ir.types import DType, TileType, Type
+from rlk.passes.rewrite import Replay, rewrite
+from rlk.passes.walk import walk
+from rlk.schedule.axes import types_of
+
+NOWHERE = 0  # where indices end that there are none of: they count from 0 up
+
+
+def narrowed(kernel: Kernel, axis: Axis) -> Kernel:
+    """Return the kernel with `i < end and counts` along an axis as `i < (end if counts else 0)`.
+
+    The choice is made once a row, not once an element.
+    """
+    nodes = {let.value: let.node for let in walk(kernel.body)}
+    return rewrite(kernel, _Narrowed(axis, nodes, types_of(kernel)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Narrowed:
+    axis: Axis
+    nodes: Mapping[Value, Node]
+    types: Mapping[Value, Type]
+
+    def __call__(self, replay: Replay, let: Let) -> bool:
+        match let.node:
+            case Map2(fn=Fn2.AND, a=a, b=b):
+                for one, counts in ((a, b), (b, a)):
+                    found = self.nodes.get(one)
+                    if isinstance(found, Map2) and self.fits(found, counts):
+                        builder = replay.builder
+                        nowhere = builder.const(NOWHERE, DType.I32)
+                        end = builder.select(replay[counts], replay[found.b], nowhere, "end")
+                        made = builder.let(Map2(Fn2.LT, replay[found.a], end), let.name)
+                        replay.renamed[let.value] = made
+                        return True
+                return False
+            case _:
+                return False
+
+    def fits(self, found: Map2, counts: Value) -> bool:
+        """Return whether indices along the axis are compared with an end, and the rest is of a row."""
+        type = self.types[found.a]
+        return (
+            found.fn is Fn2.LT
+            and isinstance(type, TileType)
+            and type.dtype is DType.I32
+            and self.along(found.a)
+            and not self.along(found.b)
+            and not self.along(counts)
+        )
+
+    def along(self, value: Value) -> bool:
+        type = self.types[value]
+        return isinstance(type, TileType) and self.axis in type.axes

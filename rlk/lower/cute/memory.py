@@ -1,0 +1,203 @@
+"""What a thread reads and writes: tensors that the host described, indices that the thread owns, guards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlk.ir.dims import Axis, Part, fixed_extent, union
+from rlk.ir.nodes import Decl, Let, Load, Role, Store, Turn, Value
+from rlk.ir.types import DType
+from rlk.lower.common.emitted import CallArg, From
+from rlk.lower.common.names import axis_name
+from rlk.lower.common.turns import length_name
+from rlk.lower.cute import text
+from rlk.lower.cute.plan import Owned, refused, stride_name
+
+if TYPE_CHECKING:
+    from rlk.lower.cute.emit import Emitter
+
+ERRORS = "errors"
+
+
+class Memory:
+    """The part of an emitter that knows tensors, and the arguments that their shapes need."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.e = emitter
+        self.plan = emitter.plan
+        self.decls: dict[str, Decl] = {d.name: d for d in self.plan.kernel.params}
+        self.arguments: dict[str, CallArg] = {}
+        self.owned: dict[Axis, str] = {}
+        self.inside: dict[Axis, str] = {}
+        self.together: tuple[frozenset[Axis], str] | None = None  # two axes, and whether both are inside
+        self.of_lists = ""  # the indices that a thread's list runs over, as one expression
+        self.span = ""  # of a thread's list that is written now; all of it where nothing is said
+        self.alone = ""  # the condition under which a thread writes for all that share its row
+        for decl in self.plan.kernel.params:
+            self.e.names.taken |= {decl.name, *(axis.name for axis in decl.type.axes)}
+
+    def argument(self, name: str, kind: From, source: str, dim: int = 0) -> str:
+        """Declare an argument of the kernel and return its name."""
+        self.arguments.setdefault(name, CallArg(name, kind, source, dim))
+        return name
+
+    def extent(self, axis: Axis) -> str:
+        """Return the extent of an axis: a number, a run-time argument, or a count of pieces made of one."""
+        known = fixed_extent(axis, dict(self.plan.signature.extents))
+        if known is not None:
+            return str(known)
+        if axis.part is Part.WITHIN:
+            return self.argument(length_name(axis), From.LENGTH, axis.name)
+        whole = self.argument(axis.name, From.EXTENT, axis.name)
+        if axis.part is Part.PIECE and axis.piece is not None:
+            return f"(({whole} + {axis.piece - 1}) // {axis.piece})"
+        return whole
+
+    def places(self) -> str:
+        """Return the indices that a thread's list runs over."""
+        assert self.of_lists
+        return self.of_lists
+
+    def layout(self, decl: Decl) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the extents and strides of a tensor as the host writes them; the last dim has stride 1."""
+        shape = tuple(self.extent(axis) for axis in decl.type.axes)
+        count = len(shape)
+        strides = [self.argument(stride_name(decl, d), From.STRIDE, decl.name, d) for d in range(count - 1)]
+        return shape, (*strides, "1")
+
+    def owns(self, owned: Owned, index: str) -> None:
+        """Write the indices of a parallel axis that a thread has, and which of them there are."""
+        name = axis_name(owned.axis)
+        self.owned[owned.axis] = self.e.let(name, index)
+        if owned.tile > 1 and (owned.length is None or owned.length % owned.tile):
+            end = self.extent(owned.axis)
+            self.inside[owned.axis] = self.e.let(f"{name}_inside", f"{self.owned[owned.axis]} < {end}")
+
+    # --- accesses -------------------------------------------------------------------------------------------
+
+    def load(self, load: Load, let: Let) -> None:
+        self.e.value(let, load.param, self.read(load))
+
+    def read(self, load: Load) -> str:
+        """Return the text of one element that is read."""
+        dtype = self.decls[load.param].type.dtype
+        axes = union(*(self.e.tile(i).axes for i in load.index))
+        mask = self.mask(axes, load.guard)
+        at = self.index(load.index)
+        truth = dtype is DType.BOOL  # a byte in memory
+        if mask is None:
+            return f"{load.param}[{at}]{' != 0' * truth}"
+        self.e.uses("load_where")
+        other = f"{'Uint8' if truth else text.TYPES[dtype]}(0)"
+        if load.fill is not None:
+            if truth:
+                raise refused("a truth value that stands for one that is not there", self.plan.target)
+            other = self.e[load.fill]
+        return f"load_where({mask}, {load.param}, {at}, {other}){' != 0' * truth}"
+
+    def store(self, store: Store) -> None:
+        axes = union(*(self.e.tile(i).axes for i in store.index))
+        if self.decls[store.param].type.dtype is DType.BOOL:
+            raise refused("truth values that are written", self.plan.target)
+        if self.e.listed(store.value) or any(map(self.e.listed, store.index)):
+            self.store_list(store, axes)
+            return
+        mask = " & ".join(x for x in (self.mask(axes, store.guard), self.alone) if x)
+        at = self.index(store.index)
+        if mask:
+            self.e.uses("store_where")
+            self.e.line(f"store_where({mask}, {store.param}, {at}, {self.e[store.value]})")
+        else:
+            self.e.line(f"{store.param}[{at}] = {self.e[store.value]}")
+
+    def store_list(self, store: Store, axes: tuple[Axis, ...]) -> None:
+        """Write a thread's list, two elements at once where they follow each other in memory."""
+        assert self.e.held is not None
+        if not self.e.listed(store.index[-1]):
+            raise refused(f"a list of {store.param} that lies across memory", self.plan.target)
+        mask = self.mask(axes, store.guard) or "Boolean(True)"
+        span, at, x = self.span or str(self.e.held.count), self.index(store.index), self.e[store.value]
+        if self.in_pairs(store):
+            other = x.replace("[c]", "[c + 1]")
+            pairs = span if "," in span else f"0, {span}"
+            with self.e.inner(f"for c in cutlass.range_constexpr({pairs}, 2):"):
+                self.e.uses("store_pair_where")
+                self.e.line(f"store_pair_where({mask}, {store.param}, {at}, {x}, {other})")
+            return
+        with self.e.inner(f"for c in cutlass.range_constexpr({span}):"):
+            self.e.uses("store_where")
+            self.e.line(f"store_where({mask}, {store.param}, {at}, {x})")
+
+    def in_pairs(self, store: Store) -> bool:
+        """Return whether elements 2 i and 2 i + 1 of a list are aligned neighbours that exist together."""
+        assert self.e.held is not None
+        decl, known = self.decls[store.param], self.plan.signature.divisible
+        strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
+        extent = fixed_extent(decl.type.axes[-1], dict(self.plan.signature.extents))
+        always = store.guard is None or self.e.consts.get(store.guard) == (1, DType.BOOL)
+        together = bool(self.e.held.lanes) and always and decl.type.axes[-1] == self.e.held.axis
+        return together and extent is not None and extent % 2 == 0 and {decl.name, *strides} <= known
+
+    def index(self, index: tuple[Value, ...]) -> str:
+        """Return the coordinates of an element."""
+        each = [self.coordinate(v) for v in index]
+        return each[0] if len(each) == 1 else f"({', '.join(each)})"
+
+    def coordinate(self, value: Value) -> str:
+        if value in self.e.consts:
+            return str(self.e.operand(value, -1))
+        at = self.e[value]
+        return f"{at}.to(Int32)" if self.e.tile(value).dtype is DType.I64 else at
+
+    def mask(self, axes: tuple[Axis, ...], guard: Value | None) -> str | None:
+        """Return the condition under which a thread may touch memory; None when every thread may."""
+        always = guard is None or self.e.consts.get(guard) == (1, DType.BOOL)
+        terms = [] if guard is None or always else [self.e[guard]]
+        checked = {axis for axis in self.inside if axis in axes}
+        if self.together is not None and self.together[0] <= checked:
+            checked -= self.together[0]
+            terms.append(self.together[1])
+        terms += [name for axis, name in self.inside.items() if axis in checked]
+        return " & ".join(f"({t})" if " " in t else t for t in terms) or None
+
+    def check(self, bad: Value, what: str) -> None:
+        """Write the code of a finding and one more than its row into the device's error words."""
+        if self.e.listed(bad):
+            raise refused("a check of every element of a list", self.plan.target)
+        if what not in self.e.checks:
+            self.e.checks.append(what)
+        self.argument(ERRORS, From.ERRORS, ERRORS)
+        axes = self.e.tile(bad).axes
+        mask = " & ".join(x for x in (self.mask(axes, bad), self.alone) if x)
+        self.e.uses("report_where")
+        code = self.e.checks.index(what) + 1
+        self.e.line(f"report_where({mask}, {ERRORS}, {code}, {self.row(axes)})")
+
+    def row(self, axes: tuple[Axis, ...]) -> str:
+        """Return one more than the row that a thread is in, as the error words say it."""
+        for axis in self.owned:
+            match axis.part:
+                case Part.ALL if axis in axes:
+                    return f"{self.owned[axis]} + 1"
+                case Part.WITHIN if axis in axes and axis.piece is not None:
+                    return f"{Turn(axis.pieces).index} * {axis.piece} + {self.owned[axis]} + 1"
+        return "Int32(1)"
+
+    # --- the signature --------------------------------------------------------------------------------------
+
+    def dtype(self, argument: CallArg) -> str:
+        """Return the type of an argument, as builds spell it."""
+        match argument.kind:
+            case From.TENSOR:
+                return text.POINTERS[self.decls[argument.source].type.dtype]
+            case From.SCALAR:
+                return text.SCALARS[self.decls[argument.source].type.dtype]
+            case From.ERRORS:
+                return "*i32"
+            case From.EXTENT | From.INNER_EXTENT | From.LENGTH | From.TURN:
+                return "i32"
+            case From.STRIDE | From.OUTER_STRIDE | From.INNER_STRIDE:
+                return "i64"
+
+    def tensors(self) -> tuple[Decl, ...]:
+        return tuple(d for d in self.plan.kernel.params if d.role is not Role.SCALAR)

@@ -1,0 +1,87 @@
+"""The text of a whole module: helpers, kernels with their host functions, and what launches them in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlk import __version__
+from rlk.ir.nodes import Program
+from rlk.lower.common.emitted import OF_LOOPS, CallArg, Emitted, From, Signature
+from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.render import render
+from rlk.lower.common.turns import host_lines, loop_extents
+from rlk.lower.cute import contraction, lanes
+from rlk.lower.cute.functions import Helper
+from rlk.lower.cute.plan import ContractionPlan, plan
+from rlk.schedule.schedule import Schedule
+from rlk.target.facts import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the first lines of a module say."""
+
+    title: str
+    numerics: str
+    version: str
+    target: str
+    schedules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """What the module template reads; kernels are rendered already."""
+
+    header: Header
+    helpers: tuple[Helper, ...]
+    kernels: tuple[str, ...]
+    call: Function
+
+
+def lower(
+    program: Program,
+    schedules: Sequence[Schedule],
+    target: Target,
+    signature: Signature,
+    *,
+    numerics_id: str = "unset",
+) -> Emitted:
+    """Return the CuTe DSL module of a specialized program, one schedule for each of its kernels.
+
+    The text is the same, byte for byte, for equal arguments. Raises UnsupportedError where a nest has no form
+    in this lowering.
+    """
+    helpers: dict[str, Helper] = {}
+    checks: list[str] = []
+    turns = {turn.index: turn.axis.name for each in program.order for turn in each.turns}
+    written, builds, launch = [], [], {}
+    call: dict[str, CallArg] = {}
+    for kernel, schedule in zip(program.kernels, schedules, strict=True):
+        placed = plan(kernel, schedule, target, signature)
+        if isinstance(placed, ContractionPlan):
+            made = contraction.write(placed, helpers, checks, turns)
+        else:
+            made = lanes.write(placed, helpers, checks, turns)
+        given = (a for a in (*made.arguments, *made.sizes) if a.kind not in OF_LOOPS)
+        call.update((a.name, a) for a in given if a.name not in call)
+        written.append(render("cute", made.template, made.subject))
+        builds.append(made.build)
+        names = ", ".join(a.name for a in made.arguments)
+        start = f"    kernels.{kernel.name}((programs,), {names})"
+        launch[kernel.name] = [*made.programs, "if programs > 0:", start]
+    extents = dict(signature.extents)
+    for axis in loop_extents(program.order, extents):
+        call.setdefault(axis.name, CallArg(axis.name, From.EXTENT, axis.name))
+    parameters = tuple(sorted(call.values(), key=lambda a: list(From).index(a.kind)))
+    lines = tuple(Line(text) for text in host_lines(program.order, launch, extents))
+    host = Function("call", tuple(a.name for a in parameters), program.name, lines)
+    header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
+    source = render("cute", "module.py.j2", Module(header, _ordered(helpers), tuple(written), host))
+    file = f"rlk/{target.folder}/cute/{program.name}.py"
+    return Emitted(source, tuple(builds), parameters, tuple(checks), file, backend="cute")
+
+
+def _ordered(helpers: dict[str, Helper]) -> tuple[Helper, ...]:
+    """Return the helpers in the order of their names: functions find each other when they are called."""
+    return tuple(helpers[name] for name in sorted(helpers))

@@ -1,0 +1,369 @@
+"""Where each value of a kernel lives on Hopper, and who computes it: decided here, written elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from rlk.errors import Code, Loc, UnsupportedError
+from rlk.ir.dims import Axis, Part, fixed_extent
+from rlk.ir.dotmodel import DotModel
+from rlk.ir.nodes import Decl, Kernel, Loop, Value
+from rlk.ir.types import DType, TileType
+from rlk.lower.common.bounds import bounds
+from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
+from rlk.lower.common.emitted import Signature
+from rlk.lower.common.names import axis_name
+from rlk.lower.cute.masks import narrowed
+from rlk.lower.cute.protocol import Ring as protocol_ring
+from rlk.lower.cute.protocol import claim_registers, ring_protocol, verify
+from rlk.passes.walk import walk
+from rlk.schedule.axes import kind, roles, types_of
+from rlk.schedule.schedule import Schedule
+from rlk.target.facts import Target
+
+WARPGROUP = 128  # threads
+ROWS_OF_WARPGROUP = 64  # of an accumulator
+LANES_OF_ROW = 4  # threads that share a row of it
+SWIZZLED = 128  # bytes of a row of a tile in shared memory
+FEWEST_COLUMNS, MOST_COLUMNS = 8, 256
+BLOCK = 128  # threads of a kernel that has an element to each
+HELD_BLOCK = 64  # of one whose threads hold lists: fewer, so that all cores get some
+MOST_HELD = 16  # elements of a list without a contraction
+REGISTERS = {1: (40, 240), 2: (40, 232), 3: (32, 160)}  # of a producer's and of a consumer's thread
+BARRIERS = 1  # KiB of shared memory beside the tiles
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An axis whose elements threads hold as lists.
+
+    lanes: the index bits that tell threads apart, the lowest first: the i-th is bit i of the lane. The other
+    bits, ascending, are those of an element's place in the list.
+    """
+
+    axis: Axis
+    length: int
+    lanes: tuple[int, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """How many elements a thread has."""
+        return self.length >> len(self.lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A parallel axis of which a block has one index, or a tile; length: its extent where that is static."""
+
+    axis: Axis
+    tile: int
+    length: int | None
+
+    @property
+    def tiles(self) -> int | None:
+        return None if self.length is None else -(-self.length // self.tile)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What TMA copies of a factor for a step: `rows` of its tensor from the sum of `first` on, along an axis.
+
+    shared: blocks of a cluster that each copy a part for all. turned: these rows follow each other in memory,
+    and the elements of the contracted axis lie across.
+    """
+
+    factor: Factor
+    rows: int
+    axis: Axis
+    first: tuple[Value, ...]
+    shared: int
+
+    @property
+    def turned(self) -> bool:
+        return self.factor.at == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Stages through which boxes travel, and the counts of their barriers."""
+
+    stages: int
+    bytes: int  # that a stage's "full" waits for
+    releases: int  # arrivals that a stage's "empty" waits for: a lane of each consuming warp of the cluster
+
+    @property
+    def barriers(self) -> int:
+        return 2 * self.stages
+
+
+@dataclass(frozen=True, slots=True)
+class ContractionPlan:
+    """One contraction: a warp that copies, warpgroups that multiply and hold 64 rows of the tile each."""
+
+    kernel: Kernel
+    kind: str
+    contraction: Contraction
+    rows: Owned
+    others: tuple[Owned, ...]
+    held: Held
+    boxes: tuple[Box, Box]
+    ring: Ring
+    dtype: DType
+    depth: int
+    steps: int | None  # of the contracted axis; None: a tile counts them
+    cluster: int
+    consumers: int
+    registers: tuple[int, int]
+    group: int
+    programs: int
+    signature: Signature
+    target: Target
+
+    @property
+    def threads(self) -> int:
+        return WARPGROUP * (1 + self.consumers)
+
+    @property
+    def columns(self) -> int:
+        return self.held.length
+
+    @property
+    def blocks_of_columns(self) -> int:
+        return self.columns // 8
+
+    @property
+    def instructions(self) -> int:
+        """How many matrix instructions a step has."""
+        return self.depth // 16
+
+    @property
+    def clustered(self) -> bool:
+        return self.cluster > 1
+
+    @property
+    def peers(self) -> int:
+        """The blocks of a cluster, as a mask."""
+        return (1 << self.cluster) - 1
+
+    @property
+    def copy(self) -> str:
+        """What copies the tiles that a cluster shares."""
+        return "CopyBulkTensorTileG2SMulticastOp" if self.clustered else "CopyBulkTensorTileG2SOp"
+
+    @property
+    def fewer(self) -> int:
+        """Registers of a thread that copies."""
+        return self.registers[0]
+
+    @property
+    def more(self) -> int:
+        """Registers of a thread that multiplies."""
+        return self.registers[1]
+
+
+@dataclass(frozen=True, slots=True)
+class LanesPlan:
+    """No contraction: a thread for each index of the parallel axes, what it reduces in a list.
+
+    owned: the axes, the last fastest; all but the first have an extent that is known.
+    """
+
+    kernel: Kernel
+    kind: str
+    owned: tuple[Owned, ...]
+    held: Held | None
+    threads: int
+    unroll: int
+    signature: Signature
+    target: Target
+
+
+Plan = ContractionPlan | LanesPlan
+
+
+def refused(what: str, target: Target, loc: Loc | None = None) -> UnsupportedError:
+    """Return the error of a nest that this lowering does not write."""
+    more = (loc,) if loc is not None else ()
+    return UnsupportedError(
+        Code.UNSUPPORTED, *more, what=what, backend="cute", target=target.name, alternatives="triton"
+    )
+
+
+def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> Plan:
+    """Place a specialized kernel; raise UnsupportedError where this lowering has no form for it."""
+    if signature.split_rows or signature.strided:
+        raise refused(
+            "tensors whose rows have two strides, or whose elements do not follow each other", target
+        )
+    kernel = bounds(kernel, dict(roles(kernel, dict(signature.extents)).inside))
+    what = kind(kernel)
+    if what in ("stream_dot", "dot_map"):
+        return _contraction(kernel, what, schedule, target, signature)
+    if what in ("merge", "rows"):
+        return _lanes(kernel, what, schedule, target, signature)
+    raise refused(f"a nest of the kind {what}", target)
+
+
+# --- a row to each thread ---
+
+
+def _lanes(kernel: Kernel, what: str, schedule: Schedule, target: Target, signature: Signature) -> LanesPlan:
+    extents = dict(signature.extents)
+    found = roles(kernel, extents)
+    inside = [(a, n) for a, n in found.inside if n > 1]
+    if not found.parallel or len(inside) > 1 or any(n > MOST_HELD for _, n in inside):
+        raise refused(
+            f"a nest of the kind {what} that reduces {', '.join(str(a) for a, _ in inside)}", target
+        )
+    held = Held(*inside[0]) if inside else None
+    threads = BLOCK if held is None else HELD_BLOCK
+    first, *others = (Owned(a, 1, fixed_extent(a, extents)) for a in found.parallel)
+    if any(o.length is None for o in others):
+        raise refused("a second parallel axis of unknown extent", target)
+    unroll = max(1, schedule.unroll // (held.count if held is not None else 1))
+    owned = (replace(first, tile=threads), *others)
+    return LanesPlan(kernel, what, owned, held, threads, unroll, signature, target)
+
+
+# --- contractions ---
+
+
+def _contraction(
+    kernel: Kernel, what: str, schedule: Schedule, target: Target, signature: Signature
+) -> ContractionPlan:
+    extents = dict(signature.extents)
+    found = roles(kernel, extents)
+    inside = {a: n for a, n in found.inside if n > 1}
+    columns = _sides(_checked(kernel, target), (*found.parallel, *inside), kernel, target)[1].axis
+    kernel = narrowed(kernel, columns)
+    (contraction,) = contractions(kernel).of.values()
+    row_side, column_side = _sides(contraction, (*found.parallel, *inside), kernel, target)
+    rows = row_side.axis
+    consumers = max(1, schedule.tile(str(rows)) // ROWS_OF_WARPGROUP)
+    tile, width = consumers * ROWS_OF_WARPGROUP, inside.get(columns) or schedule.tile(str(columns))
+    if rows not in found.parallel or not FEWEST_COLUMNS <= width <= MOST_COLUMNS or consumers > 2:
+        raise refused(f"tiles of {tile} x {width}", target)
+    others = [a for a in found.parallel if a != rows]
+    owned = tuple(Owned(a, width if a == columns else 1, fixed_extent(a, extents)) for a in others)
+    if any(o.tiles is None for o in owned):
+        raise refused("a second parallel axis of unknown extent", target)
+    for side in (row_side, column_side):
+        _copyable(kernel, side.factor, signature, target)
+    dtype = next(d.type.dtype for d in kernel.params if d.name == row_side.factor.load.param)
+    depth = SWIZZLED // dtype.bytes
+    registers, cluster = REGISTERS[consumers], schedule.cluster
+    claim_registers(WARPGROUP * (1 + consumers), (registers[0], *[registers[1]] * consumers))
+    ring = _ring(schedule.stages, (tile + width) * depth * dtype.bytes, cluster * consumers * 4, target)
+    _sound(ring, consumers, cluster, tile * depth * dtype.bytes, width * depth * dtype.bytes)
+    return ContractionPlan(
+        kernel=kernel,
+        kind=what,
+        contraction=contraction,
+        rows=Owned(rows, tile, fixed_extent(rows, extents)),
+        others=owned,
+        held=Held(columns, width, (1, 2)),
+        boxes=(
+            Box(row_side.factor, tile, rows, row_side.first, 1),
+            Box(column_side.factor, width, columns, column_side.first, cluster),
+        ),
+        ring=ring,
+        dtype=dtype,
+        depth=depth,
+        steps=_steps(contraction, depth, extents, target),
+        cluster=cluster,
+        consumers=consumers,
+        registers=registers,
+        group=schedule.group,
+        programs=schedule.programs or target.cores,
+        signature=signature,
+        target=target,
+    )
+
+
+def _checked(kernel: Kernel, target: Target) -> Contraction:
+    """Return the only contraction of a kernel, if warpgroups can do it."""
+    of = contractions(kernel).of
+    if len(of) != 1 or any(isinstance(let.node, Loop) for let in walk(kernel.body)):
+        raise refused("a nest of more than one contraction", target)
+    ((value, contraction),) = of.items()
+    if contraction.model is not DotModel.CHAIN16 or target.name != "sm_90a":
+        raise refused(f"products of the model {contraction.model.value}", target)
+    for factor in (contraction.a, contraction.b):
+        guard = factor.load.guard
+        if guard is not None and not covered(kernel, value, guard):
+            raise refused(f"elements of {factor.load.param} that are read against a guard", target)
+    return contraction
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A factor, the axis that its tiles run along, and the scalars whose sum its first row is."""
+
+    factor: Factor
+    axis: Axis
+    first: tuple[Value, ...]
+
+
+def _sides(
+    contraction: Contraction, tiled: tuple[Axis, ...], kernel: Kernel, target: Target
+) -> tuple[_Side, _Side]:
+    """Return the factor of the rows of a tile, and that of its columns."""
+    one, two = (_side(f, tiled, kernel, target) for f in (contraction.a, contraction.b))
+    return (one, two) if tiled.index(one.axis) < tiled.index(two.axis) else (two, one)
+
+
+def _side(factor: Factor, tiled: tuple[Axis, ...], kernel: Kernel, target: Target) -> _Side:
+    axes = [a for a in tiled if a in factor.axes and a.part in (Part.ALL, Part.WITHIN, Part.LANE)]
+    if not axes or len(factor.load.index) != 2:
+        raise refused("a factor that is no matrix", target)
+    nodes, types = {let.value: let.node for let in walk(kernel.body)}, types_of(kernel)
+    axis = axes[-1]
+
+    def scalar(value: Value) -> bool:
+        type = types[value]
+        return isinstance(type, TileType) and axis not in type.axes
+
+    counted = count_up(factor.load.index[1 - factor.at], nodes, scalar)
+    if counted is None or counted[1] != axis:
+        raise refused(f"rows of {factor.load.param} that do not follow each other", target)
+    return _Side(factor, axis, counted[0])
+
+
+def _steps(contraction: Contraction, depth: int, extents: dict[str, int], target: Target) -> int | None:
+    """Return how many steps the contracted axis has, if that is known.
+
+    The last may pass the end of the axis: one factor at least must end there, so that hardware reads zeros.
+    """
+    length = fixed_extent(contraction.over, extents) if contraction.stop is None else None
+    whole = length is not None and length % depth == 0
+    if not whole and contraction.a.base and contraction.b.base:
+        raise refused(f"parts of {contraction.over.whole} that end between steps", target)
+    return None if length is None else -(-length // depth)
+
+
+def _copyable(kernel: Kernel, factor: Factor, signature: Signature, target: Target) -> None:
+    """Refuse a tensor that hardware cannot copy boxes of: its address and rows are multiples of 16 bytes."""
+    decl = next(d for d in kernel.params if d.name == factor.load.param)
+    stride = stride_name(decl, 0)
+    if not {decl.name, stride} <= signature.divisible:
+        raise refused(f"{decl.name}, whose rows do not lie at multiples of 16 bytes", target)
+
+
+def stride_name(decl: Decl, dim: int) -> str:
+    """Return the name of the stride of a dim, as a host passes it."""
+    return f"{decl.name}_{axis_name(decl.type.axes[dim])}_stride"
+
+
+def _ring(stages: int, size: int, releases: int, target: Target) -> Ring:
+    fitting = ((target.shared - BARRIERS) << 10) // size
+    return Ring(max(2, min(stages, fitting)), size, releases)
+
+
+@cache
+def _sound(ring: Ring, consumers: int, cluster: int, own: int, shared: int) -> None:
+    """Raise InternalError where the roles of a contraction could wait for ever, or read what is not there."""
+    arrivals = ring.releases // (consumers * cluster)
+    protocol = ring_protocol(ring.stages, consumers, cluster, own=own, shared=shared, arrivals=arrivals)
+    counted = protocol_ring(protocol.rings[0].name, ring.stages, ring.bytes, ring.releases)
+    verify(replace(protocol, rings=(counted,)))

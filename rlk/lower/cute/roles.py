@@ -1,0 +1,451 @@
+"""What the roles of a contraction say beside the frame that all share: places, coordinates, the epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from rlk.ir.nodes import (
+    Bits,
+    Cast,
+    Check,
+    Dot,
+    Fma,
+    Fn2,
+    Let,
+    Load,
+    Map1,
+    Map2,
+    Math,
+    Pos,
+    Reduce,
+    Select,
+    Store,
+    Value,
+    operands,
+)
+from rlk.ir.tree import padded
+from rlk.ir.types import DType, TileType
+from rlk.lower.common.contract import contractions
+from rlk.lower.common.lines import Line
+from rlk.lower.common.names import axis_name
+from rlk.lower.common.picked import Picked, picked_sums
+from rlk.lower.cute import text
+from rlk.lower.cute.emit import INDENT, Emitter, stem
+from rlk.lower.cute.functions import Helper
+from rlk.lower.cute.kernels import lines
+from rlk.lower.cute.masks import NOWHERE
+from rlk.lower.cute.plan import Box, ContractionPlan
+
+ROWS = 2  # of an accumulator that a thread has a part of
+MOST_PARTS = 4  # of a row that is written to memory
+PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from the first of its thread
+OF_FRAME = frozenset(
+    "thread block blocks warp group rank memory ring items item tiles put get free full k r c mine "
+    "share unit fragment acc a b a_tiles b_tiles a_from b_from a_to b_to layout_a layout_b row stream "
+    "programs band rest first height column quad first_of_quad part steps".split()
+)
+
+
+class ContractionEmitter(Emitter):
+    """Writes what a contraction's roles say beside the frame that all contractions share."""
+
+    plan: ContractionPlan
+
+    def __init__(self, plan: ContractionPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
+        super().__init__(plan, helpers, checks)
+        self.plan = plan
+        self.names.taken |= OF_FRAME
+        self.unheld = contractions(plan.kernel).unheld
+        self.lets = {let.value: let for let in plan.kernel.body.lets}
+        self.picked = picked_sums(plan.kernel)
+        self.waiting = {let.value for p in self.picked.values() for let in p.inside}
+        self.rowwise: set[Value] = set()  # written before the loop, for both rows of a thread
+        self.alone: set[Value] = set()  # of one element at a time: no list keeps them
+        self.counted: dict[
+            Value, str
+        ] = {}  # indices that count up along a row: where a thread's first begins
+        self.ends: dict[Value, str] = {}  # comparisons of these: what the place in a row is compared with
+
+    def axes(self, value: Value) -> tuple[object, ...]:
+        type = self.types[value]
+        return type.axes if isinstance(type, TileType) else ()
+
+    def __getitem__(self, value: Value) -> str:
+        if value in self.alone:
+            return self.text[value]
+        if value in self.counted:
+            return f"({self.counted[value]} + {PLACE})"
+        return f"{super().__getitem__(value)}[r]" if value in self.rowwise else super().__getitem__(value)
+
+    # --- the place of a tile --------------------------------------------------------------------------------
+
+    def place_of(self) -> tuple[tuple[Line, ...], str]:
+        """Return the lines that turn an item into tile indices, and the names of these."""
+        names, rest, found = [], "column", []
+        others = list(reversed(self.plan.others))
+        for i, owned in enumerate(others):
+            name = f"{axis_name(owned.axis)}_tile"
+            names.append(name)
+            last = i == len(others) - 1
+            found.append(Line(f"{name} = {rest if last else f'{rest} % {owned.tiles}'}"))
+            rest = f"{rest} // {owned.tiles}" if rest == "column" else f"({rest}) // {owned.tiles}"
+        return tuple(found), ", ".join(["row_tile", *names])
+
+    def own(self) -> None:
+        """Write the indices that all threads of a block share."""
+        for owned in self.plan.others:
+            name = f"{axis_name(owned.axis)}_tile"
+            if owned.axis == self.plan.held.axis:
+                self.text_first = self.let(f"{axis_name(owned.axis)}_first", f"{name} * {owned.tile}")
+            else:
+                self.memory.owned[owned.axis] = self.let(axis_name(owned.axis), name)
+        place = "row_tile" if self.plan.cluster == 1 else f"(row_tile * {self.plan.cluster} + rank)"
+        axis = axis_name(self.plan.rows.axis)
+        self.first = self.let(f"{axis}_first", f"{place} * {self.plan.rows.tile}")
+
+    def needed(self, values: Sequence[Value]) -> list[Let]:
+        """Return the lets that some values are made of, in order."""
+        wanted, stack = set(), list(values)
+        while stack:
+            value = stack.pop()
+            if value not in wanted and value in self.lets:
+                wanted.add(value)
+                stack += operands(self.lets[value].node)
+        return [let for let in self.plan.kernel.body.lets if let.value in wanted]
+
+    def along(self, box: Box) -> str:
+        """Return the coordinate of a factor's first element of the contracted axis."""
+        return " + ".join(self[v] for v in box.factor.base if self[v] != "Int32(0)") or "0"
+
+    def stops(self) -> list[Value]:
+        stop = self.plan.contraction.stop
+        return [] if stop is None else [stop]
+
+    def length(self) -> str:
+        """Return how long the contracted axis is, where a tile counts its steps."""
+        contraction = self.plan.contraction
+        if contraction.stop is not None:
+            return self[contraction.stop]
+        return self.memory.extent(contraction.over)
+
+    def count(self) -> None:
+        """Write how many steps a tile has."""
+        if self.plan.steps is None:
+            depth = self.plan.depth
+            self.line(f"steps = ({self.length()} + {depth - 1}) // {depth}")
+
+    def start(self, box: Box) -> str:
+        """Return the coordinate of the first row of a box."""
+        terms = [self[v] for v in box.first if self[v] != "Int32(0)"]
+        if box.axis == self.plan.rows.axis:
+            terms.append(self.first)
+        elif any(o.axis == box.axis for o in self.plan.others):
+            terms.append(self.text_first)
+        return " + ".join(terms) or "0"
+
+    # --- the roles ------------------------------------------------------------------------------------------
+
+    def coordinates(self) -> tuple[tuple[Line, ...], list[tuple[str, str]]]:
+        """Return what the copying warp computes of a tile, and where the boxes of both factors begin."""
+        with self.names.scope():
+            kept = dict(self.text), dict(self.consts), dict(self.memory.owned)
+            self.own()
+            values = [v for box in self.plan.boxes for v in (*box.first, *box.factor.base)]
+            self.block(self.needed([*values, *self.stops()]))
+            self.count()
+            starts = [(self.start(box), self.along(box)) for box in self.plan.boxes]
+            self.text, self.consts, self.memory.owned = kept
+        return lines(self.lines), starts
+
+    def epilogue(self) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+        """Return what a multiplying thread does before and after the products of a tile."""
+        self.own()
+        rows = self.plan.rows
+        later = self.after_products()
+        early = [let for let in self.plan.kernel.body.lets if let.value not in later | self.unheld]
+        ahead = {let.value for let in (*self.hoisted(early), *self.needed(self.stops()))}
+        self.block([let for let in early if let.value in ahead and not self.by_row(let.value)])
+        self.count()
+        name = axis_name(rows.axis)
+        self.memory.owned[rows.axis] = self.let(name, self.both(f"{self.first} + row + 8 * r"))
+        end = self.memory.extent(rows.axis)
+        if rows.length is None or rows.length % (rows.tile * self.plan.cluster):
+            inside = self.let(f"{name}_inside", self.both(f"{name}[r] < {end}"))
+            self.memory.inside[rows.axis] = f"{inside}[r]"
+        self.memory.owned[rows.axis] = f"{name}[r]"
+        for let in early:
+            if let.value in ahead and self.by_row(let.value):
+                self.row_ahead(let)
+        before = lines(self.lines)
+        done = ahead | self.unheld
+        rest = [let for let in self.plan.kernel.body.lets if let.value not in done]
+        self.columns()
+        shared = [let for let in rest if not self.by_row(let.value) and not self.acts(let)]
+        shared = [let for let in shared if let.value not in self.waiting]
+        self.block(shared)
+        written = {let.value for let in shared}
+        with self.inner(f"for r in cutlass.range_constexpr({ROWS}):"):
+            self.row_of_tile([let for let in rest if let.value not in written | self.waiting])
+        return before, lines(self.lines)
+
+    def columns(self) -> None:
+        """Say which columns of the tile a thread has, and let one thread of four write what all know."""
+        held = self.plan.held
+        self.memory.alone = "first_of_quad"
+        owned = next((o for o in self.plan.others if o.axis == held.axis), None)
+        self.first_column = "quad"
+        if owned is not None:
+            self.first_column = self.let(axis_name(held.axis), f"{self.text_first} + quad")
+            if owned.length is None or owned.length % owned.tile:
+                end = self.memory.extent(held.axis)
+                self.memory.inside[held.axis] = f"{PLACE} < {end} - {self.first_column}"
+
+    def node(self, let: Let) -> None:
+        """Write one node; an index along a row is where it begins, until an element needs it."""
+        match let.node:
+            case Pos(axis=axis) if axis == self.plan.held.axis:
+                self.counted[let.value] = self.first_column
+            case Map2(fn=Fn2.ADD, a=a, b=b) if (a in self.counted) != (b in self.counted):
+                index, more = (a, b) if a in self.counted else (b, a)
+                if self.listed(more) or self.by_row(more):
+                    super().node(let)
+                else:
+                    total = f"{self.operand(more, index)} + {self.counted[index]}"
+                    self.counted[let.value] = self.let(let.name or stem(let), total)
+            case _:
+                super().node(let)
+
+    def compare(self, let: Let) -> None:
+        """Write what the place of an element is compared with, once a row: an index and a value of a row."""
+        match let.node:
+            case Map2(fn=Fn2.EQ | Fn2.NE | Fn2.LT, a=a, b=b):
+                index, wanted = self.uncast(a), b
+                if index not in self.counted and let.node.fn is not Fn2.LT:
+                    index, wanted = self.uncast(b), a
+                bounded = let.node.fn is not Fn2.LT or self.narrowed(wanted)
+                if index in self.counted and not self.listed(wanted) and bounded:
+                    kind = text.TYPES[self.tile(wanted).dtype]
+                    begin = self.counted[index]
+                    begin = begin if self.tile(wanted).dtype is DType.I32 else f"{kind}({begin})"
+                    self.ends[let.value] = self.let("at", f"{self[wanted]} - {begin}")
+
+    def uncast(self, value: Value) -> Value:
+        """Return an index before it was widened."""
+        node = self.lets[value].node if value in self.lets else None
+        return node.x if isinstance(node, Cast) and node.x in self.counted else value
+
+    def narrowed(self, end: Value) -> bool:
+        """Return whether a value is where indices of a row end: none is below 0, so differences fit."""
+        return self.lets[end].name == "end"
+
+    def expression(self, let: Let) -> str:
+        if let.value in self.ends and isinstance(let.node, Map2):
+            sign = {Fn2.EQ: "==", Fn2.NE: "!=", Fn2.LT: ">"}[let.node.fn]
+            return f"{self.ends[let.value]} {sign} {PLACE}"
+        return super().expression(let)
+
+    def row_of_tile(self, lets: list[Let]) -> None:
+        """Write the values of a row: sums of picked elements first, which need what the others change."""
+        picks = [let for let in lets if let.value in self.picked]
+        wanted, stack = set(), [v for let in picks for v in self.operands(let)]
+        known = {let.value: let for let in lets}
+        while stack:
+            value = stack.pop()
+            if value in known and value not in wanted:
+                wanted.add(value)
+                stack += operands(known[value].node)
+        first = [let for let in lets if let.value in wanted or let in picks]
+        rest = [let for let in lets if let not in first]
+        self.both_inside()
+        for let in lets:
+            if self.lasting(let):
+                self.text[let.value] = self.let(let.name or stem(let), "[]")
+        self.ordered(first, lets)
+        self.ordered(rest, [])
+
+    def both_inside(self) -> None:
+        """Write where the columns of a row end: nowhere for a row that is not there."""
+        rows, columns = self.plan.rows.axis, self.plan.held.axis
+        if {rows, columns} <= set(self.memory.inside):
+            self.uses("select")
+            counts, end = self.memory.inside[rows], self.memory.extent(columns)
+            left = f"select({counts}, Int32({end}) - {self.first_column}, Int32({NOWHERE}))"
+            name = self.let(f"{axis_name(columns)}_left", left)
+            self.memory.together = frozenset({rows, columns}), f"{name} > {PLACE}"
+
+    def ordered(self, lets: list[Let], later: list[Let]) -> None:
+        """Write values: all that is done to one element at a time, then what combines elements.
+
+        A thread then holds as few lists as can be. later: what else needs them.
+        """
+        left = list(lets)
+        while left:
+            missing = {let.value for let in left}
+            ready: list[Let] = []
+            group: list[Let] = []
+            for let in left:
+                needs = missing.intersection(self.operands(let))
+                if self.elementwise(let):
+                    if not needs - {g.value for g in group}:
+                        group.append(let)
+                elif not needs and not isinstance(let.node, Reduce | Store):
+                    ready.append(let)
+            if group and not ready:
+                written = [let for let in left if self.follows(let, missing - {g.value for g in group})]
+                rest = [let for let in (*left, *later) if let not in group]
+                self.in_parts(group, written, rest)
+                ready = [*group, *written]
+            else:
+                ready = ready or [let for let in left if not missing.intersection(self.operands(let))]
+                for let in ready:
+                    self.at(let)
+                    self.of_row(let)
+            left = [let for let in left if let not in ready]
+
+    def follows(self, let: Let, missing: set[Value]) -> bool:
+        """Return whether a list can be written as soon as a group of elements is there."""
+        known = isinstance(let.node, Store) and self.listed(let.node.value)
+        return known and not missing.intersection(operands(let.node))
+
+    @property
+    def parts(self) -> int:
+        """How many parts of a row are done one after the other: what each reads of memory needs registers.
+
+        Sums need the whole row at once.
+        """
+        lets = self.plan.kernel.body.lets
+        if any(isinstance(let.node, Reduce) for let in lets):
+            return 1
+        reads = sum(isinstance(let.node, Load) and self.lasting(let) for let in lets)
+        return min(MOST_PARTS, padded(reads)) if reads else MOST_PARTS
+
+    def in_parts(self, group: list[Let], written: list[Let], rest: list[Let]) -> None:
+        """Write a group of elementwise values, and what writes them to memory, part by part of a row."""
+        for let in group:
+            self.compare(let)
+        group = [let for let in group if not self.widened(let)]
+        needed = {v for let in (*written, *rest) for v in self.operands(let)}
+        kept = [let for let in group if let.value in needed and not self.lasting(let)]
+        reads = [let for let in group if self.lasting(let)]
+        names = {let.value: self.names.fresh(let.name or stem(let)) for let in kept}
+        self.at(group[0])
+        if names:
+            self.line(f"{', '.join(names.values())} = {', '.join('[]' for _ in kept)}")
+        self.text.update(names)
+        assert self.held is not None
+        parts = self.parts
+        size = self.held.count // parts
+        span = f"{size} * part, {size} * part + {size}" if parts > 1 else str(size)
+        with self.inner(f"for part in cutlass.range_constexpr({parts}):") if parts > 1 else nullcontext():
+            if reads:
+                with self.inner(f"for c in cutlass.range_constexpr({span}):"):
+                    for let in reads:
+                        self.at(let)
+                        self.append(let)
+            with self.inner(f"for c in cutlass.range_constexpr({span}):"):
+                for let in group:
+                    if let not in reads:
+                        self.at(let)
+                        self.element(let, let in kept)
+            self.memory.span = span
+            for let in written:
+                self.at(let)
+                self.node(let)
+            self.memory.span = ""
+        self.alone.difference_update(let.value for let in group)
+
+    def widened(self, let: Let) -> bool:
+        """Return whether a value is an index in a wider type, which comparisons look through."""
+        return isinstance(let.node, Cast) and let.node.x in self.counted
+
+    def append(self, let: Let) -> None:
+        """Read one element of a list."""
+        assert isinstance(let.node, Load)
+        self.line(f"{self.text[let.value]}.append({self.memory.read(let.node)})")
+
+    def element(self, let: Let, kept: bool) -> None:
+        """Write a value of one element, and keep it where others need it."""
+        made = "acc[r, c]" if isinstance(let.node, Dot) else self.expression(let)
+        if kept:
+            self.line(f"{self.text[let.value]}.append({made})")
+            return
+        self.alone.add(let.value)
+        self.text[let.value] = self.let(let.name or stem(let), made)
+
+    def lasting(self, let: Let) -> bool:
+        """Return whether a value is read from memory, element by element of a row."""
+        return isinstance(let.node, Load) and self.listed(let.value) and self.by_row(let.value)
+
+    def operands(self, let: Let) -> set[Value]:
+        """Return what a value needs, for a pick with all that waits for it."""
+        if let.value not in self.picked:
+            return set(operands(let.node))
+        picked = self.picked[let.value]
+        needs = {v for each in (*picked.inside, let) for v in operands(each.node)}
+        return needs - self.waiting | {picked.first, picked.wanted}
+
+    def elementwise(self, let: Let) -> bool:
+        known = isinstance(let.node, Map1 | Map2 | Math | Fma | Select | Cast | Bits | Dot)
+        return self.lasting(let) or known and self.listed(let.value)
+
+    def of_row(self, let: Let) -> None:
+        """Write one node of a row of the tile."""
+        match let.node:
+            case Reduce() as reduce if let.value in self.picked:
+                self.pick(let, reduce, self.picked[let.value])
+            case _:
+                self.node(let)
+
+    def pick(self, let: Let, reduce: Reduce, picked: Picked) -> None:
+        """Write a sum of -0.0 everywhere but at an index, for the warps that have the index of some row."""
+        self.uses("any_lane")
+        hint = let.name or f"picked_{axis_name(picked.lane)}"
+        name = self.let(hint, text.literal(-0.0, self.tile(let.value).dtype))
+        kind = text.TYPES[self.tile(picked.wanted).dtype]
+        ahead = self.let("ahead", f"{self[picked.wanted]} - {kind}({self[picked.first]})")
+        with self.inner(f"if any_lane(({ahead} >= 0) & ({ahead} < {self.plan.held.length})):"):
+            for each in picked.inside:
+                self.at(each)
+                self.compare(each)
+                if not self.widened(each):
+                    self.node(each)
+            self.line(f"{name} = {self.reduced(let, reduce)}")
+        self.text[let.value] = name
+
+    def both(self, expression: str) -> str:
+        return f"[{expression} for r in range({ROWS})]"
+
+    def row_ahead(self, let: Let) -> None:
+        """Write a value of each row before the products, as a list over the rows of a thread."""
+        count = len(self.lines)
+        self.at(let)
+        self.node(let)
+        if len(self.lines) > count:
+            last = self.lines.pop()
+            name, expression = last.text.strip().split(" = ", 1)
+            self.lines.append(Line(INDENT * self.depth + f"{name} = {self.both(expression)}", last.place))
+            self.rowwise.add(let.value)
+
+    def by_row(self, value: Value) -> bool:
+        return self.plan.rows.axis in self.axes(value)
+
+    def acts(self, let: Let) -> bool:
+        return isinstance(let.node, Store | Check | Dot)
+
+    def after_products(self) -> set[Value]:
+        """Return the values that depend on the products, and what writes."""
+        later: set[Value] = set()
+        for let in self.plan.kernel.body.lets:
+            if self.acts(let) or later.intersection(operands(let.node)):
+                later.add(let.value)
+        return later
+
+    def hoisted(self, early: list[Let]) -> list[Let]:
+        """Return the reads of a value for each row, and what they are made of: they travel meanwhile."""
+        reads = [
+            let.value
+            for let in early
+            if isinstance(let.node, Load) and self.by_row(let.value) and not self.listed(let.value)
+        ]
+        return [let for let in self.needed(reads) if not self.listed(let.value)]

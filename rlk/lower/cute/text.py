@@ -1,0 +1,85 @@
+"""The text of one elementwise node for one element of a thread, its operands already rendered."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import assert_never
+
+from rlk.ir.nodes import Fn1, Fn2
+from rlk.ir.types import DType
+
+TYPES = {
+    DType.F32: "Float32",
+    DType.F16: "Float16",
+    DType.BF16: "BFloat16",
+    DType.I32: "Int32",
+    DType.I64: "Int64",
+    DType.U32: "Uint32",
+    DType.BOOL: "Boolean",
+}
+POINTERS = {
+    DType.F32: "*fp32",
+    DType.F16: "*fp16",
+    DType.BF16: "*bf16",
+    DType.I32: "*i32",
+    DType.I64: "*i64",
+    DType.U32: "*u32",
+    DType.BOOL: "*i1",
+}
+SCALARS = {DType.F32: "fp32", DType.I32: "i32", DType.I64: "i64", DType.U32: "u32", DType.BOOL: "i1"}
+OF_SCALARS = {"fp32": "Float32", "i32": "Int32", "i64": "Int64", "u32": "Uint32", "i1": "Boolean"}
+_SIGNS = {
+    Fn2.ADD: "+",
+    Fn2.SUB: "-",
+    Fn2.AND: "&",
+    Fn2.OR: "|",
+    Fn2.XOR: "^",
+    Fn2.LT: "<",
+    Fn2.LE: "<=",
+    Fn2.EQ: "==",
+    Fn2.NE: "!=",
+}
+_INTEGER_SIGNS = {Fn2.MUL: "*", Fn2.DIV: "//", Fn2.MOD: "%", Fn2.SHL: "<<", Fn2.SHR: ">>"}
+
+
+def literal(number: float | int | bool, dtype: DType) -> str:
+    """Return text that the DSL reads as exactly this constant."""
+    if not isinstance(number, float):
+        return f"{TYPES[dtype]}({number})"
+    if math.isnan(number):
+        return 'Float32(float("nan"))'
+    if math.isinf(number):
+        return f'Float32(float("{"-" if number < 0 else ""}inf"))'
+    single = struct.unpack("<f", struct.pack("<f", number))[0]
+    return f"Float32({single!r})"
+
+
+def map1(fn: Fn1, x: str, dtype: DType) -> str | None:
+    """Return the text of an exact function of one operand; None: this lowering does not have it."""
+    match fn:
+        case Fn1.NEG:
+            return f"-{x}"
+        case Fn1.NOT if dtype is DType.BOOL:
+            return f"select({x}, Boolean(False), Boolean(True))"
+        case Fn1.ISNAN:
+            return f"{x} != {x}"
+        case Fn1.ABS | Fn1.NOT | Fn1.SQRT | Fn1.FLOOR:
+            return None
+        case _:
+            assert_never(fn)
+
+
+def map2(fn: Fn2, a: str, b: str, dtype: DType) -> str | None:
+    """Return the text of an exact function of two operands; None: this lowering does not have it.
+
+    A product of floats is a call with its rounding said: `a * b + c` would become one fused operation.
+    """
+    if fn in _SIGNS:
+        return f"{a} {_SIGNS[fn]} {b}"
+    if dtype.is_float:
+        names = {Fn2.MUL: "mul", Fn2.DIV: "div", Fn2.MAX: "fmax", Fn2.MIN: "fmin"}
+        return f"{names[fn]}({a}, {b})" if fn in names else None
+    if fn in (Fn2.MIN, Fn2.MAX):
+        return f"cutlass.{fn.value}({a}, {b})"
+    return f"{a} {_INTEGER_SIGNS[fn]} {b}" if fn in _INTEGER_SIGNS else None

@@ -1,0 +1,326 @@
+"""How generated CuTe source becomes shared libraries, on no device, and how such a library is called.
+
+Whatever the CuTe DSL renames between releases is named here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import shutil
+import struct
+import subprocess
+import sysconfig
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rlk.env import Env
+from rlk.errors import Code, InternalError, LaunchError
+from rlk.lower.common.emitted import Emitted, KernelArg, KernelBuild
+from rlk.runtime.cubin import cubins
+from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
+from rlk.runtime.toolchain import executed
+
+TARGETS = ("sm_90a",)
+HOST = "launch_"  # with a kernel's name: the function of a module that launches it
+
+_RUNTIME = "cute_dsl_runtime"
+_VECTOR = 16  # bytes to which the address of a divisible argument is aligned
+
+# Triton's names of types -> the DSL's. In memory a truth value is a byte.
+_SCALARS = {
+    "i1": "Boolean", "i8": "Int8", "i16": "Int16", "i32": "Int32", "i64": "Int64",
+    "u1": "Boolean", "u8": "Uint8", "u16": "Uint16", "u32": "Uint32", "u64": "Uint64",
+    "fp32": "Float32", "fp64": "Float64",
+}  # fmt: skip
+_ELEMENTS = {**_SCALARS, "i1": "Uint8", "u1": "Uint8", "fp16": "Float16", "bf16": "BFloat16"}
+
+
+class ToolError(Exception):
+    """A tool beside the compiler is missing or refuses; the message says which and why."""
+
+
+# --- which compiler
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """One build of the compiler, for a major version of CUDA, and its runtime library."""
+
+    major: int
+    runtime: Path
+
+
+@cache
+def flavour() -> Flavour | None:
+    """Return the installed build that the DSL itself takes: the newest that the driver supports, if any."""
+    spec = find_spec("nvidia_cutlass_dsl")
+    roots = spec.submodule_search_locations if spec is not None else None
+    found = [
+        Flavour(int(path.parts[-3].removeprefix("cu")), path)
+        for root in roots or ()
+        for path in Path(root).glob(f"cu[0-9]*/lib/lib{_RUNTIME}.so")
+    ]
+    newest = _driver_major()
+    fitting = [each for each in found if newest is None or each.major <= newest]
+    return max(fitting, key=lambda each: each.major, default=None)
+
+
+def _driver_major() -> int | None:
+    """Return the major version of CUDA that the driver supports; None where there is no driver."""
+    version = ctypes.c_int()
+    try:
+        error = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return None if error else version.value // 1000
+
+
+@cache
+def toolchain() -> tuple[tuple[str, str], ...] | None:
+    """Return the versions that decide a kernel's bytes, nothing imported; None where a package is missing.
+
+    ptxas is a part of the compiler's library, whose digest tells its version, the machine and Python's too.
+    """
+    found = flavour()
+    if found is None:
+        return None
+    build = f"nvidia-cutlass-dsl-libs-cu{found.major}"
+    packages = ("nvidia-cutlass-dsl", build, "apache-tvm-ffi")
+    try:
+        versions = tuple((name, metadata.version(name)) for name in packages)
+        files = metadata.files(build) or ()
+    except metadata.PackageNotFoundError:
+        return None
+    digests = [
+        f.hash.value for f in files if f.hash and f.name.startswith("_cutlass_ir.") and f.suffix == ".so"
+    ]
+    return (*versions, ("compiler and ptxas", " ".join(sorted(digests)) or "not listed"))
+
+
+# --- compiling
+
+
+def compile_cute(emitted: Emitted, target: str, folder: Path) -> None:
+    """Compile every kernel of a module for `target` and write module, libraries and launch.json to `folder`.
+
+    Each kernel gives <name>.so, which launches it, and <name>.cubin, its code for whoever wants to read it.
+    Imports the DSL and needs no device, but a C compiler to link with: raises ToolError without one. The
+    DSL's own exceptions are passed on. Never in several threads: it aborts the process.
+    """
+    if target not in TARGETS:
+        raise ToolError(f"the CuTe lowering compiles for {', '.join(TARGETS)}, not for {target}")
+    linker = _linker()
+    path = folder / MODULE
+    path.write_text(emitted.source)
+    # the DSL reads functions again from their file
+    with executed(emitted.source, str(path)) as module:
+        records = [_compile(module, kernel, target, folder, linker) for kernel in emitted.kernels]
+    ModuleRecord(tuple(records), emitted.call, emitted.checks, emitted.backend).write(folder)
+
+
+def _compile(
+    module: ModuleType, kernel: KernelBuild, target: str, folder: Path, linker: list[str]
+) -> LaunchRecord:
+    import cutlass
+    from cutlass import cute
+    from cutlass.cute.runtime import make_fake_stream
+
+    arguments = [*(_argument(arg) for arg in kernel.args), cutlass.Int32(1), make_fake_stream()]
+    options = f"--enable-tvm-ffi --gpu-arch {target}"
+    built = cute.compile(getattr(module, HOST + kernel.name), *arguments, options=options)
+    object_file = folder / f"{kernel.name}.o"
+    built.export_to_c(str(object_file), function_name=kernel.name, export_only_tvm_ffi_symbols=True)
+    codes = cubins(object_file.read_bytes())
+    if not codes:
+        raise ToolError(f"the compiled {kernel.name} holds no code for a device")
+    for index, code in enumerate(codes):
+        (folder / f"{kernel.name}{f'.{index}' if index else ''}.cubin").write_bytes(code)
+    library = f"{kernel.name}.so"
+    _link(linker, object_file, library)
+    object_file.unlink()
+    types = tuple(arg.type for arg in kernel.args)
+    return LaunchRecord(kernel.name, library, types, kernel.num_warps, shared=0, scratch=0)
+
+
+def _argument(arg: KernelArg) -> Any:
+    """Return what stands for an argument while its kernel is compiled."""
+    import cutlass
+    from cutlass import cute
+    from cutlass.cute.runtime import make_ptr
+
+    kinds, type = (_ELEMENTS, arg.type[1:]) if arg.type.startswith("*") else (_SCALARS, arg.type)
+    if type not in kinds:
+        raise ToolError(f"argument {arg.name} of type {arg.type} has no form in the CuTe DSL")
+    kind = getattr(cutlass, kinds[type])
+    if kinds is _SCALARS:
+        return kind(0)
+    align = _VECTOR if arg.divisible else kind.width // 8
+    return make_ptr(kind, 0, cute.AddressSpace.gmem, assumed_align=align)
+
+
+def _linker() -> list[str]:
+    """Return the command of a C compiler: the one that CC names, Python's own, or a usual one."""
+    for text in (Env.current().cc, sysconfig.get_config_var("CC"), "cc", "gcc", "clang"):
+        command = shlex.split(text or "")
+        if command and shutil.which(command[0]):
+            return command
+    raise ToolError("no C compiler was found to link kernels with; install gcc, or name one in CC")
+
+
+def _link(linker: list[str], object_file: Path, name: str) -> None:
+    """Make a library that asks for the runtime by name alone: whoever loads it has opened that before."""
+    found, ffi = flavour(), find_spec("tvm_ffi")
+    if found is None or ffi is None or ffi.origin is None:
+        raise ToolError("the libraries to link with are missing; pip install 'rlk[cute]'")
+    libraries = [
+        f"-L{found.runtime.parent}",
+        f"-l{_RUNTIME}",
+        f"-L{Path(ffi.origin).parent / 'lib'}",
+        "-ltvm_ffi",
+    ]
+    command = [
+        *linker,
+        "-shared",
+        "-s",
+        "-o",
+        name,
+        object_file.name,
+        *libraries,
+        "-Wl,--no-undefined",
+        "-lc",
+    ]
+    done = subprocess.run(command, cwd=object_file.parent, capture_output=True, text=True)
+    if done.returncode:
+        raise ToolError(f"{shlex.join(linker)} cannot link {name}:\n{done.stderr.strip()}")
+
+
+# --- calling
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a launch asks of torch: a device's current stream, the current device, and to make one current."""
+
+    stream: Callable[[int], int]
+    current: Callable[[], int]
+    entered: Callable[[int], AbstractContextManager[Any]]
+
+
+def load_cute(folder: Path, record: LaunchRecord, device: int, services: Services) -> Callable[..., None]:
+    """Return `launch(grid, *args)`: asynchronous, on the current stream of `device`.
+
+    `args` are the kernel's arguments, tensors for pointers; the first size of `grid` counts its programs.
+    The compiler is not imported. Raises FileNotFoundError when the entry was evicted meanwhile, InternalError
+    when its library cannot be loaded.
+    """
+    import tvm_ffi
+
+    _open_runtime()
+    path = folder / record.file
+    _check_whole(path)
+    try:
+        call = tvm_ffi.load_module(str(path))[record.name]
+    except Exception as error:  # whatever the dynamic linker says
+        if not path.exists():
+            raise FileNotFoundError(path) from error
+        raise _broken(path, str(error)) from error
+    return _launcher(record, call if _loads_again() else _loaded_once(str(path), call), device, services)
+
+
+def _loads_again() -> bool:
+    """Tell whether a library may be called after it failed to load its code: 4.7's runtime waits for ever."""
+    return not metadata.version("nvidia-cutlass-dsl").startswith("4.7.")
+
+
+_refusals: dict[str, str | None] = {}  # how CUDA refused a library at its first call; None: not at all
+
+
+def _loaded_once(library: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `call` that fails at once, and the same way, after CUDA refused the library."""
+
+    def careful(*args: Any) -> None:
+        refusal = _refusals.get(library)
+        if refusal is not None:
+            raise RuntimeError(refusal)
+        try:
+            call(*args)
+        except RuntimeError as error:  # CUDA's: a wrong argument is a TypeError or ValueError
+            _refusals.setdefault(library, str(error))
+            raise
+        _refusals[library] = None
+
+    return careful
+
+
+@cache
+def _open_runtime() -> ctypes.CDLL:
+    """Open the library that every kernel's library names, so that the dynamic linker need not find it."""
+    found = flavour()
+    if found is None:
+        raise InternalError(
+            Code.INTERNAL, what=f"lib{_RUNTIME}.so, which CuTe kernels need, is not installed"
+        )
+    return ctypes.CDLL(str(found.runtime), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+
+
+def _check_whole(path: Path) -> None:
+    """Refuse a library that was cut short: mapping it would end the process.
+
+    The table of sections is the last thing in a library.
+    """
+    with path.open("rb") as stream:
+        header = stream.read(64)
+        size = os.fstat(stream.fileno()).st_size
+    if len(header) < 64 or header[:4] != b"\x7fELF":
+        raise _broken(path, "it is no library")
+    (table,) = struct.unpack_from("<Q", header, 40)
+    step, count = struct.unpack_from("<HH", header, 58)
+    if table + step * count > size:
+        raise _broken(path, f"it has {size} bytes of {table + step * count}")
+
+
+def _broken(path: Path, why: str) -> InternalError:
+    return InternalError(Code.INTERNAL, what=f"{path.name} cannot be loaded: {why}")
+
+
+def _launcher(
+    record: LaunchRecord, call: Callable[..., Any], device: int, services: Services
+) -> Callable[..., None]:
+    """Compose the launch as text, once per kernel: a loop over arguments would cost as much as the call."""
+
+    def failed(error: Exception) -> LaunchError:
+        return LaunchError(Code.INTERNAL, what=f"launching {record.name} failed: {error}")
+
+    names = [f"a{index}" for index in range(len(record.types))]
+    values = [f"{n}.data_ptr()" if t[0] == "*" else n for n, t in zip(names, record.types, strict=True)]
+    launch_it = f"call({', '.join([*values, 'programs', f'stream({device})'])})"
+    lines = [
+        f"def launch({', '.join(['grid', *names])}):",
+        "    programs = grid[0]",
+        "    if programs == 0:",
+        "        return",
+        "    try:",
+        f"        if current() == {device}:",
+        f"            {launch_it}",
+        "        else:",
+        f"            with entered({device}):",
+        f"                {launch_it}",
+        "    except Exception as error:",
+        "        raise failed(error) from error",
+    ]
+    scope: dict[str, Any] = {
+        "call": call, "stream": services.stream, "current": services.current, "entered": services.entered,
+        "failed": failed,
+    }  # fmt: skip
+    exec(compile("\n".join(lines), f"<launch {record.name}>", "exec"), scope)
+    launch: Callable[..., None] = scope["launch"]
+    return launch

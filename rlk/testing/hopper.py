@@ -1,0 +1,471 @@
+"""How generated CuTe modules run on a CPU with the bits of a device.
+
+`interpret(source)` executes a module with these objects in the place of the DSL. A block's copying warp runs
+first, into a ring without an end; then its multiplying threads take the stages in order, multiply by the
+oracle's rule and hold their accumulators as the hardware hands them out. That the roles may run side by side
+is what `lower.cute.protocol` proves.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from rlk.interp.arithmetic import decode
+from rlk.interp.dot import dot
+from rlk.ir.dotmodel import DotModel
+from rlk.ir.types import DType
+from rlk.testing import simt
+from rlk.testing.simt import Array, Fault, Float32, Int32, Memory, Number
+
+WARP, WARPGROUP = 32, 128
+DEPTH_OF_INSTRUCTION = 16
+OVERRIDDEN = ("load_where", "store_where", "store_pair_where", "report_where", "any_lane")
+"""Helpers with a branch of their own: here they act on the threads that take it."""
+
+
+def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace:
+    """Return the names that a module defines; its host functions take CPU tensors for pointers."""
+    tree = ast.parse(source, filename)
+    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
+    scope: dict[str, Any] = dict(_dsl())
+    exec(compile(tree, filename, "exec"), scope)
+    scope.update({name: getattr(simt, name) for name in OVERRIDDEN if name in scope})
+    return SimpleNamespace(**scope)
+
+
+# --- a launch ---
+
+
+@dataclass(slots=True)
+class _Block:
+    """The block that runs: its number, how many there are, the threads that run now, and their ring."""
+
+    index: int = 0
+    count: int = 1
+    cluster: int = 1
+    threads: Array = field(default_factory=lambda: np.arange(1))
+    ring: Any = None
+
+
+_now = _Block()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    body: Callable[..., None]
+
+    def __call__(self, *args: Any) -> _Launch:
+        return _Launch(self.body, args)
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    body: Callable[..., None]
+    args: tuple[Any, ...]
+
+    def launch(
+        self, *, grid: Any, block: Any, stream: Any, cluster: Any = (1, 1, 1), min_blocks_per_mp: int = 1
+    ) -> None:
+        """Run every block; one with several warpgroups as its copying warp, then as the others."""
+        global _now
+        count, threads = int(grid[0]), int(block[0])
+        if count % cluster[0]:
+            raise Fault(f"{count} blocks in clusters of {cluster[0]}")
+        whole = np.arange(threads)
+        roles = [whole] if threads <= WARPGROUP else [whole[:WARP], whole[WARPGROUP:]]
+        for index in range(count):
+            ring: list[Any] = []
+            for each in roles:
+                _now = _Block(index, count, cluster[0], each, ring)
+                self.body(*self.args)
+            if ring and ring[0].taken != len(ring[0].filled):
+                raise Fault(f"{len(ring[0].filled)} stages were filled, {ring[0].taken} read")
+
+
+# --- the ring ---
+
+
+@dataclass(slots=True)
+class _Ring:
+    """Stages by their use: the tiles and how many bytes of them have landed."""
+
+    stages: int
+    bytes: int
+    filled: list[dict[str, Array]] = field(default_factory=list)
+    landed: list[int] = field(default_factory=list)
+    reading: int = -1
+    taken: int = 0
+
+    def producer_acquire(self, state: _State) -> None:
+        if state.count != len(self.filled):
+            raise Fault("a stage is filled out of turn")
+        self.filled.append({})
+        self.landed.append(0)
+
+    def producer_get_barrier(self, state: _State) -> int:
+        return state.count
+
+    def producer_tail(self, state: _State) -> None:
+        pass
+
+    def consumer_wait(self, state: _State) -> None:
+        if state.count >= len(self.filled):
+            raise Fault("a stage is awaited that nothing fills")
+        if self.landed[state.count] != self.bytes:
+            raise Fault(f"{self.landed[state.count]} bytes landed in a stage that waits for {self.bytes}")
+        self.reading = state.count
+
+    def consumer_release(self, state: _State) -> None:
+        if state.count != self.taken:
+            raise Fault("a stage is released out of turn")
+        self.taken += 1
+
+
+@dataclass(slots=True)
+class _State:
+    stages: int
+    count: int = 0
+
+    @property
+    def index(self) -> int:
+        return self.count % self.stages
+
+    def advance(self) -> None:
+        self.count += 1
+
+
+def _ring(*, barrier_storage: Any, num_stages: int, tx_count: int, **groups: Any) -> _Ring:
+    if not _now.ring:
+        _now.ring.append(_Ring(num_stages, tx_count))
+    found: _Ring = _now.ring[0]
+    return found
+
+
+# --- copies ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A matrix from a row on, as boxes along its second dim."""
+
+    memory: Memory
+    first: int = 0
+    along: int = 0
+    rows: int = 0
+    depth: int = 0
+    step: int = 0
+
+    def __getitem__(self, index: tuple[None, Any]) -> _Rows:
+        return replace(self, step=int(index[1]))
+
+    def box(self) -> Array:
+        """Return the elements of a box: zeros outside of the tensor."""
+        (height, width), (down, right) = self.memory.shape, self.memory.strides
+        made = np.zeros((self.rows, self.depth), np.float32)
+        row = np.arange(self.first, self.first + self.rows)
+        column = self.along + np.arange(self.step * self.depth, (self.step + 1) * self.depth)
+        inside = ((row >= 0) & (row < height))[:, None] & (column < width)
+        at = (row[:, None] * down + column * right)[inside]
+        made[inside] = decode(self.memory.flat[at], self.memory.dtype)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A factor's place in shared memory, and a stage of it."""
+
+    name: str
+    index: Any = None
+
+    def get_tensor(self, outer: Any, *, swizzle: Any) -> _Stage:
+        return self
+
+    def data_ptr(self) -> None:
+        return None
+
+    def __getitem__(self, index: tuple[Any, ...]) -> _Stage:
+        return _Stage(self.name, index[1:] if len(index) == 2 else index[2:])
+
+
+def _copy(atom: Any, box: _Rows, to: _Stage, *, tma_bar_ptr: int, mcast_mask: Any = None) -> None:
+    ring: _Ring = _now.ring[0]
+    if to.index != (tma_bar_ptr % ring.stages,):
+        raise Fault("a box lands in another stage than its barrier counts")
+    if (mcast_mask is not None) != (atom.shared > 1):
+        raise Fault("a copy for a cluster without a cluster, or none for one")
+    tile = box.box()
+    ring.filled[tma_bar_ptr][to.name] = tile
+    ring.landed[tma_bar_ptr] += tile.size * 2
+
+
+def _local_tile(of: Any, shape: tuple[int, int], index: tuple[int, None]) -> _Rows:
+    rows = of if isinstance(of, _Rows) else _Rows(of)
+    return replace(rows, rows=shape[0], depth=shape[1])
+
+
+# --- products ---
+
+
+@dataclass(slots=True)
+class _Unit:
+    """The instruction: 64 rows a warpgroup, so many columns."""
+
+    dtype: DType
+    groups: int
+    columns: int
+    accumulates: bool = False
+
+    def get_slice(self, thread: Any) -> _Unit:
+        return self
+
+    def partition_A(self, tiles: _Stage) -> _Stage:
+        return tiles
+
+    partition_B = make_fragment_A = make_fragment_B = partition_A
+
+    def partition_shape_C(self, tile: tuple[int, int]) -> tuple[int, int]:
+        if tile != (64 * self.groups, self.columns):
+            raise Fault(f"a tile of {tile} for {self.groups} warpgroups of 64 x {self.columns}")
+        return tile
+
+    def set(self, what: str, accumulates: bool) -> None:
+        self.accumulates = accumulates
+
+
+@dataclass(slots=True)
+class _Fragment:
+    """An accumulator: a matrix of which every thread has some registers."""
+
+    matrix: Array
+
+    @property
+    def iterator(self) -> _Fragment:
+        return self
+
+    def fill(self, x: float) -> None:
+        self.matrix[...] = x
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Registers of an accumulator by coordinates, through a layout."""
+
+    fragment: _Fragment
+    shape: Any
+    stride: Any
+
+    def __getitem__(self, at: tuple[int, int]) -> Number:
+        register = sum(_place(c, s, d) for c, s, d in zip(at, self.shape, self.stride, strict=True))
+        thread = _now.threads - WARPGROUP
+        lane = thread % WARP
+        row = thread // WARPGROUP * 64 + thread % WARPGROUP // WARP * 16 + register // 2 % 2 * 8 + lane // 4
+        column = register // 4 * 8 + lane % 4 * 2 + register % 2
+        found = Float32.of(self.fragment.matrix[row, column])
+        assert isinstance(found, Number)
+        return found
+
+
+def _place(c: int, shape: Any, stride: Any) -> int:
+    """Return the offset of a coordinate: the first of nested extents runs fastest."""
+    if isinstance(shape, int):
+        return c * int(stride)
+    offset = 0
+    for extent, step in zip(shape, stride, strict=True):
+        offset += c % extent * step
+        c //= extent
+    return offset
+
+
+def _gemm(unit: _Unit, to: _Fragment, a: _Stage, b: _Stage, onto: _Fragment) -> None:
+    ring: _Ring = _now.ring[0]
+    step, index = a.index
+    if a.index != b.index or index != ring.reading % ring.stages:
+        raise Fault("factors of a stage that is not read")
+    tiles = ring.filled[ring.reading]
+    part = slice(step * DEPTH_OF_INSTRUCTION, (step + 1) * DEPTH_OF_INSTRUCTION)
+    start = onto.matrix if unit.accumulates else None
+    to.matrix = dot(tiles["a"][:, part], tiles["b"][:, part], DotModel.CHAIN16, unit.dtype, start)
+
+
+# --- the names of the DSL ---
+
+
+class _Ranges:
+    """Stands for types in subscripts: `MemRange[Int64, 8]`."""
+
+    def __getitem__(self, what: Any) -> Any:
+        return what
+
+
+class _Struct:
+    MemRange, Align = _Ranges(), _Ranges()
+
+    def __call__(self, made: type) -> type:
+        return made
+
+
+def _pointer(tensor: Any) -> tuple[Array, DType]:
+    """Return the storage of a CPU tensor, bf16 as u16 patterns."""
+    import torch
+
+    names = {
+        torch.float32: DType.F32,
+        torch.bfloat16: DType.BF16,
+        torch.float16: DType.F16,
+        torch.int32: DType.I32,
+        torch.int64: DType.I64,
+        torch.bool: DType.BOOL,
+    }
+    dtype = names[tensor.dtype]
+    raw = tensor.view(torch.int16) if dtype is DType.BF16 else tensor
+    size = 1 + sum((n - 1) * s for n, s in zip(raw.shape, raw.stride(), strict=True)) if raw.numel() else 0
+    flat = raw.as_strided((size,), (1,)).numpy()
+    return flat.view(np.uint16) if dtype is DType.BF16 else flat, dtype
+
+
+def _make_tensor(of: Any, layout: Any) -> Any:
+    if isinstance(of, _Fragment):
+        return _View(of, layout.shape, layout.stride)
+    flat, dtype = _pointer(of)
+    return Memory(flat, dtype, layout.shape, layout.stride)
+
+
+def _tma(op: Any, tensor: Memory, layout: Any, box: Any, shared: int = 1) -> tuple[Any, Memory]:
+    if sorted(tensor.strides)[0] != 1 or sorted(tensor.strides)[1] * 2 % 16:
+        raise Fault("rows that do not lie at multiples of 16 bytes")
+    return SimpleNamespace(box=box, shared=shared), tensor
+
+
+def _uniform(x: Number) -> Number:
+    """Check that the threads of a warp agree."""
+    if x.data.ndim and not np.array_equal(x.data, np.repeat(x.data[::WARP], WARP)):
+        raise Fault("threads of a warp disagree about what they share")
+    return x
+
+
+def _range(*bounds: Any, unroll: int = 1) -> range:
+    return range(*map(int, bounds))
+
+
+def _cute() -> SimpleNamespace:
+    arch = SimpleNamespace(
+        thread_idx=lambda: (Int32(_now.threads), Int32(0), Int32(0)),
+        block_idx=lambda: (_now.index, 0, 0),
+        grid_dim=lambda: (_now.count, 1, 1),
+        block_idx_in_cluster=lambda: Int32(_now.index % _now.cluster),
+        warp_idx=lambda: Int32(_now.threads // WARP),
+        make_warp_uniform=_uniform,
+        setmaxregister_decrease=lambda count: None,
+        setmaxregister_increase=lambda count: None,
+        fmax=simt.fmax,
+        fmin=simt.fmin,
+        shuffle_sync_bfly=simt.shuffled,
+        vote_any_sync=simt.any_lane,
+    )
+    return SimpleNamespace(
+        kernel=_Kernel,
+        jit=lambda fn: fn,
+        struct=_Struct(),
+        arch=arch,
+        math=SimpleNamespace(
+            RoundingMode=SimpleNamespace(NEAREST_EVEN="nearest"), mul=simt.mul, fma=simt.fma, exp2=simt.exp2
+        ),
+        make_layout=_Layout,
+        make_tensor=_make_tensor,
+        make_rmem_tensor=lambda shape, kind: _Fragment(np.zeros(shape, np.float32)),
+        assume=lambda x, divby: _assumed(x, divby),
+        domain_offset=lambda at, of: _Rows(of, int(at[0]), int(at[1])),
+        local_tile=_local_tile,
+        group_modes=lambda x, first, last: x,
+        slice_=lambda layout, at: layout,
+        copy=_copy,
+        gemm=_gemm,
+        Pointer=object, Tensor=object, CopyAtom=object, TiledMma=object,
+    )  # fmt: skip
+
+
+def _dsl() -> dict[str, Any]:
+    layouts = SimpleNamespace(outer=None, inner=None)
+    sm90 = SimpleNamespace(
+        make_smem_layout_a=lambda *args: layouts,
+        make_smem_layout_b=lambda *args: layouts,
+        make_trivial_tiled_mma=lambda a, b, ka, kb, acc, groups, tiler_mn: _Unit(
+            a.dtype, groups[0], tiler_mn[1]
+        ),
+    )
+    pipeline = SimpleNamespace(
+        PipelineTmaAsync=SimpleNamespace(create=_ring),
+        CooperativeGroup=lambda agent, count=1: count,
+        Agent=SimpleNamespace(Thread="thread"),
+        PipelineUserType=SimpleNamespace(Producer="producer", Consumer="consumer"),
+        make_pipeline_state=lambda role, stages: _State(stages),
+    )
+    cpasync = SimpleNamespace(
+        prefetch_descriptor=lambda atom: None,
+        tma_partition=lambda atom, rank, layout, to, of: (to, of),
+        make_tiled_tma_atom=_tma,
+        CopyBulkTensorTileG2SOp=lambda: "copy",
+        CopyBulkTensorTileG2SMulticastOp=lambda: "copy for a cluster",
+    )
+    cutlass = SimpleNamespace(
+        range=_range, range_constexpr=_range, min=_least, max=_most, select_=simt.select, Constexpr=int,
+        memory=SimpleNamespace(SmemAllocator=lambda: SimpleNamespace(allocate=lambda of: _shared())),
+        tensor_utils=SimpleNamespace(LayoutEnum=SimpleNamespace(ROW_MAJOR="row", COL_MAJOR="column")),
+    )  # fmt: skip
+    warpgroup = SimpleNamespace(
+        fence=lambda: None, commit_group=lambda: None, wait_group=lambda left: None,
+        Field=SimpleNamespace(ACCUMULATE="accumulate"),
+    )  # fmt: skip
+    kinds = {k.__name__: k for k in (*simt.KINDS.values(), simt.Int16)}
+    return kinds | {
+        "Uint8": simt.Boolean,  # a truth value in memory
+        "cuda": SimpleNamespace(CUstream=object),
+        "cutlass": cutlass,
+        "cute": _cute(),
+        "pipeline": pipeline,
+        "sm90": sm90,
+        "OperandMajorMode": SimpleNamespace(K="K", MN="MN"),
+        "cpasync": cpasync,
+        "warpgroup": warpgroup,
+    }
+
+
+class _Layout:
+    """A layout: extents and strides; called, the offset of an index."""
+
+    def __init__(self, shape: Any, stride: Any = None) -> None:
+        self.shape, self.stride = shape, stride
+
+    def __call__(self, index: Any) -> Any:
+        return index * self.stride
+
+
+def _shared() -> SimpleNamespace:
+    return SimpleNamespace(ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"))
+
+
+def _assumed(x: Any, divisor: int) -> Any:
+    if int(x) % divisor:
+        raise Fault(f"{int(x)} is assumed to be a multiple of {divisor}")
+    return x
+
+
+def _least(a: Any, b: Any) -> Any:
+    return _pick(np.minimum, min, a, b)
+
+
+def _most(a: Any, b: Any) -> Any:
+    return _pick(np.maximum, max, a, b)
+
+
+def _pick(fn: Any, plain: Any, a: Any, b: Any) -> Any:
+    if not isinstance(a, Number) and not isinstance(b, Number):
+        return plain(a, b)
+    kind = type(a) if isinstance(a, Number) else type(b)
+    return kind.of(fn(kind(a).data, kind(b).data))

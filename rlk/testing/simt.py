@@ -1,0 +1,321 @@
+"""Numbers of a thread block on a CPU: an array element for each thread, operations with a device's bits.
+
+An operation that a device would not do as written is refused: a bare product of floats, which a compiler may
+fuse with a sum; a branch that threads take differently; an access outside of a tensor; two threads that
+write one element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlk.interp import arithmetic as ops
+from rlk.interp import floats
+from rlk.interp.ex2_sm90 import exp2_sm90
+from rlk.ir.types import DType
+
+Array = NDArray[Any]
+
+
+class Fault(RuntimeError):
+    """A kernel does what a device would not do as written."""
+
+
+class Number:
+    """A value of each thread, or one of all threads: 16-bit floats are held as the f32 that they are."""
+
+    dtype: ClassVar[DType]
+    held: ClassVar[Any]
+
+    def __init__(self, x: Any) -> None:
+        match x:
+            case Number():
+                self.data = _cast(x, self.dtype)
+            case _:
+                with np.errstate(over="ignore"):
+                    self.data = np.asarray(x, self.held)
+
+    @classmethod
+    def of(cls, data: Array) -> Any:
+        made = cls.__new__(cls)
+        made.data = np.asarray(data)
+        assert made.data.dtype == cls.held, (cls, made.data.dtype)
+        return made
+
+    def to(self, kind: type[Number]) -> Number:
+        """Convert: floats by rounding to nearest even, integers modulo 2**n."""
+        return kind(self)
+
+    def bitcast(self, kind: type[Number]) -> Number:
+        bits = ops.encode(self.data, self.dtype)
+        return kind.of(ops.decode(bits.view(ops.storage(kind.dtype)), kind.dtype))
+
+    def __bool__(self) -> bool:
+        found = np.unique(self.data)
+        if len(found) != 1:
+            raise Fault("threads disagree about a branch")
+        return bool(found[0])
+
+    def __index__(self) -> int:
+        found = np.unique(self.data)
+        if len(found) != 1:
+            raise Fault("threads disagree about a number that all must share")
+        return int(found[0])
+
+    __int__ = __index__
+
+    def __neg__(self) -> Number:
+        return type(self).of(-self.data)
+
+    def __mul__(self, other: Any) -> Number:
+        if self.dtype.is_float:
+            raise Fault("a product of floats without its rounding: a compiler may fuse it with a sum")
+        return _binary(np.multiply, self, other)
+
+    def __truediv__(self, other: Any) -> Number:
+        return _binary(np.divide, self, other)
+
+    def __add__(self, other: Any) -> Number:
+        return _binary(np.add, self, other)
+
+    def __sub__(self, other: Any) -> Number:
+        return _binary(np.subtract, self, other)
+
+    def __rsub__(self, other: Any) -> Number:
+        return _binary(np.subtract, type(self)(other), self)
+
+    def __floordiv__(self, other: Any) -> Number:
+        return _binary(np.floor_divide, self, other)
+
+    def __rfloordiv__(self, other: Any) -> Number:
+        return _binary(np.floor_divide, type(self)(other), self)
+
+    def __rmod__(self, other: Any) -> Number:
+        return _binary(np.remainder, type(self)(other), self)
+
+    def __mod__(self, other: Any) -> Number:
+        return _binary(np.remainder, self, other)
+
+    def __and__(self, other: Any) -> Number:
+        return _binary(np.bitwise_and, self, other)
+
+    def __or__(self, other: Any) -> Number:
+        return _binary(np.bitwise_or, self, other)
+
+    def __xor__(self, other: Any) -> Number:
+        return _binary(np.bitwise_xor, self, other)
+
+    def __lshift__(self, other: Any) -> Number:
+        return _binary(np.left_shift, self, other)
+
+    def __rshift__(self, other: Any) -> Number:
+        return _binary(np.right_shift, self, other)
+
+    def __lt__(self, other: Any) -> Number:
+        return _binary(np.less, self, other)
+
+    def __le__(self, other: Any) -> Number:
+        return _binary(np.less_equal, self, other)
+
+    def __gt__(self, other: Any) -> Number:
+        return _binary(np.greater, self, other)
+
+    def __ge__(self, other: Any) -> Number:
+        return _binary(np.greater_equal, self, other)
+
+    def __eq__(self, other: Any) -> Any:
+        return _binary(np.equal, self, other)
+
+    def __ne__(self, other: Any) -> Any:
+        return _binary(np.not_equal, self, other)
+
+    __hash__ = None  # type: ignore[assignment]
+    __radd__, __rmul__, __rand__, __ror__ = __add__, __mul__, __and__, __or__
+
+
+class Float32(Number):
+    dtype, held = DType.F32, np.float32
+
+
+class BFloat16(Number):
+    dtype, held = DType.BF16, np.float32
+
+
+class Float16(Number):
+    dtype, held = DType.F16, np.float32
+
+
+class Int32(Number):
+    dtype, held = DType.I32, np.int32
+
+
+class Int64(Number):
+    dtype, held = DType.I64, np.int64
+
+
+class Uint32(Number):
+    dtype, held = DType.U32, np.uint32
+
+
+class Boolean(Number):
+    dtype, held = DType.BOOL, np.bool_
+
+
+class Int16(Number):
+    dtype, held = DType.I32, np.int32  # of masks only: no kernel computes with them
+
+
+KINDS: dict[DType, type[Number]] = {
+    k.dtype: k for k in (Float32, BFloat16, Float16, Int32, Int64, Uint32, Boolean)
+}
+
+
+def _cast(x: Number, dtype: DType) -> Array:
+    if dtype.is_float:
+        return ops.Exact().cast(x.data.astype(np.float32), dtype)
+    return ops.to_integer(x.data, dtype)
+
+
+def _binary(fn: Any, a: Number, b: Any) -> Number:
+    if not isinstance(b, Number):
+        b = type(a)(b)
+    kind = type(a)
+    if type(b) is not kind:
+        if {a.dtype, b.dtype} != {DType.I32, DType.I64}:
+            raise Fault(f"{fn.__name__} of {a.dtype} and {b.dtype}")
+        kind, a, b = Int64, Int64(a), Int64(b)
+    with np.errstate(all="ignore"):
+        made = fn(a.data, b.data)
+    return Boolean.of(made) if made.dtype == np.bool_ else kind.of(made.astype(kind.held))
+
+
+# --- functions ---
+
+
+def mul(a: Any, b: Any, *, rounding: Any) -> Any:
+    """One rounding."""
+    with np.errstate(all="ignore"):
+        return Float32.of(Float32(a).data * Float32(b).data)
+
+
+def fma(a: Any, b: Any, c: Any, *, rounding: Any) -> Any:
+    """One rounding of a * b + c."""
+    arrays = np.broadcast_arrays(Float32(a).data, Float32(b).data, Float32(c).data)
+    return Float32.of(np.asarray(floats.fma(*arrays), np.float32))
+
+
+def exp2(x: Number, *, fastmath: bool) -> Any:
+    """The hardware's."""
+    if not fastmath:
+        raise Fault("exp2 by a polynomial of the compiler's")
+    return Float32.of(exp2_sm90(np.atleast_1d(x.data)).reshape(np.shape(x.data)))
+
+
+def fmax(a: Any, b: Any) -> Any:
+    return Float32.of(floats.maximum(*np.broadcast_arrays(Float32(a).data, Float32(b).data)))
+
+
+def fmin(a: Any, b: Any) -> Any:
+    return Float32.of(floats.minimum(*np.broadcast_arrays(Float32(a).data, Float32(b).data)))
+
+
+def select(condition: Any, a: Any, b: Any) -> Number:
+    """The first where a condition holds, else the second; of one type."""
+    if not isinstance(a, Number) or type(a) is not type(b):
+        raise Fault(f"a choice between {type(a).__name__} and {type(b).__name__}")
+    return type(a).of(np.where(Boolean(condition).data, a.data, b.data))
+
+
+def shuffled(x: Number, *, offset: int) -> Number:
+    """What the thread of the same warp has whose lane differs in some bits."""
+    if x.data.ndim == 0:
+        return x
+    lanes = np.arange(len(x.data))
+    return type(x).of(x.data[lanes ^ offset])
+
+
+def any_lane(condition: Any) -> bool:
+    """Whether some thread has it: warps without one do more than they would, with the same bits."""
+    return bool(np.any(Boolean(condition).data))
+
+
+# --- memory ---
+
+
+class Memory:
+    """A tensor in device memory: flat storage, extents and strides."""
+
+    def __init__(self, flat: Array, dtype: DType, shape: Sequence[Any], strides: Sequence[Any]) -> None:
+        self.flat, self.dtype = flat, dtype
+        self.shape, self.strides = tuple(map(int, shape)), tuple(map(int, strides))
+
+    def offsets(self, index: Any, where: Array) -> Array:
+        """Return the offsets of elements; raise where one that is touched does not exist."""
+        parts = index if isinstance(index, tuple) else (index,)
+        if len(parts) != len(self.shape):
+            raise Fault(f"{len(parts)} indices of a tensor of {len(self.shape)} dims")
+        offset = np.zeros(np.shape(where), np.int64)
+        for part, extent, stride in zip(parts, self.shape, self.strides, strict=True):
+            at = np.broadcast_to(Int64(part).data, np.shape(where))
+            if ((at < 0) | (at >= extent))[where].any():
+                raise Fault(f"an index outside of [0, {extent})")
+            offset = offset + np.where(where, at, 0) * stride
+        return offset
+
+    def read(self, where: Any, index: Any, other: Number | None) -> Number:
+        on = self.touched(where, index)
+        offset = self.offsets(index, on)
+        found = ops.decode(self.flat[np.where(on, offset, 0)], self.dtype)
+        if other is not None:
+            found = np.where(on, found, other.data).astype(found.dtype)
+        return KINDS[self.dtype].of(found)
+
+    def write(self, where: Any, index: Any, x: Number) -> None:
+        on = self.touched(where, index)
+        offset = self.offsets(index, on)[on]
+        if len(np.unique(offset)) != len(offset):
+            raise Fault("two threads write one element")
+        if x.dtype is not self.dtype:
+            raise Fault(f"{x.dtype} written as {self.dtype}")
+        self.flat[offset] = ops.encode(np.broadcast_to(x.data, on.shape)[on], self.dtype)
+
+    def touched(self, where: Any, index: Any) -> Array:
+        parts = index if isinstance(index, tuple) else (index,)
+        arrays = [Boolean(where).data, *(Int64(p).data for p in parts)]
+        return np.array(np.broadcast_arrays(*arrays)[0])
+
+    def __getitem__(self, index: Any) -> Number:
+        return self.read(True, index, None)
+
+    def __setitem__(self, index: Any, x: Number) -> None:
+        self.write(True, index, x)
+
+
+def load_where(condition: Any, memory: Memory, index: Any, other: Number) -> Number:
+    return memory.read(condition, index, other)
+
+
+def store_where(condition: Any, memory: Memory, index: Any, x: Number) -> None:
+    memory.write(condition, index, x)
+
+
+def store_pair_where(condition: Any, memory: Memory, index: Any, x: Number, y: Number) -> None:
+    """Write two neighbours; the first must lie at an even element."""
+    on = memory.touched(condition, index)
+    if (memory.offsets(index, on)[on] % 2).any() or memory.strides[-1] != 1:
+        raise Fault("a pair of elements that is not aligned")
+    memory.write(condition, index, x)
+    *rest, last = index if isinstance(index, tuple) else (index,)
+    memory.write(condition, (*rest, last + 1), y)
+
+
+def report_where(bad: Any, errors: Array, code: int, row: Any) -> None:
+    """Write what was found into the error words."""
+    on, rows = np.broadcast_arrays(Boolean(bad).data, Int32(row).data)
+    if on.any():
+        errors[0] = max(errors[0], code)
+        errors[1] = max(errors[1], int(rows[on].max()))

@@ -1,0 +1,134 @@
+"""The operators through the CuTe lowering, interpreted thread by thread, have the bits of the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")  # stands in where CuTe has no form
+
+from linear_cases import cotangents, head
+
+from rlk import ops
+from rlk.runtime import dispatch as runtime
+from rlk.runtime.dispatch import dispatch
+from rlk.testing import hopper, simt
+from rlk.testing.bits import assert_same_bits
+from rlk.testing.interpreter import interpret
+
+SM90 = {"math": "sm90"}
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    """Leave the oracle in charge; fill memory that nobody wrote with NaN, so that reading it is seen."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+    dispatch.interpret_with(None)
+
+
+@pytest.fixture
+def backends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collect the backend of every text that runs."""
+    seen: list[str] = []
+    real: Any = runtime.lowered
+
+    def lowered(*args: Any, **options: Any) -> Any:
+        made = real(*args, **options)
+        seen.append(made[3].backend)
+        return made
+
+    monkeypatch.setattr(runtime, "lowered", lowered)
+    return seen
+
+
+def by_cute() -> None:
+    dispatch.interpret_with(interpret, hopper.interpret)
+
+
+Case = Callable[[], list[torch.Tensor]]
+
+
+def gradients(rows: int, depth: int, vocabulary: int, **options: Any) -> list[torch.Tensor]:
+    """Return log-probs, lse and entropies of a head, and both gradients."""
+    hidden, weight, ids = head((rows,), depth, vocabulary, torch.bfloat16)
+    given = cotangents((rows,), ("logp", "lse", "entropy"))
+    leaves = hidden.requires_grad_(), weight.requires_grad_()
+    made = ops.linear_logp(*leaves, ids, needs=tuple(given), **SM90, **options)
+    outputs = [getattr(made, name) for name in given]
+    found = torch.autograd.grad(outputs, leaves, list(given.values()))
+    return [*(x.detach() for x in outputs), *found]
+
+
+def products(m: int, n: int, k: int, **options: Any) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(m)
+    x, w = (torch.randn(rows, k, generator=generator).bfloat16() for rows in (m, n))
+    bias = torch.randn(n, generator=generator).bfloat16()
+    residual = torch.randn(m, n, generator=generator).bfloat16()
+    return [ops.matmul(x, w, **options), ops.matmul(x, w, bias=bias, residual=residual, **options)]
+
+
+CASES: dict[str, Case] = {
+    "a head of one row": lambda: gradients(1, 64, 520),
+    "a head": lambda: gradients(130, 64, 1040),
+    "rows in two blocks, pieces of two tiles": lambda: gradients(200, 128, 2400),
+    "a vocabulary of few": lambda: gradients(20, 16, 40),
+    "a mask and a temperature by row": lambda: gradients(
+        40, 64, 1040, mask=torch.arange(40) % 3 > 0, temperature=torch.linspace(0.5, 2.0, 40)
+    ),
+    "a temperature": lambda: gradients(40, 64, 1040, temperature=0.7),
+    "products": lambda: products(130, 264, 112),
+    "products as f32": lambda: products(70, 40, 64, out_dtype=torch.float32),
+    "eight chains": lambda: products(70, 40, 512, order="leaf8"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_operators_have_the_bits_of_the_oracle(case: str, backends: list[str]) -> None:
+    want = CASES[case]()
+    by_cute()
+    got = CASES[case]()
+    assert set(backends) == {"cute"}, "every kernel has a form"
+    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+        assert_same_bits(a, b, f"result {i}")
+
+
+def test_what_has_no_form_runs_by_triton_with_the_same_bits(backends: list[str]) -> None:
+    logits = torch.randn(6, 1001, generator=torch.Generator().manual_seed(0)).bfloat16()
+    ids = torch.arange(6)
+    want = ops.logp(logits, ids, **SM90)
+    by_cute()
+    got = ops.logp(logits, ids, **SM90)
+    assert backends == ["triton"]
+    assert_same_bits(got.logp, want.logp, "logp")
+
+
+def test_a_row_does_not_know_its_neighbours() -> None:
+    by_cute()
+    hidden, weight, ids = head((200,), 64, 1040, torch.bfloat16)
+    whole = ops.linear_logp(hidden, weight, ids, **SM90).logp
+    for rows in (slice(0, 1), slice(67, 131), slice(199, 200)):
+        alone = ops.linear_logp(hidden[rows].contiguous(), weight, ids[rows], **SM90).logp
+        assert_same_bits(alone, whole[rows], str(rows))
+
+
+def test_a_row_that_is_read_in_the_place_of_another_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: one row of a box later."""
+    hidden, weight, ids = head((200,), 64, 1040, torch.bfloat16)
+    want = ops.linear_logp(hidden, weight, ids, **SM90).logp
+    real = hopper._Rows.box
+    monkeypatch.setattr(
+        hopper._Rows, "box", lambda self: real(self) if self.rows > 128 else shifted(real(self))
+    )
+    by_cute()
+    got = ops.linear_logp(hidden, weight, ids, **SM90).logp
+    assert not torch.equal(got, want)
+
+
+def shifted(tile: simt.Array) -> simt.Array:
+    rolled: simt.Array = tile[[*range(1, len(tile)), 0]]
+    return rolled
