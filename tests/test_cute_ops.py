@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("triton")  # stands in where CuTe has no form
 
+import test_interpreted_ops as interpreted
 from linear_cases import cotangents, head
 
 from rlk import ops
@@ -132,3 +133,17 @@ def test_a_row_that_is_read_in_the_place_of_another_is_seen(monkeypatch: pytest.
 def shifted(tile: simt.Array) -> simt.Array:
     rolled: simt.Array = tile[[*range(1, len(tile)), 0]]
     return rolled
+
+
+FAMILY = [name for name in interpreted.CASES if not name.startswith(("logp", "sliced", "rms_norm"))]
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_elementwise_operators_have_the_bits_of_the_oracle(name: str, backends: list[str]) -> None:
+    case = interpreted.CASES[name]()
+    want = interpreted.by_oracle(case)
+    by_cute()
+    got = interpreted.results(case)
+    assert "cute" in backends, "one of its kernels at least has a form"
+    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+        assert_same_bits(a, b, f"result {i}")

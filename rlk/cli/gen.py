@@ -54,8 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _there(out: Path) -> list[Path]:
-    """Return the Triton kernels in the folder that rlk wrote; files of anyone else are not its business."""
-    return sorted(path for path in out.glob("*/triton/*.py") if MARK in (_text(path) or "")[:300])
+    """Return the kernels in the folder that rlk wrote; files of anyone else are not its business."""
+    return sorted(path for path in out.glob("*/*/*.py") if MARK in (_text(path) or "")[:300])
 
 
 def _text(path: Path) -> str | None:

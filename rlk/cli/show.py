@@ -19,6 +19,7 @@ from rlk.passes.pipeline import CANONICAL, canonical, specialize
 from rlk.passes.sweep import sweep
 from rlk.runtime.catalogue import find, numerics
 from rlk.runtime.reference import (
+    BACKENDS,
     TARGETS,
     emit,
     placed,
@@ -27,6 +28,7 @@ from rlk.runtime.reference import (
     reference_variant,
 )
 from rlk.schedule.axes import kind
+from rlk.schedule.heuristics import apart
 from rlk.target.facts import Target, target
 
 PASSES = ("trace", *(name for name, _ in CANONICAL), "specialize", "sweep")
@@ -38,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--ir", action="store_true", help="the canonical tile IR, each line with its spec line")
     what.add_argument("--after", choices=PASSES, help="the tile IR after this pass")
-    what.add_argument("--source", choices=("triton",), help="the generated source for --target")
+    what.add_argument("--source", choices=BACKENDS[TARGETS[0]], help="the generated source for --target")
     parser.add_argument("--grad", action="store_true", help="of the gradient, not of the operator")
     parser.add_argument(
         "--with", dest="present", metavar="NAMES", help="optional inputs, with commas; '' for none"
@@ -60,7 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
     extents = reference_extents(op, canonical(traced))
     extents |= {name: _extent(name, value, extents) for name, value in _pairs(arguments.extent)}
     if arguments.source:
-        print(emit(canonical(traced), extents, on)[0].source, end="")
+        what = canonical(traced)
+        if arguments.source == "cute":
+            what = canonical(traced, apart=apart(what, extents))
+        print(emit(what, extents, on, arguments.source)[0].source, end="")
     elif arguments.after in ("specialize", "sweep"):
         axes = {axis for k in canonical(traced).kernels for d in k.params for axis in d.type.axes}
         static = {axis.name: extents[axis.name] for axis in axes if not axis.dynamic}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from rlk.errors import UnsupportedError
 from rlk.ir.nodes import Program
 from rlk.lang.op import Op, Variant
 from rlk.lang.variants import cotangents, differentiable, gradient_variant
@@ -15,10 +16,12 @@ from rlk.passes.pipeline import canonical, launched
 from rlk.runtime.arguments import VECTOR
 from rlk.runtime.catalogue import numerics, operators
 from rlk.schedule.heuristics import apart, choose
+from rlk.schedule.hopper import warpgroups
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
 
 TARGETS = ("sm_90a", "gfx942")
+BACKENDS = {"sm_90a": ("triton", "cute"), "gfx942": ("triton",)}
 TRITON = (3, 7)  # whose layouts checked-in kernels are placed for: text must not depend on what is installed
 
 
@@ -75,10 +78,13 @@ def reference_gradient(op: Op, variant: Variant) -> Program | None:
 
 
 def emit(
-    program: Program, extents: dict[str, int], on: Target
+    program: Program, extents: dict[str, int], on: Target, backend: str = "triton"
 ) -> tuple[Emitted, tuple[Schedule, ...], Program]:
-    """Return a canonical program's Triton source at these extents, its schedules, and what was lowered."""
-    from rlk.lower.triton import lower
+    """Return a canonical program's source at these extents, its schedules, and what was lowered.
+
+    Raises UnsupportedError where a backend has no form for it.
+    """
+    from rlk.lower import cute, triton
 
     axes = {axis for k in program.kernels for d in k.params for axis in d.type.axes}
     static = {axis.name: extents[axis.name] for axis in axes if not axis.dynamic}
@@ -86,10 +92,13 @@ def emit(
     signature = Signature(tuple(sorted(static.items())))
     chosen = tuple(choose(kernel, on, signature, extents) for kernel in bound.kernels)
     name, _ = numerics(program, on)
-    first = lower(bound, chosen, on, signature, version=TRITON)
+    first = triton.lower(bound, chosen, on, signature, version=TRITON)
     signature = replace(signature, divisible=_divisible(first, bound, extents))
-    emitted = lower(bound, chosen, on, signature, numerics_id=name, version=TRITON)
-    return emitted, chosen, bound
+    if backend == "cute":
+        pairs = zip(bound.kernels, chosen, strict=True)
+        chosen = tuple(warpgroups(kernel, schedule, on, extents) for kernel, schedule in pairs)
+        return cute.lower(bound, chosen, on, signature, numerics_id=name), chosen, bound
+    return triton.lower(bound, chosen, on, signature, numerics_id=name, version=TRITON), chosen, bound
 
 
 def _divisible(emitted: Emitted, program: Program, extents: dict[str, int]) -> frozenset[str]:
@@ -111,5 +120,16 @@ def reference_sources() -> Iterator[tuple[str, str]]:
             programs = [placed(op, op.trace(variant)), reference_gradient(op, variant)]
             for program in programs:
                 if program is not None:
-                    emitted, _, _ = emit(program, reference_extents(op, program), on)
-                    yield f"{on.folder}/triton/{program.name}.py", emitted.source
+                    yield from _sources(program, reference_extents(op, program), on)
+
+
+def _sources(program: Program, extents: dict[str, int], on: Target) -> Iterator[tuple[str, str]]:
+    """Yield a program's source by each backend that has a form for it."""
+    for backend in BACKENDS[on.name]:
+        try:
+            emitted, _, _ = emit(program, extents, on, backend)
+        except UnsupportedError:
+            if backend == "triton":
+                raise
+            continue
+        yield f"{on.folder}/{backend}/{program.name}.py", emitted.source

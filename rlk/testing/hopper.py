@@ -415,9 +415,11 @@ def _dsl() -> dict[str, Any]:
     )
     cutlass = SimpleNamespace(
         range=_range, range_constexpr=_range, min=_least, max=_most, select_=simt.select, Constexpr=int,
-        memory=SimpleNamespace(SmemAllocator=lambda: SimpleNamespace(allocate=lambda of: _shared())),
-        tensor_utils=SimpleNamespace(LayoutEnum=SimpleNamespace(ROW_MAJOR="row", COL_MAJOR="column")),
     )  # fmt: skip
+    utils = SimpleNamespace(
+        SmemAllocator=lambda: SimpleNamespace(allocate=lambda of: _shared()),
+        LayoutEnum=SimpleNamespace(ROW_MAJOR="row", COL_MAJOR="column"),
+    )
     warpgroup = SimpleNamespace(
         fence=lambda: None, commit_group=lambda: None, wait_group=lambda left: None,
         Field=SimpleNamespace(ACCUMULATE="accumulate"),
@@ -430,6 +432,7 @@ def _dsl() -> dict[str, Any]:
         "cute": _cute(),
         "pipeline": pipeline,
         "sm90": sm90,
+        "utils": utils,
         "OperandMajorMode": SimpleNamespace(K="K", MN="MN"),
         "cpasync": cpasync,
         "warpgroup": warpgroup,

@@ -205,7 +205,8 @@ def mul(a: Any, b: Any, *, rounding: Any) -> Any:
 def fma(a: Any, b: Any, c: Any, *, rounding: Any) -> Any:
     """One rounding of a * b + c."""
     arrays = np.broadcast_arrays(Float32(a).data, Float32(b).data, Float32(c).data)
-    return Float32.of(np.asarray(floats.fma(*arrays), np.float32))
+    with np.errstate(all="ignore"):
+        return Float32.of(np.asarray(floats.fma(*arrays), np.float32))
 
 
 def exp2(x: Number, *, fastmath: bool) -> Any:
@@ -216,11 +217,13 @@ def exp2(x: Number, *, fastmath: bool) -> Any:
 
 
 def fmax(a: Any, b: Any) -> Any:
-    return Float32.of(floats.maximum(*np.broadcast_arrays(Float32(a).data, Float32(b).data)))
+    with np.errstate(all="ignore"):
+        return Float32.of(floats.maximum(*np.broadcast_arrays(Float32(a).data, Float32(b).data)))
 
 
 def fmin(a: Any, b: Any) -> Any:
-    return Float32.of(floats.minimum(*np.broadcast_arrays(Float32(a).data, Float32(b).data)))
+    with np.errstate(all="ignore"):
+        return Float32.of(floats.minimum(*np.broadcast_arrays(Float32(a).data, Float32(b).data)))
 
 
 def select(condition: Any, a: Any, b: Any) -> Number:

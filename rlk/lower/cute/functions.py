@@ -58,7 +58,7 @@ _ALL = (
     ),
     _helper(
         "load_where", "condition, memory: cute.Tensor, index, other", "An element, or what stands for it.",
-        "x = other", "if condition:", "    x = memory[index]", "return x", traced=True,
+        "x = other", "if condition:", "    x = type(other)(memory[index])", "return x", traced=True,
     ),
     _helper(
         "store_where", "condition, memory: cute.Tensor, index, x", "Write an element if the condition holds.",

@@ -59,8 +59,11 @@ class Memory:
         return self.of_lists
 
     def layout(self, decl: Decl) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the extents and strides of a tensor as the host writes them; the last dim has stride 1."""
-        shape = tuple(self.extent(axis) for axis in decl.type.axes)
+        """Return the extents and strides of a tensor as the host writes them; the last dim has stride 1.
+
+        One without dims is written as one element.
+        """
+        shape = tuple(self.extent(axis) for axis in decl.type.axes) or ("1",)
         count = len(shape)
         strides = [self.argument(stride_name(decl, d), From.STRIDE, decl.name, d) for d in range(count - 1)]
         return shape, (*strides, "1")
@@ -140,7 +143,7 @@ class Memory:
 
     def index(self, index: tuple[Value, ...]) -> str:
         """Return the coordinates of an element."""
-        each = [self.coordinate(v) for v in index]
+        each = [self.coordinate(v) for v in index] or ["0"]
         return each[0] if len(each) == 1 else f"({', '.join(each)})"
 
     def coordinate(self, value: Value) -> str:

@@ -318,7 +318,8 @@ class ContractionEmitter(Emitter):
         if any(isinstance(let.node, Reduce) for let in lets):
             return 1
         reads = sum(isinstance(let.node, Load) and self.lasting(let) for let in lets)
-        return min(MOST_PARTS, padded(reads)) if reads else MOST_PARTS
+        most = min(MOST_PARTS, self.plan.held.count // 2)
+        return min(most, 2 * padded(reads)) if reads else most
 
     def in_parts(self, group: list[Let], written: list[Let], rest: list[Let]) -> None:
         """Write a group of elementwise values, and what writes them to memory, part by part of a row."""

@@ -1,0 +1,509 @@
+"""linear_logp on sm_90a, written by rlk 0.1.0: do not edit.
+
+numerics: b3c5dab4b11205d5
+schedule: tiles T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
+schedule: tiles T=32, 8 warps, 1 stages, unroll 4
+"""
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import cutlass.utils as utils
+import cutlass.utils.hopper_helpers as sm90
+from cutlass import BFloat16, Boolean, Float16, Float32, Int16, Int32, Int64, Uint8, Uint32
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+NEAREST = cute.math.RoundingMode.NEAREST_EVEN
+ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
+
+
+def add(a, b):
+    # A term of a sum.
+    return a + b
+
+
+def any_lane(condition):
+    # Whether it holds for some thread of the warp.
+    return cute.arch.vote_any_sync(condition)
+
+
+def div(a, b):
+    # Correctly rounded.
+    return a / b
+
+
+def exchanged(x, lanes, combine):
+    # Combine each element with that of the thread so many lanes away.
+    return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
+
+
+def exp2(x):
+    # The hardware's: a table.
+    return cute.math.exp2(x, fastmath=True)
+
+
+def fma(a, b, c):
+    # a * b + c with one rounding.
+    return cute.math.fma(a, b, c, rounding=NEAREST)
+
+
+def fmax(a, b):
+    # NaN loses.
+    return cute.arch.fmax(a, b)
+
+
+def folded(x, apart, combine):
+    # Combine the elements of a thread that lie so far apart.
+    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+
+
+@cute.jit
+def load_where(condition, memory: cute.Tensor, index, other):
+    # An element, or what stands for it.
+    x = other
+    if condition:
+        x = type(other)(memory[index])
+    return x
+
+
+def max_over_v_lane(x):
+    # The max over V.lane, halving.
+    x = folded(x, 32, fmax)
+    x = folded(x, 16, fmax)
+    x = folded(x, 8, fmax)
+    x = folded(x, 4, fmax)
+    x = folded(x, 2, fmax)
+    x = exchanged(x, 2, fmax)
+    x = exchanged(x, 1, fmax)
+    x = folded(x, 1, fmax)
+    return x[0]
+
+
+def merge_softmax_sum(max_a, sum_a, zbar_a, max_b, sum_b, zbar_b):
+    # The state of two disjoint sets: softmax_sum(zbar).
+    m = fmax(max_a, max_b)
+    equal = m == Float32(float("-inf"))
+    chosen = select(equal, Float32(0.0), m)
+    difference = max_a - chosen
+    product = mul(difference, Float32(1.4426950216293335))
+    power = exp2(product)
+    equal_2 = m == Float32(float("-inf"))
+    chosen_2 = select(equal_2, Float32(0.0), m)
+    difference_2 = max_b - chosen_2
+    product_2 = mul(difference_2, Float32(1.4426950216293335))
+    power_2 = exp2(product_2)
+    product_3 = mul(sum_a, power)
+    product_4 = mul(sum_b, power_2)
+    total = product_3 + product_4
+    product_5 = mul(zbar_a, power)
+    product_6 = mul(zbar_b, power_2)
+    total_2 = product_5 + product_6
+    return m, total, total_2
+
+
+def merge_total(sum_a, sum_b):
+    # The state of two disjoint sets: total().
+    s = sum_a + sum_b
+    return s,
+
+
+def merged(states, apart, merge):
+    # Merge the states of a thread that lie so far apart.
+    first = [i for i in range(len(states[0])) if not i & apart]
+    each = [merge(*(x[i] for x in states), *(x[i + apart] for x in states)) for i in first]
+    return tuple([state[k] for state in each] for k in range(len(states)))
+
+
+def mul(a, b):
+    # One rounding, never part of a fused operation.
+    return cute.math.mul(a, b, rounding=NEAREST)
+
+
+def portable_log(x):
+    # Natural logarithm; log(+-0) = -inf, log(x < 0) = NaN.
+    f0 = mul(x, Float32(8388608.0))
+    f1 = select((x < Float32(1.1754943508222875e-38)), f0, x)
+    i2 = Float32(f1).bitcast(Int32)
+    i3 = i2 - Int32(1061158912)
+    i4 = i3 >> Int32(23)
+    i5 = i4 << Int32(23)
+    i6 = i2 - i5
+    f7 = Int32(i6).bitcast(Float32)
+    f8 = f7 - Float32(1.0)
+    f9 = Int32(i4).to(Float32)
+    f10 = select((x < Float32(1.1754943508222875e-38)), Float32(-23.0), Float32(0.0))
+    f11 = f9 + f10
+    f12 = fma(Float32(-0.04513518512248993), f8, Float32(0.10471279174089432))
+    f13 = fma(f12, f8, Float32(-0.13164202868938446))
+    f14 = fma(f13, f8, Float32(0.1447800248861313))
+    f15 = fma(f14, f8, Float32(-0.1664692461490631))
+    f16 = fma(f15, f8, Float32(0.1999083161354065))
+    f17 = fma(f16, f8, Float32(-0.25000107288360596))
+    f18 = fma(f17, f8, Float32(0.3333345055580139))
+    f19 = fma(f18, f8, Float32(-0.5))
+    f20 = mul(f8, f8)
+    f21 = fma(f19, f20, f8)
+    f22 = fma(f11, Float32(0.6931471824645996), f21)
+    f23 = select((x < Float32(float("inf"))), f22, x)
+    f24 = select((x == Float32(0.0)), Float32(float("-inf")), f23)
+    f25 = select((x < Float32(0.0)), Float32(float("nan")), f24)
+    return f25
+
+
+@cute.jit
+def report_where(bad, errors: cute.Pointer, code: cutlass.Constexpr, row):
+    # Write what was found, and one more than its row, into the device's error words.
+    if bad:
+        cute.arch.atomic_max(errors, Int32(code))
+        cute.arch.atomic_max(errors + 1, row)
+
+
+def select(condition, a, b):
+    # Without a branch.
+    return cutlass.select_(condition, a, b)
+
+
+def softmax_sum_over_v_piece(max, sum, zbar):
+    # The states merged over V.piece, pairwise.
+    max, sum, zbar = merged((max, sum, zbar,), 1, merge_softmax_sum)
+    max, sum, zbar = merged((max, sum, zbar,), 1, merge_softmax_sum)
+    max, sum, zbar = merged((max, sum, zbar,), 1, merge_softmax_sum)
+    return max[0], sum[0], zbar[0]
+
+
+@cute.jit
+def store_where(condition, memory: cute.Tensor, index, x):
+    # Write an element if the condition holds.
+    if condition:
+        memory[index] = x
+
+
+def sum_over_v_lane(x):
+    # The sum over V.lane, halving.
+    x = folded(x, 32, add)
+    x = folded(x, 16, add)
+    x = folded(x, 8, add)
+    x = folded(x, 4, add)
+    x = folded(x, 2, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 1, add)
+    x = folded(x, 1, add)
+    return x[0]
+
+
+def total_over_v_piece(sum):
+    # The states merged over V.piece, pairwise.
+    sum, = merged((sum,), 1, merge_total)
+    sum, = merged((sum,), 1, merge_total)
+    sum, = merged((sum,), 1, merge_total)
+    return sum[0]
+
+
+@cute.struct
+class linear_logp_1_memory:
+    """What a block shares: the barriers of its ring, and a tile of each factor for each stage."""
+
+    ring: cute.struct.MemRange[Int64, 8]
+    a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
+    b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
+
+
+def linear_logp_1_layouts():
+    # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
+    tile = (128, 256, 64)
+    a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
+    return a, sm90.make_smem_layout_b(ROW_MAJOR, tile, BFloat16, 4)
+
+
+def linear_logp_1_unit():
+    # The instruction that multiplies 64 rows by a warpgroup.
+    a, b = OperandMajorMode.K, OperandMajorMode.K
+    return sm90.make_trivial_tiled_mma(
+        BFloat16, BFloat16, a, b, Float32, (2, 1, 1), tiler_mn=(64, 256)
+    )
+
+
+@cute.jit
+def linear_logp_1_place(item, tiles):
+    # Row tiles run fastest inside a group of 8: its rows stay in the cache while columns go by once.
+    band = item // 4032
+    rest = item - band * 4032
+    first = band * 8
+    height = cutlass.min(tiles - first, Int32(8))
+    column = rest // height
+    row_tile = first + rest - column * height
+    v_piece_tile = column % 8
+    v_step_tile = column // 8
+    return row_tile, v_piece_tile, v_step_tile
+
+
+@cute.kernel
+def linear_logp_1(
+    tma_a: cute.CopyAtom, hidden: cute.Tensor, tma_b: cute.CopyAtom, weight: cute.Tensor,
+    unit: cute.TiledMma, ids: cute.Tensor, max_of_step: cute.Tensor, sum_of_step1: cute.Tensor, zbar_of_step2: cute.Tensor, sum_of_step3: cute.Tensor, T: Int32, inv_temperature: Float32, ignore_index: Int64
+):
+    # A block owns 128 of T, 1 of V.step, 1 of V.piece (stream_dot).
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    blocks, _, _ = cute.arch.grid_dim()
+    warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    group = cute.arch.make_warp_uniform(thread // 128)
+    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    if warp == 0:
+        cpasync.prefetch_descriptor(tma_a)
+        cpasync.prefetch_descriptor(tma_b)
+    memory = utils.SmemAllocator().allocate(linear_logp_1_memory)
+    ring = pipeline.PipelineTmaAsync.create(
+        barrier_storage=memory.ring.data_ptr(),
+        num_stages=4,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 16),
+        tx_count=49152,
+        cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
+    )
+    layout_a, layout_b = linear_logp_1_layouts()
+    a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
+    b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
+    tiles = (T + 255) // 256
+    items = tiles * 504
+    item = block // 2
+    if group == 0:
+        # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
+        cute.arch.setmaxregister_decrease(40)
+        if warp == 0:
+            put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
+            while item < items:
+                row_tile, v_piece_tile, v_step_tile = linear_logp_1_place(item, tiles)
+                v_step = v_step_tile
+                v_piece = v_piece_tile
+                t_first = (row_tile * 2 + rank) * 128
+                product = v_piece * 16032  # linear_logp.py:64
+                piece_begin = cutlass.min(128256, product)  # linear_logp.py:64
+                product_2 = v_step * 256  # linear_logp.py:64
+                total = piece_begin + product_2  # linear_logp.py:64
+                a_from = cute.local_tile(
+                    cute.domain_offset((t_first, 0), hidden), (128, 64), (0, None)
+                )
+                b_from = cute.local_tile(
+                    cute.domain_offset((total, 0), weight), (256, 64), (0, None)
+                )
+                a_to, a_from = cpasync.tma_partition(
+                    tma_a, 0, cute.make_layout(1), cute.group_modes(a_tiles, 0, 2), cute.group_modes(a_from, 0, 2)
+                )
+                b_to, b_from = cpasync.tma_partition(
+                    tma_b, rank, cute.make_layout(2),
+                    cute.group_modes(b_tiles, 0, 2), cute.group_modes(b_from, 0, 2),
+                )
+                for k in cutlass.range(64, unroll=1):
+                    ring.producer_acquire(put)
+                    full = ring.producer_get_barrier(put)
+                    cute.copy(tma_a, a_from[None, k], a_to[None, put.index], tma_bar_ptr=full)
+                    cute.copy(
+                        tma_b, b_from[None, k], b_to[None, put.index], tma_bar_ptr=full, mcast_mask=Int16(3)
+                    )
+                    put.advance()
+                item += blocks // 2
+            ring.producer_tail(put)
+    else:
+        # Warpgroups multiply 64 rows each; one group of instructions is in flight while the next is given.
+        cute.arch.setmaxregister_increase(232)
+        mine = thread - 128
+        share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
+        a = unit.make_fragment_A(share.partition_A(a_tiles))
+        b = unit.make_fragment_B(share.partition_B(b_tiles))
+        fragment = cute.make_rmem_tensor(unit.partition_shape_C((128, 256)), Float32)
+        # a thread has rows `row` and `row + 8`, and of each the columns 8 i + 2 (thread % 4) and the next
+        acc = cute.make_tensor(
+            fragment.iterator, cute.make_layout((2, (2, 32)), stride=(2, (1, 4)))
+        )
+        row = mine // 32 * 16 + mine // 4 % 8
+        quad = 2 * (mine % 4)
+        first_of_quad = quad == 0
+        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
+        free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
+        while item < items:
+            row_tile, v_piece_tile, v_step_tile = linear_logp_1_place(item, tiles)
+            v_step = v_step_tile  # linear_logp.py:64
+            v_piece = v_piece_tile  # linear_logp.py:64
+            t_first = (row_tile * 2 + rank) * 128  # linear_logp.py:64
+            t = [t_first + row + 8 * r for r in range(2)]  # linear_logp.py:64
+            t_inside = [t[r] < T for r in range(2)]  # linear_logp.py:64
+            ids_2 = [load_where(t_inside[r], ids, t[r], Int64(0)) for r in range(2)]  # linear_logp.py:61
+            ring.consumer_wait(get)
+            warpgroup.fence()
+            unit.set(warpgroup.Field.ACCUMULATE, False)
+            for i in cutlass.range_constexpr(4):
+                cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
+                unit.set(warpgroup.Field.ACCUMULATE, True)
+            warpgroup.commit_group()
+            get.advance()
+            for k in cutlass.range(1, 64, unroll=1):
+                ring.consumer_wait(get)
+                warpgroup.fence()
+                for i in cutlass.range_constexpr(4):
+                    cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
+                warpgroup.commit_group()
+                warpgroup.wait_group(1)
+                ring.consumer_release(free)
+                get.advance()
+                free.advance()
+            warpgroup.wait_group(0)
+            ring.consumer_release(free)
+            free.advance()
+            product = v_piece * 16032  # linear_logp.py:64
+            piece_begin = cutlass.min(128256, product)  # linear_logp.py:64
+            total = piece_begin + 16032  # linear_logp.py:64
+            piece_end = cutlass.min(128256, total)  # linear_logp.py:64
+            product_2 = v_step * 256  # linear_logp.py:64
+            total_2 = piece_begin + product_2  # linear_logp.py:64
+            v = total_2 + quad  # linear_logp.py:64
+            exists = [(v + 8 * (c // 2) + c % 2) < piece_end for c in range(64)]  # linear_logp.py:64
+            for r in cutlass.range_constexpr(2):
+                differs = ids_2[r] != ignore_index  # logp.py:149
+                end = select(differs, piece_end, Int32(0))  # linear_logp.py:64
+                at = end - v  # linear_logp.py:64
+                exists_2, product_3 = [], []  # linear_logp.py:64
+                for c in cutlass.range_constexpr(64):  # linear_logp.py:64
+                    exists_2.append(at > 8 * (c // 2) + c % 2)  # linear_logp.py:64
+                    z = acc[r, c]  # linear_logp.py:65
+                    product_3.append(mul(z, inv_temperature))  # logp.py:54
+                picked_v_lane = Float32(-0.0)  # linear_logp.py:64
+                ahead = ids_2[r] - Int64(total_2)  # linear_logp.py:64
+                if any_lane((ahead >= 0) & (ahead < 256)):  # linear_logp.py:64
+                    at_2 = ids_2[r] - Int64(v)  # linear_logp.py:74
+                    equal = [at_2 == 8 * (c // 2) + c % 2 for c in range(64)]  # linear_logp.py:74
+                    chosen = [select(equal[c], product_3[c], Float32(-0.0)) for c in range(64)]  # linear_logp.py:74
+                    chosen_2 = [select(exists_2[c], chosen[c], Float32(-0.0)) for c in range(64)]  # linear_logp.py:64
+                    picked_v_lane = sum_over_v_lane(chosen_2)  # linear_logp.py:64
+                chosen, larger = [], []  # linear_logp.py:64
+                for c in cutlass.range_constexpr(64):  # linear_logp.py:64
+                    chosen.append(select(exists_2[c], product_3[c], Float32(float("-inf"))))  # linear_logp.py:64
+                    larger.append(fmax(chosen[c], Float32(-3.4028234663852886e+38)))  # linear_logp.py:64
+                m_chunk = max_over_v_lane(chosen)  # linear_logp.py:64
+                store_where(t_inside[r] & first_of_quad, sum_of_step3, (v_step, v_piece, t[r]), picked_v_lane)  # linear_logp.py:64
+                equal = m_chunk == Float32(float("-inf"))  # linear_logp.py:64
+                chosen_2 = select(equal, Float32(0.0), m_chunk)  # linear_logp.py:64
+                e, product_4 = [], []  # linear_logp.py:64
+                for c in cutlass.range_constexpr(64):  # linear_logp.py:64
+                    difference = chosen[c] - chosen_2  # linear_logp.py:64
+                    product_5 = mul(difference, Float32(1.4426950216293335))  # linear_logp.py:64
+                    e.append(exp2(product_5))  # linear_logp.py:64
+                    product_4.append(mul(e[c], larger[c]))  # linear_logp.py:64
+                s_chunk = sum_over_v_lane(e)  # linear_logp.py:64
+                zbar_chunk = sum_over_v_lane(product_4)  # linear_logp.py:64
+                store_where(t_inside[r] & first_of_quad, max_of_step, (v_step, v_piece, t[r]), m_chunk)  # linear_logp.py:64
+                store_where(t_inside[r] & first_of_quad, sum_of_step1, (v_step, v_piece, t[r]), s_chunk)  # linear_logp.py:64
+                store_where(t_inside[r] & first_of_quad, zbar_of_step2, (v_step, v_piece, t[r]), zbar_chunk)  # linear_logp.py:64
+            item += blocks // 2
+
+
+@cute.jit
+def launch_linear_logp_1(hidden_ptr: cute.Pointer, weight_ptr: cute.Pointer, ids_ptr: cute.Pointer, max_of_step_ptr: cute.Pointer, sum_of_step1_ptr: cute.Pointer, zbar_of_step2_ptr: cute.Pointer, sum_of_step3_ptr: cute.Pointer, T: Int32, hidden_t_stride: Int64, weight_v_stride: Int64, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64, sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, zbar_of_step2_v_step_stride: Int64, zbar_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64, sum_of_step3_v_piece_stride: Int64, inv_temperature: Float32, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    hidden = cute.make_tensor(hidden_ptr, cute.make_layout((T, 4096), stride=(cute.assume(hidden_t_stride, divby=8), 1)))
+    weight = cute.make_tensor(weight_ptr, cute.make_layout((128256, 4096), stride=(cute.assume(weight_v_stride, divby=8), 1)))
+    ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
+    max_of_step = cute.make_tensor(max_of_step_ptr, cute.make_layout((63, 8, T), stride=(max_of_step_v_step_stride, max_of_step_v_piece_stride, 1)))
+    sum_of_step1 = cute.make_tensor(sum_of_step1_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, 1)))
+    zbar_of_step2 = cute.make_tensor(zbar_of_step2_ptr, cute.make_layout((63, 8, T), stride=(zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, 1)))
+    sum_of_step3 = cute.make_tensor(sum_of_step3_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, 1)))
+    layout_a, layout_b = linear_logp_1_layouts()
+    tma_a, hidden = cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileG2SOp(), hidden,
+        cute.slice_(layout_a, (None, None, 0)), (128, 64),
+    )
+    tma_b, weight = cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileG2SMulticastOp(), weight,
+        cute.slice_(layout_b, (None, None, 0)), (256, 64), 2,
+    )
+    linear_logp_1(
+        tma_a, hidden, tma_b, weight, linear_logp_1_unit(), ids, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, inv_temperature, ignore_index
+    ).launch(
+        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
+        min_blocks_per_mp=1, stream=stream,
+    )
+
+
+@cute.kernel
+def linear_logp_2(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, max_of_step: cute.Tensor, sum_of_step1: cute.Tensor, zbar_of_step2: cute.Tensor, sum_of_step3: cute.Tensor, T: Int32, errors: cute.Pointer, ignore_index: Int64):
+    # A thread owns one of T (merge).
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    t = block * 64 + thread
+    t_inside = t < T
+    ids_2 = load_where(t_inside, ids, t, Int64(0))  # linear_logp.py:61
+    differs = ids_2 != ignore_index  # logp.py:149
+    v_piece = list(range(8))  # linear_logp.py:64
+    m = tuple([Float32(float("-inf")) for c in range(8)])  # linear_logp.py:64
+    s = tuple([Float32(-0.0) for c in range(8)])  # linear_logp.py:64
+    zbar = tuple([Float32(-0.0) for c in range(8)])  # linear_logp.py:64
+    s_2 = tuple([Float32(-0.0) for c in range(8)])  # linear_logp.py:64
+    for v_step_step in cutlass.range(0, 63, unroll=1):  # linear_logp.py:64
+        max_of_step_2 = [load_where(t_inside, max_of_step, (v_step_step, v_piece[c], t), Float32(0)) for c in range(8)]  # linear_logp.py:64
+        sum_of_step1_2 = [load_where(t_inside, sum_of_step1, (v_step_step, v_piece[c], t), Float32(0)) for c in range(8)]  # linear_logp.py:64
+        zbar_of_step2_2 = [load_where(t_inside, zbar_of_step2, (v_step_step, v_piece[c], t), Float32(0)) for c in range(8)]  # linear_logp.py:64
+        sum_of_step3_2 = [load_where(t_inside, sum_of_step3, (v_step_step, v_piece[c], t), Float32(0)) for c in range(8)]  # linear_logp.py:64
+        m_2 = [fmax(m[c], max_of_step_2[c]) for c in range(8)]  # linear_logp.py:64
+        equal = [m_2[c] == Float32(float("-inf")) for c in range(8)]  # linear_logp.py:64
+        chosen = [select(equal[c], Float32(0.0), m_2[c]) for c in range(8)]  # linear_logp.py:64
+        difference = [m[c] - chosen[c] for c in range(8)]  # linear_logp.py:64
+        product = [mul(difference[c], Float32(1.4426950216293335)) for c in range(8)]  # linear_logp.py:64
+        power = [exp2(product[c]) for c in range(8)]  # linear_logp.py:64
+        difference_2 = [max_of_step_2[c] - chosen[c] for c in range(8)]  # linear_logp.py:64
+        product_2 = [mul(difference_2[c], Float32(1.4426950216293335)) for c in range(8)]  # linear_logp.py:64
+        power_2 = [exp2(product_2[c]) for c in range(8)]  # linear_logp.py:64
+        product_3 = [mul(s[c], power[c]) for c in range(8)]  # linear_logp.py:64
+        product_4 = [mul(sum_of_step1_2[c], power_2[c]) for c in range(8)]  # linear_logp.py:64
+        total = [product_3[c] + product_4[c] for c in range(8)]  # linear_logp.py:64
+        product_5 = [mul(zbar[c], power[c]) for c in range(8)]  # linear_logp.py:64
+        product_6 = [mul(zbar_of_step2_2[c], power_2[c]) for c in range(8)]  # linear_logp.py:64
+        total_2 = [product_5[c] + product_6[c] for c in range(8)]  # linear_logp.py:64
+        s_3 = [s_2[c] + sum_of_step3_2[c] for c in range(8)]  # linear_logp.py:64
+        m, s, zbar, s_2 = tuple(m_2), tuple(total), tuple(total_2), tuple(s_3)  # linear_logp.py:64
+    m_2, s_3, zbar_2 = softmax_sum_over_v_piece(m, s, zbar)  # linear_logp.py:64
+    s_4 = total_over_v_piece(s_2)  # linear_logp.py:64
+    at_most = 0 <= ids_2  # linear_logp.py:81
+    below = ids_2 < 128256  # linear_logp.py:81
+    both = at_most & below  # linear_logp.py:81
+    log_of = portable_log(s_3)  # linear_logp.py:86
+    total = m_2 + log_of  # linear_logp.py:86
+    chosen = select(both, s_4, Float32(float("nan")))  # linear_logp.py:87
+    difference = chosen - total  # linear_logp.py:87
+    is_nan = difference != difference  # linear_logp.py:88
+    both_2 = differs & is_nan  # linear_logp.py:88
+    report_where(both_2 & t_inside, errors, 1, t + 1)  # linear_logp.py:88
+    chosen_2 = select(differs, difference, Float32(0.0))  # linear_logp.py:90
+    chosen_3 = select(differs, total, Float32(0.0))  # linear_logp.py:91
+    quotient = div(zbar_2, s_3)  # linear_logp.py:92
+    difference_2 = total - quotient  # linear_logp.py:92
+    chosen_4 = select(differs, difference_2, Float32(0.0))  # linear_logp.py:92
+    store_where(t_inside, logp, t, chosen_2)  # linear_logp.py:89
+    store_where(t_inside, lse, t, chosen_3)  # linear_logp.py:89
+    store_where(t_inside, entropy, t, chosen_4)  # linear_logp.py:89
+
+
+@cute.jit
+def launch_linear_logp_2(ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer, max_of_step_ptr: cute.Pointer, sum_of_step1_ptr: cute.Pointer, zbar_of_step2_ptr: cute.Pointer, sum_of_step3_ptr: cute.Pointer, T: Int32, errors_ptr: cute.Pointer, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64, sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, zbar_of_step2_v_step_stride: Int64, zbar_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64, sum_of_step3_v_piece_stride: Int64, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
+    logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
+    lse = cute.make_tensor(lse_ptr, cute.make_layout((T,), stride=(1,)))
+    entropy = cute.make_tensor(entropy_ptr, cute.make_layout((T,), stride=(1,)))
+    max_of_step = cute.make_tensor(max_of_step_ptr, cute.make_layout((63, 8, T), stride=(max_of_step_v_step_stride, max_of_step_v_piece_stride, 1)))
+    sum_of_step1 = cute.make_tensor(sum_of_step1_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, 1)))
+    zbar_of_step2 = cute.make_tensor(zbar_of_step2_ptr, cute.make_layout((63, 8, T), stride=(zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, 1)))
+    sum_of_step3 = cute.make_tensor(sum_of_step3_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, 1)))
+    linear_logp_2(ids, logp, lse, entropy, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, errors_ptr, ignore_index).launch(
+        grid=(programs, 1, 1), block=(64, 1, 1), stream=stream
+    )
+
+
+def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, logp, lse, entropy, inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = min(2 * ((T + 255) // 256) * 504, 132)
+    if programs > 0:
+        kernels.linear_logp_1((programs,), hidden, weight, ids, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index)
+    programs = (T + 63) // 64
+    if programs > 0:
+        kernels.linear_logp_2((programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, errors, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, ignore_index)

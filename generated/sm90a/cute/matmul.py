@@ -1,0 +1,227 @@
+"""matmul on sm_90a, written by rlk 0.1.0: do not edit.
+
+numerics: dce7370126cbca34
+schedule: tiles N=256, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
+"""
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import cutlass.utils as utils
+import cutlass.utils.hopper_helpers as sm90
+from cutlass import BFloat16, Boolean, Float16, Float32, Int16, Int32, Int64, Uint8, Uint32
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+NEAREST = cute.math.RoundingMode.NEAREST_EVEN
+ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
+
+
+@cute.jit
+def load_where(condition, memory: cute.Tensor, index, other):
+    # An element, or what stands for it.
+    x = other
+    if condition:
+        x = type(other)(memory[index])
+    return x
+
+
+@cute.jit
+def store_pair_where(condition, memory: cute.Tensor, index, x, y):
+    # Write two elements that follow each other, the first at an even index, if the condition holds.
+    if condition:
+        pair = cute.make_rmem_tensor((2,), memory.element_type)
+        pair[0], pair[1] = x, y
+        first = memory.iterator + cute.crd2idx(index, memory.layout)
+        cute.autovec_copy(pair, cute.make_tensor(first.align(memory.element_type.width // 4), (2,)))
+
+
+@cute.struct
+class matmul_memory:
+    """What a block shares: the barriers of its ring, and a tile of each factor for each stage."""
+
+    ring: cute.struct.MemRange[Int64, 8]
+    a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
+    b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
+
+
+def matmul_layouts():
+    # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
+    tile = (128, 256, 64)
+    a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
+    return a, sm90.make_smem_layout_b(ROW_MAJOR, tile, BFloat16, 4)
+
+
+def matmul_unit():
+    # The instruction that multiplies 64 rows by a warpgroup.
+    a, b = OperandMajorMode.K, OperandMajorMode.K
+    return sm90.make_trivial_tiled_mma(
+        BFloat16, BFloat16, a, b, Float32, (2, 1, 1), tiler_mn=(64, 256)
+    )
+
+
+@cute.jit
+def matmul_place(item, tiles):
+    # Row tiles run fastest inside a group of 8: its rows stay in the cache while columns go by once.
+    band = item // 448
+    rest = item - band * 448
+    first = band * 8
+    height = cutlass.min(tiles - first, Int32(8))
+    column = rest // height
+    row_tile = first + rest - column * height
+    n_tile = column
+    return row_tile, n_tile
+
+
+@cute.kernel
+def matmul(
+    tma_a: cute.CopyAtom, x: cute.Tensor, tma_b: cute.CopyAtom, w: cute.Tensor,
+    unit: cute.TiledMma, residual: cute.Tensor, y: cute.Tensor, T: Int32
+):
+    # A block owns 128 of T, 256 of N (dot_map).
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    blocks, _, _ = cute.arch.grid_dim()
+    warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+    group = cute.arch.make_warp_uniform(thread // 128)
+    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+    if warp == 0:
+        cpasync.prefetch_descriptor(tma_a)
+        cpasync.prefetch_descriptor(tma_b)
+    memory = utils.SmemAllocator().allocate(matmul_memory)
+    ring = pipeline.PipelineTmaAsync.create(
+        barrier_storage=memory.ring.data_ptr(),
+        num_stages=4,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 16),
+        tx_count=49152,
+        cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
+    )
+    layout_a, layout_b = matmul_layouts()
+    a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
+    b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
+    tiles = (T + 255) // 256
+    items = tiles * 56
+    item = block // 2
+    if group == 0:
+        # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
+        cute.arch.setmaxregister_decrease(40)
+        if warp == 0:
+            put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
+            while item < items:
+                row_tile, n_tile = matmul_place(item, tiles)
+                n_first = n_tile * 256
+                t_first = (row_tile * 2 + rank) * 128
+                a_from = cute.local_tile(
+                    cute.domain_offset((t_first, 0), x), (128, 64), (0, None)
+                )
+                b_from = cute.local_tile(
+                    cute.domain_offset((n_first, 0), w), (256, 64), (0, None)
+                )
+                a_to, a_from = cpasync.tma_partition(
+                    tma_a, 0, cute.make_layout(1), cute.group_modes(a_tiles, 0, 2), cute.group_modes(a_from, 0, 2)
+                )
+                b_to, b_from = cpasync.tma_partition(
+                    tma_b, rank, cute.make_layout(2),
+                    cute.group_modes(b_tiles, 0, 2), cute.group_modes(b_from, 0, 2),
+                )
+                for k in cutlass.range(64, unroll=1):
+                    ring.producer_acquire(put)
+                    full = ring.producer_get_barrier(put)
+                    cute.copy(tma_a, a_from[None, k], a_to[None, put.index], tma_bar_ptr=full)
+                    cute.copy(
+                        tma_b, b_from[None, k], b_to[None, put.index], tma_bar_ptr=full, mcast_mask=Int16(3)
+                    )
+                    put.advance()
+                item += blocks // 2
+            ring.producer_tail(put)
+    else:
+        # Warpgroups multiply 64 rows each; one group of instructions is in flight while the next is given.
+        cute.arch.setmaxregister_increase(232)
+        mine = thread - 128
+        share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
+        a = unit.make_fragment_A(share.partition_A(a_tiles))
+        b = unit.make_fragment_B(share.partition_B(b_tiles))
+        fragment = cute.make_rmem_tensor(unit.partition_shape_C((128, 256)), Float32)
+        # a thread has rows `row` and `row + 8`, and of each the columns 8 i + 2 (thread % 4) and the next
+        acc = cute.make_tensor(
+            fragment.iterator, cute.make_layout((2, (2, 32)), stride=(2, (1, 4)))
+        )
+        row = mine // 32 * 16 + mine // 4 % 8
+        quad = 2 * (mine % 4)
+        first_of_quad = quad == 0
+        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
+        free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
+        while item < items:
+            row_tile, n_tile = matmul_place(item, tiles)
+            n_first = n_tile * 256
+            t_first = (row_tile * 2 + rank) * 128
+            t = [t_first + row + 8 * r for r in range(2)]
+            t_inside = [t[r] < T for r in range(2)]
+            ring.consumer_wait(get)
+            warpgroup.fence()
+            unit.set(warpgroup.Field.ACCUMULATE, False)
+            for i in cutlass.range_constexpr(4):
+                cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
+                unit.set(warpgroup.Field.ACCUMULATE, True)
+            warpgroup.commit_group()
+            get.advance()
+            for k in cutlass.range(1, 64, unroll=1):
+                ring.consumer_wait(get)
+                warpgroup.fence()
+                for i in cutlass.range_constexpr(4):
+                    cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
+                warpgroup.commit_group()
+                warpgroup.wait_group(1)
+                ring.consumer_release(free)
+                get.advance()
+                free.advance()
+            warpgroup.wait_group(0)
+            ring.consumer_release(free)
+            free.advance()
+            n = n_first + quad
+            for r in cutlass.range_constexpr(2):  # matmul.py:26
+                residual_2 = []  # matmul.py:26
+                as_bf16 = []  # matmul.py:26
+                for part in cutlass.range_constexpr(2):  # matmul.py:26
+                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32):  # matmul.py:26
+                        residual_2.append(load_where(t_inside[r], residual, (t[r], (n + 8 * (c // 2) + c % 2)), BFloat16(0)))  # matmul.py:45
+                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32):  # matmul.py:45
+                        z = acc[r, c]  # matmul.py:26
+                        as_f32 = BFloat16(residual_2[c]).to(Float32)  # matmul.py:45
+                        total = z + as_f32  # matmul.py:45
+                        as_bf16.append(Float32(total).to(BFloat16))  # matmul.py:46
+                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32, 2):  # matmul.py:46
+                        store_pair_where(t_inside[r], y, (t[r], (n + 8 * (c // 2) + c % 2)), as_bf16[c], as_bf16[c + 1])  # matmul.py:46
+            item += blocks // 2
+
+
+@cute.jit
+def launch_matmul(x_ptr: cute.Pointer, w_ptr: cute.Pointer, residual_ptr: cute.Pointer, y_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, w_n_stride: Int64, residual_t_stride: Int64, y_t_stride: Int64, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(cute.assume(x_t_stride, divby=8), 1)))
+    w = cute.make_tensor(w_ptr, cute.make_layout((14336, 4096), stride=(cute.assume(w_n_stride, divby=8), 1)))
+    residual = cute.make_tensor(residual_ptr, cute.make_layout((T, 14336), stride=(residual_t_stride, 1)))
+    y = cute.make_tensor(y_ptr, cute.make_layout((T, 14336), stride=(y_t_stride, 1)))
+    layout_a, layout_b = matmul_layouts()
+    tma_a, x = cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileG2SOp(), x,
+        cute.slice_(layout_a, (None, None, 0)), (128, 64),
+    )
+    tma_b, w = cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileG2SMulticastOp(), w,
+        cute.slice_(layout_b, (None, None, 0)), (256, 64), 2,
+    )
+    matmul(
+        tma_a, x, tma_b, w, matmul_unit(), residual, y, T
+    ).launch(
+        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
+        min_blocks_per_mp=1, stream=stream,
+    )
+
+
+def call(kernels, x, w, residual, y, T, x_t_stride, w_n_stride, residual_t_stride, y_t_stride):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = min(2 * ((T + 255) // 256) * 56, 132)
+    if programs > 0:
+        kernels.matmul((programs,), x, w, residual, y, T, x_t_stride, w_n_stride, residual_t_stride, y_t_stride)

@@ -1,0 +1,169 @@
+"""ratio_kl_grad on sm_90a, written by rlk 0.1.0: do not edit.
+
+numerics: e8305a14b23d09d6
+schedule: tiles T=2048, 4 warps, 1 stages, unroll 1
+"""
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import cutlass.utils as utils
+import cutlass.utils.hopper_helpers as sm90
+from cutlass import BFloat16, Boolean, Float16, Float32, Int16, Int32, Int64, Uint8, Uint32
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+NEAREST = cute.math.RoundingMode.NEAREST_EVEN
+ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
+
+
+def fma(a, b, c):
+    # a * b + c with one rounding.
+    return cute.math.fma(a, b, c, rounding=NEAREST)
+
+
+def fmax(a, b):
+    # NaN loses.
+    return cute.arch.fmax(a, b)
+
+
+def fmin(a, b):
+    # NaN loses.
+    return cute.arch.fmin(a, b)
+
+
+@cute.jit
+def load_where(condition, memory: cute.Tensor, index, other):
+    # An element, or what stands for it.
+    x = other
+    if condition:
+        x = type(other)(memory[index])
+    return x
+
+
+def mul(a, b):
+    # One rounding, never part of a fused operation.
+    return cute.math.mul(a, b, rounding=NEAREST)
+
+
+def portable_exp(x):
+    # e**x, with gradual underflow.
+    f0 = fmin(x, Float32(89.0))
+    f1 = fmax(f0, Float32(-104.0))
+    f2 = fma(f1, Float32(1.4426950216293335), Float32(12582912.0))
+    f3 = f2 - Float32(12582912.0)
+    f4 = fma(f3, Float32(-0.6931471824645996), f1)
+    f5 = fma(f3, Float32(1.9046542121259336e-09), f4)
+    f6 = fma(Float32(0.0013819490559399128), f5, Float32(0.008368690498173237))
+    f7 = fma(f6, f5, Float32(0.041668280959129333))
+    f8 = fma(f7, f5, Float32(0.1666652113199234))
+    f9 = fma(f8, f5, Float32(0.4999999403953552))
+    f10 = fma(f9, f5, Float32(1.0))
+    f11 = fma(f10, f5, Float32(1.0))
+    i12 = Float32(f2).bitcast(Int32)
+    i13 = i12 - Int32(1262485504)
+    i14 = i13 >> Int32(1)
+    i15 = i14 << Int32(23)
+    i16 = i15 + Int32(1065353216)
+    f17 = Int32(i16).bitcast(Float32)
+    i18 = i13 - i14
+    i19 = i18 << Int32(23)
+    i20 = i19 + Int32(1065353216)
+    f21 = Int32(i20).bitcast(Float32)
+    f22 = mul(f11, f17)
+    f23 = mul(f22, f21)
+    f24 = select((x == x), f23, x)
+    return f24
+
+
+def portable_expm1(x):
+    # e**x - 1, accurate near 0; expm1(-0) = -0.
+    f0 = fmin(x, Float32(89.0))
+    f1 = fmax(f0, Float32(-30.0))
+    f2 = fma(f1, Float32(1.4426950216293335), Float32(12582912.0))
+    f3 = f2 - Float32(12582912.0)
+    f4 = f2 - Float32(12582912.0)
+    f5 = fma(f4, Float32(-0.6931471824645996), f1)
+    f6 = fma(f4, Float32(1.9046542121259336e-09), f5)
+    f7 = f6 + Float32(0.5)
+    f8 = select((f3 == Float32(1.0)), f7, f6)
+    f9 = fma(Float32(0.00019764257012866437), f6, Float32(0.0013932347064837813))
+    f10 = fma(f9, f6, Float32(0.008333543315529823))
+    f11 = fma(f10, f6, Float32(0.04166649281978607))
+    f12 = fma(f11, f6, Float32(0.1666666567325592))
+    f13 = fma(f12, f6, Float32(0.5))
+    f14 = mul(f6, f6)
+    f15 = fma(f13, f14, f8)
+    i16 = Float32(f2).bitcast(Int32)
+    i17 = i16 << Int32(23)
+    i18 = i17 + Int32(1056964608)
+    f19 = Int32(i18).bitcast(Float32)
+    f20 = f19 - Float32(0.5)
+    f21 = f19 - f20
+    f22 = f21 - Float32(0.5)
+    f23 = fma(f15, f19, f22)
+    f24 = f23 + f20
+    f25 = select((f3 == Float32(1.0)), f15, f24)
+    f26 = f25 + f25
+    f27 = select((f3 == Float32(0.0)), f15, f26)
+    i28 = Float32(x).bitcast(Int32)
+    i29 = i28 & Int32(2147483647)
+    f30 = Int32(i29).bitcast(Float32)
+    f31 = select((Float32(0.0) < f30), f27, x)
+    return f31
+
+
+def select(condition, a, b):
+    # Without a branch.
+    return cutlass.select_(condition, a, b)
+
+
+@cute.jit
+def store_where(condition, memory: cute.Tensor, index, x):
+    # Write an element if the condition holds.
+    if condition:
+        memory[index] = x
+
+
+@cute.kernel
+def ratio_kl_grad(logp: cute.Tensor, old_logp: cute.Tensor, ref_logp: cute.Tensor, d_ratio: cute.Tensor, d_kl: cute.Tensor, d_logp: cute.Tensor, T: Int32):
+    # A thread owns one of T (rows).
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    t = block * 128 + thread
+    t_inside = t < T
+    logp_2 = load_where(t_inside, logp, t, Float32(0))  # loss.py:60
+    old_logp_2 = load_where(t_inside, old_logp, t, Float32(0))  # loss.py:60
+    difference = logp_2 - old_logp_2  # loss.py:60
+    exp_of = portable_exp(difference)  # loss.py:60
+    d_ratio_2 = load_where(t_inside, d_ratio, t, Float32(0))  # loss.py:60
+    product = mul(d_ratio_2, exp_of)  # loss.py:60
+    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # loss.py:62
+    difference_2 = ref_logp_2 - logp_2  # loss.py:62
+    expm1_of = portable_expm1(difference_2)  # loss.py:34
+    negative = -expm1_of  # loss.py:34
+    d_kl_2 = load_where(t_inside, d_kl, t, Float32(0))  # loss.py:62
+    product_2 = mul(d_kl_2, negative)  # loss.py:62
+    total = product + product_2  # loss.py:63
+    store_where(t_inside, d_logp, t, total)  # loss.py:66
+
+
+@cute.jit
+def launch_ratio_kl_grad(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, ref_logp_ptr: cute.Pointer, d_ratio_ptr: cute.Pointer, d_kl_ptr: cute.Pointer, d_logp_ptr: cute.Pointer, T: Int32, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
+    old_logp = cute.make_tensor(old_logp_ptr, cute.make_layout((T,), stride=(1,)))
+    ref_logp = cute.make_tensor(ref_logp_ptr, cute.make_layout((T,), stride=(1,)))
+    d_ratio = cute.make_tensor(d_ratio_ptr, cute.make_layout((T,), stride=(1,)))
+    d_kl = cute.make_tensor(d_kl_ptr, cute.make_layout((T,), stride=(1,)))
+    d_logp = cute.make_tensor(d_logp_ptr, cute.make_layout((T,), stride=(1,)))
+    ratio_kl_grad(logp, old_logp, ref_logp, d_ratio, d_kl, d_logp, T).launch(
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
+    )
+
+
+def call(kernels, logp, old_logp, ref_logp, d_ratio, d_kl, d_logp, T):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = (T + 127) // 128
+    if programs > 0:
+        kernels.ratio_kl_grad((programs,), logp, old_logp, ref_logp, d_ratio, d_kl, d_logp, T)

@@ -1,0 +1,144 @@
+"""swiglu on sm_90a, written by rlk 0.1.0: do not edit.
+
+numerics: 87902b6a670c071d
+schedule: tiles N=2048, 4 warps, 1 stages, unroll 1
+"""
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import cutlass.utils as utils
+import cutlass.utils.hopper_helpers as sm90
+from cutlass import BFloat16, Boolean, Float16, Float32, Int16, Int32, Int64, Uint8, Uint32
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+NEAREST = cute.math.RoundingMode.NEAREST_EVEN
+ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
+
+
+def div(a, b):
+    # Correctly rounded.
+    return a / b
+
+
+def fma(a, b, c):
+    # a * b + c with one rounding.
+    return cute.math.fma(a, b, c, rounding=NEAREST)
+
+
+def fmax(a, b):
+    # NaN loses.
+    return cute.arch.fmax(a, b)
+
+
+@cute.jit
+def load_where(condition, memory: cute.Tensor, index, other):
+    # An element, or what stands for it.
+    x = other
+    if condition:
+        x = type(other)(memory[index])
+    return x
+
+
+def mul(a, b):
+    # One rounding, never part of a fused operation.
+    return cute.math.mul(a, b, rounding=NEAREST)
+
+
+def portable_sigmoid(x):
+    # 1 / (1 + e**-x), accurate in both tails, with gradual underflow.
+    i0 = Float32(x).bitcast(Int32)
+    i1 = i0 | Int32(-2147483648)
+    f2 = Int32(i1).bitcast(Float32)
+    f3 = fmax(f2, Float32(-104.0))
+    f4 = fma(f3, Float32(1.4426950216293335), Float32(12582912.0))
+    f5 = f4 - Float32(12582912.0)
+    f6 = fma(f5, Float32(-0.6931471824645996), f3)
+    f7 = fma(f5, Float32(1.9046542121259336e-09), f6)
+    f8 = fma(Float32(0.0013819490559399128), f7, Float32(0.008368690498173237))
+    f9 = fma(f8, f7, Float32(0.041668280959129333))
+    f10 = fma(f9, f7, Float32(0.1666652113199234))
+    f11 = fma(f10, f7, Float32(0.4999999403953552))
+    f12 = fma(f11, f7, Float32(1.0))
+    f13 = mul(f12, f7)
+    i14 = Float32(f4).bitcast(Int32)
+    i15 = i14 - Int32(1262485504)
+    i16 = i15 >> Int32(1)
+    i17 = i16 << Int32(23)
+    i18 = i17 + Int32(1065353216)
+    f19 = Int32(i18).bitcast(Float32)
+    i20 = i15 - i16
+    i21 = i20 << Int32(23)
+    i22 = i21 + Int32(1065353216)
+    f23 = Int32(i22).bitcast(Float32)
+    f24 = f13 + Float32(1.0)
+    f25 = mul(f24, f19)
+    f26 = mul(f25, f23)
+    f27 = f26 + Float32(1.0)
+    f28 = div(Float32(1.0), f27)
+    f29 = f27 - Float32(1.0)
+    f30 = f26 - f29
+    f31 = fma(f28, f27, Float32(-1.0))
+    f32 = fma(f28, f30, f31)
+    f33 = mul(f28, f19)
+    f34 = fma(f13, f32, f32)
+    f35 = f13 - f34
+    f36 = fma(f33, f35, f33)
+    f37 = mul(f36, f23)
+    f38 = select((x < Float32(0.0)), f37, f28)
+    f39 = select((x == x), f38, x)
+    return f39
+
+
+def select(condition, a, b):
+    # Without a branch.
+    return cutlass.select_(condition, a, b)
+
+
+@cute.jit
+def store_where(condition, memory: cute.Tensor, index, x):
+    # Write an element if the condition holds.
+    if condition:
+        memory[index] = x
+
+
+@cute.kernel
+def swiglu(gate: cute.Tensor, up: cute.Tensor, y: cute.Tensor, T: Int32):
+    # A thread owns one of T, N (rows).
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    element = block * 128 + thread
+    n = element % 12288
+    rest = element // 12288
+    t = rest
+    t_inside = t < T
+    gate_2 = load_where(t_inside, gate, (t, n), BFloat16(0))  # model.py:27
+    as_f32 = BFloat16(gate_2).to(Float32)  # model.py:27
+    sigmoid_of = portable_sigmoid(as_f32)  # model.py:28
+    product = mul(as_f32, sigmoid_of)  # model.py:28
+    as_bf16 = Float32(product).to(BFloat16)  # model.py:28
+    as_f32_2 = BFloat16(as_bf16).to(Float32)  # model.py:29
+    up_2 = load_where(t_inside, up, (t, n), BFloat16(0))  # model.py:29
+    as_f32_3 = BFloat16(up_2).to(Float32)  # model.py:29
+    product_2 = mul(as_f32_2, as_f32_3)  # model.py:29
+    as_bf16_2 = Float32(product_2).to(BFloat16)  # model.py:29
+    store_where(t_inside, y, (t, n), as_bf16_2)  # model.py:29
+
+
+@cute.jit
+def launch_swiglu(gate_ptr: cute.Pointer, up_ptr: cute.Pointer, y_ptr: cute.Pointer, T: Int32, gate_t_stride: Int64, up_t_stride: Int64, y_t_stride: Int64, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    gate = cute.make_tensor(gate_ptr, cute.make_layout((T, 12288), stride=(gate_t_stride, 1)))
+    up = cute.make_tensor(up_ptr, cute.make_layout((T, 12288), stride=(up_t_stride, 1)))
+    y = cute.make_tensor(y_ptr, cute.make_layout((T, 12288), stride=(y_t_stride, 1)))
+    swiglu(gate, up, y, T).launch(
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
+    )
+
+
+def call(kernels, gate, up, y, T, gate_t_stride, up_t_stride, y_t_stride):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = (T * 12288 + 127) // 128
+    if programs > 0:
+        kernels.swiglu((programs,), gate, up, y, T, gate_t_stride, up_t_stride, y_t_stride)

@@ -1,0 +1,96 @@
+"""What the CuTe compiler made of the reference kernels: copies and products by hardware, nothing spilled."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from rlk.errors import UnsupportedError
+from rlk.lower.common.emitted import Emitted
+from rlk.runtime import cute
+from rlk.runtime.catalogue import operators
+from rlk.runtime.cubin import usage
+from rlk.runtime.reference import emit, placed, reference_extents, reference_gradient, reference_variant
+from rlk.target.facts import target
+
+pytestmark = pytest.mark.skipif(cute.toolchain() is None, reason="nvidia-cutlass-dsl is not installed")
+H200 = target("sm_90a")
+LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, which lose one-hot comparisons
+STACK = {"linear_logp_grad_2": 256, "linear_logp_backward_1": 256}  # bytes; the gradient of scores is long
+
+
+def programs() -> dict[str, Emitted]:
+    """Return every reference program that this lowering has a form for."""
+    found = {}
+    for op in operators().values():
+        variant = reference_variant(op)
+        for program in (placed(op, op.trace(variant)), reference_gradient(op, variant)):
+            if program is None:
+                continue
+            try:
+                found[program.name] = emit(program, reference_extents(op, program), H200, "cute")[0]
+            except UnsupportedError:
+                continue
+    return found
+
+
+PROGRAMS = programs()
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """How often a kernel's code has an instruction, and the bytes of its stack."""
+
+    products: int
+    copies: int
+    groups: int
+    lost: int
+    stack: int
+
+
+def codes(emitted: Emitted, folder: Path) -> Iterator[tuple[str, Code]]:
+    cute.compile_cute(emitted, "sm_90a", folder)
+    for kernel in emitted.kernels:
+        file = folder / f"{kernel.name}.cubin"
+        text = disassembled(file)
+        stack = max(each.stack for each in usage(file.read_bytes()).values())
+        yield (
+            kernel.name,
+            Code(
+                text.count("HGMMA"),
+                text.count("UTMALDG"),
+                text.count("WARPGROUP.ARRIVE"),
+                len(LOST.findall(text)),
+                stack,
+            ),
+        )
+
+
+def disassembled(file: Path) -> str:
+    spec = find_spec("triton")
+    tool = next(Path(spec.origin).parent.rglob("cuobjdump"), None) if spec and spec.origin else None
+    if tool is None:
+        pytest.skip("Triton came without a disassembler")
+    done = subprocess.run([str(tool), "--dump-sass", str(file)], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_reference_kernels_compile_for_hardware(name: str, tmp_path: Path) -> None:
+    emitted = PROGRAMS[name]
+    for kernel, code in codes(emitted, tmp_path):
+        assert code.stack <= STACK.get(kernel, 0), f"{kernel} keeps {code.stack} bytes on its stack"
+        assert code.lost == 0, f"{kernel} packs the predicates of {code.lost} selections"
+        contracts = f"{kernel}_memory" in emitted.source
+        assert (code.products > 0) == (code.copies > 1) == contracts
+        assert code.groups <= 2, f"{kernel} waits {code.groups} times for {code.products} products"
+
+
+def test_the_families_that_have_a_form() -> None:
+    assert {"linear_logp", "linear_logp_grad", "matmul", "matmul_leaf8", "swiglu", "rope"} <= set(PROGRAMS)
