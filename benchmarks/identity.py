@@ -13,9 +13,10 @@ from rlk.testing.bits import differing
 
 
 def describe(decision: Any) -> Mapping[str, str]:
-    """Return numerics_id, tier and schedules of what `op.explain(*args)` says that a call runs."""
+    """Return backend, numerics_id, tier and schedules of what `op.explain(*args)` says that a call runs."""
     tiers = {found.value for _, found in decision.tiers}
     return {
+        "backend": decision.backend,
         "numerics_id": decision.numerics_id,
         "tier": "exact" if tiers == {"exact"} else "pinned",
         "schedule": "; ".join(decision.schedules) or decision.backend,

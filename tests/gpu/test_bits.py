@@ -56,9 +56,7 @@ class Children:
 
 
 @pytest.fixture(scope="module")
-def children(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Children]:
+def children(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Children]:
     """Start the children of all tests that were selected; a worker of xdist has only some of them."""
     found = Children(tmp_path_factory.mktemp("gpu"))
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]

@@ -1,0 +1,54 @@
+"""Which calls the CuTe lowering runs on a device: one form of every nest, at sizes that its copies allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpu.calls import Case
+from gpu.cases import CASES as EVERY
+from gpu.cases import WARM, linear, linear_gradient
+
+from rlk.ir.types import DType
+from rlk.schedule.schedule import Schedule
+from rlk.specs.matmul import matmul, matmul_leaf8
+
+ENTROPY = {"needs": ("entropy",)}
+SHARED = (
+    "swiglu 300 x 14336", "swiglu_grad 64 x 2000", "rope 300 x 32 x 128", "embedding 4096 x 512",
+    "ratio_kl 5000", "ratio_kl_grad 5000", "policy_loss_grad 2100",
+)  # fmt: skip
+"""Elementwise nests, from the calls of all lowerings."""
+
+
+def product(m: int, n: int, k: int, *present: str, leaf8: bool = False, f: DType = DType.BF16) -> Case:
+    return Case(matmul_leaf8 if leaf8 else matmul, {"T": m, "N": n, "K": k}, present=present, f=f)
+
+
+CASES: dict[str, Case] = {
+    "matmul 300 x 1024 x 512": product(300, 1024, 512),
+    "matmul 1 x 4096 x 4096": product(1, 4096, 4096),
+    "matmul 64 x 320 x 48 f16": product(64, 320, 48, f=DType.F16),
+    "matmul 130 x 1000 x 496, bias and residual": product(130, 1000, 496, "bias", "residual"),
+    "matmul_leaf8 64 x 320 x 1024, bias and residual": product(64, 320, 1024, "bias", "residual", leaf8=True),
+    "linear_logp 1 x 64 x 3": linear(1, 64, 3),
+    "linear_logp 300 x 4096 x 50257": linear(300, 4096, 50257, rows=(0, 1, 2, 3, 299)),
+    "linear_logp 8192 x 512 x 5003, entropy, temperature": linear(
+        8192, 512, 5003, WARM, statics=ENTROPY, rows=(0, 1, 2, 3, 4096, 8191)
+    ),
+    "linear_logp 16 x 64 x 3001 f16, bias": linear(16, 64, 3001, WARM, f=DType.F16, present=("bias",)),
+    "linear_logp_grad 300 x 512 x 5120": linear_gradient(300, 512, 5120),
+    "linear_logp_grad 300 x 512 x 5120, all cotangents": linear_gradient(
+        300, 512, 5120, WARM, statics=ENTROPY, cotangents=None
+    ),
+    "linear_logp_grad 20000 x 64 x 256, three pieces of rows": linear_gradient(20000, 64, 256),
+    **{name: EVERY[name] for name in SHARED},
+}
+
+CHANGES: dict[str, Callable[[Schedule], Schedule]] = {
+    "chosen": lambda s: s,
+    "blocks alone": lambda s: replace(s, cluster=1),
+    "two stages": lambda s: replace(s, stages=2) if s.stages > 1 else s,
+    "groups of three, few blocks": lambda s: replace(s, group=3, programs=14) if s.programs else s,
+}
+"""Of the schedules of contractions; the first is what a call runs."""
