@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import math
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from rlk.errors import UnsupportedError
@@ -18,6 +23,7 @@ from rlk.runtime.catalogue import operators
 from rlk.runtime.cubin import usage
 from rlk.runtime.reference import emit, placed, reference_extents, reference_gradient, reference_variant
 from rlk.target.facts import target
+from rlk.testing.hopper import accumulator_place
 
 pytestmark = pytest.mark.skipif(cute.toolchain() is None, reason="nvidia-cutlass-dsl is not installed")
 H200 = target("sm_90a")
@@ -90,6 +96,49 @@ def test_reference_kernels_compile_for_hardware(name: str, tmp_path: Path) -> No
         contracts = f"{kernel}_memory" in emitted.source
         assert (code.products > 0) == (code.copies > 1) == contracts
         assert code.groups <= 2, f"{kernel} waits {code.groups} times for {code.products} products"
+
+
+UNIT = """
+import cutlass.cute as cute
+import cutlass.utils.hopper_helpers as sm90
+from cutlass import BFloat16, Float32
+from cutlass.cute.nvgpu import OperandMajorMode
+
+
+@cute.jit
+def shown():
+    k = OperandMajorMode.K
+    print(sm90.make_trivial_tiled_mma(BFloat16, BFloat16, k, k, Float32, (1, 1, 1), tiler_mn=(64, 256)))
+
+
+cute.compile(shown, options="--gpu-arch sm_90a")
+"""
+
+
+def offset(index: int, shape: Any, stride: Any) -> int:
+    """Return the offset of an index in a layout: the first of nested extents runs fastest."""
+    if isinstance(shape, int):
+        return index * int(stride)
+    total = 0
+    for extent, step in zip(shape, stride, strict=True):
+        size = math.prod(np.ravel(extent).tolist())
+        total += offset(index % size, extent, step)
+        index //= size
+    return total
+
+
+def test_the_interpreter_hands_accumulators_out_as_the_compiler_does(tmp_path: Path) -> None:
+    file = tmp_path / "unit.py"
+    file.write_text(UNIT)
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
+    found = re.search(r"TV Layout C: +(\S+):(\S+)", done.stdout)
+    assert found is not None, done.stdout
+    (threads, values), (by_thread, by_value) = (ast.literal_eval(text) for text in found.groups())
+    for thread in range(128):
+        for register in range(128):
+            at = offset(thread, threads, by_thread) + offset(register, values, by_value)
+            row, column = accumulator_place(np.array(thread), register)
+            assert (at % 64, at // 64) == (row, column)
 
 
 def test_the_families_that_have_a_form() -> None:

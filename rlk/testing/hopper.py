@@ -262,13 +262,15 @@ class _View:
 
     def __getitem__(self, at: tuple[int, int]) -> Number:
         register = sum(_place(c, s, d) for c, s, d in zip(at, self.shape, self.stride, strict=True))
-        thread = _now.threads - WARPGROUP
-        lane = thread % WARP
-        row = thread // WARPGROUP * 64 + thread % WARPGROUP // WARP * 16 + register // 2 % 2 * 8 + lane // 4
-        column = register // 4 * 8 + lane % 4 * 2 + register % 2
-        found = Float32.of(self.fragment.matrix[row, column])
+        found = Float32.of(self.fragment.matrix[accumulator_place(_now.threads - WARPGROUP, register)])
         assert isinstance(found, Number)
         return found
+
+
+def accumulator_place(thread: Array, register: int) -> tuple[Array, Array]:
+    """Return the row and the column of a register of a multiplying thread: 64 rows a warpgroup."""
+    warp, lane = thread // WARP, thread % WARP
+    return warp * 16 + register // 2 % 2 * 8 + lane // 4, register // 4 * 8 + lane % 4 * 2 + register % 2
 
 
 def _place(c: int, shape: Any, stride: Any) -> int:
