@@ -65,6 +65,16 @@ def gradients(rows: int, depth: int, vocabulary: int, **options: Any) -> list[to
     return [*(x.detach() for x in outputs), *found]
 
 
+def into_a_buffer(rows: int, depth: int, vocabulary: int) -> list[torch.Tensor]:
+    """Return the gradient of hidden states, and a buffer to which that of the weight was added."""
+    hidden, weight, ids = head((rows,), depth, vocabulary, torch.bfloat16)
+    buffer = torch.ones(vocabulary, depth)
+    leaves = hidden.requires_grad_(), weight.requires_grad_()
+    made = ops.linear_logp(*leaves, ids, weight_grad_out=buffer, **SM90)
+    (found,) = torch.autograd.grad(made.logp, leaves[:1], *cotangents((rows,), ("logp",)).values())
+    return [found, buffer]
+
+
 def products(m: int, n: int, k: int, **options: Any) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(m)
     x, w = (torch.randn(rows, k, generator=generator).bfloat16() for rows in (m, n))
@@ -82,6 +92,10 @@ CASES: dict[str, Case] = {
         40, 64, 1040, mask=torch.arange(40) % 3 > 0, temperature=torch.linspace(0.5, 2.0, 40)
     ),
     "a temperature": lambda: gradients(40, 64, 1040, temperature=0.7),
+    "scores that are capped": lambda: gradients(40, 64, 1040, softcap=5.0, logit_scale=0.5),
+    "kept logits": lambda: gradients(40, 64, 1040, keep_logits=1 << 30),
+    "a buffer": lambda: into_a_buffer(40, 64, 1040),
+    "two pieces of rows": lambda: gradients(8200, 16, 24),
     "products": lambda: products(130, 264, 112),
     "products as f32": lambda: products(70, 40, 64, out_dtype=torch.float32),
     "eight chains": lambda: products(70, 40, 512, order="leaf8"),

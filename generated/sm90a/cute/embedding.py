@@ -46,10 +46,10 @@ def embedding(ids: cute.Tensor, weight: cute.Tensor, y: cute.Tensor, T: Int32, e
     # A thread owns one of T, D (rows).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
-    element = block * 128 + thread
-    d = element % 4096
+    element = Int64(block) * 128 + thread
+    d = (element % 4096).to(Int32)
     rest = element // 4096
-    t = rest
+    t = rest.to(Int32)
     t_inside = t < T
     ids_2 = load_where(t_inside, ids, t, Int64(0))  # model.py:88
     below = ids_2 < 0  # model.py:89

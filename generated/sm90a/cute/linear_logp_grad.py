@@ -69,10 +69,10 @@ def linear_logp_grad_1(hidden: cute.Tensor, ids: cute.Tensor, order: cute.Tensor
     # A thread owns one of T.within, D (rows).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
-    element = block * 128 + thread
-    d = element % 4096
+    element = Int64(block) * 128 + thread
+    d = (element % 4096).to(Int32)
     rest = element // 4096
-    t_within = rest
+    t_within = rest.to(Int32)
     t_within_inside = t_within < T_length
     t_piece_begin = T_piece * 8192
     t = t_piece_begin + t_within

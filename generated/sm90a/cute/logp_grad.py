@@ -53,10 +53,10 @@ def logp_grad(logits: cute.Tensor, ids: cute.Tensor, lse: cute.Tensor, entropy: 
     # A thread owns one of T, V (rows).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
-    element = block * 128 + thread
-    v = element % 128256
+    element = Int64(block) * 128 + thread
+    v = (element % 128256).to(Int32)
     rest = element // 128256
-    t = rest
+    t = rest.to(Int32)
     t_inside = t < T
     ids_2 = load_where(t_inside, ids, t, Int64(0))  # logp.py:122
     differs = ids_2 != ignore_index  # logp.py:149

@@ -43,12 +43,12 @@ def rope_grad(cos: cute.Tensor, sin: cute.Tensor, position_ids: cute.Tensor, d_y
     # A thread owns one of T, H, C (rows).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
-    element = block * 128 + thread
-    c_2 = element % 64
+    element = Int64(block) * 128 + thread
+    c_2 = (element % 64).to(Int32)
     rest = element // 64
-    h = rest % 32
+    h = (rest % 32).to(Int32)
     rest_2 = rest // 32
-    t = rest_2
+    t = rest_2.to(Int32)
     t_inside = t < T
     position_ids_2 = load_where(t_inside, position_ids, t, Int64(0))  # model.py:79
     at_most = 0 <= position_ids_2  # model.py:80

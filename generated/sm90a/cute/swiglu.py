@@ -108,10 +108,10 @@ def swiglu(gate: cute.Tensor, up: cute.Tensor, y: cute.Tensor, T: Int32):
     # A thread owns one of T, N (rows).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
-    element = block * 128 + thread
-    n = element % 12288
+    element = Int64(block) * 128 + thread
+    n = (element % 12288).to(Int32)
     rest = element // 12288
-    t = rest
+    t = rest.to(Int32)
     t_inside = t < T
     gate_2 = load_where(t_inside, gate, (t, n), BFloat16(0))  # model.py:27
     as_f32 = BFloat16(gate_2).to(Float32)  # model.py:27

@@ -69,11 +69,12 @@ def write(
 
 def _own(plan: LanesPlan, emitter: Emitter) -> None:
     """Write which index of each parallel axis a thread has: those of the last follow each other."""
-    index = f"block * {plan.threads} + thread"
     first, *others = plan.owned
-    if others:
-        index = emitter.let("element", index)
+    if not others:
+        emitter.memory.owns(first, f"block * {plan.threads} + thread")
+        return
+    index = emitter.let("element", f"Int64(block) * {plan.threads} + thread")  # of more than 2**31
     for owned in reversed(others):
-        emitter.memory.owns(owned, f"{index} % {owned.length}")
+        emitter.memory.owns(owned, f"({index} % {owned.length}).to(Int32)")
         index = emitter.let("rest", f"{index} // {owned.length}")
-    emitter.memory.owns(first, index)
+    emitter.memory.owns(first, f"{index}.to(Int32)")
