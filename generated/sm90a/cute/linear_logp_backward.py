@@ -53,8 +53,8 @@ def store_pair_where(condition, memory: cute.Tensor, index, x, y):
     if condition:
         pair = cute.make_rmem_tensor((2,), memory.element_type)
         pair[0], pair[1] = x, y
-        first = memory.iterator + cute.crd2idx(index, memory.layout)
-        cute.autovec_copy(pair, cute.make_tensor(first.align(memory.element_type.width // 4), (2,)))
+        even = cute.assume(cute.crd2idx(index, memory.layout), divby=2)
+        cute.autovec_copy(pair, cute.make_tensor(memory.iterator + even, (2,)))
 
 
 @cute.jit

@@ -70,8 +70,8 @@ _ALL = (
         "if condition:",
         "    pair = cute.make_rmem_tensor((2,), memory.element_type)",
         "    pair[0], pair[1] = x, y",
-        "    first = memory.iterator + cute.crd2idx(index, memory.layout)",
-        "    cute.autovec_copy(pair, cute.make_tensor(first.align(memory.element_type.width // 4), (2,)))",
+        "    even = cute.assume(cute.crd2idx(index, memory.layout), divby=2)",
+        "    cute.autovec_copy(pair, cute.make_tensor(memory.iterator + even, (2,)))",
         traced=True,
     ),
     _helper(

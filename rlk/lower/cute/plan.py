@@ -27,6 +27,7 @@ ROWS_OF_WARPGROUP = 64  # of an accumulator
 LANES_OF_ROW = 4  # threads that share a row of it
 SWIZZLED = 128  # bytes of a row of a tile in shared memory
 FEWEST_COLUMNS, MOST_COLUMNS = 8, 256
+WHOLE_COLUMNS = 8  # that swizzling needs of each share of a tile that a cluster copies
 BLOCK = 128  # threads of a kernel that has an element to each
 HELD_BLOCK = 64  # of one whose threads hold lists: fewer, so that all cores get some
 MOST_HELD = 16  # elements of a list without a contraction
@@ -142,6 +143,11 @@ class ContractionPlan:
         return self.cluster > 1
 
     @property
+    def moves_registers(self) -> bool:
+        """Whether copying threads give registers away: a single warpgroup that multiplies has all it can."""
+        return self.consumers > 1
+
+    @property
     def peers(self) -> int:
         """The blocks of a cluster, as a mask."""
         return (1 << self.cluster) - 1
@@ -242,7 +248,13 @@ def _contraction(
     rows = row_side.axis
     consumers = max(1, schedule.tile(str(rows)) // ROWS_OF_WARPGROUP)
     tile, width = consumers * ROWS_OF_WARPGROUP, inside.get(columns) or schedule.tile(str(columns))
-    if rows not in found.parallel or not FEWEST_COLUMNS <= width <= MOST_COLUMNS or consumers > 2:
+    shared = width % (WHOLE_COLUMNS * schedule.cluster) == 0 or schedule.cluster == 1
+    if (
+        not shared
+        or not FEWEST_COLUMNS <= width <= MOST_COLUMNS
+        or consumers > 2
+        or rows not in found.parallel
+    ):
         raise refused(f"tiles of {tile} x {width}", target)
     others = [a for a in found.parallel if a != rows]
     owned = tuple(Owned(a, width if a == columns else 1, fixed_extent(a, extents)) for a in others)
