@@ -10,23 +10,13 @@ from rlk.ir.nodes import Program
 from rlk.lower.common.emitted import OF_LOOPS, CallArg, Emitted, From, Signature
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
+from rlk.lower.common.spelling import Header
 from rlk.lower.common.turns import host_lines, loop_extents
 from rlk.lower.cute import contraction, lanes
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.plan import ContractionPlan, plan
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What the first lines of a module say."""
-
-    title: str
-    numerics: str
-    version: str
-    target: str
-    schedules: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,16 +18,6 @@ TYPES = {
     DType.U32: "Uint32",
     DType.BOOL: "Boolean",
 }
-POINTERS = {
-    DType.F32: "*fp32",
-    DType.F16: "*fp16",
-    DType.BF16: "*bf16",
-    DType.I32: "*i32",
-    DType.I64: "*i64",
-    DType.U32: "*u32",
-    DType.BOOL: "*i1",
-}
-SCALARS = {DType.F32: "fp32", DType.I32: "i32", DType.I64: "i64", DType.U32: "u32", DType.BOOL: "i1"}
 OF_SCALARS = {"fp32": "Float32", "i32": "Int32", "i64": "Int64", "u32": "Uint32", "i1": "Boolean"}
 _SIGNS = {
     Fn2.ADD: "+",

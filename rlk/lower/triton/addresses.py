@@ -12,8 +12,8 @@ from rlk.ir.nodes import Decl, Let, Load, Role, Store, Turn, Value
 from rlk.ir.types import DType
 from rlk.lower.common.emitted import CallArg, From
 from rlk.lower.common.names import axis_name
+from rlk.lower.common.spelling import POINTERS, SCALARS
 from rlk.lower.common.turns import length_name
-from rlk.lower.triton import text
 
 if TYPE_CHECKING:
     from rlk.lower.triton.emit import Emitter
@@ -280,9 +280,9 @@ class Addresses:
         """Return the Triton type of an argument."""
         match argument.kind:
             case From.TENSOR:
-                return text.POINTERS[self.decls[argument.source].type.dtype]
+                return POINTERS[self.decls[argument.source].type.dtype]
             case From.SCALAR:
-                return text.SCALARS[self.decls[argument.source].type.dtype]
+                return SCALARS[self.decls[argument.source].type.dtype]
             case From.ERRORS:
                 return "*i32"
             case From.EXTENT | From.INNER_EXTENT | From.LENGTH | From.TURN:

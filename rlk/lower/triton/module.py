@@ -13,22 +13,12 @@ from rlk.ir.nodes import Kernel, Program, Role
 from rlk.lower.common.emitted import OF_LOOPS, CallArg, Emitted, From, KernelArg, KernelBuild, Signature
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
+from rlk.lower.common.spelling import Header
 from rlk.lower.common.turns import host_lines, length_name, loop_extents
 from rlk.lower.triton.emit import Emitter
 from rlk.lower.triton.plan import Shared, TritonPlan, plan
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What the first lines of a module say."""
-
-    title: str
-    numerics: str
-    version: str
-    target: str
-    schedules: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,6 @@ TYPES = {
     DType.U32: "tl.uint32",
     DType.BOOL: "tl.int1",
 }
-POINTERS = {
-    DType.F32: "*fp32",
-    DType.F16: "*fp16",
-    DType.BF16: "*bf16",
-    DType.I32: "*i32",
-    DType.I64: "*i64",
-    DType.U32: "*u32",
-    DType.BOOL: "*i1",
-}
-SCALARS = {DType.F32: "fp32", DType.I32: "i32", DType.I64: "i64", DType.U32: "u32", DType.BOOL: "i1"}
 COMMUTE = frozenset({Fn2.ADD, Fn2.MUL, Fn2.MAX, Fn2.MIN, Fn2.AND, Fn2.OR, Fn2.XOR, Fn2.EQ, Fn2.NE})
 STEMS = {
     Fn2.ADD: "total",
