@@ -14,7 +14,7 @@ import pytest
 from rlk.errors import UnsupportedError
 from rlk.interp.run import run
 from rlk.ir.nodes import MathModel, Program
-from rlk.lang import Axis, DTypeVar, L, Op, Scalar, Tensor, Variant, bf16, f16, f32, i64, op
+from rlk.lang import Axis, DTypeVar, L, Op, Scalar, Tensor, Variant, bf16, f16, f32, i32, i64, op
 from rlk.lower import cute
 from rlk.lower.common.emitted import Emitted, Signature
 from rlk.passes.pipeline import canonical, specialize
@@ -78,6 +78,17 @@ def linear(hidden: Tensor[F, T, D], weight: Tensor[F, V, D], ids: Tensor[i64, T]
     lse = soft.lse()
     L.check(active & L.isnan(lse), "no finite score")
     return L.out(lse=L.where(active, lse, 0.0), mean=soft.mean("zbar"), z=picked.value)
+
+
+@op()
+def before(hidden: Tensor[F, T, D], weight: Tensor[F, V, D], ids: Tensor[i64, T], end: Scalar[i32]):
+    """Elements before an index, in rows that count: a comparison of indices that may be negative."""
+    total = L.total()
+    counts = ids != -100
+    for v in L.stream(V):
+        z = L.dot(hidden, weight[v], over=D)
+        total.absorb(L.where(((v.pos - 9) < end) & counts, z, -0.0))
+    return L.out(y=total.value)
 
 
 @cache
@@ -183,6 +194,14 @@ def test_what_a_check_finds_is_reported_with_its_row() -> None:
     assert ran(program(linear, "bf16"), given, FACTORS).errors == (1, 42)
     given["ids"][41] = -100
     assert ran(program(linear, "bf16"), given, FACTORS).errors == (0, 0)
+
+
+@pytest.mark.parametrize("end", [-(2**31), -5, 0, 300, 2**31 - 1])
+def test_a_mask_of_indices_below_zero_keeps_its_meaning(end: int) -> None:
+    given = rows(70, 2300, 64)
+    del given["inverse"]
+    given["ids"][::3] = -100
+    agree(program(before, "bf16"), {**given, "end": end})
 
 
 # --- controls ---

@@ -185,10 +185,8 @@ def lowered(
     CPU the one that an interpreter runs. The source says which it is for: what the CuTe lowering refuses is
     Triton's, for both have the program's numerics id, and so its bits.
     """
-    from rlk.lower import cute as cute_lowering
     from rlk.lower import triton as triton_lowering
     from rlk.schedule.heuristics import apart, choose
-    from rlk.schedule.hopper import warpgroups
 
     static, extents = static_extents(invocation, geometry), geometry.extents
     program = launched(traced(invocation, apart(traced(invocation), extents)), static, model, extents)
@@ -206,6 +204,9 @@ def lowered(
     divisible = frozenset(name for name, value in values if _is_divisible(value, tensors, made))
     signature = replace(plain, divisible=divisible)
     if (backend or _asked(on, tensors)) == "cute":
+        from rlk.lower import cute as cute_lowering
+        from rlk.schedule.hopper import warpgroups
+
         pairs = zip(program.kernels, chosen, strict=True)
         placed = schedules or tuple(warpgroups(k, s, on, extents) for k, s in pairs)
         try:

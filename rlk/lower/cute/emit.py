@@ -45,6 +45,7 @@ from rlk.ir.tree import Ascending, Order, Rule, bind
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import Names, axis_name
+from rlk.lower.common.spelling import STEMS
 from rlk.lower.cute import text
 from rlk.lower.cute.functions import HELPERS, Helper, portable
 from rlk.lower.cute.memory import Memory
@@ -372,18 +373,11 @@ def _stem_of(reduce: Reduce) -> str:
     return f"{_VERBS[reduce.fn]}_{axis_name(reduce.over)}"
 
 
-_STEMS = {
-    "add": "total", "sub": "difference", "mul": "product", "div": "quotient", "mod": "remainder",
-    "max": "larger", "min": "smaller", "and": "both", "or": "either", "xor": "xor", "shl": "shifted",
-    "shr": "shifted", "lt": "below", "le": "at_most", "eq": "equal", "ne": "differs", "mulhi": "high",
-}  # fmt: skip
-
-
 def stem(let: Let) -> str:
     """Return a name for a value that the author gave none."""
     match let.node:
         case Map2(fn=fn2):
-            return _STEMS[fn2.value]
+            return STEMS[fn2]
         case Map1(fn=fn1):
             return {"neg": "negative", "abs": "magnitude", "not": "unless", "isnan": "is_nan"}.get(
                 fn1.value, fn1.value

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlk.ir.dims import Axis
-from rlk.ir.nodes import Fn2, Kernel, Let, Map2, Node, Value
+from rlk.ir.nodes import Const, Extent, Fn2, Kernel, Let, Map2, Node, Pos, Select, Value, const_value
 from rlk.ir.types import DType, TileType, Type
 from rlk.passes.rewrite import Replay, rewrite
 from rlk.passes.walk import walk
@@ -22,6 +22,21 @@ def narrowed(kernel: Kernel, axis: Axis) -> Kernel:
     """
     nodes = {let.value: let.node for let in walk(kernel.body)}
     return rewrite(kernel, _Narrowed(axis, nodes, types_of(kernel)))
+
+
+def never_negative(value: Value, nodes: Mapping[Value, Node]) -> bool:
+    """Return whether an i32 is 0 or more by how it is made: counted, or of such numbers without a minus."""
+    match nodes.get(value):
+        case Pos() | Extent():
+            return True
+        case Const(bits=bits):
+            return const_value(bits, DType.I32) >= 0
+        case Map2(fn=Fn2.ADD | Fn2.MUL | Fn2.MIN | Fn2.MAX | Fn2.DIV | Fn2.MOD, a=a, b=b):
+            return never_negative(a, nodes) and never_negative(b, nodes)
+        case Select(a=a, b=b):
+            return never_negative(a, nodes) and never_negative(b, nodes)
+        case _:
+            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +62,7 @@ class _Narrowed:
                 return False
 
     def fits(self, found: Map2, counts: Value) -> bool:
-        """Return whether indices along the axis are compared with an end, and the rest is of a row."""
+        """Return whether indices from 0 up are compared with an end, and the rest is of a row."""
         type = self.types[found.a]
         return (
             found.fn is Fn2.LT
@@ -56,6 +71,8 @@ class _Narrowed:
             and self.along(found.a)
             and not self.along(found.b)
             and not self.along(counts)
+            and never_negative(found.a, self.nodes)
+            and never_negative(found.b, self.nodes)
         )
 
     def along(self, value: Value) -> bool:

@@ -34,7 +34,7 @@ from rlk.lower.cute import text
 from rlk.lower.cute.emit import INDENT, Emitter, stem
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
-from rlk.lower.cute.masks import NOWHERE
+from rlk.lower.cute.masks import NOWHERE, never_negative
 from rlk.lower.cute.plan import Box, ContractionPlan
 
 ROWS = 2  # of an accumulator that a thread has a part of
@@ -58,13 +58,12 @@ class ContractionEmitter(Emitter):
         self.names.taken |= OF_FRAME
         self.unheld = contractions(plan.kernel).unheld
         self.lets = {let.value: let for let in plan.kernel.body.lets}
+        self.nodes = {value: let.node for value, let in self.lets.items()}
         self.picked = picked_sums(plan.kernel)
         self.waiting = {let.value for p in self.picked.values() for let in p.inside}
         self.rowwise: set[Value] = set()  # written before the loop, for both rows of a thread
         self.alone: set[Value] = set()  # of one element at a time: no list keeps them
-        self.counted: dict[
-            Value, str
-        ] = {}  # indices that count up along a row: where a thread's first begins
+        self.counted: dict[Value, str] = {}  # indices that count up along a row: where a thread's begin
         self.ends: dict[Value, str] = {}  # comparisons of these: what the place in a row is compared with
 
     def axes(self, value: Value) -> tuple[object, ...]:
@@ -223,7 +222,10 @@ class ContractionEmitter(Emitter):
                 index, wanted = self.uncast(a), b
                 if index not in self.counted and let.node.fn is not Fn2.LT:
                     index, wanted = self.uncast(b), a
-                bounded = let.node.fn is not Fn2.LT or self.narrowed(wanted)
+                # a difference of two that are not negative fits; one that wraps still tells equals apart
+                bounded = let.node.fn is not Fn2.LT or all(
+                    never_negative(v, self.nodes) for v in (index, wanted)
+                )
                 if index in self.counted and not self.listed(wanted) and bounded:
                     kind = text.TYPES[self.tile(wanted).dtype]
                     begin = self.counted[index]
@@ -232,12 +234,8 @@ class ContractionEmitter(Emitter):
 
     def uncast(self, value: Value) -> Value:
         """Return an index before it was widened."""
-        node = self.lets[value].node if value in self.lets else None
+        node = self.nodes.get(value)
         return node.x if isinstance(node, Cast) and node.x in self.counted else value
-
-    def narrowed(self, end: Value) -> bool:
-        """Return whether a value is where indices of a row end: none is below 0, so differences fit."""
-        return self.lets[end].name == "end"
 
     def expression(self, let: Let) -> str:
         if let.value in self.ends and isinstance(let.node, Map2):
@@ -248,13 +246,7 @@ class ContractionEmitter(Emitter):
     def row_of_tile(self, lets: list[Let]) -> None:
         """Write the values of a row: sums of picked elements first, which need what the others change."""
         picks = [let for let in lets if let.value in self.picked]
-        wanted, stack = set(), [v for let in picks for v in self.operands(let)]
-        known = {let.value: let for let in lets}
-        while stack:
-            value = stack.pop()
-            if value in known and value not in wanted:
-                wanted.add(value)
-                stack += operands(known[value].node)
+        wanted = {let.value for let in self.needed([v for let in picks for v in self.operands(let)])}
         first = [let for let in lets if let.value in wanted or let in picks]
         rest = [let for let in lets if let not in first]
         self.both_inside()

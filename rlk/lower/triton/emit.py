@@ -51,6 +51,7 @@ from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import Names, axis_name
 from rlk.lower.common.picked import Picked, picked_sums
+from rlk.lower.common.spelling import STEMS
 from rlk.lower.common.static import Static
 from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
@@ -451,7 +452,7 @@ def _stem(let: Let) -> str:
     """Return a name for a value that the author gave none."""
     match let.node:
         case Map2(fn=fn2):
-            return text.STEMS[fn2]
+            return STEMS[fn2]
         case Map1(fn=fn1):
             return {"neg": "negative", "abs": "magnitude", "not": "unless", "isnan": "is_nan"}.get(
                 fn1.value, fn1.value

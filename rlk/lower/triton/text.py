@@ -17,25 +17,6 @@ TYPES = {
     DType.BOOL: "tl.int1",
 }
 COMMUTE = frozenset({Fn2.ADD, Fn2.MUL, Fn2.MAX, Fn2.MIN, Fn2.AND, Fn2.OR, Fn2.XOR, Fn2.EQ, Fn2.NE})
-STEMS = {
-    Fn2.ADD: "total",
-    Fn2.SUB: "difference",
-    Fn2.MUL: "product",
-    Fn2.DIV: "quotient",
-    Fn2.MOD: "remainder",
-    Fn2.MAX: "larger",
-    Fn2.MIN: "smaller",
-    Fn2.AND: "both",
-    Fn2.OR: "either",
-    Fn2.XOR: "xor",
-    Fn2.SHL: "shifted",
-    Fn2.SHR: "shifted",
-    Fn2.LT: "below",
-    Fn2.LE: "at_most",
-    Fn2.EQ: "equal",
-    Fn2.NE: "differs",
-    Fn2.MULHI: "high",
-}
 
 
 def map1(fn: Fn1, x: str, dtype: DType) -> str:
