@@ -262,6 +262,11 @@ REFUSED = {
         "load_where(Boolean(True), ids",
         "an index outside",
     ),
+    "a zero that may lose its sign": (
+        r"Int32\(-\(2\*\*31\)\).bitcast\(Float32\)",
+        "Float32(-0.0)",
+        "-0.0 as a constant",
+    ),
     "a branch of some threads": (r"if any_lane\((.*)\):", r"if (\1):", "threads disagree"),
 }
 

@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 
 from rlk.errors import UnsupportedError
+from rlk.ir.types import DType
 from rlk.lower.common.emitted import Emitted
+from rlk.lower.cute.text import literal
 from rlk.runtime import cute
 from rlk.runtime.catalogue import operators
 from rlk.runtime.cubin import usage
@@ -96,6 +98,45 @@ def test_reference_kernels_compile_for_hardware(name: str, tmp_path: Path) -> No
         contracts = f"{kernel}_memory" in emitted.source
         assert (code.products > 0) == (code.copies > 1) == contracts
         assert code.groups <= 2, f"{kernel} waits {code.groups} times for {code.products} products"
+
+
+ZEROS = """
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32
+from cutlass.cute.runtime import make_ptr
+
+
+@cute.kernel
+def chosen(x: cute.Pointer):
+    least = {negative}
+    x[0] = cutlass.select_(x[1] < x[2], x[3], least)
+    x[4] = cutlass.select_(x[1] < x[2], x[3], Float32(0.0))
+
+
+@cute.jit
+def launch(x: cute.Pointer):
+    chosen(x).launch(grid=(1, 1, 1), block=(1, 1, 1))
+
+
+x = make_ptr(Float32, 0, cute.AddressSpace.gmem)
+made = cute.compile(launch, x, options="--gpu-arch sm_90a --keep-ptx")
+print(made.artifacts.PTX)
+"""
+
+
+@pytest.mark.parametrize(
+    ("negative", "found"),
+    [(literal(-0.0, DType.F32), {"80000000", "00000000"}), ("Float32(-0.0)", {"80000000"})],
+    ids=["as it is written", "as the DSL would confuse it"],
+)
+def test_zeros_keep_their_signs(negative: str, found: set[str], tmp_path: Path) -> None:
+    file = tmp_path / "zeros.py"
+    file.write_text(ZEROS.replace("{negative}", negative))
+    done = subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert set(re.findall(r"selp\.(?:f32|b32).* 0f(\w{8}),", done.stdout)) == found, done.stdout
 
 
 UNIT = """

@@ -97,9 +97,7 @@ def _outside_graphs() -> Any:
     return _made[0]
 
 
-def _eager(
-    tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard
-) -> Tensors:
+def _eager(tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard) -> Tensors:
     if observing():  # what a rank runs first is the operator on its shard
         return call(linear_logp, tensors, scalars, statics, math)
     buffer = {} if shard.weight_grad is None else {"weight_grad_out": shard.weight_grad}

@@ -121,9 +121,7 @@ class _Pieces:
     def varies(self, *values: Value) -> bool:
         return any(self.along.get(v) for v in values)
 
-    def guard(
-        self, b: Builder, guard: Value | None, *values: Value, but: Axis | None = None
-    ) -> Value | None:
+    def guard(self, b: Builder, guard: Value | None, *values: Value, but: Axis | None = None) -> Value | None:
         """Return a guard that also says that there are elements at these indices, but for one axis."""
         found = {axis for v in values for axis in self.along.get(v, ()) if axis != but}
         for axis in sorted(found, key=str):

@@ -7,6 +7,7 @@ write one element.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -35,6 +36,8 @@ class Number:
         match x:
             case Number():
                 self.data = _cast(x, self.dtype)
+            case float() if x == 0 and math.copysign(1, x) < 0:
+                raise Fault("-0.0 as a constant: the DSL tells constants apart by value, and may write 0.0")
             case _:
                 with np.errstate(over="ignore"):
                     self.data = np.asarray(x, self.held)

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
-from gpu.calls import by_oracle, geometry_of, make, on_device, reads, sampled
+from gpu.calls import Made, Schedules, by_oracle, geometry_of, make, on_device, reads, sampled
 from gpu.cute_cases import CASES, CHANGES
 
-from rlk.runtime.dispatch import lowered
+from rlk.ir.nodes import MathModel
+from rlk.lower.common.emitted import Emitted
+from rlk.runtime.build import obtain_later
+from rlk.runtime.dispatch import entry_key, lowered
 from rlk.runtime.invocation import model_of, target_of
+from rlk.target.facts import Target
+
+
+def compile_at_once(made: Made, on: Target, model: MathModel, every: tuple[Schedules, ...]) -> None:
+    """Compile a case under all its schedules, each in a process of its own."""
+    geometry = geometry_of(made.invocation, made.tensors)
+    waiting = []
+    for schedules in every:
+        program, _, _, emitted = lowered(made.invocation, model, geometry, made.tensors, on, schedules)
+        key = entry_key(program, schedules, emitted, on)
+        waiting.append(obtain_later(key, partial(_itself, emitted), label=emitted.file))
+    for future in waiting:
+        future.result()
+
+
+def _itself(emitted: Emitted) -> Emitted:
+    return emitted
 
 
 def main(name: str, file: Path) -> None:
@@ -25,14 +46,13 @@ def main(name: str, file: Path) -> None:
     _, _, chosen, emitted = lowered(
         made.invocation, model, geometry_of(made.invocation, made.tensors), made.tensors, on
     )
+    changed = {t: tuple(change(s) if s.programs else s for s in chosen) for t, change in CHANGES.items()}
+    tried = {schedules: text for text, schedules in reversed(changed.items())}
+    compile_at_once(made, on, model, tuple(tried))
     outputs = []
-    done = []
-    for text, change in CHANGES.items():
-        schedules = tuple(change(s) if s.programs else s for s in chosen)
-        if schedules not in done:
-            print(f"launching {text}", flush=True)  # the last line tells which launch hung
-            outputs.append((text, on_device(made, schedules)))
-            done.append(schedules)
+    for schedules, text in reversed(tried.items()):
+        print(f"launching {text}", flush=True)  # the last line tells which launch hung
+        outputs.append((text, on_device(made, schedules)))
     inputs = sampled(made, made.tensors, reads(made.invocation))
     want = by_oracle(case, inputs, model)
     torch.save({"want": want, "outputs": outputs, "backend": emitted.backend}, file)

@@ -368,13 +368,13 @@ def linear_logp_1(
                     exists_2.append(at > 8 * (c // 2) + c % 2)  # linear_logp.py:64
                     z = acc[r, c]  # linear_logp.py:65
                     product_3.append(mul(z, inv_temperature))  # logp.py:54
-                picked_v_lane = Float32(-0.0)  # linear_logp.py:64
+                picked_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
                 ahead = ids_2[r] - Int64(total_2)  # linear_logp.py:64
                 if any_lane((ahead >= 0) & (ahead < 256)):  # linear_logp.py:64
                     at_2 = ids_2[r] - Int64(v)  # linear_logp.py:74
                     equal = [at_2 == 8 * (c // 2) + c % 2 for c in range(64)]  # linear_logp.py:74
-                    chosen = [select(equal[c], product_3[c], Float32(-0.0)) for c in range(64)]  # linear_logp.py:74
-                    chosen_2 = [select(exists_2[c], chosen[c], Float32(-0.0)) for c in range(64)]  # linear_logp.py:64
+                    chosen = [select(equal[c], product_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(64)]  # linear_logp.py:74
+                    chosen_2 = [select(exists_2[c], chosen[c], Int32(-(2**31)).bitcast(Float32)) for c in range(64)]  # linear_logp.py:64
                     picked_v_lane = sum_over_v_lane(chosen_2)  # linear_logp.py:64
                 chosen, larger = [], []  # linear_logp.py:64
                 for c in cutlass.range_constexpr(64):  # linear_logp.py:64
@@ -436,9 +436,9 @@ def linear_logp_2(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy
     differs = ids_2 != ignore_index  # logp.py:149
     v_piece = list(range(8))  # linear_logp.py:64
     m = tuple([Float32(float("-inf")) for c in range(8)])  # linear_logp.py:64
-    s = tuple([Float32(-0.0) for c in range(8)])  # linear_logp.py:64
-    zbar = tuple([Float32(-0.0) for c in range(8)])  # linear_logp.py:64
-    s_2 = tuple([Float32(-0.0) for c in range(8)])  # linear_logp.py:64
+    s = tuple([Int32(-(2**31)).bitcast(Float32) for c in range(8)])  # linear_logp.py:64
+    zbar = tuple([Int32(-(2**31)).bitcast(Float32) for c in range(8)])  # linear_logp.py:64
+    s_2 = tuple([Int32(-(2**31)).bitcast(Float32) for c in range(8)])  # linear_logp.py:64
     for v_step_step in cutlass.range(0, 63, unroll=1):  # linear_logp.py:64
         max_of_step_2 = [load_where(t_inside, max_of_step, (v_step_step, v_piece[c], t), Float32(0)) for c in range(8)]  # linear_logp.py:64
         sum_of_step1_2 = [load_where(t_inside, sum_of_step1, (v_step_step, v_piece[c], t), Float32(0)) for c in range(8)]  # linear_logp.py:64

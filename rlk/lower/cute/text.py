@@ -31,6 +31,9 @@ _SIGNS = {
     Fn2.NE: "!=",
 }
 _INTEGER_SIGNS = {Fn2.MUL: "*", Fn2.DIV: "//", Fn2.MOD: "%", Fn2.SHL: "<<", Fn2.SHR: ">>"}
+NEGATIVE_ZERO = "Int32(-(2**31)).bitcast(Float32)"
+"""The DSL keeps a function's constants in a table by value: of `Float32(-0.0)` and `Float32(0.0)`, which are
+equal, both would become the one that came first."""
 
 
 def literal(number: float | int | bool, dtype: DType) -> str:
@@ -42,6 +45,8 @@ def literal(number: float | int | bool, dtype: DType) -> str:
     if math.isinf(number):
         return f'Float32(float("{"-" if number < 0 else ""}inf"))'
     single = struct.unpack("<f", struct.pack("<f", number))[0]
+    if single == 0 and math.copysign(1, single) < 0:
+        return NEGATIVE_ZERO
     return f"Float32({single!r})"
 
 
