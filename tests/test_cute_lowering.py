@@ -174,10 +174,26 @@ def test_products_of_any_size_have_the_oracles_bits(dtype: str, m: int, n: int, 
     agree(program(product, dtype), products(m, n, k, dtype), divisible)
 
 
-def test_results_are_written_in_pairs_where_they_lie_so() -> None:
-    pairs = agree(program(product), products(70, 64, 40), FACTORS | RESULTS)
+@pytest.mark.parametrize("columns", [32, 64, 128, 256])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_results_are_written_by_vectors_where_they_lie_so(dtype: str, columns: int) -> None:
+    given = products(70, 272, 40, dtype)
+    wide = agree(
+        program(product, dtype),
+        given,
+        FACTORS | RESULTS | {"base", "base_m_stride"},
+        tiles=(("M", 128), ("N", columns)),
+    )
+    assert re.search(r"store_vector_where\(.* y, ", wide.source)
+    assert re.search(r"store_vector_where\(.* low, ", wide.source)
+    assert re.search(r"load_vector_where\(.* base, ", wide.source)
+
+
+def test_results_are_written_in_pairs_or_alone_where_vectors_would_not_lie_so() -> None:
+    pairs = agree(program(product), products(70, 62, 40), FACTORS | RESULTS)
     single = agree(program(product), products(70, 64, 40), FACTORS)
-    assert "store_pair_where" in pairs.source and "store_pair_where" not in single.source
+    assert "store_pair_where" in pairs.source and "store_vector_where(" not in pairs.source
+    assert "store_where" in single.source and "store_vector_where(" not in single.source
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(72, 40, 24), (136, 264, 200)])
@@ -207,7 +223,9 @@ def test_a_mask_of_indices_below_zero_keeps_its_meaning(end: int) -> None:
 # --- controls ---
 
 
-def edited(monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str]) -> dict[str, int]:
+def edited(
+    monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str], what: Program | None = None
+) -> dict[str, int]:
     """Return how many elements of each result differ from the oracle after an edit of the generated text."""
     real = cute.lower
 
@@ -218,9 +236,12 @@ def edited(monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str]) -> dict[
         return replace(emitted, source=source)
 
     monkeypatch.setattr(cute, "lower", changed)
-    what, given = program(linear, "bf16"), rows(190, 2300, 96)
-    made, want = ran(what, given, FACTORS), run(what, given, softmax=MathModel.SM90)
-    return {name: differing(made.tensors[name], want[name]) for name in ("lse", "mean", "z")}
+    if what is None:
+        what, given, divisible = program(linear, "bf16"), rows(190, 2300, 96), FACTORS
+    else:
+        given, divisible = products(70, 272, 40), FACTORS | RESULTS
+    made, want = ran(what, given, divisible), run(what, given, softmax=MathModel.SM90)
+    return {name: differing(made.tensors[name], want[name]) for name in made.tensors}
 
 
 SEEN = {
@@ -276,6 +297,39 @@ def test_what_a_device_would_not_do_is_refused(mistake: str, monkeypatch: pytest
     pattern, new, why = REFUSED[mistake]
     with pytest.raises(Fault, match=why):
         edited(monkeypatch, lambda text: re.sub(pattern, new, text))
+
+
+SYNC = "cute.arch.sync_warp()\n"
+TRADES = {
+    "vectors read before they are written": (f"{SYNC}    made = []", "made = []", "before the thread"),
+    "pairs over vectors that are still read": (
+        f"{SYNC}    for i in range(len(x)",
+        "for i in range(len(x)",
+        "may still",
+    ),
+    "vectors between words": (
+        "cute.assume(vectors ^ 16 * i",
+        "cute.assume((vectors ^ 16 * i) + 1",
+        "assumed",
+    ),
+    "results between vectors": ("quad + 32 * i)), vectors", "quad + 1 + 32 * i)), vectors", "not aligned"),
+    "two rows in one": ("lane // 4 * 36", "lane // 8 * 36", "two threads write"),
+}
+"""What is replaced, by what, and the fault that follows."""
+
+
+@pytest.mark.parametrize("mistake", TRADES)
+def test_a_race_in_shared_memory_is_refused(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new, why = TRADES[mistake]
+    with pytest.raises(Fault, match=why):
+        edited(monkeypatch, lambda text: text.replace(old, new), program(product))
+
+
+def test_vectors_of_the_wrong_columns_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = edited(
+        monkeypatch, lambda text: text.replace("vectors ^ 16 * i", "vectors ^ 8 * i"), program(product)
+    )
+    assert found["y"]
 
 
 def test_an_edit_that_means_the_same_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

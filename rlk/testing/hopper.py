@@ -20,12 +20,19 @@ from rlk.interp.arithmetic import decode
 from rlk.interp.dot import dot
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.types import DType
-from rlk.testing import simt
+from rlk.testing import exchange, simt
 from rlk.testing.simt import Array, Fault, Float32, Int32, Memory, Number
 
 WARP, WARPGROUP = 32, 128
+BOX_WORDS = 256  # of a warp
 DEPTH_OF_INSTRUCTION = 16
-OVERRIDDEN = ("load_where", "store_where", "store_pair_where", "report_where", "any_lane")
+OVERRIDDEN = {
+    made.__name__: made
+    for made in (
+        simt.load_where, simt.store_where, simt.store_pair_where, simt.report_where, simt.any_lane,
+        exchange.load_vector_where, exchange.store_vector_where,
+    )
+}  # fmt: skip
 """Helpers with a branch of their own: here they act on the threads that take it."""
 
 
@@ -35,7 +42,7 @@ def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace
     tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
     scope: dict[str, Any] = dict(_dsl())
     exec(compile(tree, filename, "exec"), scope)
-    scope.update({name: getattr(simt, name) for name in OVERRIDDEN if name in scope})
+    scope.update({name: made for name, made in OVERRIDDEN.items() if name in scope})
     return SimpleNamespace(**scope)
 
 
@@ -51,6 +58,7 @@ class _Block:
     cluster: int = 1
     threads: Array = field(default_factory=lambda: np.arange(1))
     ring: Any = None
+    boxes: Any = None
 
 
 _now = _Block()
@@ -334,8 +342,27 @@ def _pointer(tensor: Any) -> tuple[Array, DType]:
 def _make_tensor(of: Any, layout: Any) -> Any:
     if isinstance(of, _Fragment):
         return _View(of, layout.shape, layout.stride)
+    if isinstance(of, exchange.Words):
+        return replace(of, count=layout[0])
     flat, dtype = _pointer(of)
     return Memory(flat, dtype, layout.shape, layout.stride)
+
+
+def _registers(shape: tuple[int, ...], kind: Any) -> Any:
+    """Return an accumulator, or a few elements of each thread."""
+    if len(shape) == 1:
+        return exchange.Registers(kind, shape[0])
+    return _Fragment(np.zeros(shape, np.float32))
+
+
+def _recast(of: exchange.Registers, kind: Any) -> exchange.Recast:
+    if kind is not Int32:
+        raise Fault(f"registers as {kind.__name__}")
+    return exchange.Recast(of)
+
+
+def _sync_warp() -> None:
+    _now.boxes.meetings += 1
 
 
 def _tma(op: Any, tensor: Memory, layout: Any, box: Any, shared: int = 1) -> tuple[Any, Memory]:
@@ -365,6 +392,8 @@ def _cute() -> SimpleNamespace:
         make_warp_uniform=_uniform,
         setmaxregister_decrease=lambda count: None,
         setmaxregister_increase=lambda count: None,
+        lane_idx=lambda: Int32(_now.threads % WARP),
+        sync_warp=_sync_warp,
         fmax=simt.fmax,
         fmin=simt.fmin,
         shuffle_sync_bfly=simt.shuffled,
@@ -380,7 +409,9 @@ def _cute() -> SimpleNamespace:
         ),
         make_layout=_Layout,
         make_tensor=_make_tensor,
-        make_rmem_tensor=lambda shape, kind: _Fragment(np.zeros(shape, np.float32)),
+        make_rmem_tensor=_registers,
+        recast_tensor=_recast,
+        autovec_copy=lambda source, to: exchange.copy(source, to, _now.threads),
         assume=lambda x, divby: _assumed(x, divby),
         domain_offset=lambda at, of: _Rows(of, int(at[0]), int(at[1])),
         local_tile=_local_tile,
@@ -452,12 +483,14 @@ class _Layout:
 
 
 def _shared() -> SimpleNamespace:
-    return SimpleNamespace(ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"))
+    _now.boxes = exchange.Shared(BOX_WORDS * len(_now.threads) // WARP)
+    return SimpleNamespace(ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"), boxes=_now.boxes)
 
 
 def _assumed(x: Any, divisor: int) -> Any:
-    if int(x) % divisor:
-        raise Fault(f"{int(x)} is assumed to be a multiple of {divisor}")
+    found = x.data if isinstance(x, Number) else np.asarray(int(x))
+    if (found % divisor).any():
+        raise Fault(f"{found} is assumed to be a multiple of {divisor}")
     return x
 
 

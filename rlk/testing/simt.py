@@ -31,6 +31,10 @@ class Number:
 
     dtype: ClassVar[DType]
     held: ClassVar[Any]
+    width: ClassVar[int]
+
+    def __init_subclass__(cls) -> None:
+        cls.width = 8 * cls.dtype.bytes
 
     def __init__(self, x: Any) -> None:
         match x:
@@ -258,6 +262,10 @@ class Memory:
     def __init__(self, flat: Array, dtype: DType, shape: Sequence[Any], strides: Sequence[Any]) -> None:
         self.flat, self.dtype = flat, dtype
         self.shape, self.strides = tuple(map(int, shape)), tuple(map(int, strides))
+
+    @property
+    def element_type(self) -> type[Number]:
+        return KINDS[self.dtype]
 
     def offsets(self, index: Any, where: Array) -> Array:
         """Return the offsets of elements; raise where one that is touched does not exist."""

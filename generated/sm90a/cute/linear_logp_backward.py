@@ -23,9 +23,50 @@ NEAREST = cute.math.RoundingMode.NEAREST_EVEN
 ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
+def box_places(words):
+    # Where a thread's pairs and vectors lie in 8 rows of 128 bytes, swizzled against conflicts.
+    lane = cute.arch.lane_idx()
+    row, quad = lane // 4 * 36, lane % 4
+    pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2
+    return pairs, row ^ quad * 4
+
+
 def exp2(x):
     # The hardware's: a table.
     return cute.math.exp2(x, fastmath=True)
+
+
+def from_vectors(box, vectors):
+    # What vectors of 16 bytes hold of a row, as the pairs of neighbours that four threads have.
+    dtype = vectors[0].element_type
+    words = dtype.width // 16
+    pairs, places = box_places(words)
+    made = []
+    for first in range(0, len(vectors), 2):
+        some = vectors[first : first + 2]
+        cute.arch.sync_warp()
+        for i in range(len(some)):
+            to = cute.make_tensor(box + cute.assume(places ^ 16 * i, divby=4), (4,))
+            cute.autovec_copy(cute.recast_tensor(some[i], Int32), to)
+        cute.arch.sync_warp()
+        for i in range(4 * len(some) // words):
+            pair = cute.make_rmem_tensor((2,), dtype)
+            of = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
+            cute.autovec_copy(of, cute.recast_tensor(pair, Int32))
+            made += [pair[0], pair[1]]
+    return made
+
+
+@cute.jit
+def load_vector_where(condition, memory: cute.Tensor, index):
+    # Sixteen aligned bytes of neighbours, or zeros.
+    count: cutlass.Constexpr = 128 // memory.element_type.width
+    vector = cute.make_rmem_tensor((count,), memory.element_type)
+    vector.fill(0)
+    if condition:
+        begin = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+        cute.autovec_copy(cute.make_tensor(memory.iterator + begin, (count,)), vector)
+    return vector
 
 
 @cute.jit
@@ -48,13 +89,12 @@ def select(condition, a, b):
 
 
 @cute.jit
-def store_pair_where(condition, memory: cute.Tensor, index, x, y):
-    # Write two elements that follow each other, the first at an even index, if the condition holds.
+def store_vector_where(condition, memory: cute.Tensor, index, vector):
+    # Write sixteen aligned bytes of neighbours if the condition holds.
+    count: cutlass.Constexpr = 128 // memory.element_type.width
     if condition:
-        pair = cute.make_rmem_tensor((2,), memory.element_type)
-        pair[0], pair[1] = x, y
-        even = cute.assume(cute.crd2idx(index, memory.layout), divby=2)
-        cute.autovec_copy(pair, cute.make_tensor(memory.iterator + even, (2,)))
+        begin = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+        cute.autovec_copy(vector, cute.make_tensor(memory.iterator + begin, (count,)))
 
 
 @cute.jit
@@ -62,6 +102,25 @@ def store_where(condition, memory: cute.Tensor, index, x):
     # Write an element if the condition holds.
     if condition:
         memory[index] = x
+
+
+def to_vectors(box, dtype, x):
+    # A row's pairs of neighbours, as four threads have them, as vectors of 16 bytes.
+    words = dtype.width // 16
+    pairs, vectors = box_places(words)
+    cute.arch.sync_warp()
+    for i in range(len(x) // 2):
+        pair = cute.make_rmem_tensor((2,), dtype)
+        pair[0], pair[1] = x[2 * i], x[2 * i + 1]
+        to = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
+        cute.autovec_copy(cute.recast_tensor(pair, Int32), to)
+    cute.arch.sync_warp()
+    made = []
+    for i in range(len(x) * words // 8):
+        made.append(cute.make_rmem_tensor((128 // dtype.width,), dtype))
+        of = cute.make_tensor(box + cute.assume(vectors ^ 16 * i, divby=4), (4,))
+        cute.autovec_copy(of, cute.recast_tensor(made[i], Int32))
+    return made
 
 
 @cute.kernel
@@ -99,18 +158,19 @@ def launch_linear_logp_backward_1(hidden_ptr: cute.Pointer, ids_ptr: cute.Pointe
 
 @cute.struct
 class linear_logp_backward_2_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage."""
+    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
 
-    ring: cute.struct.MemRange[Int64, 14]
-    a: cute.struct.Align[cute.struct.MemRange[BFloat16, 57344], 1024]
-    b: cute.struct.Align[cute.struct.MemRange[BFloat16, 57344], 1024]
+    ring: cute.struct.MemRange[Int64, 12]
+    a: cute.struct.Align[cute.struct.MemRange[BFloat16, 49152], 1024]
+    b: cute.struct.Align[cute.struct.MemRange[BFloat16, 49152], 1024]
+    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def linear_logp_backward_2_layouts():
     # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
     tile = (128, 128, 64)
-    a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 7)
-    return a, sm90.make_smem_layout_b(ROW_MAJOR, tile, BFloat16, 7)
+    a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 6)
+    return a, sm90.make_smem_layout_b(ROW_MAJOR, tile, BFloat16, 6)
 
 
 def linear_logp_backward_2_unit():
@@ -152,7 +212,7 @@ def linear_logp_backward_2(
     memory = utils.SmemAllocator().allocate(linear_logp_backward_2_memory)
     ring = pipeline.PipelineTmaAsync.create(
         barrier_storage=memory.ring.data_ptr(),
-        num_stages=7,
+        num_stages=6,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 16),
         tx_count=32768,
@@ -168,7 +228,7 @@ def linear_logp_backward_2(
         # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
         cute.arch.setmaxregister_decrease(40)
         if warp == 0:
-            put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 7)
+            put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 6)
             while item < items:
                 row_tile, v_within_tile = linear_logp_backward_2_place(item, tiles)
                 v_within_first = v_within_tile * 128
@@ -212,8 +272,10 @@ def linear_logp_backward_2(
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 7)
-        free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 7)
+        # in which four threads that share a row trade pairs for vectors of 16 bytes
+        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
+        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 6)
+        free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 6)
         while item < items:
             row_tile, v_within_tile = linear_logp_backward_2_place(item, tiles)
             v_within_first = v_within_tile * 128
@@ -252,8 +314,8 @@ def linear_logp_backward_2(
             for r in cutlass.range_constexpr(2):
                 differs = ids_2[r] != ignore_index  # logp.py:149
                 as_bf16 = []  # linear_logp.py:133
-                for part in cutlass.range_constexpr(4):  # linear_logp.py:133
-                    for c in cutlass.range_constexpr(8 * part, 8 * part + 8):  # linear_logp.py:133
+                for part in cutlass.range_constexpr(2):  # linear_logp.py:133
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:133
                         z = acc[r, c]  # linear_logp.py:133
                         difference = z - lse_2[r]  # logp.py:135
                         product = mul(difference, Float32(1.4426950216293335))  # logp.py:136
@@ -261,8 +323,10 @@ def linear_logp_backward_2(
                         product_2 = mul(power, Float32(0.0))  # logp.py:137
                         chosen = select(differs, product_2, Float32(0.0))  # linear_logp.py:136
                         as_bf16.append(Float32(chosen).to(BFloat16))  # linear_logp.py:136
-                    for c in cutlass.range_constexpr(8 * part, 8 * part + 8, 2):  # linear_logp.py:136
-                        store_pair_where(t_within_inside[r], dz, (t_within[r], (v_within + 8 * (c // 2) + c % 2)), as_bf16[c], as_bf16[c + 1])  # linear_logp.py:136
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):  # linear_logp.py:136
+                        vectors = to_vectors(box, dz.element_type, as_bf16[c : c + 16])  # linear_logp.py:136
+                        for i in cutlass.range_constexpr(2):  # linear_logp.py:136
+                            store_vector_where(t_within_inside[r], dz, (t_within[r], (v_within + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # linear_logp.py:136
             item += blocks // 2
 
 
@@ -294,11 +358,12 @@ def launch_linear_logp_backward_2(weight_ptr: cute.Pointer, ids_ptr: cute.Pointe
 
 @cute.struct
 class linear_logp_backward_3_0_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage."""
+    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
+    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def linear_logp_backward_3_0_layouts():
@@ -407,6 +472,8 @@ def linear_logp_backward_3_0(
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
+        # in which four threads that share a row trade pairs for vectors of 16 bytes
+        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
@@ -443,8 +510,10 @@ def linear_logp_backward_3_0(
                 for part in cutlass.range_constexpr(4):  # linear_logp.py:139
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:139
                         z.append(acc[r, c])  # linear_logp.py:139
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 2):  # linear_logp.py:139
-                        store_pair_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + c % 2)), z[c], z[c + 1])  # linear_logp.py:139
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 8):  # linear_logp.py:139
+                        vectors = to_vectors(box, merged_3_0.element_type, z[c : c + 8])  # linear_logp.py:139
+                        for i in cutlass.range_constexpr(2):  # linear_logp.py:139
+                            store_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # linear_logp.py:139
             item += blocks // 2
 
 
@@ -473,11 +542,12 @@ def launch_linear_logp_backward_3_0(weight_ptr: cute.Pointer, dz_ptr: cute.Point
 
 @cute.struct
 class linear_logp_backward_3_1_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage."""
+    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
+    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def linear_logp_backward_3_1_layouts():
@@ -586,6 +656,8 @@ def linear_logp_backward_3_1(
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
+        # in which four threads that share a row trade pairs for vectors of 16 bytes
+        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
@@ -621,13 +693,15 @@ def linear_logp_backward_3_1(
                 earlier = []  # linear_logp.py:132
                 merged_2 = []  # linear_logp.py:139
                 for part in cutlass.range_constexpr(2):  # linear_logp.py:139
-                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32):  # linear_logp.py:139
-                        earlier.append(load_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + c % 2)), Float32(0)))  # linear_logp.py:139
+                    earlier_vectors = [load_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(32 * part, 32 * part + 32, 8) for i in range(2)]  # linear_logp.py:139
+                    earlier += from_vectors(box, earlier_vectors)  # linear_logp.py:139
                     for c in cutlass.range_constexpr(32 * part, 32 * part + 32):  # linear_logp.py:139
                         z = acc[r, c]  # linear_logp.py:139
                         merged_2.append(earlier[c] + z)  # linear_logp.py:139
-                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32, 2):  # linear_logp.py:139
-                        store_pair_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + c % 2)), merged_2[c], merged_2[c + 1])  # linear_logp.py:139
+                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32, 8):  # linear_logp.py:139
+                        vectors = to_vectors(box, merged_3_1.element_type, merged_2[c : c + 8])  # linear_logp.py:139
+                        for i in cutlass.range_constexpr(2):  # linear_logp.py:139
+                            store_vector_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # linear_logp.py:139
             item += blocks // 2
 
 
@@ -657,11 +731,12 @@ def launch_linear_logp_backward_3_1(weight_ptr: cute.Pointer, dz_ptr: cute.Point
 
 @cute.struct
 class linear_logp_backward_3_2_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage."""
+    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
+    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def linear_logp_backward_3_2_layouts():
@@ -770,6 +845,8 @@ def linear_logp_backward_3_2(
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
+        # in which four threads that share a row trade pairs for vectors of 16 bytes
+        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
@@ -806,15 +883,18 @@ def linear_logp_backward_3_2(
                 earlier_2 = []  # linear_logp.py:132
                 merged_2 = []  # linear_logp.py:139
                 for part in cutlass.range_constexpr(4):  # linear_logp.py:139
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:139
-                        earlier.append(load_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + c % 2)), Float32(0)))  # linear_logp.py:139
-                        earlier_2.append(load_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + c % 2)), Float32(0)))  # linear_logp.py:139
+                    earlier_vectors = [load_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:139
+                    earlier_2_vectors = [load_vector_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:139
+                    earlier += from_vectors(box, earlier_vectors)  # linear_logp.py:139
+                    earlier_2 += from_vectors(box, earlier_2_vectors)  # linear_logp.py:139
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:139
                         z = acc[r, c]  # linear_logp.py:139
                         merged_3 = earlier[c] + z  # linear_logp.py:139
                         merged_2.append(earlier_2[c] + merged_3)  # linear_logp.py:139
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 2):  # linear_logp.py:139
-                        store_pair_where(t_within_inside[r], merged_3_2, (t_within[r], (d + 8 * (c // 2) + c % 2)), merged_2[c], merged_2[c + 1])  # linear_logp.py:139
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 8):  # linear_logp.py:139
+                        vectors = to_vectors(box, merged_3_2.element_type, merged_2[c : c + 8])  # linear_logp.py:139
+                        for i in cutlass.range_constexpr(2):  # linear_logp.py:139
+                            store_vector_where(t_within_inside[r], merged_3_2, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # linear_logp.py:139
             item += blocks // 2
 
 
@@ -845,11 +925,12 @@ def launch_linear_logp_backward_3_2(weight_ptr: cute.Pointer, dz_ptr: cute.Point
 
 @cute.struct
 class linear_logp_backward_3_3_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage."""
+    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
+    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def linear_logp_backward_3_3_layouts():
@@ -958,6 +1039,8 @@ def linear_logp_backward_3_3(
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
+        # in which four threads that share a row trade pairs for vectors of 16 bytes
+        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
@@ -998,18 +1081,22 @@ def linear_logp_backward_3_3(
                 earlier_3 = []  # linear_logp.py:132
                 as_bf16 = []  # linear_logp.py:139
                 for part in cutlass.range_constexpr(4):  # linear_logp.py:139
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:139
-                        earlier.append(load_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + c % 2)), Float32(0)))  # linear_logp.py:139
-                        earlier_2.append(load_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + c % 2)), Float32(0)))  # linear_logp.py:139
-                        earlier_3.append(load_where(t_within_inside[r], merged_3_2, (t_within[r], (d + 8 * (c // 2) + c % 2)), Float32(0)))  # linear_logp.py:139
+                    earlier_vectors = [load_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:139
+                    earlier_2_vectors = [load_vector_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:139
+                    earlier_3_vectors = [load_vector_where(t_within_inside[r], merged_3_2, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:139
+                    earlier += from_vectors(box, earlier_vectors)  # linear_logp.py:139
+                    earlier_2 += from_vectors(box, earlier_2_vectors)  # linear_logp.py:139
+                    earlier_3 += from_vectors(box, earlier_3_vectors)  # linear_logp.py:139
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:139
                         z = acc[r, c]  # linear_logp.py:139
                         merged_2 = earlier[c] + z  # linear_logp.py:139
                         merged_3 = earlier_2[c] + merged_2  # linear_logp.py:139
                         merged_4 = earlier_3[c] + merged_3  # linear_logp.py:139
                         as_bf16.append(Float32(merged_4).to(BFloat16))  # linear_logp.py:202
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 2):  # linear_logp.py:202
-                        store_pair_where(t_within_inside[r], d_hidden, (order_2[r].to(Int32), (d + 8 * (c // 2) + c % 2)), as_bf16[c], as_bf16[c + 1])  # linear_logp.py:202
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):  # linear_logp.py:202
+                        vectors = to_vectors(box, d_hidden.element_type, as_bf16[c : c + 16])  # linear_logp.py:202
+                        for i in cutlass.range_constexpr(2):  # linear_logp.py:202
+                            store_vector_where(t_within_inside[r], d_hidden, (order_2[r].to(Int32), (d + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # linear_logp.py:202
             item += blocks // 2
 
 
@@ -1042,11 +1129,12 @@ def launch_linear_logp_backward_3_3(weight_ptr: cute.Pointer, order_ptr: cute.Po
 
 @cute.struct
 class linear_logp_backward_4_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage."""
+    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
 
     ring: cute.struct.MemRange[Int64, 16]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
+    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def linear_logp_backward_4_layouts():
@@ -1155,6 +1243,8 @@ def linear_logp_backward_4(
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
+        # in which four threads that share a row trade pairs for vectors of 16 bytes
+        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 8)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 8)
         while item < items:
@@ -1185,12 +1275,13 @@ def linear_logp_backward_4(
             for r in cutlass.range_constexpr(2):  # linear_logp.py:132
                 v = v_piece_begin + v_within[r]
                 as_bf16 = []  # linear_logp.py:141
-                for part in cutlass.range_constexpr(4):  # linear_logp.py:141
-                    for c in cutlass.range_constexpr(4 * part, 4 * part + 4):  # linear_logp.py:141
-                        z = acc[r, c]  # linear_logp.py:141
-                        as_bf16.append(Float32(z).to(BFloat16))  # linear_logp.py:205
-                    for c in cutlass.range_constexpr(4 * part, 4 * part + 4, 2):  # linear_logp.py:205
-                        store_pair_where(Boolean(True), d_weight, (v, (d + 8 * (c // 2) + c % 2)), as_bf16[c], as_bf16[c + 1])  # linear_logp.py:205
+                for c in cutlass.range_constexpr(16):  # linear_logp.py:141
+                    z = acc[r, c]  # linear_logp.py:141
+                    as_bf16.append(Float32(z).to(BFloat16))  # linear_logp.py:205
+                for c in cutlass.range_constexpr(0, 16, 16):  # linear_logp.py:205
+                    vectors = to_vectors(box, d_weight.element_type, as_bf16[c : c + 16])  # linear_logp.py:205
+                    for i in cutlass.range_constexpr(2):  # linear_logp.py:205
+                        store_vector_where(Boolean(True), d_weight, (v, (d + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # linear_logp.py:205
             item += blocks // 2
 
 

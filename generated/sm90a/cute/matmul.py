@@ -17,32 +17,83 @@ NEAREST = cute.math.RoundingMode.NEAREST_EVEN
 ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
-@cute.jit
-def load_where(condition, memory: cute.Tensor, index, other):
-    # An element, or what stands for it.
-    x = other
-    if condition:
-        x = type(other)(memory[index])
-    return x
+def box_places(words):
+    # Where a thread's pairs and vectors lie in 8 rows of 128 bytes, swizzled against conflicts.
+    lane = cute.arch.lane_idx()
+    row, quad = lane // 4 * 36, lane % 4
+    pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2
+    return pairs, row ^ quad * 4
+
+
+def from_vectors(box, vectors):
+    # What vectors of 16 bytes hold of a row, as the pairs of neighbours that four threads have.
+    dtype = vectors[0].element_type
+    words = dtype.width // 16
+    pairs, places = box_places(words)
+    made = []
+    for first in range(0, len(vectors), 2):
+        some = vectors[first : first + 2]
+        cute.arch.sync_warp()
+        for i in range(len(some)):
+            to = cute.make_tensor(box + cute.assume(places ^ 16 * i, divby=4), (4,))
+            cute.autovec_copy(cute.recast_tensor(some[i], Int32), to)
+        cute.arch.sync_warp()
+        for i in range(4 * len(some) // words):
+            pair = cute.make_rmem_tensor((2,), dtype)
+            of = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
+            cute.autovec_copy(of, cute.recast_tensor(pair, Int32))
+            made += [pair[0], pair[1]]
+    return made
 
 
 @cute.jit
-def store_pair_where(condition, memory: cute.Tensor, index, x, y):
-    # Write two elements that follow each other, the first at an even index, if the condition holds.
+def load_vector_where(condition, memory: cute.Tensor, index):
+    # Sixteen aligned bytes of neighbours, or zeros.
+    count: cutlass.Constexpr = 128 // memory.element_type.width
+    vector = cute.make_rmem_tensor((count,), memory.element_type)
+    vector.fill(0)
     if condition:
-        pair = cute.make_rmem_tensor((2,), memory.element_type)
-        pair[0], pair[1] = x, y
-        even = cute.assume(cute.crd2idx(index, memory.layout), divby=2)
-        cute.autovec_copy(pair, cute.make_tensor(memory.iterator + even, (2,)))
+        begin = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+        cute.autovec_copy(cute.make_tensor(memory.iterator + begin, (count,)), vector)
+    return vector
+
+
+@cute.jit
+def store_vector_where(condition, memory: cute.Tensor, index, vector):
+    # Write sixteen aligned bytes of neighbours if the condition holds.
+    count: cutlass.Constexpr = 128 // memory.element_type.width
+    if condition:
+        begin = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+        cute.autovec_copy(vector, cute.make_tensor(memory.iterator + begin, (count,)))
+
+
+def to_vectors(box, dtype, x):
+    # A row's pairs of neighbours, as four threads have them, as vectors of 16 bytes.
+    words = dtype.width // 16
+    pairs, vectors = box_places(words)
+    cute.arch.sync_warp()
+    for i in range(len(x) // 2):
+        pair = cute.make_rmem_tensor((2,), dtype)
+        pair[0], pair[1] = x[2 * i], x[2 * i + 1]
+        to = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
+        cute.autovec_copy(cute.recast_tensor(pair, Int32), to)
+    cute.arch.sync_warp()
+    made = []
+    for i in range(len(x) * words // 8):
+        made.append(cute.make_rmem_tensor((128 // dtype.width,), dtype))
+        of = cute.make_tensor(box + cute.assume(vectors ^ 16 * i, divby=4), (4,))
+        cute.autovec_copy(of, cute.recast_tensor(made[i], Int32))
+    return made
 
 
 @cute.struct
 class matmul_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage."""
+    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
+    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def matmul_layouts():
@@ -150,6 +201,8 @@ def matmul(
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
+        # in which four threads that share a row trade pairs for vectors of 16 bytes
+        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
@@ -184,15 +237,17 @@ def matmul(
                 residual_2 = []  # matmul.py:26
                 as_bf16 = []  # matmul.py:26
                 for part in cutlass.range_constexpr(2):  # matmul.py:26
-                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32):  # matmul.py:26
-                        residual_2.append(load_where(t_inside[r], residual, (t[r], (n + 8 * (c // 2) + c % 2)), BFloat16(0)))  # matmul.py:45
+                    residual_2_vectors = [load_vector_where(t_inside[r], residual, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i))) for c in range(32 * part, 32 * part + 32, 16) for i in range(2)]  # matmul.py:45
+                    residual_2 += from_vectors(box, residual_2_vectors)  # matmul.py:45
                     for c in cutlass.range_constexpr(32 * part, 32 * part + 32):  # matmul.py:45
                         z = acc[r, c]  # matmul.py:26
                         as_f32 = BFloat16(residual_2[c]).to(Float32)  # matmul.py:45
                         total = z + as_f32  # matmul.py:45
                         as_bf16.append(Float32(total).to(BFloat16))  # matmul.py:46
-                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32, 2):  # matmul.py:46
-                        store_pair_where(t_inside[r], y, (t[r], (n + 8 * (c // 2) + c % 2)), as_bf16[c], as_bf16[c + 1])  # matmul.py:46
+                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32, 16):  # matmul.py:46
+                        vectors = to_vectors(box, y.element_type, as_bf16[c : c + 16])  # matmul.py:46
+                        for i in cutlass.range_constexpr(2):  # matmul.py:46
+                            store_vector_where(t_inside[r], y, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # matmul.py:46
             item += blocks // 2
 
 

@@ -20,32 +20,83 @@ NEAREST = cute.math.RoundingMode.NEAREST_EVEN
 ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
-@cute.jit
-def load_where(condition, memory: cute.Tensor, index, other):
-    # An element, or what stands for it.
-    x = other
-    if condition:
-        x = type(other)(memory[index])
-    return x
+def box_places(words):
+    # Where a thread's pairs and vectors lie in 8 rows of 128 bytes, swizzled against conflicts.
+    lane = cute.arch.lane_idx()
+    row, quad = lane // 4 * 36, lane % 4
+    pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2
+    return pairs, row ^ quad * 4
+
+
+def from_vectors(box, vectors):
+    # What vectors of 16 bytes hold of a row, as the pairs of neighbours that four threads have.
+    dtype = vectors[0].element_type
+    words = dtype.width // 16
+    pairs, places = box_places(words)
+    made = []
+    for first in range(0, len(vectors), 2):
+        some = vectors[first : first + 2]
+        cute.arch.sync_warp()
+        for i in range(len(some)):
+            to = cute.make_tensor(box + cute.assume(places ^ 16 * i, divby=4), (4,))
+            cute.autovec_copy(cute.recast_tensor(some[i], Int32), to)
+        cute.arch.sync_warp()
+        for i in range(4 * len(some) // words):
+            pair = cute.make_rmem_tensor((2,), dtype)
+            of = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
+            cute.autovec_copy(of, cute.recast_tensor(pair, Int32))
+            made += [pair[0], pair[1]]
+    return made
 
 
 @cute.jit
-def store_pair_where(condition, memory: cute.Tensor, index, x, y):
-    # Write two elements that follow each other, the first at an even index, if the condition holds.
+def load_vector_where(condition, memory: cute.Tensor, index):
+    # Sixteen aligned bytes of neighbours, or zeros.
+    count: cutlass.Constexpr = 128 // memory.element_type.width
+    vector = cute.make_rmem_tensor((count,), memory.element_type)
+    vector.fill(0)
     if condition:
-        pair = cute.make_rmem_tensor((2,), memory.element_type)
-        pair[0], pair[1] = x, y
-        even = cute.assume(cute.crd2idx(index, memory.layout), divby=2)
-        cute.autovec_copy(pair, cute.make_tensor(memory.iterator + even, (2,)))
+        begin = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+        cute.autovec_copy(cute.make_tensor(memory.iterator + begin, (count,)), vector)
+    return vector
+
+
+@cute.jit
+def store_vector_where(condition, memory: cute.Tensor, index, vector):
+    # Write sixteen aligned bytes of neighbours if the condition holds.
+    count: cutlass.Constexpr = 128 // memory.element_type.width
+    if condition:
+        begin = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+        cute.autovec_copy(vector, cute.make_tensor(memory.iterator + begin, (count,)))
+
+
+def to_vectors(box, dtype, x):
+    # A row's pairs of neighbours, as four threads have them, as vectors of 16 bytes.
+    words = dtype.width // 16
+    pairs, vectors = box_places(words)
+    cute.arch.sync_warp()
+    for i in range(len(x) // 2):
+        pair = cute.make_rmem_tensor((2,), dtype)
+        pair[0], pair[1] = x[2 * i], x[2 * i + 1]
+        to = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
+        cute.autovec_copy(cute.recast_tensor(pair, Int32), to)
+    cute.arch.sync_warp()
+    made = []
+    for i in range(len(x) * words // 8):
+        made.append(cute.make_rmem_tensor((128 // dtype.width,), dtype))
+        of = cute.make_tensor(box + cute.assume(vectors ^ 16 * i, divby=4), (4,))
+        cute.autovec_copy(of, cute.recast_tensor(made[i], Int32))
+    return made
 
 
 @cute.struct
 class matmul_leaf8_0_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage."""
+    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
+    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def matmul_leaf8_0_layouts():
@@ -154,6 +205,8 @@ def matmul_leaf8_0(
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
+        # in which four threads that share a row trade pairs for vectors of 16 bytes
+        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
@@ -190,8 +243,10 @@ def matmul_leaf8_0(
                 for part in cutlass.range_constexpr(4):  # matmul.py:38
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # matmul.py:38
                         z.append(acc[r, c])  # matmul.py:38
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 2):  # matmul.py:38
-                        store_pair_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + c % 2)), z[c], z[c + 1])  # matmul.py:38
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 8):  # matmul.py:38
+                        vectors = to_vectors(box, merged_leaf8_0.element_type, z[c : c + 8])  # matmul.py:38
+                        for i in cutlass.range_constexpr(2):  # matmul.py:38
+                            store_vector_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # matmul.py:38
             item += blocks // 2
 
 
@@ -220,11 +275,12 @@ def launch_matmul_leaf8_0(x_ptr: cute.Pointer, w_ptr: cute.Pointer, merged_leaf8
 
 @cute.struct
 class matmul_leaf8_1_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage."""
+    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
+    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def matmul_leaf8_1_layouts():
@@ -333,6 +389,8 @@ def matmul_leaf8_1(
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
+        # in which four threads that share a row trade pairs for vectors of 16 bytes
+        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
@@ -368,13 +426,15 @@ def matmul_leaf8_1(
                 earlier = []  # matmul.py:38
                 merged_2 = []  # matmul.py:38
                 for part in cutlass.range_constexpr(2):  # matmul.py:38
-                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32):  # matmul.py:38
-                        earlier.append(load_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + c % 2)), Float32(0)))  # matmul.py:38
+                    earlier_vectors = [load_vector_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(32 * part, 32 * part + 32, 8) for i in range(2)]  # matmul.py:38
+                    earlier += from_vectors(box, earlier_vectors)  # matmul.py:38
                     for c in cutlass.range_constexpr(32 * part, 32 * part + 32):  # matmul.py:38
                         z = acc[r, c]  # matmul.py:38
                         merged_2.append(earlier[c] + z)  # matmul.py:38
-                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32, 2):  # matmul.py:38
-                        store_pair_where(t_inside[r], merged_leaf8_1, (t[r], (n + 8 * (c // 2) + c % 2)), merged_2[c], merged_2[c + 1])  # matmul.py:38
+                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32, 8):  # matmul.py:38
+                        vectors = to_vectors(box, merged_leaf8_1.element_type, merged_2[c : c + 8])  # matmul.py:38
+                        for i in cutlass.range_constexpr(2):  # matmul.py:38
+                            store_vector_where(t_inside[r], merged_leaf8_1, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # matmul.py:38
             item += blocks // 2
 
 
@@ -404,11 +464,12 @@ def launch_matmul_leaf8_1(x_ptr: cute.Pointer, w_ptr: cute.Pointer, merged_leaf8
 
 @cute.struct
 class matmul_leaf8_2_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage."""
+    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
+    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def matmul_leaf8_2_layouts():
@@ -517,6 +578,8 @@ def matmul_leaf8_2(
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
+        # in which four threads that share a row trade pairs for vectors of 16 bytes
+        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
@@ -553,15 +616,18 @@ def matmul_leaf8_2(
                 earlier_2 = []  # matmul.py:38
                 merged_2 = []  # matmul.py:38
                 for part in cutlass.range_constexpr(4):  # matmul.py:38
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # matmul.py:38
-                        earlier.append(load_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + c % 2)), Float32(0)))  # matmul.py:38
-                        earlier_2.append(load_where(t_inside[r], merged_leaf8_1, (t[r], (n + 8 * (c // 2) + c % 2)), Float32(0)))  # matmul.py:38
+                    earlier_vectors = [load_vector_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
+                    earlier_2_vectors = [load_vector_where(t_inside[r], merged_leaf8_1, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
+                    earlier += from_vectors(box, earlier_vectors)  # matmul.py:38
+                    earlier_2 += from_vectors(box, earlier_2_vectors)  # matmul.py:38
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # matmul.py:38
                         z = acc[r, c]  # matmul.py:38
                         merged_3 = earlier[c] + z  # matmul.py:38
                         merged_2.append(earlier_2[c] + merged_3)  # matmul.py:38
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 2):  # matmul.py:38
-                        store_pair_where(t_inside[r], merged_leaf8_2, (t[r], (n + 8 * (c // 2) + c % 2)), merged_2[c], merged_2[c + 1])  # matmul.py:38
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 8):  # matmul.py:38
+                        vectors = to_vectors(box, merged_leaf8_2.element_type, merged_2[c : c + 8])  # matmul.py:38
+                        for i in cutlass.range_constexpr(2):  # matmul.py:38
+                            store_vector_where(t_inside[r], merged_leaf8_2, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # matmul.py:38
             item += blocks // 2
 
 
@@ -592,11 +658,12 @@ def launch_matmul_leaf8_2(x_ptr: cute.Pointer, w_ptr: cute.Pointer, merged_leaf8
 
 @cute.struct
 class matmul_leaf8_3_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage."""
+    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
+    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def matmul_leaf8_3_layouts():
@@ -705,6 +772,8 @@ def matmul_leaf8_3(
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
+        # in which four threads that share a row trade pairs for vectors of 16 bytes
+        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
@@ -742,18 +811,22 @@ def matmul_leaf8_3(
                 earlier_3 = []  # matmul.py:38
                 as_bf16 = []  # matmul.py:38
                 for part in cutlass.range_constexpr(4):  # matmul.py:38
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # matmul.py:38
-                        earlier.append(load_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + c % 2)), Float32(0)))  # matmul.py:38
-                        earlier_2.append(load_where(t_inside[r], merged_leaf8_1, (t[r], (n + 8 * (c // 2) + c % 2)), Float32(0)))  # matmul.py:38
-                        earlier_3.append(load_where(t_inside[r], merged_leaf8_2, (t[r], (n + 8 * (c // 2) + c % 2)), Float32(0)))  # matmul.py:38
+                    earlier_vectors = [load_vector_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
+                    earlier_2_vectors = [load_vector_where(t_inside[r], merged_leaf8_1, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
+                    earlier_3_vectors = [load_vector_where(t_inside[r], merged_leaf8_2, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
+                    earlier += from_vectors(box, earlier_vectors)  # matmul.py:38
+                    earlier_2 += from_vectors(box, earlier_2_vectors)  # matmul.py:38
+                    earlier_3 += from_vectors(box, earlier_3_vectors)  # matmul.py:38
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # matmul.py:38
                         z = acc[r, c]  # matmul.py:38
                         merged_2 = earlier[c] + z  # matmul.py:38
                         merged_3 = earlier_2[c] + merged_2  # matmul.py:38
                         merged_4 = earlier_3[c] + merged_3  # matmul.py:38
                         as_bf16.append(Float32(merged_4).to(BFloat16))  # matmul.py:46
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 2):  # matmul.py:46
-                        store_pair_where(t_inside[r], y, (t[r], (n + 8 * (c // 2) + c % 2)), as_bf16[c], as_bf16[c + 1])  # matmul.py:46
+                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):  # matmul.py:46
+                        vectors = to_vectors(box, y.element_type, as_bf16[c : c + 16])  # matmul.py:46
+                        for i in cutlass.range_constexpr(2):  # matmul.py:46
+                            store_vector_where(t_inside[r], y, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # matmul.py:46
             item += blocks // 2
 
 

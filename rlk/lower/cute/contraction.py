@@ -23,6 +23,7 @@ from rlk.lower.cute.kernels import (
 )
 from rlk.lower.cute.plan import Box, ContractionPlan, refused
 from rlk.lower.cute.roles import ContractionEmitter
+from rlk.lower.cute.vectors import BOX_WORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,12 @@ class ContractionText:
     coordinates: tuple[Line, ...]
     before: tuple[Line, ...]
     after: tuple[Line, ...]
+    boxed: bool  # whether warps trade pairs for vectors
+
+    @property
+    def words(self) -> int:
+        """Words of shared memory by which all warps do."""
+        return BOX_WORDS * 4 * self.plan.consumers
 
     @property
     def band(self) -> int:
@@ -94,6 +101,7 @@ def write(
         coordinates=coordinates,
         before=before,
         after=after,
+        boxed=emitter.boxed,
     )
     limit = plan.programs // plan.cluster * plan.cluster
     return KernelText(

@@ -100,7 +100,9 @@ class Emitter:
     def uses(self, *names: str) -> None:
         """Note which helpers a line calls."""
         for name in names:
-            self.helpers.setdefault(name, HELPERS[name])
+            if name not in self.helpers:
+                self.helpers[name] = HELPERS[name]
+                self.calls(HELPERS[name])
 
     def tile(self, value: Value) -> TileType:
         type = self.types[value]

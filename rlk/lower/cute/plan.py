@@ -33,6 +33,7 @@ HELD_BLOCK = 64  # of one whose threads hold lists: fewer, so that all cores get
 MOST_HELD = 16  # elements of a list without a contraction
 REGISTERS = {1: (40, 240), 2: (40, 232), 3: (32, 160)}  # of a producer's and of a consumer's thread
 BARRIERS = 1  # KiB of shared memory beside the tiles
+BOX = 1  # and for each warp that writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +267,8 @@ def _contraction(
     depth = SWIZZLED // dtype.bytes
     registers, cluster = REGISTERS[consumers], schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers[0], *[registers[1]] * consumers))
-    ring = _ring(schedule.stages, (tile + width) * depth * dtype.bytes, cluster * consumers * 4, target)
+    stage = (tile + width) * depth * dtype.bytes
+    ring = _ring(schedule.stages, stage, consumers, cluster, target)
     _sound(ring, consumers, cluster, tile * depth * dtype.bytes, width * depth * dtype.bytes)
     return ContractionPlan(
         kernel=kernel,
@@ -367,9 +369,10 @@ def stride_name(decl: Decl, dim: int) -> str:
     return f"{decl.name}_{axis_name(decl.type.axes[dim])}_stride"
 
 
-def _ring(stages: int, size: int, releases: int, target: Target) -> Ring:
-    fitting = ((target.shared - BARRIERS) << 10) // size
-    return Ring(max(2, min(stages, fitting)), size, releases)
+def _ring(stages: int, size: int, consumers: int, cluster: int, target: Target) -> Ring:
+    warps = 4 * consumers
+    fitting = ((target.shared - BARRIERS - BOX * warps) << 10) // size
+    return Ring(max(2, min(stages, fitting)), size, cluster * warps)
 
 
 @cache

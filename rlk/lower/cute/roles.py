@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+from rlk.ir.dims import union
 from rlk.ir.nodes import (
     Bits,
     Cast,
@@ -36,6 +37,7 @@ from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.masks import NOWHERE, never_negative
 from rlk.lower.cute.plan import Box, ContractionPlan
+from rlk.lower.cute.vectors import Vectors, vectors
 
 ROWS = 2  # of an accumulator that a thread has a part of
 MOST_PARTS = 4  # of a row that is written to memory
@@ -43,7 +45,7 @@ PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from
 OF_FRAME = frozenset(
     "thread block blocks warp group rank memory ring items item tiles put get free full k r c mine "
     "share unit fragment acc a b a_tiles b_tiles a_from b_from a_to b_to layout_a layout_b row stream "
-    "programs band rest first height column quad first_of_quad part steps".split()
+    "programs band rest first height column quad first_of_quad part steps box vectors i".split()
 )
 
 
@@ -64,6 +66,7 @@ class ContractionEmitter(Emitter):
         self.rowwise: set[Value] = set()  # written before the loop, for both rows of a thread
         self.alone: set[Value] = set()  # of one element at a time: no list keeps them
         self.counted: dict[Value, str] = {}  # indices that count up along a row: where a thread's begin
+        self.boxed = False  # whether pairs are traded for vectors
         self.ends: dict[Value, str] = {}  # comparisons of these: what the place in a row is compared with
 
     def axes(self, value: Value) -> tuple[object, ...]:
@@ -205,6 +208,8 @@ class ContractionEmitter(Emitter):
         match let.node:
             case Pos(axis=axis) if axis == self.plan.held.axis:
                 self.counted[let.value] = self.first_column
+            case Store() as store if (by := self.by_vectors(store)) is not None:
+                self.store_vectors(store, by)
             case Map2(fn=Fn2.ADD, a=a, b=b) if (a in self.counted) != (b in self.counted):
                 index, more = (a, b) if a in self.counted else (b, a)
                 if self.listed(more) or self.by_row(more):
@@ -214,6 +219,41 @@ class ContractionEmitter(Emitter):
                     self.counted[let.value] = self.let(let.name or stem(let), total)
             case _:
                 super().node(let)
+
+    def store_vectors(self, store: Store, by: Vectors) -> None:
+        """Write a part of a row's list by vectors."""
+        mask, at = self.of_vector(store, by)
+        first, _, end = self.memory.span.rpartition(", ")
+        self.uses("to_vectors", "store_vector_where")
+        with self.inner(f"for c in cutlass.range_constexpr({first or 0}, {end}, {by.elements}):"):
+            given = f"{self.text[store.value]}[c : c + {by.elements}]"
+            self.line(f"vectors = to_vectors(box, {store.param}.element_type, {given})")
+            with self.inner(f"for i in cutlass.range_constexpr({by.count}):"):
+                self.line(f"store_vector_where({mask}, {store.param}, {at}, vectors[i])")
+
+    def by_vectors(self, access: Load | Store) -> Vectors | None:
+        """Return how the part of a list that is at hand reaches memory, where that is by vectors."""
+        value = access.value if isinstance(access, Store) else None
+        if not self.memory.span or value is not None and not self.listed(value):
+            return None
+        return vectors(self, access, self.plan.held.count // self.parts)
+
+    def load_vectors(self, let: Let, load: Load, by: Vectors) -> str:
+        """Read a part of a row's list by vectors, and return their name."""
+        mask, at = self.of_vector(load, by)
+        self.uses("load_vector_where")
+        first, _, end = self.memory.span.rpartition(", ")
+        indices = f"for c in range({first or 0}, {end}, {by.elements}) for i in range({by.count})"
+        return self.let(
+            f"{self.text[let.value]}_vectors", f"[load_vector_where({mask}, {load.param}, {at}) {indices}]"
+        )
+
+    def of_vector(self, access: Load | Store, by: Vectors) -> tuple[str, str]:
+        """Return the condition under which a vector is touched, and its coordinates."""
+        self.boxed = True
+        axes = union(*(self.tile(i).axes for i in access.index))
+        mask = self.memory.mask(axes, access.guard) or "Boolean(True)"
+        return mask.replace(PLACE, by.place), self.memory.index(access.index).replace(PLACE, by.place)
 
     def compare(self, let: Let) -> None:
         """Write what the place of an element is compared with, once a row: an index and a value of a row."""
@@ -310,7 +350,7 @@ class ContractionEmitter(Emitter):
         if any(isinstance(let.node, Reduce) for let in lets):
             return 1
         reads = sum(isinstance(let.node, Load) and self.lasting(let) for let in lets)
-        most = min(MOST_PARTS, self.plan.held.count // 2)
+        most = max(1, min(MOST_PARTS, self.plan.held.count // 16))
         return min(most, 2 * padded(reads)) if reads else most
 
     def in_parts(self, group: list[Let], written: list[Let], rest: list[Let]) -> None:
@@ -331,17 +371,13 @@ class ContractionEmitter(Emitter):
         size = self.held.count // parts
         span = f"{size} * part, {size} * part + {size}" if parts > 1 else str(size)
         with self.inner(f"for part in cutlass.range_constexpr({parts}):") if parts > 1 else nullcontext():
-            if reads:
-                with self.inner(f"for c in cutlass.range_constexpr({span}):"):
-                    for let in reads:
-                        self.at(let)
-                        self.append(let)
+            self.memory.span = span
+            self.read(reads, span)
             with self.inner(f"for c in cutlass.range_constexpr({span}):"):
                 for let in group:
                     if let not in reads:
                         self.at(let)
                         self.element(let, let in kept)
-            self.memory.span = span
             for let in written:
                 self.at(let)
                 self.node(let)
@@ -351,6 +387,25 @@ class ContractionEmitter(Emitter):
     def widened(self, let: Let) -> bool:
         """Return whether a value is an index in a wider type, which comparisons look through."""
         return isinstance(let.node, Cast) and let.node.x in self.counted
+
+    def read(self, reads: list[Let], span: str) -> None:
+        """Read a part of some lists: all vectors before the first is waited for, then single elements."""
+        wide: dict[Value, str] = {}
+        for let in reads:
+            assert isinstance(let.node, Load)
+            by = self.by_vectors(let.node)
+            if by is not None:
+                self.at(let)
+                wide[let.value] = self.load_vectors(let, let.node, by)
+        for value, name in wide.items():
+            self.uses("from_vectors")
+            self.line(f"{self.text[value]} += from_vectors(box, {name})")
+        narrow = [let for let in reads if let.value not in wide]
+        if narrow:
+            with self.inner(f"for c in cutlass.range_constexpr({span}):"):
+                for let in narrow:
+                    self.at(let)
+                    self.append(let)
 
     def append(self, let: Let) -> None:
         """Read one element of a list."""

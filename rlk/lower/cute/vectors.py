@@ -1,0 +1,70 @@
+"""How four threads that share a row of an accumulator reach memory: by vectors of 16 bytes.
+
+An accumulator gives each of them pairs of neighbours, two of every eight columns. Written as they are, a
+warp's pairs touch eight rows for 16 bytes each; through a kilobyte of shared memory they become vectors, of
+which a warp writes 64 bytes of every row at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlk.ir.dims import fixed_extent
+from rlk.ir.nodes import Load, Store
+from rlk.ir.types import DType
+from rlk.lower.cute.plan import stride_name
+
+if TYPE_CHECKING:
+    from rlk.lower.cute.roles import ContractionEmitter
+
+THREADS = 4  # that share a row
+VECTOR = 16  # bytes
+ROW = 128  # bytes of a row that are traded at once, of eight rows of a warp
+BOX_WORDS = 256  # of 4 bytes of a warp
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """How a list is traded: so many elements at once, of this type."""
+
+    dtype: DType
+    elements: int
+
+    @property
+    def width(self) -> int:
+        """Elements of a vector."""
+        return VECTOR // self.dtype.bytes
+
+    @property
+    def count(self) -> int:
+        """Vectors of a thread for these elements."""
+        return self.elements // self.width
+
+    @property
+    def place(self) -> str:
+        """The first column of the i-th vector of a thread, from the first column of its pairs."""
+        return f"8 * (c // 2) + {self.width // 2 - 1} * quad + {THREADS * self.width} * i"
+
+
+def vectors(emitter: ContractionEmitter, access: Load | Store, size: int) -> Vectors | None:
+    """Return how `size` elements of a thread's list are traded.
+
+    None where vectors may not be aligned or may pass the end of a row, or where what is read stands for
+    something else.
+    """
+    memory, plan = emitter.memory, emitter.plan
+    decl, known = memory.decls[access.param], plan.signature.divisible
+    always = access.guard is None or emitter.consts.get(access.guard) == (1, DType.BOOL)
+    if not always or not decl.type.axes or decl.type.axes[-1] != plan.held.axis:
+        return None
+    if isinstance(access, Load) and access.fill is not None or not decl.type.dtype.is_float:
+        return None
+    if isinstance(access, Store) and access.value in emitter.consts:
+        return None
+    strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
+    extent = fixed_extent(decl.type.axes[-1], dict(plan.signature.extents))
+    found = Vectors(decl.type.dtype, min(size, ROW // THREADS // decl.type.dtype.bytes))
+    if not {decl.name, *strides} <= known or extent is None or extent % found.width:
+        return None
+    return found if found.elements % found.width == 0 and size % found.elements == 0 else None
