@@ -90,7 +90,7 @@ WRONG = {
     "a tile too large for a box": (entry(use="rows = 512"), "rows=512"),
     "a depth": (entry(use="rows = 16, depth = 8"), "depth"),
     "warps": (entry(use="rows = 16, warps = 3"), "warps"),
-    "stages": (entry(use="rows = 16, stages = 9"), "stages"),
+    "stages": (entry(use="rows = 16, stages = 25"), "stages"),
     "programs": (entry(use="rows = 16, per_core = -1"), "per_core"),
     "one loop of one tile": (entry(use="rows = 16, flat = true"), "flat"),
     "no TOML": ("[[entry", "TOML"),

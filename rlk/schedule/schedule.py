@@ -8,7 +8,7 @@ from rlk.errors import Code, ScheduleError
 from rlk.ir.dims import is_power_of_two
 
 MAX_WARPS = 32
-MAX_STAGES = 8
+MAX_STAGES = 24
 SMALLEST_DEPTH = 16  # of a step of a matrix unit
 
 
@@ -71,7 +71,7 @@ class Schedule:
         if not is_power_of_two(self.cluster):
             raise ScheduleError(Code.SCHEDULE_FIELD, field="cluster", value=self.cluster, why="1, 2 or 4")
         if not 1 <= self.stages <= MAX_STAGES:
-            raise ScheduleError(Code.SCHEDULE_FIELD, field="stages", value=self.stages, why="1 to 8")
+            raise ScheduleError(Code.SCHEDULE_FIELD, field="stages", value=self.stages, why=f"1 to {MAX_STAGES}")
 
     def tile(self, axis: str) -> int:
         """Return how many indices of a parallel axis one program owns."""

@@ -7,7 +7,7 @@ schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, grou
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
-schedule: tiles D=64, V.within=128, 8 warps, 8 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
+schedule: tiles D=64, V.within=128, 8 warps, 9 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 """
 
 import cuda.bindings.driver as cuda
@@ -1131,17 +1131,17 @@ def launch_linear_logp_backward_3_3(weight_ptr: cute.Pointer, order_ptr: cute.Po
 class linear_logp_backward_4_memory:
     """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
 
-    ring: cute.struct.MemRange[Int64, 16]
-    a: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
-    b: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
+    ring: cute.struct.MemRange[Int64, 18]
+    a: cute.struct.Align[cute.struct.MemRange[BFloat16, 73728], 1024]
+    b: cute.struct.Align[cute.struct.MemRange[BFloat16, 36864], 1024]
     boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def linear_logp_backward_4_layouts():
     # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
     tile = (128, 64, 64)
-    a = sm90.make_smem_layout_a(COL_MAJOR, tile, BFloat16, 8)
-    return a, sm90.make_smem_layout_b(COL_MAJOR, tile, BFloat16, 8)
+    a = sm90.make_smem_layout_a(COL_MAJOR, tile, BFloat16, 9)
+    return a, sm90.make_smem_layout_b(COL_MAJOR, tile, BFloat16, 9)
 
 
 def linear_logp_backward_4_unit():
@@ -1183,7 +1183,7 @@ def linear_logp_backward_4(
     memory = utils.SmemAllocator().allocate(linear_logp_backward_4_memory)
     ring = pipeline.PipelineTmaAsync.create(
         barrier_storage=memory.ring.data_ptr(),
-        num_stages=8,
+        num_stages=9,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 16),
         tx_count=24576,
@@ -1199,7 +1199,7 @@ def linear_logp_backward_4(
         # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
         cute.arch.setmaxregister_decrease(40)
         if warp == 0:
-            put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 8)
+            put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 9)
             while item < items:
                 row_tile, d_tile = linear_logp_backward_4_place(item, tiles)
                 d_first = d_tile * 64
@@ -1245,8 +1245,8 @@ def linear_logp_backward_4(
         first_of_quad = quad == 0
         # in which four threads that share a row trade pairs for vectors of 16 bytes
         box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 8)
-        free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 8)
+        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 9)
+        free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 9)
         while item < items:
             row_tile, d_tile = linear_logp_backward_4_place(item, tiles)
             d_first = d_tile * 64
