@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from rlk.schedule.table import ROW_CLASSES, Tiling
+from rlk.schedule.entries import ROW_CLASSES
+from rlk.schedule.table import Tiling
 
 MORE = ROW_CLASSES[-1] + 1  # stands for the rows above the largest class
 

@@ -28,9 +28,9 @@ from rlk.runtime.build import obtain_later
 from rlk.runtime.dispatch import bind_triton, entry_key, lowered
 from rlk.runtime.invocation import Invocation, Run, geometry_of
 from rlk.schedule.axes import roles
+from rlk.schedule.entries import ROW_CLASSES, row_class
 from rlk.schedule.heuristics import factor_tiles
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.table import ROW_CLASSES, row_class
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.matmul import matmul, matmul_leaf8
 from rlk.target.facts import Target, target

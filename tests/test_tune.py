@@ -10,7 +10,8 @@ from benchmarks.tilings import FOLDS, PIECES, PRODUCTS, tiling, written
 from benchmarks.tune import SHIPPED, Shape, line, problem, shapes, summary
 from rlk.runtime.dispatch import lowered
 from rlk.runtime.invocation import geometry_of
-from rlk.schedule.table import Tiling, parse, row_class
+from rlk.schedule.entries import row_class
+from rlk.schedule.table import Tiling, parse
 from rlk.target.facts import target
 
 H200 = target("sm_90a")
