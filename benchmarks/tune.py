@@ -25,7 +25,7 @@ from benchmarks.tilings import FOLDS, PIECES, PRODUCTS, tiling, written
 from rlk.lower.common.emitted import Emitted
 from rlk.runtime import calls
 from rlk.runtime.build import obtain_later
-from rlk.runtime.dispatch import bind_triton, entry_key, lowered
+from rlk.runtime.dispatch import bind_lowered, entry_key, lowered
 from rlk.runtime.invocation import Invocation, Run, geometry_of
 from rlk.schedule.axes import roles
 from rlk.schedule.entries import ROW_CLASSES, row_class
@@ -254,7 +254,7 @@ def tune(shape: Shape, on: Target, failed: Mapping[tuple[Shape, str], str], roun
             if (shape, text) in failed:
                 raise RuntimeError(failed[shape, text])
             chosen = call.schedules(text, on)
-            run = bind_triton(call.invocation, on.softmax, geometry, call.tensors[0], on, device, chosen)
+            run = bind_lowered(call.invocation, on.softmax, geometry, call.tensors[0], on, device, chosen)
             got = run(call.tensors[0], call.scalars)
             torch.cuda.synchronize()
         except Exception as error:  # a schedule that does not fit is a result
