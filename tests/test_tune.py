@@ -173,9 +173,18 @@ def test_places_that_agree_are_one_entry() -> None:
         [row(17, tried={A: 0.5}), row(32, tried={A: 1.1})],
         [row(17, tried={A: 0.5}), row(32, tried={})],
         [row(64, tried={A: 0.5}, failed="its process ended")],
+        [row(64, tried={A: 0.5}, cublas=[0.9])],
         [row(64, tried={A: 0.5}, differing={f"matmul: {A}": ["y"]})],
     ],
-    ids=("noise", "drift", "slower in the class", "not measured in the class", "failed", "differs"),
+    ids=(
+        "noise",
+        "drift",
+        "slower in the class",
+        "not measured in the class",
+        "failed",
+        "cut off",
+        "differs",
+    ),
 )
 def test_what_is_not_shown_is_not_proposed(rows: list[Row]) -> None:
     assert proposals(rows, "x") == []
@@ -239,7 +248,7 @@ def played(*lists: Iterable[Any], seconds: float = 60.0, failed: dict[str, str] 
     compiled = Compiled({each: Plan({"matmul": facts}, {SHIPPED: (), "matmul: a": (), "matmul: b": ()}, ())})
     compiled.failed = {(each, name): why for name, why in (failed or {}).items()}
     limit = session.time.monotonic() + seconds
-    return Session("cute", 0.1, 1.0, limit, start=Script).measure(each, compiled)  # type: ignore[arg-type]
+    return Session("cute", 0.1, 1.0, limit, start=Script).measure(each, compiled)
 
 
 BEGIN = [*ran(BARE, 0.8), *ran(SHIPPED, 1.0)]
@@ -259,6 +268,20 @@ def test_what_hangs_or_dies_costs_its_child_and_itself(end: Any) -> None:
     assert Script.jobs[1]["tried"] == [SHIPPED, "matmul: b"] and Script.stopped == 1
     assert list(found["tried"]) == ["matmul: b"] and list(found["errors"]) == ["matmul: a"]
     assert found["hung"] == (["matmul: a"] if end is None else []) and "failed" not in found
+
+
+def test_a_child_is_silent_until_it_speaks_and_says_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    child = session.Child()
+    try:
+        with pytest.raises(Silent):
+            child.next(0.0)
+        child.ask({"shape": ["matmul", 1, 16, 16], "backend": "triton", "seconds": 0.1, "tried": [SHIPPED]})
+        assert "Traceback" in child.next(60.0)["failed"]
+        with pytest.raises(Ended, match="status 0"):
+            child.next(60.0)
+    finally:
+        child.stop()
 
 
 def test_a_shape_whose_shipped_schedule_hangs_is_given_up() -> None:

@@ -22,6 +22,7 @@ ROUND_MS = 20.0  # of launches that are timed together
 FEWEST_LAUNCHES, MOST_LAUNCHES = 2, 100
 FEWEST_ROUNDS = 4
 CYCLES_PER_MS = 2e6
+LONGEST_WAIT_MS = 50.0  # for launches to be queued
 
 Report = dict[str, Any]
 
@@ -78,7 +79,7 @@ def _round(
     for _ in range(3):
         first, last = _event(), _event()
         torch.cuda.synchronize()
-        torch.cuda._sleep(int(CYCLES_PER_MS * (0.1 + 1.5 * host_ms * launches)))
+        torch.cuda._sleep(int(CYCLES_PER_MS * min(LONGEST_WAIT_MS, 0.1 + 1.5 * host_ms * launches)))
         first.record()
         begin = time.perf_counter()
         for _ in range(launches):
@@ -87,7 +88,7 @@ def _round(
         late = first.query()
         last.record()
         last.synchronize()
-        host_ms = max(host_ms, host / launches)
+        host_ms = host / launches
         if not late:
             break
     return first.elapsed_time(last) / launches, host_ms

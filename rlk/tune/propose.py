@@ -16,6 +16,7 @@ from rlk.tune.session import Row
 
 MARGIN = 0.01  # by which what is proposed is faster, or as much as cuBLAS itself moved meanwhile
 SHOWN = 4  # shapes that a reason names
+BOTH = 2  # timings of cuBLAS, before and after: without the second nobody knows how far the chip moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def proposals(rows: Iterable[Row], device: str) -> list[Proposal]:
     """
     places: dict[_Place, list[tuple[Row, str]]] = defaultdict(list)
     for row in rows:
-        if "failed" in row or row["shipped"] is None or not row["cublas"]:
+        if "failed" in row or row["shipped"] is None or len(row["cublas"]) < BOTH:
             continue
         for site, found in row["sites"].items():
             facts = Facts(**found)

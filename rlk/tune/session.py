@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any, Protocol
 
@@ -106,14 +106,14 @@ class Session:
     """Measures one shape after the other, in one child while it lives.
 
     seconds: of each schedule. child_limit_s: how long a child may say nothing. deadline: by time.monotonic,
-    when the last report is waited for.
+    when the last report is waited for. start: makes a child.
     """
 
     backend: str
     seconds: float
     child_limit_s: float
     deadline: float
-    start: type[Worker] = Child
+    start: Callable[[], Worker] = Child
     child: Worker | None = field(default=None, init=False)
 
     def measure(self, shape: Shape, compiled: Compiled) -> Row:
