@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import platform
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ import torch
 from benchmarks.peers import Absent
 from benchmarks.rows import RESULTS, label
 from benchmarks.timing import Ceilings, Launch, Timing, ceilings, extra_mib, measure
+from rlk.tune.record import versions
 
 PACKAGES = (
     "torch",
@@ -196,26 +194,6 @@ def device_slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", words[0]) if words else "unknown"
 
 
-def versions(commit: str | None) -> dict[str, str]:
-    """Return the version of everything that shapes a number; packages that are not there are left out."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return {**found, "python": platform.python_version(), "rlk": commit or _commit()}
-
-
-def _commit() -> str:
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    if git.returncode == 0:
-        return git.stdout.strip()
-    import rlk
-
-    return rlk.__version__
-
-
 def write(
     family: str, rows: Sequence[Mapping[str, Any]], session: Session, options: argparse.Namespace
 ) -> Path:
@@ -223,7 +201,7 @@ def write(
     name = torch.cuda.get_device_name()
     record = {
         "device": name,
-        "versions": versions(options.commit),
+        "versions": versions(PACKAGES, options.commit),
         "command": " ".join(["python -m", f"benchmarks.bench_{family}", *sys.argv[1:]]),
         "ceilings": {
             "copy_bytes_per_s": session.ceilings.bytes_per_s,

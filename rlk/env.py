@@ -163,7 +163,12 @@ def _size(variables: Mapping[str, str], name: str, default: int) -> int:
     return int(match[1]) * _UNITS[match[2].upper()]
 
 
+def inherited(extra: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment for a child, with `extra` set."""
+    return {**os.environ, **extra}
+
+
 def without_devices(extra: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment for a compiler that must not see a device, with `extra` set."""
     hidden = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), "")
-    return {**os.environ, **hidden, "TRITON_INTERPRET": "0", **extra}
+    return inherited({**hidden, "TRITON_INTERPRET": "0", **extra})

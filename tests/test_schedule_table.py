@@ -27,9 +27,10 @@ from rlk.passes.pipeline import canonical, launched, specialize  # noqa: E402
 from rlk.runtime.toolchain import compile_triton  # noqa: E402
 from rlk.schedule import heuristics, table  # noqa: E402
 from rlk.schedule.axes import kind, roles  # noqa: E402
+from rlk.schedule.entries import MORE, ROW_CLASSES, Entry, Facts, Range, row_class  # noqa: E402
 from rlk.schedule.heuristics import apart, choose, factor_tiles  # noqa: E402
 from rlk.schedule.schedule import Schedule  # noqa: E402
-from rlk.schedule.table import ROW_CLASSES, Entry, Facts, Range, Tiling, parse, row_class, tabled  # noqa: E402
+from rlk.schedule.table import Tiling, parse, tabled  # noqa: E402
 from rlk.specs.linear_logp import linear_logp  # noqa: E402
 from rlk.specs.matmul import matmul, matmul_leaf8  # noqa: E402
 from rlk.target.facts import target  # noqa: E402
@@ -39,7 +40,6 @@ from rlk.testing.bits import assert_same_bits  # noqa: E402
 H200 = target("sm_90a")
 SM90 = MathModel.SM90
 M, N = Axis("M", dynamic=True), Axis("N")
-MORE = ROW_CLASSES[-1] + 1
 ENTRIES = table.table()
 SPECS = {"dot_map": matmul, "stream_dot": linear_logp}
 ALIGNED = frozenset(

@@ -69,6 +69,7 @@ WRONG_IMPORTS = {
     "sideways": ("rlk/passes/pipeline.py", "from rlk.interp import run"),
     "sideways through the root": ("rlk/passes/pipeline.py", "from rlk import interp"),
     "the root": ("rlk/lower/common/emit.py", "import rlk"),
+    "runtime to the tuner": ("rlk/runtime/dispatch.py", "from rlk.tune.measure import alone"),
     "runtime to the checks": ("rlk/runtime/loader.py", "from rlk.testing import check"),
     "testing's tools to runtime": ("rlk/testing/bits.py", "from rlk.runtime import loader"),
     "testing's tools to its checks": ("rlk/testing/interpreter.py", "from rlk.testing.check import laws"),

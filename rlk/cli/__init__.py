@@ -16,6 +16,7 @@ COMMANDS = {
     "show": "one operator: its signature, its tile IR after any pass, its generated source",
     "check": "whether operators obey the laws: gradients, tilings, rows, bits of generated source",
     "gen": "write the checked-in kernels, or say whether they are stale",
+    "tune": "measure schedules of a contraction, and propose entries of the reviewed tables",
     "cache": "the kernel store: list, shrink, verify",
     "doctor": "versions, devices, the store, and what this machine's arithmetic does",
     "demo": "one GRPO step from logits on real text, measured against the oracle, float64 and torch",

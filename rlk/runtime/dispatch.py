@@ -154,10 +154,10 @@ def bind(invocation: Invocation, tensors: Tensors) -> Run:
 
             return bind_oracle(invocation, model, geometry)
         case "triton-interpreter" | "cute-interpreter":
-            return bind_triton(invocation, model, geometry, used, target("sm_90a"), None, None)
+            return bind_lowered(invocation, model, geometry, used, target("sm_90a"), None)
         case _:
             assert on is not None
-            return bind_triton(invocation, model, geometry, used, on, device, None)
+            return bind_lowered(invocation, model, geometry, used, on, device)
 
 
 def _empty(invocation: Invocation, geometry: Geometry, device: torch.device) -> Run:
@@ -245,17 +245,21 @@ def _is_divisible(value: int | str | None, tensors: Tensors, made: set[str]) -> 
             return value in made or (value in tensors and tensors[value].data_ptr() % VECTOR == 0)
 
 
-def bind_triton(
+def bind_lowered(
     invocation: Invocation,
     model: MathModel,
     geometry: Geometry,
     tensors: Tensors,
     on: Target,
     device: torch.device | None,
-    schedules: tuple[Schedule, ...] | None,
+    schedules: tuple[Schedule, ...] | None = None,
+    backend: str | None = None,
 ) -> Run:
-    """Return the call of a lowering; without a device its kernels run in an interpreter of its source."""
-    program, _, chosen, emitted = lowered(invocation, model, geometry, tensors, on, schedules)
+    """Return the call of a lowering; without a device its kernels run in an interpreter of its source.
+
+    schedules, backend: as `lowered` takes them.
+    """
+    program, _, chosen, emitted = lowered(invocation, model, geometry, tensors, on, schedules, backend)
     if device is None:
         interpreter = dispatch.cute_interpreter if emitted.backend == "cute" else dispatch.interpreter
         assert interpreter is not None

@@ -12,8 +12,9 @@ from rlk.ir.tree import padded
 from rlk.ir.types import DType, TileType, Type
 from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, kind, roles, types_of
+from rlk.schedule.entries import Facts
 from rlk.schedule.schedule import Schedule, Span
-from rlk.schedule.table import UNEVEN_DEPTH, Facts, tabled
+from rlk.schedule.table import UNEVEN_DEPTH, Tiling, tabled
 from rlk.target.facts import Target
 
 STRETCH = 2048  # elements of a program without sums
@@ -144,10 +145,7 @@ def _tiled(
     chained = all(dot.model is DotModel.FMA for dot in dots)
     reviewed = None if chained else tabled(facts)
     if reviewed is not None:
-        wide = _extent(sides[1], extents, reviewed.columns)
-        chosen = reviewed.schedule(sides, held, target.cores, wide, facts.length or UNEVEN_DEPTH)
-        columns = 0 if reviewed.turned else chosen.tile(str(sides[1]))
-        return replace(chosen, parts=_parts(kernel, sides, columns, chosen.flat))
+        return _by(reviewed, kernel, found, sides, facts, target, extents)
     room = (CHAINED if chained else ACCUMULATOR) // padded(len(dots))
     columns = held.get(sides[1]) or _dot_tile(sides[1], room // DOT_ROWS, extents)
     rows = held.get(sides[0]) or _dot_tile(sides[0], min(DOT_ROWS, room // columns), extents)
@@ -165,6 +163,32 @@ def _tiled(
         programs=programs,
         parts=_parts(kernel, sides, columns, flat=False),
     )
+
+
+def _by(
+    use: Tiling, kernel: Kernel, found: Roles, sides: tuple[Axis, Axis], facts: Facts, target: Target,
+    extents: Mapping[str, int],
+) -> Schedule:  # fmt: skip
+    wide = _extent(sides[1], extents, use.columns)
+    chosen = use.schedule(sides, dict(found.inside), target.cores, wide, facts.length or UNEVEN_DEPTH)
+    columns = 0 if use.turned else chosen.tile(str(sides[1]))
+    return replace(chosen, parts=_parts(kernel, sides, columns, chosen.flat))
+
+
+def scheduled(use: Tiling, kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Schedule | None:
+    """Return the schedule that a tiling gives a kernel; None for one without tiles of two factors."""
+    found = roles(kernel, extents)
+    sides = factor_tiles(kernel, found)
+    if sides is None:
+        return None
+    return _by(use, kernel, found, sides, _facts(kernel, found, sides, target, extents), target, extents)
+
+
+def facts_of(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Facts | None:
+    """Return what a reviewed table may ask about a kernel; None for one without tiles of two factors."""
+    found = roles(kernel, extents)
+    sides = factor_tiles(kernel, found)
+    return None if sides is None else _facts(kernel, found, sides, target, extents)
 
 
 def _parts(kernel: Kernel, sides: tuple[Axis, Axis], columns: int, flat: bool) -> int:

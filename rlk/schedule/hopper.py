@@ -3,54 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from rlk.ir.dims import extent_of
+from rlk.ir.dims import Axis, extent_of
 from rlk.ir.nodes import Kernel
 from rlk.schedule.axes import kind, roles
-from rlk.schedule.heuristics import factor_tiles
-from rlk.schedule.schedule import MAX_STAGES, Schedule
+from rlk.schedule.heuristics import factor_tiles, facts_of
+from rlk.schedule.schedule import Schedule
+from rlk.schedule.warpgroups import ROWS, Warpgroups, most_stages, tabled
 from rlk.target.facts import Target
 
-ROWS = 128  # of two warpgroups
-FEW_ROWS = 64
+FEW_ROWS, MANY_ROWS = ROWS
 COLUMNS = (256, 128, 64, 32)
-DEPTH = 64
 GROUP = 8  # row tiles of a cluster that go through the columns together
-STAGE = 2 * DEPTH  # bytes of a row of a tile
-ROOM = 224 << 10  # bytes of stages
 
 
 def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mapping[str, int]) -> Schedule:
     """Return the schedule of a kernel for a lowering by warpgroups; what is no contraction keeps its own.
 
-    Two blocks share what they copy of the columns, where there are two tiles of rows.
+    That of the reviewed table, else one whose tiles fill the cores.
     """
     if kind(kernel) not in ("dot_map", "stream_dot"):
         return chosen
+    facts = facts_of(kernel, target, extents)
+    if facts is None:
+        return chosen
+    use = tabled(facts) or _filling(kernel, target, extents)
+    return scheduled(use, kernel, chosen, target, extents)
+
+
+def scheduled(
+    use: Warpgroups, kernel: Kernel, chosen: Schedule, target: Target, extents: Mapping[str, int]
+) -> Schedule:
+    """Return the schedule that a tiling gives a contraction; other kernels keep the chosen one."""
     found = roles(kernel, extents)
     sides = factor_tiles(kernel, found)
-    if sides is None:
-        return chosen
-    count = extent_of(sides[0], extents[sides[0].name]) if sides[0].name in extents else ROWS
-    rows = FEW_ROWS if count <= FEW_ROWS else ROWS
+    return chosen if sides is None else use.schedule(chosen, sides, dict(found.inside), target.cores)
+
+
+def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warpgroups:
+    """Two blocks share what they copy of the columns, where there are two tiles of rows."""
+    found = roles(kernel, extents)
+    sides = factor_tiles(kernel, found)
+    assert sides is not None
+    count = _extent(sides[0], extents, MANY_ROWS)
+    rows = FEW_ROWS if count <= FEW_ROWS else MANY_ROWS
     row_tiles = -(-count // rows)
-    columns = dict(found.inside).get(sides[1])
-    if columns is None:
-        name = sides[1].name
-        wide = extent_of(sides[1], extents[name]) if name in extents else COLUMNS[0]
+    wide = dict(found.inside).get(sides[1])
+    if wide is None:
+        wide = _extent(sides[1], extents, COLUMNS[0])
         filling = (n for n in COLUMNS if row_tiles * -(-wide // n) >= target.cores)
         columns = next(filling, COLUMNS[-1])
-    held = dict(found.inside)
-    tiles = tuple(sorted((str(a), n) for a, n in zip(sides, (rows, columns), strict=True) if a not in held))
-    return replace(
-        chosen,
-        tiles=tiles,
-        stages=max(2, min(MAX_STAGES, ROOM // (STAGE * (rows + columns)))),
-        depth=DEPTH,
-        group=GROUP,
-        programs=target.cores,
-        cluster=2 if row_tiles > 1 else 1,
-        flat=False,
-        parts=1,
-    )
+    else:
+        columns = next((n for n in COLUMNS if n <= wide), COLUMNS[-1])  # what blocks hold whole stays so
+    cluster = 2 if row_tiles > 1 else 1
+    return Warpgroups(rows, columns, most_stages(rows, columns), GROUP, cluster)
+
+
+def _extent(axis: Axis, extents: Mapping[str, int], unknown: int) -> int:
+    return extent_of(axis, extents[axis.name]) if axis.name in extents else unknown

@@ -1,65 +1,23 @@
-"""Which schedule a contraction gets from the reviewed table: that of the first entry that its facts meet."""
+"""Which tiling a Triton contraction gets from its reviewed table: that of the first entry its facts meet."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from rlk.errors import Code, ScheduleError
 from rlk.ir.dims import Axis, is_power_of_two
 from rlk.ir.tree import padded
+from rlk.schedule.entries import Entry, Facts, first, read, wrong
 from rlk.schedule.schedule import SMALLEST_DEPTH, Schedule, Span
-from rlk.target.facts import TARGETS
 
 TABLE = Path(__file__).parent / "tables" / "contraction.toml"
-KINDS = ("dot_map", "stream_dot")  # nests that contract
-# A call's rows count as the next of these, or as more: a kernel has at most one variant more than there are.
-ROW_CLASSES = (16, 32, 64, 128, 256, 512, 1024)
 SMALLEST_TILE = 16  # of a matrix unit
 UNEVEN_DEPTH = 64  # of a contracted axis that no depth divides, or whose length is not known
 LARGEST_TILE = 256  # rows of a box that a descriptor copies
 
 Sides = tuple[Axis, Axis]
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What an entry may ask about a contraction; an extent is None where no call has fixed it.
-
-    dots: accumulators held at once. sums: float sums of the epilogue. rows, columns: extents of what the two
-    sides of a tile run along. length: of the contracted axis, or of a piece. pieces: of the contracted axis,
-    side by side. along: reads along the columns but those of the factors. plain: the contracted axis is
-    whole, and its products meet no transcendental function and no f32 tile from memory.
-    """
-
-    target: str
-    kind: str
-    dots: int = 1
-    sums: int = 0
-    rows: int | None = None
-    columns: int | None = None
-    length: int | None = None
-    pieces: int = 1
-    along: int = 0
-    plain: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Numbers above `over` up to `most`; None: no bound on that side."""
-
-    over: int | None = None
-    most: int | None = None
-
-    def holds(self, number: int | None) -> bool:
-        """Say whether a number is inside; one that is not known is only where nothing is asked."""
-        if number is None:
-            return self.over is None and self.most is None
-        return (self.over is None or number > self.over) and (self.most is None or number <= self.most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +45,11 @@ class Tiling:
         for name in ("rows", "columns"):
             tile = getattr(self, name)
             if not is_power_of_two(tile) or not SMALLEST_TILE <= tile <= LARGEST_TILE:
-                raise _wrong(name, tile, f"a power of two from {SMALLEST_TILE} to {LARGEST_TILE}")
+                raise wrong(name, tile, f"a power of two from {SMALLEST_TILE} to {LARGEST_TILE}")
         if self.per_core < 0:
-            raise _wrong("per_core", self.per_core, "a count")
+            raise wrong("per_core", self.per_core, "a count")
         if self.flat and not self.per_core:
-            raise _wrong("flat", self.flat, "programs that take tiles in turns, so per_core of 1 or more")
+            raise wrong("flat", self.flat, "programs that take tiles in turns, so per_core of 1 or more")
         self.schedule(_SOME, {}, 1)
 
     def schedule(
@@ -131,106 +89,18 @@ class Tiling:
 _SOME = (Axis("M"), Axis("N"))
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A tiling, and the contractions that it is for. No target, kind or plain: any. why: what measured it."""
-
-    use: Tiling
-    why: str
-    target: str | None = None
-    kind: str | None = None
-    plain: bool | None = None
-    dots: Range = Range(most=1)
-    sums: Range = Range()
-    rows: Range = Range()
-    columns: Range = Range()
-    length: Range = Range()
-    pieces: Range = Range(most=1)
-    along: Range = Range()
-
-    def meets(self, facts: Facts) -> bool:
-        """Return whether an entry is for a contraction."""
-        named = all(getattr(self, name) in (None, getattr(facts, name)) for name in _NAMED)
-        ranges = all(getattr(self, name).holds(getattr(facts, name)) for name in _RANGES)
-        return named and ranges and self.rows.holds(row_class(facts.rows))
-
-
-def row_class(rows: int | None) -> int:
-    """Return the number that stands for so many rows: rows of one class get one schedule.
-
-    Those above the largest class, and those that are not known, are one class too.
-    """
-    most = ROW_CLASSES[-1] + 1
-    return most if rows is None else next((bound for bound in ROW_CLASSES if rows <= bound), most)
-
-
-def tabled(facts: Facts, entries: tuple[Entry, ...] | None = None) -> Tiling | None:
+def tabled(facts: Facts, entries: tuple[Entry[Tiling], ...] | None = None) -> Tiling | None:
     """Return the tiling of the first entry that is for a contraction; None where heuristics decide."""
-    listed = table() if entries is None else entries
-    return next((entry.use for entry in listed if entry.meets(facts)), None)
+    found = first(facts, table() if entries is None else entries)
+    return None if found is None else found.use
 
 
 @cache
-def table() -> tuple[Entry, ...]:
+def table() -> tuple[Entry[Tiling], ...]:
     """Return the reviewed table, read when a contraction is first scheduled."""
     return parse(TABLE.read_text(encoding="utf-8"))
 
 
-def parse(text: str) -> tuple[Entry, ...]:
+def parse(text: str) -> tuple[Entry[Tiling], ...]:
     """Return the entries of a table in TOML; raise ScheduleError for what it may not say."""
-    try:
-        document = _keys(tomllib.loads(text), "the table", {"entry"})
-    except tomllib.TOMLDecodeError as error:
-        raise _wrong("the table", str(error), "TOML") from error
-    return tuple(_entry(found, f"entry {i}") for i, found in enumerate(document.get("entry", ()), 1))
-
-
-def _entry(found: object, place: str) -> Entry:
-    entry = _keys(found, place, {"when", "use", "why"}, required={"when", "use", "why"})
-    when = _keys(entry["when"], f"{place}, when", {f.name for f in fields(Entry)} - {"use", "why"})
-    use = _keys(entry["use"], f"{place}, use", {f.name for f in fields(Tiling)}, required={"rows"})
-    for name, value in use.items():
-        wanted = bool if name in ("flat", "descriptors", "turned") else int
-        if type(value) is not wanted:
-            raise _wrong(f"{place}, use.{name}", value, f"of type {wanted.__name__}")
-    for name, choices in _NAMED.items():
-        # 1 is no choice of a switch, though it equals True
-        if name in when and (when[name] not in choices or type(when[name]) is not type(choices[0])):
-            raise _wrong(f"{place}, when.{name}", when[name], f"one of {', '.join(map(str, choices))}")
-    ranges = {name: _range(v, f"{place}, when.{name}") for name, v in when.items() if name not in _NAMED}
-    rows = ranges.get("rows", Range())
-    for bound in (rows.over, rows.most):
-        if bound is not None and bound not in ROW_CLASSES:
-            raise _wrong(f"{place}, when.rows", bound, f"a class of rows: {', '.join(map(str, ROW_CLASSES))}")
-    conditions: dict[str, Any] = {**ranges, **{n: v for n, v in when.items() if n in _NAMED}}
-    return Entry(Tiling(**use), str(entry["why"]), **conditions)
-
-
-_NAMED: dict[str, tuple[str | bool, ...]] = {
-    "target": tuple(TARGETS),
-    "kind": KINDS,
-    "plain": (False, True),
-}
-_RANGES = ("dots", "sums", "columns", "length", "pieces", "along")
-
-
-def _range(value: object, place: str) -> Range:
-    found = _keys(value, place, {"over", "most"})
-    if not found or any(type(n) is not int for n in found.values()):
-        raise _wrong(place, value, "{ over = n }, { most = n } or both")
-    return Range(**found)
-
-
-def _keys(found: object, place: str, keys: Set[str], required: Set[str] = frozenset()) -> dict[str, Any]:
-    """Return a table of TOML; raise ScheduleError where it has another key, or lacks one."""
-    if not isinstance(found, dict):
-        raise _wrong(place, found, "a table")
-    for name in sorted(found.keys() - keys):
-        raise _wrong(place, name, f"one of {', '.join(sorted(keys))}")
-    for name in sorted(required - found.keys()):
-        raise _wrong(place, name, "missing")
-    return found
-
-
-def _wrong(field: str, value: object, why: str) -> ScheduleError:
-    return ScheduleError(Code.SCHEDULE_FIELD, field=field, value=value, why=why)
+    return read(text, Tiling)

@@ -14,7 +14,7 @@ from rlk.ir.types import DType
 from rlk.lang.op import Op, Variant, declared
 from rlk.passes.walk import walk
 from rlk.runtime.arguments import TORCH_DTYPES, Geometry, measure
-from rlk.runtime.dispatch import bind_triton, dispatch, lowered
+from rlk.runtime.dispatch import bind_lowered, dispatch, lowered
 from rlk.runtime.invocation import (
     Invocation,
     Scalars,
@@ -254,7 +254,7 @@ def on_device(made: Made, schedules: Schedules) -> Tensors:
     on, model = target_of(device), model_of(made.invocation, device)
     assert on is not None
     geometry = geometry_of(made.invocation, made.tensors)
-    run = bind_triton(made.invocation, model, geometry, made.tensors, on, device, schedules)
+    run = bind_lowered(made.invocation, model, geometry, made.tensors, on, device, schedules)
     outputs = run(made.tensors, made.scalars)
     torch.cuda.synchronize(device)
     return sampled(made, outputs, outputs_of(made.invocation))

@@ -1,15 +1,20 @@
-"""Which tilings the tuner tries for each class of rows, and how they are written."""
+"""Which tilings are tried for a contraction, and how they are written."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
 
-from rlk.schedule.table import ROW_CLASSES, Tiling
+from rlk.schedule.entries import MORE, Facts, row_class
+from rlk.schedule.hopper import GROUP
+from rlk.schedule.table import Tiling
+from rlk.schedule.warpgroups import MOST_COLUMNS, Warpgroups, most_stages
 
-MORE = ROW_CLASSES[-1] + 1  # stands for the rows above the largest class
+Use = Tiling | Warpgroups
+Lists = Mapping[int, tuple[str, ...]]
 
 # rows x columns x depth, warps, stages; p: programs a core, g: group; flat, turned, pointers
-PRODUCTS: dict[int, tuple[str, ...]] = {
+PRODUCTS: Lists = {
     16: (
         "16x16x256 4w 6s",
         "16x32x128 4w 7s",
@@ -88,7 +93,7 @@ PRODUCTS: dict[int, tuple[str, ...]] = {
 }
 
 # eight pieces side by side, each an eighth of the length: there are many programs however few the rows
-PIECES: dict[int, tuple[str, ...]] = {
+PIECES: Lists = {
     16: (
         "16x64x128 4w 4s pointers",
         "16x64x128 4w 4s turned",
@@ -115,7 +120,7 @@ PIECES: dict[int, tuple[str, ...]] = {
 }
 
 # columns are the chunk of the fold, so they are fixed: 256
-FOLDS: dict[int, tuple[str, ...]] = {
+FOLDS: Lists = {
     16: (
         "16x256x64 4w 5s p1",
         "16x256x64 4w 4s p2",
@@ -149,13 +154,97 @@ FOLDS: dict[int, tuple[str, ...]] = {
     ),
 }
 
-_LETTERS = {"w": "warps", "s": "stages", "p": "per_core", "g": "group"}
+# rows x columns of warpgroups; c: cluster; unless said, stages are as many as fit and groups have 8 tiles
+WARPGROUPS: Lists = {
+    64: (
+        "64x32",
+        "64x64",
+        "64x128",
+        "64x256",
+        "64x32 4s",
+        "64x64 4s",
+        "64x128 4s",
+        "64x256 4s",
+        "64x256 3s",
+    ),
+    128: (
+        "64x32",
+        "64x64",
+        "64x128",
+        "64x64 c2",
+        "64x128 c2",
+        "64x256 c2",
+        "128x32",
+        "128x64",
+        "128x128",
+        "128x256",
+    ),
+    512: (
+        "64x64 c2",
+        "64x128",
+        "64x128 c2",
+        "64x256",
+        "64x256 c2",
+        "128x64",
+        "128x64 c2",
+        "128x128",
+        "128x128 c2",
+        "128x256",
+        "128x256 c2",
+    ),
+    1024: (
+        "64x256",
+        "64x256 c2",
+        "128x64 c2",
+        "128x128",
+        "128x128 g4 c2",
+        "128x128 c2",
+        "128x256",
+        "128x256 g4 c2",
+        "128x256 c2",
+    ),
+    MORE: (
+        "128x256 c2",
+        "128x256 g4 c2",
+        "128x256 g16 c2",
+        "128x256 3s c2",
+        "128x256",
+        "128x256 g16",
+        "128x128",
+        "128x128 c2",
+        "128x128 g16 c2",
+        "64x256 c2",
+    ),
+}
 
 
-def tiling(text: str) -> Tiling:
-    """Return what "64x128x64 4w 7s p1 g16 flat turned" means."""
+def candidates(facts: Facts, backend: str) -> tuple[str, ...]:
+    """Return the tilings that are tried, as text: the first list for so many rows, else the last.
+
+    A fold holds its chunk whole, so its columns are not tried; nor are tiles wider than there are columns.
+    """
+    lists = WARPGROUPS
+    if backend == "triton":
+        lists = FOLDS if facts.kind == "stream_dot" else PIECES if facts.pieces > 1 else PRODUCTS
+    rank = row_class(facts.rows)
+    listed = lists[min((most for most in lists if rank <= most), default=max(lists))]
+    if backend == "triton":
+        return listed
+    if facts.kind == "stream_dot":
+        return tuple(text for text in listed if tiling(text).columns == MOST_COLUMNS)
+    widths = sorted({tiling(text).columns for text in listed})
+    wide = next((n for n in widths if n >= (facts.columns or MOST_COLUMNS)), MOST_COLUMNS)
+    return tuple(text for text in listed if tiling(text).columns <= wide)
+
+
+_LETTERS = {"w": "warps", "s": "stages", "p": "per_core", "g": "group", "c": "cluster"}
+
+
+def tiling(text: str) -> Use:
+    """Return what "64x128x64 4w 7s p1 g16 flat turned" means, or "128x256 4s g8 c2": warpgroups."""
     size, *words = text.split()
-    found: dict[str, int | bool] = dict(zip(("rows", "columns", "depth"), map(int, size.split("x"))))
+    sizes = tuple(map(int, size.split("x")))
+    found: dict[str, int | bool] = dict(zip(("rows", "columns", "depth"), sizes))
     for word in words:
         if word in ("flat", "turned"):
             found[word] = True
@@ -165,12 +254,15 @@ def tiling(text: str) -> Tiling:
             found[_LETTERS[word[-1]]] = int(word[:-1])
         else:
             found[_LETTERS[word[0]]] = int(word[1:])
-    return Tiling(**found)  # type: ignore[arg-type]
+    if len(sizes) == 3:
+        return Tiling(**found)  # type: ignore[arg-type]
+    most = most_stages(sizes[0], sizes[1], int(found.get("per_core", 1)))
+    return Warpgroups(**{"group": GROUP, "stages": most, **found})
 
 
-def written(use: Tiling) -> str:
-    """Return a tiling as the table has it."""
-    plain = Tiling(use.rows)
-    values = {f.name: getattr(use, f.name) for f in fields(Tiling)}
-    shown = [n for n, v in values.items() if n in ("rows", "warps", "stages") or v != getattr(plain, n)]
+def written(use: Use) -> str:
+    """Return a tiling as its table has it: what differs from the defaults, warps and stages always."""
+    values = {f.name: getattr(use, f.name) for f in fields(use)}
+    plain = {f.name: f.default for f in fields(use) if f.default is not MISSING}
+    shown = [n for n, v in values.items() if n in ("warps", "stages") or n not in plain or v != plain[n]]
     return "{ " + ", ".join(f"{n} = {str(values[n]).lower()}" for n in shown) + " }"

@@ -1,0 +1,176 @@
+"""Try schedules of a contraction on the device that is here, and propose entries of the reviewed tables.
+
+Every candidate's outputs are compared, as integers, with those of the shipped schedule: one that differs is
+an error. Nothing is changed: entries are printed for people to review, and the record is written as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from rlk.cli.text import table
+from rlk.env import Env
+from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.runtime import cute
+from rlk.runtime.build import kernel_key
+from rlk.runtime.invocation import target_of
+from rlk.target.facts import Target, target
+from rlk.tune import record
+from rlk.tune.ahead import Compiled, compile_all
+from rlk.tune.problem import SHIPPED
+from rlk.tune.propose import proposals, summary
+from rlk.tune.session import Row, Session
+from rlk.tune.shapes import GRADIENT, SUBJECTS, Shape, shape, shapes, subject
+
+DRY_TARGET = "sm_90a"
+BACKENDS = ("triton", "cute")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `rlk tune`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    names = ", ".join(n for n in SUBJECTS if not n.endswith(GRADIENT))
+    parser.add_argument("op", metavar="OP", help=f"one of {names}")
+    parser.add_argument("--grad", action="store_true", help="the gradient, not the operator")
+    parser.add_argument("--backend", choices=BACKENDS, default="triton", help="default: triton")
+    parser.add_argument(
+        "--shape", action="append", default=[], metavar="M=64,N=4096,K=4096",
+        help="of linear_logp N=rows,V=vocabulary,D=hidden; may be repeated; default: a list of its own",
+    )  # fmt: skip
+    parser.add_argument("--only", default="", metavar="TEXT", help="shapes whose text contains this")
+    parser.add_argument(
+        "--lane",
+        default="1/1",
+        metavar="I/N",
+        help="every N-th shape from the I-th: a device for each lane",
+    )
+    parser.add_argument("--seconds", type=float, default=0.2, help="that each schedule is timed, alone")
+    parser.add_argument("--limit-s", type=float, default=540.0, help="of everything; what is left is named")
+    parser.add_argument(
+        "--child-limit-s", type=float, default=60.0,
+        help="that the measuring process may say nothing; a hang costs it and one candidate",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, default=Path("tune.json"), help="the record (default: tune.json)")
+    parser.add_argument("--commit", help="what to record as rlk's version, where there is no git checkout")
+    parser.add_argument("--dry", action="store_true", help=f"compile for {DRY_TARGET}, launch nothing")
+    parser.add_argument(
+        "--read", nargs="+", type=Path, metavar="FILE", help="propose from these records, measure nothing"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compile, measure, print; return 1 if a candidate differed or hung, or a shape could not be measured."""
+    name = subject(arguments.op, arguments.grad)
+    if arguments.read:
+        device, rows = record.read(arguments.read, name)
+        return _conclude(rows, device)
+    begin = time.monotonic()
+    wanted = _wanted(name, arguments)
+    on = target(DRY_TARGET) if arguments.dry else _here()
+    if arguments.backend == "cute" and on.name not in cute.TARGETS:
+        raise UnsupportedError(
+            Code.UNSUPPORTED, what="tuning", backend="cute", target=on.name, alternatives="--backend triton"
+        )
+    kernel_key(arguments.backend, "", None, on.name)  # refused where its compiler is missing
+    deadline = begin + arguments.limit_s
+    compiled = compile_all(wanted, arguments.backend, on, deadline)
+    _say_compiled(compiled, time.monotonic() - begin)
+    if arguments.dry:
+        broken = [pair for pair in compiled.failed if pair[1] == SHIPPED]
+        return 1 if broken or compiled.refused else 0
+    device = torch.cuda.get_device_name()
+    session = Session(arguments.backend, arguments.seconds, arguments.child_limit_s, deadline)
+    rows = []
+    try:
+        for each in compiled.plans:
+            if time.monotonic() >= deadline:
+                print(f"out of time before {each}", flush=True)
+                break
+            rows.append(session.measure(each, compiled))
+            _say_row(rows[-1])
+            record.write(arguments.out, device, shlex.join(["rlk", *sys.argv[1:]]), rows, arguments.commit)
+    finally:
+        session.close()
+    print(f"{time.monotonic() - begin:.0f} s, record in {arguments.out}\n")
+    return _conclude(rows, device) or (1 if compiled.refused else 0)
+
+
+def _wanted(name: str, arguments: argparse.Namespace) -> Sequence[Shape]:
+    """Return the shapes of this lane; raise LaunchError where there is none."""
+    listed = [shape(name, text) for text in arguments.shape] or shapes(name)
+    lane, _, lanes = arguments.lane.partition("/")
+    if not lane.isdecimal() or not lanes.isdecimal() or not 1 <= int(lane) <= int(lanes):
+        raise LaunchError(
+            Code.ARG_VALUE, op="rlk tune", name="--lane", value=arguments.lane, wanted="I/N, such as 1/4"
+        )
+    chosen = [each for each in listed if arguments.only in str(each)]
+    if not chosen:
+        texts = ", ".join(map(str, listed))
+        raise LaunchError(Code.UNKNOWN_NAME, what="shape", name=arguments.only, choices=texts)
+    return chosen[int(lane) - 1 :: int(lanes)]
+
+
+def _here() -> Target:
+    """Return the target of the current device; raise LaunchError where there is none."""
+    if not torch.cuda.is_available():
+        raise LaunchError(
+            Code.NO_BACKEND, op="rlk tune", device="this machine", why="nothing can be timed without a GPU",
+            alternatives=f"--dry compiles for {DRY_TARGET}, --read proposes from records",
+        )  # fmt: skip
+    on = target_of(torch.device("cuda", torch.cuda.current_device()))
+    assert on is not None
+    return on
+
+
+def _say_compiled(compiled: Compiled, seconds: float) -> None:
+    tried = sum(len(plan.schedules) for plan in compiled.plans.values())
+    print(
+        f"{len(compiled.plans)} shapes, {tried} schedules, {compiled.modules} modules by {Env.current().jobs}"
+        f" processes in {seconds:.1f} s; {len(compiled.failed)} failed",
+        flush=True,
+    )
+    for each, why in compiled.refused.items():
+        print(f"    {each}: {why}", file=sys.stderr)
+    for (each, name), why in compiled.failed.items():
+        print(f"    {each}, {name}: {why[:300]}", file=sys.stderr)
+
+
+def _say_row(row: Row) -> None:
+    head = f"{row['op']} {row['rows']} x {row['columns']} x {row['length']}, {row['backend']}"
+    bare = f": cuBLAS {', '.join(f'{ms:.4f}' for ms in row['cublas'])} ms" if row["cublas"] else ""
+    print(f"\n{head}{bare}\n  shipped: {row['schedules'][SHIPPED]}")
+    cells = summary(row)
+    if cells:
+        headers = ("schedule", "ms", "range", "x shipped", "x cuBLAS")
+        print(table(headers, cells, right=headers[1:]))
+    for name in row["same"]:
+        print(f"  {name} is what is shipped")
+    for name, why in row["errors"].items():
+        print(f"  FAILED {name}: {why.splitlines()[-1] if why else ''}")
+    if row["unfinished"]:
+        print(f"  out of time: {', '.join(row['unfinished'])}")
+    sys.stdout.flush()
+
+
+def _conclude(rows: Sequence[Row], device: str) -> int:
+    """Print what is proposed, and what went wrong; return the exit status."""
+    made = proposals(rows, device)
+    nothing = "no entry is proposed: nothing was faster than what is shipped"
+    print("\n".join(map(str, made)) if made else nothing)
+    wrong = 0
+    for row in rows:
+        size = f"{row['op']} {row['rows']} x {row['columns']} x {row['length']}"
+        found = [f"{n} differs from the shipped bits in {', '.join(o)}" for n, o in row["differing"].items()]
+        found += [f"{name} hung" for name in row["hung"]]
+        found += [f"not measured: {row['failed']}"] if "failed" in row else []
+        wrong += len(found)
+        for text in found:
+            print(f"WRONG  {size}: {text}", file=sys.stderr)
+    return 1 if wrong or not rows else 0

@@ -1,0 +1,109 @@
+"""Which tiling a contraction gets by warpgroups from its reviewed table: that of the first entry it meets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from rlk.ir.dims import Axis, is_power_of_two
+from rlk.schedule.entries import Entry, Facts, Range, first, read, wrong
+from rlk.schedule.schedule import MAX_STAGES, Schedule
+from rlk.target.facts import target
+
+TABLE = Path(__file__).parent / "tables" / "warpgroups.toml"
+TARGET = "sm_90a"
+ROWS = (64, 128)  # of one warpgroup, of two
+FEWEST_COLUMNS, MOST_COLUMNS = 32, 256
+FEWEST_STAGES = 2
+DEPTH = 64  # of a step: rows of 128 bytes, which swizzling wants
+STAGE = 2 * DEPTH  # bytes of a row of a tile
+BARRIERS = 1  # KiB beside the stages
+CLUSTERS = (1, 2)
+
+Sides = tuple[Axis, Axis]
+
+
+@dataclass(frozen=True, slots=True)
+class Warpgroups:
+    """How warpgroups run a matrix product, without the names of its axes.
+
+    rows: of a tile, 64 to a warpgroup. columns: of a tile; a side that blocks hold whole keeps its length.
+    stages, group: as in Schedule. cluster: blocks that share what they copy of the columns, each with rows of
+    its own. per_core: blocks for each multiprocessor, which take tiles in turns.
+    """
+
+    rows: int
+    columns: int
+    stages: int
+    group: int
+    cluster: int = 1
+    per_core: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rows not in ROWS:
+            raise wrong("rows", self.rows, "64 or 128: one warpgroup or two")
+        if not is_power_of_two(self.columns) or not FEWEST_COLUMNS <= self.columns <= MOST_COLUMNS:
+            raise wrong("columns", self.columns, f"a power of two from {FEWEST_COLUMNS} to {MOST_COLUMNS}")
+        if self.cluster not in CLUSTERS:
+            raise wrong("cluster", self.cluster, "1 or 2")
+        if self.group < 1 or self.per_core < 1:
+            name = "group" if self.group < 1 else "per_core"
+            raise wrong(name, getattr(self, name), "a count of 1 or more")
+        most = most_stages(self.rows, self.columns, self.per_core)
+        if not FEWEST_STAGES <= self.stages <= most:
+            size = STAGE * (self.rows + self.columns) >> 10
+            raise wrong("stages", self.stages, f"{FEWEST_STAGES} to {most}, each of {size} KiB")
+
+    def schedule(self, chosen: Schedule, sides: Sides, held: Mapping[Axis, int], cores: int) -> Schedule:
+        """Return the schedule of a kernel whose tiles run along two axes, rows first.
+
+        chosen: what another lowering would do. held: the lengths of the axes that blocks hold whole.
+        """
+        columns = held.get(sides[1], self.columns)
+        lengths = zip(sides, (self.rows, columns), strict=True)
+        return replace(
+            chosen,
+            tiles=tuple(sorted((str(axis), n) for axis, n in lengths if axis not in held)),
+            stages=max(FEWEST_STAGES, min(self.stages, most_stages(self.rows, columns, self.per_core))),
+            depth=DEPTH,
+            group=self.group,
+            programs=self.per_core * cores,
+            cluster=self.cluster,
+            flat=False,
+            parts=1,
+        )
+
+
+def most_stages(rows: int, columns: int, per_core: int = 1) -> int:
+    """Return how many stages of a tile fit into the memory of a multiprocessor, up to what a schedule has."""
+    room = (target(TARGET).shared // per_core - BARRIERS) << 10
+    return min(MAX_STAGES, room // (STAGE * (rows + columns)))
+
+
+def tabled(facts: Facts, entries: tuple[Entry[Warpgroups], ...] | None = None) -> Warpgroups | None:
+    """Return the tiling of the first entry that is for a contraction; None where heuristics decide."""
+    found = first(facts, table() if entries is None else entries)
+    return None if found is None else found.use
+
+
+@cache
+def table() -> tuple[Entry[Warpgroups], ...]:
+    """Return the reviewed table, read when a contraction is first scheduled for warpgroups."""
+    return parse(TABLE.read_text(encoding="utf-8"))
+
+
+def parse(text: str) -> tuple[Entry[Warpgroups], ...]:
+    """Return the entries of a table in TOML; raise ScheduleError for what it may not say."""
+    entries = read(text, Warpgroups)
+    for i, entry in enumerate(entries, 1):
+        _shares_with_another(entry.use, entry.rows, f"entry {i}, when.rows")
+    return entries
+
+
+def _shares_with_another(use: Warpgroups, rows: Range, place: str) -> None:
+    """Refuse a cluster whose second block would have no rows."""
+    fewest = (use.cluster - 1) * use.rows
+    if (rows.over or 0) < fewest:
+        raise wrong(place, rows.over, f"over {fewest} or more, for a cluster of {use.cluster} tiles of rows")

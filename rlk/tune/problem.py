@@ -1,0 +1,191 @@
+"""What a shape is as a call of its operator, which of its kernels contract, and what each may try."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlk.errors import Code, UnsupportedError
+from rlk.ir.nodes import Kernel
+from rlk.lang.op import Variant
+from rlk.runtime.calls import invoke
+from rlk.runtime.dispatch import lowered
+from rlk.runtime.invocation import Invocation, geometry_of
+from rlk.schedule import heuristics, hopper
+from rlk.schedule.entries import Facts
+from rlk.schedule.schedule import Schedule
+from rlk.schedule.table import Tiling
+from rlk.schedule.warpgroups import Warpgroups
+from rlk.specs.linear_logp import linear_logp
+from rlk.specs.matmul import matmul, matmul_leaf8
+from rlk.target.facts import Target
+from rlk.tune.candidates import Use, candidates, tiling
+from rlk.tune.shapes import Shape
+
+SHIPPED = "shipped"  # what a call runs today
+FORGOTTEN = 160 * 2**20  # bytes read between two uses of a weight: three times the largest L2 that we know
+ROWS_AT_ONCE = 1024  # of scores in memory
+BARE = "cublas"  # the products alone
+
+Schedules = tuple[Schedule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A shape as a call: tensors by name, in as many copies as forget each other, and its bare products."""
+
+    shape: Shape
+    invocation: Invocation
+    tensors: list[dict[str, Tensor]]
+    scalars: dict[str, Any]
+    bare: Callable[[int], object]
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes the tensors of a call have."""
+        return sum(t.nbytes for t in self.tensors[0].values())
+
+
+def problem(shape: Shape, device: str) -> Problem:
+    """Return a shape's call, its numbers drawn from N(0, 1) where the device has memory."""
+    weight = _drawn((shape.columns, shape.length), 3.0 / math.sqrt(shape.length), device)
+    copies = 1 if device == "meta" else 2 + FORGOTTEN // weight.nbytes
+    weights = [weight, *(weight.clone() for _ in range(copies - 1))]
+    x = _drawn((shape.rows, shape.length), 1.0, device)
+    match shape.op:
+        case "matmul" | "matmul_leaf8":
+            spec = matmul if shape.op == "matmul" else matmul_leaf8
+            tensors = [{"x": x, "w": w} for w in weights]
+            found = invoke(spec, tensors[0], {}, {"keep_f32": False}, None)
+            return Problem(shape, found, tensors, {}, _product(x, weights))
+        case "linear_logp":
+            given = {"hidden": x, "ids": _ids(shape, device)}
+            tensors = [{**given, "weight": w} for w in weights]
+            found = invoke(linear_logp, tensors[0], {"ignore_index": -100}, {"needs": ()}, None)
+            return Problem(shape, found, tensors, {"ignore_index": -100}, _product(x, weights))
+        case "linear_logp_grad":
+            return _gradient(shape, x, weights, device)
+        case other:
+            raise ValueError(f"{other} has no problem")
+
+
+def _gradient(shape: Shape, x: Tensor, weights: list[Tensor], device: str) -> Problem:
+    """The gradient of log-probs to both factors, all rows active."""
+    given = {
+        "hidden": x,
+        "ids": _ids(shape, device),
+        "lse": _lse(x, weights[0]),
+        "order": torch.arange(shape.rows, device=device),
+        "d_logp": _drawn((shape.rows,), 1.0, device, torch.float32),
+    }
+    tensors = [{**given, "weight": w} for w in weights]
+    forward = {name: tensors[0][name] for name in ("hidden", "weight", "ids")}
+    variant = invoke(linear_logp, forward, {"ignore_index": -100}, {"needs": ()}, None).variant
+    assert linear_logp.gradient is not None
+    wanted = frozenset({"hidden", "weight"})
+    asked = Variant(variant.dtypes, variant.present | {"d_logp"}, variant.statics, wanted)
+    found = Invocation(linear_logp.gradient, asked)
+    return Problem(shape, found, tensors, {"ignore_index": -100}, _three_products(x, weights))
+
+
+def _drawn(size: tuple[int, ...], std: float, device: str, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    made = torch.empty(size, dtype=dtype, device=device)
+    return made if device == "meta" else made.normal_(0.0, std)
+
+
+def _ids(shape: Shape, device: str) -> Tensor:
+    made = torch.empty(shape.rows, dtype=torch.int64, device=device)
+    return made if device == "meta" else made.random_(shape.columns)
+
+
+def _lse(x: Tensor, weight: Tensor) -> Tensor:
+    """Return log sum exp of the scores: with another one the gradient would hold infinities."""
+    if x.device.type == "meta":
+        return torch.empty(len(x), device="meta")
+    return torch.cat([torch.logsumexp((some @ weight.t()).float(), -1) for some in x.split(ROWS_AT_ONCE)])
+
+
+def _product(x: Tensor, weights: list[Tensor]) -> Callable[[int], object]:
+    """Return the bare product, written as bf16 into memory that stays."""
+    out = torch.empty(len(x), len(weights[0]), dtype=x.dtype, device=x.device)
+    return lambda i: torch.matmul(x, weights[i].t(), out=out)
+
+
+def _three_products(x: Tensor, weights: list[Tensor]) -> Callable[[int], object]:
+    """Return the products of a gradient: the scores again, those of hidden states, those of the weight."""
+    z = torch.empty(len(x), len(weights[0]), dtype=x.dtype, device=x.device)
+    d_x, d_weight = torch.empty_like(x), torch.empty_like(weights[0])
+
+    def run(i: int) -> object:
+        torch.matmul(x, weights[i].t(), out=z)
+        torch.matmul(z, weights[i], out=d_x)
+        return torch.matmul(z.t(), x, out=d_weight)
+
+    return run
+
+
+# --- what is tried ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The schedules of a shape's kernels by name, the shipped ones first.
+
+    sites: what tables may ask about the kernels that contract, by the name of the first of a kind. same: the
+    candidates that are what is shipped.
+    """
+
+    sites: dict[str, Facts]
+    schedules: dict[str, Schedules]
+    same: tuple[str, ...]
+
+
+def named(site: str, text: str) -> str:
+    """Return the name of a candidate: where, and what."""
+    return f"{site}: {text}"
+
+
+def plan(call: Problem, backend: str, on: Target) -> Plan:
+    """Return what is tried for a shape; raise UnsupportedError where the backend has no form for it."""
+    geometry = geometry_of(call.invocation, call.tensors[0])
+    program, _, shipped, emitted = lowered(
+        call.invocation, on.softmax, geometry, call.tensors[0], on, None, backend
+    )
+    if emitted.backend != backend:
+        what, other = f"tuning {call.shape}", emitted.backend
+        raise UnsupportedError(
+            Code.UNSUPPORTED, what=what, backend=backend, target=on.name, alternatives=other
+        )
+    members: dict[Facts, list[int]] = {}
+    for i, kernel in enumerate(program.kernels):
+        facts = heuristics.facts_of(kernel, on, geometry.extents)
+        if facts is not None:
+            # kernels that differ in what follows the product alone are tried together
+            members.setdefault(replace(facts, along=0), []).append(i)
+    sites: dict[str, Facts] = {}
+    schedules, same = {SHIPPED: shipped}, []
+    for facts, places in members.items():
+        site = program.kernels[places[0]].name
+        sites[site] = facts
+        for text in candidates(facts, backend):
+            changed = list(shipped)
+            for i in places:
+                changed[i] = _scheduled(tiling(text), program.kernels[i], shipped[i], on, geometry.extents)
+            if tuple(changed) == shipped:
+                same.append(named(site, text))
+            elif tuple(changed) not in schedules.values():
+                schedules[named(site, text)] = tuple(changed)
+    return Plan(sites, schedules, tuple(same))
+
+
+def _scheduled(use: Use, kernel: Kernel, shipped: Schedule, on: Target, extents: dict[str, int]) -> Schedule:
+    match use:
+        case Tiling():
+            return heuristics.scheduled(use, kernel, on, extents) or shipped
+        case Warpgroups():
+            return hopper.scheduled(use, kernel, shipped, on, extents)

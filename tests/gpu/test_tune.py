@@ -1,0 +1,35 @@
+"""On a device the tuner measures every candidate beside cuBLAS, and none has other bits than the shipped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlk import cli
+from rlk.runtime import cute
+from rlk.runtime.invocation import target_of
+
+CALLS = {
+    "matmul": ("matmul", "M=300,N=1024,K=512"),
+    "linear_logp": ("linear_logp", "N=64,V=8192,D=256"),
+    "linear_logp_grad": ("linear_logp", "N=300,V=5120,D=256"),
+}
+
+
+@pytest.mark.parametrize("backend", ["triton", "cute"])
+@pytest.mark.parametrize("name", CALLS)
+def test_candidates_are_measured_and_have_the_shipped_bits(name: str, backend: str, tmp_path: Path) -> None:
+    on = target_of(torch.device("cuda", 0))
+    if backend == "cute" and (on is None or on.name not in cute.TARGETS or cute.toolchain() is None):
+        pytest.skip("no Hopper, or no cutlass-dsl")
+    op, sizes = CALLS[name]
+    out = tmp_path / "tune.json"
+    argv = ["tune", op, "--shape", sizes, "--backend", backend, "--seconds", "0.01", "--out", str(out)]
+    status = cli.main([*argv, "--grad"] if name.endswith("_grad") else argv)
+    (row,) = json.loads(out.read_text())["rows"]
+    assert status == 0 and "failed" not in row and not row["differing"] and not row["hung"]
+    assert row["shipped"]["ms"] > 0 and len(row["cublas"]) == 2 and row["unfinished"] == []
+    assert row["tried"] and len(row["tried"]) + len(row["errors"]) == len(row["schedules"]) - 1
