@@ -23,7 +23,7 @@ from rlk.lower.cute.kernels import (
 )
 from rlk.lower.cute.plan import Box, ContractionPlan, refused
 from rlk.lower.cute.roles import ContractionEmitter
-from rlk.lower.cute.vectors import BOX_WORDS
+from rlk.lower.cute.trades import BOX_WORDS
 
 
 @dataclass(frozen=True, slots=True)

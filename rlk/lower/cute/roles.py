@@ -37,7 +37,7 @@ from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.masks import NOWHERE, never_negative
 from rlk.lower.cute.plan import Box, ContractionPlan
-from rlk.lower.cute.vectors import Vectors, vectors
+from rlk.lower.cute.trades import Vectors, vectors
 
 ROWS = 2  # of an accumulator that a thread has a part of
 MOST_PARTS = 4  # of a row that is written to memory
