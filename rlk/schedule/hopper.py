@@ -9,6 +9,7 @@ from rlk.ir.dims import extent_of
 from rlk.ir.nodes import Kernel
 from rlk.schedule.axes import kind, roles
 from rlk.schedule.heuristics import factor_tiles
+from rlk.schedule.rows import rows as placed_rows
 from rlk.schedule.schedule import MAX_STAGES, Schedule
 from rlk.target.facts import Target
 
@@ -22,12 +23,12 @@ ROOM = 224 << 10  # bytes of stages
 
 
 def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mapping[str, int]) -> Schedule:
-    """Return the schedule of a kernel for a lowering by warpgroups; what is no contraction keeps its own.
+    """Return the schedule of a kernel for a lowering that places threads itself.
 
     Two blocks share what they copy of the columns, where there are two tiles of rows.
     """
     if kind(kernel) not in ("dot_map", "stream_dot"):
-        return chosen
+        return placed_rows(kernel, chosen, extents)
     found = roles(kernel, extents)
     sides = factor_tiles(kernel, found)
     if sides is None:

@@ -20,13 +20,15 @@ from rlk.interp.arithmetic import decode
 from rlk.interp.dot import dot
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.types import DType
-from rlk.testing import simt
+from rlk.testing import blocks, simt
 from rlk.testing.simt import Array, Fault, Float32, Int32, Memory, Number
 
 WARP, WARPGROUP = 32, 128
 DEPTH_OF_INSTRUCTION = 16
 OVERRIDDEN = ("load_where", "store_where", "store_pair_where", "report_where", "any_lane")
 """Helpers with a branch of their own: here they act on the threads that take it."""
+VECTORS = ("load_vector", "load_vector_where", "store_vector", "store_vector_where")
+"""Helpers that move several elements at once, as the compiler finds them to be aligned."""
 
 
 def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace:
@@ -36,6 +38,7 @@ def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace
     scope: dict[str, Any] = dict(_dsl())
     exec(compile(tree, filename, "exec"), scope)
     scope.update({name: getattr(simt, name) for name in OVERRIDDEN if name in scope})
+    scope.update({name: getattr(blocks, name) for name in VECTORS if name in scope})
     return SimpleNamespace(**scope)
 
 
@@ -51,6 +54,7 @@ class _Block:
     cluster: int = 1
     threads: Array = field(default_factory=lambda: np.arange(1))
     ring: Any = None
+    boards: list[blocks.Board] = field(default_factory=list)
 
 
 _now = _Block()
@@ -70,15 +74,16 @@ class _Launch:
     args: tuple[Any, ...]
 
     def launch(
-        self, *, grid: Any, block: Any, stream: Any, cluster: Any = (1, 1, 1), min_blocks_per_mp: int = 1
+        self, *, grid: Any, block: Any, stream: Any, cluster: Any = None, min_blocks_per_mp: int = 1
     ) -> None:
-        """Run every block; one with several warpgroups as its copying warp, then as the others."""
+        """Run every block; one of a contraction as its copying warp, then as its multiplying warpgroups."""
         global _now
         count, threads = int(grid[0]), int(block[0])
+        roles_apart, cluster = cluster is not None, cluster or (1, 1, 1)
         if count % cluster[0]:
             raise Fault(f"{count} blocks in clusters of {cluster[0]}")
         whole = np.arange(threads)
-        roles = [whole] if threads <= WARPGROUP else [whole[:WARP], whole[WARPGROUP:]]
+        roles = [whole] if not roles_apart else [whole[:WARP], whole[WARPGROUP:]]
         for index in range(count):
             ring: list[Any] = []
             for each in roles:
@@ -369,6 +374,7 @@ def _cute() -> SimpleNamespace:
         fmin=simt.fmin,
         shuffle_sync_bfly=simt.shuffled,
         vote_any_sync=simt.any_lane,
+        sync_threads=_barrier,
     )
     return SimpleNamespace(
         kernel=_Kernel,
@@ -419,7 +425,7 @@ def _dsl() -> dict[str, Any]:
         range=_range, range_constexpr=_range, min=_least, max=_most, select_=simt.select, Constexpr=int,
     )  # fmt: skip
     utils = SimpleNamespace(
-        SmemAllocator=lambda: SimpleNamespace(allocate=lambda of: _shared()),
+        SmemAllocator=lambda: SimpleNamespace(allocate=lambda of: _shared(), allocate_tensor=_board),
         LayoutEnum=SimpleNamespace(ROW_MAJOR="row", COL_MAJOR="column"),
     )
     warpgroup = SimpleNamespace(
@@ -453,6 +459,17 @@ class _Layout:
 
 def _shared() -> SimpleNamespace:
     return SimpleNamespace(ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"))
+
+
+def _board(kind: type[Number], layout: _Layout, alignment: int) -> blocks.Board:
+    made = blocks.Board(kind, layout.shape, _now.threads)
+    _now.boards.append(made)
+    return made
+
+
+def _barrier() -> None:
+    for board in _now.boards:
+        board.barrier()
 
 
 def _assumed(x: Any, divisor: int) -> Any:
