@@ -113,8 +113,8 @@ def test_operators_have_the_bits_of_the_oracle(case: str, backends: list[str]) -
 
 
 def test_what_has_no_form_runs_by_triton_with_the_same_bits(backends: list[str]) -> None:
-    logits = torch.randn(6, 1001, generator=torch.Generator().manual_seed(0)).bfloat16()
-    ids = torch.arange(6)
+    logits = torch.randn(2, 4, 1001, generator=torch.Generator().manual_seed(0)).bfloat16()[:, :-1]
+    ids = torch.arange(6).reshape(2, 3)
     want = ops.logp(logits, ids, **SM90)
     by_cute()
     got = ops.logp(logits, ids, **SM90)
@@ -149,15 +149,15 @@ def shifted(tile: simt.Array) -> simt.Array:
     return rolled
 
 
-FAMILY = [name for name in interpreted.CASES if not name.startswith(("logp", "sliced", "rms_norm"))]
+FAMILY = [name for name in interpreted.CASES if not name.startswith("sliced")]
 
 
 @pytest.mark.parametrize("name", FAMILY)
-def test_elementwise_operators_have_the_bits_of_the_oracle(name: str, backends: list[str]) -> None:
+def test_rows_and_elements_have_the_bits_of_the_oracle(name: str, backends: list[str]) -> None:
     case = interpreted.CASES[name]()
     want = interpreted.by_oracle(case)
     by_cute()
     got = interpreted.results(case)
-    assert "cute" in backends, "one of its kernels at least has a form"
+    assert set(backends) == {"cute"}, "every kernel has a form"
     for i, (a, b) in enumerate(zip(got, want, strict=True)):
         assert_same_bits(a, b, f"result {i}")

@@ -35,7 +35,7 @@ class Reference:
 
 
 ROWS = 8192
-_EXTENTS = (("H", 32), ("E", 128), ("C", 64), ("P", 40960), ("D", 4096), ("B", 64), ("U", 151937))
+_EXTENTS = (("H", 32), ("E", 128), ("C", 64), ("P", 40960), ("D", 4096), ("B", 64), ("U", 151937), ("R", 8))
 
 REFERENCES: dict[str, Reference] = {
     "logp": Reference((("V", 128256),), ("inv_temperature",), (("needs", ("logp", "entropy")),)),

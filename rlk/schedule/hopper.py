@@ -8,6 +8,7 @@ from rlk.ir.dims import Axis, extent_of
 from rlk.ir.nodes import Kernel
 from rlk.schedule.axes import kind, roles
 from rlk.schedule.heuristics import factor_tiles, facts_of
+from rlk.schedule.rows import rows as placed_rows
 from rlk.schedule.schedule import Schedule
 from rlk.schedule.warpgroups import ROWS, Warpgroups, most_stages, tabled
 from rlk.target.facts import Target
@@ -18,12 +19,12 @@ GROUP = 8  # row tiles of a cluster that go through the columns together
 
 
 def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mapping[str, int]) -> Schedule:
-    """Return the schedule of a kernel for a lowering by warpgroups; what is no contraction keeps its own.
+    """Return the schedule of a kernel for a lowering that places threads itself.
 
     That of the reviewed table, else one whose tiles fill the cores.
     """
     if kind(kernel) not in ("dot_map", "stream_dot"):
-        return chosen
+        return placed_rows(kernel, chosen, extents)
     facts = facts_of(kernel, target, extents)
     if facts is None:
         return chosen

@@ -71,7 +71,9 @@ class Schedule:
         if not is_power_of_two(self.cluster):
             raise ScheduleError(Code.SCHEDULE_FIELD, field="cluster", value=self.cluster, why="1, 2 or 4")
         if not 1 <= self.stages <= MAX_STAGES:
-            raise ScheduleError(Code.SCHEDULE_FIELD, field="stages", value=self.stages, why=f"1 to {MAX_STAGES}")
+            raise ScheduleError(
+                Code.SCHEDULE_FIELD, field="stages", value=self.stages, why=f"1 to {MAX_STAGES}"
+            )
 
     def tile(self, axis: str) -> int:
         """Return how many indices of a parallel axis one program owns."""

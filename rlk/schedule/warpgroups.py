@@ -20,6 +20,7 @@ FEWEST_STAGES = 2
 DEPTH = 64  # of a step: rows of 128 bytes, which swizzling wants
 STAGE = 2 * DEPTH  # bytes of a row of a tile
 BARRIERS = 1  # KiB beside the stages
+BOX = 1  # and for each warp, which has 16 rows
 CLUSTERS = (1, 2)
 
 Sides = tuple[Axis, Axis]
@@ -78,7 +79,7 @@ class Warpgroups:
 
 def most_stages(rows: int, columns: int, per_core: int = 1) -> int:
     """Return how many stages of a tile fit into the memory of a multiprocessor, up to what a schedule has."""
-    room = (target(TARGET).shared // per_core - BARRIERS) << 10
+    room = (target(TARGET).shared // per_core - BARRIERS - BOX * rows // 16) << 10
     return min(MAX_STAGES, room // (STAGE * (rows + columns)))
 
 

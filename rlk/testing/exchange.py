@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlk.interp import arithmetic as ops
-from rlk.testing.simt import Array, Fault, Int32, Memory, Number
+from rlk.testing.simt import Array, Fault, Int32, Number
 
 WORD = 4  # bytes
 
@@ -132,26 +132,3 @@ def copy(source: Any, to: Any, threads: Array) -> None:
             registers.take([words.memory.get(at, threads) for at in words.places(threads)])
         case _:
             raise Fault(f"a copy from {type(source).__name__} to {type(to).__name__}")
-
-
-def load_vector_where(condition: Any, memory: Memory, index: Any) -> Registers:
-    """Read 16 aligned bytes of neighbours, or zeros."""
-    kind = memory.element_type
-    made = Registers(kind, count := 16 // memory.dtype.bytes)
-    for i, each in enumerate(_neighbours(condition, memory, index, count)):
-        made[i] = memory.read(condition, each, kind(0))
-    return made
-
-
-def store_vector_where(condition: Any, memory: Memory, index: Any, vector: Registers) -> None:
-    """Write 16 aligned bytes of neighbours."""
-    for each, x in zip(_neighbours(condition, memory, index, vector.count), vector.held, strict=True):
-        memory.write(condition, each, x)
-
-
-def _neighbours(condition: Any, memory: Memory, index: Any, count: int) -> list[tuple[Any, ...]]:
-    on = memory.touched(condition, index)
-    if (memory.offsets(index, on)[on] % count).any() or memory.strides[-1] != 1:
-        raise Fault("a vector that is not aligned")
-    *rest, last = index if isinstance(index, tuple) else (index,)
-    return [(*rest, last + i) for i in range(count)]

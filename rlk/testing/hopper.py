@@ -20,7 +20,7 @@ from rlk.interp.arithmetic import decode
 from rlk.interp.dot import dot
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.types import DType
-from rlk.testing import exchange, simt
+from rlk.testing import blocks, exchange, simt
 from rlk.testing.simt import Array, Fault, Float32, Int32, Memory, Number
 
 WARP, WARPGROUP = 32, 128
@@ -30,10 +30,10 @@ OVERRIDDEN = {
     made.__name__: made
     for made in (
         simt.load_where, simt.store_where, simt.store_pair_where, simt.report_where, simt.any_lane,
-        exchange.load_vector_where, exchange.store_vector_where,
+        blocks.load_vector, blocks.load_vector_where, blocks.store_vector, blocks.store_vector_where,
     )
 }  # fmt: skip
-"""Helpers with a branch of their own: here they act on the threads that take it."""
+"""Helpers with a branch of their own, which here act on the threads that take it, and those for vectors."""
 
 
 def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace:
@@ -59,6 +59,7 @@ class _Block:
     threads: Array = field(default_factory=lambda: np.arange(1))
     ring: Any = None
     boxes: Any = None
+    boards: list[blocks.Board] = field(default_factory=list)
 
 
 _now = _Block()
@@ -78,15 +79,16 @@ class _Launch:
     args: tuple[Any, ...]
 
     def launch(
-        self, *, grid: Any, block: Any, stream: Any, cluster: Any = (1, 1, 1), min_blocks_per_mp: int = 1
+        self, *, grid: Any, block: Any, stream: Any, cluster: Any = None, min_blocks_per_mp: int = 1
     ) -> None:
-        """Run every block; one with several warpgroups as its copying warp, then as the others."""
+        """Run every block; one of a contraction as its copying warp, then as its multiplying warpgroups."""
         global _now
         count, threads = int(grid[0]), int(block[0])
+        roles_apart, cluster = cluster is not None, cluster or (1, 1, 1)
         if count % cluster[0]:
             raise Fault(f"{count} blocks in clusters of {cluster[0]}")
         whole = np.arange(threads)
-        roles = [whole] if threads <= WARPGROUP else [whole[:WARP], whole[WARPGROUP:]]
+        roles = [whole] if not roles_apart else [whole[:WARP], whole[WARPGROUP:]]
         for index in range(count):
             ring: list[Any] = []
             for each in roles:
@@ -398,6 +400,7 @@ def _cute() -> SimpleNamespace:
         fmin=simt.fmin,
         shuffle_sync_bfly=simt.shuffled,
         vote_any_sync=simt.any_lane,
+        sync_threads=_barrier,
     )
     return SimpleNamespace(
         kernel=_Kernel,
@@ -450,7 +453,7 @@ def _dsl() -> dict[str, Any]:
         range=_range, range_constexpr=_range, min=_least, max=_most, select_=simt.select, Constexpr=int,
     )  # fmt: skip
     utils = SimpleNamespace(
-        SmemAllocator=lambda: SimpleNamespace(allocate=lambda of: _shared()),
+        SmemAllocator=lambda: SimpleNamespace(allocate=lambda of: _shared(), allocate_tensor=_board),
         LayoutEnum=SimpleNamespace(ROW_MAJOR="row", COL_MAJOR="column"),
     )
     warpgroup = SimpleNamespace(
@@ -485,6 +488,17 @@ class _Layout:
 def _shared() -> SimpleNamespace:
     _now.boxes = exchange.Shared(BOX_WORDS * len(_now.threads) // WARP)
     return SimpleNamespace(ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"), boxes=_now.boxes)
+
+
+def _board(kind: type[Number], layout: _Layout, alignment: int) -> blocks.Board:
+    made = blocks.Board(kind, layout.shape, _now.threads)
+    _now.boards.append(made)
+    return made
+
+
+def _barrier() -> None:
+    for board in _now.boards:
+        board.barrier()
 
 
 def _assumed(x: Any, divisor: int) -> Any:

@@ -1,7 +1,7 @@
 """linear_logp_join on gfx942, written by rlk 0.1.0: do not edit.
 
 numerics: fd867667766b1e63
-schedule: tiles 1, 8 warps, 1 stages, unroll 1
+schedule: tiles T=128, 2 warps, 1 stages, unroll 1
 """
 
 import triton
@@ -53,37 +53,19 @@ def merge_softmax_sum(max_a, sum_a, max_b, sum_b):
 @triton.jit
 def softmax_sum_over_r(max, sum):
     # The states merged over R, pairwise: two terms at a time, so that no layout chooses.
-    max, sum = tl.reduce((tl.reshape(max, (2048, 2)), tl.reshape(sum, (2048, 2))), 1, merge_softmax_sum)
-    max, sum = tl.reduce((tl.reshape(max, (1024, 2)), tl.reshape(sum, (1024, 2))), 1, merge_softmax_sum)
-    max, sum = tl.reduce((tl.reshape(max, (512, 2)), tl.reshape(sum, (512, 2))), 1, merge_softmax_sum)
-    max, sum = tl.reduce((tl.reshape(max, (256, 2)), tl.reshape(sum, (256, 2))), 1, merge_softmax_sum)
+    max, sum = tl.reduce((tl.reshape(max, (128, 4, 2)), tl.reshape(sum, (128, 4, 2))), 2, merge_softmax_sum)
+    max, sum = tl.reduce((tl.reshape(max, (128, 2, 2)), tl.reshape(sum, (128, 2, 2))), 2, merge_softmax_sum)
     max, sum = tl.reduce((tl.reshape(max, (128, 2)), tl.reshape(sum, (128, 2))), 1, merge_softmax_sum)
-    max, sum = tl.reduce((tl.reshape(max, (64, 2)), tl.reshape(sum, (64, 2))), 1, merge_softmax_sum)
-    max, sum = tl.reduce((tl.reshape(max, (32, 2)), tl.reshape(sum, (32, 2))), 1, merge_softmax_sum)
-    max, sum = tl.reduce((tl.reshape(max, (16, 2)), tl.reshape(sum, (16, 2))), 1, merge_softmax_sum)
-    max, sum = tl.reduce((tl.reshape(max, (8, 2)), tl.reshape(sum, (8, 2))), 1, merge_softmax_sum)
-    max, sum = tl.reduce((tl.reshape(max, (4, 2)), tl.reshape(sum, (4, 2))), 1, merge_softmax_sum)
-    max, sum = tl.reduce((tl.reshape(max, (2, 2)), tl.reshape(sum, (2, 2))), 1, merge_softmax_sum)
-    max, sum = tl.reduce((tl.reshape(max, (2,)), tl.reshape(sum, (2,))), 0, merge_softmax_sum)
-    return max, sum
+    return tl.reshape(max, (128, 1)), tl.reshape(sum, (128, 1))
 
 
 @triton.jit
 def sum_over_r(x):
     # The sum over R, pairwise: two terms at a time, so that no layout chooses.
-    x = tl.sum(tl.reshape(x, (2048, 2)), 1)
-    x = tl.sum(tl.reshape(x, (1024, 2)), 1)
-    x = tl.sum(tl.reshape(x, (512, 2)), 1)
-    x = tl.sum(tl.reshape(x, (256, 2)), 1)
+    x = tl.sum(tl.reshape(x, (128, 4, 2)), 2)
+    x = tl.sum(tl.reshape(x, (128, 2, 2)), 2)
     x = tl.sum(tl.reshape(x, (128, 2)), 1)
-    x = tl.sum(tl.reshape(x, (64, 2)), 1)
-    x = tl.sum(tl.reshape(x, (32, 2)), 1)
-    x = tl.sum(tl.reshape(x, (16, 2)), 1)
-    x = tl.sum(tl.reshape(x, (8, 2)), 1)
-    x = tl.sum(tl.reshape(x, (4, 2)), 1)
-    x = tl.sum(tl.reshape(x, (2, 2)), 1)
-    x = tl.sum(tl.reshape(x, (2,)), 0)
-    return x
+    return tl.reshape(x, (128, 1))
 
 
 @triton.jit
@@ -119,14 +101,15 @@ def portable_log(x):
 
 
 @triton.jit
-def linear_logp_join(ids_ptr, m_ptr, s_ptr, hits_ptr, logp_ptr, lse_ptr, m_r_stride, s_r_stride, hits_r_stride, errors_ptr, ignore_index, vocabulary):
-    # A program owns 1 of T (rows).
-    t = tl.program_id(0)
-    ids = tl.load(ids_ptr + t)  # linear_logp.py:224
-    r = tl.arange(0, 4096)  # linear_logp.py:226
-    m = tl.load(m_ptr + t + r.to(tl.int64) * m_r_stride)  # linear_logp.py:226
-    s = tl.load(s_ptr + t + r.to(tl.int64) * s_r_stride)  # linear_logp.py:226
-    hits = tl.load(hits_ptr + t + r.to(tl.int64) * hits_r_stride)  # linear_logp.py:228
+def linear_logp_join(ids_ptr, m_ptr, s_ptr, hits_ptr, logp_ptr, lse_ptr, T, m_r_stride, s_r_stride, hits_r_stride, errors_ptr, ignore_index, vocabulary):
+    # A program owns 128 of T (rows).
+    t = tl.program_id(0) * 128 + tl.arange(0, 128)[:, None]
+    t_inside = t < T
+    ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:224
+    r = tl.arange(0, 8)[None, :]  # linear_logp.py:226
+    m = tl.load(m_ptr + r.to(tl.int64) * m_r_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:226
+    s = tl.load(s_ptr + r.to(tl.int64) * s_r_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:226
+    hits = tl.load(hits_ptr + r.to(tl.int64) * hits_r_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:228
     differs = ids != ignore_index  # logp.py:149
     m_2, s_2 = softmax_sum_over_r(m, s)  # linear_logp.py:226
     sum_r = sum_over_r(hits)  # linear_logp.py:228
@@ -139,17 +122,18 @@ def linear_logp_join(ids_ptr, m_ptr, s_ptr, hits_ptr, logp_ptr, lse_ptr, m_r_str
     difference = chosen - total  # linear_logp.py:87
     is_nan = difference != difference  # linear_logp.py:88
     both_2 = differs & is_nan  # linear_logp.py:88
-    bad_row = tl.where(both_2, t + 1, 0)  # linear_logp.py:88
-    tl.atomic_max(errors_ptr, 1, mask=bad_row > 0, sem="relaxed")  # linear_logp.py:88
-    tl.atomic_max(errors_ptr + 1, bad_row, mask=bad_row > 0, sem="relaxed")  # linear_logp.py:88
+    bad_row = tl.where(both_2 & t_inside, t + 1, 0)  # linear_logp.py:88
+    bad_row_2 = tl.max(tl.reshape(bad_row, (128,)), 0)  # linear_logp.py:88
+    tl.atomic_max(errors_ptr, 1, mask=bad_row_2 > 0, sem="relaxed")  # linear_logp.py:88
+    tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")  # linear_logp.py:88
     chosen_2 = tl.where(differs, difference, 0.0)  # linear_logp.py:90
     chosen_3 = tl.where(differs, total, 0.0)  # linear_logp.py:91
-    tl.store(logp_ptr + t, chosen_2)  # linear_logp.py:89
-    tl.store(lse_ptr + t, chosen_3)  # linear_logp.py:89
+    tl.store(logp_ptr + t, chosen_2, mask=t_inside)  # linear_logp.py:89
+    tl.store(lse_ptr + t, chosen_3, mask=t_inside)  # linear_logp.py:89
 
 
 def call(kernels, ids, m, s, hits, logp, lse, ignore_index, vocabulary, T, m_r_stride, s_r_stride, hits_r_stride, errors):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = T
+    programs = ((T + 127) // 128)
     if programs > 0:
-        kernels.linear_logp_join((programs,), ids, m, s, hits, logp, lse, m_r_stride, s_r_stride, hits_r_stride, errors, ignore_index, vocabulary)
+        kernels.linear_logp_join((programs,), ids, m, s, hits, logp, lse, T, m_r_stride, s_r_stride, hits_r_stride, errors, ignore_index, vocabulary)

@@ -2,7 +2,7 @@
 
 numerics: b3c5dab4b11205d5
 schedule: tiles T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
-schedule: tiles T=32, 8 warps, 1 stages, unroll 4
+schedule: tiles T=32, 8 warps, 1 stages, unroll 8 placed T[4:0] V.piece[2:0]
 """
 
 import cuda.bindings.driver as cuda
@@ -16,6 +16,18 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
 
 NEAREST = cute.math.RoundingMode.NEAREST_EVEN
 ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
+
+
+def across(x, board, apart, thread, combine):
+    # Combine each element with those of the threads so far apart, in this order, through shared memory.
+    for i in range(len(x)):
+        board[i, thread] = x[i]
+    cute.arch.sync_threads()
+    far = [sum(a for k, a in enumerate(apart) if j >> k & 1) for j in range(1 << len(apart))]
+    x = [[x[i], *(board[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
+    for _ in apart:
+        x = [folded(terms, 1, combine) for terms in x]
+    return [terms[0] for terms in x]
 
 
 def add(a, b):
@@ -115,6 +127,23 @@ def merged(states, apart, merge):
     return tuple([state[k] for state in each] for k in range(len(states)))
 
 
+def merged_across(states, boards, apart, thread, merge):
+    # Merge each state with those of the threads so far apart, in this order, through shared memory.
+    count = len(states[0])
+    for x, board in zip(states, boards):
+        for i in range(count):
+            board[i, thread] = x[i]
+    cute.arch.sync_threads()
+    far = [sum(a for k, a in enumerate(apart) if j >> k & 1) for j in range(1 << len(apart))]
+    each = []
+    for i in range(count):
+        terms = [[x[i], *(board[i, thread ^ f] for f in far[1:])] for x, board in zip(states, boards)]
+        for _ in apart:
+            terms = merged(terms, 1, merge)
+        each.append([x[0] for x in terms])
+    return tuple([state[k] for state in each] for k in range(len(states)))
+
+
 def mul(a, b):
     # One rounding, never part of a fused operation.
     return cute.math.mul(a, b, rounding=NEAREST)
@@ -164,11 +193,9 @@ def select(condition, a, b):
     return cutlass.select_(condition, a, b)
 
 
-def softmax_sum_over_v_piece(max, sum, zbar):
+def softmax_sum_over_v_piece(max, sum, zbar, thread, boards):
     # The states merged over V.piece, pairwise.
-    max, sum, zbar = merged((max, sum, zbar,), 1, merge_softmax_sum)
-    max, sum, zbar = merged((max, sum, zbar,), 1, merge_softmax_sum)
-    max, sum, zbar = merged((max, sum, zbar,), 1, merge_softmax_sum)
+    max, sum, zbar = merged_across((max, sum, zbar,), boards[0:3], (32, 64, 128), thread, merge_softmax_sum)
     return max[0], sum[0], zbar[0]
 
 
@@ -192,11 +219,9 @@ def sum_over_v_lane(x):
     return x[0]
 
 
-def total_over_v_piece(sum):
+def total_over_v_piece(sum, thread, boards):
     # The states merged over V.piece, pairwise.
-    sum, = merged((sum,), 1, merge_total)
-    sum, = merged((sum,), 1, merge_total)
-    sum, = merged((sum,), 1, merge_total)
+    sum, = merged_across((sum,), boards[0:1], (32, 64, 128), thread, merge_total)
     return sum[0]
 
 
@@ -426,43 +451,49 @@ def launch_linear_logp_1(hidden_ptr: cute.Pointer, weight_ptr: cute.Pointer, ids
 
 
 @cute.kernel
-def linear_logp_2(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, max_of_step: cute.Tensor, sum_of_step1: cute.Tensor, zbar_of_step2: cute.Tensor, sum_of_step3: cute.Tensor, T: Int32, errors: cute.Pointer, ignore_index: Int64):
-    # A thread owns one of T (merge).
+def linear_logp_2_rows(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, max_of_step: cute.Tensor, sum_of_step1: cute.Tensor, zbar_of_step2: cute.Tensor, sum_of_step3: cute.Tensor, T: Int32, errors: cute.Pointer, ignore_index: Int64):
+    # A block owns 32 of T (merge). V.piece: 8 indices, 1 to each of 8 threads; T: 32 indices, 1 to each of 32 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
-    t = block * 64 + thread
+    shared = utils.SmemAllocator()
+    board = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_4 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    t = block * 32 + thread % 32
     t_inside = t < T
+    writes = (thread & 224) == 0
     ids_2 = load_where(t_inside, ids, t, Int64(0))  # linear_logp.py:61
     differs = ids_2 != ignore_index  # logp.py:149
-    v_piece = list(range(8))  # linear_logp.py:64
-    m = tuple([Float32(float("-inf")) for c in range(8)])  # linear_logp.py:64
-    s = tuple([Int32(-(2**31)).bitcast(Float32) for c in range(8)])  # linear_logp.py:64
-    zbar = tuple([Int32(-(2**31)).bitcast(Float32) for c in range(8)])  # linear_logp.py:64
-    s_2 = tuple([Int32(-(2**31)).bitcast(Float32) for c in range(8)])  # linear_logp.py:64
-    for v_step_step in cutlass.range(0, 63, unroll=1):  # linear_logp.py:64
-        max_of_step_2 = [load_where(t_inside, max_of_step, (v_step_step, v_piece[c], t), Float32(0)) for c in range(8)]  # linear_logp.py:64
-        sum_of_step1_2 = [load_where(t_inside, sum_of_step1, (v_step_step, v_piece[c], t), Float32(0)) for c in range(8)]  # linear_logp.py:64
-        zbar_of_step2_2 = [load_where(t_inside, zbar_of_step2, (v_step_step, v_piece[c], t), Float32(0)) for c in range(8)]  # linear_logp.py:64
-        sum_of_step3_2 = [load_where(t_inside, sum_of_step3, (v_step_step, v_piece[c], t), Float32(0)) for c in range(8)]  # linear_logp.py:64
-        m_2 = [fmax(m[c], max_of_step_2[c]) for c in range(8)]  # linear_logp.py:64
-        equal = [m_2[c] == Float32(float("-inf")) for c in range(8)]  # linear_logp.py:64
-        chosen = [select(equal[c], Float32(0.0), m_2[c]) for c in range(8)]  # linear_logp.py:64
-        difference = [m[c] - chosen[c] for c in range(8)]  # linear_logp.py:64
-        product = [mul(difference[c], Float32(1.4426950216293335)) for c in range(8)]  # linear_logp.py:64
-        power = [exp2(product[c]) for c in range(8)]  # linear_logp.py:64
-        difference_2 = [max_of_step_2[c] - chosen[c] for c in range(8)]  # linear_logp.py:64
-        product_2 = [mul(difference_2[c], Float32(1.4426950216293335)) for c in range(8)]  # linear_logp.py:64
-        power_2 = [exp2(product_2[c]) for c in range(8)]  # linear_logp.py:64
-        product_3 = [mul(s[c], power[c]) for c in range(8)]  # linear_logp.py:64
-        product_4 = [mul(sum_of_step1_2[c], power_2[c]) for c in range(8)]  # linear_logp.py:64
-        total = [product_3[c] + product_4[c] for c in range(8)]  # linear_logp.py:64
-        product_5 = [mul(zbar[c], power[c]) for c in range(8)]  # linear_logp.py:64
-        product_6 = [mul(zbar_of_step2_2[c], power_2[c]) for c in range(8)]  # linear_logp.py:64
-        total_2 = [product_5[c] + product_6[c] for c in range(8)]  # linear_logp.py:64
-        s_3 = [s_2[c] + sum_of_step3_2[c] for c in range(8)]  # linear_logp.py:64
-        m, s, zbar, s_2 = tuple(m_2), tuple(total), tuple(total_2), tuple(s_3)  # linear_logp.py:64
-    m_2, s_3, zbar_2 = softmax_sum_over_v_piece(m, s, zbar)  # linear_logp.py:64
-    s_4 = total_over_v_piece(s_2)  # linear_logp.py:64
+    v_piece = thread // 32  # linear_logp.py:64
+    m = Float32(float("-inf"))  # linear_logp.py:64
+    s = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
+    zbar = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
+    s_2 = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
+    for v_step_step in cutlass.range(0, 63, unroll=8):  # linear_logp.py:64
+        max_of_step_2 = load_where(t_inside, max_of_step, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
+        sum_of_step1_2 = load_where(t_inside, sum_of_step1, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
+        zbar_of_step2_2 = load_where(t_inside, zbar_of_step2, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
+        sum_of_step3_2 = load_where(t_inside, sum_of_step3, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
+        m_2 = fmax(m, max_of_step_2)  # linear_logp.py:64
+        equal = m_2 == Float32(float("-inf"))  # linear_logp.py:64
+        chosen = select(equal, Float32(0.0), m_2)  # linear_logp.py:64
+        difference = m - chosen  # linear_logp.py:64
+        product = mul(difference, Float32(1.4426950216293335))  # linear_logp.py:64
+        power = exp2(product)  # linear_logp.py:64
+        difference_2 = max_of_step_2 - chosen  # linear_logp.py:64
+        product_2 = mul(difference_2, Float32(1.4426950216293335))  # linear_logp.py:64
+        power_2 = exp2(product_2)  # linear_logp.py:64
+        product_3 = mul(s, power)  # linear_logp.py:64
+        product_4 = mul(sum_of_step1_2, power_2)  # linear_logp.py:64
+        total = product_3 + product_4  # linear_logp.py:64
+        product_5 = mul(zbar, power)  # linear_logp.py:64
+        product_6 = mul(zbar_of_step2_2, power_2)  # linear_logp.py:64
+        total_2 = product_5 + product_6  # linear_logp.py:64
+        s_3 = s_2 + sum_of_step3_2  # linear_logp.py:64
+        m, s, zbar, s_2 = m_2, total, total_2, s_3  # linear_logp.py:64
+    m_2, s_3, zbar_2 = softmax_sum_over_v_piece([m], [s], [zbar], thread, (board, board_2, board_3,))  # linear_logp.py:64
+    s_4 = total_over_v_piece([s_2], thread, (board_4,))  # linear_logp.py:64
     at_most = 0 <= ids_2  # linear_logp.py:81
     below = ids_2 < 128256  # linear_logp.py:81
     both = at_most & below  # linear_logp.py:81
@@ -472,15 +503,15 @@ def linear_logp_2(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy
     difference = chosen - total  # linear_logp.py:87
     is_nan = difference != difference  # linear_logp.py:88
     both_2 = differs & is_nan  # linear_logp.py:88
-    report_where(both_2 & t_inside, errors, 1, t + 1)  # linear_logp.py:88
+    report_where(both_2 & t_inside & writes, errors, 1, t + 1)  # linear_logp.py:88
     chosen_2 = select(differs, difference, Float32(0.0))  # linear_logp.py:90
     chosen_3 = select(differs, total, Float32(0.0))  # linear_logp.py:91
     quotient = div(zbar_2, s_3)  # linear_logp.py:92
     difference_2 = total - quotient  # linear_logp.py:92
     chosen_4 = select(differs, difference_2, Float32(0.0))  # linear_logp.py:92
-    store_where(t_inside, logp, t, chosen_2)  # linear_logp.py:89
-    store_where(t_inside, lse, t, chosen_3)  # linear_logp.py:89
-    store_where(t_inside, entropy, t, chosen_4)  # linear_logp.py:89
+    store_where(t_inside & writes, logp, t, chosen_2)  # linear_logp.py:89
+    store_where(t_inside & writes, lse, t, chosen_3)  # linear_logp.py:89
+    store_where(t_inside & writes, entropy, t, chosen_4)  # linear_logp.py:89
 
 
 @cute.jit
@@ -494,8 +525,8 @@ def launch_linear_logp_2(ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr:
     sum_of_step1 = cute.make_tensor(sum_of_step1_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, 1)))
     zbar_of_step2 = cute.make_tensor(zbar_of_step2_ptr, cute.make_layout((63, 8, T), stride=(zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, 1)))
     sum_of_step3 = cute.make_tensor(sum_of_step3_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, 1)))
-    linear_logp_2(ids, logp, lse, entropy, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, errors_ptr, ignore_index).launch(
-        grid=(programs, 1, 1), block=(64, 1, 1), stream=stream
+    linear_logp_2_rows(ids, logp, lse, entropy, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, errors_ptr, ignore_index).launch(
+        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream
     )
 
 
@@ -504,6 +535,6 @@ def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, zbar_of_step2,
     programs = min(2 * ((T + 255) // 256) * 504, 132)
     if programs > 0:
         kernels.linear_logp_1((programs,), hidden, weight, ids, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index)
-    programs = (T + 63) // 64
+    programs = ((T + 31) // 32)
     if programs > 0:
         kernels.linear_logp_2((programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, errors, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, ignore_index)

@@ -36,9 +36,8 @@ def exp2(x):
     return cute.math.exp2(x, fastmath=True)
 
 
-def from_vectors(box, vectors):
+def from_vectors(box, dtype, vectors):
     # What vectors of 16 bytes hold of a row, as the pairs of neighbours that four threads have.
-    dtype = vectors[0].element_type
     words = dtype.width // 16
     pairs, places = box_places(words)
     made = []
@@ -46,8 +45,11 @@ def from_vectors(box, vectors):
         some = vectors[first : first + 2]
         cute.arch.sync_warp()
         for i in range(len(some)):
+            vector = cute.make_rmem_tensor((8 // words,), dtype)
+            for j in range(8 // words):
+                vector[j] = some[i][j]
             to = cute.make_tensor(box + cute.assume(places ^ 16 * i, divby=4), (4,))
-            cute.autovec_copy(cute.recast_tensor(some[i], Int32), to)
+            cute.autovec_copy(cute.recast_tensor(vector, Int32), to)
         cute.arch.sync_warp()
         for i in range(4 * len(some) // words):
             pair = cute.make_rmem_tensor((2,), dtype)
@@ -58,15 +60,13 @@ def from_vectors(box, vectors):
 
 
 @cute.jit
-def load_vector_where(condition, memory: cute.Tensor, index):
-    # Sixteen aligned bytes of neighbours, or zeros.
-    count: cutlass.Constexpr = 128 // memory.element_type.width
-    vector = cute.make_rmem_tensor((count,), memory.element_type)
-    vector.fill(0)
+def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
+    # So many elements, read at once, or what stands for them.
+    x = cute.make_rmem_tensor((count,), memory.element_type)
+    x.fill(other)
     if condition:
-        begin = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
-        cute.autovec_copy(cute.make_tensor(memory.iterator + begin, (count,)), vector)
-    return vector
+        cute.autovec_copy(vector_of(memory, index, count), x)
+    return [x[i] for i in range(count)]
 
 
 @cute.jit
@@ -88,13 +88,19 @@ def select(condition, a, b):
     return cutlass.select_(condition, a, b)
 
 
+def store_vector(memory, index, x):
+    # Write elements that follow each other at once.
+    made = cute.make_rmem_tensor((len(x),), memory.element_type)
+    for i in range(len(x)):
+        made[i] = x[i]
+    cute.autovec_copy(made, vector_of(memory, index, len(x)))
+
+
 @cute.jit
-def store_vector_where(condition, memory: cute.Tensor, index, vector):
-    # Write sixteen aligned bytes of neighbours if the condition holds.
-    count: cutlass.Constexpr = 128 // memory.element_type.width
+def store_vector_where(condition, memory: cute.Tensor, index, x):
+    # Write elements that follow each other at once, if the condition holds.
     if condition:
-        begin = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
-        cute.autovec_copy(vector, cute.make_tensor(memory.iterator + begin, (count,)))
+        store_vector(memory, index, x)
 
 
 @cute.jit
@@ -117,10 +123,17 @@ def to_vectors(box, dtype, x):
     cute.arch.sync_warp()
     made = []
     for i in range(len(x) * words // 8):
-        made.append(cute.make_rmem_tensor((128 // dtype.width,), dtype))
+        vector = cute.make_rmem_tensor((8 // words,), dtype)
         of = cute.make_tensor(box + cute.assume(vectors ^ 16 * i, divby=4), (4,))
-        cute.autovec_copy(of, cute.recast_tensor(made[i], Int32))
+        cute.autovec_copy(of, cute.recast_tensor(vector, Int32))
+        made.append([vector[j] for j in range(8 // words)])
     return made
+
+
+def vector_of(memory, index, count):
+    # Neighbours in memory, the first at a multiple of so many.
+    at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+    return cute.make_tensor(memory.iterator + at, (count,))
 
 
 @cute.kernel
@@ -693,8 +706,8 @@ def linear_logp_backward_3_1(
                 earlier = []  # linear_logp.py:132
                 merged_2 = []  # linear_logp.py:139
                 for part in cutlass.range_constexpr(2):  # linear_logp.py:139
-                    earlier_vectors = [load_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(32 * part, 32 * part + 32, 8) for i in range(2)]  # linear_logp.py:139
-                    earlier += from_vectors(box, earlier_vectors)  # linear_logp.py:139
+                    earlier_vectors = [load_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(32 * part, 32 * part + 32, 8) for i in range(2)]  # linear_logp.py:139
+                    earlier += from_vectors(box, Float32, earlier_vectors)  # linear_logp.py:139
                     for c in cutlass.range_constexpr(32 * part, 32 * part + 32):  # linear_logp.py:139
                         z = acc[r, c]  # linear_logp.py:139
                         merged_2.append(earlier[c] + z)  # linear_logp.py:139
@@ -883,10 +896,10 @@ def linear_logp_backward_3_2(
                 earlier_2 = []  # linear_logp.py:132
                 merged_2 = []  # linear_logp.py:139
                 for part in cutlass.range_constexpr(4):  # linear_logp.py:139
-                    earlier_vectors = [load_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:139
-                    earlier_2_vectors = [load_vector_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:139
-                    earlier += from_vectors(box, earlier_vectors)  # linear_logp.py:139
-                    earlier_2 += from_vectors(box, earlier_2_vectors)  # linear_logp.py:139
+                    earlier_vectors = [load_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:139
+                    earlier_2_vectors = [load_vector_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:139
+                    earlier += from_vectors(box, Float32, earlier_vectors)  # linear_logp.py:139
+                    earlier_2 += from_vectors(box, Float32, earlier_2_vectors)  # linear_logp.py:139
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:139
                         z = acc[r, c]  # linear_logp.py:139
                         merged_3 = earlier[c] + z  # linear_logp.py:139
@@ -1081,12 +1094,12 @@ def linear_logp_backward_3_3(
                 earlier_3 = []  # linear_logp.py:132
                 as_bf16 = []  # linear_logp.py:139
                 for part in cutlass.range_constexpr(4):  # linear_logp.py:139
-                    earlier_vectors = [load_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:139
-                    earlier_2_vectors = [load_vector_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:139
-                    earlier_3_vectors = [load_vector_where(t_within_inside[r], merged_3_2, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:139
-                    earlier += from_vectors(box, earlier_vectors)  # linear_logp.py:139
-                    earlier_2 += from_vectors(box, earlier_2_vectors)  # linear_logp.py:139
-                    earlier_3 += from_vectors(box, earlier_3_vectors)  # linear_logp.py:139
+                    earlier_vectors = [load_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:139
+                    earlier_2_vectors = [load_vector_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:139
+                    earlier_3_vectors = [load_vector_where(t_within_inside[r], merged_3_2, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:139
+                    earlier += from_vectors(box, Float32, earlier_vectors)  # linear_logp.py:139
+                    earlier_2 += from_vectors(box, Float32, earlier_2_vectors)  # linear_logp.py:139
+                    earlier_3 += from_vectors(box, Float32, earlier_3_vectors)  # linear_logp.py:139
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:139
                         z = acc[r, c]  # linear_logp.py:139
                         merged_2 = earlier[c] + z  # linear_logp.py:139

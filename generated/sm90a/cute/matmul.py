@@ -25,9 +25,8 @@ def box_places(words):
     return pairs, row ^ quad * 4
 
 
-def from_vectors(box, vectors):
+def from_vectors(box, dtype, vectors):
     # What vectors of 16 bytes hold of a row, as the pairs of neighbours that four threads have.
-    dtype = vectors[0].element_type
     words = dtype.width // 16
     pairs, places = box_places(words)
     made = []
@@ -35,8 +34,11 @@ def from_vectors(box, vectors):
         some = vectors[first : first + 2]
         cute.arch.sync_warp()
         for i in range(len(some)):
+            vector = cute.make_rmem_tensor((8 // words,), dtype)
+            for j in range(8 // words):
+                vector[j] = some[i][j]
             to = cute.make_tensor(box + cute.assume(places ^ 16 * i, divby=4), (4,))
-            cute.autovec_copy(cute.recast_tensor(some[i], Int32), to)
+            cute.autovec_copy(cute.recast_tensor(vector, Int32), to)
         cute.arch.sync_warp()
         for i in range(4 * len(some) // words):
             pair = cute.make_rmem_tensor((2,), dtype)
@@ -47,24 +49,28 @@ def from_vectors(box, vectors):
 
 
 @cute.jit
-def load_vector_where(condition, memory: cute.Tensor, index):
-    # Sixteen aligned bytes of neighbours, or zeros.
-    count: cutlass.Constexpr = 128 // memory.element_type.width
-    vector = cute.make_rmem_tensor((count,), memory.element_type)
-    vector.fill(0)
+def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
+    # So many elements, read at once, or what stands for them.
+    x = cute.make_rmem_tensor((count,), memory.element_type)
+    x.fill(other)
     if condition:
-        begin = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
-        cute.autovec_copy(cute.make_tensor(memory.iterator + begin, (count,)), vector)
-    return vector
+        cute.autovec_copy(vector_of(memory, index, count), x)
+    return [x[i] for i in range(count)]
+
+
+def store_vector(memory, index, x):
+    # Write elements that follow each other at once.
+    made = cute.make_rmem_tensor((len(x),), memory.element_type)
+    for i in range(len(x)):
+        made[i] = x[i]
+    cute.autovec_copy(made, vector_of(memory, index, len(x)))
 
 
 @cute.jit
-def store_vector_where(condition, memory: cute.Tensor, index, vector):
-    # Write sixteen aligned bytes of neighbours if the condition holds.
-    count: cutlass.Constexpr = 128 // memory.element_type.width
+def store_vector_where(condition, memory: cute.Tensor, index, x):
+    # Write elements that follow each other at once, if the condition holds.
     if condition:
-        begin = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
-        cute.autovec_copy(vector, cute.make_tensor(memory.iterator + begin, (count,)))
+        store_vector(memory, index, x)
 
 
 def to_vectors(box, dtype, x):
@@ -80,10 +86,17 @@ def to_vectors(box, dtype, x):
     cute.arch.sync_warp()
     made = []
     for i in range(len(x) * words // 8):
-        made.append(cute.make_rmem_tensor((128 // dtype.width,), dtype))
+        vector = cute.make_rmem_tensor((8 // words,), dtype)
         of = cute.make_tensor(box + cute.assume(vectors ^ 16 * i, divby=4), (4,))
-        cute.autovec_copy(of, cute.recast_tensor(made[i], Int32))
+        cute.autovec_copy(of, cute.recast_tensor(vector, Int32))
+        made.append([vector[j] for j in range(8 // words)])
     return made
+
+
+def vector_of(memory, index, count):
+    # Neighbours in memory, the first at a multiple of so many.
+    at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+    return cute.make_tensor(memory.iterator + at, (count,))
 
 
 @cute.struct
@@ -237,8 +250,8 @@ def matmul(
                 residual_2 = []  # matmul.py:26
                 as_bf16 = []  # matmul.py:26
                 for part in cutlass.range_constexpr(2):  # matmul.py:26
-                    residual_2_vectors = [load_vector_where(t_inside[r], residual, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i))) for c in range(32 * part, 32 * part + 32, 16) for i in range(2)]  # matmul.py:45
-                    residual_2 += from_vectors(box, residual_2_vectors)  # matmul.py:45
+                    residual_2_vectors = [load_vector_where(t_inside[r], residual, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i)), BFloat16(0), 8) for c in range(32 * part, 32 * part + 32, 16) for i in range(2)]  # matmul.py:45
+                    residual_2 += from_vectors(box, BFloat16, residual_2_vectors)  # matmul.py:45
                     for c in cutlass.range_constexpr(32 * part, 32 * part + 32):  # matmul.py:45
                         z = acc[r, c]  # matmul.py:26
                         as_f32 = BFloat16(residual_2[c]).to(Float32)  # matmul.py:45

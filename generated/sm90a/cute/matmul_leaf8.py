@@ -28,9 +28,8 @@ def box_places(words):
     return pairs, row ^ quad * 4
 
 
-def from_vectors(box, vectors):
+def from_vectors(box, dtype, vectors):
     # What vectors of 16 bytes hold of a row, as the pairs of neighbours that four threads have.
-    dtype = vectors[0].element_type
     words = dtype.width // 16
     pairs, places = box_places(words)
     made = []
@@ -38,8 +37,11 @@ def from_vectors(box, vectors):
         some = vectors[first : first + 2]
         cute.arch.sync_warp()
         for i in range(len(some)):
+            vector = cute.make_rmem_tensor((8 // words,), dtype)
+            for j in range(8 // words):
+                vector[j] = some[i][j]
             to = cute.make_tensor(box + cute.assume(places ^ 16 * i, divby=4), (4,))
-            cute.autovec_copy(cute.recast_tensor(some[i], Int32), to)
+            cute.autovec_copy(cute.recast_tensor(vector, Int32), to)
         cute.arch.sync_warp()
         for i in range(4 * len(some) // words):
             pair = cute.make_rmem_tensor((2,), dtype)
@@ -50,24 +52,28 @@ def from_vectors(box, vectors):
 
 
 @cute.jit
-def load_vector_where(condition, memory: cute.Tensor, index):
-    # Sixteen aligned bytes of neighbours, or zeros.
-    count: cutlass.Constexpr = 128 // memory.element_type.width
-    vector = cute.make_rmem_tensor((count,), memory.element_type)
-    vector.fill(0)
+def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
+    # So many elements, read at once, or what stands for them.
+    x = cute.make_rmem_tensor((count,), memory.element_type)
+    x.fill(other)
     if condition:
-        begin = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
-        cute.autovec_copy(cute.make_tensor(memory.iterator + begin, (count,)), vector)
-    return vector
+        cute.autovec_copy(vector_of(memory, index, count), x)
+    return [x[i] for i in range(count)]
+
+
+def store_vector(memory, index, x):
+    # Write elements that follow each other at once.
+    made = cute.make_rmem_tensor((len(x),), memory.element_type)
+    for i in range(len(x)):
+        made[i] = x[i]
+    cute.autovec_copy(made, vector_of(memory, index, len(x)))
 
 
 @cute.jit
-def store_vector_where(condition, memory: cute.Tensor, index, vector):
-    # Write sixteen aligned bytes of neighbours if the condition holds.
-    count: cutlass.Constexpr = 128 // memory.element_type.width
+def store_vector_where(condition, memory: cute.Tensor, index, x):
+    # Write elements that follow each other at once, if the condition holds.
     if condition:
-        begin = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
-        cute.autovec_copy(vector, cute.make_tensor(memory.iterator + begin, (count,)))
+        store_vector(memory, index, x)
 
 
 def to_vectors(box, dtype, x):
@@ -83,10 +89,17 @@ def to_vectors(box, dtype, x):
     cute.arch.sync_warp()
     made = []
     for i in range(len(x) * words // 8):
-        made.append(cute.make_rmem_tensor((128 // dtype.width,), dtype))
+        vector = cute.make_rmem_tensor((8 // words,), dtype)
         of = cute.make_tensor(box + cute.assume(vectors ^ 16 * i, divby=4), (4,))
-        cute.autovec_copy(of, cute.recast_tensor(made[i], Int32))
+        cute.autovec_copy(of, cute.recast_tensor(vector, Int32))
+        made.append([vector[j] for j in range(8 // words)])
     return made
+
+
+def vector_of(memory, index, count):
+    # Neighbours in memory, the first at a multiple of so many.
+    at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+    return cute.make_tensor(memory.iterator + at, (count,))
 
 
 @cute.struct
@@ -426,8 +439,8 @@ def matmul_leaf8_1(
                 earlier = []  # matmul.py:38
                 merged_2 = []  # matmul.py:38
                 for part in cutlass.range_constexpr(2):  # matmul.py:38
-                    earlier_vectors = [load_vector_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(32 * part, 32 * part + 32, 8) for i in range(2)]  # matmul.py:38
-                    earlier += from_vectors(box, earlier_vectors)  # matmul.py:38
+                    earlier_vectors = [load_vector_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(32 * part, 32 * part + 32, 8) for i in range(2)]  # matmul.py:38
+                    earlier += from_vectors(box, Float32, earlier_vectors)  # matmul.py:38
                     for c in cutlass.range_constexpr(32 * part, 32 * part + 32):  # matmul.py:38
                         z = acc[r, c]  # matmul.py:38
                         merged_2.append(earlier[c] + z)  # matmul.py:38
@@ -616,10 +629,10 @@ def matmul_leaf8_2(
                 earlier_2 = []  # matmul.py:38
                 merged_2 = []  # matmul.py:38
                 for part in cutlass.range_constexpr(4):  # matmul.py:38
-                    earlier_vectors = [load_vector_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
-                    earlier_2_vectors = [load_vector_where(t_inside[r], merged_leaf8_1, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
-                    earlier += from_vectors(box, earlier_vectors)  # matmul.py:38
-                    earlier_2 += from_vectors(box, earlier_2_vectors)  # matmul.py:38
+                    earlier_vectors = [load_vector_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
+                    earlier_2_vectors = [load_vector_where(t_inside[r], merged_leaf8_1, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
+                    earlier += from_vectors(box, Float32, earlier_vectors)  # matmul.py:38
+                    earlier_2 += from_vectors(box, Float32, earlier_2_vectors)  # matmul.py:38
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # matmul.py:38
                         z = acc[r, c]  # matmul.py:38
                         merged_3 = earlier[c] + z  # matmul.py:38
@@ -811,12 +824,12 @@ def matmul_leaf8_3(
                 earlier_3 = []  # matmul.py:38
                 as_bf16 = []  # matmul.py:38
                 for part in cutlass.range_constexpr(4):  # matmul.py:38
-                    earlier_vectors = [load_vector_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
-                    earlier_2_vectors = [load_vector_where(t_inside[r], merged_leaf8_1, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
-                    earlier_3_vectors = [load_vector_where(t_inside[r], merged_leaf8_2, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i))) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
-                    earlier += from_vectors(box, earlier_vectors)  # matmul.py:38
-                    earlier_2 += from_vectors(box, earlier_2_vectors)  # matmul.py:38
-                    earlier_3 += from_vectors(box, earlier_3_vectors)  # matmul.py:38
+                    earlier_vectors = [load_vector_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
+                    earlier_2_vectors = [load_vector_where(t_inside[r], merged_leaf8_1, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
+                    earlier_3_vectors = [load_vector_where(t_inside[r], merged_leaf8_2, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
+                    earlier += from_vectors(box, Float32, earlier_vectors)  # matmul.py:38
+                    earlier_2 += from_vectors(box, Float32, earlier_2_vectors)  # matmul.py:38
+                    earlier_3 += from_vectors(box, Float32, earlier_3_vectors)  # matmul.py:38
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # matmul.py:38
                         z = acc[r, c]  # matmul.py:38
                         merged_2 = earlier[c] + z  # matmul.py:38

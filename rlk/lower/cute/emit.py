@@ -204,7 +204,7 @@ class Emitter:
                 made = text.map1(fn1, self[x], self.tile(x).dtype)
                 if made is None:
                     raise refused(f"{fn1.value} of {self.tile(x).dtype}", target, loc)
-                self.uses(*(name for name in ("select",) if name in made))
+                self.uses(*(name for name in ("select", "magnitude") if f"{name}(" in made))
                 return made
             case Map2(fn=fn2, a=a, b=b):
                 made = text.map2(fn2, self.operand(a, b), self.operand(b, a), self.tile(a).dtype)

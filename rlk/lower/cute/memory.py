@@ -168,6 +168,9 @@ class Memory:
         """Write the code of a finding and one more than its row into the device's error words."""
         if self.e.listed(bad):
             raise refused("a check of every element of a list", self.plan.target)
+        self.report(bad, what)
+
+    def report(self, bad: Value, what: str) -> None:
         if what not in self.e.checks:
             self.e.checks.append(what)
         self.argument(ERRORS, From.ERRORS, ERRORS)
@@ -177,14 +180,18 @@ class Memory:
         code = self.e.checks.index(what) + 1
         self.e.line(f"report_where({mask}, {ERRORS}, {code}, {self.row(axes)})")
 
+    def owner(self, axis: Axis) -> str:
+        """Return the index of a parallel axis."""
+        return self.owned[axis]
+
     def row(self, axes: tuple[Axis, ...]) -> str:
         """Return one more than the row that a thread is in, as the error words say it."""
         for axis in self.owned:
             match axis.part:
                 case Part.ALL if axis in axes:
-                    return f"{self.owned[axis]} + 1"
+                    return f"{self.owner(axis)} + 1"
                 case Part.WITHIN if axis in axes and axis.piece is not None:
-                    return f"{Turn(axis.pieces).index} * {axis.piece} + {self.owned[axis]} + 1"
+                    return f"{Turn(axis.pieces).index} * {axis.piece} + {self.owner(axis)} + 1"
         return "Int32(1)"
 
     # --- the signature --------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from rlk.lower.common.names import axis_name
 from rlk.lower.cute.masks import narrowed
 from rlk.lower.cute.protocol import Ring as protocol_ring
 from rlk.lower.cute.protocol import claim_registers, ring_protocol, verify
+from rlk.lower.cute.spread import Spread
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
 from rlk.schedule.schedule import Schedule
@@ -186,7 +187,30 @@ class LanesPlan:
     target: Target
 
 
-Plan = ContractionPlan | LanesPlan
+@dataclass(frozen=True, slots=True)
+class RowsPlan:
+    """No contraction: a block owns a tile of the parallel axes, and has all of what it combines.
+
+    spreads: how these lie on its threads. ahead: how many steps early a loop reads what it will need.
+    """
+
+    kernel: Kernel
+    kind: str
+    owned: tuple[Owned, ...]
+    spreads: tuple[Spread, ...]
+    threads: int
+    ahead: int
+    unroll: int
+    signature: Signature
+    target: Target
+
+    @property
+    def held(self) -> None:
+        """Lists of a thread may run over several axes here."""
+        return None
+
+
+Plan = ContractionPlan | LanesPlan | RowsPlan
 
 
 def refused(what: str, target: Target, loc: Loc | None = None) -> UnsupportedError:

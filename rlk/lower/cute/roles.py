@@ -244,9 +244,8 @@ class ContractionEmitter(Emitter):
         self.uses("load_vector_where")
         first, _, end = self.memory.span.rpartition(", ")
         indices = f"for c in range({first or 0}, {end}, {by.elements}) for i in range({by.count})"
-        return self.let(
-            f"{self.text[let.value]}_vectors", f"[load_vector_where({mask}, {load.param}, {at}) {indices}]"
-        )
+        each = f"load_vector_where({mask}, {load.param}, {at}, {text.TYPES[by.dtype]}(0), {by.width})"
+        return self.let(f"{self.text[let.value]}_vectors", f"[{each} {indices}]")
 
     def of_vector(self, access: Load | Store, by: Vectors) -> tuple[str, str]:
         """Return the condition under which a vector is touched, and its coordinates."""
@@ -399,7 +398,8 @@ class ContractionEmitter(Emitter):
                 wide[let.value] = self.load_vectors(let, let.node, by)
         for value, name in wide.items():
             self.uses("from_vectors")
-            self.line(f"{self.text[value]} += from_vectors(box, {name})")
+            dtype = text.TYPES[self.tile(value).dtype]
+            self.line(f"{self.text[value]} += from_vectors(box, {dtype}, {name})")
         narrow = [let for let in reads if let.value not in wide]
         if narrow:
             with self.inner(f"for c in cutlass.range_constexpr({span}):"):

@@ -59,6 +59,8 @@ def map1(fn: Fn1, x: str, dtype: DType) -> str | None:
             return f"select({x}, Boolean(False), Boolean(True))"
         case Fn1.ISNAN:
             return f"{x} != {x}"
+        case Fn1.ABS if dtype is DType.F32:
+            return f"magnitude({x})"
         case Fn1.ABS | Fn1.NOT | Fn1.SQRT | Fn1.FLOOR:
             return None
         case _:

@@ -1,0 +1,389 @@
+"""logp on sm_90a, written by rlk 0.1.0: do not edit.
+
+numerics: bf15cb705190cbf3
+schedule: tiles 1, 2 warps, 2 stages, unroll 1 placed V.lane[5:3] V.piece[2:0]
+"""
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import cutlass.utils as utils
+import cutlass.utils.hopper_helpers as sm90
+from cutlass import BFloat16, Boolean, Float16, Float32, Int16, Int32, Int64, Uint8, Uint32
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+NEAREST = cute.math.RoundingMode.NEAREST_EVEN
+ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
+
+
+def across(x, board, apart, thread, combine):
+    # Combine each element with those of the threads so far apart, in this order, through shared memory.
+    for i in range(len(x)):
+        board[i, thread] = x[i]
+    cute.arch.sync_threads()
+    far = [sum(a for k, a in enumerate(apart) if j >> k & 1) for j in range(1 << len(apart))]
+    x = [[x[i], *(board[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
+    for _ in apart:
+        x = [folded(terms, 1, combine) for terms in x]
+    return [terms[0] for terms in x]
+
+
+def add(a, b):
+    # A term of a sum.
+    return a + b
+
+
+def div(a, b):
+    # Correctly rounded.
+    return a / b
+
+
+def exchanged(x, lanes, combine):
+    # Combine each element with that of the thread so many lanes away.
+    return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
+
+
+def exp2(x):
+    # The hardware's: a table.
+    return cute.math.exp2(x, fastmath=True)
+
+
+def fma(a, b, c):
+    # a * b + c with one rounding.
+    return cute.math.fma(a, b, c, rounding=NEAREST)
+
+
+def fmax(a, b):
+    # NaN loses.
+    return cute.arch.fmax(a, b)
+
+
+def folded(x, apart, combine):
+    # Combine the elements of a thread that lie so far apart.
+    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+
+
+def halved(x, lanes, thread, combine):
+    # Combine with the thread so many lanes away: each goes on with a half of the list.
+    upper, half = thread & lanes != 0, len(x) // 2
+    kept = [select(upper, x[i + half], x[i]) for i in range(half)]
+    given = [select(upper, x[i], x[i + half]) for i in range(half)]
+    return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(kept, given)]
+
+
+@cute.jit
+def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
+    # So many elements, read at once, or what stands for them.
+    x = cute.make_rmem_tensor((count,), memory.element_type)
+    x.fill(other)
+    if condition:
+        cute.autovec_copy(vector_of(memory, index, count), x)
+    return [x[i] for i in range(count)]
+
+
+@cute.jit
+def load_where(condition, memory: cute.Tensor, index, other):
+    # An element, or what stands for it.
+    x = other
+    if condition:
+        x = type(other)(memory[index])
+    return x
+
+
+def max_over_v_lane(x):
+    # The max over V.lane, in any order.
+    x = folded(x, 1, fmax)
+    x = folded(x, 1, fmax)
+    x = folded(x, 1, fmax)
+    x = folded(x, 1, fmax)
+    x = folded(x, 1, fmax)
+    x = exchanged(x, 1, fmax)
+    x = exchanged(x, 2, fmax)
+    x = exchanged(x, 4, fmax)
+    return x[0]
+
+
+def merge_softmax_sum(max_a, sum_a, zbar_a, max_b, sum_b, zbar_b):
+    # The state of two disjoint sets: softmax_sum(zbar).
+    m = fmax(max_a, max_b)
+    equal = m == Float32(float("-inf"))
+    chosen = select(equal, Float32(0.0), m)
+    difference = max_a - chosen
+    product = mul(difference, Float32(1.4426950216293335))
+    power = exp2(product)
+    equal_2 = m == Float32(float("-inf"))
+    chosen_2 = select(equal_2, Float32(0.0), m)
+    difference_2 = max_b - chosen_2
+    product_2 = mul(difference_2, Float32(1.4426950216293335))
+    power_2 = exp2(product_2)
+    product_3 = mul(sum_a, power)
+    product_4 = mul(sum_b, power_2)
+    total = product_3 + product_4
+    product_5 = mul(zbar_a, power)
+    product_6 = mul(zbar_b, power_2)
+    total_2 = product_5 + product_6
+    return m, total, total_2
+
+
+def merged(states, apart, merge):
+    # Merge the states of a thread that lie so far apart.
+    first = [i for i in range(len(states[0])) if not i & apart]
+    each = [merge(*(x[i] for x in states), *(x[i + apart] for x in states)) for i in first]
+    return tuple([state[k] for state in each] for k in range(len(states)))
+
+
+def merged_across(states, boards, apart, thread, merge):
+    # Merge each state with those of the threads so far apart, in this order, through shared memory.
+    count = len(states[0])
+    for x, board in zip(states, boards):
+        for i in range(count):
+            board[i, thread] = x[i]
+    cute.arch.sync_threads()
+    far = [sum(a for k, a in enumerate(apart) if j >> k & 1) for j in range(1 << len(apart))]
+    each = []
+    for i in range(count):
+        terms = [[x[i], *(board[i, thread ^ f] for f in far[1:])] for x, board in zip(states, boards)]
+        for _ in apart:
+            terms = merged(terms, 1, merge)
+        each.append([x[0] for x in terms])
+    return tuple([state[k] for state in each] for k in range(len(states)))
+
+
+def merged_lanes(states, lanes, merge):
+    # Merge with the states of the thread so many lanes away.
+    others = [[cute.arch.shuffle_sync_bfly(a, offset=lanes) for a in x] for x in states]
+    each = [merge(*one, *two) for one, two in zip(zip(*states), zip(*others))]
+    return tuple([state[k] for state in each] for k in range(len(states)))
+
+
+def mul(a, b):
+    # One rounding, never part of a fused operation.
+    return cute.math.mul(a, b, rounding=NEAREST)
+
+
+def portable_log(x):
+    # Natural logarithm; log(+-0) = -inf, log(x < 0) = NaN.
+    f0 = mul(x, Float32(8388608.0))
+    f1 = select((x < Float32(1.1754943508222875e-38)), f0, x)
+    i2 = Float32(f1).bitcast(Int32)
+    i3 = i2 - Int32(1061158912)
+    i4 = i3 >> Int32(23)
+    i5 = i4 << Int32(23)
+    i6 = i2 - i5
+    f7 = Int32(i6).bitcast(Float32)
+    f8 = f7 - Float32(1.0)
+    f9 = Int32(i4).to(Float32)
+    f10 = select((x < Float32(1.1754943508222875e-38)), Float32(-23.0), Float32(0.0))
+    f11 = f9 + f10
+    f12 = fma(Float32(-0.04513518512248993), f8, Float32(0.10471279174089432))
+    f13 = fma(f12, f8, Float32(-0.13164202868938446))
+    f14 = fma(f13, f8, Float32(0.1447800248861313))
+    f15 = fma(f14, f8, Float32(-0.1664692461490631))
+    f16 = fma(f15, f8, Float32(0.1999083161354065))
+    f17 = fma(f16, f8, Float32(-0.25000107288360596))
+    f18 = fma(f17, f8, Float32(0.3333345055580139))
+    f19 = fma(f18, f8, Float32(-0.5))
+    f20 = mul(f8, f8)
+    f21 = fma(f19, f20, f8)
+    f22 = fma(f11, Float32(0.6931471824645996), f21)
+    f23 = select((x < Float32(float("inf"))), f22, x)
+    f24 = select((x == Float32(0.0)), Float32(float("-inf")), f23)
+    f25 = select((x < Float32(0.0)), Float32(float("nan")), f24)
+    return f25
+
+
+@cute.jit
+def report_where(bad, errors: cute.Pointer, code: cutlass.Constexpr, row):
+    # Write what was found, and one more than its row, into the device's error words.
+    if bad:
+        cute.arch.atomic_max(errors, Int32(code))
+        cute.arch.atomic_max(errors + 1, row)
+
+
+def select(condition, a, b):
+    # Without a branch.
+    return cutlass.select_(condition, a, b)
+
+
+def softmax_sum_over_v_piece(max, sum, zbar, thread, boards):
+    # The states merged over V.piece, pairwise.
+    max, sum, zbar = merged_lanes((max, sum, zbar,), 8, merge_softmax_sum)
+    max, sum, zbar = merged_lanes((max, sum, zbar,), 16, merge_softmax_sum)
+    max, sum, zbar = merged_across((max, sum, zbar,), boards[0:3], (32,), thread, merge_softmax_sum)
+    return max[0], sum[0], zbar[0]
+
+
+@cute.jit
+def store_where(condition, memory: cute.Tensor, index, x):
+    # Write an element if the condition holds.
+    if condition:
+        memory[index] = x
+
+
+def sum_over_v_lane(x, thread):
+    # The sum over V.lane, halving.
+    x = folded(x, 16, add)
+    x = folded(x, 8, add)
+    x = halved(x, 4, thread, add)
+    x = halved(x, 2, thread, add)
+    x = halved(x, 1, thread, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 1, add)
+    return x[0]
+
+
+def vector_of(memory, index, count):
+    # Neighbours in memory, the first at a multiple of so many.
+    at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+    return cute.make_tensor(memory.iterator + at, (count,))
+
+
+@cute.kernel
+def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, errors: cute.Pointer, T: Int32, inv_temperature: Float32, ignore_index: Int64):
+    # A block owns 1 of T (rows). V.piece: 8 indices, 1 to each of 8 threads; V.lane: 256 indices, 32 to each of 8 threads.
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    shared = utils.SmemAllocator()
+    board = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
+    board_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
+    board_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
+    t = block
+    writes = thread == 0
+    ids_2 = ids[t]  # logp.py:89
+    at_most = 0 <= ids_2  # logp.py:102
+    below = ids_2 < 128256  # logp.py:102
+    both = at_most & below  # logp.py:102
+    as_bf16 = Float32(float("nan")).to(BFloat16)  # logp.py:102
+    logits_2 = load_where(both, logits, (t, ids_2.to(Int32)), as_bf16)  # logp.py:102
+    differs = ids_2 != ignore_index  # logp.py:149
+    v_piece = thread // 8  # logp.py:92
+    product = v_piece * 16032  # logp.py:92
+    piece_begin = cutlass.min(128256, product)  # logp.py:92
+    total = piece_begin + 16032  # logp.py:92
+    piece_end = cutlass.min(128256, total)  # logp.py:92
+    v_lane = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(32)]  # logp.py:92
+    steps = select(differs, Int32(63), Int32(0))  # logp.py:92
+    full_steps = select(differs, Int32(62), Int32(0))  # logp.py:92
+    m = Float32(float("-inf"))  # logp.py:92
+    s = Int32(-(2**31)).bitcast(Float32)  # logp.py:92
+    zbar = Int32(-(2**31)).bitcast(Float32)  # logp.py:92
+    next_v = 0 + 0  # logp.py:92
+    comes = next_v < full_steps  # logp.py:92
+    product_2 = next_v * 256  # logp.py:92
+    total_2 = piece_begin + product_2  # logp.py:92
+    v = [total_2 + v_lane[c] for c in range(32)]  # logp.py:92
+    logits_3 = [one for c in range(0, 32, 8) for one in load_vector_where(comes, logits, (t, v[c]), BFloat16(0), 8)]  # logp.py:93
+    logits_ahead = tuple(logits_3)  # logp.py:93
+    for v_step in cutlass.range(0, full_steps, unroll=1):  # logp.py:93
+        next_v_2 = v_step + 1  # logp.py:93
+        comes_2 = next_v_2 < full_steps  # logp.py:93
+        product_3 = next_v_2 * 256  # logp.py:92
+        total_3 = piece_begin + product_3  # logp.py:92
+        v_2 = [total_3 + v_lane[c] for c in range(32)]  # logp.py:92
+        logits_4 = [one for c in range(0, 32, 8) for one in load_vector_where(comes_2, logits, (t, v_2[c]), BFloat16(0), 8)]  # logp.py:93
+        as_f32 = [BFloat16(logits_ahead[c]).to(Float32) for c in range(32)]  # logp.py:45
+        product_4 = [mul(as_f32[c], inv_temperature) for c in range(32)]  # logp.py:54
+        m_chunk = max_over_v_lane(product_4)  # logp.py:92
+        equal = m_chunk == Float32(float("-inf"))  # logp.py:92
+        chosen = select(equal, Float32(0.0), m_chunk)  # logp.py:92
+        difference = [product_4[c] - chosen for c in range(32)]  # logp.py:92
+        product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]  # logp.py:92
+        e = [exp2(product_5[c]) for c in range(32)]  # logp.py:92
+        s_chunk = sum_over_v_lane(e, thread)  # logp.py:92
+        larger = [fmax(product_4[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:92
+        product_6 = [mul(e[c], larger[c]) for c in range(32)]  # logp.py:92
+        zbar_chunk = sum_over_v_lane(product_6, thread)  # logp.py:92
+        m_2 = fmax(m, m_chunk)  # logp.py:92
+        equal_2 = m_2 == Float32(float("-inf"))  # logp.py:92
+        chosen_2 = select(equal_2, Float32(0.0), m_2)  # logp.py:92
+        difference_2 = m - chosen_2  # logp.py:92
+        product_7 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:92
+        power = exp2(product_7)  # logp.py:92
+        difference_3 = m_chunk - chosen_2  # logp.py:92
+        product_8 = mul(difference_3, Float32(1.4426950216293335))  # logp.py:92
+        power_2 = exp2(product_8)  # logp.py:92
+        product_9 = mul(s, power)  # logp.py:92
+        product_10 = mul(s_chunk, power_2)  # logp.py:92
+        total_4 = product_9 + product_10  # logp.py:92
+        product_11 = mul(zbar, power)  # logp.py:92
+        product_12 = mul(zbar_chunk, power_2)  # logp.py:92
+        total_5 = product_11 + product_12  # logp.py:92
+        m, s, zbar, logits_ahead = m_2, total_4, total_5, tuple(logits_4)  # logp.py:92
+    m_2 = m  # logp.py:92
+    s_2 = s  # logp.py:92
+    zbar_2 = zbar  # logp.py:92
+    for v_step_2 in cutlass.range(full_steps, steps, unroll=1):  # logp.py:92
+        product_3 = v_step_2 * 256  # logp.py:92
+        total_3 = piece_begin + product_3  # logp.py:92
+        v_2 = [total_3 + v_lane[c] for c in range(32)]  # logp.py:92
+        exists = [v_2[c] < piece_end for c in range(32)]  # logp.py:92
+        exists_2 = [exists[c] & differs for c in range(32)]  # logp.py:92
+        logits_4 = [one for c in range(0, 32, 8) for one in load_vector_where(exists_2[c], logits, (t, v_2[c]), BFloat16(0), 8)]  # logp.py:93
+        as_f32 = [BFloat16(logits_4[c]).to(Float32) for c in range(32)]  # logp.py:45
+        product_4 = [mul(as_f32[c], inv_temperature) for c in range(32)]  # logp.py:54
+        chosen = [select(exists_2[c], product_4[c], Float32(float("-inf"))) for c in range(32)]  # logp.py:92
+        m_chunk = max_over_v_lane(chosen)  # logp.py:92
+        equal = m_chunk == Float32(float("-inf"))  # logp.py:92
+        chosen_2 = select(equal, Float32(0.0), m_chunk)  # logp.py:92
+        difference = [chosen[c] - chosen_2 for c in range(32)]  # logp.py:92
+        product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]  # logp.py:92
+        e = [exp2(product_5[c]) for c in range(32)]  # logp.py:92
+        s_chunk = sum_over_v_lane(e, thread)  # logp.py:92
+        larger = [fmax(chosen[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:92
+        product_6 = [mul(e[c], larger[c]) for c in range(32)]  # logp.py:92
+        zbar_chunk = sum_over_v_lane(product_6, thread)  # logp.py:92
+        m_3 = fmax(m_2, m_chunk)  # logp.py:92
+        equal_2 = m_3 == Float32(float("-inf"))  # logp.py:92
+        chosen_3 = select(equal_2, Float32(0.0), m_3)  # logp.py:92
+        difference_2 = m_2 - chosen_3  # logp.py:92
+        product_7 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:92
+        power = exp2(product_7)  # logp.py:92
+        difference_3 = m_chunk - chosen_3  # logp.py:92
+        product_8 = mul(difference_3, Float32(1.4426950216293335))  # logp.py:92
+        power_2 = exp2(product_8)  # logp.py:92
+        product_9 = mul(s_2, power)  # logp.py:92
+        product_10 = mul(s_chunk, power_2)  # logp.py:92
+        total_4 = product_9 + product_10  # logp.py:92
+        product_11 = mul(zbar_2, power)  # logp.py:92
+        product_12 = mul(zbar_chunk, power_2)  # logp.py:92
+        total_5 = product_11 + product_12  # logp.py:92
+        m_2, s_2, zbar_2 = m_3, total_4, total_5  # logp.py:92
+    m_3, s_3, zbar_3 = softmax_sum_over_v_piece([m_2], [s_2], [zbar_2], thread, (board, board_2, board_3,))  # logp.py:92
+    as_f32 = BFloat16(logits_2).to(Float32)  # logp.py:45
+    product_3 = mul(as_f32, inv_temperature)  # logp.py:54
+    log_of = portable_log(s_3)  # logp.py:103
+    total_3 = m_3 + log_of  # logp.py:103
+    difference = product_3 - total_3  # logp.py:104
+    is_nan = difference != difference  # logp.py:105
+    both_2 = differs & is_nan  # logp.py:105
+    report_where(both_2 & writes, errors, 1, t + 1)  # logp.py:105
+    chosen = select(differs, difference, Float32(0.0))  # logp.py:107
+    chosen_2 = select(differs, total_3, Float32(0.0))  # logp.py:108
+    quotient = div(zbar_3, s_3)  # logp.py:109
+    difference_2 = total_3 - quotient  # logp.py:109
+    chosen_3 = select(differs, difference_2, Float32(0.0))  # logp.py:109
+    store_where(writes, logp, t, chosen)  # logp.py:106
+    store_where(writes, lse, t, chosen_2)  # logp.py:106
+    store_where(writes, entropy, t, chosen_3)  # logp.py:106
+
+
+@cute.jit
+def launch_logp(logits_ptr: cute.Pointer, ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer, errors_ptr: cute.Pointer, T: Int32, logits_t_stride: Int64, inv_temperature: Float32, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    logits = cute.make_tensor(logits_ptr, cute.make_layout((T, 128256), stride=(logits_t_stride, 1)))
+    ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
+    logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
+    lse = cute.make_tensor(lse_ptr, cute.make_layout((T,), stride=(1,)))
+    entropy = cute.make_tensor(entropy_ptr, cute.make_layout((T,), stride=(1,)))
+    logp_rows(logits, ids, logp, lse, entropy, errors_ptr, T, inv_temperature, ignore_index).launch(
+        grid=(programs, 1, 1), block=(64, 1, 1), stream=stream
+    )
+
+
+def call(kernels, logits, ids, logp, lse, entropy, inv_temperature, ignore_index, T, logits_t_stride, errors):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = T
+    if programs > 0:
+        kernels.logp((programs,), logits, ids, logp, lse, entropy, errors, T, logits_t_stride, inv_temperature, ignore_index)

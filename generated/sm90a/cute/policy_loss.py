@@ -1,0 +1,441 @@
+"""policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
+
+numerics: 918c65d53b109a32
+schedule: tiles 1, 8 warps, 3 stages, unroll 1 placed S.lane[9:2]
+schedule: tiles 1, 1 warps, 1 stages, unroll 16
+"""
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import cutlass.utils as utils
+import cutlass.utils.hopper_helpers as sm90
+from cutlass import BFloat16, Boolean, Float16, Float32, Int16, Int32, Int64, Uint8, Uint32
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+NEAREST = cute.math.RoundingMode.NEAREST_EVEN
+ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
+
+
+def across(x, board, apart, thread, combine):
+    # Combine each element with those of the threads so far apart, in this order, through shared memory.
+    for i in range(len(x)):
+        board[i, thread] = x[i]
+    cute.arch.sync_threads()
+    far = [sum(a for k, a in enumerate(apart) if j >> k & 1) for j in range(1 << len(apart))]
+    x = [[x[i], *(board[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
+    for _ in apart:
+        x = [folded(terms, 1, combine) for terms in x]
+    return [terms[0] for terms in x]
+
+
+def add(a, b):
+    # A term of a sum.
+    return a + b
+
+
+def div(a, b):
+    # Correctly rounded.
+    return a / b
+
+
+def exchanged(x, lanes, combine):
+    # Combine each element with that of the thread so many lanes away.
+    return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
+
+
+def fma(a, b, c):
+    # a * b + c with one rounding.
+    return cute.math.fma(a, b, c, rounding=NEAREST)
+
+
+def fmax(a, b):
+    # NaN loses.
+    return cute.arch.fmax(a, b)
+
+
+def fmin(a, b):
+    # NaN loses.
+    return cute.arch.fmin(a, b)
+
+
+def folded(x, apart, combine):
+    # Combine the elements of a thread that lie so far apart.
+    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+
+
+def halved(x, lanes, thread, combine):
+    # Combine with the thread so many lanes away: each goes on with a half of the list.
+    upper, half = thread & lanes != 0, len(x) // 2
+    kept = [select(upper, x[i + half], x[i]) for i in range(half)]
+    given = [select(upper, x[i], x[i + half]) for i in range(half)]
+    return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(kept, given)]
+
+
+@cute.jit
+def load_where(condition, memory: cute.Tensor, index, other):
+    # An element, or what stands for it.
+    x = other
+    if condition:
+        x = type(other)(memory[index])
+    return x
+
+
+def mul(a, b):
+    # One rounding, never part of a fused operation.
+    return cute.math.mul(a, b, rounding=NEAREST)
+
+
+def portable_exp(x):
+    # e**x, with gradual underflow.
+    f0 = fmin(x, Float32(89.0))
+    f1 = fmax(f0, Float32(-104.0))
+    f2 = fma(f1, Float32(1.4426950216293335), Float32(12582912.0))
+    f3 = f2 - Float32(12582912.0)
+    f4 = fma(f3, Float32(-0.6931471824645996), f1)
+    f5 = fma(f3, Float32(1.9046542121259336e-09), f4)
+    f6 = fma(Float32(0.0013819490559399128), f5, Float32(0.008368690498173237))
+    f7 = fma(f6, f5, Float32(0.041668280959129333))
+    f8 = fma(f7, f5, Float32(0.1666652113199234))
+    f9 = fma(f8, f5, Float32(0.4999999403953552))
+    f10 = fma(f9, f5, Float32(1.0))
+    f11 = fma(f10, f5, Float32(1.0))
+    i12 = Float32(f2).bitcast(Int32)
+    i13 = i12 - Int32(1262485504)
+    i14 = i13 >> Int32(1)
+    i15 = i14 << Int32(23)
+    i16 = i15 + Int32(1065353216)
+    f17 = Int32(i16).bitcast(Float32)
+    i18 = i13 - i14
+    i19 = i18 << Int32(23)
+    i20 = i19 + Int32(1065353216)
+    f21 = Int32(i20).bitcast(Float32)
+    f22 = mul(f11, f17)
+    f23 = mul(f22, f21)
+    f24 = select((x == x), f23, x)
+    return f24
+
+
+def portable_k3(x):
+    # e**d - 1 - d, accurate everywhere: the k3 estimate of a KL divergence; never negative.
+    f0 = fmin(x, Float32(89.0))
+    f1 = fmax(f0, Float32(-40.0))
+    f2 = fma(f1, Float32(1.4426950216293335), Float32(12582912.0))
+    i3 = Float32(x).bitcast(Int32)
+    i4 = i3 & Int32(2147483647)
+    f5 = Int32(i4).bitcast(Float32)
+    f6 = select((f5 < Float32(0.75)), Float32(12582912.0), f2)
+    f7 = f6 - Float32(12582912.0)
+    f8 = fma(f7, Float32(-0.6931471824645996), f1)
+    f9 = fma(f7, Float32(1.9046542121259336e-09), f8)
+    f10 = mul(f9, f9)
+    f11 = fma(Float32(2.6118525511265034e-06), f9, Float32(2.504098847566638e-05))
+    f12 = fma(f11, f9, Float32(0.00019858872110489756))
+    f13 = fma(f12, f9, Float32(0.0013888374669477344))
+    f14 = fma(f13, f9, Float32(0.008333275094628334))
+    f15 = fma(f14, f9, Float32(0.0416666679084301))
+    f16 = fma(f15, f9, Float32(0.1666666716337204))
+    f17 = mul(f9, f16)
+    f18 = mul(f10, Float32(0.5))
+    f19 = fma(f10, f17, f18)
+    i20 = Float32(f6).bitcast(Int32)
+    i21 = i20 << Int32(23)
+    i22 = i21 + Int32(1056964608)
+    f23 = Int32(i22).bitcast(Float32)
+    f24 = f23 - Float32(0.5)
+    f25 = fma(f0, Float32(-0.5), f24)
+    f26 = fma(f23, f9, f25)
+    f27 = fma(f23, f19, f26)
+    f28 = f27 + f27
+    f29 = select((f5 < Float32(0.75)), f19, f28)
+    f30 = select((x == x), f29, x)
+    return f30
+
+
+def select(condition, a, b):
+    # Without a branch.
+    return cutlass.select_(condition, a, b)
+
+
+@cute.jit
+def store_where(condition, memory: cute.Tensor, index, x):
+    # Write an element if the condition holds.
+    if condition:
+        memory[index] = x
+
+
+def sum_over_s_lane(x, thread, boards):
+    # The sum over S.lane, halving.
+    x = across(x, boards[0], (128, 64, 32), thread, add)
+    x = halved(x, 16, thread, add)
+    x = halved(x, 8, thread, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 1, add)
+    x = exchanged(x, 16, add)
+    x = exchanged(x, 8, add)
+    return x[0]
+
+
+def sum_over_s_lane_2(x, thread, boards):
+    # The sum over S.lane, in any order.
+    x = folded(x, 1, add)
+    x = folded(x, 1, add)
+    x = exchanged(x, 1, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 8, add)
+    x = exchanged(x, 16, add)
+    x = across(x, boards[0], (32, 64, 128), thread, add)
+    return x[0]
+
+
+@cute.kernel
+def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.Tensor, ref_logp: cute.Tensor, order: cute.Tensor, active: cute.Tensor, sequence: cute.Tensor, per_token: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, sum_of_piece3: cute.Tensor, S: Int32, T: Int32, B: Int32, low: Float32, high: Float32, beta: Float32):
+    # A block owns 1 of S.piece (rows). S.lane: 1024 indices, 4 to each of 256 threads.
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    shared = utils.SmemAllocator()
+    board = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
+    board_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
+    board = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
+    board_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
+    s_piece = block
+    writes = thread == 0
+    product = s_piece * 1024  # loss.py:108
+    piece_begin = cutlass.min(S, product)  # loss.py:108
+    total = piece_begin + 1024  # loss.py:108
+    piece_end = cutlass.min(S, total)  # loss.py:108
+    difference = piece_end - piece_begin  # loss.py:108
+    total_2 = difference + 1023  # loss.py:108
+    steps = total_2 // 1024  # loss.py:108
+    full_steps = difference // 1024  # loss.py:108
+    s_lane = [thread * 4 + c for c in range(4)]  # loss.py:108
+    s = Int32(-(2**31)).bitcast(Float32)  # loss.py:108
+    s_2 = Int32(0)  # loss.py:108
+    s_3 = Int32(0)  # loss.py:108
+    s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:108
+    next_s = 0 + 0  # loss.py:108
+    comes = next_s < full_steps  # loss.py:108
+    product_2 = next_s * 1024  # loss.py:108
+    total_3 = piece_begin + product_2  # loss.py:108
+    s_5 = [total_3 + s_lane[c] for c in range(4)]  # loss.py:108
+    order_2 = [load_where(comes, order, s_5[c], Int32(0)) for c in range(4)]  # loss.py:109
+    order_ahead = tuple(order_2)  # loss.py:109
+    next_s_2 = 0 + 1  # loss.py:109
+    comes_2 = next_s_2 < full_steps  # loss.py:109
+    product_3 = next_s_2 * 1024  # loss.py:108
+    total_4 = piece_begin + product_3  # loss.py:108
+    s_6 = [total_4 + s_lane[c] for c in range(4)]  # loss.py:108
+    order_3 = [load_where(comes_2, order, s_6[c], Int32(0)) for c in range(4)]  # loss.py:109
+    order_ahead_2 = tuple(order_3)  # loss.py:109
+    for s_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:109
+        next_s_3 = s_step + 2  # loss.py:109
+        comes_3 = next_s_3 < full_steps  # loss.py:109
+        product_4 = next_s_3 * 1024  # loss.py:108
+        total_5 = piece_begin + product_4  # loss.py:108
+        s_7 = [total_5 + s_lane[c] for c in range(4)]  # loss.py:108
+        order_4 = [load_where(comes_3, order, s_7[c], Int32(0)) for c in range(4)]  # loss.py:109
+        at_most = [0 <= order_ahead[c] for c in range(4)]  # loss.py:110
+        below = [order_ahead[c] < T for c in range(4)]  # loss.py:110
+        both = [at_most[c] & below[c] for c in range(4)]  # loss.py:110
+        active_2 = [load_where(both[c], active, order_ahead[c], Uint8(0)) != 0 for c in range(4)]  # loss.py:110
+        sequence_2 = [load_where(both[c], sequence, order_ahead[c], Int32(0)) for c in range(4)]  # loss.py:111
+        at_most_2 = [0 <= sequence_2[c] for c in range(4)]  # loss.py:111
+        below_2 = [sequence_2[c] < B for c in range(4)]  # loss.py:111
+        both_2 = [at_most_2[c] & below_2[c] for c in range(4)]  # loss.py:111
+        advantages_2 = [load_where(both_2[c], advantages, sequence_2[c], Float32(0)) for c in range(4)]  # loss.py:111
+        logp_2 = [load_where(both[c], logp, order_ahead[c], Float32(0)) for c in range(4)]  # loss.py:112
+        old_logp_2 = [load_where(both[c], old_logp, order_ahead[c], Float32(0)) for c in range(4)]  # loss.py:112
+        ref_logp_2 = [load_where(both[c], ref_logp, order_ahead[c], Float32(0)) for c in range(4)]  # loss.py:118
+        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(4)]  # loss.py:112
+        exp_of = [portable_exp(difference_2[c]) for c in range(4)]  # loss.py:113
+        equal = [advantages_2[c] == Float32(0.0) for c in range(4)]  # loss.py:74
+        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(4)]  # loss.py:76
+        product_5 = [mul(chosen[c], advantages_2[c]) for c in range(4)]  # loss.py:77
+        negative = [-product_5[c] for c in range(4)]  # loss.py:77
+        larger = [fmax(chosen[c], low) for c in range(4)]  # loss.py:78
+        smaller = [fmin(larger[c], high) for c in range(4)]  # loss.py:78
+        product_6 = [mul(smaller[c], advantages_2[c]) for c in range(4)]  # loss.py:78
+        negative_2 = [-product_6[c] for c in range(4)]  # loss.py:78
+        below_3 = [negative[c] < negative_2[c] for c in range(4)]  # loss.py:80
+        unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:80
+        chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(4)]  # loss.py:81
+        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(4)]  # loss.py:118
+        k3_of = [portable_k3(difference_3[c]) for c in range(4)]  # loss.py:21
+        product_7 = [mul(beta, k3_of[c]) for c in range(4)]  # loss.py:118
+        total_6 = [chosen_2[c] + product_7[c] for c in range(4)]  # loss.py:118
+        chosen_3 = [select(active_2[c], total_6[c], Float32(0.0)) for c in range(4)]  # loss.py:121
+        for c in cutlass.range_constexpr(4):  # loss.py:121
+            per_token[order_ahead[c]] = chosen_3[c]  # loss.py:121
+        chosen_4 = [select(active_2[c], total_6[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:122
+        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(4)]  # loss.py:123
+        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:124
+        both_3 = [active_2[c] & unless_2[c] for c in range(4)]  # loss.py:124
+        as_i32_2 = [Boolean(both_3[c]).to(Int32) for c in range(4)]  # loss.py:124
+        negative_3 = [-difference_2[c] for c in range(4)]  # loss.py:125
+        k3_of_2 = [portable_k3(negative_3[c]) for c in range(4)]  # loss.py:125
+        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:125
+        sum_s_lane = sum_over_s_lane(chosen_4, thread, (board,))  # loss.py:108
+        sum_s_lane_2 = sum_over_s_lane_2(as_i32, thread, (board_2,))  # loss.py:108
+        sum_s_lane_3 = sum_over_s_lane_2(as_i32_2, thread, (board_3,))  # loss.py:108
+        sum_s_lane_4 = sum_over_s_lane(chosen_5, thread, (board_4,))  # loss.py:108
+        s_8 = s + sum_s_lane  # loss.py:108
+        s_9 = s_2 + sum_s_lane_2  # loss.py:108
+        s_10 = s_3 + sum_s_lane_3  # loss.py:108
+        s_11 = s_4 + sum_s_lane_4  # loss.py:108
+        s, s_2, s_3, s_4, order_ahead, order_ahead_2 = s_8, s_9, s_10, s_11, order_ahead_2, tuple(order_4)  # loss.py:108
+    s_7 = s  # loss.py:108
+    s_8 = s_2  # loss.py:108
+    s_9 = s_3  # loss.py:108
+    s_10 = s_4  # loss.py:108
+    for s_step_2 in cutlass.range(full_steps, steps, unroll=1):  # loss.py:108
+        product_4 = s_step_2 * 1024  # loss.py:108
+        total_5 = piece_begin + product_4  # loss.py:108
+        s_11 = [total_5 + s_lane[c] for c in range(4)]  # loss.py:108
+        exists = [s_11[c] < piece_end for c in range(4)]  # loss.py:108
+        order_4 = [load_where(exists[c], order, s_11[c], Int32(0)) for c in range(4)]  # loss.py:109
+        at_most = [0 <= order_4[c] for c in range(4)]  # loss.py:110
+        below = [order_4[c] < T for c in range(4)]  # loss.py:110
+        both = [at_most[c] & below[c] for c in range(4)]  # loss.py:110
+        both_2 = [exists[c] & both[c] for c in range(4)]  # loss.py:110
+        active_2 = [load_where(both_2[c], active, order_4[c], Uint8(0)) != 0 for c in range(4)]  # loss.py:110
+        sequence_2 = [load_where(both_2[c], sequence, order_4[c], Int32(0)) for c in range(4)]  # loss.py:111
+        at_most_2 = [0 <= sequence_2[c] for c in range(4)]  # loss.py:111
+        below_2 = [sequence_2[c] < B for c in range(4)]  # loss.py:111
+        both_3 = [at_most_2[c] & below_2[c] for c in range(4)]  # loss.py:111
+        both_4 = [exists[c] & both_3[c] for c in range(4)]  # loss.py:111
+        advantages_2 = [load_where(both_4[c], advantages, sequence_2[c], Float32(0)) for c in range(4)]  # loss.py:111
+        logp_2 = [load_where(both_2[c], logp, order_4[c], Float32(0)) for c in range(4)]  # loss.py:112
+        old_logp_2 = [load_where(both_2[c], old_logp, order_4[c], Float32(0)) for c in range(4)]  # loss.py:112
+        ref_logp_2 = [load_where(both_2[c], ref_logp, order_4[c], Float32(0)) for c in range(4)]  # loss.py:118
+        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(4)]  # loss.py:112
+        exp_of = [portable_exp(difference_2[c]) for c in range(4)]  # loss.py:113
+        equal = [advantages_2[c] == Float32(0.0) for c in range(4)]  # loss.py:74
+        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(4)]  # loss.py:76
+        product_5 = [mul(chosen[c], advantages_2[c]) for c in range(4)]  # loss.py:77
+        negative = [-product_5[c] for c in range(4)]  # loss.py:77
+        larger = [fmax(chosen[c], low) for c in range(4)]  # loss.py:78
+        smaller = [fmin(larger[c], high) for c in range(4)]  # loss.py:78
+        product_6 = [mul(smaller[c], advantages_2[c]) for c in range(4)]  # loss.py:78
+        negative_2 = [-product_6[c] for c in range(4)]  # loss.py:78
+        below_3 = [negative[c] < negative_2[c] for c in range(4)]  # loss.py:80
+        unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:80
+        chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(4)]  # loss.py:81
+        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(4)]  # loss.py:118
+        k3_of = [portable_k3(difference_3[c]) for c in range(4)]  # loss.py:21
+        product_7 = [mul(beta, k3_of[c]) for c in range(4)]  # loss.py:118
+        total_6 = [chosen_2[c] + product_7[c] for c in range(4)]  # loss.py:118
+        chosen_3 = [select(active_2[c], total_6[c], Float32(0.0)) for c in range(4)]  # loss.py:121
+        for c in cutlass.range_constexpr(4):  # loss.py:121
+            store_where(exists[c], per_token, order_4[c], chosen_3[c])  # loss.py:121
+        chosen_4 = [select(active_2[c], total_6[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:122
+        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(4)]  # loss.py:123
+        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:124
+        both_5 = [active_2[c] & unless_2[c] for c in range(4)]  # loss.py:124
+        as_i32_2 = [Boolean(both_5[c]).to(Int32) for c in range(4)]  # loss.py:124
+        negative_3 = [-difference_2[c] for c in range(4)]  # loss.py:125
+        k3_of_2 = [portable_k3(negative_3[c]) for c in range(4)]  # loss.py:125
+        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:125
+        chosen_6 = [select(exists[c], chosen_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:108
+        sum_s_lane = sum_over_s_lane(chosen_6, thread, (board,))  # loss.py:108
+        chosen_7 = [select(exists[c], as_i32[c], Int32(0)) for c in range(4)]  # loss.py:108
+        sum_s_lane_2 = sum_over_s_lane_2(chosen_7, thread, (board_2,))  # loss.py:108
+        chosen_8 = [select(exists[c], as_i32_2[c], Int32(0)) for c in range(4)]  # loss.py:108
+        sum_s_lane_3 = sum_over_s_lane_2(chosen_8, thread, (board_3,))  # loss.py:108
+        chosen_9 = [select(exists[c], chosen_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:108
+        sum_s_lane_4 = sum_over_s_lane(chosen_9, thread, (board_4,))  # loss.py:108
+        s_12 = s_7 + sum_s_lane  # loss.py:108
+        s_13 = s_8 + sum_s_lane_2  # loss.py:108
+        s_14 = s_9 + sum_s_lane_3  # loss.py:108
+        s_15 = s_10 + sum_s_lane_4  # loss.py:108
+        s_7, s_8, s_9, s_10 = s_12, s_13, s_14, s_15  # loss.py:108
+    store_where(writes, sum_of_piece, s_piece, s_7)  # loss.py:108
+    store_where(writes, sum_of_piece1, s_piece, s_8)  # loss.py:108
+    store_where(writes, sum_of_piece2, s_piece, s_9)  # loss.py:108
+    store_where(writes, sum_of_piece3, s_piece, s_10)  # loss.py:108
+
+
+@cute.jit
+def launch_policy_loss_1(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, advantages_ptr: cute.Pointer, ref_logp_ptr: cute.Pointer, order_ptr: cute.Pointer, active_ptr: cute.Pointer, sequence_ptr: cute.Pointer, per_token_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer, sum_of_piece3_ptr: cute.Pointer, S: Int32, T: Int32, B: Int32, low: Float32, high: Float32, beta: Float32, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
+    old_logp = cute.make_tensor(old_logp_ptr, cute.make_layout((T,), stride=(1,)))
+    advantages = cute.make_tensor(advantages_ptr, cute.make_layout((B,), stride=(1,)))
+    ref_logp = cute.make_tensor(ref_logp_ptr, cute.make_layout((T,), stride=(1,)))
+    order = cute.make_tensor(order_ptr, cute.make_layout((S,), stride=(1,)))
+    active = cute.make_tensor(active_ptr, cute.make_layout((T,), stride=(1,)))
+    sequence = cute.make_tensor(sequence_ptr, cute.make_layout((T,), stride=(1,)))
+    per_token = cute.make_tensor(per_token_ptr, cute.make_layout((T,), stride=(1,)))
+    sum_of_piece = cute.make_tensor(sum_of_piece_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece1 = cute.make_tensor(sum_of_piece1_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece3 = cute.make_tensor(sum_of_piece3_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    policy_loss_1_rows(logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, low, high, beta).launch(
+        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream
+    )
+
+
+@cute.kernel
+def policy_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cute.Tensor, approx_kl: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, sum_of_piece3: cute.Tensor, S: Int32):
+    # A block owns everything (merge).
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    writes = thread == 0
+    s = Int32(-(2**31)).bitcast(Float32)  # loss.py:108
+    s_2 = Int32(0)  # loss.py:108
+    s_3 = Int32(0)  # loss.py:108
+    s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:108
+    for s_piece_step in cutlass.range(0, ((S + 1023) // 1024), unroll=16):  # loss.py:108
+        sum_of_piece_2 = sum_of_piece[s_piece_step]  # loss.py:108
+        sum_of_piece1_2 = sum_of_piece1[s_piece_step]  # loss.py:108
+        sum_of_piece2_2 = sum_of_piece2[s_piece_step]  # loss.py:108
+        sum_of_piece3_2 = sum_of_piece3[s_piece_step]  # loss.py:108
+        s_5 = s + sum_of_piece_2  # loss.py:108
+        s_6 = s_2 + sum_of_piece1_2  # loss.py:108
+        s_7 = s_3 + sum_of_piece2_2  # loss.py:108
+        s_8 = s_4 + sum_of_piece3_2  # loss.py:108
+        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:108
+    larger = cutlass.max(s_2, 1)  # loss.py:126
+    as_f32 = Int32(larger).to(Float32)  # loss.py:126
+    total = s + Float32(0.0)  # loss.py:129
+    quotient = div(total, as_f32)  # loss.py:129
+    as_f32_2 = Int32(s_3).to(Float32)  # loss.py:131
+    quotient_2 = div(as_f32_2, as_f32)  # loss.py:131
+    total_2 = s_4 + Float32(0.0)  # loss.py:132
+    quotient_3 = div(total_2, as_f32)  # loss.py:132
+    store_where(writes, loss, 0, quotient)  # loss.py:128
+    store_where(writes, count, 0, s_2)  # loss.py:128
+    store_where(writes, clip_fraction, 0, quotient_2)  # loss.py:128
+    store_where(writes, approx_kl, 0, quotient_3)  # loss.py:128
+
+
+@cute.jit
+def launch_policy_loss_2(loss_ptr: cute.Pointer, count_ptr: cute.Pointer, clip_fraction_ptr: cute.Pointer, approx_kl_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer, sum_of_piece3_ptr: cute.Pointer, S: Int32, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    loss = cute.make_tensor(loss_ptr, cute.make_layout((1,), stride=(1,)))
+    count = cute.make_tensor(count_ptr, cute.make_layout((1,), stride=(1,)))
+    clip_fraction = cute.make_tensor(clip_fraction_ptr, cute.make_layout((1,), stride=(1,)))
+    approx_kl = cute.make_tensor(approx_kl_ptr, cute.make_layout((1,), stride=(1,)))
+    sum_of_piece = cute.make_tensor(sum_of_piece_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece1 = cute.make_tensor(sum_of_piece1_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece3 = cute.make_tensor(sum_of_piece3_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    policy_loss_2_rows(loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S).launch(
+        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream
+    )
+
+
+def call(kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, low, high, beta, S, T, B):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = ((S + 1023) // 1024)
+    if programs > 0:
+        kernels.policy_loss_1((programs,), logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, low, high, beta)
+    programs = 1
+    if programs > 0:
+        kernels.policy_loss_2((programs,), loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S)

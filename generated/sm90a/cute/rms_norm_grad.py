@@ -1,0 +1,234 @@
+"""rms_norm_grad on sm_90a, written by rlk 0.1.0: do not edit.
+
+numerics: e1086b9691056a2d
+schedule: tiles 1, 16 warps, 3 stages, unroll 1 placed N[11:3]
+schedule: tiles N=32, 1 warps, 1 stages, unroll 64
+"""
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import cutlass.utils as utils
+import cutlass.utils.hopper_helpers as sm90
+from cutlass import BFloat16, Boolean, Float16, Float32, Int16, Int32, Int64, Uint8, Uint32
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+NEAREST = cute.math.RoundingMode.NEAREST_EVEN
+ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
+
+
+def across(x, board, apart, thread, combine):
+    # Combine each element with those of the threads so far apart, in this order, through shared memory.
+    for i in range(len(x)):
+        board[i, thread] = x[i]
+    cute.arch.sync_threads()
+    far = [sum(a for k, a in enumerate(apart) if j >> k & 1) for j in range(1 << len(apart))]
+    x = [[x[i], *(board[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
+    for _ in apart:
+        x = [folded(terms, 1, combine) for terms in x]
+    return [terms[0] for terms in x]
+
+
+def add(a, b):
+    # A term of a sum.
+    return a + b
+
+
+def div(a, b):
+    # Correctly rounded.
+    return a / b
+
+
+def exchanged(x, lanes, combine):
+    # Combine each element with that of the thread so many lanes away.
+    return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
+
+
+def folded(x, apart, combine):
+    # Combine the elements of a thread that lie so far apart.
+    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+
+
+def load_vector(memory, index, count):
+    # So many elements, read at once.
+    x = cute.make_rmem_tensor((count,), memory.element_type)
+    cute.autovec_copy(vector_of(memory, index, count), x)
+    return [x[i] for i in range(count)]
+
+
+@cute.jit
+def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
+    # So many elements, read at once, or what stands for them.
+    x = cute.make_rmem_tensor((count,), memory.element_type)
+    x.fill(other)
+    if condition:
+        cute.autovec_copy(vector_of(memory, index, count), x)
+    return [x[i] for i in range(count)]
+
+
+@cute.jit
+def load_where(condition, memory: cute.Tensor, index, other):
+    # An element, or what stands for it.
+    x = other
+    if condition:
+        x = type(other)(memory[index])
+    return x
+
+
+def mul(a, b):
+    # One rounding, never part of a fused operation.
+    return cute.math.mul(a, b, rounding=NEAREST)
+
+
+def store_vector(memory, index, x):
+    # Write elements that follow each other at once.
+    made = cute.make_rmem_tensor((len(x),), memory.element_type)
+    for i in range(len(x)):
+        made[i] = x[i]
+    cute.autovec_copy(made, vector_of(memory, index, len(x)))
+
+
+def sum_over_n(x, thread, boards):
+    # The sum over N, vector8.
+    x = folded(x, 4, add)
+    x = folded(x, 2, add)
+    x = folded(x, 1, add)
+    x = across(x, boards[0], (256, 128, 64, 32), thread, add)
+    x = exchanged(x, 16, add)
+    x = exchanged(x, 8, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 1, add)
+    return x[0]
+
+
+def vector_of(memory, index, count):
+    # Neighbours in memory, the first at a multiple of so many.
+    at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+    return cute.make_tensor(memory.iterator + at, (count,))
+
+
+@cute.kernel
+def rms_norm_grad_1_rows(weight: cute.Tensor, residual_out: cute.Tensor, rstd: cute.Tensor, d_y: cute.Tensor, d_residual_out: cute.Tensor, d_x: cute.Tensor, d_residual: cute.Tensor, sum_of_piece: cute.Tensor, T: Int32):
+    # A block owns 1 of T.piece (rows). N: 4096 indices, 8 to each of 512 threads.
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    shared = utils.SmemAllocator()
+    board = shared.allocate_tensor(Float32, cute.make_layout((2, 1, 512), stride=(512, 512, 1)), 16)
+    t_piece = block
+    n = [thread * 8 + c for c in range(8)]  # norm.py:16
+    weight_2 = load_vector(weight, n[0], 8)  # norm.py:16
+    as_f32 = [BFloat16(weight_2[c]).to(Float32) for c in range(8)]  # norm.py:16
+    product = t_piece * 64  # norm.py:61
+    piece_begin = cutlass.min(T, product)  # norm.py:61
+    total = piece_begin + 64  # norm.py:61
+    piece_end = cutlass.min(T, total)  # norm.py:61
+    difference = piece_end - piece_begin  # norm.py:61
+    s = tuple([Int32(-(2**31)).bitcast(Float32) for c in range(8)])  # norm.py:61
+    next_t = 0 + 0  # norm.py:61
+    comes = next_t < difference  # norm.py:61
+    total_2 = piece_begin + next_t  # norm.py:61
+    rstd_2 = load_where(comes, rstd, total_2, Float32(0))  # norm.py:62
+    residual_out_2 = load_vector_where(comes, residual_out, (total_2, n[0]), BFloat16(0), 8)  # norm.py:63
+    d_y_2 = load_vector_where(comes, d_y, (total_2, n[0]), BFloat16(0), 8)  # norm.py:64
+    d_residual_out_2 = load_vector_where(comes, d_residual_out, (total_2, n[0]), BFloat16(0), 8)  # norm.py:69
+    rstd_ahead = rstd_2  # norm.py:69
+    residual_out_ahead = tuple(residual_out_2)  # norm.py:69
+    d_y_ahead = tuple(d_y_2)  # norm.py:69
+    d_residual_out_ahead = tuple(d_residual_out_2)  # norm.py:69
+    next_t_2 = 0 + 1  # norm.py:69
+    comes_2 = next_t_2 < difference  # norm.py:69
+    total_3 = piece_begin + next_t_2  # norm.py:61
+    rstd_3 = load_where(comes_2, rstd, total_3, Float32(0))  # norm.py:62
+    residual_out_3 = load_vector_where(comes_2, residual_out, (total_3, n[0]), BFloat16(0), 8)  # norm.py:63
+    d_y_3 = load_vector_where(comes_2, d_y, (total_3, n[0]), BFloat16(0), 8)  # norm.py:64
+    d_residual_out_3 = load_vector_where(comes_2, d_residual_out, (total_3, n[0]), BFloat16(0), 8)  # norm.py:69
+    rstd_ahead_2 = rstd_3  # norm.py:69
+    residual_out_ahead_2 = tuple(residual_out_3)  # norm.py:69
+    d_y_ahead_2 = tuple(d_y_3)  # norm.py:69
+    d_residual_out_ahead_2 = tuple(d_residual_out_3)  # norm.py:69
+    for t_step in cutlass.range(0, difference, unroll=1):  # norm.py:69
+        next_t_3 = t_step + 2  # norm.py:69
+        comes_3 = next_t_3 < difference  # norm.py:69
+        total_4 = piece_begin + next_t_3  # norm.py:61
+        rstd_4 = load_where(comes_3, rstd, total_4, Float32(0))  # norm.py:62
+        residual_out_4 = load_vector_where(comes_3, residual_out, (total_4, n[0]), BFloat16(0), 8)  # norm.py:63
+        d_y_4 = load_vector_where(comes_3, d_y, (total_4, n[0]), BFloat16(0), 8)  # norm.py:64
+        d_residual_out_4 = load_vector_where(comes_3, d_residual_out, (total_4, n[0]), BFloat16(0), 8)  # norm.py:69
+        total_5 = piece_begin + t_step  # norm.py:61
+        as_f32_2 = [BFloat16(residual_out_ahead[c]).to(Float32) for c in range(8)]  # norm.py:63
+        product_2 = [mul(as_f32_2[c], rstd_ahead) for c in range(8)]  # norm.py:63
+        as_f32_3 = [BFloat16(d_y_ahead[c]).to(Float32) for c in range(8)]  # norm.py:64
+        product_3 = [mul(as_f32_3[c], as_f32[c]) for c in range(8)]  # norm.py:65
+        product_4 = [mul(product_3[c], product_2[c]) for c in range(8)]  # norm.py:66
+        sum_n = sum_over_n(product_4, thread, (board[t_step % 2, None, None],))  # norm.py:66
+        quotient = div(sum_n, Float32(4096.0))  # norm.py:66
+        product_5 = [mul(product_2[c], quotient) for c in range(8)]  # norm.py:67
+        difference_2 = [product_3[c] - product_5[c] for c in range(8)]  # norm.py:67
+        product_6 = [mul(difference_2[c], rstd_ahead) for c in range(8)]  # norm.py:67
+        as_f32_4 = [BFloat16(d_residual_out_ahead[c]).to(Float32) for c in range(8)]  # norm.py:69
+        total_6 = [product_6[c] + as_f32_4[c] for c in range(8)]  # norm.py:69
+        as_bf16 = [Float32(total_6[c]).to(BFloat16) for c in range(8)]  # norm.py:70
+        for c in cutlass.range_constexpr(0, 8, 8):  # norm.py:72
+            store_vector(d_x, (total_5, n[c]), as_bf16[c:c + 8])  # norm.py:72
+        for c in cutlass.range_constexpr(0, 8, 8):  # norm.py:74
+            store_vector(d_residual, (total_5, n[c]), as_bf16[c:c + 8])  # norm.py:74
+        as_bf16_2 = [Float32(product_2[c]).to(BFloat16) for c in range(8)]  # norm.py:76
+        as_f32_5 = [BFloat16(as_bf16_2[c]).to(Float32) for c in range(8)]  # norm.py:76
+        product_7 = [mul(as_f32_3[c], as_f32_5[c]) for c in range(8)]  # norm.py:76
+        s_2 = [s[c] + product_7[c] for c in range(8)]  # norm.py:61
+        s, rstd_ahead, rstd_ahead_2, residual_out_ahead, residual_out_ahead_2, d_y_ahead, d_y_ahead_2, d_residual_out_ahead, d_residual_out_ahead_2 = tuple(s_2), rstd_ahead_2, rstd_4, residual_out_ahead_2, tuple(residual_out_4), d_y_ahead_2, tuple(d_y_4), d_residual_out_ahead_2, tuple(d_residual_out_4)  # norm.py:61
+    for c in cutlass.range_constexpr(0, 8, 4):  # norm.py:61
+        store_vector(sum_of_piece, (t_piece, n[c]), s[c:c + 4])  # norm.py:61
+
+
+@cute.jit
+def launch_rms_norm_grad_1(weight_ptr: cute.Pointer, residual_out_ptr: cute.Pointer, rstd_ptr: cute.Pointer, d_y_ptr: cute.Pointer, d_residual_out_ptr: cute.Pointer, d_x_ptr: cute.Pointer, d_residual_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, T: Int32, residual_out_t_stride: Int64, d_y_t_stride: Int64, d_residual_out_t_stride: Int64, d_x_t_stride: Int64, d_residual_t_stride: Int64, sum_of_piece_t_piece_stride: Int64, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    weight = cute.make_tensor(weight_ptr, cute.make_layout((4096,), stride=(1,)))
+    residual_out = cute.make_tensor(residual_out_ptr, cute.make_layout((T, 4096), stride=(residual_out_t_stride, 1)))
+    rstd = cute.make_tensor(rstd_ptr, cute.make_layout((T,), stride=(1,)))
+    d_y = cute.make_tensor(d_y_ptr, cute.make_layout((T, 4096), stride=(d_y_t_stride, 1)))
+    d_residual_out = cute.make_tensor(d_residual_out_ptr, cute.make_layout((T, 4096), stride=(d_residual_out_t_stride, 1)))
+    d_x = cute.make_tensor(d_x_ptr, cute.make_layout((T, 4096), stride=(d_x_t_stride, 1)))
+    d_residual = cute.make_tensor(d_residual_ptr, cute.make_layout((T, 4096), stride=(d_residual_t_stride, 1)))
+    sum_of_piece = cute.make_tensor(sum_of_piece_ptr, cute.make_layout((((T + 63) // 64), 4096), stride=(sum_of_piece_t_piece_stride, 1)))
+    rms_norm_grad_1_rows(weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, T).launch(
+        grid=(programs, 1, 1), block=(512, 1, 1), stream=stream
+    )
+
+
+@cute.kernel
+def rms_norm_grad_2(d_weight: cute.Tensor, sum_of_piece: cute.Tensor, T: Int32):
+    # A thread owns one of N (merge).
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    n = block * 128 + thread
+    s = Int32(-(2**31)).bitcast(Float32)  # norm.py:61
+    for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=64):  # norm.py:61
+        sum_of_piece_2 = sum_of_piece[(t_piece_step, n)]  # norm.py:61
+        s_2 = s + sum_of_piece_2  # norm.py:61
+        s = s_2  # norm.py:61
+    as_bf16 = Float32(s).to(BFloat16)  # norm.py:77
+    d_weight[n] = as_bf16  # norm.py:77
+
+
+@cute.jit
+def launch_rms_norm_grad_2(d_weight_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, T: Int32, sum_of_piece_t_piece_stride: Int64, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    d_weight = cute.make_tensor(d_weight_ptr, cute.make_layout((4096,), stride=(1,)))
+    sum_of_piece = cute.make_tensor(sum_of_piece_ptr, cute.make_layout((((T + 63) // 64), 4096), stride=(sum_of_piece_t_piece_stride, 1)))
+    rms_norm_grad_2(d_weight, sum_of_piece, T).launch(
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
+    )
+
+
+def call(kernels, weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, d_weight, T, residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride, sum_of_piece_t_piece_stride):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = ((T + 63) // 64)
+    if programs > 0:
+        kernels.rms_norm_grad_1((programs,), weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, T, residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride, sum_of_piece_t_piece_stride)
+    programs = (4096 + 127) // 128
+    if programs > 0:
+        kernels.rms_norm_grad_2((programs,), d_weight, sum_of_piece, T, sum_of_piece_t_piece_stride)

@@ -1,0 +1,409 @@
+"""Kernels without a contraction whose blocks combine along axes: lists of threads, lanes, shared memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlk.ir.dims import Axis, union
+from rlk.ir.nodes import Check, Combine, Let, Load, Loop, Merge, Reduce, Role, Store, Value, operands
+from rlk.ir.tree import Ascending, Rule, bind
+from rlk.ir.types import DType, TileType
+from rlk.lower.common.lines import Line
+from rlk.lower.common.names import axis_name
+from rlk.lower.cute import text
+from rlk.lower.cute.emit import Emitter, order_name
+from rlk.lower.cute.exchanges import Tree, combining, merging
+from rlk.lower.cute.functions import Helper
+from rlk.lower.cute.kernels import (
+    Frame,
+    KernelText,
+    arguments,
+    build,
+    host_parameters,
+    lines,
+    parameters,
+    passed,
+    sizes,
+    tensors_of,
+)
+from rlk.lower.cute.plan import RowsPlan, refused
+from rlk.lower.cute.spread import Spread, nearest_first
+from rlk.lower.cute.vectors import RowsMemory
+from rlk.passes.walk import walk
+
+OF_FRAME = frozenset({"thread", "block", "c", "stream", "programs", "shared"})
+_VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
+_FLOATS = {Combine.ADD: "add", Combine.MAX: "fmax", Combine.MIN: "fmin"}
+_INTEGERS = {Combine.ADD: "add", Combine.MAX: "most", Combine.MIN: "least"}
+
+
+@dataclass(frozen=True, slots=True)
+class RowsText:
+    """What the template of a kernel of rows reads."""
+
+    frame: Frame
+    shared: tuple[Line, ...]
+    body: tuple[Line, ...]
+
+
+def write(
+    plan: RowsPlan, helpers: dict[str, Helper], checks: list[str], turns: Mapping[str, str]
+) -> KernelText:
+    """Write a kernel whose blocks own tiles of the parallel axes."""
+    emitter = RowsEmitter(plan, helpers, checks)
+    emitter.own()
+    emitter.block(plan.kernel.body.lets)
+    body = lines(emitter.lines)
+    tensors = tensors_of(emitter, {})
+    given = arguments(plan.kernel, emitter, turns)
+    first = plan.owned[0] if plan.owned else None
+    extent = "1" if first is None else emitter.memory.extent(first.axis)
+    counts = [
+        extent if first is None or first.tile == 1 else f"(({extent} + {first.tile - 1}) // {first.tile})"
+    ]
+    counts += [str(o.tiles) for o in plan.owned[1:]]
+    frame = Frame(
+        name=plan.kernel.name,
+        about=_about(plan),
+        host_parameters=host_parameters(given, emitter),
+        parameters=parameters(given, emitter, {}),
+        tensors=tensors,
+        given=passed(given, {}),
+        threads=plan.threads,
+    )
+    return KernelText(
+        template="rows.py.j2",
+        subject=RowsText(frame, emitter.shared(), body),
+        arguments=tuple(given),
+        sizes=sizes(emitter, extent),
+        programs=(f"programs = {' * '.join(counts)}",),
+        build=build(plan.kernel, given, emitter),
+    )
+
+
+def _about(plan: RowsPlan) -> str:
+    owned = ", ".join(f"{o.tile} of {o.axis}" for o in plan.owned) or "everything"
+    held = "; ".join(
+        f"{s.axis}: {s.length} indices, {s.count} to each of {1 << len(s.threads)} threads"
+        for s in plan.spreads
+    )
+    return f"A block owns {owned} ({plan.kind}){'. ' * bool(held)}{held}."
+
+
+class RowsEmitter(Emitter):
+    """Writes one kernel; a list runs over those axes of a value of which a thread has several indices."""
+
+    plan: RowsPlan
+    memory: RowsMemory
+
+    def __init__(self, plan: RowsPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
+        super().__init__(plan, helpers, checks)
+        self.plan = plan
+        self.names.taken |= OF_FRAME
+        self.spreads = {s.axis: s for s in plan.spreads}
+        self.thread_bits = plan.threads.bit_length() - 1
+        self.current: tuple[Spread, ...] = ()  # what the list that is written now runs over
+        self.boards: list[tuple[str, str, str]] = []  # of shared memory: name, type, shape
+        self.turn = ""  # which half of a board a step of a loop has, where only one meeting parts the steps
+        self.writers: dict[int, str] = {}
+        self.memory = RowsMemory(self)
+
+    # --- places ---------------------------------------------------------------------------------------------
+
+    def own(self) -> None:
+        """Write which tiles a block has, and which threads write what several have."""
+        rest = "block"
+        tiles: dict[Axis, str] = {}
+        for owned in reversed(self.plan.owned[1:]):
+            tiles[owned.axis] = f"{rest} % {owned.tiles}"
+            rest = self.let("rest", f"{rest} // {owned.tiles}") if owned.tiles != 1 else rest
+        for owned in self.plan.owned:
+            tile = tiles.get(owned.axis, rest)
+            self.memory.owns_tile(owned, self.spreads.get(owned.axis), tile)
+        for let in walk(self.plan.kernel.body):
+            match let.node:
+                case Store(index=index):
+                    self.appoint(union(*(self.tile(i).axes for i in index)))
+                case Check(bad=bad):
+                    self.appoint(self.tile(bad).axes)
+                case _:
+                    pass
+
+    def shares(self, axes: tuple[Axis, ...]) -> int:
+        """Return the bits of a thread's number that do not tell indices of these axes apart."""
+        told = 0
+        for axis in axes:
+            told |= self.spreads[axis].mask if axis in self.spreads else 0
+        return self.plan.threads - 1 & ~told
+
+    def appoint(self, axes: tuple[Axis, ...]) -> None:
+        """Write whether a thread is the first of those that have the same indices of some axes."""
+        bits = self.shares(axes)
+        if bits and bits not in self.writers:
+            alone = "thread == 0" if bits == self.plan.threads - 1 else f"(thread & {bits}) == 0"
+            self.writers[bits] = self.let("writes", alone)
+
+    def writer(self, axes: tuple[Axis, ...]) -> str:
+        return self.writers.get(self.shares(axes), "")
+
+    # --- lists ----------------------------------------------------------------------------------------------
+
+    def lists(self, axes: Sequence[Axis]) -> tuple[Spread, ...]:
+        """Return the axes that a thread has a list along, the last fastest."""
+        return tuple(s for s in self.plan.spreads if s.axis in axes and s.count > 1)
+
+    @property
+    def size(self) -> int:
+        return math.prod(s.count for s in self.current)
+
+    def listed(self, value: Value) -> bool:
+        return bool(self.lists(self.tile(value).axes))
+
+    def each(self, expression: str) -> str:
+        return f"[{expression} for c in range({self.size})]"
+
+    def indexed(self, name: str, axes: tuple[Axis, ...]) -> str:
+        """Return the element of a list that belongs to element `c` of the one that is written."""
+        own = self.lists(axes)
+        if not own:
+            return name
+        first, last = self.current.index(own[0]), self.current.index(own[-1])
+        assert self.current[first : last + 1] == own
+        inner = math.prod(s.count for s in self.current[last + 1 :])
+        at = "c" if inner == 1 else f"c // {inner}"
+        return f"{name}[{at}]" if first == 0 else f"{name}[{at} % {math.prod(s.count for s in own)}]"
+
+    def __getitem__(self, value: Value) -> str:
+        if value in self.consts:
+            return super().__getitem__(value)
+        return self.indexed(self.text[value], self.tile(value).axes)
+
+    def listing(self, value: Value) -> str:
+        """Return a value as the list that is written now, also where it has fewer axes."""
+        if value not in self.consts and self.lists(self.tile(value).axes) == self.current:
+            return self.text[value]
+        return self.each(self[value])
+
+    def over(self, axes: tuple[Axis, ...], value: Value) -> str:
+        """Return a value as a thread has it along some axes."""
+        self.current = self.lists(axes)
+        return self.listing(value) if self.current else self[value]
+
+    def node(self, let: Let) -> None:
+        match let.node:
+            case Store(index=index, value=value):
+                self.current = self.lists(union(*(self.tile(v).axes for v in (*index, value))))
+            case Check(bad=bad):
+                self.current = self.lists(self.tile(bad).axes)
+            case Reduce(x=x, over=over) if over not in self.spreads:
+                self.text[let.value] = self.over(self.tile(x).axes, x)  # one element
+                return
+            case _ if isinstance(let.type, TileType):
+                self.current = self.lists(let.type.axes)
+            case _:
+                self.current = ()
+        super().node(let)
+
+    def position(self, let: Let, axis: Axis) -> None:
+        if axis not in self.spreads or axis in self.memory.owned:
+            super().position(let, axis)
+            return
+        place = self.spreads[axis].place(self.thread_bits)
+        self.text[let.value] = self.let(
+            let.name or axis_name(axis), self.each(place) if self.current else place
+        )
+
+    # --- combining ------------------------------------------------------------------------------------------
+
+    def tree(self, reduce: Reduce) -> Tree:
+        spread, dtype = self.spreads[reduce.over], self.tile(reduce.x).dtype
+        combine = (_FLOATS if dtype.is_float else _INTEGERS).get(reduce.fn)
+        if combine is None or dtype is DType.BOOL:
+            raise refused(f"{reduce.fn.value} over {reduce.over}", self.plan.target)
+        order: Sequence[int] = nearest_first(spread)
+        if self.ordered(reduce) and reduce.order is not None:
+            order = bind(reduce.order, spread.length).order
+        return combining(spread, self.lists(self.tile(reduce.x).axes), order, combine)
+
+    def ordered(self, reduce: Reduce) -> bool:
+        return reduce.fn is Combine.ADD and self.tile(reduce.x).dtype.is_float
+
+    def reduced(self, let: Let, reduce: Reduce) -> str:
+        tree, dtype = self.tree(reduce), self.tile(reduce.x).dtype
+        order = order_name(reduce.order or Rule.HALVING) if self.ordered(reduce) else "in any order"
+        about = f"The {_VERBS[reduce.fn]} over {reduce.over}, {order}."
+        many = bool(self.lists(self.tile(let.value).axes))
+        made = self.combiner(
+            f"{_VERBS[reduce.fn]}_over_{axis_name(reduce.over)}", ("x",), about, tree, "x" if many else "x[0]"
+        )
+        given = self.over(self.tile(reduce.x).axes, reduce.x)
+        x = given if self.current else f"[{given}]"
+        return f"{made}({', '.join([x, *self.beside(tree, (dtype,))])})"
+
+    def combiner(self, name: str, arguments: tuple[str, ...], about: str, tree: Tree, result: str) -> str:
+        """Return the name of a helper that combines along an axis."""
+        given = list(arguments)
+        given += ["thread"] * any("thread" in line.text for line in tree.lines)
+        given += ["boards"] * bool(tree.boards)
+        words = " ".join(line.text for line in tree.lines)
+        self.uses(*(["folded"] * ("across(" in words)), *(["merged"] * ("merged_across(" in words)))
+        self.uses(*(["select"] * ("halved(" in words)))
+        return self.helper(name, ", ".join(given), about, (*tree.lines, Line(f"return {result}")))
+
+    def beside(self, tree: Tree, dtypes: tuple[DType, ...]) -> list[str]:
+        """Return what a tree needs beside its terms: the thread, and where warps meet."""
+        boards = []
+        for count in tree.boards:
+            for dtype in dtypes:
+                name = self.names.fresh("board")
+                shape = f"{count}, {self.plan.threads}"
+                self.boards.append((name, text.TYPES[dtype], f"2, {shape}" if self.turn else shape))
+                boards.append(f"{name}[{self.turn}, None, None]" if self.turn else name)
+        told = any("thread" in line.text for line in tree.lines)
+        return ["thread"] * told + ([f"({', '.join(boards)},)"] if boards else [])
+
+    def shared(self) -> tuple[Line, ...]:
+        """Return the lines that lay out what threads of several warps exchange."""
+        found = [Line("shared = utils.SmemAllocator()")] if self.boards else []
+        for name, kind, shape in self.boards:
+            *_, count, threads = shape.split(", ")
+            strides = ", ".join([str(int(count) * int(threads))] * (shape.count(",") == 2) + [threads, "1"])
+            layout = f"cute.make_layout(({shape}), stride=({strides}))"
+            found.append(Line(f"{name} = shared.allocate_tensor({kind}, {layout}, 16)"))
+        return tuple(found)
+
+    def merge(self, let: Let, merge: Merge) -> None:
+        if isinstance(merge.order, Ascending) or merge.onto is not None:
+            raise refused(f"pieces of {merge.over} merged in one launch", self.plan.target, let.loc)
+        axes = union(*(self.tile(s).axes for s in merge.states))
+        given = [self.over(axes, s) for s in merge.states]
+        if merge.over not in self.spreads:
+            self.many[let.value] = tuple(given)
+            return
+        spread, state, lists = self.spreads[merge.over], merge.monoid.state, self.current
+        tree = merging(spread, lists, bind(merge.order, spread.length).order, state, self.merger(merge))
+        left = [s for s in lists if s.axis != merge.over]
+        result = ", ".join(s if left else f"{s}[0]" for s in state)
+        about = f"The states merged over {merge.over}, {order_name(merge.order)}."
+        name = self.combiner(
+            f"{merge.monoid.kind.value}_over_{axis_name(merge.over)}", state, about, tree, result
+        )
+        made = tuple(self.names.fresh(s) for s in state)
+        terms = [x if lists else f"[{x}]" for x in given]
+        dtypes = tuple(self.tile(s).dtype for s in merge.states)
+        self.line(f"{', '.join(made)} = {name}({', '.join([*terms, *self.beside(tree, dtypes)])})")
+        self.many[let.value] = made
+
+    # --- loops ----------------------------------------------------------------------------------------------
+
+    def loop(self, let: Let, loop: Loop) -> None:
+        """Write a loop that all threads of a block run alike; what it carries are its only variables."""
+        if any(axis in self.spreads for v in (loop.start, loop.stop) for axis in self.tile(v).axes):
+            raise refused(f"steps of {loop.axis} that differ between threads", self.plan.target, let.loc)
+        first = [self.over(t.axes, v) for v, t in zip(loop.init, loop.types, strict=True)]
+        if loop.start == loop.stop:
+            self.many[let.value] = tuple(first)
+            return
+        carried = []
+        for i, (init, type) in enumerate(zip(first, loop.types, strict=True)):
+            hint = self.yields.get((let.value, i)) or f"{axis_name(loop.axis)}_state"
+            carried.append(self.let(hint, f"tuple({init})" if self.lists(type.axes) else init))
+        self.many[let.value] = tuple(carried)
+        step, *args = loop.body.args
+        self.text.update(zip(args, carried, strict=True))
+        start, stop = (self.operand(v, step) for v in (loop.start, loop.stop))
+        early = self.early(loop) if self.plan.ahead and loop.exists is None else []
+        queues = self.read_ahead(loop, early, start, stop)
+        name = self.names.fresh(f"{axis_name(loop.axis)}_step")
+        with self.inner(f"for {name} in cutlass.range({start}, {stop}, unroll={self.plan.unroll}):"):
+            before, self.turn = self.turn, f"{name} % 2" if self.meetings(loop) == 1 else ""
+            coming = self.of_step(loop, early, f"{name} + {self.plan.ahead}", stop)
+            self.text[step] = name
+            self.text.update({load.value: queue[0] for load, queue in zip(early, queues, strict=True)})
+            self.block(
+                [each for each in loop.body.lets if each not in early and self.used(each, loop, early)]
+            )
+            new = []
+            for v, type in zip(loop.body.results, loop.types, strict=True):
+                made = self.over(type.axes, v)
+                new.append(f"tuple({made})" if self.lists(type.axes) else made)
+            moved = [x for queue, last in zip(queues, coming, strict=True) for x in (*queue[1:], last)]
+            variables = [*carried, *(x for queue in queues for x in queue)]
+            if variables:
+                self.line(f"{', '.join(variables)} = {', '.join([*new, *moved])}")
+            self.turn = before
+
+    def meetings(self, loop: Loop) -> int:
+        """Return how often the warps of a block meet in a step of a loop."""
+        count = 0
+        for let in loop.body.lets:
+            match let.node:
+                case Reduce(over=over) as reduce if over in self.spreads:
+                    count += len(self.tree(reduce).boards)
+                case Merge(over=over) if over in self.spreads:
+                    count += 2  # counted so that what meets in a merge has a board for each step
+                case _:
+                    pass
+        return count
+
+    def early(self, loop: Loop) -> list[Let]:
+        """Return the reads of inputs that could be done before their step: nothing but its number matters."""
+        inside = {let.value: let for let in loop.body.lets}
+        inputs = {d.name for d in self.plan.kernel.params if d.role is Role.IN}
+        return [
+            let
+            for let in loop.body.lets
+            if isinstance(let.node, Load)
+            and let.node.param in inputs
+            and not any(isinstance(each.node, Load | Reduce) for each in self.needs(let, inside))
+            and not any(v in loop.body.args[1:] for e in self.needs(let, inside) for v in operands(e.node))
+            and not any(v in loop.body.args[1:] for v in operands(let.node))
+        ]
+
+    def needs(self, let: Let, inside: Mapping[Value, Let]) -> list[Let]:
+        """Return what a value of a step is made of there, in order."""
+        wanted, stack = set(), list(operands(let.node))
+        while stack:
+            value = stack.pop()
+            if value in inside and value not in wanted:
+                wanted.add(value)
+                stack += operands(inside[value].node)
+        return [each for value, each in inside.items() if value in wanted]
+
+    def used(self, let: Let, loop: Loop, early: list[Let]) -> bool:
+        """Return whether a step needs a value for more than what was read before its turn."""
+        if isinstance(let.node, Store | Check) or let.value in loop.body.results:
+            return True
+        users = [e for e in loop.body.lets if let.value in operands(e.node) and e not in early]
+        deeper = {v for e in walk(loop.body) if e not in loop.body.lets for v in operands(e.node)}
+        return let.value in deeper or any(self.used(e, loop, early) for e in users)
+
+    def of_step(self, loop: Loop, early: list[Let], step: str, stop: str) -> list[str]:
+        """Write the early reads of a step, if there is one; return what each is called."""
+        if not early:
+            return []
+        inside = {let.value: let for let in loop.body.lets}
+        wanted = {each.value for let in early for each in self.needs(let, inside)}
+        before = dict(self.text)
+        index = self.let(f"next_{axis_name(loop.axis)}", step)
+        self.memory.ahead = self.let("comes", f"{index} < {stop}")
+        self.text[loop.body.args[0]] = index
+        self.block([let for let in loop.body.lets if let.value in wanted or let in early])
+        self.memory.ahead = ""
+        made = [f"tuple({self.text[e.value]})" if self.listed(e.value) else self.text[e.value] for e in early]
+        self.text = before
+        return made
+
+    def read_ahead(self, loop: Loop, early: list[Let], start: str, stop: str) -> list[list[str]]:
+        """Write the reads of the first steps before a loop; return the variables that wait of each."""
+        queues: list[list[str]] = [[] for _ in early]
+        if not early:
+            return queues
+        for turn in range(self.plan.ahead):
+            made = self.of_step(loop, early, f"{start} + {turn}" if turn else f"{start} + 0", stop)
+            for queue, let, given in zip(queues, early, made, strict=True):
+                assert isinstance(let.node, Load)
+                queue.append(self.let(f"{let.node.param}_ahead", given))
+        return queues

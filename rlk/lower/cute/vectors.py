@@ -1,0 +1,222 @@
+"""What the threads of a block read and write of rows: 16 bytes at once where memory and masks allow it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rlk.ir.dims import Axis, Part, fixed_extent, union
+from rlk.ir.nodes import (
+    Cast,
+    Const,
+    Extent,
+    Fn1,
+    Fn2,
+    Let,
+    Load,
+    Map1,
+    Map2,
+    Node,
+    Pos,
+    Select,
+    Store,
+    Value,
+    const_value,
+)
+from rlk.ir.types import DType, TileType
+from rlk.lower.common.names import axis_name
+from rlk.lower.cute import text
+from rlk.lower.cute.memory import Memory
+from rlk.lower.cute.plan import Owned, RowsPlan, stride_name
+from rlk.lower.cute.spread import Spread
+from rlk.passes.walk import walk
+
+if TYPE_CHECKING:
+    from rlk.lower.cute.rows import RowsEmitter
+
+VECTOR = 16  # bytes of the widest access; elements that `Signature.divisible` promises too
+
+
+class Alignment:
+    """What is known of indices and masks for each vector of a list: from how they are computed."""
+
+    def __init__(self, plan: RowsPlan, types: Mapping[Value, object]) -> None:
+        self.plan, self.types = plan, types
+        self.nodes: dict[Value, Node] = {let.value: let.node for let in walk(plan.kernel.body)}
+
+    def divisor(self, value: Value) -> int:
+        """Return a number that divides every element of an integer; 0 of zeros."""
+        match self.nodes.get(value):
+            case Const(bits=bits):
+                type = self.types[value]
+                assert isinstance(type, TileType)
+                return abs(int(const_value(bits, type.dtype)))
+            case Map2(fn=Fn2.ADD | Fn2.SUB | Fn2.MIN | Fn2.MAX, a=a, b=b) | Select(a=a, b=b):
+                return math.gcd(self.divisor(a), self.divisor(b))
+            case Map2(fn=Fn2.MUL, a=a, b=b):
+                return self.divisor(a) * self.divisor(b)
+            case Cast(x=x):
+                return self.divisor(x)
+            case Extent(axis=axis):
+                known = fixed_extent(axis, dict(self.plan.signature.extents))
+                told = axis.part is Part.ALL and axis.name in self.plan.signature.divisible
+                return known if known is not None else VECTOR if told else 1
+            case _:
+                return 1
+
+    def first(self, value: Value, spread: Spread) -> int | None:
+        """Return what divides the first index of each vector, if the others count up by one; else None."""
+        match self.nodes.get(value):
+            case Pos(axis=axis) if axis == spread.axis:
+                return spread.vector
+            case Map2(fn=Fn2.ADD, a=a, b=b):
+                for one, other in ((a, b), (b, a)):
+                    counts = self.first(one, spread)
+                    if counts is not None and not self.along(other, spread.axis):
+                        return math.gcd(counts, self.divisor(other))
+                return None
+            case Map2(fn=Fn2.SUB, a=a, b=b) if not self.along(b, spread.axis):
+                counts = self.first(a, spread)
+                return None if counts is None else math.gcd(counts, self.divisor(b))
+            case _:
+                return None
+
+    def even(self, value: Value, spread: Spread, width: int) -> bool:
+        """Return whether a condition is the same for every element of a vector."""
+        if not self.along(value, spread.axis):
+            return True
+        match self.nodes.get(value):
+            case Map2(fn=Fn2.AND | Fn2.OR, a=a, b=b):
+                return self.even(a, spread, width) and self.even(b, spread, width)
+            case Map1(fn=Fn1.NOT, x=x):
+                return self.even(x, spread, width)
+            case Map2(fn=Fn2.LT, a=index, b=end) | Map2(fn=Fn2.LE, a=end, b=index):
+                counts = self.first(index, spread)
+                ends = not self.along(end, spread.axis) and self.divisor(end) % width == 0
+                return counts is not None and counts % width == 0 and ends
+            case _:
+                return False
+
+    def along(self, value: Value, axis: Axis) -> bool:
+        type = self.types[value]
+        return isinstance(type, TileType) and axis in type.axes
+
+
+class RowsMemory(Memory):
+    """Reads and writes of lists by vectors; one thread writes what several have."""
+
+    e: RowsEmitter
+    plan: RowsPlan
+
+    def __init__(self, emitter: RowsEmitter) -> None:
+        super().__init__(emitter)
+        self.e, self.plan = emitter, emitter.plan
+        self.known = Alignment(self.plan, emitter.types)
+        self.one = emitter.names.fresh("one")
+        self.ahead = ""  # the condition under which a step that is read early exists
+
+    def owns_tile(self, owned: Owned, spread: Spread | None, tile: str) -> None:
+        """Write the indices of a parallel axis that a thread has, and which of them there are."""
+        if spread is None:
+            self.owned[owned.axis] = self.e.let(axis_name(owned.axis), tile)
+            return
+        name = axis_name(owned.axis)
+        self.e.current = (spread,) if spread.count > 1 else ()
+        place = spread.place(self.e.thread_bits)
+        index = f"{tile} * {owned.tile} + {place}"
+        self.owned[owned.axis] = self.e.let(name, self.e.each(index) if self.e.current else index)
+        if owned.length is None or owned.length % owned.tile:
+            inside = f"{self.e.indexed(self.owned[owned.axis], (owned.axis,))} < {self.extent(owned.axis)}"
+            written = self.e.each(inside) if self.e.current else inside
+            self.inside[owned.axis] = self.e.let(f"{name}_inside", written)
+
+    # --- accesses -------------------------------------------------------------------------------------------
+
+    def load(self, load: Load, let: Let) -> None:
+        width = self.width(load.param, load.index, load.guard)
+        if width == 1 or not self.e.listed(let.value):
+            self.e.value(let, load.param, self.read(load))
+            return
+        dtype = self.decls[load.param].type.dtype
+        mask = self.mask(union(*(self.e.tile(i).axes for i in load.index)), load.guard)
+        at = self.index(load.index)
+        self.e.uses("vector_of")
+        if mask is None:
+            self.e.uses("load_vector")
+            vector = f"load_vector({load.param}, {at}, {width})"
+        else:
+            self.e.uses("load_vector_where")
+            other = f"{text.TYPES[dtype]}(0)" if load.fill is None else self.e[load.fill]
+            vector = f"load_vector_where({mask}, {load.param}, {at}, {other}, {width})"
+        count = self.e.size
+        made = f"[{self.one} for c in range(0, {count}, {width}) for {self.one} in {vector}]"
+        if count == width:
+            made = vector.replace("[c]", "[0]")
+        self.e.text[let.value] = self.e.let(let.name or load.param, made)
+
+    def store(self, store: Store) -> None:
+        axes = union(*(self.e.tile(i).axes for i in store.index))
+        self.alone = self.e.writer(axes)
+        super().store(store)
+        self.alone = ""
+
+    def check(self, bad: Value, what: str) -> None:
+        self.alone = self.e.writer(self.e.tile(bad).axes)
+        if self.e.current:
+            with self.e.inner(f"for c in cutlass.range_constexpr({self.e.size}):"):
+                self.report(bad, what)
+        else:
+            self.report(bad, what)
+        self.alone = ""
+
+    def owner(self, axis: Axis) -> str:
+        return self.e.indexed(self.owned[axis], (axis,))
+
+    def store_list(self, store: Store, axes: tuple[Axis, ...]) -> None:
+        """Write a thread's list, by vectors where its elements follow each other in memory."""
+        width = self.width(store.param, store.index, store.guard)
+        mask = " & ".join(x for x in (self.mask(axes, store.guard), self.alone) if x)
+        at, x = self.index(store.index), self.e[store.value]
+        with self.e.inner(f"for c in cutlass.range_constexpr({self.steps(width)}):"):
+            if width > 1:
+                vector = f"{self.e.listing(store.value)}[c:c + {width}]"
+                self.e.uses("vector_of", "store_vector", *["store_vector_where"] * bool(mask))
+                given = f"{store.param}, {at}, {vector})"
+                self.e.line(f"store_vector_where({mask}, {given}" if mask else f"store_vector({given}")
+            elif mask:
+                self.e.uses("store_where")
+                self.e.line(f"store_where({mask}, {store.param}, {at}, {x})")
+            else:
+                self.e.line(f"{store.param}[{at}] = {x}")
+
+    def steps(self, width: int) -> str:
+        return f"0, {self.e.size}, {width}" if width > 1 else str(self.e.size)
+
+    def width(self, param: str, index: tuple[Value, ...], guard: Value | None) -> int:
+        """Return how many elements of a list one access has: those of 16 aligned bytes, or one."""
+        decl, divisible = self.decls[param], self.plan.signature.divisible
+        strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
+        if not self.e.current or decl.type.dtype is DType.BOOL or not {param, *strides} <= divisible:
+            return 1
+        spread = self.e.current[-1]
+        width = min(spread.vector, VECTOR // decl.type.dtype.bytes)
+        *others, last = index
+        first = self.known.first(last, spread)
+        mask = self.inside.get(spread.axis) is None or self.ends(spread.axis, width)
+        counted = first is not None and first % width == 0
+        apart = not any(self.known.along(v, spread.axis) for v in others)
+        same = guard is None or self.known.even(guard, spread, width)
+        return width if counted and apart and same and mask else 1
+
+    def ends(self, axis: Axis, width: int) -> bool:
+        """Return whether a parallel axis ends between two vectors."""
+        known = fixed_extent(axis, dict(self.plan.signature.extents))
+        return known is not None and known % width == 0
+
+    def mask(self, axes: tuple[Axis, ...], guard: Value | None) -> str | None:
+        always = guard is None or self.e.consts.get(guard) == (1, DType.BOOL)
+        terms = [self.ahead] if self.ahead else []
+        terms += [] if guard is None or always else [self.e[guard]]
+        terms += [self.e.indexed(name, (a,)) for a, name in self.inside.items() if a in axes]
+        return " & ".join(f"({t})" if " " in t else t for t in terms) or None

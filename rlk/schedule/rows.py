@@ -1,0 +1,127 @@
+"""How nests that combine without a contraction are placed on Hopper: vectors, then lanes, then warps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rlk.ir.dims import Axis, Part, extent_of
+from rlk.ir.nodes import Kernel, Load, Loop, Store, Value
+from rlk.ir.tree import padded
+from rlk.ir.types import TileType, Type
+from rlk.passes.walk import walk
+from rlk.schedule.axes import Roles, kind, roles, types_of
+from rlk.schedule.schedule import MAX_WARPS, Schedule, Span
+
+WARP = 32
+VECTOR = 16  # bytes of the widest access
+BLOCK = 128  # threads that short rows share
+VECTORS = 2  # of a row to each thread
+ROW_OF_PIECES = 3  # bits of lanes that a chunk has where its pieces lie beside it
+COLUMN_WARPS = 4  # of a block that folds columns
+MERGE_WARPS = 8  # of a block that merges states of 32 rows
+MERGED = 16  # states of a thread, from which on more warps share them
+MERGE_UNROLLED = 8  # steps whose reads are on their way together
+STEPS_AHEAD = 2  # of a walk over rows: two rows of a block of an SM alone fill its share of the memory
+
+
+def rows(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) -> Schedule:
+    """Return the schedule of a kernel that combines: which index bits lanes and warps have.
+
+    What is not placed lies in the lists of threads, whose elements are neighbours in memory.
+    """
+    found = roles(kernel, extents)
+    inside = {a: n for a, n in found.inside if n > 1}
+    if found.contracted or not inside:
+        return chosen
+    near = _near(kernel, tuple(inside))
+    if near is None:
+        return _beside(kernel, found, inside, extents)
+    others = [a for a in inside if a != near] + [a for a in found.parallel if a == near.pieces]
+    if others and near.split is not None:
+        return _pieces(kernel, near, others[0], inside, extents)
+    return _whole(kernel, found, near, inside[near], extents)
+
+
+def _near(kernel: Kernel, inside: tuple[Axis, ...]) -> Axis | None:
+    """Return the combined axis along which memory is contiguous; None where a parallel axis is."""
+    types = types_of(kernel)
+    loads = [x.node for x in walk(kernel.body) if isinstance(x.node, Load)]
+    reads = [load for load in loads if any(_along(types, i, inside) for i in load.index)]
+    wide = [load for load in reads if len(load.index) > 1] or reads
+    last = [axis for load in wide for axis in _along(types, load.index[-1], inside)]
+    return max(last, key=lambda a: (last.count(a), a.part is Part.LANE)) if last else None
+
+
+def _along(types: Mapping[Value, Type], value: Value, axes: tuple[Axis, ...]) -> list[Axis]:
+    type = types[value]
+    return [a for a in axes if isinstance(type, TileType) and a in type.axes]
+
+
+def _vector(kernel: Kernel, axis: Axis, extents: Mapping[str, int]) -> int:
+    """Return the index bits of a vector along an axis: none where its rows or pieces are not aligned."""
+    sizes = [d.type.dtype.bytes for d in kernel.params if d.type.axes and d.type.axes[-1].whole == axis.whole]
+    width = VECTOR // min([s for s in sizes if s > 1], default=4)
+    known = extents.get(axis.name, 0)
+    aligned = known % (width * (axis.split or 1)) == 0 or axis.dynamic
+    return width.bit_length() - 1 if aligned else 0
+
+
+def _whole(kernel: Kernel, found: Roles, near: Axis, length: int, extents: Mapping[str, int]) -> Schedule:
+    """A block has a row, or several short ones."""
+    bits = length.bit_length() - 1
+    low = min(_vector(kernel, near, extents), bits)
+    walks = any(isinstance(let.node, Loop) for let in walk(kernel.body))
+    writes = any(isinstance(x.node, Store) for x in _steps(kernel))
+    each = low if walks and writes else low + VECTORS.bit_length() - 1
+    told = max(0, min(bits - each, (WARP * MAX_WARPS).bit_length() - 1))
+    placed = [Span(str(near), low, told)] * (told > 0)
+    rows = max(1, BLOCK >> told) if found.parallel and not walks else 1
+    tiles: tuple[tuple[str, int], ...] = ()
+    if rows > 1:
+        axis = found.parallel[-1]
+        tiles = ((str(axis), rows),)
+        placed.append(Span(str(axis), 0, rows.bit_length() - 1))
+    threads = max(WARP, rows << told)
+    stages = 1 + STEPS_AHEAD if walks and writes else 1
+    return Schedule(tiles=tiles, placed=tuple(placed), warps=threads // WARP, stages=stages)
+
+
+def _steps(kernel: Kernel) -> list[object]:
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    return [each for loop in loops for each in walk(loop.body)]
+
+
+def _pieces(
+    kernel: Kernel, near: Axis, pieces: Axis, inside: Mapping[Axis, int], extents: Mapping[str, int]
+) -> Schedule:
+    """A block has the same chunk of every piece of a row.
+
+    High bits of a chunk lie in lists, so that most of its tree needs no exchange.
+    """
+    count, bits = near.split or 1, inside[near].bit_length() - 1
+    low = min(_vector(kernel, near, extents), bits)
+    told = min(bits - low, ROW_OF_PIECES if low else WARP.bit_length() - 1)
+    placed = (Span(str(near), low, told), Span(str(pieces), 0, count.bit_length() - 1))
+    tiles = () if pieces in inside else ((str(pieces), count),)
+    warps = max(1, (count << told) // WARP)
+    return Schedule(tiles=tiles, placed=placed, warps=warps, stages=2 if low else 1)
+
+
+def _beside(kernel: Kernel, found: Roles, inside: Mapping[Axis, int], extents: Mapping[str, int]) -> Schedule:
+    """A lane has a column, or a vector of them; what is combined lies in lists, or in warps."""
+    axis = found.parallel[-1]
+    if kind(kernel) == "col_fold":
+        low = _vector(kernel, axis, extents)
+        known = extents.get(axis.name, 0)
+        width = extent_of(axis, known) if known and not axis.dynamic else WARP << low
+        columns = max(WARP << low, min(padded(width), WARP * COLUMN_WARPS << low))
+        told = columns.bit_length() - 1 - low
+        return Schedule(
+            tiles=((str(axis), columns),), placed=(Span(str(axis), low, told),), warps=(1 << told) // WARP
+        )
+    first, length = next(iter(inside.items()))
+    warps = min(length, max(MERGE_WARPS, min(MAX_WARPS, length // MERGED)))
+    low = length.bit_length() - warps.bit_length()
+    lanes, apart = WARP.bit_length() - 1, warps.bit_length() - 1
+    placed = (Span(str(axis), 0, lanes), Span(str(first), low, apart))
+    return Schedule(tiles=((str(axis), WARP),), placed=placed, warps=warps, unroll=MERGE_UNROLLED)
