@@ -2,7 +2,7 @@
 
 numerics: 796b9cd07c696eeb
 schedule: tiles D=2048, 4 warps, 1 stages, unroll 1
-schedule: tiles T.within=128, V.within=128, 8 warps, 7 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
+schedule: tiles T.within=128, V.within=128, 8 warps, 6 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
@@ -171,7 +171,7 @@ def launch_linear_logp_backward_1(hidden_ptr: cute.Pointer, ids_ptr: cute.Pointe
 
 @cute.struct
 class linear_logp_backward_2_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 12]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 49152], 1024]
@@ -371,7 +371,7 @@ def launch_linear_logp_backward_2(weight_ptr: cute.Pointer, ids_ptr: cute.Pointe
 
 @cute.struct
 class linear_logp_backward_3_0_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
@@ -555,7 +555,7 @@ def launch_linear_logp_backward_3_0(weight_ptr: cute.Pointer, dz_ptr: cute.Point
 
 @cute.struct
 class linear_logp_backward_3_1_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
@@ -744,7 +744,7 @@ def launch_linear_logp_backward_3_1(weight_ptr: cute.Pointer, dz_ptr: cute.Point
 
 @cute.struct
 class linear_logp_backward_3_2_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
@@ -938,7 +938,7 @@ def launch_linear_logp_backward_3_2(weight_ptr: cute.Pointer, dz_ptr: cute.Point
 
 @cute.struct
 class linear_logp_backward_3_3_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
@@ -1142,7 +1142,7 @@ def launch_linear_logp_backward_3_3(weight_ptr: cute.Pointer, order_ptr: cute.Po
 
 @cute.struct
 class linear_logp_backward_4_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 18]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 73728], 1024]

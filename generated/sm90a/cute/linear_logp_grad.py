@@ -171,7 +171,7 @@ def launch_linear_logp_grad_1(hidden_ptr: cute.Pointer, ids_ptr: cute.Pointer, o
 
 @cute.struct
 class linear_logp_grad_2_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
@@ -398,7 +398,7 @@ def launch_linear_logp_grad_2(weight_ptr: cute.Pointer, ids_ptr: cute.Pointer, l
 
 @cute.struct
 class linear_logp_grad_3_0_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
@@ -582,7 +582,7 @@ def launch_linear_logp_grad_3_0(weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, 
 
 @cute.struct
 class linear_logp_grad_3_1_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
@@ -771,7 +771,7 @@ def launch_linear_logp_grad_3_1(weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, 
 
 @cute.struct
 class linear_logp_grad_3_2_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
@@ -965,7 +965,7 @@ def launch_linear_logp_grad_3_2(weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, 
 
 @cute.struct
 class linear_logp_grad_3_3_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
@@ -1169,7 +1169,7 @@ def launch_linear_logp_grad_3_3(weight_ptr: cute.Pointer, order_ptr: cute.Pointe
 
 @cute.struct
 class linear_logp_grad_4_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]

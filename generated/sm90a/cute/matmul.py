@@ -101,7 +101,7 @@ def vector_of(memory, index, count):
 
 @cute.struct
 class matmul_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]

@@ -104,7 +104,7 @@ def vector_of(memory, index, count):
 
 @cute.struct
 class matmul_leaf8_0_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
@@ -288,7 +288,7 @@ def launch_matmul_leaf8_0(x_ptr: cute.Pointer, w_ptr: cute.Pointer, merged_leaf8
 
 @cute.struct
 class matmul_leaf8_1_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
@@ -477,7 +477,7 @@ def launch_matmul_leaf8_1(x_ptr: cute.Pointer, w_ptr: cute.Pointer, merged_leaf8
 
 @cute.struct
 class matmul_leaf8_2_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
@@ -671,7 +671,7 @@ def launch_matmul_leaf8_2(x_ptr: cute.Pointer, w_ptr: cute.Pointer, merged_leaf8
 
 @cute.struct
 class matmul_leaf8_3_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage, and 8 rows of 128 bytes for each warp."""
+    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
