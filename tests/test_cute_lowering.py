@@ -189,6 +189,15 @@ def test_results_are_written_by_vectors_where_they_lie_so(dtype: str, columns: i
     assert re.search(r"load_vector_where\(.* base, ", wide.source)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("rows", [8, 16, 32])
+@pytest.mark.parametrize("columns", [64, 128])
+@pytest.mark.parametrize("m", [1, 16, 37])
+def test_few_rows_may_be_the_columns_of_an_instruction(m: int, columns: int, rows: int, dtype: str) -> None:
+    made = agree(program(product, dtype), products(m, 200, 72, dtype), tiles=(("M", rows), ("N", columns)))
+    assert f"tile = ({columns}, {rows}, 64)" in made.source
+
+
 def test_results_are_written_in_pairs_or_alone_where_vectors_would_not_lie_so() -> None:
     pairs = agree(program(product), products(70, 62, 40), FACTORS | RESULTS)
     single = agree(program(product), products(70, 64, 40), FACTORS)

@@ -51,7 +51,8 @@ class ContractionText:
     steps: str
     counted: bool  # whether a tile counts its steps, of which there may be none
     tiles: str
-    width: int
+    width: str  # how many tiles there are beside each other
+    fixed: bool  # whether that is a number
     owns: str
     place: tuple[Line, ...]
     coordinates: tuple[Line, ...]
@@ -65,9 +66,14 @@ class ContractionText:
         return BOX_WORDS * 4 * self.plan.consumers
 
     @property
-    def band(self) -> int:
+    def band(self) -> str:
         """How many items a group of row tiles has."""
-        return self.plan.group * self.width
+        return str(self.plan.group * int(self.width)) if self.fixed else f"({self.plan.group} * wide)"
+
+    @property
+    def counts(self) -> str:
+        """What says how many tiles there are."""
+        return "tiles" if self.fixed else "tiles, wide"
 
 
 def write(
@@ -84,7 +90,7 @@ def write(
     extent = emitter.memory.extent(plan.rows.axis)
     frame, given = _frame(plan, emitter, turns)
     each = plan.rows.tile * plan.cluster
-    width = math.prod(owned.tiles or 1 for owned in plan.others)
+    width, fixed = _width(plan, emitter)
     tiles = f"({extent} + {each - 1}) // {each}"
     subject = ContractionText(
         frame=frame,
@@ -96,6 +102,7 @@ def write(
         counted=plan.steps is None,
         tiles=tiles,
         width=width,
+        fixed=fixed,
         owns=owns,
         place=place,
         coordinates=coordinates,
@@ -112,6 +119,18 @@ def write(
         programs=(f"programs = min({plan.cluster} * ({tiles}) * {width}, {limit})",),
         build=build(plan.kernel, given, emitter),
     )
+
+
+def _width(plan: ContractionPlan, emitter: ContractionEmitter) -> tuple[str, bool]:
+    """Return how many tiles lie beside each other, and whether that is a number."""
+    known = math.prod(owned.tiles or 1 for owned in plan.others)
+    counted = [owned for owned in plan.others if owned.tiles is None]
+    if not counted:
+        return str(known), True
+    (owned,) = counted
+    extent = emitter.memory.extent(owned.axis)
+    count = f"(({extent} + {owned.tile - 1}) // {owned.tile})"
+    return (count if known == 1 else f"({count} * {known})"), False
 
 
 def _frame(

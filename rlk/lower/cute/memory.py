@@ -117,8 +117,6 @@ class Memory:
     def store_list(self, store: Store, axes: tuple[Axis, ...]) -> None:
         """Write a thread's list, two elements at once where they follow each other in memory."""
         assert self.e.held is not None
-        if not self.e.listed(store.index[-1]):
-            raise refused(f"a list of {store.param} that lies across memory", self.plan.target)
         mask = self.mask(axes, store.guard) or "Boolean(True)"
         span, at, x = self.span or str(self.e.held.count), self.index(store.index), self.e[store.value]
         if self.in_pairs(store):

@@ -266,11 +266,13 @@ def _contraction(
     extents = dict(signature.extents)
     found = roles(kernel, extents)
     inside = {a: n for a, n in found.inside if n > 1}
-    columns = _sides(_checked(kernel, target), (*found.parallel, *inside), kernel, target)[1].axis
-    kernel = narrowed(kernel, columns)
+    tiled = (*found.parallel, *inside)
+    first, last = (side.axis for side in _sides(_checked(kernel, target), tiled, kernel, target))
+    turned = last in found.parallel and _turned(schedule.tile(str(first)), schedule.tile(str(last)))
+    kernel = narrowed(kernel, first if turned else last)
     (contraction,) = contractions(kernel).of.values()
-    row_side, column_side = _sides(contraction, (*found.parallel, *inside), kernel, target)
-    rows = row_side.axis
+    row_side, column_side = _sides(contraction, tiled, kernel, target)[:: -1 if turned else 1]
+    rows, columns = row_side.axis, column_side.axis
     consumers = max(1, schedule.tile(str(rows)) // ROWS_OF_WARPGROUP)
     tile, width = consumers * ROWS_OF_WARPGROUP, inside.get(columns) or schedule.tile(str(columns))
     shared = width % (WHOLE_COLUMNS * schedule.cluster) == 0 or schedule.cluster == 1
@@ -283,7 +285,7 @@ def _contraction(
         raise refused(f"tiles of {tile} x {width}", target)
     others = [a for a in found.parallel if a != rows]
     owned = tuple(Owned(a, width if a == columns else 1, fixed_extent(a, extents)) for a in others)
-    if any(o.tiles is None for o in owned):
+    if any(o.tiles is None for o in owned[1:]):
         raise refused("a second parallel axis of unknown extent", target)
     for side in (row_side, column_side):
         _copyable(kernel, side.factor, signature, target)
@@ -317,6 +319,11 @@ def _contraction(
         signature=signature,
         target=target,
     )
+
+
+def _turned(rows: int, columns: int) -> bool:
+    """Return whether a tile has fewer rows than an instruction, whose rows are then its columns."""
+    return rows < ROWS_OF_WARPGROUP <= columns and columns % ROWS_OF_WARPGROUP == 0
 
 
 def _checked(kernel: Kernel, target: Target) -> Contraction:
