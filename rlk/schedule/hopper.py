@@ -10,7 +10,7 @@ from rlk.schedule.axes import kind, roles
 from rlk.schedule.heuristics import factor_tiles, facts_of
 from rlk.schedule.rows import rows as placed_rows
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.warpgroups import ROWS, Warpgroups, most_stages, tabled
+from rlk.schedule.warpgroups import FEW, ROWS, Warpgroups, most_stages, tabled
 from rlk.target.facts import Target
 
 FEW_ROWS, MANY_ROWS = ROWS
@@ -47,6 +47,9 @@ def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
     sides = factor_tiles(kernel, found)
     assert sides is not None
     count = _extent(sides[0], extents, MANY_ROWS)
+    if count <= FEW[-1] and sides[1] not in dict(found.inside):
+        fewest = next(n for n in FEW if n >= count)
+        return Warpgroups(fewest, FEW_ROWS, most_stages(fewest, FEW_ROWS), GROUP)
     rows = FEW_ROWS if count <= FEW_ROWS else MANY_ROWS
     row_tiles = -(-count // rows)
     wide = dict(found.inside).get(sides[1])

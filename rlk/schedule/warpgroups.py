@@ -15,12 +15,13 @@ from rlk.target.facts import target
 TABLE = Path(__file__).parent / "tables" / "warpgroups.toml"
 TARGET = "sm_90a"
 ROWS = (64, 128)  # of one warpgroup, of two
+FEW = (8, 16, 32)  # columns of an instruction, whose rows are then as many as these
 FEWEST_COLUMNS, MOST_COLUMNS = 32, 256
 FEWEST_STAGES = 2
 DEPTH = 64  # of a step: rows of 128 bytes, which swizzling wants
 STAGE = 2 * DEPTH  # bytes of a row of a tile
 BARRIERS = 1  # KiB beside the stages
-BOX = 1  # and for each warp, which has 16 rows
+BOX = 1  # and for each warp, which has 16 rows of an instruction
 CLUSTERS = (1, 2)
 
 Sides = tuple[Axis, Axis]
@@ -30,7 +31,8 @@ Sides = tuple[Axis, Axis]
 class Warpgroups:
     """How warpgroups run a matrix product, without the names of its axes.
 
-    rows: of a tile, 64 to a warpgroup. columns: of a tile; a side that blocks hold whole keeps its length.
+    rows: of a tile, 64 to a warpgroup; of fewer than 64, the columns are what is 64 to a warpgroup. columns:
+    of a tile; a side that blocks hold whole keeps its length, and has 64 rows or more beside it.
     stages, group: as in Schedule. cluster: blocks that share what they copy of the columns, each with rows of
     its own. per_core: blocks for each multiprocessor, which take tiles in turns.
     """
@@ -43,8 +45,10 @@ class Warpgroups:
     per_core: int = 1
 
     def __post_init__(self) -> None:
-        if self.rows not in ROWS:
-            raise wrong("rows", self.rows, "64 or 128: one warpgroup or two")
+        if self.rows not in FEW + ROWS:
+            raise wrong("rows", self.rows, "64 or 128, one warpgroup or two, or fewer: 8, 16 or 32")
+        if self.rows in FEW and self.columns not in ROWS:
+            raise wrong("columns", self.columns, "64 or 128 beside fewer than 64 rows")
         if not is_power_of_two(self.columns) or not FEWEST_COLUMNS <= self.columns <= MOST_COLUMNS:
             raise wrong("columns", self.columns, f"a power of two from {FEWEST_COLUMNS} to {MOST_COLUMNS}")
         if self.cluster not in CLUSTERS:
@@ -63,11 +67,12 @@ class Warpgroups:
         chosen: what another lowering would do. held: the lengths of the axes that blocks hold whole.
         """
         columns = held.get(sides[1], self.columns)
-        lengths = zip(sides, (self.rows, columns), strict=True)
+        rows = max(self.rows, ROWS[0]) if sides[1] in held else self.rows
+        lengths = zip(sides, (rows, columns), strict=True)
         return replace(
             chosen,
             tiles=tuple(sorted((str(axis), n) for axis, n in lengths if axis not in held)),
-            stages=max(FEWEST_STAGES, min(self.stages, most_stages(self.rows, columns, self.per_core))),
+            stages=max(FEWEST_STAGES, min(self.stages, most_stages(rows, columns, self.per_core))),
             depth=DEPTH,
             group=self.group,
             programs=self.per_core * cores,
@@ -79,7 +84,8 @@ class Warpgroups:
 
 def most_stages(rows: int, columns: int, per_core: int = 1) -> int:
     """Return how many stages of a tile fit into the memory of a multiprocessor, up to what a schedule has."""
-    room = (target(TARGET).shared // per_core - BARRIERS - BOX * rows // 16) << 10
+    warps = (columns if rows < ROWS[0] else rows) // 16
+    room = (target(TARGET).shared // per_core - BARRIERS - BOX * warps) << 10
     return min(MAX_STAGES, room // (STAGE * (rows + columns)))
 
 

@@ -156,14 +156,32 @@ FOLDS: Lists = {
 
 # rows x columns of warpgroups; c: cluster; unless said, stages are as many as fit and groups have 8 tiles
 WARPGROUPS: Lists = {
+    16: (
+        "8x64",
+        "16x64",
+        "16x128",
+        "64x32",
+        "64x64",
+        "64x128",
+        "64x256",
+        "64x256 4s",
+        "64x256 3s",
+    ),
+    32: (
+        "32x64",
+        "32x128",
+        "64x32",
+        "64x64",
+        "64x128",
+        "64x256",
+        "64x256 4s",
+        "64x256 3s",
+    ),
     64: (
         "64x32",
         "64x64",
         "64x128",
         "64x256",
-        "64x32 4s",
-        "64x64 4s",
-        "64x128 4s",
         "64x256 4s",
         "64x256 3s",
     ),
