@@ -32,6 +32,11 @@ H200 = target("sm_90a")
 LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, which lose one-hot comparisons
 STACK = {"linear_logp_grad_2": 256, "linear_logp_backward_1": 256}  # bytes; the gradient of scores is long
 
+VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
+"""Reads and writes of 16 bytes that a kernel has at least."""
+BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
+"""Meetings of the warps of a block: once a row, where the rest of a tree stays inside of warps."""
+
 
 def programs() -> dict[str, Emitted]:
     """Return every reference program that this lowering has a form for."""
@@ -51,14 +56,20 @@ def programs() -> dict[str, Emitted]:
 PROGRAMS = programs()
 
 
+WITHOUT_GRADIENT = {"linear_logp_backward_grad", "linear_logp_join_grad", "matmul_grad", "matmul_leaf8_grad"}
+
+
 @dataclass(frozen=True, slots=True)
 class Code:
-    """How often a kernel's code has an instruction, and the bytes of its stack."""
+    """How often a kernel has an instruction, and the bytes of its stack; reads, writes: of 16 bytes."""
 
     products: int
     copies: int
     groups: int
     lost: int
+    reads: int
+    writes: int
+    barriers: int
     stack: int
 
 
@@ -75,6 +86,9 @@ def codes(emitted: Emitted, folder: Path) -> Iterator[tuple[str, Code]]:
                 text.count("UTMALDG"),
                 text.count("WARPGROUP.ARRIVE"),
                 len(LOST.findall(text)),
+                text.count("LDG.E.128"),
+                text.count("STG.E.128"),
+                text.count("BAR.SYNC"),
                 stack,
             ),
         )
@@ -95,6 +109,9 @@ def test_reference_kernels_compile_for_hardware(name: str, tmp_path: Path) -> No
     for kernel, code in codes(emitted, tmp_path):
         assert code.stack <= STACK.get(kernel, 0), f"{kernel} keeps {code.stack} bytes on its stack"
         assert code.lost == 0, f"{kernel} packs the predicates of {code.lost} selections"
+        reads, writes = VECTORS.get(kernel, (0, 0))
+        assert code.reads >= reads and code.writes >= writes
+        assert code.barriers <= BARRIERS.get(kernel, code.barriers)
         contracts = f"{kernel}_memory" in emitted.source
         assert (code.products > 0) == (code.copies > 1) == contracts
         assert code.groups <= 2, f"{kernel} waits {code.groups} times for {code.products} products"
@@ -183,4 +200,5 @@ def test_the_interpreter_hands_accumulators_out_as_the_compiler_does(tmp_path: P
 
 
 def test_the_families_that_have_a_form() -> None:
-    assert {"linear_logp", "linear_logp_grad", "matmul", "matmul_leaf8", "swiglu", "rope"} <= set(PROGRAMS)
+    made = {op.name for op in operators().values()} | {f"{op.name}_grad" for op in operators().values()}
+    assert set(PROGRAMS) <= made and made - set(PROGRAMS) <= WITHOUT_GRADIENT

@@ -387,7 +387,7 @@ def _range(*bounds: Any, unroll: int = 1) -> range:
 def _cute() -> SimpleNamespace:
     arch = SimpleNamespace(
         thread_idx=lambda: (Int32(_now.threads), Int32(0), Int32(0)),
-        block_idx=lambda: (_now.index, 0, 0),
+        block_idx=lambda: (Int32(_now.index), Int32(0), Int32(0)),
         grid_dim=lambda: (_now.count, 1, 1),
         block_idx_in_cluster=lambda: Int32(_now.index % _now.cluster),
         warp_idx=lambda: Int32(_now.threads // WARP),

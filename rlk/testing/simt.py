@@ -141,7 +141,7 @@ class Number:
         return _binary(np.not_equal, self, other)
 
     __hash__ = None  # type: ignore[assignment]
-    __radd__, __rmul__, __rand__, __ror__ = __add__, __mul__, __and__, __or__
+    __radd__, __rmul__, __rand__, __ror__, __rxor__ = __add__, __mul__, __and__, __or__, __xor__
 
 
 class Float32(Number):
@@ -289,7 +289,7 @@ class Memory:
         return KINDS[self.dtype].of(found)
 
     def write(self, where: Any, index: Any, x: Number) -> None:
-        on = self.touched(where, index)
+        on = np.array(np.broadcast_arrays(self.touched(where, index), x.data)[0])
         offset = self.offsets(index, on)[on]
         if len(np.unique(offset)) != len(offset):
             raise Fault("two threads write one element")

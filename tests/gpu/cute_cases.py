@@ -16,9 +16,15 @@ from rlk.specs.matmul import matmul, matmul_leaf8
 ENTROPY = {"needs": ("entropy",)}
 SHARED = (
     "swiglu 300 x 14336", "swiglu_grad 64 x 2000", "rope 300 x 32 x 128", "embedding 4096 x 512",
-    "ratio_kl 5000", "ratio_kl_grad 5000", "policy_loss_grad 2100",
+    "ratio_kl 5000", "ratio_kl_grad 5000", "policy_loss_grad 2100", "logp 7 x 50257", "logp 1 x 128256",
+    "logp 8192 x 128256, entropy, temperature", "logp 64 x 50257, all results",
+    "logp 16 x 32000 f32, all steps", "logp 16 x 3001 f16, one piece short", "logp 6 x 5",
+    "logp_grad 300 x 50257, all cotangents", "rms_norm 32768 x 4096", "rms_norm 7 x 5000, odd width",
+    "rms_norm 64 x 1536, gemma with residual", "rms_norm 64 x 2048 f16, vllm with residual",
+    "rms_norm_grad 300 x 4096", "rms_norm_grad 130 x 1536, residual", "embedding_grad 4096 x 512",
+    "policy_loss 2100",
 )  # fmt: skip
-"""Elementwise nests, from the calls of all lowerings."""
+"""Elements, rows, merges and column folds, from the calls of all lowerings."""
 
 
 def product(m: int, n: int, k: int, *present: str, leaf8: bool = False, f: DType = DType.BF16) -> Case:
@@ -50,5 +56,7 @@ CHANGES: dict[str, Callable[[Schedule], Schedule]] = {
     "blocks alone": lambda s: replace(s, cluster=1),
     "two stages": lambda s: replace(s, stages=2) if s.stages > 1 else s,
     "groups of three, few blocks": lambda s: replace(s, group=3, programs=14) if s.programs else s,
+    "nothing read early": lambda s: s if s.programs else replace(s, stages=1, unroll=1),
+    "twice the threads": lambda s: s if s.programs else replace(s, warps=min(32, 2 * s.warps)),
 }
-"""Of the schedules of contractions; the first is what a call runs."""
+"""Of schedules; the first is what a call runs."""

@@ -96,7 +96,7 @@ def embedding_grad_rows(d_y: cute.Tensor, order: cute.Tensor, segments: cute.Ten
     total_2 = difference + 7  # model.py:101
     steps = total_2 // 8  # model.py:101
     full_steps = difference // 8  # model.py:101
-    s_lane = [c for c in range(8)]  # model.py:101
+    s_lane = [Int32(c) for c in range(8)]  # model.py:101
     as_i64 = Int32(T).to(Int64)  # model.py:102
     s = tuple([Int32(-(2**31)).bitcast(Float32) for c in range(8)])  # model.py:101
     for s_step in cutlass.range(0, full_steps, unroll=1):  # model.py:101
@@ -131,8 +131,7 @@ def embedding_grad_rows(d_y: cute.Tensor, order: cute.Tensor, segments: cute.Ten
         s_2 = tuple(s_4)  # model.py:101
     total_3 = [s_2[c] + Float32(0.0) for c in range(8)]  # model.py:104
     as_bf16 = [Float32(total_3[c]).to(BFloat16) for c in range(8)]  # model.py:104
-    for c in cutlass.range_constexpr(0, 8, 8):  # model.py:104
-        store_vector(d_weight, (v, d[c]), as_bf16[c:c + 8])  # model.py:104
+    store_vector(d_weight, (v, d[0]), as_bf16)  # model.py:104
 
 
 @cute.jit

@@ -456,7 +456,7 @@ def linear_logp_2_rows(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, en
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     board_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     board_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     board_4 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
@@ -492,7 +492,7 @@ def linear_logp_2_rows(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, en
         total_2 = product_5 + product_6  # linear_logp.py:64
         s_3 = s_2 + sum_of_step3_2  # linear_logp.py:64
         m, s, zbar, s_2 = m_2, total, total_2, s_3  # linear_logp.py:64
-    m_2, s_3, zbar_2 = softmax_sum_over_v_piece([m], [s], [zbar], thread, (board, board_2, board_3,))  # linear_logp.py:64
+    m_2, s_3, zbar_2 = softmax_sum_over_v_piece([m], [s], [zbar], thread, (board_1, board_2, board_3,))  # linear_logp.py:64
     s_4 = total_over_v_piece([s_2], thread, (board_4,))  # linear_logp.py:64
     at_most = 0 <= ids_2  # linear_logp.py:81
     below = ids_2 < 128256  # linear_logp.py:81

@@ -180,7 +180,7 @@ def linear_logp_join_rows(ids: cute.Tensor, m: cute.Tensor, s: cute.Tensor, hits
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     board_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     board_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     t = block * 32 + thread % 32
@@ -192,7 +192,7 @@ def linear_logp_join_rows(ids: cute.Tensor, m: cute.Tensor, s: cute.Tensor, hits
     s_2 = load_where(t_inside, s, (r, t), Float32(0))  # linear_logp.py:226
     hits_2 = load_where(t_inside, hits, (r, t), Float32(0))  # linear_logp.py:228
     differs = ids_2 != ignore_index  # logp.py:149
-    m_3, s_3 = softmax_sum_over_r([m_2], [s_2], thread, (board, board_2,))  # linear_logp.py:226
+    m_3, s_3 = softmax_sum_over_r([m_2], [s_2], thread, (board_1, board_2,))  # linear_logp.py:226
     sum_r = sum_over_r([hits_2], thread, (board_3,))  # linear_logp.py:228
     at_most = 0 <= ids_2  # linear_logp.py:229
     below = ids_2 < vocabulary  # linear_logp.py:229

@@ -246,7 +246,7 @@ def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cut
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
+    board_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
     board_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
     board_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
     t = block
@@ -269,16 +269,16 @@ def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cut
     m = Float32(float("-inf"))  # logp.py:92
     s = Int32(-(2**31)).bitcast(Float32)  # logp.py:92
     zbar = Int32(-(2**31)).bitcast(Float32)  # logp.py:92
-    next_v = 0 + 0  # logp.py:92
+    next_v = Int32(0)  # logp.py:92
     comes = next_v < full_steps  # logp.py:92
     product_2 = next_v * 256  # logp.py:92
     total_2 = piece_begin + product_2  # logp.py:92
     v = [total_2 + v_lane[c] for c in range(32)]  # logp.py:92
     logits_3 = [one for c in range(0, 32, 8) for one in load_vector_where(comes, logits, (t, v[c]), BFloat16(0), 8)]  # logp.py:93
     logits_ahead = tuple(logits_3)  # logp.py:93
-    for v_step in cutlass.range(0, full_steps, unroll=1):  # logp.py:93
-        next_v_2 = v_step + 1  # logp.py:93
-        comes_2 = next_v_2 < full_steps  # logp.py:93
+    for v_step in cutlass.range(0, full_steps, unroll=1):  # logp.py:92
+        next_v_2 = v_step + 1  # logp.py:92
+        comes_2 = next_v_2 < full_steps  # logp.py:92
         product_3 = next_v_2 * 256  # logp.py:92
         total_3 = piece_begin + product_3  # logp.py:92
         v_2 = [total_3 + v_lane[c] for c in range(32)]  # logp.py:92
@@ -350,7 +350,7 @@ def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cut
         product_12 = mul(zbar_chunk, power_2)  # logp.py:92
         total_5 = product_11 + product_12  # logp.py:92
         m_2, s_2, zbar_2 = m_3, total_4, total_5  # logp.py:92
-    m_3, s_3, zbar_3 = softmax_sum_over_v_piece([m_2], [s_2], [zbar_2], thread, (board, board_2, board_3,))  # logp.py:92
+    m_3, s_3, zbar_3 = softmax_sum_over_v_piece([m_2], [s_2], [zbar_2], thread, (board_1, board_2, board_3,))  # logp.py:92
     as_f32 = BFloat16(logits_2).to(Float32)  # logp.py:45
     product_3 = mul(as_f32, inv_temperature)  # logp.py:54
     log_of = portable_log(s_3)  # logp.py:103

@@ -197,14 +197,14 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
+    board_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
     board_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     board_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
-    board = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
-    board_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
-    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
-    board_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
+    board_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
+    board_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
     s_piece = block
     writes = thread == 0
     product = s_piece * 1024  # loss.py:108
@@ -220,23 +220,23 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
     s_2 = Int32(0)  # loss.py:108
     s_3 = Int32(0)  # loss.py:108
     s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:108
-    next_s = 0 + 0  # loss.py:108
+    next_s = Int32(0)  # loss.py:108
     comes = next_s < full_steps  # loss.py:108
     product_2 = next_s * 1024  # loss.py:108
     total_3 = piece_begin + product_2  # loss.py:108
     s_5 = [total_3 + s_lane[c] for c in range(4)]  # loss.py:108
     order_2 = [load_where(comes, order, s_5[c], Int32(0)) for c in range(4)]  # loss.py:109
     order_ahead = tuple(order_2)  # loss.py:109
-    next_s_2 = 0 + 1  # loss.py:109
+    next_s_2 = Int32(1)  # loss.py:109
     comes_2 = next_s_2 < full_steps  # loss.py:109
     product_3 = next_s_2 * 1024  # loss.py:108
     total_4 = piece_begin + product_3  # loss.py:108
     s_6 = [total_4 + s_lane[c] for c in range(4)]  # loss.py:108
     order_3 = [load_where(comes_2, order, s_6[c], Int32(0)) for c in range(4)]  # loss.py:109
     order_ahead_2 = tuple(order_3)  # loss.py:109
-    for s_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:109
-        next_s_3 = s_step + 2  # loss.py:109
-        comes_3 = next_s_3 < full_steps  # loss.py:109
+    for s_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:108
+        next_s_3 = s_step + 2  # loss.py:108
+        comes_3 = next_s_3 < full_steps  # loss.py:108
         product_4 = next_s_3 * 1024  # loss.py:108
         total_5 = piece_begin + product_4  # loss.py:108
         s_7 = [total_5 + s_lane[c] for c in range(4)]  # loss.py:108
@@ -281,7 +281,7 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
         negative_3 = [-difference_2[c] for c in range(4)]  # loss.py:125
         k3_of_2 = [portable_k3(negative_3[c]) for c in range(4)]  # loss.py:125
         chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:125
-        sum_s_lane = sum_over_s_lane(chosen_4, thread, (board,))  # loss.py:108
+        sum_s_lane = sum_over_s_lane(chosen_4, thread, (board_1,))  # loss.py:108
         sum_s_lane_2 = sum_over_s_lane_2(as_i32, thread, (board_2,))  # loss.py:108
         sum_s_lane_3 = sum_over_s_lane_2(as_i32_2, thread, (board_3,))  # loss.py:108
         sum_s_lane_4 = sum_over_s_lane(chosen_5, thread, (board_4,))  # loss.py:108
@@ -343,13 +343,13 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
         k3_of_2 = [portable_k3(negative_3[c]) for c in range(4)]  # loss.py:125
         chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:125
         chosen_6 = [select(exists[c], chosen_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:108
-        sum_s_lane = sum_over_s_lane(chosen_6, thread, (board,))  # loss.py:108
+        sum_s_lane = sum_over_s_lane(chosen_6, thread, (board_5,))  # loss.py:108
         chosen_7 = [select(exists[c], as_i32[c], Int32(0)) for c in range(4)]  # loss.py:108
-        sum_s_lane_2 = sum_over_s_lane_2(chosen_7, thread, (board_2,))  # loss.py:108
+        sum_s_lane_2 = sum_over_s_lane_2(chosen_7, thread, (board_6,))  # loss.py:108
         chosen_8 = [select(exists[c], as_i32_2[c], Int32(0)) for c in range(4)]  # loss.py:108
-        sum_s_lane_3 = sum_over_s_lane_2(chosen_8, thread, (board_3,))  # loss.py:108
+        sum_s_lane_3 = sum_over_s_lane_2(chosen_8, thread, (board_7,))  # loss.py:108
         chosen_9 = [select(exists[c], chosen_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:108
-        sum_s_lane_4 = sum_over_s_lane(chosen_9, thread, (board_4,))  # loss.py:108
+        sum_s_lane_4 = sum_over_s_lane(chosen_9, thread, (board_8,))  # loss.py:108
         s_12 = s_7 + sum_s_lane  # loss.py:108
         s_13 = s_8 + sum_s_lane_2  # loss.py:108
         s_14 = s_9 + sum_s_lane_3  # loss.py:108

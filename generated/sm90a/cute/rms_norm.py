@@ -143,7 +143,7 @@ def rms_norm_rows(x: cute.Tensor, weight: cute.Tensor, residual: cute.Tensor, y:
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     t = block
     writes = thread == 0
     n = [thread * 8 + c % 8 + c // 8 * 2048 for c in range(16)]  # norm.py:34
@@ -156,7 +156,7 @@ def rms_norm_rows(x: cute.Tensor, weight: cute.Tensor, residual: cute.Tensor, y:
     as_bf16 = [Float32(total[c]).to(BFloat16) for c in range(16)]  # norm.py:37
     as_f32_3 = [BFloat16(as_bf16[c]).to(Float32) for c in range(16)]  # norm.py:39
     product = [mul(as_f32_3[c], as_f32_3[c]) for c in range(16)]  # norm.py:40
-    sum_n = sum_over_n(product, thread, (board,))  # norm.py:40
+    sum_n = sum_over_n(product, thread, (board_1,))  # norm.py:40
     quotient = div(sum_n, Float32(4096.0))  # norm.py:40
     total_2 = quotient + eps  # norm.py:41
     rsqrt_of = portable_rsqrt(total_2)  # norm.py:41

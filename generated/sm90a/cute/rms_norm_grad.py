@@ -115,7 +115,7 @@ def rms_norm_grad_1_rows(weight: cute.Tensor, residual_out: cute.Tensor, rstd: c
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board = shared.allocate_tensor(Float32, cute.make_layout((2, 1, 512), stride=(512, 512, 1)), 16)
+    board_1 = shared.allocate_tensor(Float32, cute.make_layout((2, 1, 512), stride=(512, 512, 1)), 16)
     t_piece = block
     n = [thread * 8 + c for c in range(8)]  # norm.py:16
     weight_2 = load_vector(weight, n[0], 8)  # norm.py:16
@@ -126,31 +126,29 @@ def rms_norm_grad_1_rows(weight: cute.Tensor, residual_out: cute.Tensor, rstd: c
     piece_end = cutlass.min(T, total)  # norm.py:61
     difference = piece_end - piece_begin  # norm.py:61
     s = tuple([Int32(-(2**31)).bitcast(Float32) for c in range(8)])  # norm.py:61
-    next_t = 0 + 0  # norm.py:61
+    next_t = Int32(0)  # norm.py:61
     comes = next_t < difference  # norm.py:61
     total_2 = piece_begin + next_t  # norm.py:61
     rstd_2 = load_where(comes, rstd, total_2, Float32(0))  # norm.py:62
     residual_out_2 = load_vector_where(comes, residual_out, (total_2, n[0]), BFloat16(0), 8)  # norm.py:63
     d_y_2 = load_vector_where(comes, d_y, (total_2, n[0]), BFloat16(0), 8)  # norm.py:64
     d_residual_out_2 = load_vector_where(comes, d_residual_out, (total_2, n[0]), BFloat16(0), 8)  # norm.py:69
-    rstd_ahead = rstd_2  # norm.py:69
     residual_out_ahead = tuple(residual_out_2)  # norm.py:69
     d_y_ahead = tuple(d_y_2)  # norm.py:69
     d_residual_out_ahead = tuple(d_residual_out_2)  # norm.py:69
-    next_t_2 = 0 + 1  # norm.py:69
+    next_t_2 = Int32(1)  # norm.py:69
     comes_2 = next_t_2 < difference  # norm.py:69
     total_3 = piece_begin + next_t_2  # norm.py:61
     rstd_3 = load_where(comes_2, rstd, total_3, Float32(0))  # norm.py:62
     residual_out_3 = load_vector_where(comes_2, residual_out, (total_3, n[0]), BFloat16(0), 8)  # norm.py:63
     d_y_3 = load_vector_where(comes_2, d_y, (total_3, n[0]), BFloat16(0), 8)  # norm.py:64
     d_residual_out_3 = load_vector_where(comes_2, d_residual_out, (total_3, n[0]), BFloat16(0), 8)  # norm.py:69
-    rstd_ahead_2 = rstd_3  # norm.py:69
     residual_out_ahead_2 = tuple(residual_out_3)  # norm.py:69
     d_y_ahead_2 = tuple(d_y_3)  # norm.py:69
     d_residual_out_ahead_2 = tuple(d_residual_out_3)  # norm.py:69
-    for t_step in cutlass.range(0, difference, unroll=1):  # norm.py:69
-        next_t_3 = t_step + 2  # norm.py:69
-        comes_3 = next_t_3 < difference  # norm.py:69
+    for t_step in cutlass.range(0, difference, unroll=1):  # norm.py:61
+        next_t_3 = t_step + 2  # norm.py:61
+        comes_3 = next_t_3 < difference  # norm.py:61
         total_4 = piece_begin + next_t_3  # norm.py:61
         rstd_4 = load_where(comes_3, rstd, total_4, Float32(0))  # norm.py:62
         residual_out_4 = load_vector_where(comes_3, residual_out, (total_4, n[0]), BFloat16(0), 8)  # norm.py:63
@@ -158,27 +156,25 @@ def rms_norm_grad_1_rows(weight: cute.Tensor, residual_out: cute.Tensor, rstd: c
         d_residual_out_4 = load_vector_where(comes_3, d_residual_out, (total_4, n[0]), BFloat16(0), 8)  # norm.py:69
         total_5 = piece_begin + t_step  # norm.py:61
         as_f32_2 = [BFloat16(residual_out_ahead[c]).to(Float32) for c in range(8)]  # norm.py:63
-        product_2 = [mul(as_f32_2[c], rstd_ahead) for c in range(8)]  # norm.py:63
+        product_2 = [mul(as_f32_2[c], rstd_2) for c in range(8)]  # norm.py:63
         as_f32_3 = [BFloat16(d_y_ahead[c]).to(Float32) for c in range(8)]  # norm.py:64
         product_3 = [mul(as_f32_3[c], as_f32[c]) for c in range(8)]  # norm.py:65
         product_4 = [mul(product_3[c], product_2[c]) for c in range(8)]  # norm.py:66
-        sum_n = sum_over_n(product_4, thread, (board[t_step % 2, None, None],))  # norm.py:66
+        sum_n = sum_over_n(product_4, thread, (board_1[t_step % 2, None, None],))  # norm.py:66
         quotient = div(sum_n, Float32(4096.0))  # norm.py:66
         product_5 = [mul(product_2[c], quotient) for c in range(8)]  # norm.py:67
         difference_2 = [product_3[c] - product_5[c] for c in range(8)]  # norm.py:67
-        product_6 = [mul(difference_2[c], rstd_ahead) for c in range(8)]  # norm.py:67
+        product_6 = [mul(difference_2[c], rstd_2) for c in range(8)]  # norm.py:67
         as_f32_4 = [BFloat16(d_residual_out_ahead[c]).to(Float32) for c in range(8)]  # norm.py:69
         total_6 = [product_6[c] + as_f32_4[c] for c in range(8)]  # norm.py:69
         as_bf16 = [Float32(total_6[c]).to(BFloat16) for c in range(8)]  # norm.py:70
-        for c in cutlass.range_constexpr(0, 8, 8):  # norm.py:72
-            store_vector(d_x, (total_5, n[c]), as_bf16[c:c + 8])  # norm.py:72
-        for c in cutlass.range_constexpr(0, 8, 8):  # norm.py:74
-            store_vector(d_residual, (total_5, n[c]), as_bf16[c:c + 8])  # norm.py:74
+        store_vector(d_x, (total_5, n[0]), as_bf16)  # norm.py:72
+        store_vector(d_residual, (total_5, n[0]), as_bf16)  # norm.py:74
         as_bf16_2 = [Float32(product_2[c]).to(BFloat16) for c in range(8)]  # norm.py:76
         as_f32_5 = [BFloat16(as_bf16_2[c]).to(Float32) for c in range(8)]  # norm.py:76
         product_7 = [mul(as_f32_3[c], as_f32_5[c]) for c in range(8)]  # norm.py:76
         s_2 = [s[c] + product_7[c] for c in range(8)]  # norm.py:61
-        s, rstd_ahead, rstd_ahead_2, residual_out_ahead, residual_out_ahead_2, d_y_ahead, d_y_ahead_2, d_residual_out_ahead, d_residual_out_ahead_2 = tuple(s_2), rstd_ahead_2, rstd_4, residual_out_ahead_2, tuple(residual_out_4), d_y_ahead_2, tuple(d_y_4), d_residual_out_ahead_2, tuple(d_residual_out_4)  # norm.py:61
+        s, rstd_2, rstd_3, residual_out_ahead, residual_out_ahead_2, d_y_ahead, d_y_ahead_2, d_residual_out_ahead, d_residual_out_ahead_2 = tuple(s_2), rstd_3, rstd_4, residual_out_ahead_2, tuple(residual_out_4), d_y_ahead_2, tuple(d_y_4), d_residual_out_ahead_2, tuple(d_residual_out_4)  # norm.py:61
     for c in cutlass.range_constexpr(0, 8, 4):  # norm.py:61
         store_vector(sum_of_piece, (t_piece, n[c]), s[c:c + 4])  # norm.py:61
 

@@ -101,8 +101,6 @@ class Memory:
 
     def store(self, store: Store) -> None:
         axes = union(*(self.e.tile(i).axes for i in store.index))
-        if self.decls[store.param].type.dtype is DType.BOOL:
-            raise refused("truth values that are written", self.plan.target)
         if self.e.listed(store.value) or any(map(self.e.listed, store.index)):
             self.store_list(store, axes)
             return
@@ -110,9 +108,16 @@ class Memory:
         at = self.index(store.index)
         if mask:
             self.e.uses("store_where")
-            self.e.line(f"store_where({mask}, {store.param}, {at}, {self.e[store.value]})")
+            self.e.line(f"store_where({mask}, {store.param}, {at}, {self.written(store.value)})")
         else:
-            self.e.line(f"{store.param}[{at}] = {self.e[store.value]}")
+            self.e.line(f"{store.param}[{at}] = {self.written(store.value)}")
+
+    def written(self, value: Value) -> str:
+        """Return an element as it lies in memory: a truth value is a byte."""
+        if self.e.tile(value).dtype is not DType.BOOL:
+            return self.e[value]
+        self.e.uses("select")
+        return f"select({self.e[value]}, Uint8(1), Uint8(0))"
 
     def store_list(self, store: Store, axes: tuple[Axis, ...]) -> None:
         """Write a thread's list, two elements at once where they follow each other in memory."""

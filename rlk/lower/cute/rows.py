@@ -6,8 +6,22 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rlk.ir.dims import Axis, union
-from rlk.ir.nodes import Check, Combine, Let, Load, Loop, Merge, Reduce, Role, Store, Value, operands
+from rlk.ir.dims import Axis, fixed_extent, union
+from rlk.ir.nodes import (
+    Check,
+    Combine,
+    Extent,
+    Let,
+    Load,
+    Loop,
+    Merge,
+    Reduce,
+    Role,
+    Store,
+    Value,
+    const_bits,
+    operands,
+)
 from rlk.ir.tree import Ascending, Rule, bind
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.lines import Line
@@ -29,14 +43,15 @@ from rlk.lower.cute.kernels import (
     tensors_of,
 )
 from rlk.lower.cute.plan import RowsPlan, refused
-from rlk.lower.cute.spread import Spread, nearest_first
+from rlk.lower.cute.spread import Spread, Where, nearest_first, steps
 from rlk.lower.cute.vectors import RowsMemory
 from rlk.passes.walk import walk
 
 OF_FRAME = frozenset({"thread", "block", "c", "stream", "programs", "shared"})
+MOST_BOARDS = 64
 _VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
 _FLOATS = {Combine.ADD: "add", Combine.MAX: "fmax", Combine.MIN: "fmin"}
-_INTEGERS = {Combine.ADD: "add", Combine.MAX: "most", Combine.MIN: "least"}
+_INTEGERS = {Combine.ADD: "add", Combine.MAX: "most", Combine.MIN: "least", Combine.OR: "most"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +116,12 @@ class RowsEmitter(Emitter):
     def __init__(self, plan: RowsPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
         super().__init__(plan, helpers, checks)
         self.plan = plan
-        self.names.taken |= OF_FRAME
+        self.names.taken |= OF_FRAME | {f"board_{i + 1}" for i in range(MOST_BOARDS)}
         self.spreads = {s.axis: s for s in plan.spreads}
         self.thread_bits = plan.threads.bit_length() - 1
         self.current: tuple[Spread, ...] = ()  # what the list that is written now runs over
         self.boards: list[tuple[str, str, str]] = []  # of shared memory: name, type, shape
+        self.inside_loop = False
         self.turn = ""  # which half of a board a step of a loop has, where only one meeting parts the steps
         self.writers: dict[int, str] = {}
         self.memory = RowsMemory(self)
@@ -197,6 +213,9 @@ class RowsEmitter(Emitter):
                 self.current = self.lists(union(*(self.tile(v).axes for v in (*index, value))))
             case Check(bad=bad):
                 self.current = self.lists(self.tile(bad).axes)
+            case Extent(axis=axis) if self.known(axis) is not None:
+                self.consts[let.value] = (const_bits(self.known(axis) or 0, DType.I32), DType.I32)
+                return
             case Reduce(x=x, over=over) if over not in self.spreads:
                 self.text[let.value] = self.over(self.tile(x).axes, x)  # one element
                 return
@@ -206,11 +225,16 @@ class RowsEmitter(Emitter):
                 self.current = ()
         super().node(let)
 
+    def known(self, axis: Axis) -> int | None:
+        return fixed_extent(axis, dict(self.plan.signature.extents))
+
     def position(self, let: Let, axis: Axis) -> None:
         if axis not in self.spreads or axis in self.memory.owned:
             super().position(let, axis)
             return
-        place = self.spreads[axis].place(self.thread_bits)
+        spread = self.spreads[axis]
+        place = spread.place(self.thread_bits)
+        place = place if spread.threads else f"Int32({place})"
         self.text[let.value] = self.let(
             let.name or axis_name(axis), self.each(place) if self.current else place
         )
@@ -220,15 +244,21 @@ class RowsEmitter(Emitter):
     def tree(self, reduce: Reduce) -> Tree:
         spread, dtype = self.spreads[reduce.over], self.tile(reduce.x).dtype
         combine = (_FLOATS if dtype.is_float else _INTEGERS).get(reduce.fn)
-        if combine is None or dtype is DType.BOOL:
+        if combine is None:
             raise refused(f"{reduce.fn.value} over {reduce.over}", self.plan.target)
-        order: Sequence[int] = nearest_first(spread)
-        if self.ordered(reduce) and reduce.order is not None:
-            order = bind(reduce.order, spread.length).order
-        return combining(spread, self.lists(self.tile(reduce.x).axes), order, combine)
+        return combining(spread, self.lists(self.tile(reduce.x).axes), self.order(reduce), combine)
+
+    def order(self, node: Reduce | Merge) -> Sequence[int]:
+        """Return the index bits of the combined axis in the order in which they are paired away."""
+        spread = self.spreads[node.over]
+        if isinstance(node, Reduce) and not self.ordered(node):
+            return nearest_first(spread)
+        assert node.order is not None and not isinstance(node.order, Ascending)
+        return bind(node.order, spread.length).order
 
     def ordered(self, reduce: Reduce) -> bool:
-        return reduce.fn is Combine.ADD and self.tile(reduce.x).dtype.is_float
+        is_float = self.tile(reduce.x).dtype.is_float
+        return reduce.fn is Combine.ADD and is_float and reduce.order is not None
 
     def reduced(self, let: Let, reduce: Reduce) -> str:
         tree, dtype = self.tree(reduce), self.tile(reduce.x).dtype
@@ -240,6 +270,12 @@ class RowsEmitter(Emitter):
         )
         given = self.over(self.tile(reduce.x).axes, reduce.x)
         x = given if self.current else f"[{given}]"
+        if dtype is DType.BOOL:
+            self.uses("select")
+            one = self.memory.one
+            x = f"[select({one}, Int32(1), Int32(0)) for {one} in {x}]"
+            found = f"{made}({', '.join([x, *self.beside(tree, (DType.I32,))])})"
+            return f"[{one} != 0 for {one} in {found}]" if many else f"{found} != 0"
         return f"{made}({', '.join([x, *self.beside(tree, (dtype,))])})"
 
     def combiner(self, name: str, arguments: tuple[str, ...], about: str, tree: Tree, result: str) -> str:
@@ -257,7 +293,7 @@ class RowsEmitter(Emitter):
         boards = []
         for count in tree.boards:
             for dtype in dtypes:
-                name = self.names.fresh("board")
+                name = f"board_{len(self.boards) + 1}"
                 shape = f"{count}, {self.plan.threads}"
                 self.boards.append((name, text.TYPES[dtype], f"2, {shape}" if self.turn else shape))
                 boards.append(f"{name}[{self.turn}, None, None]" if self.turn else name)
@@ -283,7 +319,7 @@ class RowsEmitter(Emitter):
             self.many[let.value] = tuple(given)
             return
         spread, state, lists = self.spreads[merge.over], merge.monoid.state, self.current
-        tree = merging(spread, lists, bind(merge.order, spread.length).order, state, self.merger(merge))
+        tree = merging(spread, lists, self.order(merge), state, self.merger(merge))
         left = [s for s in lists if s.axis != merge.over]
         result = ", ".join(s if left else f"{s}[0]" for s in state)
         about = f"The states merged over {merge.over}, {order_name(merge.order)}."
@@ -315,16 +351,20 @@ class RowsEmitter(Emitter):
         self.text.update(zip(args, carried, strict=True))
         start, stop = (self.operand(v, step) for v in (loop.start, loop.stop))
         early = self.early(loop) if self.plan.ahead and loop.exists is None else []
+        place = self.place
         queues = self.read_ahead(loop, early, start, stop)
+        self.place = place
         name = self.names.fresh(f"{axis_name(loop.axis)}_step")
+        meetings = self.meetings(loop)
+        if meetings and self.inside_loop:
+            self.line("cute.arch.sync_threads()")  # what was read may be overwritten
         with self.inner(f"for {name} in cutlass.range({start}, {stop}, unroll={self.plan.unroll}):"):
-            before, self.turn = self.turn, f"{name} % 2" if self.meetings(loop) == 1 else ""
+            before = self.turn, self.inside_loop
+            self.turn, self.inside_loop = f"{name} % 2" if meetings == 1 else "", True
             coming = self.of_step(loop, early, f"{name} + {self.plan.ahead}", stop)
             self.text[step] = name
             self.text.update({load.value: queue[0] for load, queue in zip(early, queues, strict=True)})
-            self.block(
-                [each for each in loop.body.lets if each not in early and self.used(each, loop, early)]
-            )
+            self.block(self.needed(loop, early))
             new = []
             for v, type in zip(loop.body.results, loop.types, strict=True):
                 made = self.over(type.axes, v)
@@ -333,17 +373,16 @@ class RowsEmitter(Emitter):
             variables = [*carried, *(x for queue in queues for x in queue)]
             if variables:
                 self.line(f"{', '.join(variables)} = {', '.join([*new, *moved])}")
-            self.turn = before
+            self.turn, self.inside_loop = before
 
     def meetings(self, loop: Loop) -> int:
         """Return how often the warps of a block meet in a step of a loop."""
         count = 0
         for let in loop.body.lets:
             match let.node:
-                case Reduce(over=over) as reduce if over in self.spreads:
-                    count += len(self.tree(reduce).boards)
-                case Merge(over=over) if over in self.spreads:
-                    count += 2  # counted so that what meets in a merge has a board for each step
+                case Reduce(over=over) | Merge(over=over) as node if over in self.spreads:
+                    found = steps(self.spreads[over], self.lists((over,)), self.order(node), halves=False)
+                    count += sum(each.where is Where.WARPS for each in found)
                 case _:
                     pass
         return count
@@ -372,13 +411,17 @@ class RowsEmitter(Emitter):
                 stack += operands(inside[value].node)
         return [each for value, each in inside.items() if value in wanted]
 
-    def used(self, let: Let, loop: Loop, early: list[Let]) -> bool:
-        """Return whether a step needs a value for more than what was read before its turn."""
-        if isinstance(let.node, Store | Check) or let.value in loop.body.results:
-            return True
-        users = [e for e in loop.body.lets if let.value in operands(e.node) and e not in early]
-        deeper = {v for e in walk(loop.body) if e not in loop.body.lets for v in operands(e.node)}
-        return let.value in deeper or any(self.used(e, loop, early) for e in users)
+    def needed(self, loop: Loop, early: list[Let]) -> list[Let]:
+        """Return what a step still does when some of its reads were done before: not what only they need."""
+        inside = {let.value: let for let in loop.body.lets}
+        theirs = {each.value for let in early for each in self.needs(let, inside)}
+        used, found = set(loop.body.results), []
+        for let in reversed(loop.body.lets):
+            if let in early or let.value in theirs - used:
+                continue
+            used |= _reads(let)
+            found.append(let)
+        return found[::-1]
 
     def of_step(self, loop: Loop, early: list[Let], step: str, stop: str) -> list[str]:
         """Write the early reads of a step, if there is one; return what each is called."""
@@ -402,8 +445,20 @@ class RowsEmitter(Emitter):
         if not early:
             return queues
         for turn in range(self.plan.ahead):
-            made = self.of_step(loop, early, f"{start} + {turn}" if turn else f"{start} + 0", stop)
+            first = f"Int32({int(start) + turn})" if start.isdigit() else f"{start} + {turn}"
+            made = self.of_step(loop, early, first, stop)
             for queue, let, given in zip(queues, early, made, strict=True):
                 assert isinstance(let.node, Load)
-                queue.append(self.let(f"{let.node.param}_ahead", given))
+                queue.append(self.let(f"{let.node.param}_ahead", given) if self.listed(let.value) else given)
         return queues
+
+
+def _reads(let: Let) -> set[Value]:
+    """Return the values that a node takes, those of the body of a loop included."""
+    found = set(operands(let.node))
+    if isinstance(let.node, Loop):
+        found |= set(let.node.body.results)
+        for each in walk(let.node.body):
+            found |= set(operands(each.node))
+            found |= set(each.node.body.results) if isinstance(each.node, Loop) else set()
+    return found

@@ -57,6 +57,8 @@ def map1(fn: Fn1, x: str, dtype: DType) -> str | None:
             return f"-{x}"
         case Fn1.NOT if dtype is DType.BOOL:
             return f"select({x}, Boolean(False), Boolean(True))"
+        case Fn1.NOT if dtype is DType.I32:
+            return f"Int32({x}) ^ Int32(-1)"
         case Fn1.ISNAN:
             return f"{x} != {x}"
         case Fn1.ABS if dtype is DType.F32:

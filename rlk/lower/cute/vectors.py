@@ -177,18 +177,24 @@ class RowsMemory(Memory):
         """Write a thread's list, by vectors where its elements follow each other in memory."""
         width = self.width(store.param, store.index, store.guard)
         mask = " & ".join(x for x in (self.mask(axes, store.guard), self.alone) if x)
-        at, x = self.index(store.index), self.e[store.value]
+        at, x = self.index(store.index), self.written(store.value)
+        if width == self.e.size > 1:
+            mask, at = (each.replace("[c]", "[0]") for each in (mask, at))
+            self.store_vector(store, mask, at, self.e.listing(store.value))
+            return
         with self.e.inner(f"for c in cutlass.range_constexpr({self.steps(width)}):"):
             if width > 1:
-                vector = f"{self.e.listing(store.value)}[c:c + {width}]"
-                self.e.uses("vector_of", "store_vector", *["store_vector_where"] * bool(mask))
-                given = f"{store.param}, {at}, {vector})"
-                self.e.line(f"store_vector_where({mask}, {given}" if mask else f"store_vector({given}")
+                self.store_vector(store, mask, at, f"{self.e.listing(store.value)}[c:c + {width}]")
             elif mask:
                 self.e.uses("store_where")
                 self.e.line(f"store_where({mask}, {store.param}, {at}, {x})")
             else:
                 self.e.line(f"{store.param}[{at}] = {x}")
+
+    def store_vector(self, store: Store, mask: str, at: str, x: str) -> None:
+        self.e.uses("vector_of", "store_vector", *["store_vector_where"] * bool(mask))
+        given = f"{store.param}, {at}, {x})"
+        self.e.line(f"store_vector_where({mask}, {given}" if mask else f"store_vector({given}")
 
     def steps(self, width: int) -> str:
         return f"0, {self.e.size}, {width}" if width > 1 else str(self.e.size)

@@ -1,0 +1,349 @@
+"""Nests that combine without a contraction: the CuTe text has the oracle's bits under any placement."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton")  # the harness knows both lowerings
+
+import test_triton_lowering as specs
+from random_programs import random_program, random_tensors
+from test_cute_ops import by_cute
+
+from rlk import ops
+from rlk.errors import UnsupportedError
+from rlk.interp.run import run
+from rlk.ir.nodes import Fn1, Let, Map1, MathModel, Program
+from rlk.lower import cute
+from rlk.lower.common.emitted import Emitted
+from rlk.lower.cute.spread import Spread, Where, steps
+from rlk.passes.pipeline import canonical, specialize
+from rlk.passes.rewrite import Replay, rewrite
+from rlk.runtime import dispatch as runtime
+from rlk.runtime.dispatch import dispatch
+from rlk.schedule.heuristics import choose
+from rlk.schedule.hopper import warpgroups
+from rlk.schedule.schedule import Schedule, Span
+from rlk.specs.logp import logp
+from rlk.specs.norm import rms_norm
+from rlk.target.facts import target
+from rlk.testing import generated
+from rlk.testing.bits import assert_same_bits, differing
+from rlk.testing.simt import Fault
+
+H200 = target("sm_90a")
+SM90 = MathModel.SM90
+ROWS = [name for name in specs.CASES if name.startswith(("scores", "norms", "walks", "masked_mean"))]
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Any:
+    """Leave the oracle in charge."""
+    yield
+    dispatch.interpret_with(None)
+
+
+def placed(program: Program, extents: Mapping[str, int]) -> list[Schedule]:
+    """Return the schedules that a call of these sizes gets."""
+    dynamic = {a.name for k in program.kernels for d in k.params for a in d.type.axes if a.dynamic}
+    bound = specialize(program, {n: e for n, e in extents.items() if n not in dynamic}, SM90)
+    return [warpgroups(k, choose(k, H200, None, extents), H200, extents) for k in bound.kernels]
+
+
+def kinds(program: Program) -> dict[str, str]:
+    decls = [d for k in program.kernels for d in k.params if d.type.dtype.is_float]
+    return {d.name: str(d.type.dtype) for d in decls}
+
+
+def agree(program: Program, given: Mapping[str, Any], **options: Any) -> Emitted:
+    made = generated.run_generated(program, given, backend="cute", **options)
+    want = run(program, given, softmax=SM90)
+    for name in want.tensors:
+        assert_same_bits(made.tensors[name], want[name], name, kinds(program).get(name))
+    assert bool(made.errors[0]) == bool(want.errors)
+    return made.emitted
+
+
+# --- the same bits ---
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_every_placement_has_the_bits_of_the_oracle(case: str) -> None:
+    spec, given = specs.CASES[case]
+    program = specs.program(spec)
+    tried = [placed(program, generated.extents_of(program, given))]
+    agree(program, given, schedules=tried[0])
+    for chosen in specs.schedules(program, given):
+        try:
+            agree(program, given, schedules=chosen)
+        except UnsupportedError as refused:  # rows of a block that walk different ways
+            assert "differ between threads" in str(refused)
+        else:
+            tried.append(chosen)
+    assert len(tried) >= 2
+
+
+PLACEMENTS = (
+    Schedule(warps=1),
+    Schedule(tiles=(("X", 4),), placed=(Span("K", 0, 3), Span("X", 0, 2)), warps=1),
+    Schedule(tiles=(("X", 2),), placed=(Span("K", 3, 2), Span("X", 0, 1), Span("K", 0, 3)), warps=4),
+    Schedule(placed=(Span("K", 2, 3),), warps=8),
+    Schedule(placed=(Span("K", 1, 4), Span("K", 5, 1)), warps=2, stages=2),
+)
+
+
+def without_roots(replay: Replay, let: Let) -> bool:
+    """Replace what this lowering has no form for."""
+    match let.node:
+        case Map1(fn=Fn1.SQRT | Fn1.FLOOR, x=x):
+            replay.renamed[let.value] = replay.builder.let(Map1(Fn1.ABS, replay[x]))
+            return True
+        case _:
+            return False
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_programs_have_the_bits_of_the_oracle(seed: int) -> None:
+    drawn = random_program(seed)
+    program = replace(drawn, kernels=tuple(rewrite(k, without_roots) for k in drawn.kernels))
+    given = random_tensors(seed, *((5, 32) if seed % 2 else (3, 64)))
+    for schedule in PLACEMENTS:
+        agree(program, given, schedules=[schedule])
+
+
+# --- vectors ---
+
+ALIGNED = frozenset("x residual weight y residual_out rstd x_t_stride y_t_stride".split())
+FIRST = 3  # elements by which a tensor is moved
+
+
+@cache
+def norm() -> Program:
+    return canonical(rms_norm.trace(rms_norm.reference()))
+
+
+@cache
+def scored() -> Program:
+    return canonical(logp.trace(logp.reference()))
+
+
+def normed(rows: int, width: int) -> dict[str, Any]:
+    drawn = np.random.default_rng(width).standard_normal((rows + 1, width)).astype(np.float32)
+    x = (drawn.view(np.uint32) >> 16).astype(np.uint16)
+    return {"x": x[:-1], "weight": x[-1].copy(), "eps": 1e-6}
+
+
+@pytest.mark.parametrize(("rows", "width"), [(3, 64), (5, 2048), (2, 4112), (7, 48)])
+def test_vectors_have_the_bits_of_elements(rows: int, width: int) -> None:
+    given = normed(rows, width)
+    chosen = placed(norm(), {"T": rows, "N": width})
+    wide = agree(norm(), given, schedules=chosen, divisible=ALIGNED)
+    single = agree(norm(), given, schedules=chosen)
+    for name in ("load_vector", "store_vector"):
+        assert name in wide.source and name not in single.source
+
+
+@pytest.mark.parametrize("width", [40, 1001, 4098])
+def test_rows_that_end_inside_a_vector_are_read_by_elements(width: int) -> None:
+    given = normed(4, width)
+    emitted = agree(norm(), given, schedules=placed(norm(), {"T": 4, "N": width}), divisible=ALIGNED)
+    assert ("load_vector" in emitted.source) == (width % 8 == 0)
+
+
+# --- what the runtime calls ---
+
+
+@pytest.fixture
+def backends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collect the backend of every text that runs."""
+    seen: list[str] = []
+    real: Any = runtime.lowered
+
+    def lowered(*args: Any, **options: Any) -> Any:
+        made = real(*args, **options)
+        seen.append(made[3].backend)
+        return made
+
+    monkeypatch.setattr(runtime, "lowered", lowered)
+    return seen
+
+
+def compare(call: Callable[[], list[torch.Tensor]]) -> None:
+    want = call()
+    by_cute()
+    for i, (a, b) in enumerate(zip(call(), want, strict=True)):
+        assert_same_bits(a, b, f"result {i}")
+
+
+def scores(rows: int, vocabulary: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    logits = torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(rows)).to(dtype)
+    logits[0, : vocabulary // 2] = -torch.inf
+    ids = torch.arange(rows) * 7 % vocabulary
+    made = ops.logp(logits, ids, needs=("logp", "entropy", "lse", "argmax", "lse2"), math="sm90")
+    return [made.logp, made.entropy, made.lse, made.argmax, made.lse2]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(("rows", "vocabulary"), [(1, 1), (3, 72), (2, 2048), (5, 4104), (1100, 320)])
+def test_scores_of_any_size(rows: int, vocabulary: int, dtype: torch.dtype, backends: list[str]) -> None:
+    compare(lambda: scores(rows, vocabulary, dtype))
+    assert set(backends) == {"cute"}
+
+
+def test_tensors_that_are_not_aligned_are_read_by_elements(backends: list[str]) -> None:
+    def call() -> list[torch.Tensor]:
+        storage = torch.randn(FIRST + 6 * 512, generator=torch.Generator().manual_seed(2)).bfloat16()
+        x = storage[FIRST:].reshape(6, 512)
+        return [ops.rms_norm(x, storage[:512])]
+
+    compare(call)
+    assert backends == ["cute"]
+
+
+def test_an_expanded_cotangent_has_the_same_bits(backends: list[str]) -> None:
+    def call() -> list[torch.Tensor]:
+        x = torch.randn(6, 512, generator=torch.Generator().manual_seed(2)).bfloat16().requires_grad_()
+        y = ops.rms_norm(x, torch.ones(512).bfloat16())
+        return list(torch.autograd.grad(y, [x], torch.ones(1).bfloat16().expand(6, 512)))
+
+    compare(call)
+    assert len(backends) == 2
+
+
+def test_a_row_does_not_know_its_neighbours() -> None:
+    by_cute()
+    x = torch.randn(130, 96, generator=torch.Generator().manual_seed(1)).bfloat16()
+    w = torch.randn(96, generator=torch.Generator().manual_seed(2)).bfloat16()
+    whole = ops.rms_norm(x, w)
+    for rows in (slice(0, 1), slice(67, 100), slice(129, 130)):
+        assert_same_bits(ops.rms_norm(x[rows].contiguous(), w), whole[rows], str(rows))
+
+
+# --- controls ---
+
+
+def edited(
+    monkeypatch: pytest.MonkeyPatch, case: tuple[Program, dict[str, Any], Schedule], edit: tuple[str, str]
+) -> int:
+    """Return how many elements differ from the oracle after an edit of the generated text."""
+    real = cute.lower
+
+    def changed(*args: Any, **kwargs: Any) -> Emitted:
+        emitted = real(*args, **kwargs)
+        source = re.sub(*edit, emitted.source)
+        assert source != emitted.source
+        return replace(emitted, source=source)
+
+    monkeypatch.setattr(cute, "lower", changed)
+    program, given, schedule = case
+    made = generated.run_generated(
+        program, given, backend="cute", schedules=[schedule] * len(program.kernels)
+    )
+    want = run(program, given, softmax=SM90)
+    return sum(differing(made.tensors[name], want[name], kinds(program).get(name)) for name in want.tensors)
+
+
+def wide() -> tuple[Program, dict[str, Any], Schedule]:
+    """Rows of four warps, the elements of a thread in two runs."""
+    return norm(), normed(40, 2048), Schedule(placed=(Span("N", 3, 7),), warps=4)
+
+
+def walking() -> tuple[Program, dict[str, Any], Schedule]:
+    """Rows one after the other, whose sums meet in shared memory once a step."""
+    spec, given = specs.CASES["walks 7 x 100"]
+    return specs.program(spec), given, Schedule(placed=(Span("N", 0, 7),), warps=4, stages=3)
+
+
+def folding() -> tuple[Program, dict[str, Any], Schedule]:
+    spec, given = specs.CASES["scores 5 x 200"]
+    schedule = Schedule(placed=(Span("V.lane", 2, 2), Span("V.piece", 0, 2)), warps=1, stages=2)
+    return specs.program(spec), given, schedule
+
+
+SEEN = {
+    "another order of a sum": (
+        folding,
+        r"exchanged\(x, 1, add\)\n(.*\n.*)exchanged\(x, 16, add\)",
+        r"exchanged(x, 16, add)\n\1exchanged(x, 1, add)",
+    ),
+    "lanes in another order": (
+        wide,
+        r"exchanged\(x, 16, add\)\n((?:.*\n)*.*)exchanged\(x, 1, add\)",
+        r"exchanged(x, 1, add)\n\1exchanged(x, 16, add)",
+    ),
+    "warps in another order": (wide, r"\(64, 32\), thread, add", "(32, 64), thread, add"),
+    "elements in another place": (wide, r"c // 8 \* 1024", "c // 8 * 1016"),
+    "lanes that are not exchanged": (wide, r"exchanged\(x, 16, add\)", "exchanged(x, 8, add)"),
+    "the same half for both lanes": (folding, r"\(upper, x\[i \+ half\], x\[i\]\)", "(upper, x[i], x[i])"),
+    "a step that is read again": (folding, r"next_v = Int32\(0\)", "next_v = Int32(1)"),
+    "pieces in another order": (
+        folding,
+        r"(merged_lanes\(\(max, sum, mean,\), )4(.*\n.*merged_lanes\(\(max, sum, mean,\), )8",
+        r"\g<1>8\g<2>4",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", SEEN)
+def test_a_mistake_in_the_text_is_seen(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, *edit = SEEN[mistake]
+    assert edited(monkeypatch, case(), (edit[0], edit[1]))
+
+
+REFUSED = {
+    "no barrier": (wide, r"    cute.arch.sync_threads\(\)\n", "", "another thread writes before"),
+    "one board for every step": (walking, r"r_step % 2", "0", "another thread uses before"),
+    "a board that nobody filled": (wide, r"    board\[i, thread\] = x\[i\]", "    pass", "nobody wrote"),
+    "a sum at the place of another": (
+        wide,
+        r"board\[i, thread\] = x",
+        "board[i, thread // 2] = x",
+        "one element",
+    ),
+    "several threads write": (
+        wide,
+        r"store_where\(writes, rstd",
+        "store_where(Boolean(True), rstd",
+        "two threads",
+    ),
+    "rows that are not there": (walking, r"n < 100", "n < 128", "an index outside"),
+    "a step too many": (walking, r"comes_3 = .*", "comes_3 = Boolean(True)", "an index outside"),
+}
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_what_a_device_would_not_do_is_refused(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, pattern, new, why = REFUSED[mistake]
+    with pytest.raises(Fault, match=why):
+        edited(monkeypatch, case(), (pattern, new))
+
+
+def test_an_edit_that_means_the_same_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not edited(monkeypatch, wide(), (r"return x\[0\]", "return x[0 * 1]"))
+
+
+# --- trees ---
+
+
+def test_two_lanes_part_a_list_among_them() -> None:
+    spread = Spread(specs.N, 64, ((3, 0), (4, 1), (5, 2)))
+    halves = steps(spread, (spread,), (5, 4, 3, 2, 1, 0), halves=True)
+    assert [each.where for each in halves] == [Where.HALVES] * 3 + [Where.LANES] * 3
+    assert [each.apart for each in halves] == [(4,), (2,), (1,), (4,), (2,), (1,)]
+    whole = steps(spread, (spread,), (5, 4, 3, 2, 1, 0), halves=False)
+    assert [each.where for each in whole] == [Where.LANES] * 3 + [Where.LIST] * 3
+
+
+def test_warps_that_follow_each_other_meet_once() -> None:
+    spread = Spread(specs.N, 256, tuple((bit, bit) for bit in range(8)))
+    found = steps(spread, (), tuple(reversed(range(8))), halves=True)
+    assert found[0].where is Where.WARPS and found[0].apart == (128, 64, 32)
+    assert [each.where for each in found[1:]] == [Where.LANES] * 5
