@@ -19,7 +19,7 @@ from rlk.runtime.invocation import target_of
 from rlk.testing.bits import assert_same_bits
 
 SECONDS = 150  # a kernel that waits for ever would take the whole sitting
-CHILDREN = 5
+CHILDREN = 12
 TESTS = Path(__file__).parent.parent
 
 Found = Mapping[str, Any]
@@ -28,7 +28,7 @@ Found = Mapping[str, Any]
 def run_child(name: str, file: Path) -> Found:
     """Run a case in a child of its own; raise with the end of its output."""
     path = os.pathsep.join([str(TESTS), str(TESTS.parent), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": path, "RLK_BACKEND": "cute", "RLK_JOBS": "3"}
+    environment = {**os.environ, "PYTHONPATH": path, "RLK_BACKEND": "cute", "RLK_JOBS": "1"}
     with file.with_suffix(".log").open("w") as log:
         try:
             command = [sys.executable, "-m", "gpu.cute_child", name, str(file)]
