@@ -156,7 +156,7 @@ def test_what_was_faster_is_proposed_in_the_words_of_the_table() -> None:
     assert entry.meets(facts)
     for other in ({"rows": 1024}, {"columns": 4097}, {"length": 14336}, {"plain": False}, {"pieces": 8}):
         assert not entry.meets(Facts(**{**asdict(facts), **other})), "no more than what was measured"
-    assert proposals([row(100, tried={A: 0.5})], "x")[0].above is None
+    assert proposals([row(40, tried={A: 0.5})], "x")[0].above is None
 
 
 def test_places_that_agree_are_one_entry() -> None:
