@@ -1,7 +1,7 @@
 """policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 918c65d53b109a32
-schedule: tiles 1, 8 warps, 3 stages, unroll 1 placed S.lane[9:2]
+schedule: tiles 1, 8 warps, 3 stages, unroll 1 placed S.lane[9:2] S.lane[1:0]
 schedule: tiles 1, 1 warps, 1 stages, unroll 16
 """
 
