@@ -118,7 +118,8 @@ def _whole(kernel: Kernel, found: Roles, near: Axis, length: int, extents: Mappi
         tiles = ((str(axis), rows),)
         placed.append(Span(str(axis), 0, rows.bit_length() - 1))
     threads = max(WARP, rows << told)
-    stages = 1 + STEPS_AHEAD if walks and writes else 1
+    many = near.piece is None or near.piece > length  # steps of a piece
+    stages = 1 + STEPS_AHEAD if walks and writes and many else 1
     return Schedule(tiles=tiles, placed=tuple(placed), warps=threads // WARP, stages=stages)
 
 
