@@ -32,7 +32,7 @@ from rlk.runtime.dispatch import dispatch
 from rlk.schedule.heuristics import choose
 from rlk.schedule.hopper import warpgroups
 from rlk.schedule.schedule import Schedule, Span
-from rlk.specs.logp import logp
+from rlk.specs.linear_logp import linear_logp_join
 from rlk.specs.norm import rms_norm
 from rlk.target.facts import target
 from rlk.testing import generated
@@ -119,6 +119,29 @@ def test_random_programs_have_the_bits_of_the_oracle(seed: int) -> None:
         agree(program, given, schedules=[schedule])
 
 
+@pytest.mark.parametrize("stages", [1, 2, 4, 8])
+@pytest.mark.parametrize("rows", [1, 5, 9])
+def test_steps_that_are_read_early_have_the_same_bits(rows: int, stages: int) -> None:
+    drawn = specs.normal(2, rows, 40)
+    given = {name: specs.floats.bf16_bits(each) for name, each in zip("xd", drawn, strict=True)}
+    schedule = Schedule(placed=(Span("N", 0, 6),), warps=2, stages=stages)
+    agree(specs.program(specs.walks), given, schedules=[schedule, schedule])
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 16, 24, 100, 600])
+def test_states_of_many_pieces_merge_in_order(pieces: int) -> None:
+    rows = 45
+    rng = np.random.default_rng(pieces)
+    state = {name: rng.standard_normal((pieces, rows)).astype(np.float32) for name in ("m", "s", "hits")}
+    state["m"][: pieces // 2, 3] = -np.inf
+    ids = np.arange(rows)
+    ids[4] = -100
+    given = {**state, "s": np.abs(state["s"]), "ids": ids, "ignore_index": -100, "vocabulary": 40}
+    program = canonical(linear_logp_join.trace(linear_logp_join.reference()))
+    emitted = agree(program, given, schedules=placed(program, {"T": rows, "R": pieces}))
+    assert ("merged_across" in emitted.source) == (pieces > 1)
+
+
 # --- vectors ---
 
 ALIGNED = frozenset("x residual weight y residual_out rstd x_t_stride y_t_stride".split())
@@ -128,11 +151,6 @@ FIRST = 3  # elements by which a tensor is moved
 @cache
 def norm() -> Program:
     return canonical(rms_norm.trace(rms_norm.reference()))
-
-
-@cache
-def scored() -> Program:
-    return canonical(logp.trace(logp.reference()))
 
 
 def normed(rows: int, width: int) -> dict[str, Any]:
@@ -195,6 +213,20 @@ def scores(rows: int, vocabulary: int, dtype: torch.dtype) -> list[torch.Tensor]
 @pytest.mark.parametrize(("rows", "vocabulary"), [(1, 1), (3, 72), (2, 2048), (5, 4104), (1100, 320)])
 def test_scores_of_any_size(rows: int, vocabulary: int, dtype: torch.dtype, backends: list[str]) -> None:
     compare(lambda: scores(rows, vocabulary, dtype))
+    assert set(backends) == {"cute"}
+
+
+@pytest.mark.parametrize("width", [8, 48, 1000, 1032, 2048, 33])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_columns_are_folded_in_the_order_of_rows(width: int, dtype: torch.dtype, backends: list[str]) -> None:
+    def call() -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(width)
+        weight = torch.randn(9, width, generator=generator).to(dtype).requires_grad_()
+        ids = torch.tensor([0] * 30 + [3, 3, 8, 1])
+        y = ops.embedding(ids, weight)
+        return list(torch.autograd.grad(y, [weight], torch.randn(34, width, generator=generator).to(dtype)))
+
+    compare(call)
     assert set(backends) == {"cute"}
 
 

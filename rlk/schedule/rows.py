@@ -1,11 +1,12 @@
-"""How nests that combine without a contraction are placed on Hopper: vectors, then lanes, then warps."""
+"""How nests without a contraction are placed on Hopper: vectors, then lanes, then warps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rlk.ir.dims import Axis, Part, extent_of
-from rlk.ir.nodes import Kernel, Load, Loop, Store, Value
+from rlk.ir.nodes import Fn2, Kernel, Let, Load, Loop, Map2, Pos, Store, Value
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType, Type
 from rlk.passes.walk import walk
@@ -16,6 +17,7 @@ WARP = 32
 VECTOR = 16  # bytes of the widest access
 BLOCK = 128  # threads that short rows share
 VECTORS = 2  # of a row to each thread
+MANY_TILES = 8  # of which the last may be nearly empty
 ROW_OF_PIECES = 3  # bits of lanes that a chunk has where its pieces lie beside it
 COLUMN_WARPS = 4  # of a block that folds columns
 MERGE_WARPS = 8  # of a block that merges states of 32 rows
@@ -25,14 +27,45 @@ STEPS_AHEAD = 2  # of a walk over rows: two rows of a block of an SM alone fill 
 
 
 def rows(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) -> Schedule:
-    """Return the schedule of a kernel that combines: which index bits lanes and warps have.
+    """Return the schedule of a kernel without a contraction: which index bits lanes and warps have.
 
-    What is not placed lies in the lists of threads, whose elements are neighbours in memory.
+    What comes last lies in the lists of threads, whose elements are neighbours in memory.
     """
     found = roles(kernel, extents)
-    inside = {a: n for a, n in found.inside if n > 1}
-    if found.contracted or not inside:
+    if found.contracted or not found.parallel:
         return chosen
+    inside = {a: n for a, n in found.inside if n > 1}
+    made = _placed(kernel, found, inside, chosen, extents)
+    lengths = {str(a): n for a, n in inside.items()} | dict(made.tiles)
+    named = {(s.axis, bit) for s in made.placed for bit in range(s.low, s.low + s.bits)}
+    rest = [
+        Span(a, b, 1) for a, n in lengths.items() for b in range(n.bit_length() - 1) if (a, b) not in named
+    ]
+    return replace(made, placed=(*made.placed, *_joined(rest)))
+
+
+def _joined(bits: list[Span]) -> list[Span]:
+    """Return spans of single bits with neighbours made one."""
+    found: list[Span] = []
+    for span in bits:
+        last = found[-1] if found else None
+        if last is not None and (last.axis, last.low + last.bits) == (span.axis, span.low):
+            found[-1] = Span(last.axis, last.low, last.bits + 1)
+        else:
+            found.append(span)
+    return found
+
+
+def _placed(
+    kernel: Kernel,
+    found: Roles,
+    inside: Mapping[Axis, int],
+    chosen: Schedule,
+    extents: Mapping[str, int],
+) -> Schedule:
+    """Return a schedule that places what threads are told apart by."""
+    if not inside:
+        return _elements(kernel, found, chosen, extents)
     near = _near(kernel, tuple(inside))
     if near is None:
         return _beside(kernel, found, inside, extents)
@@ -59,7 +92,10 @@ def _along(types: Mapping[Value, Type], value: Value, axes: tuple[Axis, ...]) ->
 
 def _vector(kernel: Kernel, axis: Axis, extents: Mapping[str, int]) -> int:
     """Return the index bits of a vector along an axis: none where its rows or pieces are not aligned."""
-    sizes = [d.type.dtype.bytes for d in kernel.params if d.type.axes and d.type.axes[-1].whole == axis.whole]
+    types, bytes = types_of(kernel), {d.name: d.type.dtype.bytes for d in kernel.params}
+    nodes = [let.node for let in walk(kernel.body)]
+    accesses = [node for node in nodes if isinstance(node, Load | Store) and node.index]
+    sizes = [bytes[node.param] for node in accesses if _along(types, node.index[-1], (axis,))]
     width = VECTOR // min([s for s in sizes if s > 1], default=4)
     known = extents.get(axis.name, 0)
     aligned = known % (width * (axis.split or 1)) == 0 or axis.dynamic
@@ -82,13 +118,68 @@ def _whole(kernel: Kernel, found: Roles, near: Axis, length: int, extents: Mappi
         tiles = ((str(axis), rows),)
         placed.append(Span(str(axis), 0, rows.bit_length() - 1))
     threads = max(WARP, rows << told)
-    stages = 1 + STEPS_AHEAD if walks and writes else 1
+    many = near.piece is None or near.piece > length  # steps of a piece
+    stages = 1 + STEPS_AHEAD if walks and writes and many else 1
     return Schedule(tiles=tiles, placed=tuple(placed), warps=threads // WARP, stages=stages)
 
 
-def _steps(kernel: Kernel) -> list[object]:
+def _steps(kernel: Kernel) -> list[Let]:
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
     return [each for loop in loops for each in walk(loop.body)]
+
+
+def _elements(kernel: Kernel, found: Roles, chosen: Schedule, extents: Mapping[str, int]) -> Schedule:
+    """A thread has a vector of the contiguous axis; one that walks has an element, and warps are few."""
+    walks = any(isinstance(let.node, Loop) for let in walk(kernel.body))
+    last = found.parallel[-1]
+    low = 0 if walks or last.dynamic or not _counts(kernel, last) else _vector(kernel, last, extents)
+    left = (WARP if walks else BLOCK).bit_length() - 1
+    tiles, placed = [], []
+    for axis in (a for a in reversed(found.parallel) if a not in _walked(kernel)):
+        known = axis.name in extents and not axis.dynamic
+        bits = padded(extent_of(axis, extents[axis.name])).bit_length() - 1 - low if known else left
+        told = max(0, min(left, bits))
+        more = VECTORS.bit_length() - 1 if low and _fills(extents[axis.name], 1 << told + low) else 0
+        if told + low:
+            tiles.append((str(axis), 1 << told + low + more))
+            placed.append(Span(str(axis), low, told))
+        left, low = left - told, 0
+    warps = (WARP if walks else BLOCK) // WARP
+    spans = tuple(span for span in placed if span.bits)
+    return Schedule(tiles=tuple(sorted(tiles)), placed=spans, warps=warps, unroll=chosen.unroll)
+
+
+def _fills(extent: int, tile: int) -> bool:
+    """Return whether an axis is long enough for tiles of several vectors to each thread."""
+    return extent % (VECTORS * tile) == 0 or extent >= MANY_TILES * VECTORS * tile
+
+
+def _walked(kernel: Kernel) -> set[Axis]:
+    """Return the axes whose indices walk different ways: a block has one of each."""
+    types = types_of(kernel)
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    bounds = [types[v] for loop in loops for v in (loop.start, loop.stop)]
+    return {axis for type in bounds if isinstance(type, TileType) for axis in type.axes}
+
+
+def _counts(kernel: Kernel, axis: Axis) -> bool:
+    """Return whether every access along an axis moves by one element where its index does."""
+    types = types_of(kernel)
+    nodes = {let.value: let.node for let in walk(kernel.body)}
+
+    def follows(value: Value) -> bool:
+        match nodes.get(value):
+            case Pos():
+                return True
+            case Map2(fn=Fn2.ADD, a=a, b=b):
+                along = [v for v in (a, b) if _along(types, v, (axis,))]
+                return len(along) == 1 and follows(along[0])
+            case _:
+                return False
+
+    accesses = [node for node in nodes.values() if isinstance(node, Load | Store)]
+    ends = [node.index[-1] for node in accesses if any(_along(types, i, (axis,)) for i in node.index)]
+    return all(follows(end) for end in ends)
 
 
 def _pieces(

@@ -46,7 +46,7 @@ def main(name: str, file: Path) -> None:
     _, _, chosen, emitted = lowered(
         made.invocation, model, geometry_of(made.invocation, made.tensors), made.tensors, on
     )
-    changed = {t: tuple(change(s) if s.programs else s for s in chosen) for t, change in CHANGES.items()}
+    changed = {t: tuple(map(change, chosen)) for t, change in CHANGES.items()}
     tried = {schedules: text for text, schedules in reversed(changed.items())}
     compile_at_once(made, on, model, tuple(tried))
     outputs = []

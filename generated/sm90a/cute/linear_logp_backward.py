@@ -1,7 +1,7 @@
 """linear_logp_backward on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 796b9cd07c696eeb
-schedule: tiles D=2048, 4 warps, 1 stages, unroll 1
+schedule: tiles D=2048, 4 warps, 1 stages, unroll 1 placed D[9:3] D[2:0] D[10:10]
 schedule: tiles T.within=128, V.within=128, 8 warps, 6 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
@@ -59,6 +59,13 @@ def from_vectors(box, dtype, vectors):
     return made
 
 
+def load_vector(memory, index, count):
+    # So many elements, read at once.
+    x = cute.make_rmem_tensor((count,), memory.element_type)
+    cute.autovec_copy(vector_of(memory, index, count), x)
+    return [x[i] for i in range(count)]
+
+
 @cute.jit
 def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
     # So many elements, read at once, or what stands for them.
@@ -103,13 +110,6 @@ def store_vector_where(condition, memory: cute.Tensor, index, x):
         store_vector(memory, index, x)
 
 
-@cute.jit
-def store_where(condition, memory: cute.Tensor, index, x):
-    # Write an element if the condition holds.
-    if condition:
-        memory[index] = x
-
-
 def to_vectors(box, dtype, x):
     # A row's pairs of neighbours, as four threads have them, as vectors of 16 bytes.
     words = dtype.width // 16
@@ -137,34 +137,33 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def linear_logp_backward_1(hidden: cute.Tensor, ids: cute.Tensor, order: cute.Tensor, rows: cute.Tensor, T_length: Int32, T: Int32, ignore_index: Int64, T_piece: Int32):
-    # A thread owns one of T.within, D (rows).
+def linear_logp_backward_1_rows(hidden: cute.Tensor, ids: cute.Tensor, order: cute.Tensor, rows: cute.Tensor, T: Int32, T_length: Int32, ignore_index: Int64, T_piece: Int32):
+    # A block owns 1 of T.within, 2048 of D (rows). D: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
-    element = Int64(block) * 128 + thread
-    d = (element % 4096).to(Int32)
-    rest = element // 4096
-    t_within = rest.to(Int32)
-    t_within_inside = t_within < T_length
+    rest = block // 2
+    t_within = rest
+    d = [block % 2 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
     t_piece_begin = T_piece * 8192
     t = t_piece_begin + t_within
-    order_2 = load_where(t_within_inside, order, t, Int64(0))  # linear_logp.py:127
-    ids_2 = load_where(t_within_inside, ids, order_2.to(Int32), Int64(0))  # linear_logp.py:127
+    order_2 = order[t]  # linear_logp.py:127
+    ids_2 = ids[order_2.to(Int32)]  # linear_logp.py:127
+    hidden_2 = [one for c in range(0, 16, 8) for one in load_vector(hidden, (order_2.to(Int32), d[c]), 8)]  # linear_logp.py:132
     differs = ids_2 != ignore_index  # logp.py:149
-    hidden_2 = load_where(t_within_inside, hidden, (order_2.to(Int32), d), BFloat16(0))  # linear_logp.py:132
     as_bf16 = Float32(0.0).to(BFloat16)  # linear_logp.py:132
-    chosen = select(differs, hidden_2, as_bf16)  # linear_logp.py:132
-    store_where(t_within_inside, rows, (t_within, d), chosen)  # linear_logp.py:132
+    chosen = [select(differs, hidden_2[c], as_bf16) for c in range(16)]  # linear_logp.py:132
+    for c in cutlass.range_constexpr(0, 16, 8):  # linear_logp.py:132
+        store_vector(rows, (t_within, d[c]), chosen[c:c + 8])  # linear_logp.py:132
 
 
 @cute.jit
-def launch_linear_logp_backward_1(hidden_ptr: cute.Pointer, ids_ptr: cute.Pointer, order_ptr: cute.Pointer, rows_ptr: cute.Pointer, T_length: Int32, T: Int32, hidden_t_stride: Int64, rows_t_within_stride: Int64, ignore_index: Int64, T_piece: Int32, programs: Int32, stream: cuda.CUstream):
+def launch_linear_logp_backward_1(hidden_ptr: cute.Pointer, ids_ptr: cute.Pointer, order_ptr: cute.Pointer, rows_ptr: cute.Pointer, T: Int32, hidden_t_stride: Int64, T_length: Int32, rows_t_within_stride: Int64, ignore_index: Int64, T_piece: Int32, programs: Int32, stream: cuda.CUstream):
     # Describe the tensors, and start the kernel on a stream.
     hidden = cute.make_tensor(hidden_ptr, cute.make_layout((T, 4096), stride=(hidden_t_stride, 1)))
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
     order = cute.make_tensor(order_ptr, cute.make_layout((T,), stride=(1,)))
     rows = cute.make_tensor(rows_ptr, cute.make_layout((T_length, 4096), stride=(rows_t_within_stride, 1)))
-    linear_logp_backward_1(hidden, ids, order, rows, T_length, T, ignore_index, T_piece).launch(
+    linear_logp_backward_1_rows(hidden, ids, order, rows, T, T_length, ignore_index, T_piece).launch(
         grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
     )
 
@@ -1325,9 +1324,9 @@ def call(kernels, hidden, ids, order, rows, weight, lse, dz, merged_3_0, merged_
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     for T_piece in range((T + 8191) // 8192):
         T_length = min(8192, T - T_piece * 8192)
-        programs = (T_length * 4096 + 127) // 128
+        programs = T_length * 2
         if programs > 0:
-            kernels.linear_logp_backward_1((programs,), hidden, ids, order, rows, T_length, T, hidden_t_stride, rows_t_within_stride, ignore_index, T_piece)
+            kernels.linear_logp_backward_1((programs,), hidden, ids, order, rows, T, hidden_t_stride, T_length, rows_t_within_stride, ignore_index, T_piece)
         for V_piece in range(8):
             programs = min(2 * ((T_length + 255) // 256) * 4, 132)
             if programs > 0:

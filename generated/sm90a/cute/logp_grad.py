@@ -1,7 +1,7 @@
 """logp_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 89720625d33dc745
-schedule: tiles V=2048, 4 warps, 1 stages, unroll 1
+schedule: tiles V=2048, 4 warps, 1 stages, unroll 1 placed V[9:3] V[2:0] V[10:10]
 """
 
 import cuda.bindings.driver as cuda
@@ -23,12 +23,13 @@ def exp2(x):
 
 
 @cute.jit
-def load_where(condition, memory: cute.Tensor, index, other):
-    # An element, or what stands for it.
-    x = other
+def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
+    # So many elements, read at once, or what stands for them.
+    x = cute.make_rmem_tensor((count,), memory.element_type)
+    x.fill(other)
     if condition:
-        x = type(other)(memory[index])
-    return x
+        cute.autovec_copy(vector_of(memory, index, count), x)
+    return [x[i] for i in range(count)]
 
 
 def mul(a, b):
@@ -41,56 +42,70 @@ def select(condition, a, b):
     return cutlass.select_(condition, a, b)
 
 
+def store_vector(memory, index, x):
+    # Write elements that follow each other at once.
+    made = cute.make_rmem_tensor((len(x),), memory.element_type)
+    for i in range(len(x)):
+        made[i] = x[i]
+    cute.autovec_copy(made, vector_of(memory, index, len(x)))
+
+
 @cute.jit
-def store_where(condition, memory: cute.Tensor, index, x):
-    # Write an element if the condition holds.
+def store_vector_where(condition, memory: cute.Tensor, index, x):
+    # Write elements that follow each other at once, if the condition holds.
     if condition:
-        memory[index] = x
+        store_vector(memory, index, x)
+
+
+def vector_of(memory, index, count):
+    # Neighbours in memory, the first at a multiple of so many.
+    at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+    return cute.make_tensor(memory.iterator + at, (count,))
 
 
 @cute.kernel
-def logp_grad(logits: cute.Tensor, ids: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, d_logp: cute.Tensor, d_lse: cute.Tensor, d_entropy: cute.Tensor, d_logits: cute.Tensor, T: Int32, inv_temperature: Float32, ignore_index: Int64):
-    # A thread owns one of T, V (rows).
+def logp_grad_rows(logits: cute.Tensor, ids: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, d_logp: cute.Tensor, d_lse: cute.Tensor, d_entropy: cute.Tensor, d_logits: cute.Tensor, T: Int32, inv_temperature: Float32, ignore_index: Int64):
+    # A block owns 1 of T, 2048 of V (rows). V: 2048 indices, 16 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
-    element = Int64(block) * 128 + thread
-    v = (element % 128256).to(Int32)
-    rest = element // 128256
-    t = rest.to(Int32)
-    t_inside = t < T
-    ids_2 = load_where(t_inside, ids, t, Int64(0))  # logp.py:122
+    rest = block // 63
+    t = rest
+    v = [block % 63 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
+    v_inside = [v[c] < 128256 for c in range(16)]
+    ids_2 = ids[t]  # logp.py:122
+    lse_2 = lse[t]  # logp.py:135
+    d_lse_2 = d_lse[t]  # logp.py:157
+    d_logp_2 = d_logp[t]  # logp.py:157
+    d_entropy_2 = d_entropy[t]  # logp.py:140
+    entropy_2 = entropy[t]  # logp.py:140
     differs = ids_2 != ignore_index  # logp.py:149
-    logits_2 = load_where(differs & t_inside, logits, (t, v), BFloat16(0))  # logp.py:124
-    as_f32 = BFloat16(logits_2).to(Float32)  # logp.py:45
-    product = mul(as_f32, inv_temperature)  # logp.py:54
-    lse_2 = load_where(t_inside, lse, t, Float32(0))  # logp.py:135
-    difference = product - lse_2  # logp.py:135
-    product_2 = mul(difference, Float32(1.4426950216293335))  # logp.py:136
-    power = exp2(product_2)  # logp.py:136
-    d_lse_2 = load_where(t_inside, d_lse, t, Float32(0))  # logp.py:157
-    d_logp_2 = load_where(t_inside, d_logp, t, Float32(0))  # logp.py:157
+    logits_2 = [one for c in range(0, 16, 8) for one in load_vector_where(differs & v_inside[c], logits, (t, v[c]), BFloat16(0), 8)]  # logp.py:124
+    as_f32 = [BFloat16(logits_2[c]).to(Float32) for c in range(16)]  # logp.py:45
+    product = [mul(as_f32[c], inv_temperature) for c in range(16)]  # logp.py:54
+    difference = [product[c] - lse_2 for c in range(16)]  # logp.py:135
+    product_2 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(16)]  # logp.py:136
+    power = [exp2(product_2[c]) for c in range(16)]  # logp.py:136
     difference_2 = d_lse_2 - d_logp_2  # logp.py:157
-    product_3 = mul(power, difference_2)  # logp.py:137
-    equal = power == Float32(0.0)  # logp.py:140
-    d_entropy_2 = load_where(t_inside, d_entropy, t, Float32(0))  # logp.py:140
-    product_4 = mul(d_entropy_2, power)  # logp.py:140
-    entropy_2 = load_where(t_inside, entropy, t, Float32(0))  # logp.py:140
-    total = difference + entropy_2  # logp.py:140
-    product_5 = mul(product_4, total)  # logp.py:140
-    chosen = select(equal, Float32(0.0), product_5)  # logp.py:140
-    difference_3 = product_3 - chosen  # logp.py:140
+    product_3 = [mul(power[c], difference_2) for c in range(16)]  # logp.py:137
+    equal = [power[c] == Float32(0.0) for c in range(16)]  # logp.py:140
+    product_4 = [mul(d_entropy_2, power[c]) for c in range(16)]  # logp.py:140
+    total = [difference[c] + entropy_2 for c in range(16)]  # logp.py:140
+    product_5 = [mul(product_4[c], total[c]) for c in range(16)]  # logp.py:140
+    chosen = [select(equal[c], Float32(0.0), product_5[c]) for c in range(16)]  # logp.py:140
+    difference_3 = [product_3[c] - chosen[c] for c in range(16)]  # logp.py:140
     at_most = 0 <= ids_2  # logp.py:142
     below = ids_2 < 128256  # logp.py:142
     both = at_most & below  # logp.py:142
     chosen_2 = select(both, ids_2, Int64(-1))  # logp.py:143
     as_i32 = Int64(chosen_2).to(Int32)  # logp.py:143
-    equal_2 = v == as_i32  # logp.py:143
-    chosen_3 = select(equal_2, d_logp_2, Float32(0.0))  # logp.py:143
-    total_2 = difference_3 + chosen_3  # logp.py:143
-    product_6 = mul(total_2, inv_temperature)  # logp.py:60
-    chosen_4 = select(differs, product_6, Float32(0.0))  # logp.py:126
-    as_bf16 = Float32(chosen_4).to(BFloat16)  # logp.py:127
-    store_where(t_inside, d_logits, (t, v), as_bf16)  # logp.py:127
+    equal_2 = [v[c] == as_i32 for c in range(16)]  # logp.py:143
+    chosen_3 = [select(equal_2[c], d_logp_2, Float32(0.0)) for c in range(16)]  # logp.py:143
+    total_2 = [difference_3[c] + chosen_3[c] for c in range(16)]  # logp.py:143
+    product_6 = [mul(total_2[c], inv_temperature) for c in range(16)]  # logp.py:60
+    chosen_4 = [select(differs, product_6[c], Float32(0.0)) for c in range(16)]  # logp.py:126
+    as_bf16 = [Float32(chosen_4[c]).to(BFloat16) for c in range(16)]  # logp.py:127
+    for c in cutlass.range_constexpr(0, 16, 8):  # logp.py:127
+        store_vector_where(v_inside[c], d_logits, (t, v[c]), as_bf16[c:c + 8])  # logp.py:127
 
 
 @cute.jit
@@ -104,13 +119,13 @@ def launch_logp_grad(logits_ptr: cute.Pointer, ids_ptr: cute.Pointer, lse_ptr: c
     d_lse = cute.make_tensor(d_lse_ptr, cute.make_layout((T,), stride=(1,)))
     d_entropy = cute.make_tensor(d_entropy_ptr, cute.make_layout((T,), stride=(1,)))
     d_logits = cute.make_tensor(d_logits_ptr, cute.make_layout((T, 128256), stride=(d_logits_t_stride, 1)))
-    logp_grad(logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, T, inv_temperature, ignore_index).launch(
+    logp_grad_rows(logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, T, inv_temperature, ignore_index).launch(
         grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
     )
 
 
 def call(kernels, logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, inv_temperature, ignore_index, T, logits_t_stride, d_logits_t_stride):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = (T * 128256 + 127) // 128
+    programs = T * 63
     if programs > 0:
         kernels.logp_grad((programs,), logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, T, logits_t_stride, d_logits_t_stride, inv_temperature, ignore_index)

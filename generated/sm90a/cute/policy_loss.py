@@ -1,7 +1,7 @@
 """policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 918c65d53b109a32
-schedule: tiles 1, 8 warps, 3 stages, unroll 1 placed S.lane[9:2]
+schedule: tiles 1, 8 warps, 1 stages, unroll 1 placed S.lane[9:2] S.lane[1:0]
 schedule: tiles 1, 1 warps, 1 stages, unroll 16
 """
 
@@ -220,60 +220,44 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
     s_2 = Int32(0)  # loss.py:108
     s_3 = Int32(0)  # loss.py:108
     s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:108
-    next_s = Int32(0)  # loss.py:108
-    comes = next_s < full_steps  # loss.py:108
-    product_2 = next_s * 1024  # loss.py:108
-    total_3 = piece_begin + product_2  # loss.py:108
-    s_5 = [total_3 + s_lane[c] for c in range(4)]  # loss.py:108
-    order_2 = [load_where(comes, order, s_5[c], Int32(0)) for c in range(4)]  # loss.py:109
-    order_ahead = tuple(order_2)  # loss.py:109
-    next_s_2 = Int32(1)  # loss.py:109
-    comes_2 = next_s_2 < full_steps  # loss.py:109
-    product_3 = next_s_2 * 1024  # loss.py:108
-    total_4 = piece_begin + product_3  # loss.py:108
-    s_6 = [total_4 + s_lane[c] for c in range(4)]  # loss.py:108
-    order_3 = [load_where(comes_2, order, s_6[c], Int32(0)) for c in range(4)]  # loss.py:109
-    order_ahead_2 = tuple(order_3)  # loss.py:109
     for s_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:108
-        next_s_3 = s_step + 2  # loss.py:108
-        comes_3 = next_s_3 < full_steps  # loss.py:108
-        product_4 = next_s_3 * 1024  # loss.py:108
-        total_5 = piece_begin + product_4  # loss.py:108
-        s_7 = [total_5 + s_lane[c] for c in range(4)]  # loss.py:108
-        order_4 = [load_where(comes_3, order, s_7[c], Int32(0)) for c in range(4)]  # loss.py:109
-        at_most = [0 <= order_ahead[c] for c in range(4)]  # loss.py:110
-        below = [order_ahead[c] < T for c in range(4)]  # loss.py:110
+        product_2 = s_step * 1024  # loss.py:108
+        total_3 = piece_begin + product_2  # loss.py:108
+        s_5 = [total_3 + s_lane[c] for c in range(4)]  # loss.py:108
+        order_2 = [order[s_5[c]] for c in range(4)]  # loss.py:109
+        at_most = [0 <= order_2[c] for c in range(4)]  # loss.py:110
+        below = [order_2[c] < T for c in range(4)]  # loss.py:110
         both = [at_most[c] & below[c] for c in range(4)]  # loss.py:110
-        active_2 = [load_where(both[c], active, order_ahead[c], Uint8(0)) != 0 for c in range(4)]  # loss.py:110
-        sequence_2 = [load_where(both[c], sequence, order_ahead[c], Int32(0)) for c in range(4)]  # loss.py:111
+        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(4)]  # loss.py:110
+        sequence_2 = [load_where(both[c], sequence, order_2[c], Int32(0)) for c in range(4)]  # loss.py:111
         at_most_2 = [0 <= sequence_2[c] for c in range(4)]  # loss.py:111
         below_2 = [sequence_2[c] < B for c in range(4)]  # loss.py:111
         both_2 = [at_most_2[c] & below_2[c] for c in range(4)]  # loss.py:111
         advantages_2 = [load_where(both_2[c], advantages, sequence_2[c], Float32(0)) for c in range(4)]  # loss.py:111
-        logp_2 = [load_where(both[c], logp, order_ahead[c], Float32(0)) for c in range(4)]  # loss.py:112
-        old_logp_2 = [load_where(both[c], old_logp, order_ahead[c], Float32(0)) for c in range(4)]  # loss.py:112
-        ref_logp_2 = [load_where(both[c], ref_logp, order_ahead[c], Float32(0)) for c in range(4)]  # loss.py:118
+        logp_2 = [load_where(both[c], logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:112
+        old_logp_2 = [load_where(both[c], old_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:112
+        ref_logp_2 = [load_where(both[c], ref_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:118
         difference_2 = [logp_2[c] - old_logp_2[c] for c in range(4)]  # loss.py:112
         exp_of = [portable_exp(difference_2[c]) for c in range(4)]  # loss.py:113
         equal = [advantages_2[c] == Float32(0.0) for c in range(4)]  # loss.py:74
         chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(4)]  # loss.py:76
-        product_5 = [mul(chosen[c], advantages_2[c]) for c in range(4)]  # loss.py:77
-        negative = [-product_5[c] for c in range(4)]  # loss.py:77
+        product_3 = [mul(chosen[c], advantages_2[c]) for c in range(4)]  # loss.py:77
+        negative = [-product_3[c] for c in range(4)]  # loss.py:77
         larger = [fmax(chosen[c], low) for c in range(4)]  # loss.py:78
         smaller = [fmin(larger[c], high) for c in range(4)]  # loss.py:78
-        product_6 = [mul(smaller[c], advantages_2[c]) for c in range(4)]  # loss.py:78
-        negative_2 = [-product_6[c] for c in range(4)]  # loss.py:78
+        product_4 = [mul(smaller[c], advantages_2[c]) for c in range(4)]  # loss.py:78
+        negative_2 = [-product_4[c] for c in range(4)]  # loss.py:78
         below_3 = [negative[c] < negative_2[c] for c in range(4)]  # loss.py:80
         unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:80
         chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(4)]  # loss.py:81
         difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(4)]  # loss.py:118
         k3_of = [portable_k3(difference_3[c]) for c in range(4)]  # loss.py:21
-        product_7 = [mul(beta, k3_of[c]) for c in range(4)]  # loss.py:118
-        total_6 = [chosen_2[c] + product_7[c] for c in range(4)]  # loss.py:118
-        chosen_3 = [select(active_2[c], total_6[c], Float32(0.0)) for c in range(4)]  # loss.py:121
+        product_5 = [mul(beta, k3_of[c]) for c in range(4)]  # loss.py:118
+        total_4 = [chosen_2[c] + product_5[c] for c in range(4)]  # loss.py:118
+        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(4)]  # loss.py:121
         for c in cutlass.range_constexpr(4):  # loss.py:121
-            per_token[order_ahead[c]] = chosen_3[c]  # loss.py:121
-        chosen_4 = [select(active_2[c], total_6[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:122
+            per_token[order_2[c]] = chosen_3[c]  # loss.py:121
+        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:122
         as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(4)]  # loss.py:123
         unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:124
         both_3 = [active_2[c] & unless_2[c] for c in range(4)]  # loss.py:124
@@ -285,56 +269,56 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
         sum_s_lane_2 = sum_over_s_lane_2(as_i32, thread, (board_2,))  # loss.py:108
         sum_s_lane_3 = sum_over_s_lane_2(as_i32_2, thread, (board_3,))  # loss.py:108
         sum_s_lane_4 = sum_over_s_lane(chosen_5, thread, (board_4,))  # loss.py:108
-        s_8 = s + sum_s_lane  # loss.py:108
-        s_9 = s_2 + sum_s_lane_2  # loss.py:108
-        s_10 = s_3 + sum_s_lane_3  # loss.py:108
-        s_11 = s_4 + sum_s_lane_4  # loss.py:108
-        s, s_2, s_3, s_4, order_ahead, order_ahead_2 = s_8, s_9, s_10, s_11, order_ahead_2, tuple(order_4)  # loss.py:108
-    s_7 = s  # loss.py:108
-    s_8 = s_2  # loss.py:108
-    s_9 = s_3  # loss.py:108
-    s_10 = s_4  # loss.py:108
+        s_6 = s + sum_s_lane  # loss.py:108
+        s_7 = s_2 + sum_s_lane_2  # loss.py:108
+        s_8 = s_3 + sum_s_lane_3  # loss.py:108
+        s_9 = s_4 + sum_s_lane_4  # loss.py:108
+        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:108
+    s_5 = s  # loss.py:108
+    s_6 = s_2  # loss.py:108
+    s_7 = s_3  # loss.py:108
+    s_8 = s_4  # loss.py:108
     for s_step_2 in cutlass.range(full_steps, steps, unroll=1):  # loss.py:108
-        product_4 = s_step_2 * 1024  # loss.py:108
-        total_5 = piece_begin + product_4  # loss.py:108
-        s_11 = [total_5 + s_lane[c] for c in range(4)]  # loss.py:108
-        exists = [s_11[c] < piece_end for c in range(4)]  # loss.py:108
-        order_4 = [load_where(exists[c], order, s_11[c], Int32(0)) for c in range(4)]  # loss.py:109
-        at_most = [0 <= order_4[c] for c in range(4)]  # loss.py:110
-        below = [order_4[c] < T for c in range(4)]  # loss.py:110
+        product_2 = s_step_2 * 1024  # loss.py:108
+        total_3 = piece_begin + product_2  # loss.py:108
+        s_9 = [total_3 + s_lane[c] for c in range(4)]  # loss.py:108
+        exists = [s_9[c] < piece_end for c in range(4)]  # loss.py:108
+        order_2 = [load_where(exists[c], order, s_9[c], Int32(0)) for c in range(4)]  # loss.py:109
+        at_most = [0 <= order_2[c] for c in range(4)]  # loss.py:110
+        below = [order_2[c] < T for c in range(4)]  # loss.py:110
         both = [at_most[c] & below[c] for c in range(4)]  # loss.py:110
         both_2 = [exists[c] & both[c] for c in range(4)]  # loss.py:110
-        active_2 = [load_where(both_2[c], active, order_4[c], Uint8(0)) != 0 for c in range(4)]  # loss.py:110
-        sequence_2 = [load_where(both_2[c], sequence, order_4[c], Int32(0)) for c in range(4)]  # loss.py:111
+        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(4)]  # loss.py:110
+        sequence_2 = [load_where(both_2[c], sequence, order_2[c], Int32(0)) for c in range(4)]  # loss.py:111
         at_most_2 = [0 <= sequence_2[c] for c in range(4)]  # loss.py:111
         below_2 = [sequence_2[c] < B for c in range(4)]  # loss.py:111
         both_3 = [at_most_2[c] & below_2[c] for c in range(4)]  # loss.py:111
         both_4 = [exists[c] & both_3[c] for c in range(4)]  # loss.py:111
         advantages_2 = [load_where(both_4[c], advantages, sequence_2[c], Float32(0)) for c in range(4)]  # loss.py:111
-        logp_2 = [load_where(both_2[c], logp, order_4[c], Float32(0)) for c in range(4)]  # loss.py:112
-        old_logp_2 = [load_where(both_2[c], old_logp, order_4[c], Float32(0)) for c in range(4)]  # loss.py:112
-        ref_logp_2 = [load_where(both_2[c], ref_logp, order_4[c], Float32(0)) for c in range(4)]  # loss.py:118
+        logp_2 = [load_where(both_2[c], logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:112
+        old_logp_2 = [load_where(both_2[c], old_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:112
+        ref_logp_2 = [load_where(both_2[c], ref_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:118
         difference_2 = [logp_2[c] - old_logp_2[c] for c in range(4)]  # loss.py:112
         exp_of = [portable_exp(difference_2[c]) for c in range(4)]  # loss.py:113
         equal = [advantages_2[c] == Float32(0.0) for c in range(4)]  # loss.py:74
         chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(4)]  # loss.py:76
-        product_5 = [mul(chosen[c], advantages_2[c]) for c in range(4)]  # loss.py:77
-        negative = [-product_5[c] for c in range(4)]  # loss.py:77
+        product_3 = [mul(chosen[c], advantages_2[c]) for c in range(4)]  # loss.py:77
+        negative = [-product_3[c] for c in range(4)]  # loss.py:77
         larger = [fmax(chosen[c], low) for c in range(4)]  # loss.py:78
         smaller = [fmin(larger[c], high) for c in range(4)]  # loss.py:78
-        product_6 = [mul(smaller[c], advantages_2[c]) for c in range(4)]  # loss.py:78
-        negative_2 = [-product_6[c] for c in range(4)]  # loss.py:78
+        product_4 = [mul(smaller[c], advantages_2[c]) for c in range(4)]  # loss.py:78
+        negative_2 = [-product_4[c] for c in range(4)]  # loss.py:78
         below_3 = [negative[c] < negative_2[c] for c in range(4)]  # loss.py:80
         unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:80
         chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(4)]  # loss.py:81
         difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(4)]  # loss.py:118
         k3_of = [portable_k3(difference_3[c]) for c in range(4)]  # loss.py:21
-        product_7 = [mul(beta, k3_of[c]) for c in range(4)]  # loss.py:118
-        total_6 = [chosen_2[c] + product_7[c] for c in range(4)]  # loss.py:118
-        chosen_3 = [select(active_2[c], total_6[c], Float32(0.0)) for c in range(4)]  # loss.py:121
+        product_5 = [mul(beta, k3_of[c]) for c in range(4)]  # loss.py:118
+        total_4 = [chosen_2[c] + product_5[c] for c in range(4)]  # loss.py:118
+        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(4)]  # loss.py:121
         for c in cutlass.range_constexpr(4):  # loss.py:121
-            store_where(exists[c], per_token, order_4[c], chosen_3[c])  # loss.py:121
-        chosen_4 = [select(active_2[c], total_6[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:122
+            store_where(exists[c], per_token, order_2[c], chosen_3[c])  # loss.py:121
+        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:122
         as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(4)]  # loss.py:123
         unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:124
         both_5 = [active_2[c] & unless_2[c] for c in range(4)]  # loss.py:124
@@ -350,15 +334,15 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
         sum_s_lane_3 = sum_over_s_lane_2(chosen_8, thread, (board_7,))  # loss.py:108
         chosen_9 = [select(exists[c], chosen_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:108
         sum_s_lane_4 = sum_over_s_lane(chosen_9, thread, (board_8,))  # loss.py:108
-        s_12 = s_7 + sum_s_lane  # loss.py:108
-        s_13 = s_8 + sum_s_lane_2  # loss.py:108
-        s_14 = s_9 + sum_s_lane_3  # loss.py:108
-        s_15 = s_10 + sum_s_lane_4  # loss.py:108
-        s_7, s_8, s_9, s_10 = s_12, s_13, s_14, s_15  # loss.py:108
-    store_where(writes, sum_of_piece, s_piece, s_7)  # loss.py:108
-    store_where(writes, sum_of_piece1, s_piece, s_8)  # loss.py:108
-    store_where(writes, sum_of_piece2, s_piece, s_9)  # loss.py:108
-    store_where(writes, sum_of_piece3, s_piece, s_10)  # loss.py:108
+        s_10 = s_5 + sum_s_lane  # loss.py:108
+        s_11 = s_6 + sum_s_lane_2  # loss.py:108
+        s_12 = s_7 + sum_s_lane_3  # loss.py:108
+        s_13 = s_8 + sum_s_lane_4  # loss.py:108
+        s_5, s_6, s_7, s_8 = s_10, s_11, s_12, s_13  # loss.py:108
+    store_where(writes, sum_of_piece, s_piece, s_5)  # loss.py:108
+    store_where(writes, sum_of_piece1, s_piece, s_6)  # loss.py:108
+    store_where(writes, sum_of_piece2, s_piece, s_7)  # loss.py:108
+    store_where(writes, sum_of_piece3, s_piece, s_8)  # loss.py:108
 
 
 @cute.jit

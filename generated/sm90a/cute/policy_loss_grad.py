@@ -1,7 +1,7 @@
 """policy_loss_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 4dc805f030f35976
-schedule: tiles T=2048, 4 warps, 1 stages, unroll 1
+schedule: tiles T=128, 4 warps, 1 stages, unroll 1 placed T[6:0]
 """
 
 import cuda.bindings.driver as cuda
@@ -131,17 +131,14 @@ def store_where(condition, memory: cute.Tensor, index, x):
 
 
 @cute.kernel
-def policy_loss_grad(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.Tensor, ref_logp: cute.Tensor, active: cute.Tensor, sequence: cute.Tensor, count: cute.Tensor, d_loss: cute.Tensor, d_logp: cute.Tensor, T: Int32, B: Int32, low: Float32, high: Float32, beta: Float32):
-    # A thread owns one of T (rows).
+def policy_loss_grad_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.Tensor, ref_logp: cute.Tensor, active: cute.Tensor, sequence: cute.Tensor, count: cute.Tensor, d_loss: cute.Tensor, d_logp: cute.Tensor, T: Int32, B: Int32, low: Float32, high: Float32, beta: Float32):
+    # A block owns 128 of T (rows). T: 128 indices, 1 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     t = block * 128 + thread
     t_inside = t < T
     count_2 = count[0]  # loss.py:139
-    larger = cutlass.max(count_2, 1)  # loss.py:139
-    as_f32 = Int32(larger).to(Float32)  # loss.py:139
     d_loss_2 = d_loss[0]  # loss.py:139
-    quotient = div(d_loss_2, as_f32)  # loss.py:139
     sequence_2 = load_where(t_inside, sequence, t, Int32(0))  # loss.py:140
     at_most = 0 <= sequence_2  # loss.py:140
     below = sequence_2 < B  # loss.py:140
@@ -149,6 +146,11 @@ def policy_loss_grad(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.
     advantages_2 = load_where(both & t_inside, advantages, sequence_2, Float32(0))  # loss.py:140
     logp_2 = load_where(t_inside, logp, t, Float32(0))  # loss.py:141
     old_logp_2 = load_where(t_inside, old_logp, t, Float32(0))  # loss.py:141
+    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # loss.py:147
+    active_2 = load_where(t_inside, active, t, Uint8(0)) != 0  # loss.py:152
+    larger = cutlass.max(count_2, 1)  # loss.py:139
+    as_f32 = Int32(larger).to(Float32)  # loss.py:139
+    quotient = div(d_loss_2, as_f32)  # loss.py:139
     difference = logp_2 - old_logp_2  # loss.py:141
     exp_of = portable_exp(difference)  # loss.py:141
     equal = advantages_2 == Float32(0.0)  # loss.py:74
@@ -166,14 +168,12 @@ def policy_loss_grad(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.
     product_3 = mul(exp_of, advantages_2)  # loss.py:145
     negative_3 = -product_3  # loss.py:145
     chosen_2 = select(both_2, negative_3, Float32(0.0))  # loss.py:145
-    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # loss.py:147
     difference_2 = ref_logp_2 - logp_2  # loss.py:147
     expm1_of = portable_expm1(difference_2)  # loss.py:34
     negative_4 = -expm1_of  # loss.py:34
     product_4 = mul(beta, negative_4)  # loss.py:147
     total = chosen_2 + product_4  # loss.py:147
     product_5 = mul(quotient, total)  # loss.py:152
-    active_2 = load_where(t_inside, active, t, Uint8(0)) != 0  # loss.py:152
     chosen_3 = select(active_2, product_5, Float32(0.0))  # loss.py:152
     store_where(t_inside, d_logp, t, chosen_3)  # loss.py:151
 
@@ -190,13 +190,13 @@ def launch_policy_loss_grad(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, 
     count = cute.make_tensor(count_ptr, cute.make_layout((1,), stride=(1,)))
     d_loss = cute.make_tensor(d_loss_ptr, cute.make_layout((1,), stride=(1,)))
     d_logp = cute.make_tensor(d_logp_ptr, cute.make_layout((T,), stride=(1,)))
-    policy_loss_grad(logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, low, high, beta).launch(
+    policy_loss_grad_rows(logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, low, high, beta).launch(
         grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
     )
 
 
 def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, low, high, beta, T, B):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = (T + 127) // 128
+    programs = ((T + 127) // 128)
     if programs > 0:
         kernels.policy_loss_grad((programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, low, high, beta)

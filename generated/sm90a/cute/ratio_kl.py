@@ -1,7 +1,7 @@
 """ratio_kl on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 9ea115f51b94306a
-schedule: tiles T=2048, 4 warps, 1 stages, unroll 1
+schedule: tiles T=128, 4 warps, 1 stages, unroll 1 placed T[6:0]
 """
 
 import cuda.bindings.driver as cuda
@@ -125,17 +125,17 @@ def store_where(condition, memory: cute.Tensor, index, x):
 
 
 @cute.kernel
-def ratio_kl(logp: cute.Tensor, old_logp: cute.Tensor, ref_logp: cute.Tensor, ratio: cute.Tensor, kl: cute.Tensor, T: Int32):
-    # A thread owns one of T (rows).
+def ratio_kl_rows(logp: cute.Tensor, old_logp: cute.Tensor, ref_logp: cute.Tensor, ratio: cute.Tensor, kl: cute.Tensor, T: Int32):
+    # A block owns 128 of T (rows). T: 128 indices, 1 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     t = block * 128 + thread
     t_inside = t < T
     logp_2 = load_where(t_inside, logp, t, Float32(0))  # loss.py:48
     old_logp_2 = load_where(t_inside, old_logp, t, Float32(0))  # loss.py:48
+    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # loss.py:49
     difference = logp_2 - old_logp_2  # loss.py:48
     exp_of = portable_exp(difference)  # loss.py:48
-    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # loss.py:49
     difference_2 = ref_logp_2 - logp_2  # loss.py:49
     k3_of = portable_k3(difference_2)  # loss.py:21
     store_where(t_inside, ratio, t, exp_of)  # loss.py:52
@@ -150,13 +150,13 @@ def launch_ratio_kl(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, ref_logp
     ref_logp = cute.make_tensor(ref_logp_ptr, cute.make_layout((T,), stride=(1,)))
     ratio = cute.make_tensor(ratio_ptr, cute.make_layout((T,), stride=(1,)))
     kl = cute.make_tensor(kl_ptr, cute.make_layout((T,), stride=(1,)))
-    ratio_kl(logp, old_logp, ref_logp, ratio, kl, T).launch(
+    ratio_kl_rows(logp, old_logp, ref_logp, ratio, kl, T).launch(
         grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
     )
 
 
 def call(kernels, logp, old_logp, ref_logp, ratio, kl, T):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = (T + 127) // 128
+    programs = ((T + 127) // 128)
     if programs > 0:
         kernels.ratio_kl((programs,), logp, old_logp, ref_logp, ratio, kl, T)

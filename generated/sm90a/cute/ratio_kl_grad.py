@@ -1,7 +1,7 @@
 """ratio_kl_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: e8305a14b23d09d6
-schedule: tiles T=2048, 4 warps, 1 stages, unroll 1
+schedule: tiles T=128, 4 warps, 1 stages, unroll 1 placed T[6:0]
 """
 
 import cuda.bindings.driver as cuda
@@ -126,23 +126,23 @@ def store_where(condition, memory: cute.Tensor, index, x):
 
 
 @cute.kernel
-def ratio_kl_grad(logp: cute.Tensor, old_logp: cute.Tensor, ref_logp: cute.Tensor, d_ratio: cute.Tensor, d_kl: cute.Tensor, d_logp: cute.Tensor, T: Int32):
-    # A thread owns one of T (rows).
+def ratio_kl_grad_rows(logp: cute.Tensor, old_logp: cute.Tensor, ref_logp: cute.Tensor, d_ratio: cute.Tensor, d_kl: cute.Tensor, d_logp: cute.Tensor, T: Int32):
+    # A block owns 128 of T (rows). T: 128 indices, 1 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     t = block * 128 + thread
     t_inside = t < T
     logp_2 = load_where(t_inside, logp, t, Float32(0))  # loss.py:60
     old_logp_2 = load_where(t_inside, old_logp, t, Float32(0))  # loss.py:60
+    d_ratio_2 = load_where(t_inside, d_ratio, t, Float32(0))  # loss.py:60
+    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # loss.py:62
+    d_kl_2 = load_where(t_inside, d_kl, t, Float32(0))  # loss.py:62
     difference = logp_2 - old_logp_2  # loss.py:60
     exp_of = portable_exp(difference)  # loss.py:60
-    d_ratio_2 = load_where(t_inside, d_ratio, t, Float32(0))  # loss.py:60
     product = mul(d_ratio_2, exp_of)  # loss.py:60
-    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # loss.py:62
     difference_2 = ref_logp_2 - logp_2  # loss.py:62
     expm1_of = portable_expm1(difference_2)  # loss.py:34
     negative = -expm1_of  # loss.py:34
-    d_kl_2 = load_where(t_inside, d_kl, t, Float32(0))  # loss.py:62
     product_2 = mul(d_kl_2, negative)  # loss.py:62
     total = product + product_2  # loss.py:63
     store_where(t_inside, d_logp, t, total)  # loss.py:66
@@ -157,13 +157,13 @@ def launch_ratio_kl_grad(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, ref
     d_ratio = cute.make_tensor(d_ratio_ptr, cute.make_layout((T,), stride=(1,)))
     d_kl = cute.make_tensor(d_kl_ptr, cute.make_layout((T,), stride=(1,)))
     d_logp = cute.make_tensor(d_logp_ptr, cute.make_layout((T,), stride=(1,)))
-    ratio_kl_grad(logp, old_logp, ref_logp, d_ratio, d_kl, d_logp, T).launch(
+    ratio_kl_grad_rows(logp, old_logp, ref_logp, d_ratio, d_kl, d_logp, T).launch(
         grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
     )
 
 
 def call(kernels, logp, old_logp, ref_logp, d_ratio, d_kl, d_logp, T):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = (T + 127) // 128
+    programs = ((T + 127) // 128)
     if programs > 0:
         kernels.ratio_kl_grad((programs,), logp, old_logp, ref_logp, d_ratio, d_kl, d_logp, T)

@@ -1,8 +1,8 @@
 """rms_norm_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: e1086b9691056a2d
-schedule: tiles 1, 16 warps, 3 stages, unroll 1 placed N[11:3]
-schedule: tiles N=32, 1 warps, 1 stages, unroll 64
+schedule: tiles 1, 16 warps, 3 stages, unroll 1 placed N[11:3] N[2:0]
+schedule: tiles N=32, 1 warps, 1 stages, unroll 64 placed N[4:0]
 """
 
 import cuda.bindings.driver as cuda
@@ -196,11 +196,11 @@ def launch_rms_norm_grad_1(weight_ptr: cute.Pointer, residual_out_ptr: cute.Poin
 
 
 @cute.kernel
-def rms_norm_grad_2(d_weight: cute.Tensor, sum_of_piece: cute.Tensor, T: Int32):
-    # A thread owns one of N (merge).
+def rms_norm_grad_2_rows(d_weight: cute.Tensor, sum_of_piece: cute.Tensor, T: Int32):
+    # A block owns 32 of N (merge). N: 32 indices, 1 to each of 32 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
-    n = block * 128 + thread
+    n = block * 32 + thread
     s = Int32(-(2**31)).bitcast(Float32)  # norm.py:61
     for t_piece_step in cutlass.range(0, ((T + 63) // 64), unroll=64):  # norm.py:61
         sum_of_piece_2 = sum_of_piece[(t_piece_step, n)]  # norm.py:61
@@ -215,8 +215,8 @@ def launch_rms_norm_grad_2(d_weight_ptr: cute.Pointer, sum_of_piece_ptr: cute.Po
     # Describe the tensors, and start the kernel on a stream.
     d_weight = cute.make_tensor(d_weight_ptr, cute.make_layout((4096,), stride=(1,)))
     sum_of_piece = cute.make_tensor(sum_of_piece_ptr, cute.make_layout((((T + 63) // 64), 4096), stride=(sum_of_piece_t_piece_stride, 1)))
-    rms_norm_grad_2(d_weight, sum_of_piece, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
+    rms_norm_grad_2_rows(d_weight, sum_of_piece, T).launch(
+        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream
     )
 
 
@@ -225,6 +225,6 @@ def call(kernels, weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residu
     programs = ((T + 63) // 64)
     if programs > 0:
         kernels.rms_norm_grad_1((programs,), weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, T, residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride, sum_of_piece_t_piece_stride)
-    programs = (4096 + 127) // 128
+    programs = ((4096 + 31) // 32)
     if programs > 0:
         kernels.rms_norm_grad_2((programs,), d_weight, sum_of_piece, T, sum_of_piece_t_piece_stride)

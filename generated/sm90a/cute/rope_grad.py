@@ -1,7 +1,7 @@
 """rope_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 6b689d088942b609
-schedule: tiles C=64, H=32, 4 warps, 1 stages, unroll 1
+schedule: tiles C=64, H=16, 4 warps, 1 stages, unroll 1 placed C[5:3] H[3:0] C[2:0]
 """
 
 import cuda.bindings.driver as cuda
@@ -18,12 +18,13 @@ ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
 @cute.jit
-def load_where(condition, memory: cute.Tensor, index, other):
-    # An element, or what stands for it.
-    x = other
+def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
+    # So many elements, read at once, or what stands for them.
+    x = cute.make_rmem_tensor((count,), memory.element_type)
+    x.fill(other)
     if condition:
-        x = type(other)(memory[index])
-    return x
+        cute.autovec_copy(vector_of(memory, index, count), x)
+    return [x[i] for i in range(count)]
 
 
 def mul(a, b):
@@ -31,71 +32,75 @@ def mul(a, b):
     return cute.math.mul(a, b, rounding=NEAREST)
 
 
-@cute.jit
-def store_where(condition, memory: cute.Tensor, index, x):
-    # Write an element if the condition holds.
-    if condition:
-        memory[index] = x
+def store_vector(memory, index, x):
+    # Write elements that follow each other at once.
+    made = cute.make_rmem_tensor((len(x),), memory.element_type)
+    for i in range(len(x)):
+        made[i] = x[i]
+    cute.autovec_copy(made, vector_of(memory, index, len(x)))
+
+
+def vector_of(memory, index, count):
+    # Neighbours in memory, the first at a multiple of so many.
+    at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+    return cute.make_tensor(memory.iterator + at, (count,))
 
 
 @cute.kernel
-def rope_grad(cos: cute.Tensor, sin: cute.Tensor, position_ids: cute.Tensor, d_y: cute.Tensor, d_x: cute.Tensor, T: Int32, P: Int32):
-    # A thread owns one of T, H, C (rows).
+def rope_grad_rows(cos: cute.Tensor, sin: cute.Tensor, position_ids: cute.Tensor, d_y: cute.Tensor, d_x: cute.Tensor, P: Int32, T: Int32):
+    # A block owns 1 of T, 16 of H, 64 of C (rows). H: 16 indices, 1 to each of 16 threads; C: 64 indices, 8 to each of 8 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
-    element = Int64(block) * 128 + thread
-    c_2 = (element % 64).to(Int32)
-    rest = element // 64
-    h = (rest % 32).to(Int32)
-    rest_2 = rest // 32
-    t = rest_2.to(Int32)
-    t_inside = t < T
-    position_ids_2 = load_where(t_inside, position_ids, t, Int64(0))  # model.py:79
+    rest = block // 2
+    t = rest
+    h = block % 2 * 16 + thread // 8
+    c_2 = [block % 1 * 64 + thread % 8 * 8 + c for c in range(8)]
+    position_ids_2 = position_ids[t]  # model.py:79
     at_most = 0 <= position_ids_2  # model.py:80
     as_i64 = Int32(P).to(Int64)  # model.py:80
     below = position_ids_2 < as_i64  # model.py:80
     both = at_most & below  # model.py:80
-    cos_2 = load_where(both & t_inside, cos, (position_ids_2.to(Int32), c_2), Float32(float("nan")))  # model.py:80
-    sin_2 = load_where(both & t_inside, sin, (position_ids_2.to(Int32), c_2), Float32(float("nan")))  # model.py:80
-    negative = -sin_2  # model.py:81
-    total = c_2 + 64  # model.py:48
-    at_most_2 = 0 <= c_2  # model.py:49
-    below_2 = c_2 < 128  # model.py:49
-    both_2 = at_most_2 & below_2  # model.py:49
-    d_y_2 = load_where(both_2 & t_inside, d_y, (t, h, c_2), BFloat16(0))  # model.py:49
-    as_f32 = BFloat16(d_y_2).to(Float32)  # model.py:49
-    at_most_3 = 0 <= total  # model.py:49
-    below_3 = total < 128  # model.py:49
-    both_3 = at_most_3 & below_3  # model.py:49
-    d_y_3 = load_where(both_3 & t_inside, d_y, (t, h, total), BFloat16(0))  # model.py:49
-    as_f32_2 = BFloat16(d_y_3).to(Float32)  # model.py:49
-    product = mul(as_f32, cos_2)  # model.py:53
-    product_2 = mul(as_f32_2, negative)  # model.py:53
-    difference = product - product_2  # model.py:53
-    as_bf16 = Float32(difference).to(BFloat16)  # model.py:53
-    product_3 = mul(as_f32_2, cos_2)  # model.py:54
-    product_4 = mul(as_f32, negative)  # model.py:54
-    total_2 = product_3 + product_4  # model.py:54
-    as_bf16_2 = Float32(total_2).to(BFloat16)  # model.py:54
-    store_where(t_inside, d_x, (t, h, c_2), as_bf16)  # model.py:50
-    store_where(t_inside, d_x, (t, h, total), as_bf16_2)  # model.py:50
+    cos_2 = [one for c in range(0, 8, 4) for one in load_vector_where(both, cos, (position_ids_2.to(Int32), c_2[c]), Float32(float("nan")), 4)]  # model.py:80
+    sin_2 = [one for c in range(0, 8, 4) for one in load_vector_where(both, sin, (position_ids_2.to(Int32), c_2[c]), Float32(float("nan")), 4)]  # model.py:80
+    total = [c_2[c] + 64 for c in range(8)]  # model.py:48
+    at_most_2 = [0 <= c_2[c] for c in range(8)]  # model.py:49
+    below_2 = [c_2[c] < 128 for c in range(8)]  # model.py:49
+    both_2 = [at_most_2[c] & below_2[c] for c in range(8)]  # model.py:49
+    d_y_2 = load_vector_where(both_2[0], d_y, (t, h, c_2[0]), BFloat16(0), 8)  # model.py:49
+    at_most_3 = [0 <= total[c] for c in range(8)]  # model.py:49
+    below_3 = [total[c] < 128 for c in range(8)]  # model.py:49
+    both_3 = [at_most_3[c] & below_3[c] for c in range(8)]  # model.py:49
+    d_y_3 = load_vector_where(both_3[0], d_y, (t, h, total[0]), BFloat16(0), 8)  # model.py:49
+    negative = [-sin_2[c] for c in range(8)]  # model.py:81
+    as_f32 = [BFloat16(d_y_2[c]).to(Float32) for c in range(8)]  # model.py:49
+    as_f32_2 = [BFloat16(d_y_3[c]).to(Float32) for c in range(8)]  # model.py:49
+    product = [mul(as_f32[c], cos_2[c]) for c in range(8)]  # model.py:53
+    product_2 = [mul(as_f32_2[c], negative[c]) for c in range(8)]  # model.py:53
+    difference = [product[c] - product_2[c] for c in range(8)]  # model.py:53
+    as_bf16 = [Float32(difference[c]).to(BFloat16) for c in range(8)]  # model.py:53
+    product_3 = [mul(as_f32_2[c], cos_2[c]) for c in range(8)]  # model.py:54
+    product_4 = [mul(as_f32[c], negative[c]) for c in range(8)]  # model.py:54
+    total_2 = [product_3[c] + product_4[c] for c in range(8)]  # model.py:54
+    as_bf16_2 = [Float32(total_2[c]).to(BFloat16) for c in range(8)]  # model.py:54
+    store_vector(d_x, (t, h, c_2[0]), as_bf16)  # model.py:50
+    store_vector(d_x, (t, h, total[0]), as_bf16_2)  # model.py:50
 
 
 @cute.jit
-def launch_rope_grad(cos_ptr: cute.Pointer, sin_ptr: cute.Pointer, position_ids_ptr: cute.Pointer, d_y_ptr: cute.Pointer, d_x_ptr: cute.Pointer, T: Int32, P: Int32, cos_p_stride: Int64, sin_p_stride: Int64, d_y_t_stride: Int64, d_y_h_stride: Int64, d_x_t_stride: Int64, d_x_h_stride: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_rope_grad(cos_ptr: cute.Pointer, sin_ptr: cute.Pointer, position_ids_ptr: cute.Pointer, d_y_ptr: cute.Pointer, d_x_ptr: cute.Pointer, P: Int32, cos_p_stride: Int64, sin_p_stride: Int64, T: Int32, d_y_t_stride: Int64, d_y_h_stride: Int64, d_x_t_stride: Int64, d_x_h_stride: Int64, programs: Int32, stream: cuda.CUstream):
     # Describe the tensors, and start the kernel on a stream.
     cos = cute.make_tensor(cos_ptr, cute.make_layout((P, 64), stride=(cos_p_stride, 1)))
     sin = cute.make_tensor(sin_ptr, cute.make_layout((P, 64), stride=(sin_p_stride, 1)))
     position_ids = cute.make_tensor(position_ids_ptr, cute.make_layout((T,), stride=(1,)))
     d_y = cute.make_tensor(d_y_ptr, cute.make_layout((T, 32, 128), stride=(d_y_t_stride, d_y_h_stride, 1)))
     d_x = cute.make_tensor(d_x_ptr, cute.make_layout((T, 32, 128), stride=(d_x_t_stride, d_x_h_stride, 1)))
-    rope_grad(cos, sin, position_ids, d_y, d_x, T, P).launch(
+    rope_grad_rows(cos, sin, position_ids, d_y, d_x, P, T).launch(
         grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
     )
 
 
-def call(kernels, cos, sin, position_ids, d_y, d_x, T, P, cos_p_stride, sin_p_stride, d_y_t_stride, d_y_h_stride, d_x_t_stride, d_x_h_stride):
+def call(kernels, cos, sin, position_ids, d_y, d_x, P, T, cos_p_stride, sin_p_stride, d_y_t_stride, d_y_h_stride, d_x_t_stride, d_x_h_stride):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    programs = (T * 32 * 64 + 127) // 128
+    programs = T * 2 * 1
     if programs > 0:
-        kernels.rope_grad((programs,), cos, sin, position_ids, d_y, d_x, T, P, cos_p_stride, sin_p_stride, d_y_t_stride, d_y_h_stride, d_x_t_stride, d_x_h_stride)
+        kernels.rope_grad((programs,), cos, sin, position_ids, d_y, d_x, P, cos_p_stride, sin_p_stride, T, d_y_t_stride, d_y_h_stride, d_x_t_stride, d_x_h_stride)

@@ -12,10 +12,10 @@ from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header
 from rlk.lower.common.turns import host_lines, loop_extents
-from rlk.lower.cute import contraction, lanes, rows
+from rlk.lower.cute import contraction, rows
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.placement import plan
-from rlk.lower.cute.plan import ContractionPlan, RowsPlan
+from rlk.lower.cute.plan import ContractionPlan
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
@@ -52,10 +52,8 @@ def lower(
         placed = plan(kernel, schedule, target, signature)
         if isinstance(placed, ContractionPlan):
             made = contraction.write(placed, helpers, checks, turns)
-        elif isinstance(placed, RowsPlan):
-            made = rows.write(placed, helpers, checks, turns)
         else:
-            made = lanes.write(placed, helpers, checks, turns)
+            made = rows.write(placed, helpers, checks, turns)
         given = (a for a in (*made.arguments, *made.sizes) if a.kind not in OF_LOOPS)
         call.update((a.name, a) for a in given if a.name not in call)
         written.append(render("cute", made.template, made.subject))

@@ -25,8 +25,7 @@ LANES = 32
 def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> Plan:
     """Place a specialized kernel; raise UnsupportedError where this lowering has no form for it."""
     found = roles(kernel, dict(signature.extents))
-    combines = bool(found.inside) or not found.parallel
-    if found.contracted or not combines or signature.split_rows or signature.strided:
+    if found.contracted or signature.split_rows or signature.strided:
         return plans.plan(kernel, schedule, target, signature)
     return _rows(kernel, schedule, target, signature)
 

@@ -29,9 +29,6 @@ LANES_OF_ROW = 4  # threads that share a row of it
 SWIZZLED = 128  # bytes of a row of a tile in shared memory
 FEWEST_COLUMNS, MOST_COLUMNS = 8, 256
 WHOLE_COLUMNS = 8  # that swizzling needs of each share of a tile that a cluster copies
-BLOCK = 128  # threads of a kernel that has an element to each
-HELD_BLOCK = 64  # of one whose threads hold lists: fewer, so that all cores get some
-MOST_HELD = 16  # elements of a list without a contraction
 REGISTERS = {1: (40, 240), 2: (40, 232), 3: (32, 160)}  # of a producer's and of a consumer's thread
 BARRIERS = 1  # KiB of shared memory beside the tiles
 BOX = 1  # and for each warp that writes
@@ -171,23 +168,6 @@ class ContractionPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LanesPlan:
-    """No contraction: a thread for each index of the parallel axes, what it reduces in a list.
-
-    owned: the axes, the last fastest; all but the first have an extent that is known.
-    """
-
-    kernel: Kernel
-    kind: str
-    owned: tuple[Owned, ...]
-    held: Held | None
-    threads: int
-    unroll: int
-    signature: Signature
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
 class RowsPlan:
     """No contraction: a block owns a tile of the parallel axes, and has all of what it combines.
 
@@ -210,7 +190,7 @@ class RowsPlan:
         return None
 
 
-Plan = ContractionPlan | LanesPlan | RowsPlan
+Plan = ContractionPlan | RowsPlan
 
 
 def refused(what: str, target: Target, loc: Loc | None = None) -> UnsupportedError:
@@ -221,8 +201,8 @@ def refused(what: str, target: Target, loc: Loc | None = None) -> UnsupportedErr
     )
 
 
-def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> Plan:
-    """Place a specialized kernel; raise UnsupportedError where this lowering has no form for it."""
+def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> ContractionPlan:
+    """Place a specialized kernel that contracts; raise UnsupportedError where there is no form for it."""
     if signature.split_rows or signature.strided:
         raise refused(
             "tensors whose rows have two strides, or whose elements do not follow each other", target
@@ -231,30 +211,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     what = kind(kernel)
     if what in ("stream_dot", "dot_map"):
         return _contraction(kernel, what, schedule, target, signature)
-    if what in ("merge", "rows"):
-        return _lanes(kernel, what, schedule, target, signature)
     raise refused(f"a nest of the kind {what}", target)
-
-
-# --- a row to each thread ---
-
-
-def _lanes(kernel: Kernel, what: str, schedule: Schedule, target: Target, signature: Signature) -> LanesPlan:
-    extents = dict(signature.extents)
-    found = roles(kernel, extents)
-    inside = [(a, n) for a, n in found.inside if n > 1]
-    if not found.parallel or len(inside) > 1 or any(n > MOST_HELD for _, n in inside):
-        raise refused(
-            f"a nest of the kind {what} that reduces {', '.join(str(a) for a, _ in inside)}", target
-        )
-    held = Held(*inside[0]) if inside else None
-    threads = BLOCK if held is None else HELD_BLOCK
-    first, *others = (Owned(a, 1, fixed_extent(a, extents)) for a in found.parallel)
-    if any(o.length is None for o in others):
-        raise refused("a second parallel axis of unknown extent", target)
-    unroll = max(1, schedule.unroll // (held.count if held is not None else 1))
-    owned = (replace(first, tile=threads), *others)
-    return LanesPlan(kernel, what, owned, held, threads, unroll, signature, target)
 
 
 # --- contractions ---
