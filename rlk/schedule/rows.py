@@ -23,6 +23,7 @@ COLUMN_WARPS = 4  # of a block that folds columns
 MERGE_WARPS = 8  # of a block that merges states of 32 rows
 MERGED = 16  # states of a thread, from which on more warps share them
 MERGE_UNROLLED = 8  # steps whose reads are on their way together
+EARLY_WARPS = 16  # of a block that reads rows early: more would leave its threads too few registers
 STEPS_AHEAD = 2  # of a walk over rows: two rows of a block of an SM alone fill its share of the memory
 
 
@@ -119,7 +120,8 @@ def _whole(kernel: Kernel, found: Roles, near: Axis, length: int, extents: Mappi
         placed.append(Span(str(axis), 0, rows.bit_length() - 1))
     threads = max(WARP, rows << told)
     many = near.piece is None or near.piece > length  # steps of a piece
-    stages = 1 + STEPS_AHEAD if walks and writes and many else 1
+    ahead = walks and writes and many and threads <= WARP * EARLY_WARPS
+    stages = 1 + STEPS_AHEAD if ahead else 1
     return Schedule(tiles=tiles, placed=tuple(placed), warps=threads // WARP, stages=stages)
 
 
@@ -195,7 +197,7 @@ def _pieces(
     placed = (Span(str(near), low, told), Span(str(pieces), 0, count.bit_length() - 1))
     tiles = () if pieces in inside else ((str(pieces), count),)
     warps = max(1, (count << told) // WARP)
-    return Schedule(tiles=tiles, placed=placed, warps=warps, stages=2 if low else 1)
+    return Schedule(tiles=tiles, placed=placed, warps=warps, stages=1 + (1 if low else STEPS_AHEAD))
 
 
 def _beside(kernel: Kernel, found: Roles, inside: Mapping[Axis, int], extents: Mapping[str, int]) -> Schedule:
