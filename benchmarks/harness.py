@@ -17,6 +17,7 @@ import torch
 from benchmarks.peers import Absent
 from benchmarks.rows import RESULTS, label
 from benchmarks.timing import Ceilings, Launch, Timing, ceilings, extra_mib, measure
+from rlk.env import Env
 from rlk.tune.record import versions
 
 PACKAGES = (
@@ -47,6 +48,11 @@ class Bar:
             return ms <= self.factor
         there = peers.get(self.peer, {}).get("ms")
         return None if there is None else ms <= self.factor * there
+
+
+def of_backend(*, triton: Bar | None, cute: Bar | None) -> Bar | None:
+    """Return the bar of the backend that the environment asks for."""
+    return cute if Env.current().backend == "cute" else triton
 
 
 @dataclass(frozen=True, slots=True)
