@@ -1,6 +1,6 @@
 """Take rows measured elsewhere into the results: `python -m benchmarks.merge FOLDER... [--into RESULTS]`.
 
-A row takes the place of the one with its name and backend; one of another commit than its file says so itself.
+A row takes the place of the one with its name and backend; a row of another commit than its file's says so.
 """
 
 from __future__ import annotations
