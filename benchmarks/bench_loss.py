@@ -117,7 +117,12 @@ def described(i: Inputs) -> Mapping[str, str]:
     )
     second = describe(policy)
     joined = {name: f"{first[name]} + {second[name]}" for name in ("numerics_id", "schedule")}
-    return {**joined, "tier": max(first["tier"], second["tier"])}  # "exact" < "pinned"
+    backends = dict.fromkeys((first["backend"], second["backend"]))
+    return {
+        **joined,
+        "backend": " + ".join(backends),
+        "tier": max(first["tier"], second["tier"]),  # "exact" < "pinned"
+    }
 
 
 def differing_links(i: Inputs) -> int:

@@ -147,3 +147,12 @@ def test_new_rows_take_the_places_of_their_names_and_backends() -> None:
     assert rows == [("triton", 1, 1.0, "one"), ("triton", 2, 1.5, None), ("cute", 1, 0.5, None)]
     again = merged(found, [record("three", ("cute", 1, 0.4))])
     assert [r.get("rlk") for r in again["rows"]] == ["one", "two", None]
+
+
+def test_backends_of_a_row_are_drawn_in_one_panel() -> None:
+    plot = pytest.importorskip("benchmarks.plot", reason="needs matplotlib")
+    one = {"op": "logp", "pass": "fwd", "shape": {"N": 1}, "backend": "triton", "ms": 2.0}
+    peers = {"liger": {"ms": 3.0}, "quack": {"absent": "no"}, "cce": {"ms": 5.0}}
+    rows = [{**one, "peers": peers}, {**one, "backend": "cute", "ms": 1.0, "peers": {"liger": {"ms": 4.0}}}]
+    (found,) = plot.joined(rows)
+    assert plot.bars(found) == [("rlk cute", 1.0), ("rlk triton", 2.0), ("liger", 4.0), ("cce", 5.0)]
