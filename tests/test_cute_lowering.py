@@ -353,7 +353,7 @@ def test_the_text_is_the_same_each_time_and_names_its_lines() -> None:
     sizes = {"V": 2300, "D": 64}
     bound = specialize(program(linear, "bf16"), sizes, MathModel.SM90)
     signature = Signature(tuple(sorted(sizes.items())), divisible=FACTORS)
-    chosen = schedules(bound, {**sizes, "T": 300})
+    chosen = schedules(bound, {**sizes, "T": 512})
     one, two = (cute.lower(bound, chosen, H200, signature) for _ in range(2))
     assert one == two and one.backend == "cute"
     assert re.search(r"# test_cute_lowering.py:\d+", one.source)

@@ -228,7 +228,7 @@ def rescheduled(change: Callable[[Schedule], Schedule], used: set[tuple[Schedule
     """Return `lowered` with every chosen schedule changed, where the lowering accepts the change."""
     real = runtime.lowered
 
-    def changed(invocation: Any, model: Any, geometry: Any, tensors: Any, on: Any, _: Any = None) -> Any:
+    def changed(invocation: Any, model: Any, geometry: Any, tensors: Any, on: Any, *rest: Any) -> Any:
         chosen = real(invocation, model, geometry, tensors, on)
         try:
             made = real(invocation, model, geometry, tensors, on, tuple(change(s) for s in chosen[2]))
