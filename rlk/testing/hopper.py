@@ -52,7 +52,10 @@ def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace
 
 @dataclass(slots=True)
 class _Block:
-    """The block that runs: its number, how many there are, the threads that run now, and their ring."""
+    """The block that runs: its number, how many there are, the threads that run now, and their ring.
+
+    given, groups: accumulators that products go into, not yet a group; and groups in flight, with a stage.
+    """
 
     index: int = 0
     count: int = 1
@@ -61,6 +64,8 @@ class _Block:
     ring: Any = None
     boxes: Any = None
     boards: list[blocks.Board] = field(default_factory=list)
+    given: list[Any] = field(default_factory=list)
+    groups: list[tuple[list[Any], int]] = field(default_factory=list)
 
 
 _now = _Block()
@@ -135,6 +140,8 @@ class _Ring:
     def consumer_release(self, state: _State) -> None:
         if state.count != self.taken:
             raise Fault("a stage is released out of turn")
+        if any(stage == state.count for _, stage in _now.groups):
+            raise Fault("a stage is released that products still read")
         self.taken += 1
 
 
@@ -263,6 +270,9 @@ class _Fragment:
         self.matrix[...] = x
 
     def load(self) -> Array:
+        flying = [_now.given, *(group for group, _ in _now.groups)]
+        if any(self is each for group in flying for each in group):
+            raise Fault("an accumulator is read before its products were waited for")
         return self.matrix
 
     def store(self, x: Array) -> None:
@@ -278,7 +288,7 @@ class _View:
     stride: Any
 
     def __getitem__(self, at: tuple[int, int]) -> Number:
-        found = Float32.of(self.fragment.matrix[self.places(at)])
+        found = Float32.of(self.fragment.load()[self.places(at)])
         assert isinstance(found, Number)
         return found
 
@@ -342,7 +352,17 @@ def _gemm(unit: _Unit, to: _Fragment, a: _Stage, b: _Stage, onto: _Fragment) -> 
     tiles = ring.filled[ring.reading]
     part = slice(step * DEPTH_OF_INSTRUCTION, (step + 1) * DEPTH_OF_INSTRUCTION)
     start = onto.matrix if unit.accumulates else None
+    _now.given.append(to)
     to.matrix = dot(tiles["a"][:, part], tiles["b"][:, part], DotModel.CHAIN16, unit.dtype, start)
+
+
+def _commit_group() -> None:
+    _now.groups.append((_now.given, _now.ring[0].reading))
+    _now.given = []
+
+
+def _wait_group(left: int) -> None:
+    del _now.groups[: max(0, len(_now.groups) - left)]
 
 
 # --- the names of the DSL ---
@@ -507,7 +527,7 @@ def _dsl() -> dict[str, Any]:
         LayoutEnum=SimpleNamespace(ROW_MAJOR="row", COL_MAJOR="column"),
     )
     warpgroup = SimpleNamespace(
-        fence=lambda: None, commit_group=lambda: None, wait_group=lambda left: None,
+        fence=lambda: None, commit_group=_commit_group, wait_group=_wait_group,
         Field=SimpleNamespace(ACCUMULATE="accumulate"),
     )  # fmt: skip
     kinds = {k.__name__: k for k in (*simt.KINDS.values(), simt.Int16)}

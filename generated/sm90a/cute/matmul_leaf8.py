@@ -225,6 +225,10 @@ def matmul_leaf8(
                     unit.set(warpgroup.Field.ACCUMULATE, True)
                 warpgroup.commit_group()
                 get.advance()
+                if cutlass.const_expr(sums > 0):
+                    warpgroup.wait_group(1)
+                    ring.consumer_release(free)
+                    free.advance()
                 for k in cutlass.range(1, 8, unroll=1):
                     ring.consumer_wait(get)
                     warpgroup.fence()
@@ -235,9 +239,11 @@ def matmul_leaf8(
                     ring.consumer_release(free)
                     get.advance()
                     free.advance()
-                warpgroup.wait_group(0)
-                ring.consumer_release(free)
-                free.advance()
+                # what is added must be there; else the next piece begins while the last products are made
+                if cutlass.const_expr(sums > 0):
+                    warpgroup.wait_group(0)
+                    ring.consumer_release(free)
+                    free.advance()
                 for i in cutlass.range_constexpr(sums):
                     put_sum(parts[slot - i - 1], parts[slot - i - 1], parts[slot - i])
                 if cutlass.const_expr(piece == 3):
