@@ -11,6 +11,7 @@ from rlk.ir.types import DType, TileType
 from rlk.passes.sweep import one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
+from rlk.schedule.entries import MORE, row_class
 from rlk.schedule.heuristics import factor_tiles, facts_of
 from rlk.schedule.rows import rows as placed_rows
 from rlk.schedule.schedule import Schedule
@@ -19,7 +20,7 @@ from rlk.target.facts import Target
 
 FEW_ROWS, MANY_ROWS = ROWS
 COLUMNS = (256, 128, 64, 32)
-WALKED = ((128, 128), (128, 64), (64, 128), (64, 64))  # tiles whose accumulators fit as often as pieces need
+WALKED = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 32))  # whose accumulators fit as often as needed
 NARROW = 64  # columns beside whose accumulators registers are left for more
 SHORT = 256  # elements of a piece: the compiler writes shorter loops out, and needs registers for that
 GROUP = 8  # row tiles of a cluster that go through the columns together
@@ -103,12 +104,12 @@ def _walking(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
     """Return the largest tile that leaves few cores idle: the accumulators of some pieces wait beside it."""
     sides = factor_tiles(kernel, roles(kernel, extents))
     assert sides is not None
-    count, pieces = _extent(sides[0], extents, MANY_ROWS), _pieces(kernel)
+    count, pieces = _rows(sides[0], extents), _pieces(kernel)
     narrow = _crowded(kernel, sides) or _extent(_contracted(kernel), extents, 0) < SHORT
     sizes = (
         (rows, columns)
         for rows, columns in WALKED
-        if (rows == FEW_ROWS or count > FEW_ROWS) and (columns == NARROW or not narrow)
+        if (rows == FEW_ROWS or count > FEW_ROWS) and (columns <= NARROW or not narrow)
     )
     found = [Warpgroups(r, c, most_stages(r, c, 1, pieces), GROUP, 2 if count > r else 1) for r, c in sizes]
     busy = (use for use in found if _tiles(kernel, use, extents) * 4 >= target.cores * 3)
@@ -145,8 +146,13 @@ def _tiles(kernel: Kernel, use: Warpgroups, extents: Mapping[str, int]) -> int:
     """Return how many tiles a contraction has."""
     sides = factor_tiles(kernel, roles(kernel, extents))
     assert sides is not None
-    rows, columns = (_extent(axis, extents, MANY_ROWS) for axis in sides)
-    return -(-rows // use.rows) * -(-columns // use.columns)
+    return -(-_rows(sides[0], extents) // use.rows) * -(-_extent(sides[1], extents, NARROW) // use.columns)
+
+
+def _rows(axis: Axis, extents: Mapping[str, int]) -> int:
+    """Return how many rows stand for the rows of a call: one number for each class but the last."""
+    count = _extent(axis, extents, MANY_ROWS)
+    return row_class(count) if row_class(count) < MORE else count
 
 
 def _extent(axis: Axis, extents: Mapping[str, int], unknown: int) -> int:
