@@ -10,7 +10,7 @@ from torch import Tensor
 
 import rlk
 from benchmarks import heads, peers
-from benchmarks.harness import Bar, Case, Checked, Room, main
+from benchmarks.harness import Bar, Case, Checked, Room, main, of_backend
 from benchmarks.heads import Head, drawn
 from benchmarks.identity import compare, describe, differing_there
 from benchmarks.steps import stepped
@@ -20,7 +20,10 @@ VOCABULARIES = (128256, 151936)
 FORWARD_ROOM, TRAINING_ROOM = Room(128.0), Room(768.0)
 SAMPLED = (0, -1)
 KEPT = 8 * 2**30  # bytes: more than the f32 logits of 8192 tokens
-PRODUCTS = ((8192, 4096, 4096), (8192, 14336, 4096), (2048, 4096, 14336), (256, 4096, 4096), (64, 4096, 4096))
+SHORT = (2048, 131072)  # rows and vocabulary of a micro-batch
+SIDES = (4096, 14336)
+ROWS = (1, 8, 16, 64, 128, 256, 1024, 2048, 8192)
+PIECES = (128, 256, 1024)  # rows of a product by pieces
 
 
 def linear(rows: int, vocabulary: int, needs: tuple[str, ...], bar: Bar | None, **options: Any) -> Case:
@@ -108,50 +111,78 @@ def differentiated(
     return [x.detach() for x in values], torch.autograd.grad(values, h.leaves, (h.seed, h.entropy_seed))
 
 
-def product(m: int, n: int, k: int, bar: Bar | None) -> Case:
+def product(m: int, n: int, k: int, bar: Bar | None, **options: Any) -> Case:
     """A product whose rows do not know how many there are."""
     x, weight = drawn(m, n, k)
 
     def check() -> Checked:
         few = torch.tensor(SAMPLED, device="cuda") % m
-        got = rlk.ops.matmul(x, weight)[few]
+        got = rlk.ops.matmul(x, weight, **options)[few]
         wide = x[few].double() @ weight.double().t()
         return Checked(
-            float((got.double() - wide).abs().max()), compare(rlk.ops.matmul, [got], x[few], weight)
+            float((got.double() - wide).abs().max()),
+            compare(rlk.ops.matmul, [got], x[few], weight, **options),
         )
 
     return Case(
         op="matmul",
         passes="fwd",
         shape={"M": m, "N": n, "K": k},
-        rlk=lambda: peers.without_grad(lambda: rlk.ops.matmul(x, weight)),
+        rlk=lambda: peers.without_grad(lambda: rlk.ops.matmul(x, weight, **options)),
         peers={"cublas_gemm": lambda: heads.product(x, weight)},
         moved=x.nbytes + weight.nbytes + 2 * m * n,
         flops=2.0 * m * n * k,
         bar=bar,
         reference="cublas_gemm",
         check=check,
-        describe=lambda: describe(rlk.ops.matmul.explain(x, weight)),
+        describe=lambda: describe(rlk.ops.matmul.explain(x, weight, **options)),
+        notes=options,
     )
+
+
+def of_cublas(share: float) -> Bar:
+    """Return the bar of a product that must reach a share of cuBLAS's speed."""
+    return Bar(round(1 / share, 3), "cublas_gemm")
+
+
+def products() -> Iterator[Case]:
+    """Yield products of every number of rows; few rows first."""
+    for m in ROWS:
+        cute = of_cublas(0.90 if m <= 64 else 0.75 if m <= 1024 else 0.95)
+        bar = of_backend(triton=of_cublas(0.80) if m >= 2048 else None, cute=cute)
+        for n in SIDES:
+            for k in SIDES:
+                yield product(m, n, k, bar)
+    for m in PIECES:
+        bar = of_backend(triton=None, cute=of_cublas(0.85))
+        yield product(m, SIDES[0], SIDES[0], bar, order="leaf8")
 
 
 def cases() -> Iterator[Case]:
     """Yield the rows of the family; the inputs of one row live at a time."""
+    bare = of_backend(triton=Bar(1.08, "cublas_gemm"), cute=Bar(1.02, "cublas_gemm"))
+    four = of_backend(triton=Bar(1.25, "cublas_gemm"), cute=Bar(1.10, "cublas_gemm"))
+    first = of_backend(triton=Bar(62.0), cute=four)
     for vocabulary in VOCABULARIES:
-        yield linear(8192, vocabulary, ("logp", "lse"), Bar(1.08, "cublas_gemm"))
+        yield linear(8192, vocabulary, ("logp", "lse"), bare)
         yield linear(8192, vocabulary, ("logp", "lse", "entropy"), None, temperature=0.7)
         torch.cuda.empty_cache()
-    for vocabulary, bar in zip(VOCABULARIES, (Bar(62.0), Bar(1.25, "cublas_gemm")), strict=True):
-        yield trained(8192, vocabulary, bar)
+    yield linear(*SHORT, ("logp", "lse"), bare)
+    for rows, vocabulary, bar in (
+        (8192, VOCABULARIES[0], first),
+        (8192, VOCABULARIES[1], four),
+        (*SHORT, four),
+    ):
+        yield trained(rows, vocabulary, bar)
         torch.cuda.empty_cache()
     yield trained(8192, VOCABULARIES[0], None, keep_logits=KEPT)
     torch.cuda.empty_cache()
-    yield stepped(heads.step(8, 1024, VOCABULARIES[0], HIDDEN), {"B": 8, "L": 1024}, Bar(65.0), TRAINING_ROOM)
+    step = of_backend(triton=Bar(65.0), cute=Bar(56.0))
+    yield stepped(heads.step(8, 1024, VOCABULARIES[0], HIDDEN), {"B": 8, "L": 1024}, step, TRAINING_ROOM)
     torch.cuda.empty_cache()
     for rows in (1, 64, 300, 1024):
         yield linear(rows, 128256, ("logp", "lse"), None)
-    for m, n, k in PRODUCTS:
-        yield product(m, n, k, Bar(1.25, "cublas_gemm") if m >= 2048 else None)
+    yield from products()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import rlk
 from benchmarks import peers
-from benchmarks.harness import Bar, Case, Checked, main
+from benchmarks.harness import Bar, Case, Checked, main, of_backend
 from benchmarks.identity import compare, describe, oracle
 from benchmarks.peers import Launch
 from rlk.testing.bits import differing
@@ -58,7 +58,7 @@ def forward(x: Inputs, needs: tuple[str, ...], **options: Any) -> Case:
         against["liger"] = lambda: peers.liger_logp(x.room, x.ids)
         against["quack"] = lambda: peers.quack_logp(x.logits, x.ids)
     big = rows == ROWS and vocabulary == 128256
-    bar = Bar(0.58) if big and not entropy and not options else None
+    bar = of_backend(triton=Bar(0.58), cute=Bar(0.54)) if big and not entropy and not options else None
     return Case(
         op="logp",
         passes="fwd",
@@ -140,7 +140,8 @@ def cases() -> Iterator[Case]:
         yield forward(x, ("logp", "lse", "entropy"))
         if vocabulary == 128256:
             yield forward(x, ("logp", "lse"), temperature=0.7)
-        yield forward_backward(x, Bar(1.75) if vocabulary == 128256 else None)
+        both = of_backend(triton=Bar(1.75), cute=Bar(1.62))
+        yield forward_backward(x, both if vocabulary == 128256 else None)
         del x
         torch.cuda.empty_cache()
     for rows in (1, 7, 300):

@@ -10,12 +10,15 @@ from torch import Tensor
 
 import rlk
 from benchmarks import peers
-from benchmarks.harness import Bar, Case, Checked, main
+from benchmarks.harness import Bar, Case, Checked, main, of_backend
 from benchmarks.identity import describe, oracle
 from benchmarks.peers import Launch
+from benchmarks.turns import aside
 from rlk.testing.bits import differing
 
 BATCH, LENGTH = 8, 1024
+MANY = (2048, 8192)  # completions and their tokens, whose log-probs are there already
+COPIED = 0.85  # share of a copy's bytes/s that a loss of so many tokens must reach
 VOCABULARY = 128256
 SAMPLED = [0, 3, 200]
 
@@ -114,7 +117,12 @@ def described(i: Inputs) -> Mapping[str, str]:
     )
     second = describe(policy)
     joined = {name: f"{first[name]} + {second[name]}" for name in ("numerics_id", "schedule")}
-    return {**joined, "tier": max(first["tier"], second["tier"])}  # "exact" < "pinned"
+    backends = dict.fromkeys((first["backend"], second["backend"]))
+    return {
+        **joined,
+        "backend": " + ".join(backends),
+        "tier": max(first["tier"], second["tier"]),  # "exact" < "pinned"
+    }
 
 
 def differing_links(i: Inputs) -> int:
@@ -136,15 +144,56 @@ def differing_links(i: Inputs) -> int:
     return sum(differing(a.detach().cpu(), b.detach()) for a, b in pairs)
 
 
+def tokens(completions: int, length: int) -> Case:
+    """The loss of 16M tokens from their log-probs, beside a copy of as many bytes."""
+    lp, old, ref = (torch.randn(completions, length, device="cuda") * 0.1 for _ in range(3))
+    advantages = torch.randn(completions, device="cuda")
+    lengths = torch.full((completions,), length, device="cuda", dtype=torch.int32)
+    layout = rlk.Layout.padded(lengths, length)
+    read = [lp, old, ref, layout.active, layout.sequence, layout.order]
+    moved = sum(t.nbytes for t in read) + lp.nbytes  # and the loss of every token
+    there, to = (torch.empty(moved // 2, dtype=torch.int8, device="cuda").random_() for _ in range(2))
+
+    def loss() -> Tensor:
+        given = {"layout": layout, "loss": "grpo", "ref_logp": ref}
+        return rlk.ops.policy_loss(lp, old, advantages, **given).loss
+
+    def check() -> Checked:
+        there = rlk.Layout.padded(lengths.cpu(), length)
+        given = [t.cpu() for t in (lp, old, advantages)]
+        options = {"layout": there, "loss": "grpo", "ref_logp": ref.cpu()}
+        with aside():
+            want = rlk.ops.policy_loss(*given, **options).loss
+            wide = rlk.ops.policy_loss.reference(*given, **options).loss
+        got = loss().cpu()
+        return Checked(float((got.double() - wide).abs()), differing(got, want))
+
+    described = rlk.ops.policy_loss.explain(lp, old, advantages, layout=layout, loss="grpo", ref_logp=ref)
+    return Case(
+        op="policy_loss",
+        passes="fwd",
+        shape={"B": completions, "L": length},
+        rlk=lambda: peers.without_grad(loss),
+        peers={"torch_copy": lambda: peers.without_grad(lambda: to.copy_(there))},
+        moved=float(moved),
+        bar=Bar(1 / COPIED, "torch_copy"),
+        reference="torch_copy",
+        check=check,
+        describe=lambda: describe(described),
+        dtype="f32",
+    )
+
+
 def cases() -> Iterator[Case]:
-    """Yield the row with the bar, then a ragged batch, then the larger vocabulary."""
+    """Yield the row with the bar, then a ragged batch, the larger vocabulary, and many tokens' log-probs."""
     for vocabulary, shortest, bar in (
-        (VOCABULARY, 1.0, Bar(1.80)),
+        (VOCABULARY, 1.0, of_backend(triton=Bar(1.80), cute=Bar(1.65))),
         (VOCABULARY, 0.5, None),
         (151936, 1.0, None),
     ):
         yield case(inputs(vocabulary, shortest), bar)
         torch.cuda.empty_cache()
+    yield tokens(*MANY)
 
 
 if __name__ == "__main__":

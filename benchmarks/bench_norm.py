@@ -10,13 +10,16 @@ from torch import Tensor
 
 import rlk
 from benchmarks import peers
-from benchmarks.harness import Bar, Case, Checked, main
+from benchmarks.harness import Bar, Case, Checked, main, of_backend
 from benchmarks.identity import compare, describe
 from benchmarks.peers import Launch
 from rlk.testing.bits import differing
 
 EPS = 1e-6
-BARS = {"fwd": Bar(0.17), "bwd": Bar(0.42)}
+BARS = {
+    "fwd": of_backend(triton=Bar(0.17), cute=Bar(0.145)),
+    "bwd": of_backend(triton=Bar(0.42), cute=Bar(0.32)),
+}
 SAMPLED = [0, 5, -1]
 SHAPES = ((32768, 4096), (8192, 8192), (64, 4096))
 

@@ -17,6 +17,8 @@ import torch
 from benchmarks.peers import Absent
 from benchmarks.rows import RESULTS, label
 from benchmarks.timing import Ceilings, Launch, Timing, ceilings, extra_mib, measure
+from benchmarks.turns import alone
+from rlk.env import Env
 from rlk.tune.record import versions
 
 PACKAGES = (
@@ -47,6 +49,11 @@ class Bar:
             return ms <= self.factor
         there = peers.get(self.peer, {}).get("ms")
         return None if there is None else ms <= self.factor * there
+
+
+def of_backend(*, triton: Bar | None, cute: Bar | None) -> Bar | None:
+    """Return the bar of the backend that the environment asks for."""
+    return cute if Env.current().backend == "cute" else triton
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,17 +237,23 @@ def main(family: str, cases: Callable[[], Iterable[Case]], *, matrix: bool = Fal
         raise SystemExit("benchmarks need a CUDA or ROCm device")
     torch.manual_seed(0)
     wanted = None if options.peers is None else frozenset(filter(None, options.peers.split(",")))
-    session = Session(ceilings(matrix=matrix), options.seconds, wanted)
+    with alone():
+        session = Session(ceilings(matrix=matrix), options.seconds, wanted)
     rows: list[dict[str, Any]] = []
-    for case in cases():
-        name = label({"op": case.op, "pass": case.passes, "shape": case.shape, **case.notes})
-        if options.only and options.only not in name:
-            continue
-        try:
-            rows.append(run_case(case, session))
-        except Exception as error:  # the other rows are still worth their machine time
-            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
-            continue
+    remaining = iter(cases())
+    while True:
+        with alone():
+            case = next(remaining, None)
+            if case is None:
+                break
+            name = label({"op": case.op, "pass": case.passes, "shape": case.shape, **case.notes})
+            if options.only and options.only not in name:
+                continue
+            try:
+                rows.append(run_case(case, session))
+            except Exception as error:  # the other rows are still worth their machine time
+                print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+                continue
         print(line(rows[-1]), flush=True)
         write(family, rows, session, options)
         torch.cuda.empty_cache()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.turns import aside
 from rlk.testing.bits import differing
 
 
@@ -27,7 +28,9 @@ def oracle(op: Any, device: torch.device, *args: Tensor, **options: Any) -> Any:
     """Call an operator on CPU copies, which is the oracle, with the exp2 of a device."""
     if "math" in inspect.signature(op).parameters:
         options["math"] = op.explain(device).math.value
-    return op(*(arg.cpu() for arg in args), **options)
+    there = [arg.cpu() for arg in args]
+    with aside():
+        return op(*there, **options)
 
 
 def compare(op: Any, got: Sequence[Tensor], *args: Tensor, **options: Any) -> int:

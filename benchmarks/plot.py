@@ -122,6 +122,22 @@ def grown(record: Record, target: Path) -> Path:
     return save(record, drawing, target)
 
 
+def joined(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return a row for each name: its fastest backend, the others and their peers beside that one's own."""
+    named: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        named.setdefault(label(row), []).append(row)
+    found = []
+    for each in named.values():
+        best, *others = sorted(each, key=lambda row: row["ms"])
+        peers = {}
+        for row in (*reversed(others), best):
+            peers |= {name: peer for name, peer in row["peers"].items() if "ms" in peer}
+        peers |= {f"rlk {row['backend']}": {"ms": row["ms"]} for row in others}
+        found.append({**best, "peers": peers})
+    return found
+
+
 def main() -> None:
     """Draw every record below a folder."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
@@ -130,7 +146,7 @@ def main() -> None:
         if any("G" in row["shape"] for row in record.rows):
             print(grown(record, target))
             continue
-        rows = [row for row in record.rows if len(bars(row)) > 1][:MOST_ROWS]
+        rows = [row for row in joined(record.rows) if len(bars(row)) > 1][:MOST_ROWS]
         if rows:
             print(figure(record, rows, target))
 

@@ -33,7 +33,9 @@ def label(row: Mapping[str, Any]) -> str:
     words = [row["op"], row["pass"], *(f"{key}={value}" for key, value in row["shape"].items())]
     needs = [name for name in row.get("needs", ()) if name not in ("logp", "lse")]
     words += [f"+{name}" for name in needs]
-    words += [f"{key}={row[key]}" for key in ("temperature", "autograd", "keep_logits") if key in row]
+    words += [
+        f"{key}={row[key]}" for key in ("temperature", "autograd", "keep_logits", "order") if key in row
+    ]
     return " ".join(words)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import harness, report, rows
 from benchmarks.harness import Bar, Case, Checked, Room, Session, device_slug, line, run_case
+from benchmarks.merge import merged
 from benchmarks.peers import absent
 from benchmarks.timing import Ceilings, Launch, Timing
 
@@ -127,3 +129,30 @@ def test_growing_groups_are_drawn_as_curves_that_end_where_memory_does(tmp_path:
     assert drawn["torch_eager: out of memory at 128"] == [64]
     assert drawn["rlk triton"] == [64, 128, 256]
     assert plot.grown(record, tmp_path).stat().st_size > 1000
+
+
+def test_new_rows_take_the_places_of_their_names_and_backends() -> None:
+    def record(commit: str, *rows: tuple[str, int, float]) -> dict[str, Any]:
+        made = [
+            {"op": "logp", "pass": "fwd", "backend": b, "shape": {"N": n, "V": 9}, "ms": ms}
+            for b, n, ms in rows
+        ]
+        return {"device": "d", "versions": {"rlk": commit}, "command": commit, "rows": made}
+
+    old = record("one", ("triton", 1, 1.0), ("triton", 2, 2.0))
+    new = [record("two", ("cute", 1, 0.5)), record("two", ("triton", 2, 1.5))]
+    found = merged(old, new)
+    assert found["command"] == "two" and found["versions"] == {"rlk": "two"}
+    rows = [(r["backend"], r["shape"]["N"], r["ms"], r.get("rlk")) for r in found["rows"]]
+    assert rows == [("triton", 1, 1.0, "one"), ("triton", 2, 1.5, None), ("cute", 1, 0.5, None)]
+    again = merged(found, [record("three", ("cute", 1, 0.4))])
+    assert [r.get("rlk") for r in again["rows"]] == ["one", "two", None]
+
+
+def test_backends_of_a_row_are_drawn_in_one_panel() -> None:
+    plot = pytest.importorskip("benchmarks.plot", reason="needs matplotlib")
+    one = {"op": "logp", "pass": "fwd", "shape": {"N": 1}, "backend": "triton", "ms": 2.0}
+    peers = {"liger": {"ms": 3.0}, "quack": {"absent": "no"}, "cce": {"ms": 5.0}}
+    rows = [{**one, "peers": peers}, {**one, "backend": "cute", "ms": 1.0, "peers": {"liger": {"ms": 4.0}}}]
+    (found,) = plot.joined(rows)
+    assert plot.bars(found) == [("rlk cute", 1.0), ("rlk triton", 2.0), ("liger", 4.0), ("cce", 5.0)]

@@ -18,12 +18,16 @@ from rlk.schedule.schedule import Schedule
 from rlk.schedule.warpgroups import FEW, ROWS, Warpgroups, accumulators, most_stages, tabled
 from rlk.target.facts import Target
 
-FEW_ROWS, MANY_ROWS = ROWS
+FEW_ROWS = ROWS[0]
 COLUMNS = (256, 128, 64, 32)
 WALKED = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 32))  # whose accumulators fit as often as needed
 NARROW = 64  # columns beside whose accumulators registers are left for more
 SHORT = 256  # elements of a piece: the compiler writes shorter loops out, and needs registers for that
 GROUP = 8  # row tiles of a cluster that go through the columns together
+BEST = (128, 2)
+SPEEDS = {BEST: 1.0, (128, 1): 0.95, (64, 2): 0.92, (64, 1): 0.85}
+"""Of rows of a tile and tiles of a cluster, beside the best: 8192 x 128256 x 4096 took 13.37 alone for 12.65,
+and 256 to 1024 x 14336 in tiles of 64 rows 0.90 to 0.93 (docs/measured/cute.md); 64 rows alone by traffic."""
 
 
 def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mapping[str, int]) -> Schedule:
@@ -79,25 +83,30 @@ def scheduled(
 
 
 def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warpgroups:
-    """Two blocks share what they copy of the columns, where there are two tiles of rows."""
+    """Return tiles that fill the cores, and leave few of their rows empty."""
     found = roles(kernel, extents)
     sides = factor_tiles(kernel, found)
     assert sides is not None
-    count = _extent(sides[0], extents, MANY_ROWS)
-    if count <= FEW[-1] and sides[1] not in dict(found.inside):
+    count = _extent(sides[0], extents, 0)
+    wide = dict(found.inside).get(sides[1])
+    if 0 < count <= FEW[-1] and wide is None:
         fewest = next(n for n in FEW if n >= count)
         return Warpgroups(fewest, FEW_ROWS, most_stages(fewest, FEW_ROWS), GROUP)
-    rows = FEW_ROWS if count <= FEW_ROWS else MANY_ROWS
-    row_tiles = -(-count // rows)
-    wide = dict(found.inside).get(sides[1])
+    rows, cluster = min(SPEEDS, key=lambda use: _padded(count, use) / SPEEDS[use]) if count else BEST
+    row_tiles = -(-(count or rows) // rows)
     if wide is None:
         wide = _extent(sides[1], extents, COLUMNS[0])
         filling = (n for n in COLUMNS if row_tiles * -(-wide // n) >= target.cores)
         columns = next(filling, COLUMNS[-1])
     else:
         columns = next((n for n in COLUMNS if n <= wide), COLUMNS[-1])  # what blocks hold whole stays so
-    cluster = 2 if row_tiles > 1 else 1
     return Warpgroups(rows, columns, most_stages(rows, columns), GROUP, cluster)
+
+
+def _padded(count: int, use: tuple[int, int]) -> int:
+    """Return how many rows are multiplied for so many, in tiles of some rows and clusters of some tiles."""
+    each = use[0] * use[1]
+    return -(-count // each) * each
 
 
 def _walking(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warpgroups:
@@ -151,7 +160,7 @@ def _tiles(kernel: Kernel, use: Warpgroups, extents: Mapping[str, int]) -> int:
 
 def _rows(axis: Axis, extents: Mapping[str, int]) -> int:
     """Return how many rows stand for the rows of a call: one number for each class but the last."""
-    count = _extent(axis, extents, MANY_ROWS)
+    count = _extent(axis, extents, BEST[0])
     return row_class(count) if row_class(count) < MORE else count
 
 

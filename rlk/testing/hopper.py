@@ -84,9 +84,7 @@ class _Launch:
     body: Callable[..., None]
     args: tuple[Any, ...]
 
-    def launch(
-        self, *, grid: Any, block: Any, stream: Any, cluster: Any = None, min_blocks_per_mp: int = 1
-    ) -> None:
+    def launch(self, *, grid: Any, block: Any, stream: Any, cluster: Any = None, **hints: int) -> None:
         """Run every block; one of a contraction as its copying warp, then as its multiplying warpgroups."""
         global _now
         count, threads = int(grid[0]), int(block[0])

@@ -79,7 +79,7 @@ def launch_embedding(ids_ptr: cute.Pointer, weight_ptr: cute.Pointer, y_ptr: cut
     weight = cute.make_tensor(weight_ptr, cute.make_layout((151936, 4096), stride=(weight_v_stride, 1)))
     y = cute.make_tensor(y_ptr, cute.make_layout((T, 4096), stride=(y_t_stride, 1)))
     embedding_rows(ids, weight, y, errors_ptr, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 

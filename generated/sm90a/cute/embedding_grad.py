@@ -142,7 +142,7 @@ def launch_embedding_grad(d_y_ptr: cute.Pointer, order_ptr: cute.Pointer, segmen
     segments = cute.make_tensor(segments_ptr, cute.make_layout((151937,), stride=(1,)))
     d_weight = cute.make_tensor(d_weight_ptr, cute.make_layout((151936, 4096), stride=(d_weight_v_stride, 1)))
     embedding_grad_rows(d_y, order, segments, d_weight, T, S).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 

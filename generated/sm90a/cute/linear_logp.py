@@ -526,7 +526,7 @@ def launch_linear_logp_2(ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr:
     zbar_of_step2 = cute.make_tensor(zbar_of_step2_ptr, cute.make_layout((63, 8, T), stride=(zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, 1)))
     sum_of_step3 = cute.make_tensor(sum_of_step3_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, 1)))
     linear_logp_2_rows(ids, logp, lse, entropy, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, errors_ptr, ignore_index).launch(
-        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,
     )
 
 

@@ -164,7 +164,7 @@ def launch_linear_logp_grad_1(hidden_ptr: cute.Pointer, ids_ptr: cute.Pointer, o
     order = cute.make_tensor(order_ptr, cute.make_layout((T,), stride=(1,)))
     rows = cute.make_tensor(rows_ptr, cute.make_layout((T_length, 4096), stride=(rows_t_within_stride, 1)))
     linear_logp_grad_1_rows(hidden, ids, order, rows, T, T_length, ignore_index, T_piece).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 

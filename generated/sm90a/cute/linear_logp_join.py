@@ -220,7 +220,7 @@ def launch_linear_logp_join(ids_ptr: cute.Pointer, m_ptr: cute.Pointer, s_ptr: c
     logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((T,), stride=(1,)))
     linear_logp_join_rows(ids, m, s, hits, logp, lse, T, errors_ptr, ignore_index, vocabulary).launch(
-        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,
     )
 
 

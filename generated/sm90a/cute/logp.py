@@ -378,7 +378,8 @@ def launch_logp(logits_ptr: cute.Pointer, ids_ptr: cute.Pointer, logp_ptr: cute.
     lse = cute.make_tensor(lse_ptr, cute.make_layout((T,), stride=(1,)))
     entropy = cute.make_tensor(entropy_ptr, cute.make_layout((T,), stride=(1,)))
     logp_rows(logits, ids, logp, lse, entropy, errors_ptr, T, inv_temperature, ignore_index).launch(
-        grid=(programs, 1, 1), block=(64, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(64, 1, 1), stream=stream,
+        min_blocks_per_mp=16, preferred_smem_carveout=25,
     )
 
 

@@ -120,7 +120,7 @@ def launch_logp_grad(logits_ptr: cute.Pointer, ids_ptr: cute.Pointer, lse_ptr: c
     d_entropy = cute.make_tensor(d_entropy_ptr, cute.make_layout((T,), stride=(1,)))
     d_logits = cute.make_tensor(d_logits_ptr, cute.make_layout((T, 128256), stride=(d_logits_t_stride, 1)))
     logp_grad_rows(logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, T, inv_temperature, ignore_index).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 

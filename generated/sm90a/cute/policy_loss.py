@@ -361,7 +361,7 @@ def launch_policy_loss_1(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, adv
     sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     sum_of_piece3 = cute.make_tensor(sum_of_piece3_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     policy_loss_1_rows(logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, low, high, beta).launch(
-        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,
     )
 
 
@@ -411,7 +411,7 @@ def launch_policy_loss_2(loss_ptr: cute.Pointer, count_ptr: cute.Pointer, clip_f
     sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     sum_of_piece3 = cute.make_tensor(sum_of_piece3_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     policy_loss_2_rows(loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S).launch(
-        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream,
     )
 
 

@@ -191,7 +191,7 @@ def launch_policy_loss_grad(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, 
     d_loss = cute.make_tensor(d_loss_ptr, cute.make_layout((1,), stride=(1,)))
     d_logp = cute.make_tensor(d_logp_ptr, cute.make_layout((T,), stride=(1,)))
     policy_loss_grad_rows(logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, low, high, beta).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 

@@ -151,7 +151,7 @@ def launch_ratio_kl(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, ref_logp
     ratio = cute.make_tensor(ratio_ptr, cute.make_layout((T,), stride=(1,)))
     kl = cute.make_tensor(kl_ptr, cute.make_layout((T,), stride=(1,)))
     ratio_kl_rows(logp, old_logp, ref_logp, ratio, kl, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 

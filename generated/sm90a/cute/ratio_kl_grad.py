@@ -158,7 +158,7 @@ def launch_ratio_kl_grad(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, ref
     d_kl = cute.make_tensor(d_kl_ptr, cute.make_layout((T,), stride=(1,)))
     d_logp = cute.make_tensor(d_logp_ptr, cute.make_layout((T,), stride=(1,)))
     ratio_kl_grad_rows(logp, old_logp, ref_logp, d_ratio, d_kl, d_logp, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 

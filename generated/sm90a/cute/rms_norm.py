@@ -183,7 +183,7 @@ def launch_rms_norm(x_ptr: cute.Pointer, weight_ptr: cute.Pointer, residual_ptr:
     residual_out = cute.make_tensor(residual_out_ptr, cute.make_layout((T, 4096), stride=(residual_out_t_stride, 1)))
     rstd = cute.make_tensor(rstd_ptr, cute.make_layout((T,), stride=(1,)))
     rms_norm_rows(x, weight, residual, y, residual_out, rstd, T, eps).launch(
-        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,
     )
 
 

@@ -191,7 +191,7 @@ def launch_rms_norm_grad_1(weight_ptr: cute.Pointer, residual_out_ptr: cute.Poin
     d_residual = cute.make_tensor(d_residual_ptr, cute.make_layout((T, 4096), stride=(d_residual_t_stride, 1)))
     sum_of_piece = cute.make_tensor(sum_of_piece_ptr, cute.make_layout((((T + 63) // 64), 4096), stride=(sum_of_piece_t_piece_stride, 1)))
     rms_norm_grad_1_rows(weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, T).launch(
-        grid=(programs, 1, 1), block=(512, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(512, 1, 1), stream=stream,
     )
 
 
@@ -216,7 +216,7 @@ def launch_rms_norm_grad_2(d_weight_ptr: cute.Pointer, sum_of_piece_ptr: cute.Po
     d_weight = cute.make_tensor(d_weight_ptr, cute.make_layout((4096,), stride=(1,)))
     sum_of_piece = cute.make_tensor(sum_of_piece_ptr, cute.make_layout((((T + 63) // 64), 4096), stride=(sum_of_piece_t_piece_stride, 1)))
     rms_norm_grad_2_rows(d_weight, sum_of_piece, T).launch(
-        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream,
     )
 
 

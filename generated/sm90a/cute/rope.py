@@ -94,7 +94,7 @@ def launch_rope(x_ptr: cute.Pointer, cos_ptr: cute.Pointer, sin_ptr: cute.Pointe
     position_ids = cute.make_tensor(position_ids_ptr, cute.make_layout((T,), stride=(1,)))
     y = cute.make_tensor(y_ptr, cute.make_layout((T, 32, 128), stride=(y_t_stride, y_h_stride, 1)))
     rope_rows(x, cos, sin, position_ids, y, P, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 

@@ -95,7 +95,7 @@ def launch_rope_grad(cos_ptr: cute.Pointer, sin_ptr: cute.Pointer, position_ids_
     d_y = cute.make_tensor(d_y_ptr, cute.make_layout((T, 32, 128), stride=(d_y_t_stride, d_y_h_stride, 1)))
     d_x = cute.make_tensor(d_x_ptr, cute.make_layout((T, 32, 128), stride=(d_x_t_stride, d_x_h_stride, 1)))
     rope_grad_rows(cos, sin, position_ids, d_y, d_x, P, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 

@@ -137,7 +137,7 @@ def launch_swiglu(gate_ptr: cute.Pointer, up_ptr: cute.Pointer, y_ptr: cute.Poin
     up = cute.make_tensor(up_ptr, cute.make_layout((T, 12288), stride=(up_t_stride, 1)))
     y = cute.make_tensor(y_ptr, cute.make_layout((T, 12288), stride=(y_t_stride, 1)))
     swiglu_rows(gate, up, y, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 

@@ -150,7 +150,7 @@ def launch_swiglu_grad(gate_ptr: cute.Pointer, up_ptr: cute.Pointer, d_y_ptr: cu
     d_gate = cute.make_tensor(d_gate_ptr, cute.make_layout((T, 12288), stride=(d_gate_t_stride, 1)))
     d_up = cute.make_tensor(d_up_ptr, cute.make_layout((T, 12288), stride=(d_up_t_stride, 1)))
     swiglu_grad_rows(gate, up, d_y, d_gate, d_up, T).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from rlk.errors import Code, Loc, UnsupportedError
 from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Decl, Kernel, Loop, Value
+from rlk.ir.nodes import Decl, Kernel, Loop, Store, Value
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
@@ -35,6 +35,7 @@ WHOLE_COLUMNS = 8  # that swizzling needs of each share of a tile that a cluster
 REGISTERS = {1: (40, 240), 2: (40, 232), 3: (32, 160)}  # of a producer's and of a consumer's thread
 BARRIERS = 1  # KiB of shared memory beside the tiles
 BOX = 1  # and for each warp that writes
+THREADS_THAT_READ = 1024  # of a multiprocessor: 64 registers to each
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +243,17 @@ class RowsPlan:
     def held(self) -> None:
         """Lists of a thread may run over several axes here."""
         return None
+
+    @property
+    def fewest_blocks(self) -> int:
+        """How many blocks a multiprocessor must have room for, 0 where that is left to the compiler.
+
+        A walk that reads early and writes nothing waits for memory alone, and wants all threads that
+        registers for its list allow.
+        """
+        loops = [let.node for let in walk(self.kernel.body) if isinstance(let.node, Loop)]
+        writes = any(isinstance(let.node, Store) for loop in loops for let in walk(loop.body))
+        return THREADS_THAT_READ // self.threads if loops and self.ahead and not writes else 0
 
 
 Plan = ContractionPlan | RowsPlan

@@ -61,6 +61,7 @@ class RowsText:
     frame: Frame
     shared: tuple[Line, ...]
     body: tuple[Line, ...]
+    fewest_blocks: int
 
 
 def write(
@@ -90,7 +91,7 @@ def write(
     )
     return KernelText(
         template="rows.py.j2",
-        subject=RowsText(frame, emitter.shared(), body),
+        subject=RowsText(frame, emitter.shared(), body, plan.fewest_blocks),
         arguments=tuple(given),
         sizes=sizes(emitter, extent),
         programs=(f"programs = {' * '.join(counts)}",),

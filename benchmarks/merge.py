@@ -1,0 +1,56 @@
+"""Take rows measured elsewhere into the results: `python -m benchmarks.merge FOLDER... [--into RESULTS]`.
+
+A row takes the place of the one with its name and backend; a row of another commit than its file's says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rows import RESULTS, label
+
+Row = dict[str, Any]
+
+
+def merged(old: Mapping[str, Any] | None, new: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the record of a family with new records in it: the last one's versions, command and ceilings."""
+    rows: dict[tuple[str, str], Row] = {}
+    for record in (*([old] if old else []), *new):
+        for row in record["rows"]:
+            rows[label(row), row["backend"]] = {"rlk": record["versions"]["rlk"], **row}
+    last = new[-1]
+    commit = last["versions"]["rlk"]
+    found = [{k: v for k, v in row.items() if (k, v) != ("rlk", commit)} for row in rows.values()]
+    return {**last, "rows": sorted(found, key=lambda row: row["backend"] != "triton")}
+
+
+def merge(folders: Iterable[Path], into: Path) -> list[Path]:
+    """Merge every record below folders into those of the same device and family; return the files."""
+    groups: dict[Path, list[Any]] = {}
+    for folder in folders:
+        for file in sorted(folder.rglob("*.json")):
+            place = into / file.parent.name / file.name
+            groups.setdefault(place, []).append(json.loads(file.read_text(encoding="utf-8")))
+    for place, new in groups.items():
+        old = json.loads(place.read_text(encoding="utf-8")) if place.exists() else None
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(merged(old, new), indent=1) + "\n", encoding="utf-8")
+    return list(groups)
+
+
+def main() -> None:
+    """Merge from the command line."""
+    parser = argparse.ArgumentParser(description="Take rows that were measured elsewhere into the results.")
+    parser.add_argument("folders", nargs="+", type=Path, help="that hold <device>/<family>.json")
+    parser.add_argument("--into", type=Path, default=RESULTS, help=f"default: {RESULTS.name}")
+    options = parser.parse_args()
+    for file in merge(options.folders, options.into):
+        print(file)
+
+
+if __name__ == "__main__":
+    main()
