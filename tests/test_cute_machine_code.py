@@ -18,8 +18,10 @@ import pytest
 
 from rlk.errors import UnsupportedError
 from rlk.ir.types import DType
+from rlk.lang import Variant
 from rlk.lower.common.emitted import Emitted
 from rlk.lower.cute.text import literal
+from rlk.passes.pipeline import canonical
 from rlk.runtime import cute
 from rlk.runtime.catalogue import operators
 from rlk.runtime.cubin import usage
@@ -34,6 +36,8 @@ STACK = {"linear_logp_grad_2": 256, "linear_logp_backward_1": 256}  # bytes; the
 
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
 """Reads and writes of 16 bytes that a kernel has at least."""
+GROUPS = {"matmul_leaf8": 16}
+"""Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block."""
 BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
 """Meetings of the warps of a block: once a row, where the rest of a tree stays inside of warps."""
 
@@ -114,7 +118,35 @@ def test_reference_kernels_compile_for_hardware(name: str, tmp_path: Path) -> No
         assert code.barriers <= BARRIERS.get(kernel, code.barriers)
         contracts = f"{kernel}_memory" in emitted.source
         assert (code.products > 0) == (code.copies > 1) == contracts
-        assert code.groups <= 2, f"{kernel} waits {code.groups} times for {code.products} products"
+        assert code.groups <= GROUPS.get(kernel, 2), (
+            f"{kernel} waits {code.groups} times for {code.products} products"
+        )
+
+
+WALKED = {
+    "narrow": ((256, 4096, 4096), (), False),
+    "wide": ((512, 4096, 14336), (), False),
+    "wide, bias": ((512, 4096, 4096), ("bias",), False),
+    "one warpgroup": ((128, 4096, 4096), (), False),
+    "one warpgroup, wide": ((64, 14336, 4096), (), False),
+    "a step that ends short": ((512, 4096, 11008), (), False),
+    "short pieces": ((512, 4096, 1280), (), False),
+    "all that may follow": ((512, 4096, 4096), ("bias", "residual"), True),
+}
+"""Rows, columns, length, the tensors that are there, and whether results stay f32."""
+
+
+@pytest.mark.parametrize("name", WALKED)
+def test_blocks_that_walk_pieces_keep_their_sums_in_registers(name: str, tmp_path: Path) -> None:
+    size, present, keep_f32 = WALKED[name]
+    f = operators()["matmul_leaf8"].reference().dtypes
+    variant = Variant.of(dict(f), frozenset(present), {"keep_f32": keep_f32})
+    what = canonical(operators()["matmul_leaf8"].trace(variant))
+    emitted, _, _ = emit(what, dict(zip("TNK", size, strict=True)), H200, "cute")
+    ((_, code),) = codes(emitted, tmp_path)
+    assert code.stack == 0
+    most = 3 if "ends short" in name or "short pieces" in name else 2
+    assert code.groups <= 8 * most, f"{code.groups} waits: products that do not run ahead"
 
 
 ZEROS = """

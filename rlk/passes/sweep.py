@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from rlk.errors import Code, Loc, UnsupportedError
 from rlk.ir.dims import Axis, Part
+from rlk.ir.monoid import Kind
 from rlk.ir.nodes import (
     Decl,
     Dot,
@@ -29,7 +30,7 @@ from rlk.ir.nodes import (
     Value,
     operands,
 )
-from rlk.ir.tree import ASCENDING
+from rlk.ir.tree import ASCENDING, Rule
 from rlk.ir.types import DType, TileType
 from rlk.passes.rewrite import Replay
 from rlk.passes.simplify import simplify
@@ -175,6 +176,42 @@ def _unsupported(loc: Loc, what: str) -> UnsupportedError:
         target="every target",
         alternatives="L.keep of one product; what lies along the pieces in an operator of its own",
     )
+
+
+# --- all pieces in one launch -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OnePiece:
+    """A kernel as it is for one piece of an axis: its number is the scalar `index`, and nobody merges it."""
+
+    kernel: Kernel
+    axis: Axis
+    index: str
+
+
+def one_piece(kernel: Kernel) -> OnePiece | None:
+    """Return what a kernel does with a piece of what it contracts; None where a launch cannot walk them all.
+
+    It can where a pairwise tree adds nothing but the contractions of so many pieces, and what follows depends
+    on their sum alone: whoever walks the pieces in ascending order adds them as a binary counter counts.
+    """
+    lets = tuple(walk(kernel.body))
+    dots = {let.value: let.node.over for let in lets if isinstance(let.node, Dot)}
+    merges = [let.node for let in lets if isinstance(let.node, Merge)]
+    if len(dots) != 1 or len(merges) != 1 or any(d.role is Role.WORK for d in kernel.params):
+        return None
+    (merge,), ((product, over),) = merges, dots.items()
+    axis = merge.over
+    added = merge.monoid.kind is Kind.TOTAL and merge.order is Rule.PAIRWISE and merge.onto is None
+    if not added or axis.split is None or merge.states != (product,) or over != axis.within:
+        return None
+    along = {let.value for let in lets if isinstance(let.type, TileType) and axis in let.type.axes}
+    readers = [let for let in lets if along.intersection(operands(let.node))]
+    if any(let.value not in along and let.node != merge for let in readers):
+        return None
+    made = _one_piece(kernel, frozenset({axis}), merge, (), None, kernel.name)
+    return OnePiece(made, axis, Turn(axis).index)
 
 
 # --- turns --------------------------------------------------------------------------------------------------

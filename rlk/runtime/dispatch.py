@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from rlk.ir.numerics import Tier
 from rlk.ir.text import print_program
 from rlk.lower.common.emitted import Emitted, Signature
 from rlk.lower.common.memory import memory_shape, placed, workspaces
-from rlk.passes.pipeline import launched
+from rlk.passes.pipeline import launched, specialize
 from rlk.runtime import cute
 from rlk.runtime.arguments import (
     TORCH_DTYPES,
@@ -46,6 +46,8 @@ from rlk.runtime.loader import Interpreter, interpret, load
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
 
+Schedules = tuple[Schedule, ...]
+Lowered = tuple[Program, Signature, Schedules, Emitted]
 MOST_SHAPES = 4096  # bound calls that are kept; the oldest are dropped together
 
 
@@ -178,9 +180,11 @@ def lowered(
     on: Target,
     schedules: tuple[Schedule, ...] | None = None,
     backend: str | None = None,
-) -> tuple[Program, Signature, tuple[Schedule, ...], Emitted]:
+) -> Lowered:
     """Return the bound program, its signature, the schedules chosen, and its source.
 
+    schedules: of the program that is launched, whose form their number says: pieces side by side, launched
+    one after the other, or, of the CuTe lowering, walked by each block; by default what heuristics choose.
     backend: "triton" or "cute"; by default what the environment asks for on a device, and for tensors on a
     CPU the one that an interpreter runs. The source says which it is for: what the CuTe lowering refuses is
     Triton's, for both have the program's numerics id, and so its bits.
@@ -189,6 +193,7 @@ def lowered(
     from rlk.schedule.heuristics import apart, choose
 
     static, extents = static_extents(invocation, geometry), geometry.extents
+    by_cute = (backend or _asked(on, tensors)) == "cute"
     program = launched(traced(invocation, apart(traced(invocation), extents)), static, model, extents)
     if schedules is not None and len(schedules) != len(program.kernels):
         # schedules of the serial form
@@ -203,18 +208,12 @@ def lowered(
     made = {d.name for d in (*outputs_of(invocation), *work)}
     divisible = frozenset(name for name, value in values if _is_divisible(value, tensors, made))
     signature = replace(plain, divisible=divisible)
-    if (backend or _asked(on, tensors)) == "cute":
-        from rlk.lower import cute as cute_lowering
-        from rlk.schedule.hopper import warpgroups
-
-        pairs = zip(program.kernels, chosen, strict=True)
-        placed = schedules or tuple(warpgroups(k, s, on, extents) for k, s in pairs)
-        try:
-            emitted = cute_lowering.lower(program, placed, on, signature, numerics_id=identity)
-        except UnsupportedError:
-            pass
-        else:
-            return program, signature, placed, emitted
+    if by_cute:
+        whole = specialize(traced(invocation), static, model)
+        forms = _by_warpgroups(program, chosen, whole, schedules, on, signature, extents)
+        found = _first_by_cute(forms, on, signature, identity, schedules is not None)
+        if found is not None:
+            return found
     chosen = schedules or chosen
     return (
         program,
@@ -222,6 +221,48 @@ def lowered(
         chosen,
         triton_lowering.lower(program, chosen, on, signature, numerics_id=identity),
     )
+
+
+def _by_warpgroups(
+    program: Program, chosen: Schedules, whole: Program, schedules: Schedules | None, on: Target,
+    signature: Signature, extents: Mapping[str, int],
+) -> list[tuple[Program, Schedules]]:  # fmt: skip
+    """Return what the CuTe lowering is asked for, one after the other, with schedules.
+
+    First comes a program whose blocks walk all pieces, where schedules are for it or heuristics choose it.
+    """
+    from rlk.schedule.heuristics import choose
+    from rlk.schedule.hopper import by_warpgroups, in_turn, walks
+
+    if schedules is not None:
+        walked = walks(whole) and len(schedules) == len(whole.kernels)
+        return [(whole if walked else program, schedules)]
+    forms = [(program, by_warpgroups(program, chosen, on, extents))]
+    if in_turn(whole, on, extents):
+        each = (choose(k, on, signature, extents) for k in whole.kernels)
+        forms.insert(0, (whole, by_warpgroups(whole, each, on, extents)))
+    return forms
+
+
+def _first_by_cute(
+    forms: list[tuple[Program, Schedules]], on: Target, signature: Signature, identity: str, asked: bool
+) -> Lowered | None:
+    """Return the first form that the CuTe lowering has; None where it has none.
+
+    asked: by schedules of the caller, so that Triton cannot stand in for blocks that walk pieces.
+    """
+    from rlk.lower import cute as cute_lowering
+    from rlk.schedule.hopper import walks
+
+    for program, schedules in forms:
+        try:
+            emitted = cute_lowering.lower(program, schedules, on, signature, numerics_id=identity)
+        except UnsupportedError:
+            if asked and walks(program):
+                raise
+        else:
+            return program, signature, schedules, emitted
+    return None
 
 
 def _asked(on: Target, tensors: Tensors) -> str:

@@ -12,11 +12,11 @@ from rlk.lang.op import Op, Variant
 from rlk.lang.variants import cotangents, differentiable, gradient_variant
 from rlk.lower.common.emitted import Emitted, From, Signature
 from rlk.lower.common.memory import memory_shape
-from rlk.passes.pipeline import canonical, launched
+from rlk.passes.pipeline import canonical, launched, specialize
 from rlk.runtime.arguments import VECTOR
 from rlk.runtime.catalogue import numerics, operators
 from rlk.schedule.heuristics import apart, choose
-from rlk.schedule.hopper import warpgroups
+from rlk.schedule.hopper import by_warpgroups, in_turn
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
 
@@ -95,8 +95,15 @@ def emit(
     first = triton.lower(bound, chosen, on, signature, version=TRITON)
     signature = replace(signature, divisible=_divisible(first, bound, extents))
     if backend == "cute":
-        pairs = zip(bound.kernels, chosen, strict=True)
-        chosen = tuple(warpgroups(kernel, schedule, on, extents) for kernel, schedule in pairs)
+        whole = specialize(program, static, on.softmax)
+        if in_turn(whole, on, extents):
+            alone = (choose(kernel, on, signature, extents) for kernel in whole.kernels)
+            placed = by_warpgroups(whole, alone, on, extents)
+            try:
+                return cute.lower(whole, placed, on, signature, numerics_id=name), placed, whole
+            except UnsupportedError:
+                pass  # pieces that it launches one after the other
+        chosen = by_warpgroups(bound, chosen, on, extents)
         return cute.lower(bound, chosen, on, signature, numerics_id=name), chosen, bound
     return triton.lower(bound, chosen, on, signature, numerics_id=name, version=TRITON), chosen, bound
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from rlk.ir.dims import Axis, extent_of
-from rlk.ir.nodes import Kernel
-from rlk.schedule.axes import kind, roles
+from rlk.ir.nodes import Dot, Kernel, Load, Program, Store
+from rlk.ir.types import DType, TileType
+from rlk.passes.sweep import one_piece
+from rlk.passes.walk import walk
+from rlk.schedule.axes import kind, roles, types_of
+from rlk.schedule.entries import MORE, row_class
 from rlk.schedule.heuristics import factor_tiles, facts_of
 from rlk.schedule.rows import rows as placed_rows
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.warpgroups import FEW, ROWS, Warpgroups, most_stages, tabled
+from rlk.schedule.warpgroups import FEW, ROWS, Warpgroups, accumulators, most_stages, tabled
 from rlk.target.facts import Target
 
 FEW_ROWS = ROWS[0]
 COLUMNS = (256, 128, 64, 32)
+WALKED = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 32))  # whose accumulators fit as often as needed
+NARROW = 64  # columns beside whose accumulators registers are left for more
+SHORT = 256  # elements of a piece: the compiler writes shorter loops out, and needs registers for that
 GROUP = 8  # row tiles of a cluster that go through the columns together
 BEST = (128, 2)
 SPEEDS = {BEST: 1.0, (128, 1): 0.95, (64, 2): 0.92, (64, 1): 0.85}
@@ -29,11 +37,37 @@ def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mappin
     """
     if kind(kernel) not in ("dot_map", "stream_dot"):
         return placed_rows(kernel, chosen, extents)
+    if one_piece(kernel) is not None:
+        return scheduled(_walking(kernel, target, extents), kernel, chosen, target, extents)
     facts = facts_of(kernel, target, extents)
     if facts is None:
         return chosen
     use = tabled(facts) or _filling(kernel, target, extents)
     return scheduled(use, kernel, chosen, target, extents)
+
+
+def in_turn(program: Program, target: Target, extents: Mapping[str, int]) -> bool:
+    """Return whether blocks should walk all pieces of what they contract, and add them in registers.
+
+    program: specialized. They should where their tiles give work to half of the cores; of fewer, the pieces
+    stand side by side, or are launched one after the other.
+    """
+    return walks(program) and all(
+        _tiles(k, _walking(k, target, extents), extents) * 2 >= target.cores for k in program.kernels
+    )
+
+
+def walks(program: Program) -> bool:
+    """Return whether blocks of a program that is not swept could walk all pieces of what they contract."""
+    return all(one_piece(kernel) is not None for kernel in program.kernels)
+
+
+def by_warpgroups(
+    program: Program, chosen: Iterable[Schedule], target: Target, extents: Mapping[str, int]
+) -> tuple[Schedule, ...]:
+    """Return the schedules of a program's kernels for a lowering that places threads itself."""
+    pairs = zip(program.kernels, chosen, strict=True)
+    return tuple(warpgroups(kernel, schedule, target, extents) for kernel, schedule in pairs)
 
 
 def scheduled(
@@ -42,6 +76,9 @@ def scheduled(
     """Return the schedule that a tiling gives a contraction; other kernels keep the chosen one."""
     found = roles(kernel, extents)
     sides = factor_tiles(kernel, found)
+    if one_piece(kernel) is not None:
+        most = most_stages(use.rows, use.columns, use.per_core, _pieces(kernel))
+        use = replace(use, stages=min(use.stages, most))
     return chosen if sides is None else use.schedule(chosen, sides, dict(found.inside), target.cores)
 
 
@@ -70,6 +107,61 @@ def _padded(count: int, use: tuple[int, int]) -> int:
     """Return how many rows are multiplied for so many, in tiles of some rows and clusters of some tiles."""
     each = use[0] * use[1]
     return -(-count // each) * each
+
+
+def _walking(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warpgroups:
+    """Return the largest tile that leaves few cores idle: the accumulators of some pieces wait beside it."""
+    sides = factor_tiles(kernel, roles(kernel, extents))
+    assert sides is not None
+    count, pieces = _rows(sides[0], extents), _pieces(kernel)
+    narrow = _crowded(kernel, sides) or _extent(_contracted(kernel), extents, 0) < SHORT
+    sizes = (
+        (rows, columns)
+        for rows, columns in WALKED
+        if (rows == FEW_ROWS or count > FEW_ROWS) and (columns <= NARROW or not narrow)
+    )
+    found = [Warpgroups(r, c, most_stages(r, c, 1, pieces), GROUP, 2 if count > r else 1) for r, c in sizes]
+    busy = (use for use in found if _tiles(kernel, use, extents) * 4 >= target.cores * 3)
+    return next(busy, found[-1])
+
+
+def fits(use: Warpgroups, kernel: Kernel) -> bool:
+    """Return whether blocks of a tiling have room for the accumulators of all pieces that a kernel walks."""
+    if one_piece(kernel) is None:
+        return True
+    held, shared = accumulators(use.columns, _pieces(kernel))
+    return use.rows in ROWS and held > 1 and shared < 2
+
+
+def _contracted(kernel: Kernel) -> Axis:
+    return next(let.node.over for let in walk(kernel.body) if isinstance(let.node, Dot))
+
+
+def _pieces(kernel: Kernel) -> int:
+    """Return how many pieces a kernel that walks them has."""
+    return _contracted(kernel).split or 1
+
+
+def _crowded(kernel: Kernel, sides: tuple[Axis, Axis]) -> bool:
+    """Return whether results meet a tile of memory, or are written as f32: both need registers."""
+    types = types_of(kernel)
+    met = [types[x.value] for x in walk(kernel.body) if isinstance(x.node, Load)]
+    written = [types[x.node.value] for x in walk(kernel.body) if isinstance(x.node, Store)]
+    tiles = [t for t in met if isinstance(t, TileType) and set(sides) <= set(t.axes)]
+    return bool(tiles) or any(isinstance(t, TileType) and t.dtype is DType.F32 for t in written)
+
+
+def _tiles(kernel: Kernel, use: Warpgroups, extents: Mapping[str, int]) -> int:
+    """Return how many tiles a contraction has."""
+    sides = factor_tiles(kernel, roles(kernel, extents))
+    assert sides is not None
+    return -(-_rows(sides[0], extents) // use.rows) * -(-_extent(sides[1], extents, NARROW) // use.columns)
+
+
+def _rows(axis: Axis, extents: Mapping[str, int]) -> int:
+    """Return how many rows stand for the rows of a call: one number for each class but the last."""
+    count = _extent(axis, extents, BEST[0])
+    return row_class(count) if row_class(count) < MORE else count
 
 
 def _extent(axis: Axis, extents: Mapping[str, int], unknown: int) -> int:

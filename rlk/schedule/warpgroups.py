@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from rlk.ir.dims import Axis, is_power_of_two
+from rlk.ir.types import DType
 from rlk.schedule.entries import Entry, Facts, Range, first, read, wrong
 from rlk.schedule.schedule import MAX_STAGES, Schedule
 from rlk.target.facts import target
@@ -23,6 +24,8 @@ STAGE = 2 * DEPTH  # bytes of a row of a tile
 BARRIERS = 1  # KiB beside the stages
 BOX = 1  # and for each warp, which has 16 rows of an instruction
 CLUSTERS = (1, 2)
+ACCUMULATORS = 192  # registers of a thread that accumulators may have, beside what else it needs
+COLUMN = 2  # columns of a tile for a register of an accumulator: four threads have 64 rows of 16
 
 Sides = tuple[Axis, Axis]
 
@@ -82,11 +85,26 @@ class Warpgroups:
         )
 
 
-def most_stages(rows: int, columns: int, per_core: int = 1) -> int:
-    """Return how many stages of a tile fit into the memory of a multiprocessor, up to what a schedule has."""
+def most_stages(rows: int, columns: int, per_core: int = 1, pieces: int = 1) -> int:
+    """Return how many stages of a tile fit into the memory of a multiprocessor, up to what a schedule has.
+
+    pieces: that a block adds, some of them there.
+    """
     warps = (columns if rows < ROWS[0] else rows) // 16
     room = (target(TARGET).shared // per_core - BARRIERS - BOX * warps) << 10
+    room -= accumulators(columns, pieces)[1] * rows * columns * DType.F32.bytes
     return min(MAX_STAGES, room // (STAGE * (rows + columns)))
+
+
+def accumulators(columns: int, pieces: int) -> tuple[int, int]:
+    """Return how many accumulators of a tile a thread holds, and how many a block has in shared memory.
+
+    So many pieces are added as a binary counter counts: one accumulator is multiplied into, and one waits for
+    each binary digit. What stays in shared memory waits longest.
+    """
+    all_of_them = pieces.bit_length()
+    held = min(all_of_them, ACCUMULATORS * COLUMN // columns)
+    return held, all_of_them - held
 
 
 def tabled(facts: Facts, entries: tuple[Entry[Warpgroups], ...] | None = None) -> Warpgroups | None:

@@ -17,7 +17,7 @@ from rlk.lower import cute
 from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
 from rlk.lower.common.memory import memory_shape
 from rlk.lower.triton import lower
-from rlk.passes.pipeline import launched
+from rlk.passes.pipeline import launched, specialize
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
@@ -67,6 +67,8 @@ def run_generated(
     dynamic = {a.name for k in canonical.kernels for d in k.params for a in d.type.axes if a.dynamic}
     static = {n: e for n, e in extents.items() if n not in dynamic}
     program = launched(canonical, static, softmax or on.softmax, extents)
+    if backend == "cute" and schedules is not None and len(schedules) != len(program.kernels):
+        program = specialize(canonical, static, softmax or on.softmax)  # blocks walk the pieces
     signature = Signature(tuple(sorted(static.items())), split_rows is not None, divisible)
     chosen = schedules or [choose(k, on, signature, extents) for k in program.kernels]
     emitted = (lower if backend == "triton" else cute.lower)(program, chosen, on, signature)

@@ -25,6 +25,7 @@ from rlk.testing.simt import Array, Fault, Float32, Int32, Memory, Number
 
 WARP, WARPGROUP = 32, 128
 BOX_WORDS = 256  # of a warp
+KEPT_WORDS = 64  # of a thread: the largest accumulator that may wait in shared memory
 DEPTH_OF_INSTRUCTION = 16
 OVERRIDDEN = {
     made.__name__: made
@@ -51,7 +52,10 @@ def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace
 
 @dataclass(slots=True)
 class _Block:
-    """The block that runs: its number, how many there are, the threads that run now, and their ring."""
+    """The block that runs: its number, how many there are, the threads that run now, and their ring.
+
+    given, groups: accumulators that products go into, not yet a group; and groups in flight, with a stage.
+    """
 
     index: int = 0
     count: int = 1
@@ -60,6 +64,8 @@ class _Block:
     ring: Any = None
     boxes: Any = None
     boards: list[blocks.Board] = field(default_factory=list)
+    given: list[Any] = field(default_factory=list)
+    groups: list[tuple[list[Any], int]] = field(default_factory=list)
 
 
 _now = _Block()
@@ -132,6 +138,8 @@ class _Ring:
     def consumer_release(self, state: _State) -> None:
         if state.count != self.taken:
             raise Fault("a stage is released out of turn")
+        if any(stage == state.count for _, stage in _now.groups):
+            raise Fault("a stage is released that products still read")
         self.taken += 1
 
 
@@ -259,6 +267,15 @@ class _Fragment:
     def fill(self, x: float) -> None:
         self.matrix[...] = x
 
+    def load(self) -> Array:
+        flying = [_now.given, *(group for group, _ in _now.groups)]
+        if any(self is each for group in flying for each in group):
+            raise Fault("an accumulator is read before its products were waited for")
+        return self.matrix
+
+    def store(self, x: Array) -> None:
+        self.matrix = x
+
 
 @dataclass(frozen=True, slots=True)
 class _View:
@@ -269,10 +286,43 @@ class _View:
     stride: Any
 
     def __getitem__(self, at: tuple[int, int]) -> Number:
-        register = sum(_place(c, s, d) for c, s, d in zip(at, self.shape, self.stride, strict=True))
-        found = Float32.of(self.fragment.matrix[accumulator_place(_now.threads - WARPGROUP, register)])
+        found = Float32.of(self.fragment.load()[self.places(at)])
         assert isinstance(found, Number)
         return found
+
+    def places(self, at: tuple[int, int]) -> tuple[Array, Array]:
+        """Return where the threads' elements at a coordinate lie in the accumulator."""
+        register = sum(_place(c, s, d) for c, s, d in zip(at, self.shape, self.stride, strict=True))
+        return accumulator_place(_now.threads - WARPGROUP, register)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Fours of registers of each thread in shared memory, which no other thread touches."""
+
+    words: exchange.Words
+    shape: tuple[int, int]
+    stride: tuple[int, int]
+
+    def places(self, column: int) -> exchange.Words:
+        return replace(self.words + column * self.stride[1], count=self.shape[0])
+
+
+def _moved(source: Any, to: Any) -> None:
+    """Copy an accumulator to shared memory or back."""
+    view, kept = (source, to) if isinstance(source, _View) else (to, source)
+    if view.shape != kept.shape or view.stride != (1, 4) or kept.stride[0] != 1:
+        raise Fault(f"registers {view.shape}:{view.stride} in memory {kept.shape}:{kept.stride}")
+    fours, columns = view.shape
+    for column in range(columns):
+        registers = exchange.Registers(Float32, fours)
+        if view is source:
+            registers.held = [view[i, column] for i in range(fours)]
+            exchange.copy(exchange.Recast(registers), kept.places(column), _now.threads)
+            continue
+        exchange.copy(kept.places(column), exchange.Recast(registers), _now.threads)
+        for i in range(fours):
+            view.fragment.matrix[view.places((i, column))] = registers[i].data
 
 
 def accumulator_place(thread: Array, register: int) -> tuple[Array, Array]:
@@ -300,7 +350,17 @@ def _gemm(unit: _Unit, to: _Fragment, a: _Stage, b: _Stage, onto: _Fragment) -> 
     tiles = ring.filled[ring.reading]
     part = slice(step * DEPTH_OF_INSTRUCTION, (step + 1) * DEPTH_OF_INSTRUCTION)
     start = onto.matrix if unit.accumulates else None
+    _now.given.append(to)
     to.matrix = dot(tiles["a"][:, part], tiles["b"][:, part], DotModel.CHAIN16, unit.dtype, start)
+
+
+def _commit_group() -> None:
+    _now.groups.append((_now.given, _now.ring[0].reading))
+    _now.given = []
+
+
+def _wait_group(left: int) -> None:
+    del _now.groups[: max(0, len(_now.groups) - left)]
 
 
 # --- the names of the DSL ---
@@ -342,6 +402,8 @@ def _pointer(tensor: Any) -> tuple[Array, DType]:
 def _make_tensor(of: Any, layout: Any) -> Any:
     if isinstance(of, _Fragment):
         return _View(of, layout.shape, layout.stride)
+    if isinstance(of, exchange.Words) and isinstance(layout, _Layout):
+        return _Kept(of, layout.shape, layout.stride)
     if isinstance(of, exchange.Words):
         return replace(of, count=layout[0])
     flat, dtype = _pointer(of)
@@ -359,6 +421,13 @@ def _recast(of: exchange.Registers, kind: Any) -> exchange.Recast:
     if kind is not Int32:
         raise Fault(f"registers as {kind.__name__}")
     return exchange.Recast(of)
+
+
+def _autovec_copy(source: Any, to: Any) -> None:
+    if isinstance(source, _View) or isinstance(to, _View):
+        _moved(source, to)
+    else:
+        exchange.copy(source, to, _now.threads)
 
 
 def _sync_warp() -> None:
@@ -412,7 +481,7 @@ def _cute() -> SimpleNamespace:
         make_tensor=_make_tensor,
         make_rmem_tensor=_registers,
         recast_tensor=_recast,
-        autovec_copy=lambda source, to: exchange.copy(source, to, _now.threads),
+        autovec_copy=_autovec_copy,
         assume=lambda x, divby: _assumed(x, divby),
         domain_offset=lambda at, of: _Rows(of, int(at[0]), int(at[1])),
         local_tile=_local_tile,
@@ -449,13 +518,14 @@ def _dsl() -> dict[str, Any]:
     )
     cutlass = SimpleNamespace(
         range=_range, range_constexpr=_range, min=_least, max=_most, select_=simt.select, Constexpr=int,
+        const_expr=bool,
     )  # fmt: skip
     utils = SimpleNamespace(
         SmemAllocator=lambda: SimpleNamespace(allocate=lambda of: _shared(), allocate_tensor=_board),
         LayoutEnum=SimpleNamespace(ROW_MAJOR="row", COL_MAJOR="column"),
     )
     warpgroup = SimpleNamespace(
-        fence=lambda: None, commit_group=lambda: None, wait_group=lambda left: None,
+        fence=lambda: None, commit_group=_commit_group, wait_group=_wait_group,
         Field=SimpleNamespace(ACCUMULATE="accumulate"),
     )  # fmt: skip
     kinds = {k.__name__: k for k in (*simt.KINDS.values(), simt.Int16)}
@@ -485,7 +555,8 @@ class _Layout:
 
 def _shared() -> SimpleNamespace:
     _now.boxes = exchange.Shared(BOX_WORDS * len(_now.threads) // WARP)
-    return SimpleNamespace(ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"), boxes=_now.boxes)
+    kept = exchange.Shared(KEPT_WORDS * len(_now.threads))
+    return SimpleNamespace(ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"), boxes=_now.boxes, kept=kept)
 
 
 def _board(kind: type[Number], layout: _Layout, alignment: int) -> blocks.Board:

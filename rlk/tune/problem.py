@@ -173,9 +173,11 @@ def plan(call: Problem, backend: str, on: Target) -> Plan:
         site = program.kernels[places[0]].name
         sites[site] = facts
         for text in candidates(facts, backend):
-            changed = list(shipped)
+            use, changed = tiling(text), list(shipped)
+            if isinstance(use, Warpgroups) and not all(hopper.fits(use, program.kernels[i]) for i in places):
+                continue
             for i in places:
-                changed[i] = _scheduled(tiling(text), program.kernels[i], shipped[i], on, geometry.extents)
+                changed[i] = _scheduled(use, program.kernels[i], shipped[i], on, geometry.extents)
             if tuple(changed) == shipped:
                 same.append(named(site, text))
             elif tuple(changed) not in schedules.values():

@@ -27,8 +27,16 @@ SHARED = (
 """Elements, rows, merges and column folds, from the calls of all lowerings."""
 
 
-def product(m: int, n: int, k: int, *present: str, leaf8: bool = False, f: DType = DType.BF16) -> Case:
-    return Case(matmul_leaf8 if leaf8 else matmul, {"T": m, "N": n, "K": k}, present=present, f=f)
+SOME = (0, 1, 8, 63)
+"""Rows that the oracle repeats."""
+
+
+def product(
+    m: int, n: int, k: int, *present: str, leaf8: bool = False, f: DType = DType.BF16,
+    rows: tuple[int, ...] | None = None,
+) -> Case:  # fmt: skip
+    spec = matmul_leaf8 if leaf8 else matmul
+    return Case(spec, {"T": m, "N": n, "K": k}, present=present, f=f, rows=rows)
 
 
 CASES: dict[str, Case] = {
@@ -37,6 +45,19 @@ CASES: dict[str, Case] = {
     "matmul 64 x 320 x 48 f16": product(64, 320, 48, f=DType.F16),
     "matmul 130 x 1000 x 496, bias and residual": product(130, 1000, 496, "bias", "residual"),
     "matmul_leaf8 64 x 320 x 1024, bias and residual": product(64, 320, 1024, "bias", "residual", leaf8=True),
+    "matmul_leaf8 130 x 4096 x 1408, pieces in turn": product(
+        130, 4096, 1408, leaf8=True, rows=(*SOME, 64, 129)
+    ),
+    "matmul_leaf8 500 x 4096 x 2048, pieces in turn": product(
+        500, 4096, 2048, leaf8=True, rows=(*SOME, 127, 128, 499)
+    ),
+    "matmul_leaf8 70 x 8704 x 1024 f16, pieces in turn, bias": product(
+        70, 8704, 1024, "bias", leaf8=True, f=DType.F16, rows=SOME
+    ),
+    "matmul_leaf8 200 x 8208 x 1024, pieces in turn, bias and residual": product(
+        200, 8208, 1024, "bias", "residual", leaf8=True, rows=SOME
+    ),
+    "matmul_leaf8 64 x 14336 x 4096, pieces in turn": product(64, 14336, 4096, leaf8=True, rows=SOME),
     "linear_logp 1 x 64 x 3": linear(1, 64, 3),
     "linear_logp 300 x 4096 x 50257": linear(300, 4096, 50257, rows=(0, 1, 2, 3, 299)),
     "linear_logp 8192 x 512 x 5003, entropy, temperature": linear(

@@ -1,10 +1,7 @@
 """matmul_leaf8 on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 7dc6a9109dcdc6a0
-schedule: tiles N=256, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
-schedule: tiles N=256, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
-schedule: tiles N=256, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
-schedule: tiles N=256, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
+schedule: tiles N=128, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 """
 
 import cuda.bindings.driver as cuda
@@ -28,37 +25,9 @@ def box_places(words):
     return pairs, row ^ quad * 4
 
 
-def from_vectors(box, dtype, vectors):
-    # What vectors of 16 bytes hold of a row, as the pairs of neighbours that four threads have.
-    words = dtype.width // 16
-    pairs, places = box_places(words)
-    made = []
-    for first in range(0, len(vectors), 2):
-        some = vectors[first : first + 2]
-        cute.arch.sync_warp()
-        for i in range(len(some)):
-            vector = cute.make_rmem_tensor((8 // words,), dtype)
-            for j in range(8 // words):
-                vector[j] = some[i][j]
-            to = cute.make_tensor(box + cute.assume(places ^ 16 * i, divby=4), (4,))
-            cute.autovec_copy(cute.recast_tensor(vector, Int32), to)
-        cute.arch.sync_warp()
-        for i in range(4 * len(some) // words):
-            pair = cute.make_rmem_tensor((2,), dtype)
-            of = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
-            cute.autovec_copy(of, cute.recast_tensor(pair, Int32))
-            made += [pair[0], pair[1]]
-    return made
-
-
-@cute.jit
-def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
-    # So many elements, read at once, or what stands for them.
-    x = cute.make_rmem_tensor((count,), memory.element_type)
-    x.fill(other)
-    if condition:
-        cute.autovec_copy(vector_of(memory, index, count), x)
-    return [x[i] for i in range(count)]
+def put_sum(to, a, b):
+    # Two accumulators, element by element.
+    to.store(a.load() + b.load())
 
 
 def store_vector(memory, index, x):
@@ -103,35 +72,41 @@ def vector_of(memory, index, count):
 
 
 @cute.struct
-class matmul_leaf8_0_memory:
+class matmul_leaf8_memory:
     """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
-    b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
+    b: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
+    kept: cute.struct.Align[cute.struct.MemRange[Float32, 16384], 128]
 
 
-def matmul_leaf8_0_layouts():
+def matmul_leaf8_layouts():
     # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
-    tile = (128, 256, 64)
+    tile = (128, 128, 64)
     a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
     return a, sm90.make_smem_layout_b(ROW_MAJOR, tile, BFloat16, 4)
 
 
-def matmul_leaf8_0_unit():
+def matmul_leaf8_unit():
     # The instruction that multiplies 64 rows by a warpgroup.
     a, b = OperandMajorMode.K, OperandMajorMode.K
     return sm90.make_trivial_tiled_mma(
-        BFloat16, BFloat16, a, b, Float32, (2, 1, 1), tiler_mn=(64, 256)
+        BFloat16, BFloat16, a, b, Float32, (2, 1, 1), tiler_mn=(64, 128)
     )
 
 
+def matmul_leaf8_turn(piece):
+    # Which accumulator a piece is multiplied into, and how many are then added: as a binary counter counts.
+    return ((0, 0), (1, 1), (1, 0), (2, 2), (0, 0), (1, 1), (1, 0), (2, 2))[piece]
+
+
 @cute.jit
-def matmul_leaf8_0_place(item, tiles):
+def matmul_leaf8_place(item, tiles):
     # Row tiles run fastest inside a group of 8: its rows stay in the cache while columns go by once.
-    band = item // 128
-    rest = item - band * 128
+    band = item // 256
+    rest = item - band * 256
     first = band * 8
     height = cutlass.min(tiles - first, Int32(8))
     column = rest // height
@@ -141,11 +116,11 @@ def matmul_leaf8_0_place(item, tiles):
 
 
 @cute.kernel
-def matmul_leaf8_0(
+def matmul_leaf8(
     tma_a: cute.CopyAtom, x: cute.Tensor, tma_b: cute.CopyAtom, w: cute.Tensor,
-    unit: cute.TiledMma, merged_leaf8_0: cute.Tensor, T: Int32, K_piece: Int32
+    unit: cute.TiledMma, y: cute.Tensor, T: Int32
 ):
-    # A block owns 128 of T, 256 of N (dot_map).
+    # A block owns 128 of T, 128 of N (dot_map).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     blocks, _, _ = cute.arch.grid_dim()
@@ -155,20 +130,20 @@ def matmul_leaf8_0(
     if warp == 0:
         cpasync.prefetch_descriptor(tma_a)
         cpasync.prefetch_descriptor(tma_b)
-    memory = utils.SmemAllocator().allocate(matmul_leaf8_0_memory)
+    memory = utils.SmemAllocator().allocate(matmul_leaf8_memory)
     ring = pipeline.PipelineTmaAsync.create(
         barrier_storage=memory.ring.data_ptr(),
         num_stages=4,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 16),
-        tx_count=49152,
+        tx_count=32768,
         cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
     )
-    layout_a, layout_b = matmul_leaf8_0_layouts()
+    layout_a, layout_b = matmul_leaf8_layouts()
     a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
     b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
     tiles = (T + 255) // 256
-    items = tiles * 16
+    items = tiles * 32
     item = block // 2
     if group == 0:
         # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
@@ -176,31 +151,32 @@ def matmul_leaf8_0(
         if warp == 0:
             put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
             while item < items:
-                row_tile, n_tile = matmul_leaf8_0_place(item, tiles)
-                n_first = n_tile * 256
+                row_tile, n_tile = matmul_leaf8_place(item, tiles)
+                n_first = n_tile * 128
                 t_first = (row_tile * 2 + rank) * 128
-                k_piece_begin = K_piece * 512  # matmul.py:38
-                a_from = cute.local_tile(
-                    cute.domain_offset((t_first, k_piece_begin), x), (128, 64), (0, None)
-                )
-                b_from = cute.local_tile(
-                    cute.domain_offset((n_first, k_piece_begin), w), (256, 64), (0, None)
-                )
-                a_to, a_from = cpasync.tma_partition(
-                    tma_a, 0, cute.make_layout(1), cute.group_modes(a_tiles, 0, 2), cute.group_modes(a_from, 0, 2)
-                )
-                b_to, b_from = cpasync.tma_partition(
-                    tma_b, rank, cute.make_layout(2),
-                    cute.group_modes(b_tiles, 0, 2), cute.group_modes(b_from, 0, 2),
-                )
-                for k in cutlass.range(8, unroll=1):
-                    ring.producer_acquire(put)
-                    full = ring.producer_get_barrier(put)
-                    cute.copy(tma_a, a_from[None, k], a_to[None, put.index], tma_bar_ptr=full)
-                    cute.copy(
-                        tma_b, b_from[None, k], b_to[None, put.index], tma_bar_ptr=full, mcast_mask=Int16(3)
+                for K_piece in cutlass.range(8, unroll=1):
+                    k_piece_begin = K_piece * 512  # matmul.py:38
+                    a_from = cute.local_tile(
+                        cute.domain_offset((t_first, k_piece_begin), x), (128, 64), (0, None)
                     )
-                    put.advance()
+                    b_from = cute.local_tile(
+                        cute.domain_offset((n_first, k_piece_begin), w), (128, 64), (0, None)
+                    )
+                    a_to, a_from = cpasync.tma_partition(
+                        tma_a, 0, cute.make_layout(1), cute.group_modes(a_tiles, 0, 2), cute.group_modes(a_from, 0, 2)
+                    )
+                    b_to, b_from = cpasync.tma_partition(
+                        tma_b, rank, cute.make_layout(2),
+                        cute.group_modes(b_tiles, 0, 2), cute.group_modes(b_from, 0, 2),
+                    )
+                    for k in cutlass.range(8, unroll=1):
+                        ring.producer_acquire(put)
+                        full = ring.producer_get_barrier(put)
+                        cute.copy(tma_a, a_from[None, k], a_to[None, put.index], tma_bar_ptr=full)
+                        cute.copy(
+                            tma_b, b_from[None, k], b_to[None, put.index], tma_bar_ptr=full, mcast_mask=Int16(3)
+                        )
+                        put.advance()
                 item += blocks // 2
             ring.producer_tail(put)
     else:
@@ -210,632 +186,77 @@ def matmul_leaf8_0(
         share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
         a = unit.make_fragment_A(share.partition_A(a_tiles))
         b = unit.make_fragment_B(share.partition_B(b_tiles))
-        fragment = cute.make_rmem_tensor(unit.partition_shape_C((128, 256)), Float32)
+        shape = unit.partition_shape_C((128, 128))
+        parts = [cute.make_rmem_tensor(shape, Float32) for i in range(3)]
         # a thread has rows `row` and `row + 8`, and of each the columns 8 i + 2 (thread % 4) and the next
         acc = cute.make_tensor(
-            fragment.iterator, cute.make_layout((2, (2, 32)), stride=(2, (1, 4)))
+            parts[0].iterator, cute.make_layout((2, (2, 16)), stride=(2, (1, 4)))
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
         # in which four threads that share a row trade pairs for vectors of 16 bytes
         box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
-        free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
-        while item < items:
-            row_tile, n_tile = matmul_leaf8_0_place(item, tiles)
-            n_first = n_tile * 256  # matmul.py:38
-            t_first = (row_tile * 2 + rank) * 128  # matmul.py:38
-            t = [t_first + row + 8 * r for r in range(2)]  # matmul.py:38
-            t_inside = [t[r] < T for r in range(2)]  # matmul.py:38
-            ring.consumer_wait(get)
-            warpgroup.fence()
-            unit.set(warpgroup.Field.ACCUMULATE, False)
-            for i in cutlass.range_constexpr(4):
-                cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
-                unit.set(warpgroup.Field.ACCUMULATE, True)
-            warpgroup.commit_group()
-            get.advance()
-            for k in cutlass.range(1, 8, unroll=1):
-                ring.consumer_wait(get)
-                warpgroup.fence()
-                for i in cutlass.range_constexpr(4):
-                    cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
-                warpgroup.commit_group()
-                warpgroup.wait_group(1)
-                ring.consumer_release(free)
-                get.advance()
-                free.advance()
-            warpgroup.wait_group(0)
-            ring.consumer_release(free)
-            free.advance()
-            n = n_first + quad  # matmul.py:38
-            k_piece_begin = K_piece * 512  # matmul.py:38
-            for r in cutlass.range_constexpr(2):  # matmul.py:38
-                z = []  # matmul.py:38
-                for part in cutlass.range_constexpr(4):  # matmul.py:38
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # matmul.py:38
-                        z.append(acc[r, c])  # matmul.py:38
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 8):  # matmul.py:38
-                        vectors = to_vectors(box, merged_leaf8_0.element_type, z[c : c + 8])  # matmul.py:38
-                        for i in cutlass.range_constexpr(2):  # matmul.py:38
-                            store_vector_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # matmul.py:38
-            item += blocks // 2
-
-
-@cute.jit
-def launch_matmul_leaf8_0(x_ptr: cute.Pointer, w_ptr: cute.Pointer, merged_leaf8_0_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, w_n_stride: Int64, merged_leaf8_0_t_stride: Int64, K_piece: Int32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
-    x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(cute.assume(x_t_stride, divby=8), 1)))
-    w = cute.make_tensor(w_ptr, cute.make_layout((4096, 4096), stride=(cute.assume(w_n_stride, divby=8), 1)))
-    merged_leaf8_0 = cute.make_tensor(merged_leaf8_0_ptr, cute.make_layout((T, 4096), stride=(merged_leaf8_0_t_stride, 1)))
-    layout_a, layout_b = matmul_leaf8_0_layouts()
-    tma_a, x = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileG2SOp(), x,
-        cute.slice_(layout_a, (None, None, 0)), (128, 64),
-    )
-    tma_b, w = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileG2SMulticastOp(), w,
-        cute.slice_(layout_b, (None, None, 0)), (256, 64), 2,
-    )
-    matmul_leaf8_0(
-        tma_a, x, tma_b, w, matmul_leaf8_0_unit(), merged_leaf8_0, T, K_piece
-    ).launch(
-        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
-    )
-
-
-@cute.struct
-class matmul_leaf8_1_memory:
-    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
-
-    ring: cute.struct.MemRange[Int64, 8]
-    a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
-    b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
-
-
-def matmul_leaf8_1_layouts():
-    # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
-    tile = (128, 256, 64)
-    a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
-    return a, sm90.make_smem_layout_b(ROW_MAJOR, tile, BFloat16, 4)
-
-
-def matmul_leaf8_1_unit():
-    # The instruction that multiplies 64 rows by a warpgroup.
-    a, b = OperandMajorMode.K, OperandMajorMode.K
-    return sm90.make_trivial_tiled_mma(
-        BFloat16, BFloat16, a, b, Float32, (2, 1, 1), tiler_mn=(64, 256)
-    )
-
-
-@cute.jit
-def matmul_leaf8_1_place(item, tiles):
-    # Row tiles run fastest inside a group of 8: its rows stay in the cache while columns go by once.
-    band = item // 128
-    rest = item - band * 128
-    first = band * 8
-    height = cutlass.min(tiles - first, Int32(8))
-    column = rest // height
-    row_tile = first + rest - column * height
-    n_tile = column
-    return row_tile, n_tile
-
-
-@cute.kernel
-def matmul_leaf8_1(
-    tma_a: cute.CopyAtom, x: cute.Tensor, tma_b: cute.CopyAtom, w: cute.Tensor,
-    unit: cute.TiledMma, merged_leaf8_0: cute.Tensor, merged_leaf8_1: cute.Tensor, T: Int32, K_piece: Int32
-):
-    # A block owns 128 of T, 256 of N (dot_map).
-    thread, _, _ = cute.arch.thread_idx()
-    block, _, _ = cute.arch.block_idx()
-    blocks, _, _ = cute.arch.grid_dim()
-    warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(thread // 128)
-    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    if warp == 0:
-        cpasync.prefetch_descriptor(tma_a)
-        cpasync.prefetch_descriptor(tma_b)
-    memory = utils.SmemAllocator().allocate(matmul_leaf8_1_memory)
-    ring = pipeline.PipelineTmaAsync.create(
-        barrier_storage=memory.ring.data_ptr(),
-        num_stages=4,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 16),
-        tx_count=49152,
-        cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
-    )
-    layout_a, layout_b = matmul_leaf8_1_layouts()
-    a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
-    b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
-    tiles = (T + 255) // 256
-    items = tiles * 16
-    item = block // 2
-    if group == 0:
-        # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
-        cute.arch.setmaxregister_decrease(40)
-        if warp == 0:
-            put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
-            while item < items:
-                row_tile, n_tile = matmul_leaf8_1_place(item, tiles)
-                n_first = n_tile * 256
-                t_first = (row_tile * 2 + rank) * 128
-                k_piece_begin = K_piece * 512  # matmul.py:38
-                a_from = cute.local_tile(
-                    cute.domain_offset((t_first, k_piece_begin), x), (128, 64), (0, None)
-                )
-                b_from = cute.local_tile(
-                    cute.domain_offset((n_first, k_piece_begin), w), (256, 64), (0, None)
-                )
-                a_to, a_from = cpasync.tma_partition(
-                    tma_a, 0, cute.make_layout(1), cute.group_modes(a_tiles, 0, 2), cute.group_modes(a_from, 0, 2)
-                )
-                b_to, b_from = cpasync.tma_partition(
-                    tma_b, rank, cute.make_layout(2),
-                    cute.group_modes(b_tiles, 0, 2), cute.group_modes(b_from, 0, 2),
-                )
-                for k in cutlass.range(8, unroll=1):
-                    ring.producer_acquire(put)
-                    full = ring.producer_get_barrier(put)
-                    cute.copy(tma_a, a_from[None, k], a_to[None, put.index], tma_bar_ptr=full)
-                    cute.copy(
-                        tma_b, b_from[None, k], b_to[None, put.index], tma_bar_ptr=full, mcast_mask=Int16(3)
-                    )
-                    put.advance()
-                item += blocks // 2
-            ring.producer_tail(put)
-    else:
-        # Warpgroups multiply 64 rows each; one group of instructions is in flight while the next is given.
-        cute.arch.setmaxregister_increase(232)
-        mine = thread - 128
-        share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
-        a = unit.make_fragment_A(share.partition_A(a_tiles))
-        b = unit.make_fragment_B(share.partition_B(b_tiles))
-        fragment = cute.make_rmem_tensor(unit.partition_shape_C((128, 256)), Float32)
-        # a thread has rows `row` and `row + 8`, and of each the columns 8 i + 2 (thread % 4) and the next
-        acc = cute.make_tensor(
-            fragment.iterator, cute.make_layout((2, (2, 32)), stride=(2, (1, 4)))
+        # the sum of the first half of the pieces waits in shared memory, four registers of a thread together
+        fours = cute.make_layout((4, 16), stride=(1, 4))
+        kept = cute.make_tensor(
+            memory.kept.data_ptr() + cute.assume(4 * mine, divby=4),
+            cute.make_layout((4, 16), stride=(1, 1024)),
         )
-        row = mine // 32 * 16 + mine // 4 % 8
-        quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
+        registers = cute.make_tensor(parts[0].iterator, fours)
+        spare = cute.make_tensor(parts[1].iterator, fours)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
-            row_tile, n_tile = matmul_leaf8_1_place(item, tiles)
-            n_first = n_tile * 256  # matmul.py:38
+            row_tile, n_tile = matmul_leaf8_place(item, tiles)
+            n_first = n_tile * 128  # matmul.py:38
             t_first = (row_tile * 2 + rank) * 128  # matmul.py:38
             t = [t_first + row + 8 * r for r in range(2)]  # matmul.py:38
             t_inside = [t[r] < T for r in range(2)]  # matmul.py:38
-            ring.consumer_wait(get)
-            warpgroup.fence()
-            unit.set(warpgroup.Field.ACCUMULATE, False)
-            for i in cutlass.range_constexpr(4):
-                cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
-                unit.set(warpgroup.Field.ACCUMULATE, True)
-            warpgroup.commit_group()
-            get.advance()
-            for k in cutlass.range(1, 8, unroll=1):
+            # A chain for each piece; then as many are added as wait for it, the lower pieces on the left.
+            for piece in cutlass.range_constexpr(8):
+                slot, sums = matmul_leaf8_turn(piece)
+                fragment = parts[slot]
                 ring.consumer_wait(get)
                 warpgroup.fence()
+                unit.set(warpgroup.Field.ACCUMULATE, False)
                 for i in cutlass.range_constexpr(4):
                     cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
+                    unit.set(warpgroup.Field.ACCUMULATE, True)
                 warpgroup.commit_group()
-                warpgroup.wait_group(1)
-                ring.consumer_release(free)
                 get.advance()
-                free.advance()
-            warpgroup.wait_group(0)
-            ring.consumer_release(free)
-            free.advance()
+                if cutlass.const_expr(sums > 0):
+                    warpgroup.wait_group(1)
+                    ring.consumer_release(free)
+                    free.advance()
+                for k in cutlass.range(1, 8, unroll=1):
+                    ring.consumer_wait(get)
+                    warpgroup.fence()
+                    for i in cutlass.range_constexpr(4):
+                        cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
+                    warpgroup.commit_group()
+                    warpgroup.wait_group(1)
+                    ring.consumer_release(free)
+                    get.advance()
+                    free.advance()
+                # what is added must be there; else the next piece begins while the last products are made
+                if cutlass.const_expr(sums > 0):
+                    warpgroup.wait_group(0)
+                    ring.consumer_release(free)
+                    free.advance()
+                for i in cutlass.range_constexpr(sums):
+                    put_sum(parts[slot - i - 1], parts[slot - i - 1], parts[slot - i])
+                if cutlass.const_expr(piece == 3):
+                    cute.autovec_copy(registers, kept)
+            cute.autovec_copy(kept, spare)
+            put_sum(parts[0], parts[1], parts[0])
             n = n_first + quad  # matmul.py:38
-            k_piece_begin = K_piece * 512  # matmul.py:38
             for r in cutlass.range_constexpr(2):  # matmul.py:38
-                earlier = []  # matmul.py:38
-                merged_2 = []  # matmul.py:38
-                for part in cutlass.range_constexpr(2):  # matmul.py:38
-                    earlier_vectors = [load_vector_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(32 * part, 32 * part + 32, 8) for i in range(2)]  # matmul.py:38
-                    earlier += from_vectors(box, Float32, earlier_vectors)  # matmul.py:38
-                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32):  # matmul.py:38
-                        z = acc[r, c]  # matmul.py:38
-                        merged_2.append(earlier[c] + z)  # matmul.py:38
-                    for c in cutlass.range_constexpr(32 * part, 32 * part + 32, 8):  # matmul.py:38
-                        vectors = to_vectors(box, merged_leaf8_1.element_type, merged_2[c : c + 8])  # matmul.py:38
-                        for i in cutlass.range_constexpr(2):  # matmul.py:38
-                            store_vector_where(t_inside[r], merged_leaf8_1, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # matmul.py:38
-            item += blocks // 2
-
-
-@cute.jit
-def launch_matmul_leaf8_1(x_ptr: cute.Pointer, w_ptr: cute.Pointer, merged_leaf8_0_ptr: cute.Pointer, merged_leaf8_1_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, w_n_stride: Int64, merged_leaf8_0_t_stride: Int64, merged_leaf8_1_t_stride: Int64, K_piece: Int32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
-    x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(cute.assume(x_t_stride, divby=8), 1)))
-    w = cute.make_tensor(w_ptr, cute.make_layout((4096, 4096), stride=(cute.assume(w_n_stride, divby=8), 1)))
-    merged_leaf8_0 = cute.make_tensor(merged_leaf8_0_ptr, cute.make_layout((T, 4096), stride=(merged_leaf8_0_t_stride, 1)))
-    merged_leaf8_1 = cute.make_tensor(merged_leaf8_1_ptr, cute.make_layout((T, 4096), stride=(merged_leaf8_1_t_stride, 1)))
-    layout_a, layout_b = matmul_leaf8_1_layouts()
-    tma_a, x = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileG2SOp(), x,
-        cute.slice_(layout_a, (None, None, 0)), (128, 64),
-    )
-    tma_b, w = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileG2SMulticastOp(), w,
-        cute.slice_(layout_b, (None, None, 0)), (256, 64), 2,
-    )
-    matmul_leaf8_1(
-        tma_a, x, tma_b, w, matmul_leaf8_1_unit(), merged_leaf8_0, merged_leaf8_1, T, K_piece
-    ).launch(
-        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
-    )
-
-
-@cute.struct
-class matmul_leaf8_2_memory:
-    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
-
-    ring: cute.struct.MemRange[Int64, 8]
-    a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
-    b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
-
-
-def matmul_leaf8_2_layouts():
-    # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
-    tile = (128, 256, 64)
-    a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
-    return a, sm90.make_smem_layout_b(ROW_MAJOR, tile, BFloat16, 4)
-
-
-def matmul_leaf8_2_unit():
-    # The instruction that multiplies 64 rows by a warpgroup.
-    a, b = OperandMajorMode.K, OperandMajorMode.K
-    return sm90.make_trivial_tiled_mma(
-        BFloat16, BFloat16, a, b, Float32, (2, 1, 1), tiler_mn=(64, 256)
-    )
-
-
-@cute.jit
-def matmul_leaf8_2_place(item, tiles):
-    # Row tiles run fastest inside a group of 8: its rows stay in the cache while columns go by once.
-    band = item // 128
-    rest = item - band * 128
-    first = band * 8
-    height = cutlass.min(tiles - first, Int32(8))
-    column = rest // height
-    row_tile = first + rest - column * height
-    n_tile = column
-    return row_tile, n_tile
-
-
-@cute.kernel
-def matmul_leaf8_2(
-    tma_a: cute.CopyAtom, x: cute.Tensor, tma_b: cute.CopyAtom, w: cute.Tensor,
-    unit: cute.TiledMma, merged_leaf8_0: cute.Tensor, merged_leaf8_1: cute.Tensor, merged_leaf8_2: cute.Tensor, T: Int32, K_piece: Int32
-):
-    # A block owns 128 of T, 256 of N (dot_map).
-    thread, _, _ = cute.arch.thread_idx()
-    block, _, _ = cute.arch.block_idx()
-    blocks, _, _ = cute.arch.grid_dim()
-    warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(thread // 128)
-    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    if warp == 0:
-        cpasync.prefetch_descriptor(tma_a)
-        cpasync.prefetch_descriptor(tma_b)
-    memory = utils.SmemAllocator().allocate(matmul_leaf8_2_memory)
-    ring = pipeline.PipelineTmaAsync.create(
-        barrier_storage=memory.ring.data_ptr(),
-        num_stages=4,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 16),
-        tx_count=49152,
-        cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
-    )
-    layout_a, layout_b = matmul_leaf8_2_layouts()
-    a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
-    b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
-    tiles = (T + 255) // 256
-    items = tiles * 16
-    item = block // 2
-    if group == 0:
-        # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
-        cute.arch.setmaxregister_decrease(40)
-        if warp == 0:
-            put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
-            while item < items:
-                row_tile, n_tile = matmul_leaf8_2_place(item, tiles)
-                n_first = n_tile * 256
-                t_first = (row_tile * 2 + rank) * 128
-                k_piece_begin = K_piece * 512  # matmul.py:38
-                a_from = cute.local_tile(
-                    cute.domain_offset((t_first, k_piece_begin), x), (128, 64), (0, None)
-                )
-                b_from = cute.local_tile(
-                    cute.domain_offset((n_first, k_piece_begin), w), (256, 64), (0, None)
-                )
-                a_to, a_from = cpasync.tma_partition(
-                    tma_a, 0, cute.make_layout(1), cute.group_modes(a_tiles, 0, 2), cute.group_modes(a_from, 0, 2)
-                )
-                b_to, b_from = cpasync.tma_partition(
-                    tma_b, rank, cute.make_layout(2),
-                    cute.group_modes(b_tiles, 0, 2), cute.group_modes(b_from, 0, 2),
-                )
-                for k in cutlass.range(8, unroll=1):
-                    ring.producer_acquire(put)
-                    full = ring.producer_get_barrier(put)
-                    cute.copy(tma_a, a_from[None, k], a_to[None, put.index], tma_bar_ptr=full)
-                    cute.copy(
-                        tma_b, b_from[None, k], b_to[None, put.index], tma_bar_ptr=full, mcast_mask=Int16(3)
-                    )
-                    put.advance()
-                item += blocks // 2
-            ring.producer_tail(put)
-    else:
-        # Warpgroups multiply 64 rows each; one group of instructions is in flight while the next is given.
-        cute.arch.setmaxregister_increase(232)
-        mine = thread - 128
-        share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
-        a = unit.make_fragment_A(share.partition_A(a_tiles))
-        b = unit.make_fragment_B(share.partition_B(b_tiles))
-        fragment = cute.make_rmem_tensor(unit.partition_shape_C((128, 256)), Float32)
-        # a thread has rows `row` and `row + 8`, and of each the columns 8 i + 2 (thread % 4) and the next
-        acc = cute.make_tensor(
-            fragment.iterator, cute.make_layout((2, (2, 32)), stride=(2, (1, 4)))
-        )
-        row = mine // 32 * 16 + mine // 4 % 8
-        quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
-        free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
-        while item < items:
-            row_tile, n_tile = matmul_leaf8_2_place(item, tiles)
-            n_first = n_tile * 256  # matmul.py:38
-            t_first = (row_tile * 2 + rank) * 128  # matmul.py:38
-            t = [t_first + row + 8 * r for r in range(2)]  # matmul.py:38
-            t_inside = [t[r] < T for r in range(2)]  # matmul.py:38
-            ring.consumer_wait(get)
-            warpgroup.fence()
-            unit.set(warpgroup.Field.ACCUMULATE, False)
-            for i in cutlass.range_constexpr(4):
-                cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
-                unit.set(warpgroup.Field.ACCUMULATE, True)
-            warpgroup.commit_group()
-            get.advance()
-            for k in cutlass.range(1, 8, unroll=1):
-                ring.consumer_wait(get)
-                warpgroup.fence()
-                for i in cutlass.range_constexpr(4):
-                    cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
-                warpgroup.commit_group()
-                warpgroup.wait_group(1)
-                ring.consumer_release(free)
-                get.advance()
-                free.advance()
-            warpgroup.wait_group(0)
-            ring.consumer_release(free)
-            free.advance()
-            n = n_first + quad  # matmul.py:38
-            k_piece_begin = K_piece * 512  # matmul.py:38
-            for r in cutlass.range_constexpr(2):  # matmul.py:38
-                earlier = []  # matmul.py:38
-                earlier_2 = []  # matmul.py:38
-                merged_2 = []  # matmul.py:38
-                for part in cutlass.range_constexpr(4):  # matmul.py:38
-                    earlier_vectors = [load_vector_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
-                    earlier_2_vectors = [load_vector_where(t_inside[r], merged_leaf8_1, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
-                    earlier += from_vectors(box, Float32, earlier_vectors)  # matmul.py:38
-                    earlier_2 += from_vectors(box, Float32, earlier_2_vectors)  # matmul.py:38
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # matmul.py:38
-                        z = acc[r, c]  # matmul.py:38
-                        merged_3 = earlier[c] + z  # matmul.py:38
-                        merged_2.append(earlier_2[c] + merged_3)  # matmul.py:38
-                    for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 8):  # matmul.py:38
-                        vectors = to_vectors(box, merged_leaf8_2.element_type, merged_2[c : c + 8])  # matmul.py:38
-                        for i in cutlass.range_constexpr(2):  # matmul.py:38
-                            store_vector_where(t_inside[r], merged_leaf8_2, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # matmul.py:38
-            item += blocks // 2
-
-
-@cute.jit
-def launch_matmul_leaf8_2(x_ptr: cute.Pointer, w_ptr: cute.Pointer, merged_leaf8_0_ptr: cute.Pointer, merged_leaf8_1_ptr: cute.Pointer, merged_leaf8_2_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, w_n_stride: Int64, merged_leaf8_0_t_stride: Int64, merged_leaf8_1_t_stride: Int64, merged_leaf8_2_t_stride: Int64, K_piece: Int32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
-    x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(cute.assume(x_t_stride, divby=8), 1)))
-    w = cute.make_tensor(w_ptr, cute.make_layout((4096, 4096), stride=(cute.assume(w_n_stride, divby=8), 1)))
-    merged_leaf8_0 = cute.make_tensor(merged_leaf8_0_ptr, cute.make_layout((T, 4096), stride=(merged_leaf8_0_t_stride, 1)))
-    merged_leaf8_1 = cute.make_tensor(merged_leaf8_1_ptr, cute.make_layout((T, 4096), stride=(merged_leaf8_1_t_stride, 1)))
-    merged_leaf8_2 = cute.make_tensor(merged_leaf8_2_ptr, cute.make_layout((T, 4096), stride=(merged_leaf8_2_t_stride, 1)))
-    layout_a, layout_b = matmul_leaf8_2_layouts()
-    tma_a, x = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileG2SOp(), x,
-        cute.slice_(layout_a, (None, None, 0)), (128, 64),
-    )
-    tma_b, w = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileG2SMulticastOp(), w,
-        cute.slice_(layout_b, (None, None, 0)), (256, 64), 2,
-    )
-    matmul_leaf8_2(
-        tma_a, x, tma_b, w, matmul_leaf8_2_unit(), merged_leaf8_0, merged_leaf8_1, merged_leaf8_2, T, K_piece
-    ).launch(
-        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
-    )
-
-
-@cute.struct
-class matmul_leaf8_3_memory:
-    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
-
-    ring: cute.struct.MemRange[Int64, 8]
-    a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
-    b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
-
-
-def matmul_leaf8_3_layouts():
-    # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
-    tile = (128, 256, 64)
-    a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
-    return a, sm90.make_smem_layout_b(ROW_MAJOR, tile, BFloat16, 4)
-
-
-def matmul_leaf8_3_unit():
-    # The instruction that multiplies 64 rows by a warpgroup.
-    a, b = OperandMajorMode.K, OperandMajorMode.K
-    return sm90.make_trivial_tiled_mma(
-        BFloat16, BFloat16, a, b, Float32, (2, 1, 1), tiler_mn=(64, 256)
-    )
-
-
-@cute.jit
-def matmul_leaf8_3_place(item, tiles):
-    # Row tiles run fastest inside a group of 8: its rows stay in the cache while columns go by once.
-    band = item // 128
-    rest = item - band * 128
-    first = band * 8
-    height = cutlass.min(tiles - first, Int32(8))
-    column = rest // height
-    row_tile = first + rest - column * height
-    n_tile = column
-    return row_tile, n_tile
-
-
-@cute.kernel
-def matmul_leaf8_3(
-    tma_a: cute.CopyAtom, x: cute.Tensor, tma_b: cute.CopyAtom, w: cute.Tensor,
-    unit: cute.TiledMma, y: cute.Tensor, merged_leaf8_0: cute.Tensor, merged_leaf8_1: cute.Tensor, merged_leaf8_2: cute.Tensor, T: Int32, K_piece: Int32
-):
-    # A block owns 128 of T, 256 of N (dot_map).
-    thread, _, _ = cute.arch.thread_idx()
-    block, _, _ = cute.arch.block_idx()
-    blocks, _, _ = cute.arch.grid_dim()
-    warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-    group = cute.arch.make_warp_uniform(thread // 128)
-    rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-    if warp == 0:
-        cpasync.prefetch_descriptor(tma_a)
-        cpasync.prefetch_descriptor(tma_b)
-    memory = utils.SmemAllocator().allocate(matmul_leaf8_3_memory)
-    ring = pipeline.PipelineTmaAsync.create(
-        barrier_storage=memory.ring.data_ptr(),
-        num_stages=4,
-        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 16),
-        tx_count=49152,
-        cta_layout_vmnk=cute.make_layout((1, 2, 1, 1)),
-    )
-    layout_a, layout_b = matmul_leaf8_3_layouts()
-    a_tiles = memory.a.get_tensor(layout_a.outer, swizzle=layout_a.inner)
-    b_tiles = memory.b.get_tensor(layout_b.outer, swizzle=layout_b.inner)
-    tiles = (T + 255) // 256
-    items = tiles * 16
-    item = block // 2
-    if group == 0:
-        # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
-        cute.arch.setmaxregister_decrease(40)
-        if warp == 0:
-            put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
-            while item < items:
-                row_tile, n_tile = matmul_leaf8_3_place(item, tiles)
-                n_first = n_tile * 256
-                t_first = (row_tile * 2 + rank) * 128
-                k_piece_begin = K_piece * 512  # matmul.py:38
-                a_from = cute.local_tile(
-                    cute.domain_offset((t_first, k_piece_begin), x), (128, 64), (0, None)
-                )
-                b_from = cute.local_tile(
-                    cute.domain_offset((n_first, k_piece_begin), w), (256, 64), (0, None)
-                )
-                a_to, a_from = cpasync.tma_partition(
-                    tma_a, 0, cute.make_layout(1), cute.group_modes(a_tiles, 0, 2), cute.group_modes(a_from, 0, 2)
-                )
-                b_to, b_from = cpasync.tma_partition(
-                    tma_b, rank, cute.make_layout(2),
-                    cute.group_modes(b_tiles, 0, 2), cute.group_modes(b_from, 0, 2),
-                )
-                for k in cutlass.range(8, unroll=1):
-                    ring.producer_acquire(put)
-                    full = ring.producer_get_barrier(put)
-                    cute.copy(tma_a, a_from[None, k], a_to[None, put.index], tma_bar_ptr=full)
-                    cute.copy(
-                        tma_b, b_from[None, k], b_to[None, put.index], tma_bar_ptr=full, mcast_mask=Int16(3)
-                    )
-                    put.advance()
-                item += blocks // 2
-            ring.producer_tail(put)
-    else:
-        # Warpgroups multiply 64 rows each; one group of instructions is in flight while the next is given.
-        cute.arch.setmaxregister_increase(232)
-        mine = thread - 128
-        share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
-        a = unit.make_fragment_A(share.partition_A(a_tiles))
-        b = unit.make_fragment_B(share.partition_B(b_tiles))
-        fragment = cute.make_rmem_tensor(unit.partition_shape_C((128, 256)), Float32)
-        # a thread has rows `row` and `row + 8`, and of each the columns 8 i + 2 (thread % 4) and the next
-        acc = cute.make_tensor(
-            fragment.iterator, cute.make_layout((2, (2, 32)), stride=(2, (1, 4)))
-        )
-        row = mine // 32 * 16 + mine // 4 % 8
-        quad = 2 * (mine % 4)
-        first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
-        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
-        free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
-        while item < items:
-            row_tile, n_tile = matmul_leaf8_3_place(item, tiles)
-            n_first = n_tile * 256  # matmul.py:38
-            t_first = (row_tile * 2 + rank) * 128  # matmul.py:38
-            t = [t_first + row + 8 * r for r in range(2)]  # matmul.py:38
-            t_inside = [t[r] < T for r in range(2)]  # matmul.py:38
-            ring.consumer_wait(get)
-            warpgroup.fence()
-            unit.set(warpgroup.Field.ACCUMULATE, False)
-            for i in cutlass.range_constexpr(4):
-                cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
-                unit.set(warpgroup.Field.ACCUMULATE, True)
-            warpgroup.commit_group()
-            get.advance()
-            for k in cutlass.range(1, 8, unroll=1):
-                ring.consumer_wait(get)
-                warpgroup.fence()
-                for i in cutlass.range_constexpr(4):
-                    cute.gemm(unit, fragment, a[None, None, i, get.index], b[None, None, i, get.index], fragment)
-                warpgroup.commit_group()
-                warpgroup.wait_group(1)
-                ring.consumer_release(free)
-                get.advance()
-                free.advance()
-            warpgroup.wait_group(0)
-            ring.consumer_release(free)
-            free.advance()
-            n = n_first + quad  # matmul.py:38
-            k_piece_begin = K_piece * 512  # matmul.py:38
-            for r in cutlass.range_constexpr(2):  # matmul.py:38
-                earlier = []  # matmul.py:38
-                earlier_2 = []  # matmul.py:38
-                earlier_3 = []  # matmul.py:38
                 as_bf16 = []  # matmul.py:38
-                for part in cutlass.range_constexpr(4):  # matmul.py:38
-                    earlier_vectors = [load_vector_where(t_inside[r], merged_leaf8_0, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
-                    earlier_2_vectors = [load_vector_where(t_inside[r], merged_leaf8_1, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
-                    earlier_3_vectors = [load_vector_where(t_inside[r], merged_leaf8_2, (t[r], (n + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # matmul.py:38
-                    earlier += from_vectors(box, Float32, earlier_vectors)  # matmul.py:38
-                    earlier_2 += from_vectors(box, Float32, earlier_2_vectors)  # matmul.py:38
-                    earlier_3 += from_vectors(box, Float32, earlier_3_vectors)  # matmul.py:38
+                for part in cutlass.range_constexpr(2):  # matmul.py:38
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # matmul.py:38
                         z = acc[r, c]  # matmul.py:38
-                        merged_2 = earlier[c] + z  # matmul.py:38
-                        merged_3 = earlier_2[c] + merged_2  # matmul.py:38
-                        merged_4 = earlier_3[c] + merged_3  # matmul.py:38
-                        as_bf16.append(Float32(merged_4).to(BFloat16))  # matmul.py:46
+                        as_bf16.append(Float32(z).to(BFloat16))  # matmul.py:46
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):  # matmul.py:46
                         vectors = to_vectors(box, y.element_type, as_bf16[c : c + 16])  # matmul.py:46
                         for i in cutlass.range_constexpr(2):  # matmul.py:46
@@ -844,47 +265,30 @@ def matmul_leaf8_3(
 
 
 @cute.jit
-def launch_matmul_leaf8_3(x_ptr: cute.Pointer, w_ptr: cute.Pointer, y_ptr: cute.Pointer, merged_leaf8_0_ptr: cute.Pointer, merged_leaf8_1_ptr: cute.Pointer, merged_leaf8_2_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, w_n_stride: Int64, y_t_stride: Int64, merged_leaf8_0_t_stride: Int64, merged_leaf8_1_t_stride: Int64, merged_leaf8_2_t_stride: Int64, K_piece: Int32, programs: Int32, stream: cuda.CUstream):
+def launch_matmul_leaf8(x_ptr: cute.Pointer, w_ptr: cute.Pointer, y_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, w_n_stride: Int64, y_t_stride: Int64, programs: Int32, stream: cuda.CUstream):
     # Describe the tensors, and start the kernel on a stream.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(cute.assume(x_t_stride, divby=8), 1)))
     w = cute.make_tensor(w_ptr, cute.make_layout((4096, 4096), stride=(cute.assume(w_n_stride, divby=8), 1)))
     y = cute.make_tensor(y_ptr, cute.make_layout((T, 4096), stride=(y_t_stride, 1)))
-    merged_leaf8_0 = cute.make_tensor(merged_leaf8_0_ptr, cute.make_layout((T, 4096), stride=(merged_leaf8_0_t_stride, 1)))
-    merged_leaf8_1 = cute.make_tensor(merged_leaf8_1_ptr, cute.make_layout((T, 4096), stride=(merged_leaf8_1_t_stride, 1)))
-    merged_leaf8_2 = cute.make_tensor(merged_leaf8_2_ptr, cute.make_layout((T, 4096), stride=(merged_leaf8_2_t_stride, 1)))
-    layout_a, layout_b = matmul_leaf8_3_layouts()
+    layout_a, layout_b = matmul_leaf8_layouts()
     tma_a, x = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), x,
         cute.slice_(layout_a, (None, None, 0)), (128, 64),
     )
     tma_b, w = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SMulticastOp(), w,
-        cute.slice_(layout_b, (None, None, 0)), (256, 64), 2,
+        cute.slice_(layout_b, (None, None, 0)), (128, 64), 2,
     )
-    matmul_leaf8_3(
-        tma_a, x, tma_b, w, matmul_leaf8_3_unit(), y, merged_leaf8_0, merged_leaf8_1, merged_leaf8_2, T, K_piece
+    matmul_leaf8(
+        tma_a, x, tma_b, w, matmul_leaf8_unit(), y, T
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
         min_blocks_per_mp=1, stream=stream,
     )
 
 
-def call(kernels, x, w, merged_leaf8_0, merged_leaf8_1, merged_leaf8_2, y, T, x_t_stride, w_n_stride, merged_leaf8_0_t_stride, merged_leaf8_1_t_stride, merged_leaf8_2_t_stride, y_t_stride):
+def call(kernels, x, w, y, T, x_t_stride, w_n_stride, y_t_stride):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
-    for K_piece in range(8):
-        if K_piece in (0, 2, 4, 6):
-            programs = min(2 * ((T + 255) // 256) * 16, 132)
-            if programs > 0:
-                kernels.matmul_leaf8_0((programs,), x, w, merged_leaf8_0, T, x_t_stride, w_n_stride, merged_leaf8_0_t_stride, K_piece)
-        if K_piece in (1, 5):
-            programs = min(2 * ((T + 255) // 256) * 16, 132)
-            if programs > 0:
-                kernels.matmul_leaf8_1((programs,), x, w, merged_leaf8_0, merged_leaf8_1, T, x_t_stride, w_n_stride, merged_leaf8_0_t_stride, merged_leaf8_1_t_stride, K_piece)
-        if K_piece == 3:
-            programs = min(2 * ((T + 255) // 256) * 16, 132)
-            if programs > 0:
-                kernels.matmul_leaf8_2((programs,), x, w, merged_leaf8_0, merged_leaf8_1, merged_leaf8_2, T, x_t_stride, w_n_stride, merged_leaf8_0_t_stride, merged_leaf8_1_t_stride, merged_leaf8_2_t_stride, K_piece)
-        if K_piece == 7:
-            programs = min(2 * ((T + 255) // 256) * 16, 132)
-            if programs > 0:
-                kernels.matmul_leaf8_3((programs,), x, w, y, merged_leaf8_0, merged_leaf8_1, merged_leaf8_2, T, x_t_stride, w_n_stride, y_t_stride, merged_leaf8_0_t_stride, merged_leaf8_1_t_stride, merged_leaf8_2_t_stride, K_piece)
+    programs = min(2 * ((T + 255) // 256) * 32, 132)
+    if programs > 0:
+        kernels.matmul_leaf8((programs,), x, w, y, T, x_t_stride, w_n_stride, y_t_stride)

@@ -48,7 +48,6 @@ class ContractionText:
     a: Copied
     b: Copied
     dtype: str
-    steps: str
     counted: bool  # whether a tile counts its steps, of which there may be none
     tiles: str
     width: str  # how many tiles there are beside each other
@@ -56,6 +55,7 @@ class ContractionText:
     owns: str
     place: tuple[Line, ...]
     coordinates: tuple[Line, ...]
+    of_piece: tuple[Line, ...]  # coordinates of a piece of the contracted axis
     before: tuple[Line, ...]
     after: tuple[Line, ...]
     boxed: bool  # whether warps trade pairs for vectors
@@ -64,6 +64,27 @@ class ContractionText:
     def words(self) -> int:
         """Words of shared memory by which all warps do."""
         return BOX_WORDS * 4 * self.plan.consumers
+
+    @property
+    def steps(self) -> str:
+        """How many steps are copied in a row."""
+        return "steps" if self.plan.steps is None else str(self.plan.steps)
+
+    @property
+    def whole_steps(self) -> str:
+        """How many of them have all instructions, the first aside."""
+        return self.steps if self.plan.pieces is None else str(max(1, self.plan.pieces.steps))
+
+    @property
+    def opening(self) -> int:
+        """How many instructions the first step has."""
+        short = self.plan.pieces is not None and not self.plan.pieces.steps
+        return self.plan.pieces.rest if short and self.plan.pieces is not None else self.plan.instructions
+
+    @property
+    def ends_short(self) -> bool:
+        """Whether another step has fewer instructions."""
+        return self.plan.pieces is not None and self.plan.pieces.steps > 0 and self.plan.pieces.rest > 0
 
     @property
     def band(self) -> str:
@@ -82,7 +103,7 @@ def write(
     """Write a contraction."""
     emitter = ContractionEmitter(plan, helpers, checks)
     place, owns = emitter.place_of()
-    coordinates, starts = emitter.coordinates()
+    coordinates, of_piece, starts = emitter.coordinates()
     before, after = emitter.epilogue()
     a, b = (_copied(plan, box, *start) for box, start in zip(plan.boxes, starts, strict=True))
     if a.name == b.name:
@@ -98,7 +119,6 @@ def write(
         a=a,
         b=b,
         dtype=text.TYPES[plan.dtype],
-        steps="steps" if plan.steps is None else str(plan.steps),
         counted=plan.steps is None,
         tiles=tiles,
         width=width,
@@ -106,10 +126,13 @@ def write(
         owns=owns,
         place=place,
         coordinates=coordinates,
+        of_piece=of_piece,
         before=before,
         after=after,
         boxed=emitter.boxed,
     )
+    if plan.pieces is not None:
+        emitter.uses("put_sum")
     limit = plan.programs // plan.cluster * plan.cluster
     return KernelText(
         template="contraction.py.j2",

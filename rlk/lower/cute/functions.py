@@ -41,6 +41,9 @@ _ALL = (
         "any_lane", "condition", "Whether it holds for some thread of the warp.",
         "return cute.arch.vote_any_sync(condition)",
     ),
+    _helper(
+        "put_sum", "to, a, b", "Two accumulators, element by element.", "to.store(a.load() + b.load())"
+    ),
     _helper("add", "a, b", "A term of a sum.", "return a + b"),
     _helper(
         "folded", "x, apart, combine", "Combine the elements of a thread that lie so far apart.",

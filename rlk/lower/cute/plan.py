@@ -18,14 +18,17 @@ from rlk.lower.cute.masks import narrowed
 from rlk.lower.cute.protocol import Ring as protocol_ring
 from rlk.lower.cute.protocol import claim_registers, ring_protocol, verify
 from rlk.lower.cute.spread import Spread
+from rlk.passes.sweep import OnePiece, one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
 from rlk.schedule.schedule import Schedule
+from rlk.schedule.warpgroups import accumulators
 from rlk.target.facts import Target
 
 WARPGROUP = 128  # threads
 ROWS_OF_WARPGROUP = 64  # of an accumulator
 LANES_OF_ROW = 4  # threads that share a row of it
+INSTRUCTION = 16  # elements of the contracted axis
 SWIZZLED = 128  # bytes of a row of a tile in shared memory
 FEWEST_COLUMNS, MOST_COLUMNS = 8, 256
 WHOLE_COLUMNS = 8  # that swizzling needs of each share of a tile that a cluster copies
@@ -99,6 +102,41 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True)
+class Pieces:
+    """Pieces of the contracted axis in turn, each with an accumulator of its own, which a tree adds.
+
+    index: the scalar that numbers them. steps: whole ones of each, and `rest` instructions of one more. held:
+    accumulators of a thread. shared: of which a block has one more in shared memory, for the first half.
+    """
+
+    index: str
+    count: int
+    steps: int
+    rest: int
+    held: int
+    shared: bool
+
+    @property
+    def turns(self) -> tuple[tuple[int, int], ...]:
+        """For each piece, which accumulator it is multiplied into, and how many are then added downwards.
+
+        A binary counter: as many wait as a piece's number has ones, and as many are added as it ends in.
+        """
+        numbers = [i % (self.count >> self.shared) for i in range(self.count)]
+        return tuple((i.bit_count(), (~i & (i + 1)).bit_length() - 1) for i in numbers)
+
+    @property
+    def copied(self) -> int:
+        """How many steps of a piece are copied."""
+        return self.steps + (self.rest > 0)
+
+    @property
+    def half(self) -> int:
+        """The piece after which the sum so far goes to shared memory."""
+        return self.count // 2 - 1
+
+
+@dataclass(frozen=True, slots=True)
 class ContractionPlan:
     """One contraction: a warp that copies, warpgroups that multiply and hold 64 rows of the tile each."""
 
@@ -112,7 +150,8 @@ class ContractionPlan:
     ring: Ring
     dtype: DType
     depth: int
-    steps: int | None  # of the contracted axis; None: a tile counts them
+    steps: int | None  # of the contracted axis, or of a piece; None: a tile counts them
+    pieces: Pieces | None
     cluster: int
     consumers: int
     registers: tuple[int, int]
@@ -136,7 +175,22 @@ class ContractionPlan:
     @property
     def instructions(self) -> int:
         """How many matrix instructions a step has."""
-        return self.depth // 16
+        return self.depth // INSTRUCTION
+
+    @property
+    def kept(self) -> int:
+        """Elements of an accumulator that a block has in shared memory."""
+        return self.rows.tile * self.columns if self.pieces is not None and self.pieces.shared else 0
+
+    @property
+    def quads(self) -> int:
+        """How many fours of registers an accumulator is."""
+        return self.columns // 8
+
+    @property
+    def apart(self) -> int:
+        """How far apart a thread's fours lie in shared memory, where those of its neighbours come between."""
+        return 4 * WARPGROUP * self.consumers
 
     @property
     def clustered(self) -> bool:
@@ -233,26 +287,24 @@ def _contraction(
     kernel: Kernel, what: str, schedule: Schedule, target: Target, signature: Signature
 ) -> ContractionPlan:
     extents = dict(signature.extents)
+    walked = one_piece(kernel)
+    kernel = kernel if walked is None else walked.kernel
     found = roles(kernel, extents)
     inside = {a: n for a, n in found.inside if n > 1}
     tiled = (*found.parallel, *inside)
     first, last = (side.axis for side in _sides(_checked(kernel, target), tiled, kernel, target))
     turned = last in found.parallel and _turned(schedule.tile(str(first)), schedule.tile(str(last)))
+    if turned and walked is not None:
+        raise refused("pieces in turn with fewer rows than an instruction has", target)
     kernel = narrowed(kernel, first if turned else last)
+    if walked is not None:  # the number of a piece is no argument
+        kernel = replace(kernel, params=tuple(d for d in kernel.params if d.name != walked.index))
     (contraction,) = contractions(kernel).of.values()
     row_side, column_side = _sides(contraction, tiled, kernel, target)[:: -1 if turned else 1]
     rows, columns = row_side.axis, column_side.axis
-    consumers = max(1, schedule.tile(str(rows)) // ROWS_OF_WARPGROUP)
-    tile, width = consumers * ROWS_OF_WARPGROUP, inside.get(columns) or schedule.tile(str(columns))
-    shared = width % (WHOLE_COLUMNS * schedule.cluster) == 0 or schedule.cluster == 1
-    if (
-        not shared
-        or not FEWEST_COLUMNS <= width <= MOST_COLUMNS
-        or consumers > 2
-        or rows not in found.parallel
-    ):
-        raise refused(f"tiles of {tile} x {width}", target)
-    others = [a for a in found.parallel if a != rows]
+    width = inside.get(columns) or schedule.tile(str(columns))
+    consumers = _consumers(schedule, rows, width, found.parallel, target)
+    tile, others = consumers * ROWS_OF_WARPGROUP, [a for a in found.parallel if a != rows]
     owned = tuple(Owned(a, width if a == columns else 1, fixed_extent(a, extents)) for a in others)
     if any(o.tiles is None for o in owned[1:]):
         raise refused("a second parallel axis of unknown extent", target)
@@ -262,8 +314,10 @@ def _contraction(
     depth = SWIZZLED // dtype.bytes
     registers, cluster = REGISTERS[consumers], schedule.cluster
     claim_registers(WARPGROUP * (1 + consumers), (registers[0], *[registers[1]] * consumers))
+    pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
     stage = (tile + width) * depth * dtype.bytes
-    ring = _ring(schedule.stages, stage, consumers, cluster, target)
+    kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0
+    ring = _ring(schedule.stages, stage, consumers, cluster, kept, target)
     _sound(ring, consumers, cluster, tile * depth * dtype.bytes, width * depth * dtype.bytes)
     return ContractionPlan(
         kernel=kernel,
@@ -279,7 +333,8 @@ def _contraction(
         ring=ring,
         dtype=dtype,
         depth=depth,
-        steps=_steps(contraction, depth, extents, target),
+        steps=_steps(contraction, depth, extents, target) if pieces is None else pieces.copied,
+        pieces=pieces,
         cluster=cluster,
         consumers=consumers,
         registers=registers,
@@ -288,6 +343,16 @@ def _contraction(
         signature=signature,
         target=target,
     )
+
+
+def _consumers(schedule: Schedule, rows: Axis, width: int, parallel: tuple[Axis, ...], target: Target) -> int:
+    """Return how many warpgroups multiply a tile of so many columns, if they can."""
+    consumers = max(1, schedule.tile(str(rows)) // ROWS_OF_WARPGROUP)
+    shared = width % (WHOLE_COLUMNS * schedule.cluster) == 0 or schedule.cluster == 1
+    known = FEWEST_COLUMNS <= width <= MOST_COLUMNS and consumers <= 2 and rows in parallel
+    if not shared or not known:
+        raise refused(f"tiles of {consumers * ROWS_OF_WARPGROUP} x {width}", target)
+    return consumers
 
 
 def _turned(rows: int, columns: int) -> bool:
@@ -356,6 +421,29 @@ def _steps(contraction: Contraction, depth: int, extents: dict[str, int], target
     return None if length is None else -(-length // depth)
 
 
+def _pieces(
+    walked: OnePiece,
+    contraction: Contraction,
+    depth: int,
+    width: int,
+    extents: dict[str, int],
+    target: Target,
+) -> Pieces:
+    """Return how a block walks pieces whose lengths are known and multiples of an instruction's.
+
+    The last step of a piece copies elements of the next, which no instruction multiplies.
+    """
+    length = fixed_extent(contraction.over, extents)
+    if length is None or length % INSTRUCTION or contraction.stop is not None:
+        raise refused(f"pieces of {contraction.over.whole} that end inside of an instruction", target)
+    count = walked.axis.split or 1
+    held, shared = accumulators(width, count)
+    if held < 2 or shared > 1:
+        raise refused(f"{count} pieces in turn of a tile of {width} columns", target)
+    steps, rest = divmod(length, depth)
+    return Pieces(walked.index, count, steps, rest // INSTRUCTION, held, shared > 0)
+
+
 def _copyable(kernel: Kernel, factor: Factor, signature: Signature, target: Target) -> None:
     """Refuse a tensor that hardware cannot copy boxes of: its address and rows are multiples of 16 bytes."""
     decl = next(d for d in kernel.params if d.name == factor.load.param)
@@ -369,9 +457,11 @@ def stride_name(decl: Decl, dim: int) -> str:
     return f"{decl.name}_{axis_name(decl.type.axes[dim])}_stride"
 
 
-def _ring(stages: int, size: int, consumers: int, cluster: int, target: Target) -> Ring:
+def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, target: Target) -> Ring:
     warps = 4 * consumers
-    fitting = ((target.shared - BARRIERS - BOX * warps) << 10) // size
+    fitting = (((target.shared - BARRIERS - BOX * warps) << 10) - kept) // size
+    if fitting < 2:
+        raise refused(f"two stages of {size} bytes", target)
     return Ring(max(2, min(stages, fitting)), size, cluster * warps)
 
 

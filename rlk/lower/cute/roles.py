@@ -18,6 +18,7 @@ from rlk.ir.nodes import (
     Map1,
     Map2,
     Math,
+    Param,
     Pos,
     Reduce,
     Select,
@@ -45,7 +46,8 @@ PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from
 OF_FRAME = frozenset(
     "thread block blocks warp group rank memory ring items item tiles put get free full k r c mine "
     "share unit fragment acc a b a_tiles b_tiles a_from b_from a_to b_to layout_a layout_b row stream "
-    "programs band rest first height column quad first_of_quad part steps box vectors i".split()
+    "programs band rest first height column quad first_of_quad part steps box vectors i "
+    "parts piece sums kept slot shape fours registers spare".split()
 )
 
 
@@ -63,6 +65,7 @@ class ContractionEmitter(Emitter):
         self.nodes = {value: let.node for value, let in self.lets.items()}
         self.picked = picked_sums(plan.kernel)
         self.waiting = {let.value for p in self.picked.values() for let in p.inside}
+        self.of_piece = self.along_pieces()
         self.rowwise: set[Value] = set()  # written before the loop, for both rows of a thread
         self.alone: set[Value] = set()  # of one element at a time: no list keeps them
         self.counted: dict[Value, str] = {}  # indices that count up along a row: where a thread's begin
@@ -79,6 +82,19 @@ class ContractionEmitter(Emitter):
         if value in self.counted:
             return f"({self.counted[value]} + {PLACE})"
         return f"{super().__getitem__(value)}[r]" if value in self.rowwise else super().__getitem__(value)
+
+    def along_pieces(self) -> set[Value]:
+        """Return the values that differ between the pieces that a block walks, but for the products."""
+        found: set[Value] = set()
+        if self.plan.pieces is None:
+            return found
+        self.names.taken.add(self.plan.pieces.index)
+        number = Param(self.plan.pieces.index)
+        for let in self.plan.kernel.body.lets:
+            numbers = let.node == number or found.intersection(operands(let.node))
+            if numbers and not isinstance(let.node, Dot):
+                found.add(let.value)
+        return found
 
     # --- the place of a tile --------------------------------------------------------------------------------
 
@@ -148,17 +164,20 @@ class ContractionEmitter(Emitter):
 
     # --- the roles ------------------------------------------------------------------------------------------
 
-    def coordinates(self) -> tuple[tuple[Line, ...], list[tuple[str, str]]]:
-        """Return what the copying warp computes of a tile, and where the boxes of both factors begin."""
+    def coordinates(self) -> tuple[tuple[Line, ...], tuple[Line, ...], list[tuple[str, str]]]:
+        """Return what the copying warp computes of a tile and of a piece, and where the boxes begin."""
         with self.names.scope():
             kept = dict(self.text), dict(self.consts), dict(self.memory.owned)
             self.own()
             values = [v for box in self.plan.boxes for v in (*box.first, *box.factor.base)]
-            self.block(self.needed([*values, *self.stops()]))
+            needed = self.needed([*values, *self.stops()])
+            self.block([let for let in needed if let.value not in self.of_piece])
             self.count()
+            of_tile = lines(self.lines)
+            self.block([let for let in needed if let.value in self.of_piece])
             starts = [(self.start(box), self.along(box)) for box in self.plan.boxes]
             self.text, self.consts, self.memory.owned = kept
-        return lines(self.lines), starts
+        return of_tile, lines(self.lines), starts
 
     def epilogue(self) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
         """Return what a multiplying thread does before and after the products of a tile."""
@@ -180,7 +199,7 @@ class ContractionEmitter(Emitter):
             if let.value in ahead and self.by_row(let.value):
                 self.row_ahead(let)
         before = lines(self.lines)
-        done = ahead | self.unheld
+        done = ahead | self.unheld | self.of_piece
         rest = [let for let in self.plan.kernel.body.lets if let.value not in done]
         self.columns()
         shared = [let for let in rest if not self.by_row(let.value) and not self.acts(let)]
