@@ -15,6 +15,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS
 STRICT := $(wildcard rlk/errors.py rlk/env.py rlk/digest.py rlk/ir rlk/lang rlk/passes rlk/lower rlk/cache)
 
 CUTE_VERSIONS := 4.7 4.8
+COMPILED := tests/test_cute_machine_code.py tests/test_cute_runtime.py tests/test_tune.py  # what needs the compiler
 
 .PHONY: help test test-only test-cute test-cute-only lint gen demo wheel clean
 help:
@@ -32,7 +33,7 @@ test-cute-4.%:
 	$(MAKE) test-cute-only VENV=.venv-cute4$* CUTE=4.$*
 
 test-cute-only: $(VENV)/.cute
-	$(PY) -m pytest $(PYTEST_ARGS) tests/test_cute_*.py
+	$(PY) -m pytest $(PYTEST_ARGS) $(COMPILED)
 
 lint: $(VENV)/.test
 	$(PY) -m ruff check .
