@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from rlk.runtime.arguments import (
 )
 from rlk.runtime.build import kernel_key, obtain
 from rlk.runtime.compose import compose, host_values, raise_data_errors
+from rlk.runtime.forms import Schedules, by_cute, walks_pieces
 from rlk.runtime.invocation import (
     Invocation,
     Run,
@@ -46,7 +47,6 @@ from rlk.runtime.loader import Interpreter, interpret, load
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
 
-Schedules = tuple[Schedule, ...]
 Lowered = tuple[Program, Signature, Schedules, Emitted]
 MOST_SHAPES = 4096  # bound calls that are kept; the oldest are dropped together
 
@@ -193,7 +193,7 @@ def lowered(
     from rlk.schedule.heuristics import apart, choose
 
     static, extents = static_extents(invocation, geometry), geometry.extents
-    by_cute = (backend or _asked(on, tensors)) == "cute"
+    asked = backend or _asked(on, tensors)
     program = launched(traced(invocation, apart(traced(invocation), extents)), static, model, extents)
     if schedules is not None and len(schedules) != len(program.kernels):
         # schedules of the serial form
@@ -208,12 +208,15 @@ def lowered(
     made = {d.name for d in (*outputs_of(invocation), *work)}
     divisible = frozenset(name for name, value in values if _is_divisible(value, tensors, made))
     signature = replace(plain, divisible=divisible)
-    if by_cute:
+    if asked == "cute":
         whole = specialize(traced(invocation), static, model)
-        forms = _by_warpgroups(program, chosen, whole, schedules, on, signature, extents)
-        found = _first_by_cute(forms, on, signature, identity, schedules is not None)
-        if found is not None:
-            return found
+        try:
+            made = by_cute(program, chosen, whole, on, signature, extents, identity, schedules)
+        except UnsupportedError:
+            if schedules is not None and walks_pieces(whole, schedules):
+                raise  # Triton cannot stand in for blocks that walk pieces
+        else:
+            return made[0], signature, made[1], made[2]
     chosen = schedules or chosen
     return (
         program,
@@ -221,48 +224,6 @@ def lowered(
         chosen,
         triton_lowering.lower(program, chosen, on, signature, numerics_id=identity),
     )
-
-
-def _by_warpgroups(
-    program: Program, chosen: Schedules, whole: Program, schedules: Schedules | None, on: Target,
-    signature: Signature, extents: Mapping[str, int],
-) -> list[tuple[Program, Schedules]]:  # fmt: skip
-    """Return what the CuTe lowering is asked for, one after the other, with schedules.
-
-    First comes a program whose blocks walk all pieces, where schedules are for it or heuristics choose it.
-    """
-    from rlk.schedule.heuristics import choose
-    from rlk.schedule.hopper import by_warpgroups, in_turn, walks
-
-    if schedules is not None:
-        walked = walks(whole) and len(schedules) == len(whole.kernels)
-        return [(whole if walked else program, schedules)]
-    forms = [(program, by_warpgroups(program, chosen, on, extents))]
-    if in_turn(whole, on, extents):
-        each = (choose(k, on, signature, extents) for k in whole.kernels)
-        forms.insert(0, (whole, by_warpgroups(whole, each, on, extents)))
-    return forms
-
-
-def _first_by_cute(
-    forms: list[tuple[Program, Schedules]], on: Target, signature: Signature, identity: str, asked: bool
-) -> Lowered | None:
-    """Return the first form that the CuTe lowering has; None where it has none.
-
-    asked: by schedules of the caller, so that Triton cannot stand in for blocks that walk pieces.
-    """
-    from rlk.lower import cute as cute_lowering
-    from rlk.schedule.hopper import walks
-
-    for program, schedules in forms:
-        try:
-            emitted = cute_lowering.lower(program, schedules, on, signature, numerics_id=identity)
-        except UnsupportedError:
-            if asked and walks(program):
-                raise
-        else:
-            return program, signature, schedules, emitted
-    return None
 
 
 def _asked(on: Target, tensors: Tensors) -> str:

@@ -15,8 +15,8 @@ from rlk.lower.common.memory import memory_shape
 from rlk.passes.pipeline import canonical, launched, specialize
 from rlk.runtime.arguments import VECTOR
 from rlk.runtime.catalogue import numerics, operators
+from rlk.runtime.forms import by_cute
 from rlk.schedule.heuristics import apart, choose
-from rlk.schedule.hopper import by_warpgroups, in_turn
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
 
@@ -84,7 +84,7 @@ def emit(
 
     Raises UnsupportedError where a backend has no form for it.
     """
-    from rlk.lower import cute, triton
+    from rlk.lower import triton
 
     axes = {axis for k in program.kernels for d in k.params for axis in d.type.axes}
     static = {axis.name: extents[axis.name] for axis in axes if not axis.dynamic}
@@ -96,15 +96,8 @@ def emit(
     signature = replace(signature, divisible=_divisible(first, bound, extents))
     if backend == "cute":
         whole = specialize(program, static, on.softmax)
-        if in_turn(whole, on, extents):
-            alone = (choose(kernel, on, signature, extents) for kernel in whole.kernels)
-            placed = by_warpgroups(whole, alone, on, extents)
-            try:
-                return cute.lower(whole, placed, on, signature, numerics_id=name), placed, whole
-            except UnsupportedError:
-                pass  # pieces that it launches one after the other
-        chosen = by_warpgroups(bound, chosen, on, extents)
-        return cute.lower(bound, chosen, on, signature, numerics_id=name), chosen, bound
+        bound, chosen, emitted = by_cute(bound, chosen, whole, on, signature, extents, name)
+        return emitted, chosen, bound
     return triton.lower(bound, chosen, on, signature, numerics_id=name, version=TRITON), chosen, bound
 
 
