@@ -11,7 +11,7 @@ from rlk.ir.dims import Axis, is_power_of_two
 from rlk.ir.types import DType
 from rlk.schedule.entries import Entry, Facts, Range, first, read, wrong
 from rlk.schedule.schedule import MAX_STAGES, Schedule
-from rlk.target.facts import target
+from rlk.target.facts import Target, target
 
 TABLE = Path(__file__).parent / "tables" / "warpgroups.toml"
 TARGET = "sm_90a"
@@ -91,9 +91,17 @@ def most_stages(rows: int, columns: int, per_core: int = 1, pieces: int = 1) -> 
     pieces: that a block adds, some of them there.
     """
     warps = (columns if rows < ROWS[0] else rows) // 16
-    room = (target(TARGET).shared // per_core - BARRIERS - BOX * warps) << 10
-    room -= accumulators(columns, pieces)[1] * rows * columns * DType.F32.bytes
+    kept = accumulators(columns, pieces)[1] * rows * columns * DType.F32.bytes
+    room = room_of_stages(target(TARGET), warps, kept, per_core)
     return min(MAX_STAGES, room // (STAGE * (rows + columns)))
+
+
+def room_of_stages(on: Target, warps: int, kept: int, per_core: int = 1) -> int:
+    """Return the bytes of shared memory that a block has for stages.
+
+    warps: that multiply. kept: bytes of accumulators that wait there. per_core: blocks of a multiprocessor.
+    """
+    return ((on.shared // per_core - BARRIERS - BOX * warps) << 10) - kept
 
 
 def accumulators(columns: int, pieces: int) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from rlk.passes.sweep import OnePiece, one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.warpgroups import accumulators
+from rlk.schedule.warpgroups import accumulators, room_of_stages
 from rlk.target.facts import Target
 
 WARPGROUP = 128  # threads
@@ -33,8 +33,6 @@ SWIZZLED = 128  # bytes of a row of a tile in shared memory
 FEWEST_COLUMNS, MOST_COLUMNS = 8, 256
 WHOLE_COLUMNS = 8  # that swizzling needs of each share of a tile that a cluster copies
 REGISTERS = {1: (40, 240), 2: (40, 232), 3: (32, 160)}  # of a producer's and of a consumer's thread
-BARRIERS = 1  # KiB of shared memory beside the tiles
-BOX = 1  # and for each warp that writes
 THREADS_THAT_READ = 1024  # of a multiprocessor: 64 registers to each
 
 
@@ -459,7 +457,7 @@ def stride_name(decl: Decl, dim: int) -> str:
 
 def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, target: Target) -> Ring:
     warps = 4 * consumers
-    fitting = (((target.shared - BARRIERS - BOX * warps) << 10) - kept) // size
+    fitting = room_of_stages(target, warps, kept) // size
     if fitting < 2:
         raise refused(f"two stages of {size} bytes", target)
     return Ring(max(2, min(stages, fitting)), size, cluster * warps)
