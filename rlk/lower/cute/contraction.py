@@ -152,7 +152,7 @@ def _width(plan: ContractionPlan, emitter: ContractionEmitter) -> tuple[str, boo
         return str(known), True
     (owned,) = counted
     extent = emitter.memory.extent(owned.axis)
-    count = f"(({extent} + {owned.tile - 1}) // {owned.tile})"
+    count = text.rounded_up(extent, owned.tile)
     return (count if known == 1 else f"({count} * {known})"), False
 
 

@@ -191,8 +191,6 @@ class Emitter:
         """Write the indices of an axis that a thread has."""
         if axis in self.memory.owned:
             self.text[let.value] = self.memory.owned[axis]
-        elif self.held is not None and axis == self.held.axis:
-            self.text[let.value] = self.let(let.name or axis_name(axis), self.memory.places())
         else:
             self.consts[let.value] = (0, DType.I32)
 
@@ -257,22 +255,20 @@ class Emitter:
         if combine is None or not (is_float or combine == "add"):
             raise refused(f"{reduce.fn.value} over {reduce.over}", self.plan.target, let.loc)
         order = reduce.order if combine == "add" and is_float and reduce.order is not None else Rule.HALVING
-        name = f"{_VERBS[reduce.fn]}_over_{axis_name(reduce.over)}"
-        about = f"The {_VERBS[reduce.fn]} over {reduce.over}, {order_name(order)}."
+        name = f"{VERBS[reduce.fn]}_over_{axis_name(reduce.over)}"
+        about = f"The {VERBS[reduce.fn]} over {reduce.over}, {order_name(order)}."
         lines = (
             *self.folding(order, f"x = folded(x, {{}}, {combine})", f"x = exchanged(x, {{}}, {combine})"),
         )
         return f"{self.helper(name, 'x', about, (*lines, Line('return x[0]')))}({self.text[reduce.x]})"
 
-    def folding(self, order: Order, within: str, across: str | None) -> Iterator[Line]:
+    def folding(self, order: Order, within: str, across: str) -> Iterator[Line]:
         """Yield a line for each step of a tree: two elements of a thread, or of two threads."""
         assert self.held is not None
         lanes = self.held.lanes
         left = [bit for bit in range(self.held.length.bit_length() - 1) if bit not in lanes]
         for bit in bind(order, self.held.length).order:
             if bit in lanes:
-                if across is None:
-                    raise refused("states merged across threads", self.plan.target)
                 yield Line(across.format(1 << lanes.index(bit)))
             else:
                 yield Line(within.format(1 << left.index(bit)))
@@ -291,26 +287,12 @@ class Emitter:
         return unique
 
     def merge(self, let: Let, merge: Merge) -> None:
-        order = merge.order
-        if isinstance(order, Ascending) or merge.onto is not None:
+        """Write a merge; of states that threads hold along one index, these are the result."""
+        if isinstance(merge.order, Ascending) or merge.onto is not None:
             raise refused(f"pieces of {merge.over} merged in one launch", self.plan.target, let.loc)
-        if self.held is None or merge.over != self.held.axis:
-            self.many[let.value] = tuple(self.text[s] for s in merge.states)
-            return
-        kind, state = merge.monoid.kind.value, merge.monoid.state
-        combine = self.merger(merge)
-        names = ", ".join(state)
-        step = f"{names}{',' * (len(state) == 1)} = merged(({names},), {{}}, {combine})"
-        lines = (*self.folding(order, step, None), Line(f"return {', '.join(f'{s}[0]' for s in state)}"))
-        about = f"The states merged over {merge.over}, {order_name(order)}."
-        name = self.helper(f"{kind}_over_{axis_name(merge.over)}", names, about, lines)
-        made = tuple(self.names.fresh(s) for s in state)
-        self.line(f"{', '.join(made)} = {name}({', '.join(self.spread(s) for s in merge.states)})")
-        self.many[let.value] = made
-
-    def spread(self, value: Value) -> str:
-        """Return a value as the list of a thread, also where all elements are one."""
-        return self.text[value] if self.listed(value) else self.each(self[value])
+        if self.held is not None and merge.over == self.held.axis:
+            raise refused("states merged across threads", self.plan.target, let.loc)
+        self.many[let.value] = tuple(self.text[s] for s in merge.states)
 
     def merger(self, merge: Merge) -> str:
         """Write the function that merges two states of a monoid: `ir.fold`'s definition on elements."""
@@ -334,33 +316,8 @@ class Emitter:
     # --- loops ----------------------------------------------------------------------------------------------
 
     def loop(self, let: Let, loop: Loop) -> None:
-        """Write a loop; what it carries are its only variables, lists of a thread as tuples."""
-        if self.tile(loop.stop).axes or self.tile(loop.start).axes:
-            raise refused(f"steps of {loop.axis} that differ between rows", self.plan.target, let.loc)
-        carried = []
-        for i, (init, type) in enumerate(zip(loop.init, loop.types, strict=True)):
-            hint = self.yields.get((let.value, i)) or f"{axis_name(loop.axis)}_state"
-            listed = self.held is not None and self.held.axis in type.axes
-            first = f"tuple({self.spread(init)})" if listed else self[init]
-            carried.append(self.let(hint, first))
-        self.many[let.value] = tuple(carried)
-        step, *args = loop.body.args
-        name = self.names.fresh(f"{axis_name(loop.axis)}_step")
-        start, stop = (self.operand(v, step) for v in (loop.start, loop.stop))
-        with self.inner(f"for {name} in cutlass.range({start}, {stop}, unroll={self.unroll}):"):
-            self.text[step] = name
-            self.text.update(zip(args, carried, strict=True))
-            self.block(loop.body.lets)
-            new = []
-            for v, type in zip(loop.body.results, loop.types, strict=True):
-                listed = self.held is not None and self.held.axis in type.axes
-                new.append(f"tuple({self.spread(v)})" if listed else self[v])
-            if carried:
-                self.line(f"{', '.join(carried)} = {', '.join(new)}")
-
-    @property
-    def unroll(self) -> int:
-        return getattr(self.plan, "unroll", 1)
+        """Write a loop."""
+        raise refused(f"steps of {loop.axis} in this place", self.plan.target, let.loc)
 
 
 def order_name(order: Order) -> str:
@@ -368,11 +325,11 @@ def order_name(order: Order) -> str:
     return order.value if isinstance(order, Rule) else f"by the index bits {order.order}"
 
 
-_VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
+VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
 
 
 def _stem_of(reduce: Reduce) -> str:
-    return f"{_VERBS[reduce.fn]}_{axis_name(reduce.over)}"
+    return f"{VERBS[reduce.fn]}_{axis_name(reduce.over)}"
 
 
 def stem(let: Let) -> str:

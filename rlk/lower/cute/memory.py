@@ -31,7 +31,6 @@ class Memory:
         self.owned: dict[Axis, str] = {}
         self.inside: dict[Axis, str] = {}
         self.together: tuple[frozenset[Axis], str] | None = None  # two axes, and whether both are inside
-        self.of_lists = ""  # the indices that a thread's list runs over, as one expression
         self.span = ""  # of a thread's list that is written now; all of it where nothing is said
         self.alone = ""  # the condition under which a thread writes for all that share its row
         for decl in self.plan.kernel.params:
@@ -51,13 +50,8 @@ class Memory:
             return self.argument(length_name(axis), From.LENGTH, axis.name)
         whole = self.argument(axis.name, From.EXTENT, axis.name)
         if axis.part is Part.PIECE and axis.piece is not None:
-            return f"(({whole} + {axis.piece - 1}) // {axis.piece})"
+            return text.rounded_up(whole, axis.piece)
         return whole
-
-    def places(self) -> str:
-        """Return the indices that a thread's list runs over."""
-        assert self.of_lists
-        return self.of_lists
 
     def layout(self, decl: Decl) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the extents and strides of a tensor as the host writes them; the last dim has stride 1.

@@ -27,7 +27,7 @@ from rlk.ir.types import DType, TileType
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.cute import text
-from rlk.lower.cute.emit import Emitter, order_name
+from rlk.lower.cute.emit import VERBS, Emitter, order_name
 from rlk.lower.cute.exchanges import Tree, combining, merging
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import (
@@ -49,7 +49,6 @@ from rlk.passes.walk import walk
 
 OF_FRAME = frozenset({"thread", "block", "c", "stream", "programs", "shared"})
 MOST_BOARDS = 64
-_VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
 _FLOATS = {Combine.ADD: "add", Combine.MAX: "fmax", Combine.MIN: "fmin"}
 _INTEGERS = {Combine.ADD: "add", Combine.MAX: "most", Combine.MIN: "least", Combine.OR: "most"}
 
@@ -76,9 +75,7 @@ def write(
     given = arguments(plan.kernel, emitter, turns)
     first = plan.owned[0] if plan.owned else None
     extent = "1" if first is None else emitter.memory.extent(first.axis)
-    counts = [
-        extent if first is None or first.tile == 1 else f"(({extent} + {first.tile - 1}) // {first.tile})"
-    ]
+    counts = [extent if first is None or first.tile == 1 else text.rounded_up(extent, first.tile)]
     counts += [str(o.tiles) for o in plan.owned[1:]]
     frame = Frame(
         name=plan.kernel.name,
@@ -264,10 +261,10 @@ class RowsEmitter(Emitter):
     def reduced(self, let: Let, reduce: Reduce) -> str:
         tree, dtype = self.tree(reduce), self.tile(reduce.x).dtype
         order = order_name(reduce.order or Rule.HALVING) if self.ordered(reduce) else "in any order"
-        about = f"The {_VERBS[reduce.fn]} over {reduce.over}, {order}."
+        about = f"The {VERBS[reduce.fn]} over {reduce.over}, {order}."
         many = bool(self.lists(self.tile(let.value).axes))
         made = self.combiner(
-            f"{_VERBS[reduce.fn]}_over_{axis_name(reduce.over)}", ("x",), about, tree, "x" if many else "x[0]"
+            f"{VERBS[reduce.fn]}_over_{axis_name(reduce.over)}", ("x",), about, tree, "x" if many else "x[0]"
         )
         given = self.over(self.tile(reduce.x).axes, reduce.x)
         x = given if self.current else f"[{given}]"
