@@ -14,7 +14,6 @@ import test_interpreted_ops as interpreted
 from linear_cases import cotangents, head
 
 from rlk import ops
-from rlk.runtime import dispatch as runtime
 from rlk.runtime.dispatch import dispatch
 from rlk.testing import hopper, simt
 from rlk.testing.bits import assert_same_bits
@@ -30,21 +29,6 @@ def restored() -> Iterator[None]:
     yield
     torch.use_deterministic_algorithms(False)
     dispatch.interpret_with(None)
-
-
-@pytest.fixture
-def backends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Collect the backend of every text that runs."""
-    seen: list[str] = []
-    real: Any = runtime.lowered
-
-    def lowered(*args: Any, **options: Any) -> Any:
-        made = real(*args, **options)
-        seen.append(made[3].backend)
-        return made
-
-    monkeypatch.setattr(runtime, "lowered", lowered)
-    return seen
 
 
 def by_cute() -> None:

@@ -27,7 +27,6 @@ from rlk.lower.common.emitted import Emitted
 from rlk.lower.cute.spread import Spread, Where, steps
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.rewrite import Replay, rewrite
-from rlk.runtime import dispatch as runtime
 from rlk.runtime.dispatch import dispatch
 from rlk.schedule.heuristics import choose
 from rlk.schedule.hopper import warpgroups
@@ -177,21 +176,6 @@ def test_rows_that_end_inside_a_vector_are_read_by_elements(width: int) -> None:
 
 
 # --- what the runtime calls ---
-
-
-@pytest.fixture
-def backends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Collect the backend of every text that runs."""
-    seen: list[str] = []
-    real: Any = runtime.lowered
-
-    def lowered(*args: Any, **options: Any) -> Any:
-        made = real(*args, **options)
-        seen.append(made[3].backend)
-        return made
-
-    monkeypatch.setattr(runtime, "lowered", lowered)
-    return seen
 
 
 def compare(call: Callable[[], list[torch.Tensor]]) -> None:

@@ -1,0 +1,24 @@
+"""What several files of tests watch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlk.runtime import dispatch as runtime
+
+
+@pytest.fixture
+def backends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collect the backend of every text that runs."""
+    seen: list[str] = []
+    real: Any = runtime.lowered
+
+    def lowered(*args: Any, **options: Any) -> Any:
+        made = real(*args, **options)
+        seen.append(made[3].backend)
+        return made
+
+    monkeypatch.setattr(runtime, "lowered", lowered)
+    return seen
