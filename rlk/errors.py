@@ -77,6 +77,11 @@ class Code(Enum):
     AXIS_LEAF = ("axis {axis}: leaf={leaf!r} is unknown", 'use leaf="chunk" or leaf="piece"')
     AXIS_SIZE = ("axis {axis}: {field}={value} must be a power of two", "choose a power of two")
     AXIS_TWO_CUTS = ("axis {axis} has both split and piece", "keep one: split is a count, piece a size")
+    AXIS_FAN_IN = ("axis {axis} has a fan_in but no pieces", "declare Axis({axis!r}, piece=..., fan_in=...)")
+    FAN_IN_NEEDS_SUM = (
+        "{what} over axis {axis} would merge its pieces by fan_in={fan_in}",
+        "fan_in adds the sums of pieces: use L.total, or an axis without fan_in",
+    )
     AXIS_TWO_ROLES = (
         "axis {axis} is both streamed and used whole in one kernel",
         "load it inside the stream, or cut the kernel with L.keep",

@@ -8,7 +8,9 @@ from __future__ import annotations
 from spec_pairs import N, T, U, V, of_row, of_stream, pair
 
 from rlk.errors import Code
-from rlk.lang import Axis, L, Tree, f32
+from rlk.lang import Axis, L, Tensor, Tree, f32, op
+
+F = Axis("F", chunk=8, piece=8, fan_in=4, dynamic=True)
 
 # --- orders ---
 
@@ -306,6 +308,38 @@ class SplitAndPiece:
 
     def right():
         return Axis("A", chunk=8, split=4), Axis("A", chunk=8, piece=128)
+
+
+@pair(Code.AXIS_FAN_IN)
+class FanOfNoPieces:
+    def wrong():
+        return Axis("A", chunk=8, fan_in=4)  # <-
+
+    def right():
+        return Axis("A", chunk=8, piece=8, fan_in=4)
+
+
+@pair(Code.FAN_IN_NEEDS_SUM)
+class FanOfMaxima:
+    def wrong():
+        @op()
+        def spec(x: Tensor[f32, F]):
+            best = L.argmax()
+            for f in L.stream(F):
+                best.absorb(x[f])  # <-
+            return L.out(y=best.index)
+
+        return spec.trace(spec.reference())
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, F]):
+            sum = L.total()
+            for f in L.stream(F):
+                sum.absorb(x[f])
+            return L.out(y=sum.value)
+
+        return spec.trace(spec.reference())
 
 
 @pair(Code.AXIS_TWO_ROLES)

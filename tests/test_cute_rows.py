@@ -40,7 +40,7 @@ from rlk.testing.simt import Fault
 
 H200 = target("sm_90a")
 SM90 = MathModel.SM90
-ROWS = [name for name in specs.CASES if name.startswith(("scores", "norms", "walks", "masked_mean"))]
+ROWS = [n for n in specs.CASES if n.startswith(("scores", "norms", "walks", "masked_mean", "fanned_sum"))]
 
 
 @pytest.fixture(autouse=True)

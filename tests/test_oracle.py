@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -38,12 +39,14 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.tree import Rule
 from rlk.ir.types import DType, TileType
+from rlk.lang import L, Outputs, Tensor, f32, op
 from rlk.passes.pipeline import canonical
 from rlk.specs.logp import logp
 from rlk.testing.bits import assert_same_bits, differing
 
 f = np.float32
 X, K = Axis("X"), Axis("K")
+F = Axis("F", chunk=8, piece=8, fan_in=64, dynamic=True)
 LOG2E = f(1.4426950408889634)
 
 
@@ -205,6 +208,31 @@ def test_a_sum_is_the_tree_of_the_padded_axis(width: int, rule: Rule) -> None:
     full = 1 << (width - 1).bit_length()
     want = floats.tree_sum(floats.pad(x, 1, full, -0.0), 1, rule)
     assert_same_bits(reduction(Combine.ADD, x, DType.F32, rule), want)
+
+
+@op()
+def summed(x: Tensor[f32, F]) -> Outputs:
+    total = L.total()
+    for each in L.stream(F):
+        total.absorb(x[each])
+    return L.out(sum=total.value)
+
+
+def ascending(terms: np.ndarray) -> np.float32:
+    return functools.reduce(lambda a, b: f(a + b), terms, f(-0.0))
+
+
+@pytest.mark.parametrize("length", [1, 8, 500, 4096, 5003])
+def test_a_fan_of_pieces_is_a_tree_and_fans_ascend(length: int) -> None:
+    x = np.random.default_rng(length).normal(size=length).astype(f)
+    chunks = floats.pad(x, 0, -(-length // 8) * 8, -0.0).reshape(-1, 8)
+    sums = floats.tree_sum(chunks, 1, Rule.HALVING)
+    pieces = floats.pad(sums, 0, -(-len(sums) // 64) * 64, -0.0).reshape(-1, 64)
+    fans = floats.tree_sum(pieces, 1, Rule.HALVING)
+    got = run(canonical(summed.trace(summed.reference())), {"x": x})["sum"]
+    assert_same_bits(got, ascending(fans))
+    if length > 4096:
+        assert differing(got, ascending(sums)) == 1, "one piece at a time has other bits"
 
 
 def test_other_combines() -> None:

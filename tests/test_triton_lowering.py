@@ -50,6 +50,7 @@ SM90 = MathModel.SM90
 T = Axis("T", dynamic=True)
 R = Axis("R", chunk=1, piece=4, dynamic=True)
 C = Axis("C", chunk=16, piece=64, dynamic=True)
+F = Axis("F", chunk=4, piece=8, fan_in=16, dynamic=True)
 V = Axis("V", chunk=16, split=4)
 N = Axis("N")
 B = Axis("B", dynamic=True)
@@ -101,6 +102,16 @@ def masked_mean(x: Tensor[f32, C], active: Tensor[boolean, C]):
         s.absorb(L.where(active[c], x[c], -0.0))
         n.absorb(L.where(active[c], 1.0, 0.0))
     return L.out(mean=s.value / L.maximum(n.value, 1.0))
+
+
+@op()
+def fanned_sum(x: Tensor[f32, F, N], active: Tensor[boolean, F]):
+    """A sum of rows, and how many there are, whose pieces are added several at a time."""
+    s, n = L.total(), L.total()
+    for f in L.stream(F):
+        s.absorb(L.where(active[f], x[f], -0.0))
+        n.absorb(active[f].to(i32))
+    return L.out(s=s.value, n=n.value)
 
 
 @op()
@@ -163,6 +174,10 @@ CASES: dict[str, tuple[Op, dict[str, Any]]] = {
     },
     **{
         f"masked_mean {n}": (masked_mean, {"x": normal(n), "active": normal(n) < 1}) for n in (1, 63, 64, 200)
+    },
+    **{
+        f"fanned_sum {f} x {n}": (fanned_sum, {"x": normal(f, n), "active": normal(f) < 1})
+        for f, n in ((1, 1), (128, 3), (301, 1), (129, 8))
     },
     "segments": (
         segments,
@@ -314,7 +329,9 @@ def test_hardware_functions_belong_to_their_target() -> None:
 
 
 @pytest.mark.parametrize("on", ["sm_90a", "gfx942"])
-@pytest.mark.parametrize("name", ["scores", "norms", "walks", "masked_mean", "segments", "maps"])
+@pytest.mark.parametrize(
+    "name", ["scores", "norms", "walks", "masked_mean", "fanned_sum", "segments", "maps"]
+)
 def test_kernels_compile_without_a_device(name: str, on: str, tmp_path: Any) -> None:
     toolchain = importlib.import_module("rlk.runtime.toolchain")
     spec: Op = globals()[name]

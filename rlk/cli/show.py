@@ -217,13 +217,9 @@ def _what(formal: Formal, variant: Variant) -> str:
 
 
 def _axis(axis: Axis, extents: dict[str, int]) -> tuple[str, str, str]:
-    cuts = [
-        f"{what} {n}"
-        for what, n in (("chunk", axis.chunk), ("split", axis.split), ("piece", axis.piece))
-        if n
-    ]
+    cuts = (("chunk", axis.chunk), ("split", axis.split), ("piece", axis.piece), ("fan-in", axis.fan_in))
     extent = "run time" if axis.dynamic else str(extents.get(axis.name, "run time"))
-    return str(axis), extent, ", ".join(cuts)
+    return str(axis), extent, ", ".join(f"{what} {n}" for what, n in cuts if n)
 
 
 def _bound(variant: Variant) -> str:

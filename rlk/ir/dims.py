@@ -31,6 +31,7 @@ class Axis:
     chunk: how many elements one absorbed step of a stream holds (a power of two).
     split: into how many pieces the axis is cut, counted from the true extent: ceil(extent / split) each.
     piece: the size of a piece, counted from the start of the axis (or of the segment of a ragged axis).
+    fan_in: how many pieces' sums are added at once, by halving (a power of two); without it, one at a time.
     leaf: where a fold restarts its state: at each "chunk", or at each "piece".
     over: for a ragged axis, the name of the axis whose every index owns one segment of it.
     dynamic: the extent is a run-time value and never part of a cache key.
@@ -40,17 +41,20 @@ class Axis:
     chunk: int | None = None
     split: int | None = None
     piece: int | None = None
+    fan_in: int | None = None
     leaf: str = "chunk"
     over: str | None = None
     dynamic: bool = False
     part: Part = Part.ALL
 
     def __post_init__(self) -> None:
-        for field, value in (("chunk", self.chunk), ("split", self.split)):
+        for field, value in (("chunk", self.chunk), ("split", self.split), ("fan_in", self.fan_in)):
             if value is not None and not is_power_of_two(value):
                 raise SpecError(Code.AXIS_SIZE, author(), axis=self.name, field=field, value=value)
         if self.split is not None and self.piece is not None:
             raise SpecError(Code.AXIS_TWO_CUTS, author(), axis=self.name)
+        if self.fan_in is not None and self.piece is None:
+            raise SpecError(Code.AXIS_FAN_IN, author(), axis=self.name)
         if self.leaf not in ("chunk", "piece"):
             raise SpecError(Code.AXIS_LEAF, author(), axis=self.name, leaf=self.leaf)
 
@@ -76,6 +80,13 @@ class Axis:
     def lanes(self) -> Axis:
         """The axis that counts the elements of one chunk of this one."""
         return replace(self, part=Part.LANE)
+
+    @property
+    def fan(self) -> Axis | None:
+        """The axis that counts pieces whose sums are added at once; of an axis of pieces."""
+        if self.fan_in is None or self.part is not Part.PIECE:
+            return None
+        return Axis(f"{self.name}_{self.part.value}", chunk=self.fan_in).lanes
 
     @property
     def whole(self) -> Axis:

@@ -70,6 +70,11 @@ class _Fold:
             raise SpecError(Code.NO_SUCH_AXIS, author(), what=self.what, axis=t.scope.axis, axes=names)
         if t.scope.axis.chunk is not None:
             bind(monoid.lanes, t.scope.axis.chunk)
+        if t.scope.axis.fan_in is not None and monoid.kind is not Kind.TOTAL:
+            axis = t.scope.axis
+            raise SpecError(
+                Code.FAN_IN_NEEDS_SUM, author(), what=self.what, axis=axis.name, fan_in=axis.fan_in
+            )
         self._absorbing = Absorbing(Fold(monoid, tuple(t.use(x) for x in tiles)))
         t.scope.folds.append(self._absorbing)
 

@@ -42,7 +42,7 @@ def expand(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
     A stream over an axis A of n elements, in chunks of c, becomes a `Loop` over steps; inside, an element
     sits at piece * size + step * c + lane. With A.split the piece is an index of the axis A.piece, and piece
     states merge by `Tree.pairwise`; with A.piece (a size) the states of pieces go through a workspace and
-    merge in ascending order: `cut` puts the cut there.
+    merge in ascending order, one at a time or A.fan_in at once: `cut` puts the cut there.
     """
     return rewrite(kernel, _Expand(apart))
 
@@ -94,7 +94,10 @@ def _stream(replay: Replay, stream: Stream, apart: frozenset[str]) -> list[Value
 
 
 def _merge_ascending(b: Builder, stream: Stream, states: list[State], over: Axis) -> list[State]:
-    """Store the states along an axis, then load and merge them one by one: `cut` makes this two kernels."""
+    """Store the states along an axis, then load and merge them in order: `cut` makes this two kernels.
+
+    One at a time, or a fan of them: combined along its lanes first, as the elements of a chunk are.
+    """
     stored = [
         [
             _store_state(b, over, f"{n}_of_{over.part.value}", v)
@@ -102,16 +105,40 @@ def _merge_ascending(b: Builder, stream: Stream, states: list[State], over: Axis
         ]
         for f, s in zip(stream.folds, states, strict=True)
     ]
-    start, stop = b.i32(0), b.let(Extent(over))
+    fan = over.fan
+    start, count = b.i32(0), b.let(Extent(over))
+    stop, full = (count, None) if fan is None else _steps(b, count, fan.chunk or 1)
     with b.region() as lets:
         step = b.fresh(TileType(DType.I32))
-        loaded = [tuple(_load_state(b, name, step) for name in names) for names in stored]
+        if fan is None:
+            exists, loaded = None, _loaded(b, stored, step)
+        else:
+            exists, loaded = _fan(b, stream.folds, stored, fan, step, count)
         carried, merged = _carry(b, stream.folds, loaded)
     init = _identities(b, stream.folds, loaded)
     types = tuple(b.tile(v) for v in carried)
-    made = b.let(Loop(over, start, stop, init, types, Block((step, *carried), tuple(lets), merged)))
+    body = Block((step, *carried), tuple(lets), merged)
+    made = b.let(Loop(over, start, stop, init, types, body, full, exists))
     results = iter(b.results(made, tuple(n for f in stream.folds for n in f.monoid.state)))
     return [tuple(next(results) for _ in state) for state in loaded]
+
+
+def _steps(b: Builder, length: Value, chunk: int) -> tuple[Value, Value]:
+    """Return in how many chunks a length is walked, and how many of them are full."""
+    stop = b.map2(Fn2.DIV, b.add(length, b.i32(chunk - 1)), b.i32(chunk), "steps")
+    return stop, b.map2(Fn2.DIV, length, b.i32(chunk), "full_steps")
+
+
+def _fan(
+    b: Builder, folded: tuple[Fold, ...], stored: list[list[str]], fan: Axis, step: Value, count: Value
+) -> tuple[Value, list[State]]:
+    """Append the reading of one fan of states; return which of them exist, and each fold's of them all."""
+    name = fan.name.lower()
+    at = b.add(b.mul(step, b.i32(fan.chunk or 1)), b.let(Pos(fan), f"{name}_lane"), name)
+    exists = b.map2(Fn2.LT, at, count, "exists")
+    states = _loaded(b, stored, at, exists)
+    pairs = zip(folded, states, strict=True)
+    return exists, [folds.leaf(b, f.monoid, state, fan, exists, at) for f, state in pairs]
 
 
 def _store_state(b: Builder, over: Axis, name: str, value: Value) -> str:
@@ -124,9 +151,14 @@ def _store_state(b: Builder, over: Axis, name: str, value: Value) -> str:
     return unique
 
 
-def _load_state(b: Builder, name: str, step: Value) -> Value:
+def _loaded(b: Builder, stored: list[list[str]], at: Value, exists: Value | None = None) -> list[State]:
+    """Load the states that were stored at a place of their axis, where they exist."""
+    return [tuple(_load_state(b, name, at, exists) for name in names) for names in stored]
+
+
+def _load_state(b: Builder, name: str, at: Value, exists: Value | None) -> Value:
     rows = b.params[name].type.axes[1:]
-    return b.let(Load(name, (step, *(b.let(Pos(axis)) for axis in rows))), name)
+    return b.let(Load(name, (at, *(b.let(Pos(axis)) for axis in rows)), exists), name)
 
 
 def _identities(b: Builder, folded: tuple[Fold, ...], states: list[State]) -> State:
@@ -162,9 +194,7 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
     """Append the loop over steps; return the states of each fold."""
     b, axis = replay.builder, stream.axis
     chunk = axis.chunk or 1
-    length = b.sub(end, begin)
-    stop = b.map2(Fn2.DIV, b.add(length, b.i32(chunk - 1)), b.i32(chunk), "steps")
-    full = b.map2(Fn2.DIV, length, b.i32(chunk), "full_steps")
+    stop, full = _steps(b, b.sub(end, begin), chunk)
     start = b.i32(0)
     when = replay.optional(stream.when)
     if when is not None:

@@ -33,9 +33,9 @@ def rows(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) -> Schedu
     What comes last lies in the lists of threads, whose elements are neighbours in memory.
     """
     found = roles(kernel, extents)
-    if found.contracted or not found.parallel:
-        return chosen
     inside = {a: n for a, n in found.inside if n > 1}
+    if found.contracted or not (found.parallel or inside):
+        return chosen
     made = _placed(kernel, found, inside, chosen, extents)
     lengths = {str(a): n for a, n in inside.items()} | dict(made.tiles)
     named = {(s.axis, bit) for s in made.placed for bit in range(s.low, s.low + s.bits)}

@@ -1,8 +1,8 @@
 """policy_loss on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 918c65d53b109a32
+numerics: 7c4894cdc480d0b7
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
-schedule: tiles 1, 1 warps, 1 stages, unroll 16
+schedule: tiles 1, 8 warps, 1 stages, unroll 4
 """
 
 import triton
@@ -107,41 +107,64 @@ def sum_over_s_lane_2(x):
 
 
 @triton.jit
+def sum_over_s_piece_lane(x):
+    # The sum over S_piece.lane, halving: two terms at a time, so that no layout chooses.
+    x = tl.sum(tl.reshape(x, (2, 512)), 0)
+    x = tl.sum(tl.reshape(x, (2, 256)), 0)
+    x = tl.sum(tl.reshape(x, (2, 128)), 0)
+    x = tl.sum(tl.reshape(x, (2, 64)), 0)
+    x = tl.sum(tl.reshape(x, (2, 32)), 0)
+    x = tl.sum(tl.reshape(x, (2, 16)), 0)
+    x = tl.sum(tl.reshape(x, (2, 8)), 0)
+    x = tl.sum(tl.reshape(x, (2, 4)), 0)
+    x = tl.sum(tl.reshape(x, (2, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2,)), 0)
+    return x
+
+
+@triton.jit
+def sum_over_s_piece_lane_2(x):
+    # The add over S_piece.lane: no order changes it.
+    x = tl.sum(x, 0)
+    return x
+
+
+@triton.jit
 def policy_loss_1(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_ptr, active_ptr, sequence_ptr, per_token_ptr, sum_of_piece_ptr, sum_of_piece1_ptr, sum_of_piece2_ptr, sum_of_piece3_ptr, S, T, B, low, high, beta):
     # A program owns 1 of S.piece (rows).
     s_piece = tl.program_id(0)
-    product = s_piece * 1024  # loss.py:108
-    piece_begin = tl.minimum(S, product)  # loss.py:108
-    total = piece_begin + 1024  # loss.py:108
-    piece_end = tl.minimum(S, total)  # loss.py:108
-    difference = piece_end - piece_begin  # loss.py:108
-    total_2 = difference + 1023  # loss.py:108
-    steps = total_2 // 1024  # loss.py:108
-    full_steps = difference // 1024  # loss.py:108
-    s_lane = tl.arange(0, 1024)  # loss.py:108
-    s = negative_zero()  # loss.py:108
-    s_2 = tl.full((), 0, tl.int32)  # loss.py:108
-    s_3 = tl.full((), 0, tl.int32)  # loss.py:108
-    s_4 = negative_zero()  # loss.py:108
-    for s_step in tl.range(0, full_steps):  # loss.py:108
-        product_2 = s_step * 1024  # loss.py:108
-        total_3 = piece_begin + product_2  # loss.py:108
-        s_5 = total_3 + s_lane  # loss.py:108
-        order = tl.load(order_ptr + s_5)  # loss.py:109
-        at_most = order >= 0  # loss.py:110
-        below = order < T  # loss.py:110
-        both = at_most & below  # loss.py:110
-        active = tl.load(active_ptr + order, mask=both, other=0)  # loss.py:110
-        sequence = tl.load(sequence_ptr + order, mask=both, other=0)  # loss.py:111
-        at_most_2 = sequence >= 0  # loss.py:111
-        below_2 = sequence < B  # loss.py:111
-        both_2 = at_most_2 & below_2  # loss.py:111
-        advantages = tl.load(advantages_ptr + sequence, mask=both_2, other=0.0)  # loss.py:111
-        logp = tl.load(logp_ptr + order, mask=both, other=0.0)  # loss.py:112
-        old_logp = tl.load(old_logp_ptr + order, mask=both, other=0.0)  # loss.py:112
-        ref_logp = tl.load(ref_logp_ptr + order, mask=both, other=0.0)  # loss.py:118
-        difference_2 = logp - old_logp  # loss.py:112
-        exp = portable_exp(difference_2)  # loss.py:113
+    product = s_piece * 1024  # loss.py:109
+    piece_begin = tl.minimum(S, product)  # loss.py:109
+    total = piece_begin + 1024  # loss.py:109
+    piece_end = tl.minimum(S, total)  # loss.py:109
+    difference = piece_end - piece_begin  # loss.py:109
+    total_2 = difference + 1023  # loss.py:109
+    steps = total_2 // 1024  # loss.py:109
+    full_steps = difference // 1024  # loss.py:109
+    s_lane = tl.arange(0, 1024)  # loss.py:109
+    s = negative_zero()  # loss.py:109
+    s_2 = tl.full((), 0, tl.int32)  # loss.py:109
+    s_3 = tl.full((), 0, tl.int32)  # loss.py:109
+    s_4 = negative_zero()  # loss.py:109
+    for s_step in tl.range(0, full_steps):  # loss.py:109
+        product_2 = s_step * 1024  # loss.py:109
+        total_3 = piece_begin + product_2  # loss.py:109
+        s_5 = total_3 + s_lane  # loss.py:109
+        order = tl.load(order_ptr + s_5)  # loss.py:110
+        at_most = order >= 0  # loss.py:111
+        below = order < T  # loss.py:111
+        both = at_most & below  # loss.py:111
+        active = tl.load(active_ptr + order, mask=both, other=0)  # loss.py:111
+        sequence = tl.load(sequence_ptr + order, mask=both, other=0)  # loss.py:112
+        at_most_2 = sequence >= 0  # loss.py:112
+        below_2 = sequence < B  # loss.py:112
+        both_2 = at_most_2 & below_2  # loss.py:112
+        advantages = tl.load(advantages_ptr + sequence, mask=both_2, other=0.0)  # loss.py:112
+        logp = tl.load(logp_ptr + order, mask=both, other=0.0)  # loss.py:113
+        old_logp = tl.load(old_logp_ptr + order, mask=both, other=0.0)  # loss.py:113
+        ref_logp = tl.load(ref_logp_ptr + order, mask=both, other=0.0)  # loss.py:119
+        difference_2 = logp - old_logp  # loss.py:113
+        exp = portable_exp(difference_2)  # loss.py:114
         equal = advantages == 0.0  # loss.py:74
         chosen = tl.where(equal, 1.0, exp)  # loss.py:76
         product_3 = chosen * advantages  # loss.py:77
@@ -153,51 +176,51 @@ def policy_loss_1(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_pt
         below_3 = negative < negative_2  # loss.py:80
         unless = ~below_3  # loss.py:80
         chosen_2 = tl.where(unless, negative, negative_2)  # loss.py:81
-        difference_3 = ref_logp - logp  # loss.py:118
+        difference_3 = ref_logp - logp  # loss.py:119
         k3 = portable_k3(difference_3)  # loss.py:21
-        product_5 = beta * k3  # loss.py:118
-        total_4 = chosen_2 + product_5  # loss.py:118
-        chosen_3 = tl.where(active, total_4, 0.0)  # loss.py:121
-        tl.store(per_token_ptr + order, chosen_3)  # loss.py:121
-        chosen_4 = tl.where(active, total_4, negative_zero())  # loss.py:122
-        as_i32 = active.to(tl.int32)  # loss.py:123
-        unless_2 = ~unless  # loss.py:124
-        both_3 = active & unless_2  # loss.py:124
-        as_i32_2 = both_3.to(tl.int32)  # loss.py:124
-        negative_3 = difference_2 * -1.0  # loss.py:125
-        k3_2 = portable_k3(negative_3)  # loss.py:125
-        chosen_5 = tl.where(active, k3_2, negative_zero())  # loss.py:125
-        sum_s_lane = sum_over_s_lane(chosen_4)  # loss.py:108
-        sum_s_lane_2 = sum_over_s_lane_2(as_i32)  # loss.py:108
-        sum_s_lane_3 = sum_over_s_lane_2(as_i32_2)  # loss.py:108
-        sum_s_lane_4 = sum_over_s_lane(chosen_5)  # loss.py:108
-        s_6 = s + sum_s_lane  # loss.py:108
-        s_7 = s_2 + sum_s_lane_2  # loss.py:108
-        s_8 = s_3 + sum_s_lane_3  # loss.py:108
-        s_9 = s_4 + sum_s_lane_4  # loss.py:108
-        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:108
-    for s_step in tl.range(full_steps, steps):  # loss.py:108
-        product_2 = s_step * 1024  # loss.py:108
-        total_3 = piece_begin + product_2  # loss.py:108
-        s_5 = total_3 + s_lane  # loss.py:108
-        exists = s_5 < piece_end  # loss.py:108
-        order = tl.load(order_ptr + s_5, mask=exists, other=0)  # loss.py:109
-        at_most = order >= 0  # loss.py:110
-        below = order < T  # loss.py:110
-        both = at_most & below  # loss.py:110
-        both_2 = exists & both  # loss.py:110
-        active = tl.load(active_ptr + order, mask=both_2, other=0)  # loss.py:110
-        sequence = tl.load(sequence_ptr + order, mask=both_2, other=0)  # loss.py:111
-        at_most_2 = sequence >= 0  # loss.py:111
-        below_2 = sequence < B  # loss.py:111
-        both_3 = at_most_2 & below_2  # loss.py:111
-        both_4 = exists & both_3  # loss.py:111
-        advantages = tl.load(advantages_ptr + sequence, mask=both_4, other=0.0)  # loss.py:111
-        logp = tl.load(logp_ptr + order, mask=both_2, other=0.0)  # loss.py:112
-        old_logp = tl.load(old_logp_ptr + order, mask=both_2, other=0.0)  # loss.py:112
-        ref_logp = tl.load(ref_logp_ptr + order, mask=both_2, other=0.0)  # loss.py:118
-        difference_2 = logp - old_logp  # loss.py:112
-        exp = portable_exp(difference_2)  # loss.py:113
+        product_5 = beta * k3  # loss.py:119
+        total_4 = chosen_2 + product_5  # loss.py:119
+        chosen_3 = tl.where(active, total_4, 0.0)  # loss.py:122
+        tl.store(per_token_ptr + order, chosen_3)  # loss.py:122
+        chosen_4 = tl.where(active, total_4, negative_zero())  # loss.py:123
+        as_i32 = active.to(tl.int32)  # loss.py:124
+        unless_2 = ~unless  # loss.py:125
+        both_3 = active & unless_2  # loss.py:125
+        as_i32_2 = both_3.to(tl.int32)  # loss.py:125
+        negative_3 = difference_2 * -1.0  # loss.py:126
+        k3_2 = portable_k3(negative_3)  # loss.py:126
+        chosen_5 = tl.where(active, k3_2, negative_zero())  # loss.py:126
+        sum_s_lane = sum_over_s_lane(chosen_4)  # loss.py:109
+        sum_s_lane_2 = sum_over_s_lane_2(as_i32)  # loss.py:109
+        sum_s_lane_3 = sum_over_s_lane_2(as_i32_2)  # loss.py:109
+        sum_s_lane_4 = sum_over_s_lane(chosen_5)  # loss.py:109
+        s_6 = s + sum_s_lane  # loss.py:109
+        s_7 = s_2 + sum_s_lane_2  # loss.py:109
+        s_8 = s_3 + sum_s_lane_3  # loss.py:109
+        s_9 = s_4 + sum_s_lane_4  # loss.py:109
+        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:109
+    for s_step in tl.range(full_steps, steps):  # loss.py:109
+        product_2 = s_step * 1024  # loss.py:109
+        total_3 = piece_begin + product_2  # loss.py:109
+        s_5 = total_3 + s_lane  # loss.py:109
+        exists = s_5 < piece_end  # loss.py:109
+        order = tl.load(order_ptr + s_5, mask=exists, other=0)  # loss.py:110
+        at_most = order >= 0  # loss.py:111
+        below = order < T  # loss.py:111
+        both = at_most & below  # loss.py:111
+        both_2 = exists & both  # loss.py:111
+        active = tl.load(active_ptr + order, mask=both_2, other=0)  # loss.py:111
+        sequence = tl.load(sequence_ptr + order, mask=both_2, other=0)  # loss.py:112
+        at_most_2 = sequence >= 0  # loss.py:112
+        below_2 = sequence < B  # loss.py:112
+        both_3 = at_most_2 & below_2  # loss.py:112
+        both_4 = exists & both_3  # loss.py:112
+        advantages = tl.load(advantages_ptr + sequence, mask=both_4, other=0.0)  # loss.py:112
+        logp = tl.load(logp_ptr + order, mask=both_2, other=0.0)  # loss.py:113
+        old_logp = tl.load(old_logp_ptr + order, mask=both_2, other=0.0)  # loss.py:113
+        ref_logp = tl.load(ref_logp_ptr + order, mask=both_2, other=0.0)  # loss.py:119
+        difference_2 = logp - old_logp  # loss.py:113
+        exp = portable_exp(difference_2)  # loss.py:114
         equal = advantages == 0.0  # loss.py:74
         chosen = tl.where(equal, 1.0, exp)  # loss.py:76
         product_3 = chosen * advantages  # loss.py:77
@@ -209,68 +232,99 @@ def policy_loss_1(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_pt
         below_3 = negative < negative_2  # loss.py:80
         unless = ~below_3  # loss.py:80
         chosen_2 = tl.where(unless, negative, negative_2)  # loss.py:81
-        difference_3 = ref_logp - logp  # loss.py:118
+        difference_3 = ref_logp - logp  # loss.py:119
         k3 = portable_k3(difference_3)  # loss.py:21
-        product_5 = beta * k3  # loss.py:118
-        total_4 = chosen_2 + product_5  # loss.py:118
-        chosen_3 = tl.where(active, total_4, 0.0)  # loss.py:121
-        tl.store(per_token_ptr + order, chosen_3, mask=exists)  # loss.py:121
-        chosen_4 = tl.where(active, total_4, negative_zero())  # loss.py:122
-        as_i32 = active.to(tl.int32)  # loss.py:123
-        unless_2 = ~unless  # loss.py:124
-        both_5 = active & unless_2  # loss.py:124
-        as_i32_2 = both_5.to(tl.int32)  # loss.py:124
-        negative_3 = difference_2 * -1.0  # loss.py:125
-        k3_2 = portable_k3(negative_3)  # loss.py:125
-        chosen_5 = tl.where(active, k3_2, negative_zero())  # loss.py:125
-        chosen_6 = tl.where(exists, chosen_4, negative_zero())  # loss.py:108
-        sum_s_lane = sum_over_s_lane(chosen_6)  # loss.py:108
-        chosen_7 = tl.where(exists, as_i32, 0)  # loss.py:108
-        sum_s_lane_2 = sum_over_s_lane_2(chosen_7)  # loss.py:108
-        chosen_8 = tl.where(exists, as_i32_2, 0)  # loss.py:108
-        sum_s_lane_3 = sum_over_s_lane_2(chosen_8)  # loss.py:108
-        chosen_9 = tl.where(exists, chosen_5, negative_zero())  # loss.py:108
-        sum_s_lane_4 = sum_over_s_lane(chosen_9)  # loss.py:108
-        s_6 = s + sum_s_lane  # loss.py:108
-        s_7 = s_2 + sum_s_lane_2  # loss.py:108
-        s_8 = s_3 + sum_s_lane_3  # loss.py:108
-        s_9 = s_4 + sum_s_lane_4  # loss.py:108
-        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:108
-    tl.store(sum_of_piece_ptr + s_piece, s)  # loss.py:108
-    tl.store(sum_of_piece1_ptr + s_piece, s_2)  # loss.py:108
-    tl.store(sum_of_piece2_ptr + s_piece, s_3)  # loss.py:108
-    tl.store(sum_of_piece3_ptr + s_piece, s_4)  # loss.py:108
+        product_5 = beta * k3  # loss.py:119
+        total_4 = chosen_2 + product_5  # loss.py:119
+        chosen_3 = tl.where(active, total_4, 0.0)  # loss.py:122
+        tl.store(per_token_ptr + order, chosen_3, mask=exists)  # loss.py:122
+        chosen_4 = tl.where(active, total_4, negative_zero())  # loss.py:123
+        as_i32 = active.to(tl.int32)  # loss.py:124
+        unless_2 = ~unless  # loss.py:125
+        both_5 = active & unless_2  # loss.py:125
+        as_i32_2 = both_5.to(tl.int32)  # loss.py:125
+        negative_3 = difference_2 * -1.0  # loss.py:126
+        k3_2 = portable_k3(negative_3)  # loss.py:126
+        chosen_5 = tl.where(active, k3_2, negative_zero())  # loss.py:126
+        chosen_6 = tl.where(exists, chosen_4, negative_zero())  # loss.py:109
+        sum_s_lane = sum_over_s_lane(chosen_6)  # loss.py:109
+        chosen_7 = tl.where(exists, as_i32, 0)  # loss.py:109
+        sum_s_lane_2 = sum_over_s_lane_2(chosen_7)  # loss.py:109
+        chosen_8 = tl.where(exists, as_i32_2, 0)  # loss.py:109
+        sum_s_lane_3 = sum_over_s_lane_2(chosen_8)  # loss.py:109
+        chosen_9 = tl.where(exists, chosen_5, negative_zero())  # loss.py:109
+        sum_s_lane_4 = sum_over_s_lane(chosen_9)  # loss.py:109
+        s_6 = s + sum_s_lane  # loss.py:109
+        s_7 = s_2 + sum_s_lane_2  # loss.py:109
+        s_8 = s_3 + sum_s_lane_3  # loss.py:109
+        s_9 = s_4 + sum_s_lane_4  # loss.py:109
+        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:109
+    tl.store(sum_of_piece_ptr + s_piece, s)  # loss.py:109
+    tl.store(sum_of_piece1_ptr + s_piece, s_2)  # loss.py:109
+    tl.store(sum_of_piece2_ptr + s_piece, s_3)  # loss.py:109
+    tl.store(sum_of_piece3_ptr + s_piece, s_4)  # loss.py:109
 
 
 @triton.jit
 def policy_loss_2(loss_ptr, count_ptr, clip_fraction_ptr, approx_kl_ptr, sum_of_piece_ptr, sum_of_piece1_ptr, sum_of_piece2_ptr, sum_of_piece3_ptr, S):
     # A program owns everything (merge).
-    s = negative_zero()  # loss.py:108
-    s_2 = tl.full((), 0, tl.int32)  # loss.py:108
-    s_3 = tl.full((), 0, tl.int32)  # loss.py:108
-    s_4 = negative_zero()  # loss.py:108
-    for s_piece_step in tl.range(0, ((S + 1023) // 1024), loop_unroll_factor=16):  # loss.py:108
-        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece_step)  # loss.py:108
-        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece_step)  # loss.py:108
-        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece_step)  # loss.py:108
-        sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece_step)  # loss.py:108
-        s_5 = s + sum_of_piece  # loss.py:108
-        s_6 = s_2 + sum_of_piece1  # loss.py:108
-        s_7 = s_3 + sum_of_piece2  # loss.py:108
-        s_8 = s_4 + sum_of_piece3  # loss.py:108
-        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:108
-    larger = tl.maximum(s_2, 1)  # loss.py:126
-    as_f32 = larger.to(tl.float32)  # loss.py:126
-    total = s + 0.0  # loss.py:129
-    quotient = tl.div_rn(total, as_f32)  # loss.py:129
-    as_f32_2 = s_3.to(tl.float32)  # loss.py:131
-    quotient_2 = tl.div_rn(as_f32_2, as_f32)  # loss.py:131
-    total_2 = s_4 + 0.0  # loss.py:132
-    quotient_3 = tl.div_rn(total_2, as_f32)  # loss.py:132
-    tl.store(loss_ptr, quotient)  # loss.py:128
-    tl.store(count_ptr, s_2)  # loss.py:128
-    tl.store(clip_fraction_ptr, quotient_2)  # loss.py:128
-    tl.store(approx_kl_ptr, quotient_3)  # loss.py:128
+    total = ((S + 1023) // 1024) + 1023  # loss.py:109
+    steps = total // 1024  # loss.py:109
+    full_steps = ((S + 1023) // 1024) // 1024  # loss.py:109
+    s_piece_lane = tl.arange(0, 1024)  # loss.py:109
+    s = negative_zero()  # loss.py:109
+    s_2 = tl.full((), 0, tl.int32)  # loss.py:109
+    s_3 = tl.full((), 0, tl.int32)  # loss.py:109
+    s_4 = negative_zero()  # loss.py:109
+    for s_piece_step in tl.range(0, full_steps, loop_unroll_factor=4):  # loss.py:109
+        product = s_piece_step * 1024  # loss.py:109
+        s_piece = product + s_piece_lane  # loss.py:109
+        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece)  # loss.py:109
+        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece)  # loss.py:109
+        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece)  # loss.py:109
+        sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece)  # loss.py:109
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece)  # loss.py:109
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1)  # loss.py:109
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2)  # loss.py:109
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3)  # loss.py:109
+        s_5 = s + sum_s_piece_lane  # loss.py:109
+        s_6 = s_2 + sum_s_piece_lane_2  # loss.py:109
+        s_7 = s_3 + sum_s_piece_lane_3  # loss.py:109
+        s_8 = s_4 + sum_s_piece_lane_4  # loss.py:109
+        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:109
+    for s_piece_step in tl.range(full_steps, steps, loop_unroll_factor=4):  # loss.py:109
+        product = s_piece_step * 1024  # loss.py:109
+        s_piece = product + s_piece_lane  # loss.py:109
+        exists = s_piece < ((S + 1023) // 1024)  # loss.py:109
+        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece, mask=exists, other=0.0)  # loss.py:109
+        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece, mask=exists, other=0)  # loss.py:109
+        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece, mask=exists, other=0)  # loss.py:109
+        sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece, mask=exists, other=0.0)  # loss.py:109
+        chosen = tl.where(exists, sum_of_piece, negative_zero())  # loss.py:109
+        sum_s_piece_lane = sum_over_s_piece_lane(chosen)  # loss.py:109
+        chosen_2 = tl.where(exists, sum_of_piece1, 0)  # loss.py:109
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2)  # loss.py:109
+        chosen_3 = tl.where(exists, sum_of_piece2, 0)  # loss.py:109
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(chosen_3)  # loss.py:109
+        chosen_4 = tl.where(exists, sum_of_piece3, negative_zero())  # loss.py:109
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(chosen_4)  # loss.py:109
+        s_5 = s + sum_s_piece_lane  # loss.py:109
+        s_6 = s_2 + sum_s_piece_lane_2  # loss.py:109
+        s_7 = s_3 + sum_s_piece_lane_3  # loss.py:109
+        s_8 = s_4 + sum_s_piece_lane_4  # loss.py:109
+        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:109
+    larger = tl.maximum(s_2, 1)  # loss.py:127
+    as_f32 = larger.to(tl.float32)  # loss.py:127
+    total_2 = s + 0.0  # loss.py:130
+    quotient = tl.div_rn(total_2, as_f32)  # loss.py:130
+    as_f32_2 = s_3.to(tl.float32)  # loss.py:132
+    quotient_2 = tl.div_rn(as_f32_2, as_f32)  # loss.py:132
+    total_3 = s_4 + 0.0  # loss.py:133
+    quotient_3 = tl.div_rn(total_3, as_f32)  # loss.py:133
+    tl.store(loss_ptr, quotient)  # loss.py:129
+    tl.store(count_ptr, s_2)  # loss.py:129
+    tl.store(clip_fraction_ptr, quotient_2)  # loss.py:129
+    tl.store(approx_kl_ptr, quotient_3)  # loss.py:129
 
 
 def call(kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, low, high, beta, S, T, B):

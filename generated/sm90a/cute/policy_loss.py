@@ -1,8 +1,8 @@
 """policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 918c65d53b109a32
+numerics: 7c4894cdc480d0b7
 schedule: tiles 1, 8 warps, 1 stages, unroll 1 placed S.lane[9:2] S.lane[1:0]
-schedule: tiles 1, 1 warps, 1 stages, unroll 16
+schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed S_piece.lane[8:2] S_piece.lane[1:0] S_piece.lane[9:9]
 """
 
 import cuda.bindings.driver as cuda
@@ -71,6 +71,13 @@ def halved(x, lanes, thread, combine):
     kept = [select(upper, x[i + half], x[i]) for i in range(half)]
     given = [select(upper, x[i], x[i + half]) for i in range(half)]
     return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(kept, given)]
+
+
+def load_vector(memory, index, count):
+    # So many elements, read at once.
+    x = cute.make_rmem_tensor((count,), memory.element_type)
+    cute.autovec_copy(vector_of(memory, index, count), x)
+    return [x[i] for i in range(count)]
 
 
 @cute.jit
@@ -191,6 +198,40 @@ def sum_over_s_lane_2(x, thread, boards):
     return x[0]
 
 
+def sum_over_s_piece_lane(x, thread, boards):
+    # The sum over S_piece.lane, halving.
+    x = folded(x, 4, add)
+    x = across(x, boards[0], (64, 32), thread, add)
+    x = halved(x, 16, thread, add)
+    x = halved(x, 8, thread, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 1, add)
+    x = exchanged(x, 16, add)
+    x = exchanged(x, 8, add)
+    return x[0]
+
+
+def sum_over_s_piece_lane_2(x, thread, boards):
+    # The sum over S_piece.lane, in any order.
+    x = folded(x, 1, add)
+    x = folded(x, 1, add)
+    x = folded(x, 1, add)
+    x = exchanged(x, 1, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 8, add)
+    x = exchanged(x, 16, add)
+    x = across(x, boards[0], (32, 64), thread, add)
+    return x[0]
+
+
+def vector_of(memory, index, count):
+    # Neighbours in memory, the first at a multiple of so many.
+    at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+    return cute.make_tensor(memory.iterator + at, (count,))
+
+
 @cute.kernel
 def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.Tensor, ref_logp: cute.Tensor, order: cute.Tensor, active: cute.Tensor, sequence: cute.Tensor, per_token: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, sum_of_piece3: cute.Tensor, S: Int32, T: Int32, B: Int32, low: Float32, high: Float32, beta: Float32):
     # A block owns 1 of S.piece (rows). S.lane: 1024 indices, 4 to each of 256 threads.
@@ -207,38 +248,38 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
     board_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
     s_piece = block
     writes = thread == 0
-    product = s_piece * 1024  # loss.py:108
-    piece_begin = cutlass.min(S, product)  # loss.py:108
-    total = piece_begin + 1024  # loss.py:108
-    piece_end = cutlass.min(S, total)  # loss.py:108
-    difference = piece_end - piece_begin  # loss.py:108
-    total_2 = difference + 1023  # loss.py:108
-    steps = total_2 // 1024  # loss.py:108
-    full_steps = difference // 1024  # loss.py:108
-    s_lane = [thread * 4 + c for c in range(4)]  # loss.py:108
-    s = Int32(-(2**31)).bitcast(Float32)  # loss.py:108
-    s_2 = Int32(0)  # loss.py:108
-    s_3 = Int32(0)  # loss.py:108
-    s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:108
-    for s_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:108
-        product_2 = s_step * 1024  # loss.py:108
-        total_3 = piece_begin + product_2  # loss.py:108
-        s_5 = [total_3 + s_lane[c] for c in range(4)]  # loss.py:108
-        order_2 = [order[s_5[c]] for c in range(4)]  # loss.py:109
-        at_most = [0 <= order_2[c] for c in range(4)]  # loss.py:110
-        below = [order_2[c] < T for c in range(4)]  # loss.py:110
-        both = [at_most[c] & below[c] for c in range(4)]  # loss.py:110
-        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(4)]  # loss.py:110
-        sequence_2 = [load_where(both[c], sequence, order_2[c], Int32(0)) for c in range(4)]  # loss.py:111
-        at_most_2 = [0 <= sequence_2[c] for c in range(4)]  # loss.py:111
-        below_2 = [sequence_2[c] < B for c in range(4)]  # loss.py:111
-        both_2 = [at_most_2[c] & below_2[c] for c in range(4)]  # loss.py:111
-        advantages_2 = [load_where(both_2[c], advantages, sequence_2[c], Float32(0)) for c in range(4)]  # loss.py:111
-        logp_2 = [load_where(both[c], logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:112
-        old_logp_2 = [load_where(both[c], old_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:112
-        ref_logp_2 = [load_where(both[c], ref_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:118
-        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(4)]  # loss.py:112
-        exp_of = [portable_exp(difference_2[c]) for c in range(4)]  # loss.py:113
+    product = s_piece * 1024  # loss.py:109
+    piece_begin = cutlass.min(S, product)  # loss.py:109
+    total = piece_begin + 1024  # loss.py:109
+    piece_end = cutlass.min(S, total)  # loss.py:109
+    difference = piece_end - piece_begin  # loss.py:109
+    total_2 = difference + 1023  # loss.py:109
+    steps = total_2 // 1024  # loss.py:109
+    full_steps = difference // 1024  # loss.py:109
+    s_lane = [thread * 4 + c for c in range(4)]  # loss.py:109
+    s = Int32(-(2**31)).bitcast(Float32)  # loss.py:109
+    s_2 = Int32(0)  # loss.py:109
+    s_3 = Int32(0)  # loss.py:109
+    s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:109
+    for s_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:109
+        product_2 = s_step * 1024  # loss.py:109
+        total_3 = piece_begin + product_2  # loss.py:109
+        s_5 = [total_3 + s_lane[c] for c in range(4)]  # loss.py:109
+        order_2 = [order[s_5[c]] for c in range(4)]  # loss.py:110
+        at_most = [0 <= order_2[c] for c in range(4)]  # loss.py:111
+        below = [order_2[c] < T for c in range(4)]  # loss.py:111
+        both = [at_most[c] & below[c] for c in range(4)]  # loss.py:111
+        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(4)]  # loss.py:111
+        sequence_2 = [load_where(both[c], sequence, order_2[c], Int32(0)) for c in range(4)]  # loss.py:112
+        at_most_2 = [0 <= sequence_2[c] for c in range(4)]  # loss.py:112
+        below_2 = [sequence_2[c] < B for c in range(4)]  # loss.py:112
+        both_2 = [at_most_2[c] & below_2[c] for c in range(4)]  # loss.py:112
+        advantages_2 = [load_where(both_2[c], advantages, sequence_2[c], Float32(0)) for c in range(4)]  # loss.py:112
+        logp_2 = [load_where(both[c], logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:113
+        old_logp_2 = [load_where(both[c], old_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:113
+        ref_logp_2 = [load_where(both[c], ref_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:119
+        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(4)]  # loss.py:113
+        exp_of = [portable_exp(difference_2[c]) for c in range(4)]  # loss.py:114
         equal = [advantages_2[c] == Float32(0.0) for c in range(4)]  # loss.py:74
         chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(4)]  # loss.py:76
         product_3 = [mul(chosen[c], advantages_2[c]) for c in range(4)]  # loss.py:77
@@ -250,56 +291,56 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
         below_3 = [negative[c] < negative_2[c] for c in range(4)]  # loss.py:80
         unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:80
         chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(4)]  # loss.py:81
-        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(4)]  # loss.py:118
+        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(4)]  # loss.py:119
         k3_of = [portable_k3(difference_3[c]) for c in range(4)]  # loss.py:21
-        product_5 = [mul(beta, k3_of[c]) for c in range(4)]  # loss.py:118
-        total_4 = [chosen_2[c] + product_5[c] for c in range(4)]  # loss.py:118
-        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(4)]  # loss.py:121
-        for c in cutlass.range_constexpr(4):  # loss.py:121
-            per_token[order_2[c]] = chosen_3[c]  # loss.py:121
-        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:122
-        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(4)]  # loss.py:123
-        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:124
-        both_3 = [active_2[c] & unless_2[c] for c in range(4)]  # loss.py:124
-        as_i32_2 = [Boolean(both_3[c]).to(Int32) for c in range(4)]  # loss.py:124
-        negative_3 = [-difference_2[c] for c in range(4)]  # loss.py:125
-        k3_of_2 = [portable_k3(negative_3[c]) for c in range(4)]  # loss.py:125
-        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:125
-        sum_s_lane = sum_over_s_lane(chosen_4, thread, (board_1,))  # loss.py:108
-        sum_s_lane_2 = sum_over_s_lane_2(as_i32, thread, (board_2,))  # loss.py:108
-        sum_s_lane_3 = sum_over_s_lane_2(as_i32_2, thread, (board_3,))  # loss.py:108
-        sum_s_lane_4 = sum_over_s_lane(chosen_5, thread, (board_4,))  # loss.py:108
-        s_6 = s + sum_s_lane  # loss.py:108
-        s_7 = s_2 + sum_s_lane_2  # loss.py:108
-        s_8 = s_3 + sum_s_lane_3  # loss.py:108
-        s_9 = s_4 + sum_s_lane_4  # loss.py:108
-        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:108
-    s_5 = s  # loss.py:108
-    s_6 = s_2  # loss.py:108
-    s_7 = s_3  # loss.py:108
-    s_8 = s_4  # loss.py:108
-    for s_step_2 in cutlass.range(full_steps, steps, unroll=1):  # loss.py:108
-        product_2 = s_step_2 * 1024  # loss.py:108
-        total_3 = piece_begin + product_2  # loss.py:108
-        s_9 = [total_3 + s_lane[c] for c in range(4)]  # loss.py:108
-        exists = [s_9[c] < piece_end for c in range(4)]  # loss.py:108
-        order_2 = [load_where(exists[c], order, s_9[c], Int32(0)) for c in range(4)]  # loss.py:109
-        at_most = [0 <= order_2[c] for c in range(4)]  # loss.py:110
-        below = [order_2[c] < T for c in range(4)]  # loss.py:110
-        both = [at_most[c] & below[c] for c in range(4)]  # loss.py:110
-        both_2 = [exists[c] & both[c] for c in range(4)]  # loss.py:110
-        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(4)]  # loss.py:110
-        sequence_2 = [load_where(both_2[c], sequence, order_2[c], Int32(0)) for c in range(4)]  # loss.py:111
-        at_most_2 = [0 <= sequence_2[c] for c in range(4)]  # loss.py:111
-        below_2 = [sequence_2[c] < B for c in range(4)]  # loss.py:111
-        both_3 = [at_most_2[c] & below_2[c] for c in range(4)]  # loss.py:111
-        both_4 = [exists[c] & both_3[c] for c in range(4)]  # loss.py:111
-        advantages_2 = [load_where(both_4[c], advantages, sequence_2[c], Float32(0)) for c in range(4)]  # loss.py:111
-        logp_2 = [load_where(both_2[c], logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:112
-        old_logp_2 = [load_where(both_2[c], old_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:112
-        ref_logp_2 = [load_where(both_2[c], ref_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:118
-        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(4)]  # loss.py:112
-        exp_of = [portable_exp(difference_2[c]) for c in range(4)]  # loss.py:113
+        product_5 = [mul(beta, k3_of[c]) for c in range(4)]  # loss.py:119
+        total_4 = [chosen_2[c] + product_5[c] for c in range(4)]  # loss.py:119
+        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(4)]  # loss.py:122
+        for c in cutlass.range_constexpr(4):  # loss.py:122
+            per_token[order_2[c]] = chosen_3[c]  # loss.py:122
+        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:123
+        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(4)]  # loss.py:124
+        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:125
+        both_3 = [active_2[c] & unless_2[c] for c in range(4)]  # loss.py:125
+        as_i32_2 = [Boolean(both_3[c]).to(Int32) for c in range(4)]  # loss.py:125
+        negative_3 = [-difference_2[c] for c in range(4)]  # loss.py:126
+        k3_of_2 = [portable_k3(negative_3[c]) for c in range(4)]  # loss.py:126
+        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:126
+        sum_s_lane = sum_over_s_lane(chosen_4, thread, (board_1,))  # loss.py:109
+        sum_s_lane_2 = sum_over_s_lane_2(as_i32, thread, (board_2,))  # loss.py:109
+        sum_s_lane_3 = sum_over_s_lane_2(as_i32_2, thread, (board_3,))  # loss.py:109
+        sum_s_lane_4 = sum_over_s_lane(chosen_5, thread, (board_4,))  # loss.py:109
+        s_6 = s + sum_s_lane  # loss.py:109
+        s_7 = s_2 + sum_s_lane_2  # loss.py:109
+        s_8 = s_3 + sum_s_lane_3  # loss.py:109
+        s_9 = s_4 + sum_s_lane_4  # loss.py:109
+        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:109
+    s_5 = s  # loss.py:109
+    s_6 = s_2  # loss.py:109
+    s_7 = s_3  # loss.py:109
+    s_8 = s_4  # loss.py:109
+    for s_step_2 in cutlass.range(full_steps, steps, unroll=1):  # loss.py:109
+        product_2 = s_step_2 * 1024  # loss.py:109
+        total_3 = piece_begin + product_2  # loss.py:109
+        s_9 = [total_3 + s_lane[c] for c in range(4)]  # loss.py:109
+        exists = [s_9[c] < piece_end for c in range(4)]  # loss.py:109
+        order_2 = [load_where(exists[c], order, s_9[c], Int32(0)) for c in range(4)]  # loss.py:110
+        at_most = [0 <= order_2[c] for c in range(4)]  # loss.py:111
+        below = [order_2[c] < T for c in range(4)]  # loss.py:111
+        both = [at_most[c] & below[c] for c in range(4)]  # loss.py:111
+        both_2 = [exists[c] & both[c] for c in range(4)]  # loss.py:111
+        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(4)]  # loss.py:111
+        sequence_2 = [load_where(both_2[c], sequence, order_2[c], Int32(0)) for c in range(4)]  # loss.py:112
+        at_most_2 = [0 <= sequence_2[c] for c in range(4)]  # loss.py:112
+        below_2 = [sequence_2[c] < B for c in range(4)]  # loss.py:112
+        both_3 = [at_most_2[c] & below_2[c] for c in range(4)]  # loss.py:112
+        both_4 = [exists[c] & both_3[c] for c in range(4)]  # loss.py:112
+        advantages_2 = [load_where(both_4[c], advantages, sequence_2[c], Float32(0)) for c in range(4)]  # loss.py:112
+        logp_2 = [load_where(both_2[c], logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:113
+        old_logp_2 = [load_where(both_2[c], old_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:113
+        ref_logp_2 = [load_where(both_2[c], ref_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:119
+        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(4)]  # loss.py:113
+        exp_of = [portable_exp(difference_2[c]) for c in range(4)]  # loss.py:114
         equal = [advantages_2[c] == Float32(0.0) for c in range(4)]  # loss.py:74
         chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(4)]  # loss.py:76
         product_3 = [mul(chosen[c], advantages_2[c]) for c in range(4)]  # loss.py:77
@@ -311,38 +352,38 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
         below_3 = [negative[c] < negative_2[c] for c in range(4)]  # loss.py:80
         unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:80
         chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(4)]  # loss.py:81
-        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(4)]  # loss.py:118
+        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(4)]  # loss.py:119
         k3_of = [portable_k3(difference_3[c]) for c in range(4)]  # loss.py:21
-        product_5 = [mul(beta, k3_of[c]) for c in range(4)]  # loss.py:118
-        total_4 = [chosen_2[c] + product_5[c] for c in range(4)]  # loss.py:118
-        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(4)]  # loss.py:121
-        for c in cutlass.range_constexpr(4):  # loss.py:121
-            store_where(exists[c], per_token, order_2[c], chosen_3[c])  # loss.py:121
-        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:122
-        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(4)]  # loss.py:123
-        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:124
-        both_5 = [active_2[c] & unless_2[c] for c in range(4)]  # loss.py:124
-        as_i32_2 = [Boolean(both_5[c]).to(Int32) for c in range(4)]  # loss.py:124
-        negative_3 = [-difference_2[c] for c in range(4)]  # loss.py:125
-        k3_of_2 = [portable_k3(negative_3[c]) for c in range(4)]  # loss.py:125
-        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:125
-        chosen_6 = [select(exists[c], chosen_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:108
-        sum_s_lane = sum_over_s_lane(chosen_6, thread, (board_5,))  # loss.py:108
-        chosen_7 = [select(exists[c], as_i32[c], Int32(0)) for c in range(4)]  # loss.py:108
-        sum_s_lane_2 = sum_over_s_lane_2(chosen_7, thread, (board_6,))  # loss.py:108
-        chosen_8 = [select(exists[c], as_i32_2[c], Int32(0)) for c in range(4)]  # loss.py:108
-        sum_s_lane_3 = sum_over_s_lane_2(chosen_8, thread, (board_7,))  # loss.py:108
-        chosen_9 = [select(exists[c], chosen_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:108
-        sum_s_lane_4 = sum_over_s_lane(chosen_9, thread, (board_8,))  # loss.py:108
-        s_10 = s_5 + sum_s_lane  # loss.py:108
-        s_11 = s_6 + sum_s_lane_2  # loss.py:108
-        s_12 = s_7 + sum_s_lane_3  # loss.py:108
-        s_13 = s_8 + sum_s_lane_4  # loss.py:108
-        s_5, s_6, s_7, s_8 = s_10, s_11, s_12, s_13  # loss.py:108
-    store_where(writes, sum_of_piece, s_piece, s_5)  # loss.py:108
-    store_where(writes, sum_of_piece1, s_piece, s_6)  # loss.py:108
-    store_where(writes, sum_of_piece2, s_piece, s_7)  # loss.py:108
-    store_where(writes, sum_of_piece3, s_piece, s_8)  # loss.py:108
+        product_5 = [mul(beta, k3_of[c]) for c in range(4)]  # loss.py:119
+        total_4 = [chosen_2[c] + product_5[c] for c in range(4)]  # loss.py:119
+        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(4)]  # loss.py:122
+        for c in cutlass.range_constexpr(4):  # loss.py:122
+            store_where(exists[c], per_token, order_2[c], chosen_3[c])  # loss.py:122
+        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:123
+        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(4)]  # loss.py:124
+        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:125
+        both_5 = [active_2[c] & unless_2[c] for c in range(4)]  # loss.py:125
+        as_i32_2 = [Boolean(both_5[c]).to(Int32) for c in range(4)]  # loss.py:125
+        negative_3 = [-difference_2[c] for c in range(4)]  # loss.py:126
+        k3_of_2 = [portable_k3(negative_3[c]) for c in range(4)]  # loss.py:126
+        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:126
+        chosen_6 = [select(exists[c], chosen_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:109
+        sum_s_lane = sum_over_s_lane(chosen_6, thread, (board_5,))  # loss.py:109
+        chosen_7 = [select(exists[c], as_i32[c], Int32(0)) for c in range(4)]  # loss.py:109
+        sum_s_lane_2 = sum_over_s_lane_2(chosen_7, thread, (board_6,))  # loss.py:109
+        chosen_8 = [select(exists[c], as_i32_2[c], Int32(0)) for c in range(4)]  # loss.py:109
+        sum_s_lane_3 = sum_over_s_lane_2(chosen_8, thread, (board_7,))  # loss.py:109
+        chosen_9 = [select(exists[c], chosen_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:109
+        sum_s_lane_4 = sum_over_s_lane(chosen_9, thread, (board_8,))  # loss.py:109
+        s_10 = s_5 + sum_s_lane  # loss.py:109
+        s_11 = s_6 + sum_s_lane_2  # loss.py:109
+        s_12 = s_7 + sum_s_lane_3  # loss.py:109
+        s_13 = s_8 + sum_s_lane_4  # loss.py:109
+        s_5, s_6, s_7, s_8 = s_10, s_11, s_12, s_13  # loss.py:109
+    store_where(writes, sum_of_piece, s_piece, s_5)  # loss.py:109
+    store_where(writes, sum_of_piece1, s_piece, s_6)  # loss.py:109
+    store_where(writes, sum_of_piece2, s_piece, s_7)  # loss.py:109
+    store_where(writes, sum_of_piece3, s_piece, s_8)  # loss.py:109
 
 
 @cute.jit
@@ -367,36 +408,80 @@ def launch_policy_loss_1(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, adv
 
 @cute.kernel
 def policy_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cute.Tensor, approx_kl: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, sum_of_piece3: cute.Tensor, S: Int32):
-    # A block owns everything (merge).
+    # A block owns everything (merge). S_piece.lane: 1024 indices, 8 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    shared = utils.SmemAllocator()
+    board_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    board_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    board_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    board_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
     writes = thread == 0
-    s = Int32(-(2**31)).bitcast(Float32)  # loss.py:108
-    s_2 = Int32(0)  # loss.py:108
-    s_3 = Int32(0)  # loss.py:108
-    s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:108
-    for s_piece_step in cutlass.range(0, ((S + 1023) // 1024), unroll=16):  # loss.py:108
-        sum_of_piece_2 = sum_of_piece[s_piece_step]  # loss.py:108
-        sum_of_piece1_2 = sum_of_piece1[s_piece_step]  # loss.py:108
-        sum_of_piece2_2 = sum_of_piece2[s_piece_step]  # loss.py:108
-        sum_of_piece3_2 = sum_of_piece3[s_piece_step]  # loss.py:108
-        s_5 = s + sum_of_piece_2  # loss.py:108
-        s_6 = s_2 + sum_of_piece1_2  # loss.py:108
-        s_7 = s_3 + sum_of_piece2_2  # loss.py:108
-        s_8 = s_4 + sum_of_piece3_2  # loss.py:108
-        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:108
-    larger = cutlass.max(s_2, 1)  # loss.py:126
-    as_f32 = Int32(larger).to(Float32)  # loss.py:126
-    total = s + Float32(0.0)  # loss.py:129
-    quotient = div(total, as_f32)  # loss.py:129
-    as_f32_2 = Int32(s_3).to(Float32)  # loss.py:131
-    quotient_2 = div(as_f32_2, as_f32)  # loss.py:131
-    total_2 = s_4 + Float32(0.0)  # loss.py:132
-    quotient_3 = div(total_2, as_f32)  # loss.py:132
-    store_where(writes, loss, 0, quotient)  # loss.py:128
-    store_where(writes, count, 0, s_2)  # loss.py:128
-    store_where(writes, clip_fraction, 0, quotient_2)  # loss.py:128
-    store_where(writes, approx_kl, 0, quotient_3)  # loss.py:128
+    total = ((S + 1023) // 1024) + 1023  # loss.py:109
+    steps = total // 1024  # loss.py:109
+    full_steps = ((S + 1023) // 1024) // 1024  # loss.py:109
+    s_piece_lane = [thread * 4 + c % 4 + c // 4 * 512 for c in range(8)]  # loss.py:109
+    s = Int32(-(2**31)).bitcast(Float32)  # loss.py:109
+    s_2 = Int32(0)  # loss.py:109
+    s_3 = Int32(0)  # loss.py:109
+    s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:109
+    for s_piece_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:109
+        product = s_piece_step * 1024  # loss.py:109
+        s_piece = [product + s_piece_lane[c] for c in range(8)]  # loss.py:109
+        sum_of_piece_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece, s_piece[c], 4)]  # loss.py:109
+        sum_of_piece1_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece1, s_piece[c], 4)]  # loss.py:109
+        sum_of_piece2_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece2, s_piece[c], 4)]  # loss.py:109
+        sum_of_piece3_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece3, s_piece[c], 4)]  # loss.py:109
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_2, thread, (board_1,))  # loss.py:109
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_2, thread, (board_2,))  # loss.py:109
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_2, thread, (board_3,))  # loss.py:109
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_2, thread, (board_4,))  # loss.py:109
+        s_5 = s + sum_s_piece_lane  # loss.py:109
+        s_6 = s_2 + sum_s_piece_lane_2  # loss.py:109
+        s_7 = s_3 + sum_s_piece_lane_3  # loss.py:109
+        s_8 = s_4 + sum_s_piece_lane_4  # loss.py:109
+        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:109
+    s_5 = s  # loss.py:109
+    s_6 = s_2  # loss.py:109
+    s_7 = s_3  # loss.py:109
+    s_8 = s_4  # loss.py:109
+    for s_piece_step_2 in cutlass.range(full_steps, steps, unroll=1):  # loss.py:109
+        product = s_piece_step_2 * 1024  # loss.py:109
+        s_piece = [product + s_piece_lane[c] for c in range(8)]  # loss.py:109
+        exists = [s_piece[c] < ((S + 1023) // 1024) for c in range(8)]  # loss.py:109
+        sum_of_piece_2 = [load_where(exists[c], sum_of_piece, s_piece[c], Float32(0)) for c in range(8)]  # loss.py:109
+        sum_of_piece1_2 = [load_where(exists[c], sum_of_piece1, s_piece[c], Int32(0)) for c in range(8)]  # loss.py:109
+        sum_of_piece2_2 = [load_where(exists[c], sum_of_piece2, s_piece[c], Int32(0)) for c in range(8)]  # loss.py:109
+        sum_of_piece3_2 = [load_where(exists[c], sum_of_piece3, s_piece[c], Float32(0)) for c in range(8)]  # loss.py:109
+        chosen = [select(exists[c], sum_of_piece_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:109
+        sum_s_piece_lane = sum_over_s_piece_lane(chosen, thread, (board_5,))  # loss.py:109
+        chosen_2 = [select(exists[c], sum_of_piece1_2[c], Int32(0)) for c in range(8)]  # loss.py:109
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2, thread, (board_6,))  # loss.py:109
+        chosen_3 = [select(exists[c], sum_of_piece2_2[c], Int32(0)) for c in range(8)]  # loss.py:109
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(chosen_3, thread, (board_7,))  # loss.py:109
+        chosen_4 = [select(exists[c], sum_of_piece3_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:109
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(chosen_4, thread, (board_8,))  # loss.py:109
+        s_9 = s_5 + sum_s_piece_lane  # loss.py:109
+        s_10 = s_6 + sum_s_piece_lane_2  # loss.py:109
+        s_11 = s_7 + sum_s_piece_lane_3  # loss.py:109
+        s_12 = s_8 + sum_s_piece_lane_4  # loss.py:109
+        s_5, s_6, s_7, s_8 = s_9, s_10, s_11, s_12  # loss.py:109
+    larger = cutlass.max(s_6, 1)  # loss.py:127
+    as_f32 = Int32(larger).to(Float32)  # loss.py:127
+    total_2 = s_5 + Float32(0.0)  # loss.py:130
+    quotient = div(total_2, as_f32)  # loss.py:130
+    as_f32_2 = Int32(s_7).to(Float32)  # loss.py:132
+    quotient_2 = div(as_f32_2, as_f32)  # loss.py:132
+    total_3 = s_8 + Float32(0.0)  # loss.py:133
+    quotient_3 = div(total_3, as_f32)  # loss.py:133
+    store_where(writes, loss, 0, quotient)  # loss.py:129
+    store_where(writes, count, 0, s_6)  # loss.py:129
+    store_where(writes, clip_fraction, 0, quotient_2)  # loss.py:129
+    store_where(writes, approx_kl, 0, quotient_3)  # loss.py:129
 
 
 @cute.jit
@@ -411,7 +496,7 @@ def launch_policy_loss_2(loss_ptr: cute.Pointer, count_ptr: cute.Pointer, clip_f
     sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     sum_of_piece3 = cute.make_tensor(sum_of_piece3_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     policy_loss_2_rows(loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S).launch(
-        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 

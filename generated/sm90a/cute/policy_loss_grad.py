@@ -137,22 +137,22 @@ def policy_loss_grad_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: 
     block, _, _ = cute.arch.block_idx()
     t = block * 128 + thread
     t_inside = t < T
-    count_2 = count[0]  # loss.py:139
-    d_loss_2 = d_loss[0]  # loss.py:139
-    sequence_2 = load_where(t_inside, sequence, t, Int32(0))  # loss.py:140
-    at_most = 0 <= sequence_2  # loss.py:140
-    below = sequence_2 < B  # loss.py:140
-    both = at_most & below  # loss.py:140
-    advantages_2 = load_where(both & t_inside, advantages, sequence_2, Float32(0))  # loss.py:140
-    logp_2 = load_where(t_inside, logp, t, Float32(0))  # loss.py:141
-    old_logp_2 = load_where(t_inside, old_logp, t, Float32(0))  # loss.py:141
-    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # loss.py:147
-    active_2 = load_where(t_inside, active, t, Uint8(0)) != 0  # loss.py:152
-    larger = cutlass.max(count_2, 1)  # loss.py:139
-    as_f32 = Int32(larger).to(Float32)  # loss.py:139
-    quotient = div(d_loss_2, as_f32)  # loss.py:139
-    difference = logp_2 - old_logp_2  # loss.py:141
-    exp_of = portable_exp(difference)  # loss.py:141
+    count_2 = count[0]  # loss.py:140
+    d_loss_2 = d_loss[0]  # loss.py:140
+    sequence_2 = load_where(t_inside, sequence, t, Int32(0))  # loss.py:141
+    at_most = 0 <= sequence_2  # loss.py:141
+    below = sequence_2 < B  # loss.py:141
+    both = at_most & below  # loss.py:141
+    advantages_2 = load_where(both & t_inside, advantages, sequence_2, Float32(0))  # loss.py:141
+    logp_2 = load_where(t_inside, logp, t, Float32(0))  # loss.py:142
+    old_logp_2 = load_where(t_inside, old_logp, t, Float32(0))  # loss.py:142
+    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # loss.py:148
+    active_2 = load_where(t_inside, active, t, Uint8(0)) != 0  # loss.py:153
+    larger = cutlass.max(count_2, 1)  # loss.py:140
+    as_f32 = Int32(larger).to(Float32)  # loss.py:140
+    quotient = div(d_loss_2, as_f32)  # loss.py:140
+    difference = logp_2 - old_logp_2  # loss.py:142
+    exp_of = portable_exp(difference)  # loss.py:142
     equal = advantages_2 == Float32(0.0)  # loss.py:74
     chosen = select(equal, Float32(1.0), exp_of)  # loss.py:76
     product = mul(chosen, advantages_2)  # loss.py:77
@@ -163,19 +163,19 @@ def policy_loss_grad_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: 
     negative_2 = -product_2  # loss.py:78
     below_2 = negative < negative_2  # loss.py:80
     unless = select(below_2, Boolean(False), Boolean(True))  # loss.py:80
-    unless_2 = select(equal, Boolean(False), Boolean(True))  # loss.py:145
-    both_2 = unless & unless_2  # loss.py:145
-    product_3 = mul(exp_of, advantages_2)  # loss.py:145
-    negative_3 = -product_3  # loss.py:145
-    chosen_2 = select(both_2, negative_3, Float32(0.0))  # loss.py:145
-    difference_2 = ref_logp_2 - logp_2  # loss.py:147
+    unless_2 = select(equal, Boolean(False), Boolean(True))  # loss.py:146
+    both_2 = unless & unless_2  # loss.py:146
+    product_3 = mul(exp_of, advantages_2)  # loss.py:146
+    negative_3 = -product_3  # loss.py:146
+    chosen_2 = select(both_2, negative_3, Float32(0.0))  # loss.py:146
+    difference_2 = ref_logp_2 - logp_2  # loss.py:148
     expm1_of = portable_expm1(difference_2)  # loss.py:34
     negative_4 = -expm1_of  # loss.py:34
-    product_4 = mul(beta, negative_4)  # loss.py:147
-    total = chosen_2 + product_4  # loss.py:147
-    product_5 = mul(quotient, total)  # loss.py:152
-    chosen_3 = select(active_2, product_5, Float32(0.0))  # loss.py:152
-    store_where(t_inside, d_logp, t, chosen_3)  # loss.py:151
+    product_4 = mul(beta, negative_4)  # loss.py:148
+    total = chosen_2 + product_4  # loss.py:148
+    product_5 = mul(quotient, total)  # loss.py:153
+    chosen_3 = select(active_2, product_5, Float32(0.0))  # loss.py:153
+    store_where(t_inside, d_logp, t, chosen_3)  # loss.py:152
 
 
 @cute.jit

@@ -82,22 +82,22 @@ def policy_loss_grad(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, activ
     # A program owns 2048 of T (rows).
     t = tl.program_id(0) * 2048 + tl.arange(0, 2048)
     t_inside = t < T
-    count = tl.load(count_ptr)  # loss.py:139
-    d_loss = tl.load(d_loss_ptr)  # loss.py:139
-    sequence = tl.load(sequence_ptr + t, mask=t_inside, other=0)  # loss.py:140
-    at_most = sequence >= 0  # loss.py:140
-    below = sequence < B  # loss.py:140
-    both = at_most & below  # loss.py:140
-    advantages = tl.load(advantages_ptr + sequence, mask=both & t_inside, other=0.0)  # loss.py:140
-    logp = tl.load(logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:141
-    old_logp = tl.load(old_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:141
-    ref_logp = tl.load(ref_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:147
-    active = tl.load(active_ptr + t, mask=t_inside, other=0)  # loss.py:152
-    larger = tl.maximum(count, 1)  # loss.py:139
-    as_f32 = larger.to(tl.float32)  # loss.py:139
-    quotient = tl.div_rn(d_loss, as_f32)  # loss.py:139
-    difference = logp - old_logp  # loss.py:141
-    exp = portable_exp(difference)  # loss.py:141
+    count = tl.load(count_ptr)  # loss.py:140
+    d_loss = tl.load(d_loss_ptr)  # loss.py:140
+    sequence = tl.load(sequence_ptr + t, mask=t_inside, other=0)  # loss.py:141
+    at_most = sequence >= 0  # loss.py:141
+    below = sequence < B  # loss.py:141
+    both = at_most & below  # loss.py:141
+    advantages = tl.load(advantages_ptr + sequence, mask=both & t_inside, other=0.0)  # loss.py:141
+    logp = tl.load(logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:142
+    old_logp = tl.load(old_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:142
+    ref_logp = tl.load(ref_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:148
+    active = tl.load(active_ptr + t, mask=t_inside, other=0)  # loss.py:153
+    larger = tl.maximum(count, 1)  # loss.py:140
+    as_f32 = larger.to(tl.float32)  # loss.py:140
+    quotient = tl.div_rn(d_loss, as_f32)  # loss.py:140
+    difference = logp - old_logp  # loss.py:142
+    exp = portable_exp(difference)  # loss.py:142
     equal = advantages == 0.0  # loss.py:74
     chosen = tl.where(equal, 1.0, exp)  # loss.py:76
     product = chosen * advantages  # loss.py:77
@@ -108,19 +108,19 @@ def policy_loss_grad(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, activ
     negative_2 = product_2 * -1.0  # loss.py:78
     below_2 = negative < negative_2  # loss.py:80
     unless = ~below_2  # loss.py:80
-    unless_2 = ~equal  # loss.py:145
-    both_2 = unless & unless_2  # loss.py:145
-    product_3 = exp * advantages  # loss.py:145
-    negative_3 = product_3 * -1.0  # loss.py:145
-    chosen_2 = tl.where(both_2, negative_3, 0.0)  # loss.py:145
-    difference_2 = ref_logp - logp  # loss.py:147
+    unless_2 = ~equal  # loss.py:146
+    both_2 = unless & unless_2  # loss.py:146
+    product_3 = exp * advantages  # loss.py:146
+    negative_3 = product_3 * -1.0  # loss.py:146
+    chosen_2 = tl.where(both_2, negative_3, 0.0)  # loss.py:146
+    difference_2 = ref_logp - logp  # loss.py:148
     expm1 = portable_expm1(difference_2)  # loss.py:34
     negative_4 = expm1 * -1.0  # loss.py:34
-    product_4 = beta * negative_4  # loss.py:147
-    total = chosen_2 + product_4  # loss.py:147
-    product_5 = quotient * total  # loss.py:152
-    chosen_3 = tl.where(active, product_5, 0.0)  # loss.py:152
-    tl.store(d_logp_ptr + t, chosen_3, mask=t_inside)  # loss.py:151
+    product_4 = beta * negative_4  # loss.py:148
+    total = chosen_2 + product_4  # loss.py:148
+    product_5 = quotient * total  # loss.py:153
+    chosen_3 = tl.where(active, product_5, 0.0)  # loss.py:153
+    tl.store(d_logp_ptr + t, chosen_3, mask=t_inside)  # loss.py:152
 
 
 def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, low, high, beta, T, B):
