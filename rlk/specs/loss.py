@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlk.lang import Axis, L, Outputs, Scalar, Static, Tensor, Tile, boolean, f32, i32, op
 
 T = Axis("T", dynamic=True)
-S = Axis("S", chunk=1024, piece=1024, fan_in=1024, dynamic=True)
+S = Axis("S", chunk=1024, piece=1024, fan_in=4096, dynamic=True)
 B = Axis("B", dynamic=True)
 KL = ("k1", "k2", "k3", "abs", "k1+", "k3+")
 
@@ -101,7 +101,7 @@ def policy_loss(
     """Token mean over active tokens of max(-r A, -clip(r) A) + beta KL(ref) - c H (Schulman 2017, Shao 2024).
 
     order lists all tokens, the active ones first in compacted order; sums run over it in chunks of 1024
-    (halving trees), then over 1024 chunks at a time in the same way, those ascending, so that padded and
+    (halving trees), then over 4096 chunks at a time in the same way, those ascending, so that padded and
     packed inputs have the same bits. dual_clip: for A < 0 at most -c A (Ye 2020). advantages[sequence[t]] is
     the advantage of token t.
     """

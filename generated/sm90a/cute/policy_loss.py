@@ -1,8 +1,8 @@
 """policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 7c4894cdc480d0b7
-schedule: tiles 1, 8 warps, 1 stages, unroll 1 placed S.lane[9:2] S.lane[1:0]
-schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed S_piece.lane[8:2] S_piece.lane[1:0] S_piece.lane[9:9]
+numerics: 329c52414f14a2f5
+schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed S.lane[6:0] S.lane[9:7]
+schedule: tiles 1, 16 warps, 1 stages, unroll 1 placed S_piece.lane[10:2] S_piece.lane[1:0] S_piece.lane[11:11]
 """
 
 import cuda.bindings.driver as cuda
@@ -174,14 +174,15 @@ def store_where(condition, memory: cute.Tensor, index, x):
 
 def sum_over_s_lane(x, thread, boards):
     # The sum over S.lane, halving.
-    x = across(x, boards[0], (128, 64, 32), thread, add)
-    x = halved(x, 16, thread, add)
-    x = halved(x, 8, thread, add)
+    x = folded(x, 4, add)
+    x = folded(x, 2, add)
+    x = folded(x, 1, add)
+    x = across(x, boards[0], (64, 32), thread, add)
+    x = exchanged(x, 16, add)
+    x = exchanged(x, 8, add)
     x = exchanged(x, 4, add)
     x = exchanged(x, 2, add)
     x = exchanged(x, 1, add)
-    x = exchanged(x, 16, add)
-    x = exchanged(x, 8, add)
     return x[0]
 
 
@@ -189,19 +190,20 @@ def sum_over_s_lane_2(x, thread, boards):
     # The sum over S.lane, in any order.
     x = folded(x, 1, add)
     x = folded(x, 1, add)
+    x = folded(x, 1, add)
     x = exchanged(x, 1, add)
     x = exchanged(x, 2, add)
     x = exchanged(x, 4, add)
     x = exchanged(x, 8, add)
     x = exchanged(x, 16, add)
-    x = across(x, boards[0], (32, 64, 128), thread, add)
+    x = across(x, boards[0], (32, 64), thread, add)
     return x[0]
 
 
 def sum_over_s_piece_lane(x, thread, boards):
     # The sum over S_piece.lane, halving.
     x = folded(x, 4, add)
-    x = across(x, boards[0], (64, 32), thread, add)
+    x = across(x, boards[0], (256, 128, 64, 32), thread, add)
     x = halved(x, 16, thread, add)
     x = halved(x, 8, thread, add)
     x = exchanged(x, 4, add)
@@ -222,7 +224,7 @@ def sum_over_s_piece_lane_2(x, thread, boards):
     x = exchanged(x, 4, add)
     x = exchanged(x, 8, add)
     x = exchanged(x, 16, add)
-    x = across(x, boards[0], (32, 64), thread, add)
+    x = across(x, boards[0], (32, 64, 128, 256), thread, add)
     return x[0]
 
 
@@ -234,18 +236,18 @@ def vector_of(memory, index, count):
 
 @cute.kernel
 def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.Tensor, ref_logp: cute.Tensor, order: cute.Tensor, active: cute.Tensor, sequence: cute.Tensor, per_token: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, sum_of_piece3: cute.Tensor, S: Int32, T: Int32, B: Int32, low: Float32, high: Float32, beta: Float32):
-    # A block owns 1 of S.piece (rows). S.lane: 1024 indices, 4 to each of 256 threads.
+    # A block owns 1 of S.piece (rows). S.lane: 1024 indices, 8 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
-    board_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
-    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
-    board_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
-    board_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
-    board_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
-    board_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
-    board_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
+    board_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_4 = shared.allocate_tensor(Float32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_5 = shared.allocate_tensor(Float32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_8 = shared.allocate_tensor(Float32, cute.make_layout((1, 128), stride=(128, 1)), 16)
     s_piece = block
     writes = thread == 0
     product = s_piece * 1024  # loss.py:109
@@ -256,7 +258,7 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
     total_2 = difference + 1023  # loss.py:109
     steps = total_2 // 1024  # loss.py:109
     full_steps = difference // 1024  # loss.py:109
-    s_lane = [thread * 4 + c for c in range(4)]  # loss.py:109
+    s_lane = [thread + c * 128 for c in range(8)]  # loss.py:109
     s = Int32(-(2**31)).bitcast(Float32)  # loss.py:109
     s_2 = Int32(0)  # loss.py:109
     s_3 = Int32(0)  # loss.py:109
@@ -264,48 +266,48 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
     for s_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:109
         product_2 = s_step * 1024  # loss.py:109
         total_3 = piece_begin + product_2  # loss.py:109
-        s_5 = [total_3 + s_lane[c] for c in range(4)]  # loss.py:109
-        order_2 = [order[s_5[c]] for c in range(4)]  # loss.py:110
-        at_most = [0 <= order_2[c] for c in range(4)]  # loss.py:111
-        below = [order_2[c] < T for c in range(4)]  # loss.py:111
-        both = [at_most[c] & below[c] for c in range(4)]  # loss.py:111
-        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(4)]  # loss.py:111
-        sequence_2 = [load_where(both[c], sequence, order_2[c], Int32(0)) for c in range(4)]  # loss.py:112
-        at_most_2 = [0 <= sequence_2[c] for c in range(4)]  # loss.py:112
-        below_2 = [sequence_2[c] < B for c in range(4)]  # loss.py:112
-        both_2 = [at_most_2[c] & below_2[c] for c in range(4)]  # loss.py:112
-        advantages_2 = [load_where(both_2[c], advantages, sequence_2[c], Float32(0)) for c in range(4)]  # loss.py:112
-        logp_2 = [load_where(both[c], logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:113
-        old_logp_2 = [load_where(both[c], old_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:113
-        ref_logp_2 = [load_where(both[c], ref_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:119
-        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(4)]  # loss.py:113
-        exp_of = [portable_exp(difference_2[c]) for c in range(4)]  # loss.py:114
-        equal = [advantages_2[c] == Float32(0.0) for c in range(4)]  # loss.py:74
-        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(4)]  # loss.py:76
-        product_3 = [mul(chosen[c], advantages_2[c]) for c in range(4)]  # loss.py:77
-        negative = [-product_3[c] for c in range(4)]  # loss.py:77
-        larger = [fmax(chosen[c], low) for c in range(4)]  # loss.py:78
-        smaller = [fmin(larger[c], high) for c in range(4)]  # loss.py:78
-        product_4 = [mul(smaller[c], advantages_2[c]) for c in range(4)]  # loss.py:78
-        negative_2 = [-product_4[c] for c in range(4)]  # loss.py:78
-        below_3 = [negative[c] < negative_2[c] for c in range(4)]  # loss.py:80
-        unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:80
-        chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(4)]  # loss.py:81
-        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(4)]  # loss.py:119
-        k3_of = [portable_k3(difference_3[c]) for c in range(4)]  # loss.py:21
-        product_5 = [mul(beta, k3_of[c]) for c in range(4)]  # loss.py:119
-        total_4 = [chosen_2[c] + product_5[c] for c in range(4)]  # loss.py:119
-        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(4)]  # loss.py:122
-        for c in cutlass.range_constexpr(4):  # loss.py:122
+        s_5 = [total_3 + s_lane[c] for c in range(8)]  # loss.py:109
+        order_2 = [order[s_5[c]] for c in range(8)]  # loss.py:110
+        at_most = [0 <= order_2[c] for c in range(8)]  # loss.py:111
+        below = [order_2[c] < T for c in range(8)]  # loss.py:111
+        both = [at_most[c] & below[c] for c in range(8)]  # loss.py:111
+        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # loss.py:111
+        sequence_2 = [load_where(both[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # loss.py:112
+        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # loss.py:112
+        below_2 = [sequence_2[c] < B for c in range(8)]  # loss.py:112
+        both_2 = [at_most_2[c] & below_2[c] for c in range(8)]  # loss.py:112
+        advantages_2 = [load_where(both_2[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # loss.py:112
+        logp_2 = [load_where(both[c], logp, order_2[c], Float32(0)) for c in range(8)]  # loss.py:113
+        old_logp_2 = [load_where(both[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # loss.py:113
+        ref_logp_2 = [load_where(both[c], ref_logp, order_2[c], Float32(0)) for c in range(8)]  # loss.py:119
+        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # loss.py:113
+        exp_of = [portable_exp(difference_2[c]) for c in range(8)]  # loss.py:114
+        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # loss.py:74
+        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # loss.py:76
+        product_3 = [mul(chosen[c], advantages_2[c]) for c in range(8)]  # loss.py:77
+        negative = [-product_3[c] for c in range(8)]  # loss.py:77
+        larger = [fmax(chosen[c], low) for c in range(8)]  # loss.py:78
+        smaller = [fmin(larger[c], high) for c in range(8)]  # loss.py:78
+        product_4 = [mul(smaller[c], advantages_2[c]) for c in range(8)]  # loss.py:78
+        negative_2 = [-product_4[c] for c in range(8)]  # loss.py:78
+        below_3 = [negative[c] < negative_2[c] for c in range(8)]  # loss.py:80
+        unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # loss.py:80
+        chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # loss.py:81
+        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # loss.py:119
+        k3_of = [portable_k3(difference_3[c]) for c in range(8)]  # loss.py:21
+        product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # loss.py:119
+        total_4 = [chosen_2[c] + product_5[c] for c in range(8)]  # loss.py:119
+        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(8)]  # loss.py:122
+        for c in cutlass.range_constexpr(8):  # loss.py:122
             per_token[order_2[c]] = chosen_3[c]  # loss.py:122
-        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:123
-        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(4)]  # loss.py:124
-        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:125
-        both_3 = [active_2[c] & unless_2[c] for c in range(4)]  # loss.py:125
-        as_i32_2 = [Boolean(both_3[c]).to(Int32) for c in range(4)]  # loss.py:125
-        negative_3 = [-difference_2[c] for c in range(4)]  # loss.py:126
-        k3_of_2 = [portable_k3(negative_3[c]) for c in range(4)]  # loss.py:126
-        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:126
+        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:123
+        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # loss.py:124
+        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # loss.py:125
+        both_3 = [active_2[c] & unless_2[c] for c in range(8)]  # loss.py:125
+        as_i32_2 = [Boolean(both_3[c]).to(Int32) for c in range(8)]  # loss.py:125
+        negative_3 = [-difference_2[c] for c in range(8)]  # loss.py:126
+        k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # loss.py:126
+        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:126
         sum_s_lane = sum_over_s_lane(chosen_4, thread, (board_1,))  # loss.py:109
         sum_s_lane_2 = sum_over_s_lane_2(as_i32, thread, (board_2,))  # loss.py:109
         sum_s_lane_3 = sum_over_s_lane_2(as_i32_2, thread, (board_3,))  # loss.py:109
@@ -322,58 +324,58 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
     for s_step_2 in cutlass.range(full_steps, steps, unroll=1):  # loss.py:109
         product_2 = s_step_2 * 1024  # loss.py:109
         total_3 = piece_begin + product_2  # loss.py:109
-        s_9 = [total_3 + s_lane[c] for c in range(4)]  # loss.py:109
-        exists = [s_9[c] < piece_end for c in range(4)]  # loss.py:109
-        order_2 = [load_where(exists[c], order, s_9[c], Int32(0)) for c in range(4)]  # loss.py:110
-        at_most = [0 <= order_2[c] for c in range(4)]  # loss.py:111
-        below = [order_2[c] < T for c in range(4)]  # loss.py:111
-        both = [at_most[c] & below[c] for c in range(4)]  # loss.py:111
-        both_2 = [exists[c] & both[c] for c in range(4)]  # loss.py:111
-        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(4)]  # loss.py:111
-        sequence_2 = [load_where(both_2[c], sequence, order_2[c], Int32(0)) for c in range(4)]  # loss.py:112
-        at_most_2 = [0 <= sequence_2[c] for c in range(4)]  # loss.py:112
-        below_2 = [sequence_2[c] < B for c in range(4)]  # loss.py:112
-        both_3 = [at_most_2[c] & below_2[c] for c in range(4)]  # loss.py:112
-        both_4 = [exists[c] & both_3[c] for c in range(4)]  # loss.py:112
-        advantages_2 = [load_where(both_4[c], advantages, sequence_2[c], Float32(0)) for c in range(4)]  # loss.py:112
-        logp_2 = [load_where(both_2[c], logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:113
-        old_logp_2 = [load_where(both_2[c], old_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:113
-        ref_logp_2 = [load_where(both_2[c], ref_logp, order_2[c], Float32(0)) for c in range(4)]  # loss.py:119
-        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(4)]  # loss.py:113
-        exp_of = [portable_exp(difference_2[c]) for c in range(4)]  # loss.py:114
-        equal = [advantages_2[c] == Float32(0.0) for c in range(4)]  # loss.py:74
-        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(4)]  # loss.py:76
-        product_3 = [mul(chosen[c], advantages_2[c]) for c in range(4)]  # loss.py:77
-        negative = [-product_3[c] for c in range(4)]  # loss.py:77
-        larger = [fmax(chosen[c], low) for c in range(4)]  # loss.py:78
-        smaller = [fmin(larger[c], high) for c in range(4)]  # loss.py:78
-        product_4 = [mul(smaller[c], advantages_2[c]) for c in range(4)]  # loss.py:78
-        negative_2 = [-product_4[c] for c in range(4)]  # loss.py:78
-        below_3 = [negative[c] < negative_2[c] for c in range(4)]  # loss.py:80
-        unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:80
-        chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(4)]  # loss.py:81
-        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(4)]  # loss.py:119
-        k3_of = [portable_k3(difference_3[c]) for c in range(4)]  # loss.py:21
-        product_5 = [mul(beta, k3_of[c]) for c in range(4)]  # loss.py:119
-        total_4 = [chosen_2[c] + product_5[c] for c in range(4)]  # loss.py:119
-        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(4)]  # loss.py:122
-        for c in cutlass.range_constexpr(4):  # loss.py:122
+        s_9 = [total_3 + s_lane[c] for c in range(8)]  # loss.py:109
+        exists = [s_9[c] < piece_end for c in range(8)]  # loss.py:109
+        order_2 = [load_where(exists[c], order, s_9[c], Int32(0)) for c in range(8)]  # loss.py:110
+        at_most = [0 <= order_2[c] for c in range(8)]  # loss.py:111
+        below = [order_2[c] < T for c in range(8)]  # loss.py:111
+        both = [at_most[c] & below[c] for c in range(8)]  # loss.py:111
+        both_2 = [exists[c] & both[c] for c in range(8)]  # loss.py:111
+        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # loss.py:111
+        sequence_2 = [load_where(both_2[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # loss.py:112
+        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # loss.py:112
+        below_2 = [sequence_2[c] < B for c in range(8)]  # loss.py:112
+        both_3 = [at_most_2[c] & below_2[c] for c in range(8)]  # loss.py:112
+        both_4 = [exists[c] & both_3[c] for c in range(8)]  # loss.py:112
+        advantages_2 = [load_where(both_4[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # loss.py:112
+        logp_2 = [load_where(both_2[c], logp, order_2[c], Float32(0)) for c in range(8)]  # loss.py:113
+        old_logp_2 = [load_where(both_2[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # loss.py:113
+        ref_logp_2 = [load_where(both_2[c], ref_logp, order_2[c], Float32(0)) for c in range(8)]  # loss.py:119
+        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # loss.py:113
+        exp_of = [portable_exp(difference_2[c]) for c in range(8)]  # loss.py:114
+        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # loss.py:74
+        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # loss.py:76
+        product_3 = [mul(chosen[c], advantages_2[c]) for c in range(8)]  # loss.py:77
+        negative = [-product_3[c] for c in range(8)]  # loss.py:77
+        larger = [fmax(chosen[c], low) for c in range(8)]  # loss.py:78
+        smaller = [fmin(larger[c], high) for c in range(8)]  # loss.py:78
+        product_4 = [mul(smaller[c], advantages_2[c]) for c in range(8)]  # loss.py:78
+        negative_2 = [-product_4[c] for c in range(8)]  # loss.py:78
+        below_3 = [negative[c] < negative_2[c] for c in range(8)]  # loss.py:80
+        unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # loss.py:80
+        chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # loss.py:81
+        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # loss.py:119
+        k3_of = [portable_k3(difference_3[c]) for c in range(8)]  # loss.py:21
+        product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # loss.py:119
+        total_4 = [chosen_2[c] + product_5[c] for c in range(8)]  # loss.py:119
+        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(8)]  # loss.py:122
+        for c in cutlass.range_constexpr(8):  # loss.py:122
             store_where(exists[c], per_token, order_2[c], chosen_3[c])  # loss.py:122
-        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:123
-        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(4)]  # loss.py:124
-        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(4)]  # loss.py:125
-        both_5 = [active_2[c] & unless_2[c] for c in range(4)]  # loss.py:125
-        as_i32_2 = [Boolean(both_5[c]).to(Int32) for c in range(4)]  # loss.py:125
-        negative_3 = [-difference_2[c] for c in range(4)]  # loss.py:126
-        k3_of_2 = [portable_k3(negative_3[c]) for c in range(4)]  # loss.py:126
-        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:126
-        chosen_6 = [select(exists[c], chosen_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:109
+        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:123
+        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # loss.py:124
+        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # loss.py:125
+        both_5 = [active_2[c] & unless_2[c] for c in range(8)]  # loss.py:125
+        as_i32_2 = [Boolean(both_5[c]).to(Int32) for c in range(8)]  # loss.py:125
+        negative_3 = [-difference_2[c] for c in range(8)]  # loss.py:126
+        k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # loss.py:126
+        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:126
+        chosen_6 = [select(exists[c], chosen_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:109
         sum_s_lane = sum_over_s_lane(chosen_6, thread, (board_5,))  # loss.py:109
-        chosen_7 = [select(exists[c], as_i32[c], Int32(0)) for c in range(4)]  # loss.py:109
+        chosen_7 = [select(exists[c], as_i32[c], Int32(0)) for c in range(8)]  # loss.py:109
         sum_s_lane_2 = sum_over_s_lane_2(chosen_7, thread, (board_6,))  # loss.py:109
-        chosen_8 = [select(exists[c], as_i32_2[c], Int32(0)) for c in range(4)]  # loss.py:109
+        chosen_8 = [select(exists[c], as_i32_2[c], Int32(0)) for c in range(8)]  # loss.py:109
         sum_s_lane_3 = sum_over_s_lane_2(chosen_8, thread, (board_7,))  # loss.py:109
-        chosen_9 = [select(exists[c], chosen_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # loss.py:109
+        chosen_9 = [select(exists[c], chosen_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:109
         sum_s_lane_4 = sum_over_s_lane(chosen_9, thread, (board_8,))  # loss.py:109
         s_10 = s_5 + sum_s_lane  # loss.py:109
         s_11 = s_6 + sum_s_lane_2  # loss.py:109
@@ -402,35 +404,35 @@ def launch_policy_loss_1(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, adv
     sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     sum_of_piece3 = cute.make_tensor(sum_of_piece3_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     policy_loss_1_rows(logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, low, high, beta).launch(
-        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 
 @cute.kernel
 def policy_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cute.Tensor, approx_kl: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, sum_of_piece3: cute.Tensor, S: Int32):
-    # A block owns everything (merge). S_piece.lane: 1024 indices, 8 to each of 128 threads.
+    # A block owns everything (merge). S_piece.lane: 4096 indices, 8 to each of 512 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
-    board_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
-    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
-    board_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
-    board_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
-    board_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
-    board_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
-    board_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    board_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    board_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    board_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    board_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    board_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    board_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    board_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
     writes = thread == 0
-    total = ((S + 1023) // 1024) + 1023  # loss.py:109
-    steps = total // 1024  # loss.py:109
-    full_steps = ((S + 1023) // 1024) // 1024  # loss.py:109
-    s_piece_lane = [thread * 4 + c % 4 + c // 4 * 512 for c in range(8)]  # loss.py:109
+    total = ((S + 1023) // 1024) + 4095  # loss.py:109
+    steps = total // 4096  # loss.py:109
+    full_steps = ((S + 1023) // 1024) // 4096  # loss.py:109
+    s_piece_lane = [thread * 4 + c % 4 + c // 4 * 2048 for c in range(8)]  # loss.py:109
     s = Int32(-(2**31)).bitcast(Float32)  # loss.py:109
     s_2 = Int32(0)  # loss.py:109
     s_3 = Int32(0)  # loss.py:109
     s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:109
     for s_piece_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:109
-        product = s_piece_step * 1024  # loss.py:109
+        product = s_piece_step * 4096  # loss.py:109
         s_piece = [product + s_piece_lane[c] for c in range(8)]  # loss.py:109
         sum_of_piece_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece, s_piece[c], 4)]  # loss.py:109
         sum_of_piece1_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece1, s_piece[c], 4)]  # loss.py:109
@@ -450,7 +452,7 @@ def policy_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cut
     s_7 = s_3  # loss.py:109
     s_8 = s_4  # loss.py:109
     for s_piece_step_2 in cutlass.range(full_steps, steps, unroll=1):  # loss.py:109
-        product = s_piece_step_2 * 1024  # loss.py:109
+        product = s_piece_step_2 * 4096  # loss.py:109
         s_piece = [product + s_piece_lane[c] for c in range(8)]  # loss.py:109
         exists = [s_piece[c] < ((S + 1023) // 1024) for c in range(8)]  # loss.py:109
         sum_of_piece_2 = [load_where(exists[c], sum_of_piece, s_piece[c], Float32(0)) for c in range(8)]  # loss.py:109
@@ -496,7 +498,7 @@ def launch_policy_loss_2(loss_ptr: cute.Pointer, count_ptr: cute.Pointer, clip_f
     sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     sum_of_piece3 = cute.make_tensor(sum_of_piece3_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     policy_loss_2_rows(loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S).launch(
-        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(512, 1, 1), stream=stream,
     )
 
 

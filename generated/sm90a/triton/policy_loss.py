@@ -1,6 +1,6 @@
 """policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 7c4894cdc480d0b7
+numerics: 329c52414f14a2f5
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
 schedule: tiles 1, 8 warps, 1 stages, unroll 4
 """
@@ -109,6 +109,8 @@ def sum_over_s_lane_2(x):
 @triton.jit
 def sum_over_s_piece_lane(x):
     # The sum over S_piece.lane, halving: two terms at a time, so that no layout chooses.
+    x = tl.sum(tl.reshape(x, (2, 2048)), 0)
+    x = tl.sum(tl.reshape(x, (2, 1024)), 0)
     x = tl.sum(tl.reshape(x, (2, 512)), 0)
     x = tl.sum(tl.reshape(x, (2, 256)), 0)
     x = tl.sum(tl.reshape(x, (2, 128)), 0)
@@ -268,16 +270,16 @@ def policy_loss_1(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_pt
 @triton.jit
 def policy_loss_2(loss_ptr, count_ptr, clip_fraction_ptr, approx_kl_ptr, sum_of_piece_ptr, sum_of_piece1_ptr, sum_of_piece2_ptr, sum_of_piece3_ptr, S):
     # A program owns everything (merge).
-    total = ((S + 1023) // 1024) + 1023  # loss.py:109
-    steps = total // 1024  # loss.py:109
-    full_steps = ((S + 1023) // 1024) // 1024  # loss.py:109
-    s_piece_lane = tl.arange(0, 1024)  # loss.py:109
+    total = ((S + 1023) // 1024) + 4095  # loss.py:109
+    steps = total // 4096  # loss.py:109
+    full_steps = ((S + 1023) // 1024) // 4096  # loss.py:109
+    s_piece_lane = tl.arange(0, 4096)  # loss.py:109
     s = negative_zero()  # loss.py:109
     s_2 = tl.full((), 0, tl.int32)  # loss.py:109
     s_3 = tl.full((), 0, tl.int32)  # loss.py:109
     s_4 = negative_zero()  # loss.py:109
     for s_piece_step in tl.range(0, full_steps, loop_unroll_factor=4):  # loss.py:109
-        product = s_piece_step * 1024  # loss.py:109
+        product = s_piece_step * 4096  # loss.py:109
         s_piece = product + s_piece_lane  # loss.py:109
         sum_of_piece = tl.load(sum_of_piece_ptr + s_piece)  # loss.py:109
         sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece)  # loss.py:109
@@ -293,7 +295,7 @@ def policy_loss_2(loss_ptr, count_ptr, clip_fraction_ptr, approx_kl_ptr, sum_of_
         s_8 = s_4 + sum_s_piece_lane_4  # loss.py:109
         s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:109
     for s_piece_step in tl.range(full_steps, steps, loop_unroll_factor=4):  # loss.py:109
-        product = s_piece_step * 1024  # loss.py:109
+        product = s_piece_step * 4096  # loss.py:109
         s_piece = product + s_piece_lane  # loss.py:109
         exists = s_piece < ((S + 1023) // 1024)  # loss.py:109
         sum_of_piece = tl.load(sum_of_piece_ptr + s_piece, mask=exists, other=0.0)  # loss.py:109
