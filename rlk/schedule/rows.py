@@ -17,7 +17,6 @@ WARP = 32
 VECTOR = 16  # bytes of the widest access
 BLOCK = 128  # threads that short rows share
 VECTORS = 2  # of a row to each thread
-GATHERED = 4  # elements that stand for a vector where there is none
 MANY_TILES = 8  # of which the last may be nearly empty
 ROW_OF_PIECES = 3  # bits of lanes that a chunk has where its pieces lie beside it
 COLUMN_WARPS = 4  # of a block that folds columns
@@ -105,17 +104,13 @@ def _vector(kernel: Kernel, axis: Axis, extents: Mapping[str, int]) -> int:
 
 
 def _whole(kernel: Kernel, found: Roles, near: Axis, length: int, extents: Mapping[str, int]) -> Schedule:
-    """A block has a row, or several short ones.
-
-    What is gathered has no vectors: there lanes have neighbours, and most of the tree lies in lists.
-    """
+    """A block has a row, or several short ones."""
     bits = length.bit_length() - 1
-    low = min(_vector(kernel, near, extents), bits) if _counts(kernel, near) else 0
+    low = min(_vector(kernel, near, extents), bits)
     walks = any(isinstance(let.node, Loop) for let in walk(kernel.body))
     writes = any(isinstance(x.node, Store) for x in _steps(kernel))
     many = near.piece is None or near.piece > length  # steps of a piece
-    least = low or GATHERED.bit_length() - 1
-    each = least if walks and writes and many else least + VECTORS.bit_length() - 1
+    each = low if walks and writes and many else low + VECTORS.bit_length() - 1
     told = max(0, min(bits - each, (WARP * MAX_WARPS).bit_length() - 1))
     placed = [Span(str(near), low, told)] * (told > 0)
     rows = max(1, BLOCK >> told) if found.parallel and not walks else 1

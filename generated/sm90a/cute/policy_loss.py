@@ -1,7 +1,7 @@
 """policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 329c52414f14a2f5
-schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed S.lane[6:0] S.lane[9:7]
+schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed S.lane[8:2] S.lane[1:0] S.lane[9:9]
 schedule: tiles 1, 16 warps, 1 stages, unroll 1 placed S_piece.lane[10:2] S_piece.lane[1:0] S_piece.lane[11:11]
 """
 
@@ -175,14 +175,14 @@ def store_where(condition, memory: cute.Tensor, index, x):
 def sum_over_s_lane(x, thread, boards):
     # The sum over S.lane, halving.
     x = folded(x, 4, add)
-    x = folded(x, 2, add)
-    x = folded(x, 1, add)
     x = across(x, boards[0], (64, 32), thread, add)
-    x = exchanged(x, 16, add)
-    x = exchanged(x, 8, add)
+    x = halved(x, 16, thread, add)
+    x = halved(x, 8, thread, add)
     x = exchanged(x, 4, add)
     x = exchanged(x, 2, add)
     x = exchanged(x, 1, add)
+    x = exchanged(x, 16, add)
+    x = exchanged(x, 8, add)
     return x[0]
 
 
@@ -240,14 +240,14 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
     board_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
     board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
-    board_4 = shared.allocate_tensor(Float32, cute.make_layout((1, 128), stride=(128, 1)), 16)
-    board_5 = shared.allocate_tensor(Float32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    board_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
     board_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
     board_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
-    board_8 = shared.allocate_tensor(Float32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
     s_piece = block
     writes = thread == 0
     product = s_piece * 1024  # loss.py:109
@@ -258,7 +258,7 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
     total_2 = difference + 1023  # loss.py:109
     steps = total_2 // 1024  # loss.py:109
     full_steps = difference // 1024  # loss.py:109
-    s_lane = [thread + c * 128 for c in range(8)]  # loss.py:109
+    s_lane = [thread * 4 + c % 4 + c // 4 * 512 for c in range(8)]  # loss.py:109
     s = Int32(-(2**31)).bitcast(Float32)  # loss.py:109
     s_2 = Int32(0)  # loss.py:109
     s_3 = Int32(0)  # loss.py:109
