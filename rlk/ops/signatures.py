@@ -185,8 +185,9 @@ def policy_loss(
     f32 of that shape, or one for each sequence [sequences]. loss: a `Loss`, or "ppo", "grpo", "dual_clip".
     ref_logp is needed when beta != 0, entropy when entropy_coef != 0. Differentiable in logp and entropy.
 
-    Sums run over active tokens in their compacted order: chunks of 1024 as halving trees, 4096 chunks at a time
-    in the same way, those ascending. Padded and packed inputs give the same bits. No active token: loss 0, metrics["active"] 0.
+    Sums run over active tokens in their compacted order: chunks of 1024 as halving trees, then 4096 chunks at
+    a time in the same way, those ascending. Padded and packed inputs give the same bits. No active token:
+    loss 0, metrics["active"] 0.
     Metrics: active, clip_fraction, approx_kl (k3 of old_logp against logp). Raises LaunchError.
     """
     record = _loss(loss)

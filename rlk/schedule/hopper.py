@@ -27,8 +27,8 @@ GROUP = 8  # row tiles of a cluster that go through the columns together
 BEST = (128, 2)
 SPEEDS = {BEST: 1.0, (128, 1): 0.95, (64, 2): 0.92, (64, 1): 0.62}
 """Of rows of a tile and tiles of a cluster, beside the best: 8192 x 128256 x 4096 took 13.37 alone for 12.65,
-256 to 1024 x 14336 in tiles of 64 rows 0.90 to 0.93, and 300 x 128256 in 320 rows alone as long as in 512 of the
-best (docs/measured/cute.md)."""
+256 to 1024 x 14336 in tiles of 64 rows 0.90 to 0.93, 300 x 128256 alone in tiles of 64 rows as long as in 512
+rows of the best (docs/measured/cute.md)."""
 
 
 def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mapping[str, int]) -> Schedule:

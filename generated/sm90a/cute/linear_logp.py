@@ -388,22 +388,22 @@ def linear_logp_1(
                 differs = ids_2[r] != ignore_index  # logp.py:149
                 end = select(differs, piece_end, Int32(0))  # linear_logp.py:64
                 at = end - v  # linear_logp.py:64
-                exists_2, product_3 = [], []  # linear_logp.py:64
-                for c in cutlass.range_constexpr(64):  # linear_logp.py:64
-                    exists_2.append(at > 8 * (c // 2) + c % 2)  # linear_logp.py:64
+                product_3 = []  # linear_logp.py:65
+                for c in cutlass.range_constexpr(64):  # linear_logp.py:65
                     z = acc[r, c]  # linear_logp.py:65
                     product_3.append(mul(z, inv_temperature))  # logp.py:54
                 picked_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
                 ahead = ids_2[r] - Int64(total_2)  # linear_logp.py:64
                 if any_lane((ahead >= 0) & (ahead < 256)):  # linear_logp.py:64
                     at_2 = ids_2[r] - Int64(v)  # linear_logp.py:74
-                    equal = [at_2 == 8 * (c // 2) + c % 2 for c in range(64)]  # linear_logp.py:74
-                    chosen = [select(equal[c], product_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(64)]  # linear_logp.py:74
-                    chosen_2 = [select(exists_2[c], chosen[c], Int32(-(2**31)).bitcast(Float32)) for c in range(64)]  # linear_logp.py:64
+                    chosen = [select((at_2 == 8 * (c // 2) + c % 2), product_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(64)]  # linear_logp.py:74
+                    chosen_2 = [select((at > 8 * (c // 2) + c % 2), chosen[c], Int32(-(2**31)).bitcast(Float32)) for c in range(64)]  # linear_logp.py:64
                     picked_v_lane = sum_over_v_lane(chosen_2)  # linear_logp.py:64
-                chosen, larger = [], []  # linear_logp.py:64
+                chosen = tuple(product_3)  # linear_logp.py:64
+                if any_lane(at <= 249):  # linear_logp.py:64
+                    chosen = tuple([select((at > 8 * (c // 2) + c % 2), product_3[c], Float32(float("-inf"))) for c in range(64)])  # linear_logp.py:64
+                larger = []  # linear_logp.py:64
                 for c in cutlass.range_constexpr(64):  # linear_logp.py:64
-                    chosen.append(select(exists_2[c], product_3[c], Float32(float("-inf"))))  # linear_logp.py:64
                     larger.append(fmax(chosen[c], Float32(-3.4028234663852886e+38)))  # linear_logp.py:64
                 m_chunk = max_over_v_lane(chosen)  # linear_logp.py:64
                 store_where(t_inside[r] & first_of_quad, sum_of_step3, (v_step, v_piece, t[r]), picked_v_lane)  # linear_logp.py:64

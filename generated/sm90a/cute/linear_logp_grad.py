@@ -352,8 +352,7 @@ def linear_logp_grad_2(
                         product_5 = mul(product_4, total)  # logp.py:140
                         chosen_2 = select(equal, Float32(0.0), product_5)  # logp.py:140
                         difference_3 = product_3 - chosen_2  # logp.py:140
-                        equal_2 = at == 8 * (c // 2) + c % 2  # logp.py:143
-                        chosen_3 = select(equal_2, d_logp_2[r], Float32(0.0))  # logp.py:143
+                        chosen_3 = select((at == 8 * (c // 2) + c % 2), d_logp_2[r], Float32(0.0))  # logp.py:143
                         total_2 = difference_3 + chosen_3  # logp.py:143
                         product_6 = mul(total_2, inv_temperature)  # logp.py:60
                         chosen_4 = select(differs, product_6, Float32(0.0))  # linear_logp.py:136

@@ -10,6 +10,7 @@ from rlk.ir.nodes import (
     Bits,
     Cast,
     Check,
+    Const,
     Dot,
     Fma,
     Fn2,
@@ -71,6 +72,7 @@ class ContractionEmitter(Emitter):
         self.counted: dict[Value, str] = {}  # indices that count up along a row: where a thread's begin
         self.boxed = False  # whether pairs are traded for vectors
         self.ends: dict[Value, str] = {}  # comparisons of these: what the place in a row is compared with
+        self.combined = {n.x for n in self.nodes.values() if isinstance(n, Reduce)}
 
     def axes(self, value: Value) -> tuple[object, ...]:
         type = self.types[value]
@@ -81,6 +83,8 @@ class ContractionEmitter(Emitter):
             return self.text[value]
         if value in self.counted:
             return f"({self.counted[value]} + {PLACE})"
+        if value in self.ends:
+            return f"({self.ends[value]} {self.sign(value)} {PLACE})"
         return f"{super().__getitem__(value)}[r]" if value in self.rowwise else super().__getitem__(value)
 
     def along_pieces(self) -> set[Value]:
@@ -273,8 +277,8 @@ class ContractionEmitter(Emitter):
         mask = self.memory.mask(axes, access.guard) or "Boolean(True)"
         return mask.replace(PLACE, by.place), self.memory.index(access.index).replace(PLACE, by.place)
 
-    def compare(self, let: Let) -> None:
-        """Write what the place of an element is compared with, once a row: an index and a value of a row."""
+    def compared(self, let: Let) -> tuple[Value, Value] | None:
+        """Return the index that counts along a row, and the value of the row that it is compared with."""
         match let.node:
             case Map2(fn=Fn2.EQ | Fn2.NE | Fn2.LT, a=a, b=b):
                 index, wanted = self.uncast(a), b
@@ -284,22 +288,50 @@ class ContractionEmitter(Emitter):
                 bounded = let.node.fn is not Fn2.LT or all(
                     never_negative(v, self.nodes) for v in (index, wanted)
                 )
-                if index in self.counted and not self.listed(wanted) and bounded:
-                    kind = text.TYPES[self.tile(wanted).dtype]
-                    begin = self.counted[index]
-                    begin = begin if self.tile(wanted).dtype is DType.I32 else f"{kind}({begin})"
-                    self.ends[let.value] = self.let("at", f"{self[wanted]} - {begin}")
+                fits = index in self.counted and not self.listed(wanted) and bounded
+                return (index, wanted) if fits else None
+            case _:
+                return None
+
+    def compare(self, index: Value, wanted: Value) -> str:
+        """Write what the place of an element is compared with, once a row."""
+        kind = text.TYPES[self.tile(wanted).dtype]
+        begin = self.counted[index]
+        begin = begin if self.tile(wanted).dtype is DType.I32 else f"{kind}({begin})"
+        return self.let("at", f"{self[wanted]} - {begin}")
+
+    def sign(self, value: Value) -> str:
+        """Return how what a row is compared with relates to the place of an element."""
+        node = self.nodes[value]
+        assert isinstance(node, Map2)
+        return {Fn2.EQ: "==", Fn2.NE: "!=", Fn2.LT: ">"}[node.fn]
+
+    def masks(self, let: Let) -> bool:
+        """Return whether a value is a row's list with its end replaced: most tiles have no end of a row."""
+        match let.node:
+            case Select(cond=cond, a=a, b=b):
+                node = self.nodes.get(cond)
+                ends = isinstance(node, Map2) and node.fn is Fn2.LT and self.by_row(cond)
+                fixed = isinstance(self.nodes.get(b), Const) and self.listed(a)
+                combined = let.value in self.combined - self.waiting
+                return ends and fixed and combined and self.compared(self.lets[cond]) is not None
+            case _:
+                return False
+
+    def mask(self, let: Let, select: Select) -> None:
+        """Write a list with its end replaced, for the warps where some row ends in the tile."""
+        self.uses("any_lane", "select")
+        count = self.plan.held.count
+        last = 8 * ((count - 1) // 2) + (count - 1) % 2
+        name = self.let(let.name or stem(let), f"tuple({self.text[select.a]})")
+        with self.inner(f"if any_lane({self.ends[select.cond]} <= {last}):"):
+            self.line(f"{name} = tuple([{self.expression(let)} for c in range({count})])")
+        self.text[let.value] = name
 
     def uncast(self, value: Value) -> Value:
         """Return an index before it was widened."""
         node = self.nodes.get(value)
         return node.x if isinstance(node, Cast) and node.x in self.counted else value
-
-    def expression(self, let: Let) -> str:
-        if let.value in self.ends and isinstance(let.node, Map2):
-            sign = {Fn2.EQ: "==", Fn2.NE: "!=", Fn2.LT: ">"}[let.node.fn]
-            return f"{self.ends[let.value]} {sign} {PLACE}"
-        return super().expression(let)
 
     def row_of_tile(self, lets: list[Let]) -> None:
         """Write the values of a row: sums of picked elements first, which need what the others change."""
@@ -373,8 +405,6 @@ class ContractionEmitter(Emitter):
 
     def in_parts(self, group: list[Let], written: list[Let], rest: list[Let]) -> None:
         """Write a group of elementwise values, and what writes them to memory, part by part of a row."""
-        for let in group:
-            self.compare(let)
         group = [let for let in group if not self.widened(let)]
         needed = {v for let in (*written, *rest) for v in self.operands(let)}
         kept = [let for let in group if let.value in needed and not self.lasting(let)]
@@ -454,13 +484,19 @@ class ContractionEmitter(Emitter):
 
     def elementwise(self, let: Let) -> bool:
         known = isinstance(let.node, Map1 | Map2 | Math | Fma | Select | Cast | Bits | Dot)
-        return self.lasting(let) or known and self.listed(let.value)
+        if not known or not self.listed(let.value):
+            return self.lasting(let)
+        return self.compared(let) is None and not self.masks(let)
 
     def of_row(self, let: Let) -> None:
         """Write one node of a row of the tile."""
         match let.node:
             case Reduce() as reduce if let.value in self.picked:
                 self.pick(let, reduce, self.picked[let.value])
+            case Map2() if (found := self.compared(let)) is not None:
+                self.ends[let.value] = self.compare(*found)
+            case Select() as select if self.masks(let):
+                self.mask(let, select)
             case _:
                 self.node(let)
 
@@ -474,9 +510,8 @@ class ContractionEmitter(Emitter):
         with self.inner(f"if any_lane(({ahead} >= 0) & ({ahead} < {self.plan.held.length})):"):
             for each in picked.inside:
                 self.at(each)
-                self.compare(each)
                 if not self.widened(each):
-                    self.node(each)
+                    self.of_row(each)
             self.line(f"{name} = {self.reduced(let, reduce)}")
         self.text[let.value] = name
 
