@@ -1,0 +1,11 @@
+"""An emulator of AMD's CDNA devices: it executes assembly text lane by lane and refuses what is wrong."""
+
+from __future__ import annotations
+
+from rlk.testing.cdna.descriptor import Resources as Resources
+from rlk.testing.cdna.descriptor import descriptor as descriptor
+from rlk.testing.cdna.descriptor import kernels as kernels
+from rlk.testing.cdna.emulator import Execution as Execution
+from rlk.testing.cdna.emulator import emulate as emulate
+from rlk.testing.cdna.faults import Fault as Fault
+from rlk.testing.cdna.faults import FaultKind as FaultKind

@@ -1,0 +1,94 @@
+"""What each instruction of a kernel does: every line decoded once to a function of the wave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from rlk.testing.cdna import floating, integers, matrix, memory, scalar, shared, waits
+from rlk.testing.cdna.access import Step
+from rlk.testing.cdna.descriptor import Descriptor, descriptor
+from rlk.testing.cdna.faults import Fault, FaultKind
+from rlk.testing.cdna.text import Instruction, instructions
+from rlk.testing.cdna.wave import Wave
+
+_NOTHING = frozenset(
+    {"s_nop", "s_setprio", "s_sleep", "s_inst_prefetch", "s_icache_inv", "buffer_wbl2", "buffer_inv"}
+)
+_LOADS = ("ds_read", "ds_bpermute", "ds_permute", "ds_swizzle", "global_load", "buffer_load", "s_load")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A kernel's decoded instructions.
+
+    steps: what each does. touched: the registers that it reads or writes, which no load may still own.
+    """
+
+    descriptor: Descriptor
+    instructions: tuple[Instruction, ...]
+    steps: tuple[Step, ...]
+    touched: tuple[int, ...]
+
+
+@lru_cache(maxsize=32)
+def program(assembly: str, kernel: str, target: str) -> Program:
+    """Decode a kernel; what the emulator does not know becomes a fault when it is executed."""
+    found, labels = instructions(assembly, kernel)
+    what = descriptor(assembly, kernel)
+    floating.check_modes(what.directives)
+    steps = tuple(_step(i, labels, target) for i in found)
+    return Program(what, found, steps, tuple(_touched(i) for i in found))
+
+
+def _touched(i: Instruction) -> int:
+    # loads of one kind come back in order, so that the last one to a register wins
+    return waits.registers(i.operands[1:] if i.name.startswith(_LOADS) else i.operands)
+
+
+def _step(i: Instruction, labels: Mapping[str, int], target: str) -> Step:
+    try:
+        found = decoded(i, labels, target)
+    except Fault as fault:
+        return _refusal(fault)
+    return found or _refusal(Fault(FaultKind.UNKNOWN, f"{i.name} with {i.text.partition(' ')[2]!r}"))
+
+
+def _refusal(fault: Fault) -> Step:
+    def step(w: Wave) -> None:
+        raise fault
+
+    return step
+
+
+def decoded(i: Instruction, labels: Mapping[str, int], target: str) -> Step | None:
+    """Return what one instruction does; None for one that is not known."""
+    name = i.name
+    if name in _NOTHING:
+        return lambda w: None
+    if name == "s_endpgm":
+        return _end
+    if name == "s_barrier":
+        return _arrive
+    if name.startswith("s_load"):
+        return memory.decode(i)
+    if name.startswith("s_"):
+        return waits.decode(i) or scalar.decode_branch(i, labels) or scalar.decode(i)
+    if name.startswith("v_mfma_"):
+        return matrix.decode(i, target)
+    if name.startswith("v_cmp_"):
+        return integers.decode_comparison(i) or floating.decode_comparison(i)
+    if name.startswith("v_"):
+        return integers.decode(i) or floating.decode(i)
+    return shared.decode(i) if name.startswith("ds_") else memory.decode(i)
+
+
+def _end(w: Wave) -> None:
+    w.done = True
+
+
+def _arrive(w: Wave) -> None:
+    if w.pending & waits.LDS_WRITE:
+        raise Fault(FaultKind.UNFINISHED, "s_barrier while a write of LDS is under way")
+    w.arrived = True
