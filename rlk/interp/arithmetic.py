@@ -46,8 +46,8 @@ class Exact:
 
     float = np.float32
 
-    def __init__(self, softmax: MathModel = MathModel.PORTABLE) -> None:
-        self.softmax = softmax
+    def __init__(self, softmax: MathModel = MathModel.PORTABLE, dots: DotModel = DotModel.CHAIN16) -> None:
+        self.softmax, self.dots = softmax, dots
 
     def const(self, bits: int, dtype: DType) -> Array:
         if dtype is DType.F32:
@@ -89,7 +89,7 @@ class Exact:
                 )
 
     def dot(self, a: Array, b: Array, model: DotModel, dtype: DType) -> Array:
-        return dot(a, b, model, dtype)
+        return dot(a, b, self.dots if model is DotModel.CHAIN16 else model, dtype)
 
 
 def _k3(x: Array) -> Array:

@@ -12,6 +12,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from rlk.interp.dot_cdna import cdna2, cdna3
 from rlk.interp.floats import bf16_from_bits, tree_sum
 from rlk.interp.scalar import as_f32_one, as_i32_one, fma_one
 from rlk.ir.dotmodel import FACTORS, FLOOR, FRACTION, GROUP, LEAST, LEAVES, DotModel
@@ -38,10 +39,10 @@ SPECIAL = -3000  # the lowest exponent of a group with an infinity or a NaN: nev
 def dot(a: Array, b: Array, model: DotModel, dtype: DType, acc: Array | None = None) -> F32:
     """Return acc[M, N] + a[M, K] b[N, K]^T as a model computes it, f32[M, N]; acc is +0.0 if not given.
 
-    dtype: the factors' type, which chain16 depends on. Operands are f32 arrays of numbers that fit it (as
-    everywhere in the oracle), f16 arrays, or u16 patterns of bf16. Raises ValueError for other operands and
-    for shapes that do not fit. The call holds no lock and starts no thread: callers split the rows as they
-    like, the bits do not change.
+    dtype: the factors' type, which all models but fma depend on. Operands are f32 arrays of numbers that fit
+    it (as everywhere in the oracle), f16 arrays, or u16 patterns of bf16. Raises ValueError for other
+    operands and for shapes that do not fit. The call holds no lock and starts no thread: callers split the
+    rows as they like, the bits do not change.
     """
     if dtype not in FACTORS[model]:
         raise ValueError(f"{model.value} is no rule for factors of {dtype}")
@@ -57,6 +58,10 @@ def dot(a: Array, b: Array, model: DotModel, dtype: DType, acc: Array | None = N
             return _wide_enough(x, y, start, partial(_chain16, dtype=dtype))
         case DotModel.FMA:
             return _wide_enough(x, y, start, _fma_chain)
+        case DotModel.CDNA3:
+            return _wide_enough(x, y, start, partial(cdna3, dtype=dtype))
+        case DotModel.CDNA2:
+            return _wide_enough(x, y, start, partial(cdna2, dtype=dtype))
         case _:
             assert_never(model)
 

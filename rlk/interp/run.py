@@ -25,6 +25,7 @@ from rlk.interp.arithmetic import Arithmetic, Exact, Wide
 from rlk.ir import fold
 from rlk.ir.build import Builder
 from rlk.ir.dims import Axis, Part, extent_of
+from rlk.ir.dotmodel import DotModel
 from rlk.ir.monoid import Monoid
 from rlk.ir.nodes import (
     Bits,
@@ -98,6 +99,7 @@ def run(
     inputs: Mapping[str, Any],
     *,
     softmax: MathModel = MathModel.PORTABLE,
+    dots: DotModel = DotModel.CHAIN16,
     extents: Mapping[str, int] | None = None,
     tile: Mapping[str, int] | None = None,
     threads: int | None = None,
@@ -105,11 +107,12 @@ def run(
     """Return every bit that the program's stores write.
 
     inputs: tensors and scalars by name; 16-bit floats as f16 arrays, u16 patterns of bf16, or f32 that fit.
-    An output given here is the buffer that is written. softmax: the model of exp2 in softmax folds. extents:
-    of axes that no input has. tile: sizes of parallel axes by name, e.g. {"T": 3}; others are whole. Without
-    it tiles fit a cache. Raises LaunchError on missing or misshaped inputs.
+    An output given here is the buffer that is written. softmax: the model of exp2 in softmax folds. dots:
+    that of contractions that say chain16. extents: of axes that no input has. tile: sizes of parallel axes by
+    name, e.g. {"T": 3}; others are whole. Without it tiles fit a cache. Raises LaunchError on missing or
+    misshaped inputs.
     """
-    return _run(program, inputs, Exact(softmax), extents or {}, tile, threads)
+    return _run(program, inputs, Exact(softmax, dots), extents or {}, tile, threads)
 
 
 def run_wide(

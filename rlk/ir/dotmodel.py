@@ -41,14 +41,42 @@ class DotModel(Enum):
 
     fma: c = fma(a[m, k], b[n, k], c) for each k in ascending order, f32 factors, each step rounded once to
     nearest even. K may be cut anywhere.
+
+    cdna3, cdna2: the matrix units of gfx942 and gfx90a on bf16 or f16 factors, as MMA-Sim (arXiv 2511.10909)
+    has them; its authors compared them with devices, we have not.
+
+    cdna3: k advances in groups of 8. One group makes c of c and its products:
+      1. The exponent of a number is that of chain16, but a zero has -126. The exponent of a product is the
+         sum of its factors'; e is the largest of the group, top the larger of e and that of c.
+      2. Products are exact, each is cut toward zero to a multiple of 2**(e - 24), and their sum is exact.
+      3. The sum is rounded down to a multiple of 2**(top - 31), c down to one of 2**(top - 24).
+      4. Both are added and rounded to nearest even to f32. Subnormal results are kept; a zero is +0.0 unless
+         a negative sum is rounded to it.
+      5. With an infinity or a NaN the result is IEEE's; products beyond 2**128 are infinite.
+    So a group of zeros is the identity on every accumulator but -0.0, and K may be cut at multiples of 8.
+
+    cdna2: k advances in groups of 4. Factors and c that are subnormal in their type count as +0.0. Products
+    are rounded to f32 (none is -0.0), added in pairs, the pairs added, their sum added to c; each result is
+    rounded to nearest even and, where it is subnormal, becomes a zero of its sign.
     """
 
     CHAIN16 = "chain16"
     FMA = "fma"
+    CDNA3 = "cdna3"
+    CDNA2 = "cdna2"
+
+
+NATIVE: dict[str, DotModel] = {"gfx90a": DotModel.CDNA2, "gfx942": DotModel.CDNA3}
+"""What the matrix units of a target compute where a program says chain16; of others no model is known."""
+
+
+def native(target: str) -> DotModel:
+    """Return the model of a target's products of 16-bit factors, as far as one is published."""
+    return NATIVE.get(target, DotModel.CHAIN16)
 
 
 FLOOR: dict[DType, int] = {DType.BF16: -126, DType.F16: -14, DType.F32: -126}
-"""Of chain16: the least exponent of a number of a type that is not zero, as a factor or as c."""
+"""Of chain16 and cdna3: the least exponent of a number of a type that is not zero, as a factor or as c."""
 
 LEAST = -133
 """Of chain16: the least exponent that a group's terms are cut at."""
@@ -56,11 +84,13 @@ LEAST = -133
 FACTORS: dict[DotModel, frozenset[DType]] = {
     DotModel.CHAIN16: frozenset({DType.BF16, DType.F16}),
     DotModel.FMA: frozenset({DType.F32}),
+    DotModel.CDNA3: frozenset({DType.BF16, DType.F16}),
+    DotModel.CDNA2: frozenset({DType.BF16, DType.F16}),
 }
 """The types of factors that a model is a rule for; both factors have one type, the accumulator is f32."""
 
 
-STEP: dict[DotModel, int] = {DotModel.CHAIN16: GROUP, DotModel.FMA: 1}
+STEP: dict[DotModel, int] = {DotModel.CHAIN16: GROUP, DotModel.FMA: 1, DotModel.CDNA3: 8, DotModel.CDNA2: 4}
 """A contraction continued from its accumulator at multiples of this has the bits of an uncut one."""
 
 

@@ -140,7 +140,7 @@ class Dots:
         match contraction.model:
             case DotModel.FMA:
                 self.chain(contraction, name, length)
-            case DotModel.CHAIN16:
+            case DotModel.CHAIN16 | DotModel.CDNA3 | DotModel.CDNA2:
                 self.groups(let.value, contraction, name, length)
         return name
 

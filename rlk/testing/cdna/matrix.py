@@ -170,9 +170,9 @@ def fused(a: Array, b: Array, c: Array, floor: int) -> Array:
 
 
 def _fused_group(a: Array, b: Array, c: Array, floor: int) -> Array:
-    products = a[:, None] * b[None]  # exact
     largest = (_exponents(a, floor)[:, None] + _exponents(b, floor)[None]).max(2)
     with np.errstate(all="ignore"):
+        products = a[:, None] * b[None]  # exact
         plain = products.sum(2) + c
         wild = ~np.isfinite(plain)
         over = (products >= 2.0**128).any(2), (products <= -(2.0**128)).any(2)
@@ -197,10 +197,15 @@ def paired(a: Array, b: Array, c: Array, floor: int) -> Array:
     c = np.where(np.abs(c) < np.float32(2.0**-126), np.float32(0), c)
     with np.errstate(all="ignore"):
         for k in range(0, a.shape[1], 4):
-            # + 0.0: a product is an fma with +0.0, which has no negative zero
-            w, x, y, z = (_flushed(a[:, None, k + n] * b[None, :, k + n] + np.float32(0)) for n in range(4))
+            w, x, y, z = (_product(a[:, None, k + n], b[None, :, k + n]) for n in range(4))
             c = _flushed(c + _flushed(_flushed(w + x) + _flushed(y + z)))
     return c
+
+
+def _product(a: Array, b: Array) -> Array:
+    """Return fma(a, b, +0.0): the product of a zero is +0.0, one that underflows keeps its sign."""
+    product = a * b
+    return _flushed(np.where((product == 0) & ((a == 0) | (b == 0)), np.float32(0), product))
 
 
 def _flushed(x: Array) -> Array:
