@@ -55,6 +55,8 @@ SIGNATURES = {
     "rope": "(q, k, cos, sin, *, position_ids, interleaved=False)",
     "swiglu": "(gate, up)",
     "embedding": "(ids, weight)",
+    "group_advantage": "(rewards, groups, *, scale='group', baseline='mean', std='unbiased', eps=0.0001, "
+    "eps_mode='add')",
 }
 OVER_RANKS = {"ordered_all_reduce": "(x, group)"}
 """Operators of torch's additions alone: they have no spec."""

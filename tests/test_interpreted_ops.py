@@ -173,6 +173,14 @@ def embedded(dtype: torch.dtype) -> Case:
     return lambda w: ops.embedding(picked, w), [normal(50, 48, dtype=dtype)]
 
 
+def grouped(**options: Any) -> Case:
+    """Groups of none, one, few and many; one constant, one with a reward that is missing."""
+    rewards = 3 + normal(200)
+    rewards[8:44], rewards[60] = 0.7, math.nan
+    groups = torch.tensor([0, 7, 7, 8, 44, 121, 200])
+    return lambda: ops.group_advantage(rewards, groups, **options), []
+
+
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 CASES: dict[str, Callable[[], Case]] = {
     **{
@@ -206,6 +214,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "policy_loss ppo": lambda: policy(Loss(), 2500, per_token=True),
     "policy_loss, every term": lambda: policy(Loss(beta=0.1, entropy_coef=0.01, dual_clip=3.0), 2500),
     "policy_loss of few": lambda: policy(Loss(beta=0.1, kl="k1+"), 9),
+    "group_advantage": lambda: grouped(),
+    "group_advantage loo batch": lambda: grouped(baseline="loo", scale="batch", eps_mode="inside"),
+    "group_advantage none": lambda: grouped(scale="none", std="pop"),
 }  # fmt: skip
 
 

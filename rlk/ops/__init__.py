@@ -10,7 +10,7 @@ import torch
 
 from rlk.env import Env
 from rlk.lang.op import Op
-from rlk.ops import fused, linear, reference, signatures
+from rlk.ops import advantages, fused, linear, reference, reference_rewards, signatures
 from rlk.ops.collective import ordered_all_reduce
 from rlk.ops.layout import Layout
 from rlk.ops.signatures import LOSSES, Loss
@@ -19,6 +19,7 @@ from rlk.runtime.calls import model
 from rlk.runtime.dispatch import Decision, decide, dispatch
 from rlk.runtime.invocation import Invocation
 from rlk.runtime.library import register
+from rlk.specs import advantage as _advantage
 from rlk.specs import linear_logp as _linear
 from rlk.specs import logp as _logp
 from rlk.specs import loss as _loss
@@ -89,6 +90,9 @@ rms_norm = _published(signatures.rms_norm, reference.rms_norm, _norm.rms_norm)
 swiglu = _published(signatures.swiglu, reference.swiglu, _model.swiglu)
 rope = _published(signatures.rope, reference.rope, _model.rope)
 embedding = _published(signatures.embedding, reference.embedding, _model.embedding)
+group_advantage = _published(
+    advantages.group_advantage, reference_rewards.group_advantage, _advantage.group_advantage
+)
 
 if Env.current().interpret:
     from rlk.testing.interpreter import interpret
@@ -112,6 +116,7 @@ __all__ = [
     "Loss",
     "Operator",
     "embedding",
+    "group_advantage",
     "linear_logp",
     "linear_policy_loss",
     "logp",

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from rlk.errors import Code, LaunchError
+from rlk.ops.offsets import checked_offsets
 
 Side = Literal["left", "right"]
 
@@ -38,7 +39,7 @@ class Layout:
         cu_seqlens: int32 or int64 [sequences + 1]. mask: bool [T], and-ed. tokens: T, needed without a mask
         so that nothing waits for the device; tokens at or beyond cu_seqlens[-1] do not count.
         """
-        _offsets("Layout.packed", cu_seqlens)
+        checked_offsets("Layout.packed", "offsets", cu_seqlens)
         if tokens is None:
             if mask is None:
                 raise LaunchError(
@@ -67,7 +68,7 @@ class Layout:
             raise LaunchError(
                 Code.ARG_VALUE, op="Layout.padded", name="side", value=side, wanted="left or right"
             )
-        _offsets("Layout.padded", lengths)
+        checked_offsets("Layout.padded", "offsets", lengths)
         column = torch.arange(L, device=lengths.device, dtype=lengths.dtype)
         active = column < lengths[:, None] if side == "right" else column >= L - lengths[:, None]
         rows = lengths.numel()
@@ -132,22 +133,3 @@ def _active_first(active: torch.Tensor) -> torch.Tensor:
     place = torch.where(active, first, behind)
     positions = torch.arange(active.numel(), device=active.device, dtype=torch.int32)
     return torch.empty_like(positions).scatter_(0, place, positions)
-
-
-def _offsets(op: str, offsets: torch.Tensor) -> None:
-    if not isinstance(offsets, torch.Tensor):
-        raise LaunchError(
-            Code.ARG_TYPE, op=op, name="offsets", wanted="torch.Tensor", got=type(offsets).__name__
-        )
-    if offsets.dtype not in (torch.int32, torch.int64):
-        wanted = "torch.int32 or torch.int64"
-        raise LaunchError(Code.ARG_DTYPE, op=op, name="offsets", got=offsets.dtype, wanted=wanted)
-    if offsets.dim() != 1:
-        raise LaunchError(
-            Code.ARG_RANK,
-            op=op,
-            name="offsets",
-            got=offsets.dim(),
-            shape=tuple(offsets.shape),
-            wanted="1 dim",
-        )

@@ -45,6 +45,7 @@ REFERENCES: dict[str, Reference] = {
     "rms_norm": Reference((("N", 4096),), ("residual",)),
     "swiglu": Reference((("N", 12288),)),
     "embedding": Reference((("V", 151936),)),
+    "group_advantage": Reference((("E", 2),)),
 }
 
 

@@ -101,6 +101,13 @@ def _embedding_gradient(saved: Mapping[str, Any]) -> Values:
     return {"order": order, "segments": np.searchsorted(ids[order], np.arange(len(saved["weight"]) + 1))}
 
 
+def _group_advantage(rng: np.random.Generator) -> Values:
+    edges = np.array([0, 7, 7, 8, 44, 1500])
+    rewards = 3.0 + rng.normal(size=1500)
+    rewards[8:44], rewards[50] = 0.7, np.nan
+    return {"rewards": rewards, "bounds": np.stack((edges[:-1], edges[1:]), -1), "eps": 1e-4}
+
+
 _STRAIGHT: dict[str, dict[object, object]] = {"kl": {"k1+": "k2", "k3+": "k2"}}
 
 EXAMPLES: dict[str, Example] = {
@@ -126,4 +133,5 @@ EXAMPLES: dict[str, Example] = {
     "rope": Example(_rope),
     "rms_norm": Example(lambda rng: {"eps": 1e-6}),
     "embedding": Example(lambda rng: {"ids": rng.integers(0, 11, 40)}, _embedding_gradient),
+    "group_advantage": Example(_group_advantage),
 }

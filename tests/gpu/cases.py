@@ -10,6 +10,7 @@ from gpu.calls import DOT_CHANGES, Case
 
 from rlk.ir.types import DType
 from rlk.runtime.invocation import Tensors
+from rlk.specs.advantage import group_advantage
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
 from rlk.specs.loss import policy_loss, ratio_kl
@@ -128,6 +129,17 @@ def positions(device: torch.device) -> Tensors:
     """Positions out of order."""
     return {"position_ids": torch.randint(512, (300,), device=device)}
 
+
+def groups_of_samples(device: torch.device) -> Tensors:
+    """4000 groups of 16 samples and 95 of one to 95, some constant, some samples not scored."""
+    sizes = torch.cat((torch.full((4000,), 16), torch.arange(1, 96)))
+    edges = torch.cat((torch.zeros(1, dtype=torch.int64), sizes.cumsum(0))).to(device)
+    rewards = 1000 + 0.1 * torch.randn(int(edges[-1]), device=device)
+    rewards[16:64], rewards[70:80] = 0.7, math.nan
+    return {"rewards": rewards, "bounds": edges.unfold(0, 2, 1)}
+
+
+GROUPS = {"N": 68560, "G": 4095, "E": 2}
 
 CASES: dict[str, Case] = {
     "logp 7 x 50257": scored(7, 50257),
@@ -260,4 +272,14 @@ CASES: dict[str, Case] = {
         wanted=("logp",),
         cotangents=("loss",),
     ),
+    **{
+        f"group_advantage 4095 groups, {scale} {baseline}": Case(
+            group_advantage,
+            GROUPS,
+            {"eps": 1e-4},
+            statics={"scale": scale, "baseline": baseline},
+            given=groups_of_samples,
+        )
+        for scale, baseline in (("group", "mean"), ("batch", "loo"), ("none", "loo"))
+    },
 }

@@ -1,0 +1,118 @@
+"""Advantages of samples within their groups: baselines, scales, and what a group without spread gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rlk.lang import Axis, DTypeVar, L, Outputs, Ragged, Scalar, Static, Tensor, Tile, f32, i32, i64, op
+
+N = Axis("N", chunk=1024, dynamic=True)
+G = Axis("G", dynamic=True)
+E = Axis("E")
+S = Ragged("S", G, chunk=16)
+Ids = DTypeVar("Ids", (i64, i32))
+SCALES = ("group", "batch", "none")
+BASELINES = ("mean", "loo")
+STDS = ("unbiased", "pop")
+EPS_MODES = ("add", "max", "inside")
+
+
+class _Spread:
+    """Statistics of the scored rewards of a segment, all relative to the largest of them.
+
+    Differences from a reward of the segment are exact where rewards are close to each other, and +0 where
+    they are equal: 1000 +- 0.1 keeps its digits, and a constant group has no spread at all.
+    """
+
+    def __init__(self, rewards: Tensor[f32, N], axis: Axis, **bounds: Tile) -> None:
+        self._axis, self._bounds = axis, bounds
+        largest, count, total, squares = L.argmax(), L.total(), L.total(), L.total()
+        for s in self.stream():
+            reward = rewards.at(s.pos)
+            largest.absorb(reward)
+            count.absorb((~L.isnan(reward)).to(i32))
+        self._largest, self.count = largest.max, count.value
+        for s in self.stream():
+            reward = rewards.at(s.pos)
+            total.absorb(L.where(L.isnan(reward), -0.0, reward - self._largest))
+        self._mean = total.value / _reduced(self.count, 0)
+        for s in self.stream():
+            reward = rewards.at(s.pos)
+            away = self.away(reward)
+            squares.absorb(L.where(L.isnan(reward), -0.0, away * away))
+        self._squares = squares.value
+
+    def stream(self) -> Iterator[object]:
+        """Iterate the segment."""
+        return L.stream(self._axis, **self._bounds)
+
+    def away(self, reward: Tile) -> Tile:
+        """Return how far a reward is from the mean."""
+        return (reward - self._largest) - self._mean
+
+    def variance(self, std: str) -> Tile:
+        return self._squares / _reduced(self.count, 1 if std == "unbiased" else 0)
+
+
+def _reduced(count: Tile, by: int) -> Tile:
+    """Return count - by as f32, at least 1."""
+    return L.maximum(count - by, 1).to(f32)
+
+
+def _divisor(variance: Tile, eps: Tile, eps_mode: str) -> Tile:
+    """Return what deviations are divided by, of a variance above 0."""
+    match eps_mode:
+        case "add":
+            return _root(variance) + eps
+        case "max":
+            return L.maximum(_root(variance), eps)
+        case _:
+            return _root(variance + eps)
+
+
+def _root(x: Tile) -> Tile:
+    """Return the square root of a positive number."""
+    # not L.sqrt: the CuTe lowering has no root that is correctly rounded, and every lowering has this one
+    return x * L.rsqrt(x)
+
+
+@op()
+def group_advantage(
+    rewards: Tensor[f32, N],
+    bounds: Tensor[Ids, G, E],
+    eps: Scalar[f32],
+    scale: Static[SCALES] = "group",
+    baseline: Static[BASELINES] = "mean",
+    std: Static[STDS] = "unbiased",
+    eps_mode: Static[EPS_MODES] = "add",
+) -> Outputs:
+    """(r - baseline) / deviation within groups (Shao 2024; loo: Kool 2019, Ahmadian 2024).
+
+    bounds[g] = (begin, end) of group g; groups follow each other and cover all rewards. Three passes: the
+    largest reward, the mean of the differences from it, the squares around that mean; sums run in chunks
+    of 16 (halving trees; of 1024 over a batch), chunks ascending. NaN rewards take no part and give 0.
+    """
+    variance = None
+    if scale == "batch":
+        variance = L.keep(_Spread(rewards, N).variance(std), "variance")
+    g, last, size = L.pos(G), L.extent(G) - 1, L.extent(N).to(i64)
+    low, high = bounds.at(G, 0).to(i64), bounds.at(G, 1).to(i64)
+    # first and last reach the ends whatever they say, so that every result is written
+    begin = L.clip(L.where(g == 0, 0, low), 0, size)
+    end = L.maximum(begin, L.minimum(L.where(g == last, size, high), size))
+    bad = (begin != low) | (end != high)
+    L.check(bad, "offsets that do not ascend from 0 to the number of rewards")
+    group = _Spread(rewards, S, begin=begin, end=end)
+    if scale == "group":
+        variance = group.variance(std)
+    for s in group.stream():
+        reward = rewards.at(s.pos)
+        away = group.away(reward)
+        if baseline == "loo":
+            away = away * (group.count.to(f32) / _reduced(group.count, 1))
+        if variance is not None:
+            away = L.where(variance == 0.0, 0.0, away / _divisor(variance, eps, eps_mode))
+        away = L.where(bad, math.nan, L.where(L.isnan(reward), 0.0, away))
+        L.place("advantages", (N,), ({N: s.pos}, away))
+    return L.out()
