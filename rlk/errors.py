@@ -109,6 +109,11 @@ class Code(Enum):
     TRACE_OUTSIDE = ("L.{what} is used outside a traced spec", "call it inside an @op function")
     FOLD_UNUSED = ("fold {what} absorbed nothing", "absorb once inside a stream")
     FOLD_TWICE = ("fold {what} absorbs twice", "absorb once per stream")
+    CARRY_STEPS = (
+        "{what} along axis {axis}, which is taken {chunk} at a time",
+        "declare an axis with chunk=1 and neither split nor piece",
+    )
+    CARRY_TYPE = ("a carry of {held} is handed {given}", "name its rows in L.carry(init, rows), and cast")
     FOLD_OUTSIDE = ("fold {what} absorbs outside a stream", "absorb inside for ... in L.stream(axis)")
     PIECES_COMBINED = (
         "axis {axis} is contracted piece by piece, and {what} in the same kernel",

@@ -13,6 +13,7 @@ T = Axis("T", dynamic=True)
 N = Axis("N")
 V = Axis("V", chunk=8, split=2)
 U = Axis("U", chunk=4)
+W = Axis("W", chunk=1)
 F = DTypeVar("F", (bf16, f32))
 
 Spec = Callable[[], object]
@@ -39,6 +40,16 @@ def of_row(body: Callable[[Tensor], object]) -> Program:  # type: ignore[valid-t
     @op()
     def spec(x: Tensor[f32, T, N]) -> Outputs:
         return body(x)  # type: ignore[return-value]
+
+    return trace(spec)
+
+
+def of_steps(body: Callable[..., object]) -> Program:
+    """Trace a spec of x: f32[T, W] and k: i32[T]; W is taken one by one."""
+
+    @op()
+    def spec(x: Tensor[f32, T, W], k: Tensor[i32, T]) -> Outputs:
+        return body(x, k)  # type: ignore[return-value]
 
     return trace(spec)
 

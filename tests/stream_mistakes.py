@@ -5,7 +5,7 @@ In each pair the line of the mistake ends in `# <-`.
 
 from __future__ import annotations
 
-from spec_pairs import N, T, U, V, of_row, of_stream, pair
+from spec_pairs import N, T, U, V, W, of_row, of_steps, of_stream, pair
 
 from rlk.errors import Code
 from rlk.lang import Axis, L, Tensor, Tree, f32, op
@@ -449,6 +449,117 @@ class AbsorbOutside:
         return of_stream(lambda x, k: L.total().absorb(x))  # <-
 
     right = LeakedTile.right
+
+
+# --- carries ---
+
+
+@pair(Code.CARRY_STEPS)
+class CarryOfChunks:
+    def wrong():
+        def body(x, k):
+            ahead = L.carry(0.0, T)
+            for v in L.stream(V):  # <-
+                ahead.hand(ahead.value * 0.5)
+                L.emit(y=x[v])
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            ahead = L.carry(0.0, T)
+            for w in L.stream(W, reverse=True):
+                ahead.hand(x[w] + ahead.value * 0.5)
+            return L.out(y=ahead.value)
+
+        return of_steps(body)
+
+
+@pair(Code.CARRY_STEPS)
+class ReverseOfChunks:
+    def wrong():
+        def body(x, k):
+            total = L.total()
+            for v in L.stream(V, reverse=True):  # <-
+                total.absorb(x[v])
+
+        return of_stream(body)
+
+    right = CarryOfChunks.right
+
+
+@pair(Code.CARRY_TYPE)
+class CarryOfOtherRows:
+    def wrong():
+        def body(x, k):
+            ahead = L.carry(0.0)
+            for w in L.stream(W):
+                ahead.hand(x[w] + ahead.value)  # <-
+
+        return of_steps(body)
+
+    right = CarryOfChunks.right
+
+
+@pair(Code.CARRY_TYPE)
+class CarryOfAnotherType:
+    def wrong():
+        def body(x, k):
+            ahead = L.carry(0.0, T)
+            for _ in L.stream(W):
+                ahead.hand(k)  # <-
+
+        return of_steps(body)
+
+    right = CarryOfChunks.right
+
+
+@pair(Code.CARRY_TYPE)
+class CarryOfOneForSegmentsOfMany:
+    def wrong():
+        def body(x, k):
+            count = L.carry(0)
+            for _ in L.stream(W, end=k):  # <-
+                count.hand(count.value + 1)
+
+        return of_steps(body)
+
+    right = CarryOfChunks.right
+
+
+@pair(Code.FOLD_UNUSED)
+class NothingHanded:
+    def wrong():
+        def body(x, k):
+            ahead = L.carry(0.0, T)
+            for w in L.stream(W):  # <-
+                L.emit(y=x[w] + ahead.value)
+
+        return of_steps(body)
+
+    right = CarryOfChunks.right
+
+
+@pair(Code.FOLD_TWICE)
+class HandedTwice:
+    def wrong():
+        def body(x, k):
+            ahead = L.carry(0.0, T)
+            for w in L.stream(W):
+                ahead.hand(x[w])
+                ahead.hand(x[w] + 1.0)  # <-
+
+        return of_steps(body)
+
+    right = CarryOfChunks.right
+
+
+@pair(Code.FOLD_OUTSIDE)
+class CarryOutside:
+    def wrong():
+        return of_steps(lambda x, k: L.out(y=L.carry(0.0, T).value))  # <-
+
+    right = CarryOfChunks.right
 
 
 @pair(Code.TRACE_OUTSIDE)

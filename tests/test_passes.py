@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from oracle_cases import GRADIENTS, Gradient, Inputs, params, random_inputs, variant
 from random_programs import K, X, random_program, random_tensors
 
-from rlk.errors import Code, UnsupportedError
+from rlk.errors import Code, SpecError, UnsupportedError
 from rlk.interp.run import Outcome, run
 from rlk.ir.build import Builder
 from rlk.ir.nodes import (
@@ -284,6 +286,62 @@ def test_a_stream_covers_its_segment() -> None:
     assert got["above"].tolist() == [x[a:].sum() for a in low]
     assert got["below"].tolist() == [x[:b].sum() for b in high]
     assert got["all"] == x.sum()
+
+
+R = Axis("R", chunk=1, dynamic=True)
+
+
+@op()
+def running(x: Tensor[f32, R], low: Tensor[i64, T], high: Tensor[i64, T], first: Tensor[f32, T]) -> Outputs:
+    """c = (c + x) / 2 along a segment per row, up and down: what every step holds, and what the last left."""
+    up, down = L.carry(first, T), L.carry(first, T)
+    for r in L.stream(R, begin=low, end=high):
+        up.hand((up.value + x[r]) * 0.5)
+        L.place("ups", (R,), ({R: r.pos}, up.value))
+    for r in L.stream(R, begin=low, end=high, reverse=True):
+        down.hand((down.value + x[r]) * 0.5)
+        L.place("downs", (R,), ({R: r.pos}, down.value))
+    return L.out(up=up.value, down=down.value)
+
+
+def step_by_step(x: np.ndarray, first: np.float32) -> tuple[list[np.float32], np.float32]:
+    held = []
+    for term in x:
+        held.append(first)
+        first = (first + term) * np.float32(0.5)
+    return held, first
+
+
+def test_a_carry_hands_on_what_each_step_leaves() -> None:
+    rng = np.random.default_rng(0)
+    x, first = (rng.standard_normal(n).astype(np.float32) for n in (30, 4))
+    edges = np.array([0, 1, 1, 17, 30])
+    given = {"x": x, "low": edges[:-1], "high": edges[1:], "first": first}
+    traced = running.trace(running.reference())
+    verify(traced)
+    got = run(canonical(traced), given)
+    for row, (a, b) in enumerate(itertools.pairwise(edges)):
+        for which, part in (("up", x[a:b]), ("down", x[a:b][::-1])):
+            held, last = step_by_step(part, first[row])
+            made = got[f"{which}s"][a:b] if which == "up" else got[f"{which}s"][a:b][::-1]
+            assert_same_bits(made, np.array(held, np.float32), which)
+            assert_same_bits(got[which][row], last, which)
+    # the control: the two directions are not the same
+    assert differing(got["up"], got["down"])
+
+
+def test_steps_that_leave_too_little_are_refused() -> None:
+    traced = running.trace(running.reference())
+    (kernel,) = traced.kernels
+    lets = tuple(
+        replace(x, node=replace(x.node, body=replace(x.node.body, results=())))
+        if isinstance(x.node, Stream)
+        else x
+        for x in kernel.body.lets
+    )
+    with pytest.raises(SpecError) as caught:
+        verify(replace(traced, kernels=(replace(kernel, body=replace(kernel.body, lets=lets)),)))
+    assert caught.value.code is Code.LOOP_TYPES
 
 
 @op()

@@ -85,11 +85,16 @@ def infer(node: Node, types: Mapping[Value, Type], params: Mapping[str, Decl], l
             if i >= len(items):
                 raise SpecError(Code.RESULT_INDEX, loc, index=i, value=of, count=len(items))
             return items[i]
-        case Stream(axis=axis, folds=folds, begin=begin, end=end, when=when):
+        case Stream(axis=axis, folds=folds, begin=begin, end=end, when=when, types=carried):
             known.integers("begin and end of a stream", *(v for v in (begin, end) if v is not None))
             known.condition("when", when)
             bounds = known.joined(*(v for v in (begin, end, when) if v is not None))
-            return TupleType(tuple(t for f in folds for t in _fold_types(f, axis, bounds, known)))
+            for held in carried:
+                if not {*bounds} <= {*held.axes}:
+                    rows = TileType(held.dtype, bounds)
+                    raise SpecError(Code.CARRY_TYPE, loc, held=held, given=f"{rows}, as the segments are")
+            folded = (t for f in folds for t in _fold_types(f, axis, bounds, known))
+            return TupleType((*folded, *carried))
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,6 +324,9 @@ class Stream:
 
     begin, end: the segment of a ragged axis; None means the whole axis.
     when: where it is false the axis is empty.
+    init, types: of values that each step hands to the next, along an axis taken one by one: body.args are
+    what the step before left, body.results what this one leaves; the last are yielded behind the states.
+    reverse: from the last element to the first.
     """
 
     axis: Axis
@@ -332,6 +335,9 @@ class Stream:
     begin: Value | None = None
     end: Value | None = None
     when: Value | None = None
+    init: tuple[Value, ...] = ()
+    types: tuple[TileType, ...] = ()
+    reverse: bool = False
 
 
 Node = (
@@ -476,8 +482,8 @@ def operands(node: Node) -> tuple[Value, ...]:
             return (start, stop, *init, *_present(full))
         case Result(of=of):
             return (of,)
-        case Stream(begin=begin, end=end, when=when):
-            return _present(begin, end, when)
+        case Stream(begin=begin, end=end, when=when, init=init):
+            return (*_present(begin, end, when), *init)
 
 
 def _present(*values: Value | None) -> tuple[Value, ...]:

@@ -272,6 +272,8 @@ class _Parser:
                 return int(text[1:])
             case "int":
                 return int(text)
+            case "bool":
+                return text == str(True)
             case "str":
                 return ast.literal_eval(text)
             case "Axis":

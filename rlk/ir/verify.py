@@ -73,7 +73,10 @@ class _Verifier:
                 self.loop(loop, let)
             case Stream() as stream:
                 self.scopes.append(set())
+                for value, type in zip(stream.body.args, stream.types, strict=False):
+                    self.define(value, type, let.loc)
                 self.block(stream.body, let.loc)
+                self.handed(stream, let.loc)
                 self.scopes.pop()
             case _:
                 pass
@@ -93,6 +96,17 @@ class _Verifier:
             carried_text = ", ".join(map(str, loop.types))
             self.note(Code.LOOP_TYPES, let.loc, carried=carried_text, yielded=", ".join(map(str, yielded)))
         self.scopes.pop()
+
+    def handed(self, stream: Stream, loc: Loc) -> None:
+        """Note steps that do not leave what they hold: along the stream's axis each is one element."""
+        left = tuple(self.types.get(v) for v in stream.body.results)
+        fits = len(left) == len(stream.types) == len(stream.init) == len(stream.body.args) and all(
+            isinstance(x, TileType) and x.dtype is t.dtype and {*x.axes} <= {*t.axes, stream.axis}
+            for x, t in zip(left, stream.types, strict=True)
+        )
+        if not fits:
+            carried, yielded = (", ".join(map(str, types)) for types in (stream.types, left))
+            self.note(Code.LOOP_TYPES, loc, carried=carried, yielded=yielded)
 
     @staticmethod
     def _agree(yielded: tuple[Type | None, ...], carried: tuple[TileType, ...]) -> bool:

@@ -27,9 +27,10 @@ from rlk.ir.nodes import (
     Value,
 )
 from rlk.ir.tree import Order, Rule, bind
-from rlk.ir.types import DType
+from rlk.ir.types import DType, TileType
 from rlk.lang.trace import (
     Absorbing,
+    Carrying,
     Number,
     ScalarArg,
     StreamVar,
@@ -167,6 +168,48 @@ class Argmax(_Fold):
         return self._state(0)
 
 
+class Carry:
+    """A value that each step of a stream hands to the next: the state of a recurrence."""
+
+    what = "carry"
+
+    def __init__(self, init: Operand, *rows: Axis) -> None:
+        """Begin with `init`, for each index of these axes: those that the stream's segments belong to."""
+        t = tracer(self.what)
+        self._init = as_tile(t, init)
+        self._type = TileType(self._init.dtype, union(self._init.axes, rows))
+        self._carrying: Carrying | None = None
+
+    @property
+    def value(self) -> Tile:
+        """In the stream what the step before left, at first `init`; after it what the last step left."""
+        t = tracer(self.what)
+        carrying = self._in(t)
+        return t.wrap(carrying.held) if carrying.last is None else carrying.last
+
+    def hand(self, value: Operand) -> None:
+        """Leave a value to the next step."""
+        t = tracer(self.what)
+        carrying, tile = self._in(t), as_tile(t, value, self._type.dtype)
+        if carrying.result is not None or carrying.last is not None:
+            raise SpecError(Code.FOLD_TWICE, author(), what=self.what)
+        axes = {*self._type.axes, *t.streamed()}
+        if tile.dtype is not self._type.dtype or not {*tile.axes} <= axes:
+            raise SpecError(Code.CARRY_TYPE, author(), held=self._type, given=tile.type)
+        t.use(tile)
+        carrying.result = tile
+
+    def _in(self, t: Tracer) -> Carrying:
+        """Return what the open stream knows of the carry; the first stream that names it has it."""
+        t.whole()
+        if self._carrying is None:
+            if t.scope.axis is None:
+                raise SpecError(Code.FOLD_OUTSIDE, author(), what=self.what)
+            self._carrying = Carrying(t.use(self._init), self._type, t.builder.fresh(self._type))
+            t.scope.carries.append(self._carrying)
+        return self._carrying
+
+
 class L:
     """The functions of a spec. Tiles broadcast by axis name; a Python number takes the dtype it meets."""
 
@@ -179,20 +222,25 @@ class L:
         begin: Operand | None = None,
         end: Operand | None = None,
         when: Operand | None = None,
+        reverse: bool = False,
     ) -> Iterator[StreamVar]:
         """Iterate an axis chunk by chunk, ascending; the body is traced once.
 
         begin, end: the segment of a ragged axis, i32 or i64 over the axis that owns the segments.
         when: rows for which it is false see an empty axis: their folds keep the identity and nothing is read.
+        reverse: from the last element to the first, one by one.
         """
         t = tracer("stream")
-        bounds = [None if x is None else t.use(as_tile(t, x, DType.I32)) for x in (begin, end, when)]
-        return t.stream(axis, *bounds)
+        low, high, there = (
+            None if x is None else t.use(as_tile(t, x, DType.I32)) for x in (begin, end, when)
+        )
+        return t.stream(axis, low, high, there, reverse)
 
     softmax_sum = SoftmaxSum
     softmax_states = SoftmaxStates
     total = Total
     argmax = Argmax
+    carry = Carry
 
     @staticmethod
     def keep(x: Operand, name: str) -> Tile:

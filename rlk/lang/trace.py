@@ -33,11 +33,12 @@ Number = float | int | bool
 
 @dataclass(slots=True)
 class Scope:
-    """One open stream: its axis, and the folds that absorb in it."""
+    """One open stream: its axis, the folds that absorb in it, and what its steps hand on."""
 
     id: int
     axis: Axis | None
     folds: list[Absorbing] = field(default_factory=list)
+    carries: list[Carrying] = field(default_factory=list)
 
 
 class Tracer:
@@ -81,9 +82,9 @@ class Tracer:
         return tuple(s.axis for s in self.scopes if s.axis is not None)
 
     def stream(
-        self, axis: Axis, begin: Value | None, end: Value | None, when: Value | None
+        self, axis: Axis, begin: Value | None, end: Value | None, when: Value | None, reverse: bool = False
     ) -> Iterator[StreamVar]:
-        """Yield the one symbolic chunk of a stream, then record the stream with all its folds."""
+        """Yield the one symbolic chunk of a stream, then record the stream with all its folds and carries."""
         loc = author()
         if axis.chunk is None:
             raise SpecError(Code.AXIS_NEEDS_CHUNK, loc, axis=axis.name)
@@ -104,12 +105,18 @@ class Tracer:
         self.scopes.pop()
         self.closed.add(scope.id)
         self.builder.loc = loc
-        folds = tuple(a.fold for a in scope.folds)
-        made = self.builder.let(Stream(axis, Block((), tuple(lets)), folds, begin, end, when))
-        names = tuple(n for f in folds for n in f.monoid.state)
+        if reverse or scope.carries:
+            one_by_one(axis, "a stream in reverse" if reverse else "a carry", loc)
+        folds, carries = tuple(a.fold for a in scope.folds), tuple(scope.carries)
+        body = Block(tuple(c.held for c in carries), tuple(lets), tuple(c.left(loc) for c in carries))
+        init, types = tuple(c.init for c in carries), tuple(c.type for c in carries)
+        made = self.builder.let(Stream(axis, body, folds, begin, end, when, init, types, reverse))
+        names = (*(n for f in folds for n in f.monoid.state), *("" for _ in carries))
         states = iter(self.builder.results(made, names))
         for absorbing in scope.folds:
             absorbing.states = tuple(self.wrap(next(states)) for _ in absorbing.fold.monoid.state)
+        for carrying in carries:
+            carrying.last = self.wrap(next(states))
 
     def position(self, axis: Axis) -> Value:
         """Return the position along an axis: the window's inside its stream."""
@@ -139,6 +146,29 @@ class Absorbing:
 
     fold: Fold
     states: tuple[Tile, ...] = ()
+
+
+@dataclass(slots=True)
+class Carrying:
+    """A value that the steps of an open stream hand on: what a step holds, what it leaves, and the last."""
+
+    init: Value
+    type: TileType
+    held: Value
+    result: Tile | None = None
+    last: Tile | None = None
+
+    def left(self, loc: Loc) -> Value:
+        """Return what a step leaves."""
+        if self.result is None:
+            raise SpecError(Code.FOLD_UNUSED, loc, what="carry")
+        return self.result.value
+
+
+def one_by_one(axis: Axis, what: str, loc: Loc) -> None:
+    """Raise unless a stream takes the elements of an axis one after the other."""
+    if axis.chunk != 1 or axis.split is not None or axis.piece is not None:
+        raise SpecError(Code.CARRY_STEPS, loc, what=what, axis=axis, chunk=axis.chunk)
 
 
 _active: list[Tracer] = []

@@ -42,7 +42,8 @@ def expand(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
     A stream over an axis A of n elements, in chunks of c, becomes a `Loop` over steps; inside, an element
     sits at piece * size + step * c + lane. With A.split the piece is an index of the axis A.piece, and piece
     states merge by `Tree.pairwise`; with A.piece (a size) the states of pieces go through a workspace and
-    merge in ascending order, one at a time or A.fan_in at once: `cut` puts the cut there.
+    merge in ascending order, one at a time or A.fan_in at once: `cut` puts the cut there. What steps hand on
+    is carried by the loop; a step whose element does not exist hands on what it got.
     """
     return rewrite(kernel, _Expand(apart))
 
@@ -191,9 +192,10 @@ def _as_i32(b: Builder, value: Value) -> Value:
 
 
 def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[State]:
-    """Append the loop over steps; return the states of each fold."""
+    """Append the loop over steps; return the states of each fold, and behind them what is carried."""
     b, axis = replay.builder, stream.axis
     chunk = axis.chunk or 1
+    first = tuple(replay[v] for v in stream.init)
     stop, full = _steps(b, b.sub(end, begin), chunk)
     start = b.i32(0)
     when = replay.optional(stream.when)
@@ -202,14 +204,18 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
         stop, full = b.select(when, stop, start, "steps"), b.select(when, full, start, "full_steps")
     with b.region() as lets:
         step = b.fresh(TileType(DType.I32))
+        held = replay.carried(stream.body.args, stream.types)
         exists, leaves = _chunk(replay, stream, begin, end, step)
         carried, merged = _carry(b, stream.folds, leaves)
+        handed = tuple(
+            b.select(exists, replay[v], old) for v, old in zip(stream.body.results, held, strict=True)
+        )
     init = _identities(b, stream.folds, leaves)
     types = tuple(b.tile(v) for v in carried)
-    body = Block((step, *carried), tuple(lets), merged)
-    made = b.let(Loop(axis, start, stop, init, types, body, full, exists))
-    results = iter(b.results(made, tuple(n for f in stream.folds for n in f.monoid.state)))
-    return [tuple(next(results) for _ in state) for state in leaves]
+    body = Block((step, *carried, *held), tuple(lets), (*merged, *handed))
+    made = b.let(Loop(axis, start, stop, (*init, *first), (*types, *stream.types), body, full, exists))
+    results = iter(b.results(made, (*(n for f in stream.folds for n in f.monoid.state), *("" for _ in held))))
+    return [tuple(next(results) for _ in state) for state in (*leaves, *((held,) if held else ()))]
 
 
 def _apart(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[State]:
@@ -227,15 +233,21 @@ def _chunk(
     b, axis = replay.builder, stream.axis
     chunk = axis.chunk or 1
     lanes = axis.lanes if chunk > 1 else None
-    pos = b.add(begin, b.mul(step, b.i32(chunk)))
-    if lanes is not None:
-        pos = b.add(pos, b.let(Pos(lanes), f"{axis.name.lower()}_lane"), axis.name.lower())
-    inside = b.map2(Fn2.LT, pos, end, "exists")
+    if stream.reverse:
+        pos = b.sub(b.sub(end, b.i32(1)), step, axis.name.lower())
+        inside = b.map2(Fn2.LE, begin, pos, "exists")
+    else:
+        pos = b.add(begin, b.mul(step, b.i32(chunk)))
+        if lanes is not None:
+            pos = b.add(pos, b.let(Pos(lanes), f"{axis.name.lower()}_lane"), axis.name.lower())
+        inside = b.map2(Fn2.LT, pos, end, "exists")
     exists = inside
     if stream.when is not None:
         exists = b.map2(Fn2.AND, inside, replay[stream.when], "exists")
     place = b.loc
-    _Body(replay, axis, pos, inside, exists).replay(stream.body.lets)
+    body = _Body(replay, axis, pos, inside, exists)
+    body.streamed.update(stream.body.args)
+    body.replay(stream.body.lets)
     b.loc = place
     return exists, [
         folds.leaf(b, f.monoid, tuple(replay[v] for v in f.inputs), lanes, exists, pos) for f in stream.folds

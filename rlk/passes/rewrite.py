@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rlk.ir.build import Builder
@@ -99,20 +99,28 @@ class Replay:
 
     def stream(self, stream: Stream) -> Stream:
         """Return a stream whose body is replayed in a region of its own."""
-        bounds = (self.optional(v) for v in (stream.begin, stream.end, stream.when))
+        begin, end, when = (self.optional(v) for v in (stream.begin, stream.end, stream.when))
+        init = tuple(self[v] for v in stream.init)
         with self.builder.region() as lets:
+            args = self.carried(stream.body.args, stream.types)
             self.block(stream.body.lets)
             folds = tuple(replace(f, inputs=tuple(self[v] for v in f.inputs)) for f in stream.folds)
-        return Stream(stream.axis, Block((), tuple(lets)), folds, *bounds)
+            results = tuple(self[v] for v in stream.body.results)
+        body = Block(args, tuple(lets), results)
+        return replace(stream, body=body, folds=folds, begin=begin, end=end, when=when, init=init)
 
     def arguments(self, loop: Loop) -> tuple[Value, ...]:
         """Declare the arguments of a loop's body: the step and the carried values."""
         b = self.builder
         step, *carried = loop.body.args
         self.renamed[step] = b.fresh(b.types[self[loop.start]])
-        for old, type in zip(carried, loop.types, strict=True):
-            self.renamed[old] = b.fresh(type)
-        return tuple(self[v] for v in loop.body.args)
+        return (self[step], *self.carried(carried, loop.types))
+
+    def carried(self, args: Sequence[Value], types: tuple[TileType, ...]) -> tuple[Value, ...]:
+        """Declare the values that a region receives from its last step."""
+        for old, type in zip(args, types, strict=True):
+            self.renamed[old] = self.builder.fresh(type)
+        return tuple(self[v] for v in args)
 
     def node(self, node: Node) -> Node:
         """Return a node with renamed operands (nodes with regions and constants excepted)."""
