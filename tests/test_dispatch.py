@@ -57,6 +57,7 @@ SIGNATURES = {
     "embedding": "(ids, weight)",
     "group_advantage": "(rewards, groups, *, scale='group', baseline='mean', std='unbiased', eps=0.0001, "
     "eps_mode='add')",
+    "gae": "(values, rewards, *, layout, gamma, lam, bootstrap=None)",
 }
 OVER_RANKS = {"ordered_all_reduce": "(x, group)"}
 """Operators of torch's additions alone: they have no spec."""

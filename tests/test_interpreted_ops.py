@@ -181,6 +181,20 @@ def grouped(**options: Any) -> Case:
     return lambda: ops.group_advantage(rewards, groups, **options), []
 
 
+def estimated(padded: bool) -> Case:
+    """Tokens of sequences of none, one and many, a third of them inactive."""
+    lengths = torch.tensor([70, 0, 1, 100, 9])
+    mask = torch.rand(5, 100, generator=torch.Generator().manual_seed(2)) < 0.66
+    valid = torch.arange(100) < lengths[:, None]
+    given = [normal(5, 100, seed=s) for s in (0, 1)]
+    layout = Layout.padded(lengths, 100, mask=mask)
+    if not padded:
+        given = [x[valid] for x in given]
+        layout = Layout.packed(torch.tensor([0, 70, 70, 71, 171, 180]), mask=mask[valid])
+    options = {"gamma": 0.99, "lam": 0.95, "bootstrap": normal(5, seed=3) if padded else None}
+    return lambda: ops.gae(*given, layout=layout, **options), []  # type: ignore[arg-type]
+
+
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 CASES: dict[str, Callable[[], Case]] = {
     **{
@@ -216,6 +230,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "policy_loss of few": lambda: policy(Loss(beta=0.1, kl="k1+"), 9),
     "group_advantage": lambda: grouped(),
     "group_advantage loo batch": lambda: grouped(baseline="loo", scale="batch", eps_mode="inside"),
+    "gae padded": lambda: estimated(True),
+    "gae packed": lambda: estimated(False),
     "group_advantage none": lambda: grouped(scale="none", std="pop"),
 }  # fmt: skip
 

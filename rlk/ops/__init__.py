@@ -93,6 +93,7 @@ embedding = _published(signatures.embedding, reference.embedding, _model.embeddi
 group_advantage = _published(
     advantages.group_advantage, reference_rewards.group_advantage, _advantage.group_advantage
 )
+gae = _published(advantages.gae, reference_rewards.gae, _advantage.gae)
 
 if Env.current().interpret:
     from rlk.testing.interpreter import interpret
@@ -116,6 +117,7 @@ __all__ = [
     "Loss",
     "Operator",
     "embedding",
+    "gae",
     "group_advantage",
     "linear_logp",
     "linear_policy_loss",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
 
 from rlk.errors import Code, LaunchError
+from rlk.ops.layout import Layout
 from rlk.ops.offsets import bounds_of
-from rlk.ops.signatures import _among, _number, _tensors
+from rlk.ops.results import Gae
+from rlk.ops.signatures import _among, _is_layout, _number, _tensors
 from rlk.runtime.calls import call
 from rlk.specs import advantage as advantage_spec
 from rlk.specs.advantage import BASELINES, EPS_MODES, SCALES, STDS
@@ -53,3 +56,38 @@ def group_advantage(
     return call(advantage_spec.group_advantage, tensors, {"eps": _number(op, "eps", eps)}, statics)[
         "advantages"
     ]
+
+
+def gae(
+    values: torch.Tensor,
+    rewards: torch.Tensor,
+    *,
+    layout: Layout,
+    gamma: float,
+    lam: float,
+    bootstrap: torch.Tensor | None = None,
+) -> Gae:
+    """Return generalised advantage estimates and returns of tokens (Schulman 2015).
+
+    A_t = delta_t + gamma lam A_next, delta_t = r_t + gamma V_next - V_t, returns = A + V, where next is the
+    next active token of the sequence: tool outputs and padding are passed over, and give 0. The last active
+    token of a sequence ends it, with V_next = 0, or bootstrap[sequence] where it was cut off; A_next = 0.
+
+    values, rewards: f32 of the layout's token shape, [T] packed or [B, L] padded. bootstrap: f32
+    [sequences]. A token's bits depend on the active tokens after it in its sequence alone: one pass from the
+    last to the first, each operation rounded, gamma * lam rounded once. Differentiable in nothing. Raises
+    LaunchError.
+    """
+    op = "gae"
+    _is_layout(op, layout)
+    given = {"values": values, "rewards": rewards}
+    _tensors(op, **given)
+    tensors = {name: layout.tokens_like(op, name, x) for name, x in given.items()}
+    tensors |= {"active": layout.active.reshape(-1), "bounds": layout.bounds}
+    if bootstrap is not None:
+        _tensors(op, bootstrap=bootstrap)
+        tensors["bootstrap"] = bootstrap
+    factor, decay = np.float32(_number(op, "gamma", gamma)), np.float32(_number(op, "lam", lam))
+    scalars = {"gamma": float(factor), "decay": float(factor * decay)}
+    made = call(advantage_spec.gae, tensors, scalars, {})
+    return Gae(made["advantages"].reshape(layout.shape), made["returns"].reshape(layout.shape))

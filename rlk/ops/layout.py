@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.offsets import checked_offsets
+from rlk.ops.offsets import checked_offsets, segments_of
 
 Side = Literal["left", "right"]
 
@@ -21,7 +21,8 @@ class Layout:
     shape: of a tensor of one number per token. active: bool of that shape, the tokens that count.
     sequence: i32 of that shape, the sequence of each token. sequences: how many there are. order: all tokens,
     i32 [tokens], the active ones first, sequence by sequence, then the others: in this order sums over tokens
-    are taken, so that padded and packed inputs agree.
+    are taken, so that padded and packed inputs agree. bounds: i32 or i64 [sequences, 2], where the tokens of
+    each sequence begin and end in a flat row of all tokens, those that do not count included.
     """
 
     shape: tuple[int, ...]
@@ -29,6 +30,7 @@ class Layout:
     sequence: torch.Tensor
     sequences: int
     order: torch.Tensor
+    bounds: torch.Tensor
 
     @staticmethod
     def packed(
@@ -54,7 +56,8 @@ class Layout:
         owner = torch.searchsorted(cu_seqlens[1:].contiguous(), position, right=True)
         active = (position >= cu_seqlens[0]) & (position < cu_seqlens[-1])
         sequence = owner.clamp(max=max(sequences - 1, 0)).to(torch.int32)
-        return Layout._masked("Layout.packed", (tokens,), active, sequence, sequences, mask)
+        bounds = segments_of(cu_seqlens)
+        return Layout._masked("Layout.packed", (tokens,), active, sequence, bounds, mask)
 
     @staticmethod
     def padded(
@@ -73,7 +76,8 @@ class Layout:
         active = column < lengths[:, None] if side == "right" else column >= L - lengths[:, None]
         rows = lengths.numel()
         sequence = torch.arange(rows, device=lengths.device, dtype=torch.int32)[:, None].expand(rows, L)
-        return Layout._masked("Layout.padded", (rows, L), active, sequence, rows, mask)
+        edges = torch.arange(rows + 1, device=lengths.device) * L
+        return Layout._masked("Layout.padded", (rows, L), active, sequence, segments_of(edges), mask)
 
     @staticmethod
     def _masked(
@@ -81,7 +85,7 @@ class Layout:
         shape: tuple[int, ...],
         active: torch.Tensor,
         sequence: torch.Tensor,
-        sequences: int,
+        bounds: torch.Tensor,
         mask: torch.Tensor | None,
     ) -> Layout:
         if mask is not None:
@@ -99,7 +103,8 @@ class Layout:
                 )
             active = active & mask
         active = active.contiguous()
-        return Layout(shape, active, sequence.contiguous(), sequences, _active_first(active.reshape(-1)))
+        order = _active_first(active.reshape(-1))
+        return Layout(shape, active, sequence.contiguous(), bounds.shape[0], order, bounds)
 
     @property
     def tokens(self) -> int:

@@ -37,8 +37,13 @@ def bounds_of(op: str, name: str, offsets: object, count: int, of: str) -> torch
         shown = found.tolist() if found.numel() <= 8 else [*found[:4].tolist(), "...", *found[-3:].tolist()]
         wanted = f"ascending offsets from 0 to {count}, the number of {of}"
         raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=shown, wanted=wanted)
+    return segments_of(found)
+
+
+def segments_of(offsets: torch.Tensor) -> torch.Tensor:
+    """Return (begin, end) of each segment, [segments, 2]."""
     # a view: neighbours of one tensor, whose address stays a multiple of 16 bytes
-    return found.contiguous().unfold(0, 2, 1) if found.numel() > 1 else found.new_empty((0, 2))
+    return offsets.contiguous().unfold(0, 2, 1) if offsets.numel() > 1 else offsets.new_empty((0, 2))
 
 
 def _covers(offsets: torch.Tensor, count: int) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from rlk.ops.layout import Layout
+from rlk.ops.results import Gae
+
 
 def group_advantage(
     rewards: torch.Tensor,
@@ -45,3 +48,26 @@ def _deviation(x: torch.Tensor, std: str, eps: float, eps_mode: str) -> torch.Te
             return variance.sqrt().clamp(min=eps)
         case _:
             return (variance + eps).sqrt()
+
+
+def gae(
+    values: torch.Tensor,
+    rewards: torch.Tensor,
+    *,
+    layout: Layout,
+    gamma: float,
+    lam: float,
+    bootstrap: torch.Tensor | None = None,
+) -> Gae:
+    """Return `rlk.ops.gae` in float64."""
+    v, r = values.double().reshape(-1), rewards.double().reshape(-1)
+    alive, advantages = layout.active.reshape(-1), torch.zeros_like(v)
+    for sequence, (begin, end) in enumerate(layout.bounds.tolist()):
+        after = v.new_zeros(()) if bootstrap is None else bootstrap[sequence].double()
+        ahead = v.new_zeros(())
+        for t in reversed(range(begin, end)):
+            if alive[t]:
+                ahead = r[t] + gamma * after - v[t] + gamma * lam * ahead
+                after, advantages[t] = v[t], ahead
+    returns = torch.where(alive, advantages + v, 0.0)
+    return Gae(advantages.reshape(layout.shape), returns.reshape(layout.shape))

@@ -32,6 +32,13 @@ class PolicyLoss(NamedTuple):
     metrics: dict[str, torch.Tensor]
 
 
+class Gae(NamedTuple):
+    """Advantages and returns of tokens, f32 of the tokens' shape, 0 where inactive."""
+
+    advantages: torch.Tensor
+    returns: torch.Tensor
+
+
 class RMSNorm(NamedTuple):
     """y: the normalised rows. residual: x + residual in x's dtype."""
 

@@ -46,6 +46,7 @@ REFERENCES: dict[str, Reference] = {
     "swiglu": Reference((("N", 12288),)),
     "embedding": Reference((("V", 151936),)),
     "group_advantage": Reference((("E", 2),)),
+    "gae": Reference((("E", 2),), ("bootstrap",)),
 }
 
 

@@ -1,16 +1,34 @@
-"""Advantages of samples within their groups: baselines, scales, and what a group without spread gives."""
+"""Advantages: of samples within their groups, and of tokens along their sequences."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from rlk.lang import Axis, DTypeVar, L, Outputs, Ragged, Scalar, Static, Tensor, Tile, f32, i32, i64, op
+from rlk.lang import (
+    Axis,
+    DTypeVar,
+    L,
+    Outputs,
+    Ragged,
+    Scalar,
+    Static,
+    Tensor,
+    Tile,
+    boolean,
+    f32,
+    i32,
+    i64,
+    op,
+)
 
 N = Axis("N", chunk=1024, dynamic=True)
 G = Axis("G", dynamic=True)
 E = Axis("E")
 S = Ragged("S", G, chunk=16)
+T = Axis("T", dynamic=True)
+B = Axis("B", dynamic=True)
+R = Ragged("R", B)
 Ids = DTypeVar("Ids", (i64, i32))
 SCALES = ("group", "batch", "none")
 BASELINES = ("mean", "loo")
@@ -77,6 +95,20 @@ def _root(x: Tile) -> Tile:
     return x * L.rsqrt(x)
 
 
+def _segment(bounds: Tensor[Ids, G, E], rows: Axis, count: Tile, of: str) -> tuple[Tile, Tile, Tile]:
+    """Return where each segment begins and ends, and whether its bounds were bad: then they are mended.
+
+    The first and the last reach the ends of what there is, so that every result is written.
+    """
+    row, last, size = L.pos(rows), L.extent(rows) - 1, count.to(i64)
+    low, high = bounds.at(rows, 0).to(i64), bounds.at(rows, 1).to(i64)
+    begin = L.clip(L.where(row == 0, 0, low), 0, size)
+    end = L.maximum(begin, L.minimum(L.where(row == last, size, high), size))
+    bad = (begin != low) | (end != high)
+    L.check(bad, f"offsets that do not ascend from 0 to the number of {of}")
+    return begin, end, bad
+
+
 @op()
 def group_advantage(
     rewards: Tensor[f32, N],
@@ -96,13 +128,7 @@ def group_advantage(
     variance = None
     if scale == "batch":
         variance = L.keep(_Spread(rewards, N).variance(std), "variance")
-    g, last, size = L.pos(G), L.extent(G) - 1, L.extent(N).to(i64)
-    low, high = bounds.at(G, 0).to(i64), bounds.at(G, 1).to(i64)
-    # first and last reach the ends whatever they say, so that every result is written
-    begin = L.clip(L.where(g == 0, 0, low), 0, size)
-    end = L.maximum(begin, L.minimum(L.where(g == last, size, high), size))
-    bad = (begin != low) | (end != high)
-    L.check(bad, "offsets that do not ascend from 0 to the number of rewards")
+    begin, end, bad = _segment(bounds, G, L.extent(N), "rewards")
     group = _Spread(rewards, S, begin=begin, end=end)
     if scale == "group":
         variance = group.variance(std)
@@ -115,4 +141,35 @@ def group_advantage(
             away = L.where(variance == 0.0, 0.0, away / _divisor(variance, eps, eps_mode))
         away = L.where(bad, math.nan, L.where(L.isnan(reward), 0.0, away))
         L.place("advantages", (N,), ({N: s.pos}, away))
+    return L.out()
+
+
+@op()
+def gae(
+    values: Tensor[f32, T],
+    rewards: Tensor[f32, T],
+    active: Tensor[boolean, T],
+    bounds: Tensor[Ids, B, E],
+    bootstrap: Tensor[f32, B] | None,
+    gamma: Scalar[f32],
+    decay: Scalar[f32],
+) -> Outputs:
+    """A = delta + decay A', delta = r + gamma V' - V, from the last active token back (Schulman 2015).
+
+    bounds[b] = (begin, end) of sequence b; sequences follow each other and cover all tokens. V' and A' are
+    those of the next active token; behind the last one V' = bootstrap (0 without it), A' = 0. decay is
+    gamma lambda. Every operation is rounded; inactive tokens are passed over and give 0.
+    """
+    begin, end, bad = _segment(bounds, B, L.extent(T), "tokens")
+    after = L.carry(0.0 if bootstrap is None else bootstrap, B)
+    ahead = L.carry(0.0, B)
+    for r in L.stream(R, begin=begin, end=end, reverse=True):
+        alive, value = active.at(r.pos), values.at(r.pos)
+        delta = (rewards.at(r.pos) + gamma * after.value) - value
+        advantage = delta + decay * ahead.value
+        after.hand(L.where(alive, value, after.value))
+        ahead.hand(L.where(alive, advantage, ahead.value))
+        for name, made in (("advantages", advantage), ("returns", advantage + value)):
+            shown = L.where(alive, L.where(bad, math.nan, made), 0.0)
+            L.place(name, (T,), ({T: r.pos}, shown))
     return L.out()

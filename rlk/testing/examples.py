@@ -108,6 +108,14 @@ def _group_advantage(rng: np.random.Generator) -> Values:
     return {"rewards": rewards, "bounds": np.stack((edges[:-1], edges[1:]), -1), "eps": 1e-4}
 
 
+def _gae(rng: np.random.Generator) -> Values:
+    edges = np.array([0, 7, 7, 8, 44, 100])
+    return {
+        "values": rng.normal(size=100), "active": rng.random(100) < 0.7, "gamma": 0.99, "decay": 0.94,
+        "bounds": np.stack((edges[:-1], edges[1:]), -1), "bootstrap": rng.normal(size=5),
+    }  # fmt: skip
+
+
 _STRAIGHT: dict[str, dict[object, object]] = {"kl": {"k1+": "k2", "k3+": "k2"}}
 
 EXAMPLES: dict[str, Example] = {
@@ -134,4 +142,5 @@ EXAMPLES: dict[str, Example] = {
     "rms_norm": Example(lambda rng: {"eps": 1e-6}),
     "embedding": Example(lambda rng: {"ids": rng.integers(0, 11, 40)}, _embedding_gradient),
     "group_advantage": Example(_group_advantage),
+    "gae": Example(_gae),
 }

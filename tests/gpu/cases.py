@@ -10,7 +10,7 @@ from gpu.calls import DOT_CHANGES, Case
 
 from rlk.ir.types import DType
 from rlk.runtime.invocation import Tensors
-from rlk.specs.advantage import group_advantage
+from rlk.specs.advantage import gae, group_advantage
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
 from rlk.specs.loss import policy_loss, ratio_kl
@@ -137,6 +137,13 @@ def groups_of_samples(device: torch.device) -> Tensors:
     rewards = 1000 + 0.1 * torch.randn(int(edges[-1]), device=device)
     rewards[16:64], rewards[70:80] = 0.7, math.nan
     return {"rewards": rewards, "bounds": edges.unfold(0, 2, 1)}
+
+
+def tokens_of_sequences(device: torch.device) -> Tensors:
+    """300 sequences of 0 to 897 tokens, two thirds of them active."""
+    edges = torch.cat((torch.zeros(1, dtype=torch.int64), (3 * torch.arange(300)).cumsum(0))).to(device)
+    active = torch.rand(int(edges[-1]), device=device) < 0.66
+    return {"active": active, "bounds": edges.unfold(0, 2, 1)}
 
 
 GROUPS = {"N": 68560, "G": 4095, "E": 2}
@@ -282,4 +289,11 @@ CASES: dict[str, Case] = {
         )
         for scale, baseline in (("group", "mean"), ("batch", "loo"), ("none", "loo"))
     },
+    "gae 300 sequences": Case(
+        gae,
+        {"T": 134550, "B": 300, "E": 2},
+        {"gamma": 0.99, "decay": 0.94},
+        ("bootstrap",),
+        given=tokens_of_sequences,
+    ),
 }

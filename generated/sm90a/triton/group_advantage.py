@@ -1,6 +1,6 @@
 """group_advantage on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: a93e8aa188fa4348
+numerics: 021c629131297f03
 schedule: tiles G=64, 2 warps, 1 stages, unroll 1
 """
 
@@ -81,205 +81,205 @@ def group_advantage(rewards_ptr, bounds_ptr, advantages_ptr, G, bounds_g_stride,
     # A program owns 64 of G (rows).
     g = tl.program_id(0) * 64 + tl.arange(0, 64)[:, None]
     g_inside = g < G
-    bounds = tl.load(bounds_ptr + g.to(tl.int64) * bounds_g_stride, mask=g_inside, other=0)  # advantage.py:100
-    bounds_2 = tl.load(bounds_ptr + 1 + g.to(tl.int64) * bounds_g_stride, mask=g_inside, other=0)  # advantage.py:100
-    difference = G - 1  # advantage.py:99
-    as_i64 = N.to(tl.int64)  # advantage.py:99
-    equal = g == 0  # advantage.py:102
-    chosen = tl.where(equal, 0, bounds)  # advantage.py:102
-    larger = tl.maximum(chosen, 0)  # advantage.py:102
-    smaller = tl.minimum(larger, as_i64)  # advantage.py:102
-    equal_2 = g == difference  # advantage.py:103
-    chosen_2 = tl.where(equal_2, as_i64, bounds_2)  # advantage.py:103
-    smaller_2 = tl.minimum(chosen_2, as_i64)  # advantage.py:103
-    larger_2 = tl.maximum(smaller, smaller_2)  # advantage.py:103
-    differs = smaller != bounds  # advantage.py:104
-    differs_2 = larger_2 != bounds_2  # advantage.py:104
-    either = differs | differs_2  # advantage.py:104
-    bad_row = tl.where(either & g_inside, g + 1, 0)  # advantage.py:105
-    bad_row_2 = tl.max(tl.reshape(bad_row, (64,)), 0)  # advantage.py:105
-    tl.atomic_max(errors_ptr, 1, mask=bad_row_2 > 0, sem="relaxed")  # advantage.py:105
-    tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")  # advantage.py:105
-    as_i32 = smaller.to(tl.int32)  # advantage.py:31
-    as_i32_2 = larger_2.to(tl.int32)  # advantage.py:31
-    difference_2 = as_i32_2 - as_i32  # advantage.py:31
-    total = difference_2 + 15  # advantage.py:31
-    steps = total // 16  # advantage.py:31
-    full_steps = difference_2 // 16  # advantage.py:31
-    s_lane = tl.arange(0, 16)[None, :]  # advantage.py:31
-    first_full_steps = tl.min(tl.reshape(full_steps, (64,)), 0)  # advantage.py:31
-    m = tl.full((64, 1), float("-inf"), tl.float32)  # advantage.py:31
-    s_state = tl.full((64, 1), 2147483647, tl.int32)  # advantage.py:31
-    s = tl.full((64, 1), 0, tl.int32)  # advantage.py:31
-    for s_step in tl.range(0, first_full_steps):  # advantage.py:31
-        product = s_step * 16  # advantage.py:31
-        total_2 = as_i32 + product  # advantage.py:31
-        s_2 = total_2 + s_lane  # advantage.py:31
-        at_most = s_2 >= 0  # advantage.py:32
-        below = s_2 < N  # advantage.py:32
-        both = at_most & below  # advantage.py:32
-        rewards = tl.load(rewards_ptr + s_2, mask=both & g_inside, other=0.0)  # advantage.py:32
-        is_nan = rewards != rewards  # advantage.py:34
-        unless = ~is_nan  # advantage.py:34
-        as_i32_3 = unless.to(tl.int32)  # advantage.py:34
-        max_s_lane = max_over_s_lane(rewards)  # advantage.py:31
-        equal_3 = rewards == max_s_lane  # advantage.py:31
-        chosen_3 = tl.where(equal_3, s_2, 2147483647)  # advantage.py:31
-        min_s_lane = min_over_s_lane(chosen_3)  # advantage.py:31
-        sum_s_lane = sum_over_s_lane(as_i32_3)  # advantage.py:31
-        below_2 = m < max_s_lane  # advantage.py:31
-        equal_4 = m == max_s_lane  # advantage.py:31
-        below_3 = min_s_lane < s_state  # advantage.py:31
-        both_2 = equal_4 & below_3  # advantage.py:31
-        either_2 = below_2 | both_2  # advantage.py:31
-        m_2 = tl.where(either_2, max_s_lane, m)  # advantage.py:31
-        index = tl.where(either_2, min_s_lane, s_state)  # advantage.py:31
-        s_3 = s + sum_s_lane  # advantage.py:31
-        m, s_state, s = m_2, index, s_3  # advantage.py:31
-    last_steps = tl.max(tl.reshape(steps, (64,)), 0)  # advantage.py:31
-    for s_step in tl.range(first_full_steps, last_steps):  # advantage.py:31
-        product = s_step * 16  # advantage.py:31
-        total_2 = as_i32 + product  # advantage.py:31
-        s_2 = total_2 + s_lane  # advantage.py:31
-        exists = s_2 < as_i32_2  # advantage.py:31
-        at_most = s_2 >= 0  # advantage.py:32
-        below = s_2 < N  # advantage.py:32
-        both = at_most & below  # advantage.py:32
-        both_2 = exists & both  # advantage.py:32
-        rewards = tl.load(rewards_ptr + s_2, mask=both_2 & g_inside, other=0.0)  # advantage.py:32
-        is_nan = rewards != rewards  # advantage.py:34
-        unless = ~is_nan  # advantage.py:34
-        as_i32_3 = unless.to(tl.int32)  # advantage.py:34
-        chosen_3 = tl.where(exists, rewards, float("-inf"))  # advantage.py:31
-        max_s_lane = max_over_s_lane(chosen_3)  # advantage.py:31
-        equal_3 = chosen_3 == max_s_lane  # advantage.py:31
-        chosen_4 = tl.where(equal_3, s_2, 2147483647)  # advantage.py:31
-        chosen_5 = tl.where(exists, chosen_4, 2147483647)  # advantage.py:31
-        min_s_lane = min_over_s_lane(chosen_5)  # advantage.py:31
-        chosen_6 = tl.where(exists, as_i32_3, 0)  # advantage.py:31
-        sum_s_lane = sum_over_s_lane(chosen_6)  # advantage.py:31
-        below_2 = m < max_s_lane  # advantage.py:31
-        equal_4 = m == max_s_lane  # advantage.py:31
-        below_3 = min_s_lane < s_state  # advantage.py:31
-        both_3 = equal_4 & below_3  # advantage.py:31
-        either_2 = below_2 | both_3  # advantage.py:31
-        m_2 = tl.where(either_2, max_s_lane, m)  # advantage.py:31
-        index = tl.where(either_2, min_s_lane, s_state)  # advantage.py:31
-        s_3 = s + sum_s_lane  # advantage.py:31
-        m, s_state, s = m_2, index, s_3  # advantage.py:31
-    s_2 = tl.full((64, 1), negative_zero(), tl.float32)  # advantage.py:36
-    for s_step in tl.range(0, first_full_steps):  # advantage.py:36
-        product = s_step * 16  # advantage.py:36
-        total_2 = as_i32 + product  # advantage.py:36
-        s_3 = total_2 + s_lane  # advantage.py:36
-        at_most = s_3 >= 0  # advantage.py:37
-        below = s_3 < N  # advantage.py:37
-        both = at_most & below  # advantage.py:37
-        rewards = tl.load(rewards_ptr + s_3, mask=both & g_inside, other=0.0)  # advantage.py:37
-        is_nan = rewards != rewards  # advantage.py:38
-        difference_3 = rewards - m  # advantage.py:38
-        chosen_3 = tl.where(is_nan, negative_zero(), difference_3)  # advantage.py:38
-        sum_s_lane = sum_over_s_lane_2(chosen_3)  # advantage.py:36
-        s_4 = s_2 + sum_s_lane  # advantage.py:36
-        s_2 = s_4  # advantage.py:36
-    for s_step in tl.range(first_full_steps, last_steps):  # advantage.py:36
-        product = s_step * 16  # advantage.py:36
-        total_2 = as_i32 + product  # advantage.py:36
-        s_3 = total_2 + s_lane  # advantage.py:36
-        exists = s_3 < as_i32_2  # advantage.py:36
-        at_most = s_3 >= 0  # advantage.py:37
-        below = s_3 < N  # advantage.py:37
-        both = at_most & below  # advantage.py:37
-        both_2 = exists & both  # advantage.py:37
-        rewards = tl.load(rewards_ptr + s_3, mask=both_2 & g_inside, other=0.0)  # advantage.py:37
-        is_nan = rewards != rewards  # advantage.py:38
-        difference_3 = rewards - m  # advantage.py:38
-        chosen_3 = tl.where(is_nan, negative_zero(), difference_3)  # advantage.py:38
-        chosen_4 = tl.where(exists, chosen_3, negative_zero())  # advantage.py:36
-        sum_s_lane = sum_over_s_lane_2(chosen_4)  # advantage.py:36
-        s_4 = s_2 + sum_s_lane  # advantage.py:36
-        s_2 = s_4  # advantage.py:36
-    larger_3 = tl.maximum(s, 1)  # advantage.py:60
-    as_f32 = larger_3.to(tl.float32)  # advantage.py:60
-    quotient = tl.div_rn(s_2, as_f32)  # advantage.py:39
-    s_3 = tl.full((64, 1), negative_zero(), tl.float32)  # advantage.py:40
-    for s_step in tl.range(0, first_full_steps):  # advantage.py:40
-        product = s_step * 16  # advantage.py:40
-        total_2 = as_i32 + product  # advantage.py:40
-        s_4 = total_2 + s_lane  # advantage.py:40
-        at_most = s_4 >= 0  # advantage.py:41
-        below = s_4 < N  # advantage.py:41
-        both = at_most & below  # advantage.py:41
-        rewards = tl.load(rewards_ptr + s_4, mask=both & g_inside, other=0.0)  # advantage.py:41
-        difference_3 = rewards - m  # advantage.py:52
-        difference_4 = difference_3 - quotient  # advantage.py:52
-        is_nan = rewards != rewards  # advantage.py:43
-        product_2 = difference_4 * difference_4  # advantage.py:43
-        chosen_3 = tl.where(is_nan, negative_zero(), product_2)  # advantage.py:43
-        sum_s_lane = sum_over_s_lane_2(chosen_3)  # advantage.py:40
-        s_5 = s_3 + sum_s_lane  # advantage.py:40
-        s_3 = s_5  # advantage.py:40
-    for s_step in tl.range(first_full_steps, last_steps):  # advantage.py:40
-        product = s_step * 16  # advantage.py:40
-        total_2 = as_i32 + product  # advantage.py:40
-        s_4 = total_2 + s_lane  # advantage.py:40
-        exists = s_4 < as_i32_2  # advantage.py:40
-        at_most = s_4 >= 0  # advantage.py:41
-        below = s_4 < N  # advantage.py:41
-        both = at_most & below  # advantage.py:41
-        both_2 = exists & both  # advantage.py:41
-        rewards = tl.load(rewards_ptr + s_4, mask=both_2 & g_inside, other=0.0)  # advantage.py:41
-        difference_3 = rewards - m  # advantage.py:52
-        difference_4 = difference_3 - quotient  # advantage.py:52
-        is_nan = rewards != rewards  # advantage.py:43
-        product_2 = difference_4 * difference_4  # advantage.py:43
-        chosen_3 = tl.where(is_nan, negative_zero(), product_2)  # advantage.py:43
-        chosen_4 = tl.where(exists, chosen_3, negative_zero())  # advantage.py:40
-        sum_s_lane = sum_over_s_lane_2(chosen_4)  # advantage.py:40
-        s_5 = s_3 + sum_s_lane  # advantage.py:40
-        s_3 = s_5  # advantage.py:40
-    difference_3 = s - 1  # advantage.py:60
-    larger_4 = tl.maximum(difference_3, 1)  # advantage.py:60
-    as_f32_2 = larger_4.to(tl.float32)  # advantage.py:60
-    quotient_2 = tl.div_rn(s_3, as_f32_2)  # advantage.py:55
-    equal_3 = quotient_2 == 0.0  # advantage.py:115
-    rsqrt = portable_rsqrt(quotient_2)  # advantage.py:77
-    product = quotient_2 * rsqrt  # advantage.py:77
-    total_2 = product + eps  # advantage.py:67
-    for s_step in tl.range(0, first_full_steps):  # advantage.py:117
-        product_2 = s_step * 16  # advantage.py:109
-        total_3 = as_i32 + product_2  # advantage.py:109
-        s_4 = total_3 + s_lane  # advantage.py:109
-        at_most = s_4 >= 0  # advantage.py:110
-        below = s_4 < N  # advantage.py:110
-        both = at_most & below  # advantage.py:110
-        rewards = tl.load(rewards_ptr + s_4, mask=both & g_inside, other=0.0)  # advantage.py:110
-        difference_4 = rewards - m  # advantage.py:52
-        difference_5 = difference_4 - quotient  # advantage.py:52
-        quotient_3 = tl.div_rn(difference_5, total_2)  # advantage.py:115
-        chosen_3 = tl.where(equal_3, 0.0, quotient_3)  # advantage.py:115
-        is_nan = rewards != rewards  # advantage.py:116
-        chosen_4 = tl.where(is_nan, 0.0, chosen_3)  # advantage.py:116
-        chosen_5 = tl.where(either, float("nan"), chosen_4)  # advantage.py:116
-        tl.store(advantages_ptr + s_4, chosen_5, mask=g_inside)  # advantage.py:117
-    for s_step in tl.range(first_full_steps, last_steps):  # advantage.py:117
-        product_2 = s_step * 16  # advantage.py:109
-        total_3 = as_i32 + product_2  # advantage.py:109
-        s_4 = total_3 + s_lane  # advantage.py:109
-        exists = s_4 < as_i32_2  # advantage.py:109
-        at_most = s_4 >= 0  # advantage.py:110
-        below = s_4 < N  # advantage.py:110
-        both = at_most & below  # advantage.py:110
-        both_2 = exists & both  # advantage.py:110
-        rewards = tl.load(rewards_ptr + s_4, mask=both_2 & g_inside, other=0.0)  # advantage.py:110
-        difference_4 = rewards - m  # advantage.py:52
-        difference_5 = difference_4 - quotient  # advantage.py:52
-        quotient_3 = tl.div_rn(difference_5, total_2)  # advantage.py:115
-        chosen_3 = tl.where(equal_3, 0.0, quotient_3)  # advantage.py:115
-        is_nan = rewards != rewards  # advantage.py:116
-        chosen_4 = tl.where(is_nan, 0.0, chosen_3)  # advantage.py:116
-        chosen_5 = tl.where(either, float("nan"), chosen_4)  # advantage.py:116
-        tl.store(advantages_ptr + s_4, chosen_5, mask=exists & g_inside)  # advantage.py:117
+    bounds = tl.load(bounds_ptr + g.to(tl.int64) * bounds_g_stride, mask=g_inside, other=0)  # advantage.py:104
+    bounds_2 = tl.load(bounds_ptr + 1 + g.to(tl.int64) * bounds_g_stride, mask=g_inside, other=0)  # advantage.py:104
+    difference = G - 1  # advantage.py:103
+    as_i64 = N.to(tl.int64)  # advantage.py:103
+    equal = g == 0  # advantage.py:105
+    chosen = tl.where(equal, 0, bounds)  # advantage.py:105
+    larger = tl.maximum(chosen, 0)  # advantage.py:105
+    smaller = tl.minimum(larger, as_i64)  # advantage.py:105
+    equal_2 = g == difference  # advantage.py:106
+    chosen_2 = tl.where(equal_2, as_i64, bounds_2)  # advantage.py:106
+    smaller_2 = tl.minimum(chosen_2, as_i64)  # advantage.py:106
+    larger_2 = tl.maximum(smaller, smaller_2)  # advantage.py:106
+    differs = smaller != bounds  # advantage.py:107
+    differs_2 = larger_2 != bounds_2  # advantage.py:107
+    either = differs | differs_2  # advantage.py:107
+    bad_row = tl.where(either & g_inside, g + 1, 0)  # advantage.py:108
+    bad_row_2 = tl.max(tl.reshape(bad_row, (64,)), 0)  # advantage.py:108
+    tl.atomic_max(errors_ptr, 1, mask=bad_row_2 > 0, sem="relaxed")  # advantage.py:108
+    tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")  # advantage.py:108
+    as_i32 = smaller.to(tl.int32)  # advantage.py:49
+    as_i32_2 = larger_2.to(tl.int32)  # advantage.py:49
+    difference_2 = as_i32_2 - as_i32  # advantage.py:49
+    total = difference_2 + 15  # advantage.py:49
+    steps = total // 16  # advantage.py:49
+    full_steps = difference_2 // 16  # advantage.py:49
+    s_lane = tl.arange(0, 16)[None, :]  # advantage.py:49
+    first_full_steps = tl.min(tl.reshape(full_steps, (64,)), 0)  # advantage.py:49
+    m = tl.full((64, 1), float("-inf"), tl.float32)  # advantage.py:49
+    s_state = tl.full((64, 1), 2147483647, tl.int32)  # advantage.py:49
+    s = tl.full((64, 1), 0, tl.int32)  # advantage.py:49
+    for s_step in tl.range(0, first_full_steps):  # advantage.py:49
+        product = s_step * 16  # advantage.py:49
+        total_2 = as_i32 + product  # advantage.py:49
+        s_2 = total_2 + s_lane  # advantage.py:49
+        at_most = s_2 >= 0  # advantage.py:50
+        below = s_2 < N  # advantage.py:50
+        both = at_most & below  # advantage.py:50
+        rewards = tl.load(rewards_ptr + s_2, mask=both & g_inside, other=0.0)  # advantage.py:50
+        is_nan = rewards != rewards  # advantage.py:52
+        unless = ~is_nan  # advantage.py:52
+        as_i32_3 = unless.to(tl.int32)  # advantage.py:52
+        max_s_lane = max_over_s_lane(rewards)  # advantage.py:49
+        equal_3 = rewards == max_s_lane  # advantage.py:49
+        chosen_3 = tl.where(equal_3, s_2, 2147483647)  # advantage.py:49
+        min_s_lane = min_over_s_lane(chosen_3)  # advantage.py:49
+        sum_s_lane = sum_over_s_lane(as_i32_3)  # advantage.py:49
+        below_2 = m < max_s_lane  # advantage.py:49
+        equal_4 = m == max_s_lane  # advantage.py:49
+        below_3 = min_s_lane < s_state  # advantage.py:49
+        both_2 = equal_4 & below_3  # advantage.py:49
+        either_2 = below_2 | both_2  # advantage.py:49
+        m_2 = tl.where(either_2, max_s_lane, m)  # advantage.py:49
+        index = tl.where(either_2, min_s_lane, s_state)  # advantage.py:49
+        s_3 = s + sum_s_lane  # advantage.py:49
+        m, s_state, s = m_2, index, s_3  # advantage.py:49
+    last_steps = tl.max(tl.reshape(steps, (64,)), 0)  # advantage.py:49
+    for s_step in tl.range(first_full_steps, last_steps):  # advantage.py:49
+        product = s_step * 16  # advantage.py:49
+        total_2 = as_i32 + product  # advantage.py:49
+        s_2 = total_2 + s_lane  # advantage.py:49
+        exists = s_2 < as_i32_2  # advantage.py:49
+        at_most = s_2 >= 0  # advantage.py:50
+        below = s_2 < N  # advantage.py:50
+        both = at_most & below  # advantage.py:50
+        both_2 = exists & both  # advantage.py:50
+        rewards = tl.load(rewards_ptr + s_2, mask=both_2 & g_inside, other=0.0)  # advantage.py:50
+        is_nan = rewards != rewards  # advantage.py:52
+        unless = ~is_nan  # advantage.py:52
+        as_i32_3 = unless.to(tl.int32)  # advantage.py:52
+        chosen_3 = tl.where(exists, rewards, float("-inf"))  # advantage.py:49
+        max_s_lane = max_over_s_lane(chosen_3)  # advantage.py:49
+        equal_3 = chosen_3 == max_s_lane  # advantage.py:49
+        chosen_4 = tl.where(equal_3, s_2, 2147483647)  # advantage.py:49
+        chosen_5 = tl.where(exists, chosen_4, 2147483647)  # advantage.py:49
+        min_s_lane = min_over_s_lane(chosen_5)  # advantage.py:49
+        chosen_6 = tl.where(exists, as_i32_3, 0)  # advantage.py:49
+        sum_s_lane = sum_over_s_lane(chosen_6)  # advantage.py:49
+        below_2 = m < max_s_lane  # advantage.py:49
+        equal_4 = m == max_s_lane  # advantage.py:49
+        below_3 = min_s_lane < s_state  # advantage.py:49
+        both_3 = equal_4 & below_3  # advantage.py:49
+        either_2 = below_2 | both_3  # advantage.py:49
+        m_2 = tl.where(either_2, max_s_lane, m)  # advantage.py:49
+        index = tl.where(either_2, min_s_lane, s_state)  # advantage.py:49
+        s_3 = s + sum_s_lane  # advantage.py:49
+        m, s_state, s = m_2, index, s_3  # advantage.py:49
+    s_2 = tl.full((64, 1), negative_zero(), tl.float32)  # advantage.py:54
+    for s_step in tl.range(0, first_full_steps):  # advantage.py:54
+        product = s_step * 16  # advantage.py:54
+        total_2 = as_i32 + product  # advantage.py:54
+        s_3 = total_2 + s_lane  # advantage.py:54
+        at_most = s_3 >= 0  # advantage.py:55
+        below = s_3 < N  # advantage.py:55
+        both = at_most & below  # advantage.py:55
+        rewards = tl.load(rewards_ptr + s_3, mask=both & g_inside, other=0.0)  # advantage.py:55
+        is_nan = rewards != rewards  # advantage.py:56
+        difference_3 = rewards - m  # advantage.py:56
+        chosen_3 = tl.where(is_nan, negative_zero(), difference_3)  # advantage.py:56
+        sum_s_lane = sum_over_s_lane_2(chosen_3)  # advantage.py:54
+        s_4 = s_2 + sum_s_lane  # advantage.py:54
+        s_2 = s_4  # advantage.py:54
+    for s_step in tl.range(first_full_steps, last_steps):  # advantage.py:54
+        product = s_step * 16  # advantage.py:54
+        total_2 = as_i32 + product  # advantage.py:54
+        s_3 = total_2 + s_lane  # advantage.py:54
+        exists = s_3 < as_i32_2  # advantage.py:54
+        at_most = s_3 >= 0  # advantage.py:55
+        below = s_3 < N  # advantage.py:55
+        both = at_most & below  # advantage.py:55
+        both_2 = exists & both  # advantage.py:55
+        rewards = tl.load(rewards_ptr + s_3, mask=both_2 & g_inside, other=0.0)  # advantage.py:55
+        is_nan = rewards != rewards  # advantage.py:56
+        difference_3 = rewards - m  # advantage.py:56
+        chosen_3 = tl.where(is_nan, negative_zero(), difference_3)  # advantage.py:56
+        chosen_4 = tl.where(exists, chosen_3, negative_zero())  # advantage.py:54
+        sum_s_lane = sum_over_s_lane_2(chosen_4)  # advantage.py:54
+        s_4 = s_2 + sum_s_lane  # advantage.py:54
+        s_2 = s_4  # advantage.py:54
+    larger_3 = tl.maximum(s, 1)  # advantage.py:78
+    as_f32 = larger_3.to(tl.float32)  # advantage.py:78
+    quotient = tl.div_rn(s_2, as_f32)  # advantage.py:57
+    s_3 = tl.full((64, 1), negative_zero(), tl.float32)  # advantage.py:58
+    for s_step in tl.range(0, first_full_steps):  # advantage.py:58
+        product = s_step * 16  # advantage.py:58
+        total_2 = as_i32 + product  # advantage.py:58
+        s_4 = total_2 + s_lane  # advantage.py:58
+        at_most = s_4 >= 0  # advantage.py:59
+        below = s_4 < N  # advantage.py:59
+        both = at_most & below  # advantage.py:59
+        rewards = tl.load(rewards_ptr + s_4, mask=both & g_inside, other=0.0)  # advantage.py:59
+        difference_3 = rewards - m  # advantage.py:70
+        difference_4 = difference_3 - quotient  # advantage.py:70
+        is_nan = rewards != rewards  # advantage.py:61
+        product_2 = difference_4 * difference_4  # advantage.py:61
+        chosen_3 = tl.where(is_nan, negative_zero(), product_2)  # advantage.py:61
+        sum_s_lane = sum_over_s_lane_2(chosen_3)  # advantage.py:58
+        s_5 = s_3 + sum_s_lane  # advantage.py:58
+        s_3 = s_5  # advantage.py:58
+    for s_step in tl.range(first_full_steps, last_steps):  # advantage.py:58
+        product = s_step * 16  # advantage.py:58
+        total_2 = as_i32 + product  # advantage.py:58
+        s_4 = total_2 + s_lane  # advantage.py:58
+        exists = s_4 < as_i32_2  # advantage.py:58
+        at_most = s_4 >= 0  # advantage.py:59
+        below = s_4 < N  # advantage.py:59
+        both = at_most & below  # advantage.py:59
+        both_2 = exists & both  # advantage.py:59
+        rewards = tl.load(rewards_ptr + s_4, mask=both_2 & g_inside, other=0.0)  # advantage.py:59
+        difference_3 = rewards - m  # advantage.py:70
+        difference_4 = difference_3 - quotient  # advantage.py:70
+        is_nan = rewards != rewards  # advantage.py:61
+        product_2 = difference_4 * difference_4  # advantage.py:61
+        chosen_3 = tl.where(is_nan, negative_zero(), product_2)  # advantage.py:61
+        chosen_4 = tl.where(exists, chosen_3, negative_zero())  # advantage.py:58
+        sum_s_lane = sum_over_s_lane_2(chosen_4)  # advantage.py:58
+        s_5 = s_3 + sum_s_lane  # advantage.py:58
+        s_3 = s_5  # advantage.py:58
+    difference_3 = s - 1  # advantage.py:78
+    larger_4 = tl.maximum(difference_3, 1)  # advantage.py:78
+    as_f32_2 = larger_4.to(tl.float32)  # advantage.py:78
+    quotient_2 = tl.div_rn(s_3, as_f32_2)  # advantage.py:73
+    equal_3 = quotient_2 == 0.0  # advantage.py:141
+    rsqrt = portable_rsqrt(quotient_2)  # advantage.py:95
+    product = quotient_2 * rsqrt  # advantage.py:95
+    total_2 = product + eps  # advantage.py:85
+    for s_step in tl.range(0, first_full_steps):  # advantage.py:143
+        product_2 = s_step * 16  # advantage.py:135
+        total_3 = as_i32 + product_2  # advantage.py:135
+        s_4 = total_3 + s_lane  # advantage.py:135
+        at_most = s_4 >= 0  # advantage.py:136
+        below = s_4 < N  # advantage.py:136
+        both = at_most & below  # advantage.py:136
+        rewards = tl.load(rewards_ptr + s_4, mask=both & g_inside, other=0.0)  # advantage.py:136
+        difference_4 = rewards - m  # advantage.py:70
+        difference_5 = difference_4 - quotient  # advantage.py:70
+        quotient_3 = tl.div_rn(difference_5, total_2)  # advantage.py:141
+        chosen_3 = tl.where(equal_3, 0.0, quotient_3)  # advantage.py:141
+        is_nan = rewards != rewards  # advantage.py:142
+        chosen_4 = tl.where(is_nan, 0.0, chosen_3)  # advantage.py:142
+        chosen_5 = tl.where(either, float("nan"), chosen_4)  # advantage.py:142
+        tl.store(advantages_ptr + s_4, chosen_5, mask=g_inside)  # advantage.py:143
+    for s_step in tl.range(first_full_steps, last_steps):  # advantage.py:143
+        product_2 = s_step * 16  # advantage.py:135
+        total_3 = as_i32 + product_2  # advantage.py:135
+        s_4 = total_3 + s_lane  # advantage.py:135
+        exists = s_4 < as_i32_2  # advantage.py:135
+        at_most = s_4 >= 0  # advantage.py:136
+        below = s_4 < N  # advantage.py:136
+        both = at_most & below  # advantage.py:136
+        both_2 = exists & both  # advantage.py:136
+        rewards = tl.load(rewards_ptr + s_4, mask=both_2 & g_inside, other=0.0)  # advantage.py:136
+        difference_4 = rewards - m  # advantage.py:70
+        difference_5 = difference_4 - quotient  # advantage.py:70
+        quotient_3 = tl.div_rn(difference_5, total_2)  # advantage.py:141
+        chosen_3 = tl.where(equal_3, 0.0, quotient_3)  # advantage.py:141
+        is_nan = rewards != rewards  # advantage.py:142
+        chosen_4 = tl.where(is_nan, 0.0, chosen_3)  # advantage.py:142
+        chosen_5 = tl.where(either, float("nan"), chosen_4)  # advantage.py:142
+        tl.store(advantages_ptr + s_4, chosen_5, mask=exists & g_inside)  # advantage.py:143
 
 
 def call(kernels, rewards, bounds, advantages, eps, G, N, bounds_g_stride, errors):
