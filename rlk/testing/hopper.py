@@ -9,6 +9,7 @@ is what `lower.cute.protocol` proves.
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -42,7 +43,7 @@ def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace
     tree = ast.parse(source, filename)
     tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
     scope: dict[str, Any] = dict(_dsl())
-    exec(compile(tree, filename, "exec"), scope)
+    exec(compile(tree, filename, "exec", dont_inherit=True), scope)
     scope.update({name: made for name, made in OVERRIDDEN.items() if name in scope})
     return SimpleNamespace(**scope)
 
@@ -76,7 +77,8 @@ class _Kernel:
     body: Callable[..., None]
 
     def __call__(self, *args: Any) -> _Launch:
-        return _Launch(self.body, args)
+        kinds = inspect.get_annotations(self.body).values()
+        return _Launch(self.body, tuple(map(simt.typed, args, kinds)))
 
 
 @dataclass(frozen=True, slots=True)

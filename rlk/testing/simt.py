@@ -233,6 +233,12 @@ def fmin(a: Any, b: Any) -> Any:
         return Float32.of(floats.minimum(*np.broadcast_arrays(Float32(a).data, Float32(b).data)))
 
 
+def typed(x: Any, kind: Any) -> Any:
+    """Return an argument as a kernel declares it: a number of the host becomes one of all threads."""
+    numeric = isinstance(kind, type) and issubclass(kind, Number)
+    return kind.of(np.asarray(x, kind.held)) if numeric and not isinstance(x, Number) else x
+
+
 def select(condition: Any, a: Any, b: Any) -> Number:
     """The first where a condition holds, else the second; of one type."""
     if not isinstance(a, Number) or type(a) is not type(b):
