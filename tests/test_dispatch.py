@@ -57,6 +57,10 @@ SIGNATURES = {
     "embedding": "(ids, weight)",
     "group_advantage": "(rewards, groups, *, scale='group', baseline='mean', std='unbiased', eps=0.0001, "
     "eps_mode='add')",
+    "preference_loss": "(chosen, rejected, ref_chosen=None, ref_rejected=None, *, loss='sigmoid', beta=0.1, "
+    "smoothing=0.0, margin=0.0, tau=0.05, chosen_tokens=None, rejected_tokens=None)",
+    "kto_loss": "(logp, ref_logp, desirable, *, beta=0.1, mismatched=None, desirable_weight=1.0, "
+    "undesirable_weight=1.0)",
     "gae": "(values, rewards, *, layout, gamma, lam, bootstrap=None)",
 }
 OVER_RANKS = {"ordered_all_reduce": "(x, group)"}

@@ -195,6 +195,24 @@ def estimated(padded: bool) -> Case:
     return lambda: ops.gae(*given, layout=layout, **options), []  # type: ignore[arg-type]
 
 
+def preferred(name: str, **options: Any) -> Case:
+    """Pairs in two chunks, of log-probs below those of the reference."""
+    chosen, rejected = (-4 - normal(1100, seed=s).abs() for s in (0, 1))
+    refs = [-normal(1100, seed=s).abs() for s in (2, 3)] if name != "orpo" else []
+    tokens = torch.arange(1100) % 7
+    counts = {"chosen_tokens": tokens, "rejected_tokens": tokens + 1}
+
+    def call(a: torch.Tensor, b: torch.Tensor) -> Any:
+        return ops.preference_loss(a, b, *refs, loss=name, beta=0.3, **counts, **options)  # type: ignore[arg-type]
+
+    return call, [chosen, rejected]
+
+
+def unpaired() -> Case:
+    ref, other = normal(1100, seed=1), normal(300, seed=2)
+    return lambda x: ops.kto_loss(x, ref, ref > 0, mismatched=(other + 0.3, other)), [normal(1100)]
+
+
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 CASES: dict[str, Callable[[], Case]] = {
     **{
@@ -230,6 +248,14 @@ CASES: dict[str, Callable[[], Case]] = {
     "policy_loss of few": lambda: policy(Loss(beta=0.1, kl="k1+"), 9),
     "group_advantage": lambda: grouped(),
     "group_advantage loo batch": lambda: grouped(baseline="loo", scale="batch", eps_mode="inside"),
+    **{
+        f"preference_loss {name}": lambda name=name, given=given: preferred(name, **given)
+        for name, given in (
+            ("sigmoid", {"margin": 0.2}), ("robust", {"smoothing": 0.1}), ("exo_pair", {"smoothing": 0.1}),
+            ("discopop", {}), ("apo_down", {}), ("orpo", {}),
+        )
+    },
+    "kto_loss": unpaired,
     "gae padded": lambda: estimated(True),
     "gae packed": lambda: estimated(False),
     "group_advantage none": lambda: grouped(scale="none", std="pop"),

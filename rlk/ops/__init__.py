@@ -10,7 +10,7 @@ import torch
 
 from rlk.env import Env
 from rlk.lang.op import Op
-from rlk.ops import advantages, fused, linear, reference, reference_rewards, signatures
+from rlk.ops import advantages, fused, linear, preference, reference, reference_rewards, signatures
 from rlk.ops.collective import ordered_all_reduce
 from rlk.ops.layout import Layout
 from rlk.ops.signatures import LOSSES, Loss
@@ -26,6 +26,7 @@ from rlk.specs import loss as _loss
 from rlk.specs import matmul as _matmul
 from rlk.specs import model as _model
 from rlk.specs import norm as _norm
+from rlk.specs import preference as _preference
 
 
 class Operator:
@@ -93,6 +94,10 @@ embedding = _published(signatures.embedding, reference.embedding, _model.embeddi
 group_advantage = _published(
     advantages.group_advantage, reference_rewards.group_advantage, _advantage.group_advantage
 )
+preference_loss = _published(
+    preference.preference_loss, reference_rewards.preference_loss, _preference.preference_loss
+)
+kto_loss = _published(preference.kto_loss, reference_rewards.kto_loss, _preference.kto_loss)
 gae = _published(advantages.gae, reference_rewards.gae, _advantage.gae)
 
 if Env.current().interpret:
@@ -119,12 +124,14 @@ __all__ = [
     "embedding",
     "gae",
     "group_advantage",
+    "kto_loss",
     "linear_logp",
     "linear_policy_loss",
     "logp",
     "matmul",
     "ordered_all_reduce",
     "policy_loss",
+    "preference_loss",
     "ratio_kl",
     "rms_norm",
     "rope",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch.nn.functional import logsigmoid
 
 from rlk.ops.layout import Layout
-from rlk.ops.results import Gae
+from rlk.ops.results import Gae, KTOLoss, PreferenceLoss
 
 
 def group_advantage(
@@ -71,3 +72,89 @@ def gae(
                 after, advantages[t] = v[t], ahead
     returns = torch.where(alive, advantages + v, 0.0)
     return Gae(advantages.reshape(layout.shape), returns.reshape(layout.shape))
+
+
+def preference_loss(
+    chosen: torch.Tensor,
+    rejected: torch.Tensor,
+    ref_chosen: torch.Tensor | None = None,
+    ref_rejected: torch.Tensor | None = None,
+    *,
+    loss: str = "sigmoid",
+    beta: float = 0.1,
+    smoothing: float = 0.0,
+    margin: float = 0.0,
+    tau: float = 0.05,
+    chosen_tokens: torch.Tensor | None = None,
+    rejected_tokens: torch.Tensor | None = None,
+) -> PreferenceLoss:
+    """Return `rlk.ops.preference_loss` in float64."""
+    c = _score(chosen, ref_chosen, chosen_tokens)
+    r = _score(rejected, ref_rejected, rejected_tokens)
+    term = _preference(loss, c, r, beta, smoothing, margin, tau)
+    means = {"accuracy": (c > r).double(), "chosen_reward": beta * c, "rejected_reward": beta * r}
+    count = max(term.numel(), 1)
+    return PreferenceLoss(
+        term.sum() / count, term.detach(), {n: x.detach().sum() / count for n, x in means.items()}
+    )
+
+
+def _score(logp: torch.Tensor, ref: torch.Tensor | None, tokens: torch.Tensor | None) -> torch.Tensor:
+    score = logp.double() if ref is None else logp.double() - ref.double()
+    return score if tokens is None else score / tokens.clamp(min=1)
+
+
+def _preference(
+    loss: str, c: torch.Tensor, r: torch.Tensor, beta: float, s: float, margin: float, tau: float
+) -> torch.Tensor:
+    """Return the term of each pair, as published."""
+    a, b, u = beta * c, beta * r, beta * (c - r) - margin
+    match loss:
+        case "sigmoid" | "cpo" | "simpo":
+            return -(1 - s) * logsigmoid(u) - s * logsigmoid(-u)
+        case "robust":
+            return (-(1 - s) * logsigmoid(u) + s * logsigmoid(-u)) / (1 - 2 * s)
+        case "hinge":
+            return torch.relu(1 - u)
+        case "ipo":
+            return (c - r - 1 / (2 * beta)) ** 2
+        case "exo_pair":
+            clean, flipped = torch.tensor([1 - s, s], dtype=torch.float64).log()
+            return u.sigmoid() * (logsigmoid(u) - clean) + (-u).sigmoid() * (logsigmoid(-u) - flipped)
+        case "discopop":
+            mix = torch.sigmoid(u / tau)
+            return -logsigmoid(u) * (1 - mix) + torch.exp(-u) * mix
+        case "nca_pair":
+            return -logsigmoid(a) - 0.5 * logsigmoid(-a) - 0.5 * logsigmoid(-b)
+        case "bco_pair":
+            return -logsigmoid(a) - logsigmoid(-b)
+        case "sppo_hard":
+            return (c - 0.5 / beta) ** 2 + (r + 0.5 / beta) ** 2
+        case "apo_zero":
+            return 1 - a.sigmoid() + b.sigmoid()
+        case "apo_down":
+            return a.sigmoid() + 1 - torch.sigmoid(a - b)
+        case _:
+            odds = (c - r) - (torch.log(-torch.expm1(c)) - torch.log(-torch.expm1(r)))
+            return -beta * logsigmoid(odds)
+
+
+def kto_loss(
+    logp: torch.Tensor,
+    ref_logp: torch.Tensor,
+    desirable: torch.Tensor,
+    *,
+    beta: float = 0.1,
+    mismatched: tuple[torch.Tensor, torch.Tensor] | None = None,
+    desirable_weight: float = 1.0,
+    undesirable_weight: float = 1.0,
+) -> KTOLoss:
+    """Return `rlk.ops.kto_loss` in float64."""
+    r = logp.double() - ref_logp.double()
+    z = torch.zeros((), dtype=torch.float64, device=r.device)
+    if mismatched is not None:
+        z = (mismatched[0].double() - mismatched[1].double()).detach().mean().clamp(min=0)
+    better = desirable_weight * (1 - torch.sigmoid(beta * (r - z)))
+    worse = undesirable_weight * (1 - torch.sigmoid(beta * (z - r)))
+    term = torch.where(desirable, better, worse)
+    return KTOLoss(term.sum() / max(term.numel(), 1), term.detach(), {"divergence": z})

@@ -32,6 +32,22 @@ class PolicyLoss(NamedTuple):
     metrics: dict[str, torch.Tensor]
 
 
+class PreferenceLoss(NamedTuple):
+    """loss: f32 []. per_pair: f32 [P]. metrics: f32 [] by name. Both detached."""
+
+    loss: torch.Tensor
+    per_pair: torch.Tensor
+    metrics: dict[str, torch.Tensor]
+
+
+class KTOLoss(NamedTuple):
+    """loss: f32 []. per_sample: f32 [P]. metrics: f32 [] by name. Both detached."""
+
+    loss: torch.Tensor
+    per_sample: torch.Tensor
+    metrics: dict[str, torch.Tensor]
+
+
 class Gae(NamedTuple):
     """Advantages and returns of tokens, f32 of the tokens' shape, 0 where inactive."""
 

@@ -46,6 +46,8 @@ REFERENCES: dict[str, Reference] = {
     "swiglu": Reference((("N", 12288),)),
     "embedding": Reference((("V", 151936),)),
     "group_advantage": Reference((("E", 2),)),
+    "preference_loss": Reference((), ("ref_chosen", "ref_rejected")),
+    "kto_loss": Reference((), ("other_logp", "other_ref_logp")),
     "gae": Reference((("E", 2),), ("bootstrap",)),
 }
 

@@ -116,6 +116,14 @@ def _gae(rng: np.random.Generator) -> Values:
     }  # fmt: skip
 
 
+def _preference_loss(rng: np.random.Generator) -> Values:
+    """Log-probs below those of the reference: odds need probabilities below 1."""
+    logps = {n: rng.uniform(-9, -4, 60) for n in ("chosen", "rejected")}
+    refs = {n: rng.uniform(-3, -1, 60) for n in ("ref_chosen", "ref_rejected")}
+    tokens = {n: rng.integers(1, 5, 60) for n in ("chosen_tokens", "rejected_tokens")}
+    return logps | refs | tokens | {"beta": 0.4, "smoothing": 0.1, "margin": 0.3, "tau": 0.7}
+
+
 _STRAIGHT: dict[str, dict[object, object]] = {"kl": {"k1+": "k2", "k3+": "k2"}}
 
 EXAMPLES: dict[str, Example] = {
@@ -143,4 +151,6 @@ EXAMPLES: dict[str, Example] = {
     "embedding": Example(lambda rng: {"ids": rng.integers(0, 11, 40)}, _embedding_gradient),
     "group_advantage": Example(_group_advantage),
     "gae": Example(_gae),
+    "preference_loss": Example(_preference_loss, present=(("ref_chosen", "ref_rejected"),)),
+    "kto_loss": Example(lambda rng: {"beta": 0.3}),
 }

@@ -17,6 +17,7 @@ from rlk.specs.loss import policy_loss, ratio_kl
 from rlk.specs.matmul import matmul, matmul_leaf8
 from rlk.specs.model import embedding, rope, swiglu
 from rlk.specs.norm import rms_norm
+from rlk.specs.preference import kto_loss, preference_loss
 
 ALL = ("logp", "entropy", "argmax", "lse2")
 SOFTCAP = {"logit_scale": 1.5, "softcap": 20.0, "inv_softcap": 0.05}
@@ -137,6 +138,11 @@ def groups_of_samples(device: torch.device) -> Tensors:
     rewards = 1000 + 0.1 * torch.randn(int(edges[-1]), device=device)
     rewards[16:64], rewards[70:80] = 0.7, math.nan
     return {"rewards": rewards, "bounds": edges.unfold(0, 2, 1)}
+
+
+def labels(device: torch.device) -> Tensors:
+    """Which of 3000 samples are desirable."""
+    return {"desirable": torch.rand(3000, device=device) < 0.4}
 
 
 def tokens_of_sequences(device: torch.device) -> Tensors:
@@ -288,6 +294,33 @@ CASES: dict[str, Case] = {
             given=groups_of_samples,
         )
         for scale, baseline in (("group", "mean"), ("batch", "loo"), ("none", "loo"))
+    },
+    **{
+        f"preference_loss{grad} 3000, {kind}": Case(
+            preference_loss,
+            {"P": 3000},
+            {"beta": 0.3, **constants},
+            ("ref_chosen", "ref_rejected"),
+            {"kind": kind},
+            wanted=("chosen", "rejected") if grad else (),
+        )
+        for kind, constants in (
+            ("sigmoid", {"smoothing": 0.1, "margin": 0.2}),
+            ("exo_pair", {"smoothing": 0.1}),
+            ("apo_down", {}),
+        )
+        for grad in ("", "_grad")
+    },
+    **{
+        f"kto_loss{grad} 3000": Case(
+            kto_loss,
+            {"P": 3000, "M": 1500},
+            {"beta": 0.3, "desirable_weight": 1.3, "undesirable_weight": 0.8},
+            ("other_logp", "other_ref_logp"),
+            given=labels,
+            wanted=("logp",) if grad else (),
+        )
+        for grad in ("", "_grad")
     },
     "gae 300 sequences": Case(
         gae,
