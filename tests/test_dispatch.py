@@ -57,6 +57,8 @@ SIGNATURES = {
     "embedding": "(ids, weight)",
     "group_advantage": "(rewards, groups, *, scale='group', baseline='mean', std='unbiased', eps=0.0001, "
     "eps_mode='add')",
+    "value_loss": "(values, returns, *, layout, old_values=None, clip=0.2)",
+    "entropy_bonus": "(entropy, *, layout, coef)",
     "preference_loss": "(chosen, rejected, ref_chosen=None, ref_rejected=None, *, loss='sigmoid', beta=0.1, "
     "smoothing=0.0, margin=0.0, tau=0.05, chosen_tokens=None, rejected_tokens=None)",
     "kto_loss": "(logp, ref_logp, desirable, *, beta=0.1, mismatched=None, desirable_weight=1.0, "

@@ -195,6 +195,18 @@ def estimated(padded: bool) -> Case:
     return lambda: ops.gae(*given, layout=layout, **options), []  # type: ignore[arg-type]
 
 
+def of_critic(clipped: bool) -> Case:
+    mask = torch.rand(2500, generator=torch.Generator().manual_seed(5)) < 0.8
+    layout = Layout.packed(torch.tensor([0, 900, 900, 2500]), mask=mask)
+    returns, old = normal(2500, seed=1), normal(2500, seed=2) if clipped else None
+
+    def call(values: torch.Tensor, entropy: torch.Tensor) -> Any:
+        value = ops.value_loss(values, returns, layout=layout, old_values=old)
+        return value, ops.entropy_bonus(entropy, layout=layout, coef=0.01)
+
+    return call, [normal(2500), normal(2500, seed=3)]
+
+
 def preferred(name: str, **options: Any) -> Case:
     """Pairs in two chunks, of log-probs below those of the reference."""
     chosen, rejected = (-4 - normal(1100, seed=s).abs() for s in (0, 1))
@@ -256,6 +268,8 @@ CASES: dict[str, Callable[[], Case]] = {
         )
     },
     "kto_loss": unpaired,
+    "value_loss, entropy_bonus": lambda: of_critic(False),
+    "value_loss clipped": lambda: of_critic(True),
     "gae padded": lambda: estimated(True),
     "gae packed": lambda: estimated(False),
     "group_advantage none": lambda: grouped(scale="none", std="pop"),

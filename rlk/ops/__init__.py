@@ -10,7 +10,7 @@ import torch
 
 from rlk.env import Env
 from rlk.lang.op import Op
-from rlk.ops import advantages, fused, linear, preference, reference, reference_rewards, signatures
+from rlk.ops import advantages, fused, linear, preference, reference, reference_rewards, signatures, value
 from rlk.ops.collective import ordered_all_reduce
 from rlk.ops.layout import Layout
 from rlk.ops.signatures import LOSSES, Loss
@@ -27,6 +27,7 @@ from rlk.specs import matmul as _matmul
 from rlk.specs import model as _model
 from rlk.specs import norm as _norm
 from rlk.specs import preference as _preference
+from rlk.specs import value as _value
 
 
 class Operator:
@@ -94,6 +95,8 @@ embedding = _published(signatures.embedding, reference.embedding, _model.embeddi
 group_advantage = _published(
     advantages.group_advantage, reference_rewards.group_advantage, _advantage.group_advantage
 )
+value_loss = _published(value.value_loss, reference_rewards.value_loss, _value.value_loss)
+entropy_bonus = _published(value.entropy_bonus, reference_rewards.entropy_bonus, _value.entropy_bonus)
 preference_loss = _published(
     preference.preference_loss, reference_rewards.preference_loss, _preference.preference_loss
 )
@@ -122,6 +125,7 @@ __all__ = [
     "Loss",
     "Operator",
     "embedding",
+    "entropy_bonus",
     "gae",
     "group_advantage",
     "kto_loss",
@@ -136,4 +140,5 @@ __all__ = [
     "rms_norm",
     "rope",
     "swiglu",
+    "value_loss",
 ]

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from rlk.ops.layout import Layout
-from rlk.ops.results import Gae, KTOLoss, PreferenceLoss
+from rlk.ops.results import EntropyBonus, Gae, KTOLoss, PreferenceLoss, ValueLoss
 
 
 def group_advantage(
@@ -158,3 +158,29 @@ def kto_loss(
     worse = undesirable_weight * (1 - torch.sigmoid(beta * (z - r)))
     term = torch.where(desirable, better, worse)
     return KTOLoss(term.sum() / max(term.numel(), 1), term.detach(), {"divergence": z})
+
+
+def value_loss(
+    values: torch.Tensor,
+    returns: torch.Tensor,
+    *,
+    layout: Layout,
+    old_values: torch.Tensor | None = None,
+    clip: float = 0.2,
+) -> ValueLoss:
+    """Return `rlk.ops.value_loss` in float64 (metrics: only `active`)."""
+    v, target = values.double(), returns.double()
+    term = (v - target) ** 2
+    if old_values is not None:
+        old = old_values.double()
+        term = torch.maximum(term, (torch.clamp(v, old - clip, old + clip) - target) ** 2)
+    term = torch.where(layout.active, 0.5 * term, 0.0)
+    count = layout.active.sum()
+    return ValueLoss(term.sum() / count.clamp(min=1), term.detach(), {"active": count})
+
+
+def entropy_bonus(entropy: torch.Tensor, *, layout: Layout, coef: float) -> EntropyBonus:
+    """Return `rlk.ops.entropy_bonus` in float64."""
+    total = torch.where(layout.active, entropy.double(), 0.0).sum()
+    mean = total / layout.active.sum().clamp(min=1)
+    return EntropyBonus(-coef * mean, mean.detach())

@@ -48,6 +48,21 @@ class KTOLoss(NamedTuple):
     metrics: dict[str, torch.Tensor]
 
 
+class ValueLoss(NamedTuple):
+    """loss: f32 []. per_token: f32 of the tokens' shape. metrics: f32 or i32 [] by name. Both detached."""
+
+    loss: torch.Tensor
+    per_token: torch.Tensor
+    metrics: dict[str, torch.Tensor]
+
+
+class EntropyBonus(NamedTuple):
+    """loss: f32 [], to be added. entropy: the token mean, f32 [], detached."""
+
+    loss: torch.Tensor
+    entropy: torch.Tensor
+
+
 class Gae(NamedTuple):
     """Advantages and returns of tokens, f32 of the tokens' shape, 0 where inactive."""
 

@@ -108,6 +108,12 @@ def _group_advantage(rng: np.random.Generator) -> Values:
     return {"rewards": rewards, "bounds": np.stack((edges[:-1], edges[1:]), -1), "eps": 1e-4}
 
 
+def _tokens(rng: np.random.Generator) -> Values:
+    active = rng.random(1500) < 0.7
+    order = np.argsort(~active, kind="stable").astype(np.int32)
+    return {"active": active, "order": order, "clip": 0.3, "coef": 0.01}
+
+
 def _gae(rng: np.random.Generator) -> Values:
     edges = np.array([0, 7, 7, 8, 44, 100])
     return {
@@ -151,6 +157,8 @@ EXAMPLES: dict[str, Example] = {
     "embedding": Example(lambda rng: {"ids": rng.integers(0, 11, 40)}, _embedding_gradient),
     "group_advantage": Example(_group_advantage),
     "gae": Example(_gae),
+    "value_loss": Example(_tokens, present=(("old_values", "clip"),)),
+    "entropy_bonus": Example(_tokens),
     "preference_loss": Example(_preference_loss, present=(("ref_chosen", "ref_rejected"),)),
     "kto_loss": Example(lambda rng: {"beta": 0.3}),
 }

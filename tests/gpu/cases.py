@@ -18,6 +18,7 @@ from rlk.specs.matmul import matmul, matmul_leaf8
 from rlk.specs.model import embedding, rope, swiglu
 from rlk.specs.norm import rms_norm
 from rlk.specs.preference import kto_loss, preference_loss
+from rlk.specs.value import entropy_bonus, value_loss
 
 ALL = ("logp", "entropy", "argmax", "lse2")
 SOFTCAP = {"logit_scale": 1.5, "softcap": 20.0, "inv_softcap": 0.05}
@@ -138,6 +139,11 @@ def groups_of_samples(device: torch.device) -> Tensors:
     rewards = 1000 + 0.1 * torch.randn(int(edges[-1]), device=device)
     rewards[16:64], rewards[70:80] = 0.7, math.nan
     return {"rewards": rewards, "bounds": edges.unfold(0, 2, 1)}
+
+
+def counted_tokens(device: torch.device) -> Tensors:
+    """2100 tokens, two thirds of them active."""
+    return {name: x for name, x in rows_of_tokens(device).items() if name != "sequence"}
 
 
 def labels(device: torch.device) -> Tensors:
@@ -319,6 +325,27 @@ CASES: dict[str, Case] = {
             ("other_logp", "other_ref_logp"),
             given=labels,
             wanted=("logp",) if grad else (),
+        )
+        for grad in ("", "_grad")
+    },
+    **{
+        f"value_loss{grad} 2100": Case(
+            value_loss,
+            {"T": 2100, "S": 2100},
+            {"clip": 0.2},
+            ("old_values",),
+            given=counted_tokens,
+            wanted=("values",) if grad else (),
+        )
+        for grad in ("", "_grad")
+    },
+    **{
+        f"entropy_bonus{grad} 2100": Case(
+            entropy_bonus,
+            {"T": 2100, "S": 2100},
+            {"coef": 0.01},
+            given=counted_tokens,
+            wanted=("entropy",) if grad else (),
         )
         for grad in ("", "_grad")
     },

@@ -1,0 +1,302 @@
+"""value_loss on sm_90a, written by rlk 0.1.0: do not edit.
+
+numerics: 53697e98554c9c4a
+schedule: tiles 1, 8 warps, 1 stages, unroll 1 placed S.lane[9:2] S.lane[1:0]
+schedule: tiles 1, 1 warps, 1 stages, unroll 16
+"""
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import cutlass.utils as utils
+import cutlass.utils.hopper_helpers as sm90
+from cutlass import BFloat16, Boolean, Float16, Float32, Int16, Int32, Int64, Uint8, Uint32
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+NEAREST = cute.math.RoundingMode.NEAREST_EVEN
+ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
+
+
+def across(x, board, apart, thread, combine):
+    # Combine each element with those of the threads so far apart, in this order, through shared memory.
+    for i in range(len(x)):
+        board[i, thread] = x[i]
+    cute.arch.sync_threads()
+    far = [sum(a for k, a in enumerate(apart) if j >> k & 1) for j in range(1 << len(apart))]
+    x = [[x[i], *(board[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
+    for _ in apart:
+        x = [folded(terms, 1, combine) for terms in x]
+    return [terms[0] for terms in x]
+
+
+def add(a, b):
+    # A term of a sum.
+    return a + b
+
+
+def div(a, b):
+    # Correctly rounded.
+    return a / b
+
+
+def exchanged(x, lanes, combine):
+    # Combine each element with that of the thread so many lanes away.
+    return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
+
+
+def fmax(a, b):
+    # NaN loses.
+    return cute.arch.fmax(a, b)
+
+
+def fmin(a, b):
+    # NaN loses.
+    return cute.arch.fmin(a, b)
+
+
+def folded(x, apart, combine):
+    # Combine the elements of a thread that lie so far apart.
+    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+
+
+def halved(x, lanes, thread, combine):
+    # Combine with the thread so many lanes away: each goes on with a half of the list.
+    upper, half = thread & lanes != 0, len(x) // 2
+    kept = [select(upper, x[i + half], x[i]) for i in range(half)]
+    given = [select(upper, x[i], x[i + half]) for i in range(half)]
+    return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(kept, given)]
+
+
+@cute.jit
+def load_where(condition, memory: cute.Tensor, index, other):
+    # An element, or what stands for it.
+    x = other
+    if condition:
+        x = type(other)(memory[index])
+    return x
+
+
+def mul(a, b):
+    # One rounding, never part of a fused operation.
+    return cute.math.mul(a, b, rounding=NEAREST)
+
+
+def select(condition, a, b):
+    # Without a branch.
+    return cutlass.select_(condition, a, b)
+
+
+@cute.jit
+def store_where(condition, memory: cute.Tensor, index, x):
+    # Write an element if the condition holds.
+    if condition:
+        memory[index] = x
+
+
+def sum_over_s_lane(x, thread, boards):
+    # The sum over S.lane, in any order.
+    x = folded(x, 1, add)
+    x = folded(x, 1, add)
+    x = exchanged(x, 1, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 8, add)
+    x = exchanged(x, 16, add)
+    x = across(x, boards[0], (32, 64, 128), thread, add)
+    return x[0]
+
+
+def sum_over_s_lane_2(x, thread, boards):
+    # The sum over S.lane, halving.
+    x = across(x, boards[0], (128, 64, 32), thread, add)
+    x = halved(x, 16, thread, add)
+    x = halved(x, 8, thread, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 1, add)
+    x = exchanged(x, 16, add)
+    x = exchanged(x, 8, add)
+    return x[0]
+
+
+@cute.kernel
+def value_loss_1_rows(values: cute.Tensor, returns: cute.Tensor, old_values: cute.Tensor, order: cute.Tensor, active: cute.Tensor, per_token: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, S: Int32, T: Int32, clip: Float32):
+    # A block owns 1 of S.piece (rows). S.lane: 1024 indices, 4 to each of 256 threads.
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    shared = utils.SmemAllocator()
+    board_1 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_2 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
+    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_4 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
+    board_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    s_piece = block
+    writes = thread == 0
+    product = s_piece * 1024  # value.py:38
+    piece_begin = cutlass.min(S, product)  # value.py:38
+    total = piece_begin + 1024  # value.py:38
+    piece_end = cutlass.min(S, total)  # value.py:38
+    difference = piece_end - piece_begin  # value.py:38
+    total_2 = difference + 1023  # value.py:38
+    steps = total_2 // 1024  # value.py:38
+    full_steps = difference // 1024  # value.py:38
+    s_lane = [thread * 4 + c for c in range(4)]  # value.py:38
+    s = Int32(0)  # value.py:38
+    s_2 = Int32(-(2**31)).bitcast(Float32)  # value.py:38
+    s_3 = Int32(0)  # value.py:38
+    for s_step in cutlass.range(0, full_steps, unroll=1):  # value.py:38
+        product_2 = s_step * 1024  # value.py:38
+        total_3 = piece_begin + product_2  # value.py:38
+        s_4 = [total_3 + s_lane[c] for c in range(4)]  # value.py:38
+        order_2 = [order[s_4[c]] for c in range(4)]  # value.py:39
+        at_most = [0 <= order_2[c] for c in range(4)]  # value.py:40
+        below = [order_2[c] < T for c in range(4)]  # value.py:40
+        both = [at_most[c] & below[c] for c in range(4)]  # value.py:40
+        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(4)]  # value.py:40
+        old_values_2 = [load_where(both[c], old_values, order_2[c], Float32(0)) for c in range(4)]  # value.py:41
+        values_2 = [load_where(both[c], values, order_2[c], Float32(0)) for c in range(4)]  # value.py:42
+        returns_2 = [load_where(both[c], returns, order_2[c], Float32(0)) for c in range(4)]  # value.py:42
+        difference_2 = [values_2[c] - returns_2[c] for c in range(4)]  # value.py:15
+        difference_3 = [old_values_2[c] - clip for c in range(4)]  # value.py:15
+        total_4 = [old_values_2[c] + clip for c in range(4)]  # value.py:15
+        larger = [fmax(values_2[c], difference_3[c]) for c in range(4)]  # value.py:15
+        smaller = [fmin(larger[c], total_4[c]) for c in range(4)]  # value.py:15
+        difference_4 = [smaller[c] - returns_2[c] for c in range(4)]  # value.py:15
+        product_3 = [mul(difference_2[c], difference_2[c]) for c in range(4)]  # value.py:43
+        product_4 = [mul(difference_4[c], difference_4[c]) for c in range(4)]  # value.py:20
+        below_2 = [product_3[c] < product_4[c] for c in range(4)]  # value.py:20
+        chosen = [select(below_2[c], product_4[c], product_3[c]) for c in range(4)]  # value.py:46
+        both_2 = [active_2[c] & below_2[c] for c in range(4)]  # value.py:47
+        as_i32 = [Boolean(both_2[c]).to(Int32) for c in range(4)]  # value.py:47
+        product_5 = [mul(chosen[c], Float32(0.5)) for c in range(4)]  # value.py:48
+        chosen_2 = [select(active_2[c], product_5[c], Float32(0.0)) for c in range(4)]  # value.py:49
+        for c in cutlass.range_constexpr(4):  # value.py:49
+            per_token[order_2[c]] = chosen_2[c]  # value.py:49
+        chosen_3 = [select(active_2[c], product_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # value.py:50
+        as_i32_2 = [Boolean(active_2[c]).to(Int32) for c in range(4)]  # value.py:51
+        sum_s_lane = sum_over_s_lane(as_i32, thread, (board_1,))  # value.py:38
+        sum_s_lane_2 = sum_over_s_lane_2(chosen_3, thread, (board_2,))  # value.py:38
+        sum_s_lane_3 = sum_over_s_lane(as_i32_2, thread, (board_3,))  # value.py:38
+        s_5 = s + sum_s_lane  # value.py:38
+        s_6 = s_2 + sum_s_lane_2  # value.py:38
+        s_7 = s_3 + sum_s_lane_3  # value.py:38
+        s, s_2, s_3 = s_5, s_6, s_7  # value.py:38
+    s_4 = s  # value.py:38
+    s_5 = s_2  # value.py:38
+    s_6 = s_3  # value.py:38
+    for s_step_2 in cutlass.range(full_steps, steps, unroll=1):  # value.py:38
+        product_2 = s_step_2 * 1024  # value.py:38
+        total_3 = piece_begin + product_2  # value.py:38
+        s_7 = [total_3 + s_lane[c] for c in range(4)]  # value.py:38
+        exists = [s_7[c] < piece_end for c in range(4)]  # value.py:38
+        order_2 = [load_where(exists[c], order, s_7[c], Int32(0)) for c in range(4)]  # value.py:39
+        at_most = [0 <= order_2[c] for c in range(4)]  # value.py:40
+        below = [order_2[c] < T for c in range(4)]  # value.py:40
+        both = [at_most[c] & below[c] for c in range(4)]  # value.py:40
+        both_2 = [exists[c] & both[c] for c in range(4)]  # value.py:40
+        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(4)]  # value.py:40
+        old_values_2 = [load_where(both_2[c], old_values, order_2[c], Float32(0)) for c in range(4)]  # value.py:41
+        values_2 = [load_where(both_2[c], values, order_2[c], Float32(0)) for c in range(4)]  # value.py:42
+        returns_2 = [load_where(both_2[c], returns, order_2[c], Float32(0)) for c in range(4)]  # value.py:42
+        difference_2 = [values_2[c] - returns_2[c] for c in range(4)]  # value.py:15
+        difference_3 = [old_values_2[c] - clip for c in range(4)]  # value.py:15
+        total_4 = [old_values_2[c] + clip for c in range(4)]  # value.py:15
+        larger = [fmax(values_2[c], difference_3[c]) for c in range(4)]  # value.py:15
+        smaller = [fmin(larger[c], total_4[c]) for c in range(4)]  # value.py:15
+        difference_4 = [smaller[c] - returns_2[c] for c in range(4)]  # value.py:15
+        product_3 = [mul(difference_2[c], difference_2[c]) for c in range(4)]  # value.py:43
+        product_4 = [mul(difference_4[c], difference_4[c]) for c in range(4)]  # value.py:20
+        below_2 = [product_3[c] < product_4[c] for c in range(4)]  # value.py:20
+        chosen = [select(below_2[c], product_4[c], product_3[c]) for c in range(4)]  # value.py:46
+        both_3 = [active_2[c] & below_2[c] for c in range(4)]  # value.py:47
+        as_i32 = [Boolean(both_3[c]).to(Int32) for c in range(4)]  # value.py:47
+        product_5 = [mul(chosen[c], Float32(0.5)) for c in range(4)]  # value.py:48
+        chosen_2 = [select(active_2[c], product_5[c], Float32(0.0)) for c in range(4)]  # value.py:49
+        for c in cutlass.range_constexpr(4):  # value.py:49
+            store_where(exists[c], per_token, order_2[c], chosen_2[c])  # value.py:49
+        chosen_3 = [select(active_2[c], product_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # value.py:50
+        as_i32_2 = [Boolean(active_2[c]).to(Int32) for c in range(4)]  # value.py:51
+        chosen_4 = [select(exists[c], as_i32[c], Int32(0)) for c in range(4)]  # value.py:38
+        sum_s_lane = sum_over_s_lane(chosen_4, thread, (board_4,))  # value.py:38
+        chosen_5 = [select(exists[c], chosen_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # value.py:38
+        sum_s_lane_2 = sum_over_s_lane_2(chosen_5, thread, (board_5,))  # value.py:38
+        chosen_6 = [select(exists[c], as_i32_2[c], Int32(0)) for c in range(4)]  # value.py:38
+        sum_s_lane_3 = sum_over_s_lane(chosen_6, thread, (board_6,))  # value.py:38
+        s_8 = s_4 + sum_s_lane  # value.py:38
+        s_9 = s_5 + sum_s_lane_2  # value.py:38
+        s_10 = s_6 + sum_s_lane_3  # value.py:38
+        s_4, s_5, s_6 = s_8, s_9, s_10  # value.py:38
+    store_where(writes, sum_of_piece, s_piece, s_4)  # value.py:38
+    store_where(writes, sum_of_piece1, s_piece, s_5)  # value.py:38
+    store_where(writes, sum_of_piece2, s_piece, s_6)  # value.py:38
+
+
+@cute.jit
+def launch_value_loss_1(values_ptr: cute.Pointer, returns_ptr: cute.Pointer, old_values_ptr: cute.Pointer, order_ptr: cute.Pointer, active_ptr: cute.Pointer, per_token_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer, S: Int32, T: Int32, clip: Float32, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    values = cute.make_tensor(values_ptr, cute.make_layout((T,), stride=(1,)))
+    returns = cute.make_tensor(returns_ptr, cute.make_layout((T,), stride=(1,)))
+    old_values = cute.make_tensor(old_values_ptr, cute.make_layout((T,), stride=(1,)))
+    order = cute.make_tensor(order_ptr, cute.make_layout((S,), stride=(1,)))
+    active = cute.make_tensor(active_ptr, cute.make_layout((T,), stride=(1,)))
+    per_token = cute.make_tensor(per_token_ptr, cute.make_layout((T,), stride=(1,)))
+    sum_of_piece = cute.make_tensor(sum_of_piece_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece1 = cute.make_tensor(sum_of_piece1_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    value_loss_1_rows(values, returns, old_values, order, active, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, S, T, clip).launch(
+        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,
+    )
+
+
+@cute.kernel
+def value_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, S: Int32):
+    # A block owns everything (merge).
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    writes = thread == 0
+    s = Int32(0)  # value.py:38
+    s_2 = Int32(-(2**31)).bitcast(Float32)  # value.py:38
+    s_3 = Int32(0)  # value.py:38
+    for s_piece_step in cutlass.range(0, ((S + 1023) // 1024), unroll=16):  # value.py:38
+        sum_of_piece_2 = sum_of_piece[s_piece_step]  # value.py:38
+        sum_of_piece1_2 = sum_of_piece1[s_piece_step]  # value.py:38
+        sum_of_piece2_2 = sum_of_piece2[s_piece_step]  # value.py:38
+        s_4 = s + sum_of_piece_2  # value.py:38
+        s_5 = s_2 + sum_of_piece1_2  # value.py:38
+        s_6 = s_3 + sum_of_piece2_2  # value.py:38
+        s, s_2, s_3 = s_4, s_5, s_6  # value.py:38
+    larger = cutlass.max(s_3, 1)  # value.py:52
+    as_f32 = Int32(larger).to(Float32)  # value.py:52
+    total = s_2 + Float32(0.0)  # value.py:55
+    quotient = div(total, as_f32)  # value.py:55
+    as_f32_2 = Int32(s).to(Float32)  # value.py:57
+    quotient_2 = div(as_f32_2, as_f32)  # value.py:57
+    store_where(writes, loss, 0, quotient)  # value.py:54
+    store_where(writes, count, 0, s_3)  # value.py:54
+    store_where(writes, clip_fraction, 0, quotient_2)  # value.py:54
+
+
+@cute.jit
+def launch_value_loss_2(loss_ptr: cute.Pointer, count_ptr: cute.Pointer, clip_fraction_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer, S: Int32, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    loss = cute.make_tensor(loss_ptr, cute.make_layout((1,), stride=(1,)))
+    count = cute.make_tensor(count_ptr, cute.make_layout((1,), stride=(1,)))
+    clip_fraction = cute.make_tensor(clip_fraction_ptr, cute.make_layout((1,), stride=(1,)))
+    sum_of_piece = cute.make_tensor(sum_of_piece_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece1 = cute.make_tensor(sum_of_piece1_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    value_loss_2_rows(loss, count, clip_fraction, sum_of_piece, sum_of_piece1, sum_of_piece2, S).launch(
+        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream,
+    )
+
+
+def call(kernels, values, returns, old_values, order, active, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, loss, count, clip_fraction, clip, S, T):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = ((S + 1023) // 1024)
+    if programs > 0:
+        kernels.value_loss_1((programs,), values, returns, old_values, order, active, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, S, T, clip)
+    programs = 1
+    if programs > 0:
+        kernels.value_loss_2((programs,), loss, count, clip_fraction, sum_of_piece, sum_of_piece1, sum_of_piece2, S)
