@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlk.lang import Axis, L, Outputs, Scalar, Tensor, Tile, boolean, f32, i32, op
 
 T = Axis("T", dynamic=True)
-S = Axis("S", chunk=1024, piece=1024, dynamic=True)
+S = Axis("S", chunk=1024, piece=1024, fan_in=4096, dynamic=True)
 
 
 def _errors(value: Tile, target: Tile, old: Tile | None, clip: Tile | None) -> tuple[Tile, Tile | None]:
@@ -31,8 +31,8 @@ def value_loss(
 ) -> Outputs:
     """Token mean over active tokens of 0.5 max((v - R)^2, (clip(v, v0 - c, v0 + c) - R)^2) (Schulman 2017).
 
-    order lists all tokens, the active ones first; sums run over it in chunks of 1024 (halving trees), chunks
-    ascending, so that padded and packed inputs have the same bits.
+    order lists all tokens, the active ones first; sums run over it in chunks of 1024 (halving trees), then
+    over 4096 chunks at a time in the same way, so that padded and packed inputs have the same bits.
     """
     loss, count, clipped = L.total(), L.total(), L.total()
     for s in L.stream(S):

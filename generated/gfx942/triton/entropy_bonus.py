@@ -1,8 +1,8 @@
 """entropy_bonus on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: db46a343ce0e2101
+numerics: 75daa7e468f74cba
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
-schedule: tiles 1, 1 warps, 1 stages, unroll 32
+schedule: tiles 1, 8 warps, 1 stages, unroll 8
 """
 
 import triton
@@ -34,6 +34,31 @@ def sum_over_s_lane(x):
 @triton.jit
 def sum_over_s_lane_2(x):
     # The add over S.lane: no order changes it.
+    x = tl.sum(x, 0)
+    return x
+
+
+@triton.jit
+def sum_over_s_piece_lane(x):
+    # The sum over S_piece.lane, halving: two terms at a time, so that no layout chooses.
+    x = tl.sum(tl.reshape(x, (2, 2048)), 0)
+    x = tl.sum(tl.reshape(x, (2, 1024)), 0)
+    x = tl.sum(tl.reshape(x, (2, 512)), 0)
+    x = tl.sum(tl.reshape(x, (2, 256)), 0)
+    x = tl.sum(tl.reshape(x, (2, 128)), 0)
+    x = tl.sum(tl.reshape(x, (2, 64)), 0)
+    x = tl.sum(tl.reshape(x, (2, 32)), 0)
+    x = tl.sum(tl.reshape(x, (2, 16)), 0)
+    x = tl.sum(tl.reshape(x, (2, 8)), 0)
+    x = tl.sum(tl.reshape(x, (2, 4)), 0)
+    x = tl.sum(tl.reshape(x, (2, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2,)), 0)
+    return x
+
+
+@triton.jit
+def sum_over_s_piece_lane_2(x):
+    # The add over S_piece.lane: no order changes it.
     x = tl.sum(x, 0)
     return x
 
@@ -98,22 +123,43 @@ def entropy_bonus_1(entropy_ptr, order_ptr, active_ptr, sum_of_piece_ptr, sum_of
 @triton.jit
 def entropy_bonus_2(loss_ptr, mean_ptr, count_ptr, sum_of_piece_ptr, sum_of_piece1_ptr, S, coef):
     # A program owns everything (merge).
+    total = ((S + 1023) // 1024) + 4095  # value.py:80
+    steps = total // 4096  # value.py:80
+    full_steps = ((S + 1023) // 1024) // 4096  # value.py:80
+    s_piece_lane = tl.arange(0, 4096)  # value.py:80
     s = negative_zero()  # value.py:80
     s_2 = tl.full((), 0, tl.int32)  # value.py:80
-    for s_piece_step in tl.range(0, ((S + 1023) // 1024), loop_unroll_factor=32):  # value.py:80
-        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece_step)  # value.py:80
-        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece_step)  # value.py:80
-        s_3 = s + sum_of_piece  # value.py:80
-        s_4 = s_2 + sum_of_piece1  # value.py:80
+    for s_piece_step in tl.range(0, full_steps, loop_unroll_factor=8):  # value.py:80
+        product = s_piece_step * 4096  # value.py:80
+        s_piece = product + s_piece_lane  # value.py:80
+        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece)  # value.py:80
+        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece)  # value.py:80
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece)  # value.py:80
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1)  # value.py:80
+        s_3 = s + sum_s_piece_lane  # value.py:80
+        s_4 = s_2 + sum_s_piece_lane_2  # value.py:80
         s, s_2 = s_3, s_4  # value.py:80
-    total = s + 0.0  # value.py:85
+    for s_piece_step in tl.range(full_steps, steps, loop_unroll_factor=8):  # value.py:80
+        product = s_piece_step * 4096  # value.py:80
+        s_piece = product + s_piece_lane  # value.py:80
+        exists = s_piece < ((S + 1023) // 1024)  # value.py:80
+        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece, mask=exists, other=0.0)  # value.py:80
+        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece, mask=exists, other=0)  # value.py:80
+        chosen = tl.where(exists, sum_of_piece, negative_zero())  # value.py:80
+        sum_s_piece_lane = sum_over_s_piece_lane(chosen)  # value.py:80
+        chosen_2 = tl.where(exists, sum_of_piece1, 0)  # value.py:80
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2)  # value.py:80
+        s_3 = s + sum_s_piece_lane  # value.py:80
+        s_4 = s_2 + sum_s_piece_lane_2  # value.py:80
+        s, s_2 = s_3, s_4  # value.py:80
+    total_2 = s + 0.0  # value.py:85
     larger = tl.maximum(s_2, 1)  # value.py:85
     as_f32 = larger.to(tl.float32)  # value.py:85
-    quotient = tl.div_rn(total, as_f32)  # value.py:85
+    quotient = tl.div_rn(total_2, as_f32)  # value.py:85
     product = coef * quotient  # value.py:87
     negative = product * -1.0  # value.py:87
-    total_2 = negative + 0.0  # value.py:87
-    tl.store(loss_ptr, total_2)  # value.py:87
+    total_3 = negative + 0.0  # value.py:87
+    tl.store(loss_ptr, total_3)  # value.py:87
     tl.store(mean_ptr, quotient)  # value.py:87
     tl.store(count_ptr, s_2)  # value.py:87
 

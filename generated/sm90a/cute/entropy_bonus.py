@@ -1,8 +1,8 @@
 """entropy_bonus on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: db46a343ce0e2101
+numerics: 75daa7e468f74cba
 schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed S.lane[8:2] S.lane[1:0] S.lane[9:9]
-schedule: tiles 1, 1 warps, 1 stages, unroll 32
+schedule: tiles 1, 16 warps, 1 stages, unroll 1 placed S_piece.lane[10:2] S_piece.lane[1:0] S_piece.lane[11:11]
 """
 
 import cuda.bindings.driver as cuda
@@ -58,6 +58,13 @@ def halved(x, lanes, thread, combine):
     return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(kept, given)]
 
 
+def load_vector(memory, index, count):
+    # So many elements, read at once.
+    x = cute.make_rmem_tensor((count,), memory.element_type)
+    cute.autovec_copy(vector_of(memory, index, count), x)
+    return [x[i] for i in range(count)]
+
+
 @cute.jit
 def load_where(condition, memory: cute.Tensor, index, other):
     # An element, or what stands for it.
@@ -110,6 +117,40 @@ def sum_over_s_lane_2(x, thread, boards):
     x = exchanged(x, 16, add)
     x = across(x, boards[0], (32, 64), thread, add)
     return x[0]
+
+
+def sum_over_s_piece_lane(x, thread, boards):
+    # The sum over S_piece.lane, halving.
+    x = folded(x, 4, add)
+    x = across(x, boards[0], (256, 128, 64, 32), thread, add)
+    x = halved(x, 16, thread, add)
+    x = halved(x, 8, thread, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 1, add)
+    x = exchanged(x, 16, add)
+    x = exchanged(x, 8, add)
+    return x[0]
+
+
+def sum_over_s_piece_lane_2(x, thread, boards):
+    # The sum over S_piece.lane, in any order.
+    x = folded(x, 1, add)
+    x = folded(x, 1, add)
+    x = folded(x, 1, add)
+    x = exchanged(x, 1, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 8, add)
+    x = exchanged(x, 16, add)
+    x = across(x, boards[0], (32, 64, 128, 256), thread, add)
+    return x[0]
+
+
+def vector_of(memory, index, count):
+    # Neighbours in memory, the first at a multiple of so many.
+    at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+    return cute.make_tensor(memory.iterator + at, (count,))
 
 
 @cute.kernel
@@ -194,28 +235,56 @@ def launch_entropy_bonus_1(entropy_ptr: cute.Pointer, order_ptr: cute.Pointer, a
 
 @cute.kernel
 def entropy_bonus_2_rows(loss: cute.Tensor, mean: cute.Tensor, count: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, S: Int32, coef: Float32):
-    # A block owns everything (merge).
+    # A block owns everything (merge). S_piece.lane: 4096 indices, 8 to each of 512 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    shared = utils.SmemAllocator()
+    board_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    board_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    board_3 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    board_4 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
     writes = thread == 0
+    total = ((S + 1023) // 1024) + 4095  # value.py:80
+    steps = total // 4096  # value.py:80
+    full_steps = ((S + 1023) // 1024) // 4096  # value.py:80
+    s_piece_lane = [thread * 4 + c % 4 + c // 4 * 2048 for c in range(8)]  # value.py:80
     s = Int32(-(2**31)).bitcast(Float32)  # value.py:80
     s_2 = Int32(0)  # value.py:80
-    for s_piece_step in cutlass.range(0, ((S + 1023) // 1024), unroll=32):  # value.py:80
-        sum_of_piece_2 = sum_of_piece[s_piece_step]  # value.py:80
-        sum_of_piece1_2 = sum_of_piece1[s_piece_step]  # value.py:80
-        s_3 = s + sum_of_piece_2  # value.py:80
-        s_4 = s_2 + sum_of_piece1_2  # value.py:80
+    for s_piece_step in cutlass.range(0, full_steps, unroll=1):  # value.py:80
+        product = s_piece_step * 4096  # value.py:80
+        s_piece = [product + s_piece_lane[c] for c in range(8)]  # value.py:80
+        sum_of_piece_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece, s_piece[c], 4)]  # value.py:80
+        sum_of_piece1_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece1, s_piece[c], 4)]  # value.py:80
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_2, thread, (board_1,))  # value.py:80
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_2, thread, (board_2,))  # value.py:80
+        s_3 = s + sum_s_piece_lane  # value.py:80
+        s_4 = s_2 + sum_s_piece_lane_2  # value.py:80
         s, s_2 = s_3, s_4  # value.py:80
-    total = s + Float32(0.0)  # value.py:85
-    larger = cutlass.max(s_2, 1)  # value.py:85
+    s_3 = s  # value.py:80
+    s_4 = s_2  # value.py:80
+    for s_piece_step_2 in cutlass.range(full_steps, steps, unroll=1):  # value.py:80
+        product = s_piece_step_2 * 4096  # value.py:80
+        s_piece = [product + s_piece_lane[c] for c in range(8)]  # value.py:80
+        exists = [s_piece[c] < ((S + 1023) // 1024) for c in range(8)]  # value.py:80
+        sum_of_piece_2 = [load_where(exists[c], sum_of_piece, s_piece[c], Float32(0)) for c in range(8)]  # value.py:80
+        sum_of_piece1_2 = [load_where(exists[c], sum_of_piece1, s_piece[c], Int32(0)) for c in range(8)]  # value.py:80
+        chosen = [select(exists[c], sum_of_piece_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # value.py:80
+        sum_s_piece_lane = sum_over_s_piece_lane(chosen, thread, (board_3,))  # value.py:80
+        chosen_2 = [select(exists[c], sum_of_piece1_2[c], Int32(0)) for c in range(8)]  # value.py:80
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2, thread, (board_4,))  # value.py:80
+        s_5 = s_3 + sum_s_piece_lane  # value.py:80
+        s_6 = s_4 + sum_s_piece_lane_2  # value.py:80
+        s_3, s_4 = s_5, s_6  # value.py:80
+    total_2 = s_3 + Float32(0.0)  # value.py:85
+    larger = cutlass.max(s_4, 1)  # value.py:85
     as_f32 = Int32(larger).to(Float32)  # value.py:85
-    quotient = div(total, as_f32)  # value.py:85
+    quotient = div(total_2, as_f32)  # value.py:85
     product = mul(coef, quotient)  # value.py:87
     negative = -product  # value.py:87
-    total_2 = negative + Float32(0.0)  # value.py:87
-    store_where(writes, loss, 0, total_2)  # value.py:87
+    total_3 = negative + Float32(0.0)  # value.py:87
+    store_where(writes, loss, 0, total_3)  # value.py:87
     store_where(writes, mean, 0, quotient)  # value.py:87
-    store_where(writes, count, 0, s_2)  # value.py:87
+    store_where(writes, count, 0, s_4)  # value.py:87
 
 
 @cute.jit
@@ -227,7 +296,7 @@ def launch_entropy_bonus_2(loss_ptr: cute.Pointer, mean_ptr: cute.Pointer, count
     sum_of_piece = cute.make_tensor(sum_of_piece_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     sum_of_piece1 = cute.make_tensor(sum_of_piece1_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     entropy_bonus_2_rows(loss, mean, count, sum_of_piece, sum_of_piece1, S, coef).launch(
-        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(512, 1, 1), stream=stream,
     )
 
 

@@ -1,8 +1,8 @@
 """value_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 53697e98554c9c4a
-schedule: tiles 1, 8 warps, 1 stages, unroll 1 placed S.lane[9:2] S.lane[1:0]
-schedule: tiles 1, 1 warps, 1 stages, unroll 16
+numerics: e7e0c03da0a3f90d
+schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed S.lane[8:2] S.lane[1:0] S.lane[9:9]
+schedule: tiles 1, 16 warps, 1 stages, unroll 1 placed S_piece.lane[10:2] S_piece.lane[1:0] S_piece.lane[11:11]
 """
 
 import cuda.bindings.driver as cuda
@@ -68,6 +68,13 @@ def halved(x, lanes, thread, combine):
     return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(kept, given)]
 
 
+def load_vector(memory, index, count):
+    # So many elements, read at once.
+    x = cute.make_rmem_tensor((count,), memory.element_type)
+    cute.autovec_copy(vector_of(memory, index, count), x)
+    return [x[i] for i in range(count)]
+
+
 @cute.jit
 def load_where(condition, memory: cute.Tensor, index, other):
     # An element, or what stands for it.
@@ -98,18 +105,20 @@ def sum_over_s_lane(x, thread, boards):
     # The sum over S.lane, in any order.
     x = folded(x, 1, add)
     x = folded(x, 1, add)
+    x = folded(x, 1, add)
     x = exchanged(x, 1, add)
     x = exchanged(x, 2, add)
     x = exchanged(x, 4, add)
     x = exchanged(x, 8, add)
     x = exchanged(x, 16, add)
-    x = across(x, boards[0], (32, 64, 128), thread, add)
+    x = across(x, boards[0], (32, 64), thread, add)
     return x[0]
 
 
 def sum_over_s_lane_2(x, thread, boards):
     # The sum over S.lane, halving.
-    x = across(x, boards[0], (128, 64, 32), thread, add)
+    x = folded(x, 4, add)
+    x = across(x, boards[0], (64, 32), thread, add)
     x = halved(x, 16, thread, add)
     x = halved(x, 8, thread, add)
     x = exchanged(x, 4, add)
@@ -120,18 +129,52 @@ def sum_over_s_lane_2(x, thread, boards):
     return x[0]
 
 
+def sum_over_s_piece_lane(x, thread, boards):
+    # The sum over S_piece.lane, in any order.
+    x = folded(x, 1, add)
+    x = folded(x, 1, add)
+    x = folded(x, 1, add)
+    x = exchanged(x, 1, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 8, add)
+    x = exchanged(x, 16, add)
+    x = across(x, boards[0], (32, 64, 128, 256), thread, add)
+    return x[0]
+
+
+def sum_over_s_piece_lane_2(x, thread, boards):
+    # The sum over S_piece.lane, halving.
+    x = folded(x, 4, add)
+    x = across(x, boards[0], (256, 128, 64, 32), thread, add)
+    x = halved(x, 16, thread, add)
+    x = halved(x, 8, thread, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 1, add)
+    x = exchanged(x, 16, add)
+    x = exchanged(x, 8, add)
+    return x[0]
+
+
+def vector_of(memory, index, count):
+    # Neighbours in memory, the first at a multiple of so many.
+    at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+    return cute.make_tensor(memory.iterator + at, (count,))
+
+
 @cute.kernel
 def value_loss_1_rows(values: cute.Tensor, returns: cute.Tensor, old_values: cute.Tensor, order: cute.Tensor, active: cute.Tensor, per_token: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, S: Int32, T: Int32, clip: Float32):
-    # A block owns 1 of S.piece (rows). S.lane: 1024 indices, 4 to each of 256 threads.
+    # A block owns 1 of S.piece (rows). S.lane: 1024 indices, 8 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board_1 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
-    board_2 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
-    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
-    board_4 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
-    board_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 256), stride=(256, 1)), 16)
-    board_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    board_1 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_2 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_4 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    board_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
     s_piece = block
     writes = thread == 0
     product = s_piece * 1024  # value.py:38
@@ -142,40 +185,40 @@ def value_loss_1_rows(values: cute.Tensor, returns: cute.Tensor, old_values: cut
     total_2 = difference + 1023  # value.py:38
     steps = total_2 // 1024  # value.py:38
     full_steps = difference // 1024  # value.py:38
-    s_lane = [thread * 4 + c for c in range(4)]  # value.py:38
+    s_lane = [thread * 4 + c % 4 + c // 4 * 512 for c in range(8)]  # value.py:38
     s = Int32(0)  # value.py:38
     s_2 = Int32(-(2**31)).bitcast(Float32)  # value.py:38
     s_3 = Int32(0)  # value.py:38
     for s_step in cutlass.range(0, full_steps, unroll=1):  # value.py:38
         product_2 = s_step * 1024  # value.py:38
         total_3 = piece_begin + product_2  # value.py:38
-        s_4 = [total_3 + s_lane[c] for c in range(4)]  # value.py:38
-        order_2 = [order[s_4[c]] for c in range(4)]  # value.py:39
-        at_most = [0 <= order_2[c] for c in range(4)]  # value.py:40
-        below = [order_2[c] < T for c in range(4)]  # value.py:40
-        both = [at_most[c] & below[c] for c in range(4)]  # value.py:40
-        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(4)]  # value.py:40
-        old_values_2 = [load_where(both[c], old_values, order_2[c], Float32(0)) for c in range(4)]  # value.py:41
-        values_2 = [load_where(both[c], values, order_2[c], Float32(0)) for c in range(4)]  # value.py:42
-        returns_2 = [load_where(both[c], returns, order_2[c], Float32(0)) for c in range(4)]  # value.py:42
-        difference_2 = [values_2[c] - returns_2[c] for c in range(4)]  # value.py:15
-        difference_3 = [old_values_2[c] - clip for c in range(4)]  # value.py:15
-        total_4 = [old_values_2[c] + clip for c in range(4)]  # value.py:15
-        larger = [fmax(values_2[c], difference_3[c]) for c in range(4)]  # value.py:15
-        smaller = [fmin(larger[c], total_4[c]) for c in range(4)]  # value.py:15
-        difference_4 = [smaller[c] - returns_2[c] for c in range(4)]  # value.py:15
-        product_3 = [mul(difference_2[c], difference_2[c]) for c in range(4)]  # value.py:43
-        product_4 = [mul(difference_4[c], difference_4[c]) for c in range(4)]  # value.py:20
-        below_2 = [product_3[c] < product_4[c] for c in range(4)]  # value.py:20
-        chosen = [select(below_2[c], product_4[c], product_3[c]) for c in range(4)]  # value.py:46
-        both_2 = [active_2[c] & below_2[c] for c in range(4)]  # value.py:47
-        as_i32 = [Boolean(both_2[c]).to(Int32) for c in range(4)]  # value.py:47
-        product_5 = [mul(chosen[c], Float32(0.5)) for c in range(4)]  # value.py:48
-        chosen_2 = [select(active_2[c], product_5[c], Float32(0.0)) for c in range(4)]  # value.py:49
-        for c in cutlass.range_constexpr(4):  # value.py:49
+        s_4 = [total_3 + s_lane[c] for c in range(8)]  # value.py:38
+        order_2 = [order[s_4[c]] for c in range(8)]  # value.py:39
+        at_most = [0 <= order_2[c] for c in range(8)]  # value.py:40
+        below = [order_2[c] < T for c in range(8)]  # value.py:40
+        both = [at_most[c] & below[c] for c in range(8)]  # value.py:40
+        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # value.py:40
+        old_values_2 = [load_where(both[c], old_values, order_2[c], Float32(0)) for c in range(8)]  # value.py:41
+        values_2 = [load_where(both[c], values, order_2[c], Float32(0)) for c in range(8)]  # value.py:42
+        returns_2 = [load_where(both[c], returns, order_2[c], Float32(0)) for c in range(8)]  # value.py:42
+        difference_2 = [values_2[c] - returns_2[c] for c in range(8)]  # value.py:15
+        difference_3 = [old_values_2[c] - clip for c in range(8)]  # value.py:15
+        total_4 = [old_values_2[c] + clip for c in range(8)]  # value.py:15
+        larger = [fmax(values_2[c], difference_3[c]) for c in range(8)]  # value.py:15
+        smaller = [fmin(larger[c], total_4[c]) for c in range(8)]  # value.py:15
+        difference_4 = [smaller[c] - returns_2[c] for c in range(8)]  # value.py:15
+        product_3 = [mul(difference_2[c], difference_2[c]) for c in range(8)]  # value.py:43
+        product_4 = [mul(difference_4[c], difference_4[c]) for c in range(8)]  # value.py:20
+        below_2 = [product_3[c] < product_4[c] for c in range(8)]  # value.py:20
+        chosen = [select(below_2[c], product_4[c], product_3[c]) for c in range(8)]  # value.py:46
+        both_2 = [active_2[c] & below_2[c] for c in range(8)]  # value.py:47
+        as_i32 = [Boolean(both_2[c]).to(Int32) for c in range(8)]  # value.py:47
+        product_5 = [mul(chosen[c], Float32(0.5)) for c in range(8)]  # value.py:48
+        chosen_2 = [select(active_2[c], product_5[c], Float32(0.0)) for c in range(8)]  # value.py:49
+        for c in cutlass.range_constexpr(8):  # value.py:49
             per_token[order_2[c]] = chosen_2[c]  # value.py:49
-        chosen_3 = [select(active_2[c], product_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # value.py:50
-        as_i32_2 = [Boolean(active_2[c]).to(Int32) for c in range(4)]  # value.py:51
+        chosen_3 = [select(active_2[c], product_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # value.py:50
+        as_i32_2 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # value.py:51
         sum_s_lane = sum_over_s_lane(as_i32, thread, (board_1,))  # value.py:38
         sum_s_lane_2 = sum_over_s_lane_2(chosen_3, thread, (board_2,))  # value.py:38
         sum_s_lane_3 = sum_over_s_lane(as_i32_2, thread, (board_3,))  # value.py:38
@@ -189,40 +232,40 @@ def value_loss_1_rows(values: cute.Tensor, returns: cute.Tensor, old_values: cut
     for s_step_2 in cutlass.range(full_steps, steps, unroll=1):  # value.py:38
         product_2 = s_step_2 * 1024  # value.py:38
         total_3 = piece_begin + product_2  # value.py:38
-        s_7 = [total_3 + s_lane[c] for c in range(4)]  # value.py:38
-        exists = [s_7[c] < piece_end for c in range(4)]  # value.py:38
-        order_2 = [load_where(exists[c], order, s_7[c], Int32(0)) for c in range(4)]  # value.py:39
-        at_most = [0 <= order_2[c] for c in range(4)]  # value.py:40
-        below = [order_2[c] < T for c in range(4)]  # value.py:40
-        both = [at_most[c] & below[c] for c in range(4)]  # value.py:40
-        both_2 = [exists[c] & both[c] for c in range(4)]  # value.py:40
-        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(4)]  # value.py:40
-        old_values_2 = [load_where(both_2[c], old_values, order_2[c], Float32(0)) for c in range(4)]  # value.py:41
-        values_2 = [load_where(both_2[c], values, order_2[c], Float32(0)) for c in range(4)]  # value.py:42
-        returns_2 = [load_where(both_2[c], returns, order_2[c], Float32(0)) for c in range(4)]  # value.py:42
-        difference_2 = [values_2[c] - returns_2[c] for c in range(4)]  # value.py:15
-        difference_3 = [old_values_2[c] - clip for c in range(4)]  # value.py:15
-        total_4 = [old_values_2[c] + clip for c in range(4)]  # value.py:15
-        larger = [fmax(values_2[c], difference_3[c]) for c in range(4)]  # value.py:15
-        smaller = [fmin(larger[c], total_4[c]) for c in range(4)]  # value.py:15
-        difference_4 = [smaller[c] - returns_2[c] for c in range(4)]  # value.py:15
-        product_3 = [mul(difference_2[c], difference_2[c]) for c in range(4)]  # value.py:43
-        product_4 = [mul(difference_4[c], difference_4[c]) for c in range(4)]  # value.py:20
-        below_2 = [product_3[c] < product_4[c] for c in range(4)]  # value.py:20
-        chosen = [select(below_2[c], product_4[c], product_3[c]) for c in range(4)]  # value.py:46
-        both_3 = [active_2[c] & below_2[c] for c in range(4)]  # value.py:47
-        as_i32 = [Boolean(both_3[c]).to(Int32) for c in range(4)]  # value.py:47
-        product_5 = [mul(chosen[c], Float32(0.5)) for c in range(4)]  # value.py:48
-        chosen_2 = [select(active_2[c], product_5[c], Float32(0.0)) for c in range(4)]  # value.py:49
-        for c in cutlass.range_constexpr(4):  # value.py:49
+        s_7 = [total_3 + s_lane[c] for c in range(8)]  # value.py:38
+        exists = [s_7[c] < piece_end for c in range(8)]  # value.py:38
+        order_2 = [load_where(exists[c], order, s_7[c], Int32(0)) for c in range(8)]  # value.py:39
+        at_most = [0 <= order_2[c] for c in range(8)]  # value.py:40
+        below = [order_2[c] < T for c in range(8)]  # value.py:40
+        both = [at_most[c] & below[c] for c in range(8)]  # value.py:40
+        both_2 = [exists[c] & both[c] for c in range(8)]  # value.py:40
+        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # value.py:40
+        old_values_2 = [load_where(both_2[c], old_values, order_2[c], Float32(0)) for c in range(8)]  # value.py:41
+        values_2 = [load_where(both_2[c], values, order_2[c], Float32(0)) for c in range(8)]  # value.py:42
+        returns_2 = [load_where(both_2[c], returns, order_2[c], Float32(0)) for c in range(8)]  # value.py:42
+        difference_2 = [values_2[c] - returns_2[c] for c in range(8)]  # value.py:15
+        difference_3 = [old_values_2[c] - clip for c in range(8)]  # value.py:15
+        total_4 = [old_values_2[c] + clip for c in range(8)]  # value.py:15
+        larger = [fmax(values_2[c], difference_3[c]) for c in range(8)]  # value.py:15
+        smaller = [fmin(larger[c], total_4[c]) for c in range(8)]  # value.py:15
+        difference_4 = [smaller[c] - returns_2[c] for c in range(8)]  # value.py:15
+        product_3 = [mul(difference_2[c], difference_2[c]) for c in range(8)]  # value.py:43
+        product_4 = [mul(difference_4[c], difference_4[c]) for c in range(8)]  # value.py:20
+        below_2 = [product_3[c] < product_4[c] for c in range(8)]  # value.py:20
+        chosen = [select(below_2[c], product_4[c], product_3[c]) for c in range(8)]  # value.py:46
+        both_3 = [active_2[c] & below_2[c] for c in range(8)]  # value.py:47
+        as_i32 = [Boolean(both_3[c]).to(Int32) for c in range(8)]  # value.py:47
+        product_5 = [mul(chosen[c], Float32(0.5)) for c in range(8)]  # value.py:48
+        chosen_2 = [select(active_2[c], product_5[c], Float32(0.0)) for c in range(8)]  # value.py:49
+        for c in cutlass.range_constexpr(8):  # value.py:49
             store_where(exists[c], per_token, order_2[c], chosen_2[c])  # value.py:49
-        chosen_3 = [select(active_2[c], product_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # value.py:50
-        as_i32_2 = [Boolean(active_2[c]).to(Int32) for c in range(4)]  # value.py:51
-        chosen_4 = [select(exists[c], as_i32[c], Int32(0)) for c in range(4)]  # value.py:38
+        chosen_3 = [select(active_2[c], product_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # value.py:50
+        as_i32_2 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # value.py:51
+        chosen_4 = [select(exists[c], as_i32[c], Int32(0)) for c in range(8)]  # value.py:38
         sum_s_lane = sum_over_s_lane(chosen_4, thread, (board_4,))  # value.py:38
-        chosen_5 = [select(exists[c], chosen_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(4)]  # value.py:38
+        chosen_5 = [select(exists[c], chosen_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # value.py:38
         sum_s_lane_2 = sum_over_s_lane_2(chosen_5, thread, (board_5,))  # value.py:38
-        chosen_6 = [select(exists[c], as_i32_2[c], Int32(0)) for c in range(4)]  # value.py:38
+        chosen_6 = [select(exists[c], as_i32_2[c], Int32(0)) for c in range(8)]  # value.py:38
         sum_s_lane_3 = sum_over_s_lane(chosen_6, thread, (board_6,))  # value.py:38
         s_8 = s_4 + sum_s_lane  # value.py:38
         s_9 = s_5 + sum_s_lane_2  # value.py:38
@@ -246,35 +289,71 @@ def launch_value_loss_1(values_ptr: cute.Pointer, returns_ptr: cute.Pointer, old
     sum_of_piece1 = cute.make_tensor(sum_of_piece1_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     value_loss_1_rows(values, returns, old_values, order, active, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, S, T, clip).launch(
-        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 
 @cute.kernel
 def value_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, S: Int32):
-    # A block owns everything (merge).
+    # A block owns everything (merge). S_piece.lane: 4096 indices, 8 to each of 512 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
+    shared = utils.SmemAllocator()
+    board_1 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    board_2 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    board_4 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    board_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    board_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
     writes = thread == 0
+    total = ((S + 1023) // 1024) + 4095  # value.py:38
+    steps = total // 4096  # value.py:38
+    full_steps = ((S + 1023) // 1024) // 4096  # value.py:38
+    s_piece_lane = [thread * 4 + c % 4 + c // 4 * 2048 for c in range(8)]  # value.py:38
     s = Int32(0)  # value.py:38
     s_2 = Int32(-(2**31)).bitcast(Float32)  # value.py:38
     s_3 = Int32(0)  # value.py:38
-    for s_piece_step in cutlass.range(0, ((S + 1023) // 1024), unroll=16):  # value.py:38
-        sum_of_piece_2 = sum_of_piece[s_piece_step]  # value.py:38
-        sum_of_piece1_2 = sum_of_piece1[s_piece_step]  # value.py:38
-        sum_of_piece2_2 = sum_of_piece2[s_piece_step]  # value.py:38
-        s_4 = s + sum_of_piece_2  # value.py:38
-        s_5 = s_2 + sum_of_piece1_2  # value.py:38
-        s_6 = s_3 + sum_of_piece2_2  # value.py:38
+    for s_piece_step in cutlass.range(0, full_steps, unroll=1):  # value.py:38
+        product = s_piece_step * 4096  # value.py:38
+        s_piece = [product + s_piece_lane[c] for c in range(8)]  # value.py:38
+        sum_of_piece_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece, s_piece[c], 4)]  # value.py:38
+        sum_of_piece1_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece1, s_piece[c], 4)]  # value.py:38
+        sum_of_piece2_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece2, s_piece[c], 4)]  # value.py:38
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_2, thread, (board_1,))  # value.py:38
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_2, thread, (board_2,))  # value.py:38
+        sum_s_piece_lane_3 = sum_over_s_piece_lane(sum_of_piece2_2, thread, (board_3,))  # value.py:38
+        s_4 = s + sum_s_piece_lane  # value.py:38
+        s_5 = s_2 + sum_s_piece_lane_2  # value.py:38
+        s_6 = s_3 + sum_s_piece_lane_3  # value.py:38
         s, s_2, s_3 = s_4, s_5, s_6  # value.py:38
-    larger = cutlass.max(s_3, 1)  # value.py:52
+    s_4 = s  # value.py:38
+    s_5 = s_2  # value.py:38
+    s_6 = s_3  # value.py:38
+    for s_piece_step_2 in cutlass.range(full_steps, steps, unroll=1):  # value.py:38
+        product = s_piece_step_2 * 4096  # value.py:38
+        s_piece = [product + s_piece_lane[c] for c in range(8)]  # value.py:38
+        exists = [s_piece[c] < ((S + 1023) // 1024) for c in range(8)]  # value.py:38
+        sum_of_piece_2 = [load_where(exists[c], sum_of_piece, s_piece[c], Int32(0)) for c in range(8)]  # value.py:38
+        sum_of_piece1_2 = [load_where(exists[c], sum_of_piece1, s_piece[c], Float32(0)) for c in range(8)]  # value.py:38
+        sum_of_piece2_2 = [load_where(exists[c], sum_of_piece2, s_piece[c], Int32(0)) for c in range(8)]  # value.py:38
+        chosen = [select(exists[c], sum_of_piece_2[c], Int32(0)) for c in range(8)]  # value.py:38
+        sum_s_piece_lane = sum_over_s_piece_lane(chosen, thread, (board_4,))  # value.py:38
+        chosen_2 = [select(exists[c], sum_of_piece1_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # value.py:38
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2, thread, (board_5,))  # value.py:38
+        chosen_3 = [select(exists[c], sum_of_piece2_2[c], Int32(0)) for c in range(8)]  # value.py:38
+        sum_s_piece_lane_3 = sum_over_s_piece_lane(chosen_3, thread, (board_6,))  # value.py:38
+        s_7 = s_4 + sum_s_piece_lane  # value.py:38
+        s_8 = s_5 + sum_s_piece_lane_2  # value.py:38
+        s_9 = s_6 + sum_s_piece_lane_3  # value.py:38
+        s_4, s_5, s_6 = s_7, s_8, s_9  # value.py:38
+    larger = cutlass.max(s_6, 1)  # value.py:52
     as_f32 = Int32(larger).to(Float32)  # value.py:52
-    total = s_2 + Float32(0.0)  # value.py:55
-    quotient = div(total, as_f32)  # value.py:55
-    as_f32_2 = Int32(s).to(Float32)  # value.py:57
+    total_2 = s_5 + Float32(0.0)  # value.py:55
+    quotient = div(total_2, as_f32)  # value.py:55
+    as_f32_2 = Int32(s_4).to(Float32)  # value.py:57
     quotient_2 = div(as_f32_2, as_f32)  # value.py:57
     store_where(writes, loss, 0, quotient)  # value.py:54
-    store_where(writes, count, 0, s_3)  # value.py:54
+    store_where(writes, count, 0, s_6)  # value.py:54
     store_where(writes, clip_fraction, 0, quotient_2)  # value.py:54
 
 
@@ -288,7 +367,7 @@ def launch_value_loss_2(loss_ptr: cute.Pointer, count_ptr: cute.Pointer, clip_fr
     sum_of_piece1 = cute.make_tensor(sum_of_piece1_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     value_loss_2_rows(loss, count, clip_fraction, sum_of_piece, sum_of_piece1, sum_of_piece2, S).launch(
-        grid=(programs, 1, 1), block=(32, 1, 1), stream=stream,
+        grid=(programs, 1, 1), block=(512, 1, 1), stream=stream,
     )
 
 

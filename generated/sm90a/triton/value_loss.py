@@ -1,8 +1,8 @@
 """value_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 53697e98554c9c4a
+numerics: e7e0c03da0a3f90d
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
-schedule: tiles 1, 1 warps, 1 stages, unroll 16
+schedule: tiles 1, 8 warps, 1 stages, unroll 8
 """
 
 import triton
@@ -25,6 +25,31 @@ def sum_over_s_lane(x):
 @triton.jit
 def sum_over_s_lane_2(x):
     # The sum over S.lane, halving: two terms at a time, so that no layout chooses.
+    x = tl.sum(tl.reshape(x, (2, 512)), 0)
+    x = tl.sum(tl.reshape(x, (2, 256)), 0)
+    x = tl.sum(tl.reshape(x, (2, 128)), 0)
+    x = tl.sum(tl.reshape(x, (2, 64)), 0)
+    x = tl.sum(tl.reshape(x, (2, 32)), 0)
+    x = tl.sum(tl.reshape(x, (2, 16)), 0)
+    x = tl.sum(tl.reshape(x, (2, 8)), 0)
+    x = tl.sum(tl.reshape(x, (2, 4)), 0)
+    x = tl.sum(tl.reshape(x, (2, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2,)), 0)
+    return x
+
+
+@triton.jit
+def sum_over_s_piece_lane(x):
+    # The add over S_piece.lane: no order changes it.
+    x = tl.sum(x, 0)
+    return x
+
+
+@triton.jit
+def sum_over_s_piece_lane_2(x):
+    # The sum over S_piece.lane, halving: two terms at a time, so that no layout chooses.
+    x = tl.sum(tl.reshape(x, (2, 2048)), 0)
+    x = tl.sum(tl.reshape(x, (2, 1024)), 0)
     x = tl.sum(tl.reshape(x, (2, 512)), 0)
     x = tl.sum(tl.reshape(x, (2, 256)), 0)
     x = tl.sum(tl.reshape(x, (2, 128)), 0)
@@ -139,21 +164,47 @@ def value_loss_1(values_ptr, returns_ptr, old_values_ptr, order_ptr, active_ptr,
 @triton.jit
 def value_loss_2(loss_ptr, count_ptr, clip_fraction_ptr, sum_of_piece_ptr, sum_of_piece1_ptr, sum_of_piece2_ptr, S):
     # A program owns everything (merge).
+    total = ((S + 1023) // 1024) + 4095  # value.py:38
+    steps = total // 4096  # value.py:38
+    full_steps = ((S + 1023) // 1024) // 4096  # value.py:38
+    s_piece_lane = tl.arange(0, 4096)  # value.py:38
     s = tl.full((), 0, tl.int32)  # value.py:38
     s_2 = negative_zero()  # value.py:38
     s_3 = tl.full((), 0, tl.int32)  # value.py:38
-    for s_piece_step in tl.range(0, ((S + 1023) // 1024), loop_unroll_factor=16):  # value.py:38
-        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece_step)  # value.py:38
-        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece_step)  # value.py:38
-        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece_step)  # value.py:38
-        s_4 = s + sum_of_piece  # value.py:38
-        s_5 = s_2 + sum_of_piece1  # value.py:38
-        s_6 = s_3 + sum_of_piece2  # value.py:38
+    for s_piece_step in tl.range(0, full_steps, loop_unroll_factor=8):  # value.py:38
+        product = s_piece_step * 4096  # value.py:38
+        s_piece = product + s_piece_lane  # value.py:38
+        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece)  # value.py:38
+        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece)  # value.py:38
+        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece)  # value.py:38
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece)  # value.py:38
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1)  # value.py:38
+        sum_s_piece_lane_3 = sum_over_s_piece_lane(sum_of_piece2)  # value.py:38
+        s_4 = s + sum_s_piece_lane  # value.py:38
+        s_5 = s_2 + sum_s_piece_lane_2  # value.py:38
+        s_6 = s_3 + sum_s_piece_lane_3  # value.py:38
+        s, s_2, s_3 = s_4, s_5, s_6  # value.py:38
+    for s_piece_step in tl.range(full_steps, steps, loop_unroll_factor=8):  # value.py:38
+        product = s_piece_step * 4096  # value.py:38
+        s_piece = product + s_piece_lane  # value.py:38
+        exists = s_piece < ((S + 1023) // 1024)  # value.py:38
+        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece, mask=exists, other=0)  # value.py:38
+        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece, mask=exists, other=0.0)  # value.py:38
+        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece, mask=exists, other=0)  # value.py:38
+        chosen = tl.where(exists, sum_of_piece, 0)  # value.py:38
+        sum_s_piece_lane = sum_over_s_piece_lane(chosen)  # value.py:38
+        chosen_2 = tl.where(exists, sum_of_piece1, negative_zero())  # value.py:38
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2)  # value.py:38
+        chosen_3 = tl.where(exists, sum_of_piece2, 0)  # value.py:38
+        sum_s_piece_lane_3 = sum_over_s_piece_lane(chosen_3)  # value.py:38
+        s_4 = s + sum_s_piece_lane  # value.py:38
+        s_5 = s_2 + sum_s_piece_lane_2  # value.py:38
+        s_6 = s_3 + sum_s_piece_lane_3  # value.py:38
         s, s_2, s_3 = s_4, s_5, s_6  # value.py:38
     larger = tl.maximum(s_3, 1)  # value.py:52
     as_f32 = larger.to(tl.float32)  # value.py:52
-    total = s_2 + 0.0  # value.py:55
-    quotient = tl.div_rn(total, as_f32)  # value.py:55
+    total_2 = s_2 + 0.0  # value.py:55
+    quotient = tl.div_rn(total_2, as_f32)  # value.py:55
     as_f32_2 = s.to(tl.float32)  # value.py:57
     quotient_2 = tl.div_rn(as_f32_2, as_f32)  # value.py:57
     tl.store(loss_ptr, quotient)  # value.py:54
