@@ -24,7 +24,8 @@ from rlk.interp.run import run
 from rlk.ir.nodes import Fn1, Let, Map1, MathModel, Program
 from rlk.lower import cute
 from rlk.lower.common.emitted import Emitted
-from rlk.lower.cute.spread import Spread, Where, steps
+from rlk.lower.common.spread import Spread
+from rlk.lower.cute.spread import Where, steps
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.rewrite import Replay, rewrite
 from rlk.runtime.dispatch import dispatch

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlk.lower.common.lines import Line
-from rlk.lower.cute.spread import Spread, Step, Where, steps
+from rlk.lower.common.spread import Spread
+from rlk.lower.cute.spread import Step, Where, steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from rlk.ir.types import DType
 from rlk.lower.common.emitted import CallArg, From
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.spelling import POINTERS, SCALARS
+from rlk.lower.common.spread import Owned
 from rlk.lower.common.turns import length_name
 from rlk.lower.cute import text
-from rlk.lower.cute.plan import Owned, refused, stride_name
+from rlk.lower.cute.plan import refused, stride_name
 
 if TYPE_CHECKING:
     from rlk.lower.cute.emit import Emitter

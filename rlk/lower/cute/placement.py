@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
-from rlk.ir.dims import Axis, fixed_extent
+from rlk.ir.dims import fixed_extent
 from rlk.ir.nodes import Kernel
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.early import early
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.peel import peel
+from rlk.lower.common.spread import Owned, spread_out
 from rlk.lower.cute import plan as plans
-from rlk.lower.cute.plan import Owned, Plan, RowsPlan, refused
-from rlk.lower.cute.spread import Spread
+from rlk.lower.cute.plan import Plan, RowsPlan, refused
 from rlk.schedule.axes import kind, roles
-from rlk.schedule.schedule import Schedule, Span
+from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
 MOST_LISTED = 64  # elements of a list: registers end soon after
@@ -38,7 +37,7 @@ def _rows(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatu
     if any(o.tiles is None for o in owned[1:]):
         raise refused("a second parallel axis of unknown extent", target)
     lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in owned if o.tile > 1}
-    spreads = spread_out(lengths, schedule.placed, schedule.warps)
+    spreads = spread_out(lengths, schedule.placed, LANES * schedule.warps)
     listed = math.prod(s.count for s in spreads)
     if listed > MOST_LISTED:
         raise refused(f"lists of {listed} elements", target)
@@ -53,22 +52,4 @@ def _rows(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatu
         unroll=schedule.unroll,
         signature=signature,
         target=target,
-    )
-
-
-def spread_out(lengths: Mapping[Axis, int], placed: tuple[Span, ...], warps: int) -> tuple[Spread, ...]:
-    """Hand the threads of a block out: to the spans of index bits in their order, then to the other bits.
-
-    What is left when every thread is told from the others lies in the lists of threads.
-    """
-    named = {str(axis): axis for axis in lengths}
-    bits = [(named[s.axis], b) for s in placed if s.axis in named for b in range(s.low, s.low + s.bits)]
-    every = [(axis, bit) for axis, n in lengths.items() for bit in range(n.bit_length() - 1)]
-    bits = [each for each in bits if each in every]
-    bits += [each for each in every if each not in bits]
-    room = (LANES * warps).bit_length() - 1
-    told = {each: at for at, each in enumerate(bits[:room])}
-    return tuple(
-        Spread(axis, n, tuple((b, told[axis, b]) for b in range(n.bit_length() - 1) if (axis, b) in told))
-        for axis, n in lengths.items()
     )

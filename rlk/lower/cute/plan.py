@@ -14,10 +14,10 @@ from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.names import axis_name
+from rlk.lower.common.spread import Owned, Spread
 from rlk.lower.cute.masks import narrowed
 from rlk.lower.cute.protocol import Ring as protocol_ring
 from rlk.lower.cute.protocol import claim_registers, ring_protocol, verify
-from rlk.lower.cute.spread import Spread
 from rlk.passes.sweep import OnePiece, one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
@@ -52,19 +52,6 @@ class Held:
     def count(self) -> int:
         """How many elements a thread has."""
         return self.length >> len(self.lanes)
-
-
-@dataclass(frozen=True, slots=True)
-class Owned:
-    """A parallel axis of which a block has one index, or a tile; length: its extent where that is static."""
-
-    axis: Axis
-    tile: int
-    length: int | None
-
-    @property
-    def tiles(self) -> int | None:
-        return None if self.length is None else -(-self.length // self.tile)
 
 
 @dataclass(frozen=True, slots=True)

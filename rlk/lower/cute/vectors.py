@@ -26,10 +26,10 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.names import axis_name
+from rlk.lower.common.spread import Owned, Spread
 from rlk.lower.cute import text
 from rlk.lower.cute.memory import Memory
-from rlk.lower.cute.plan import Owned, RowsPlan, stride_name
-from rlk.lower.cute.spread import Spread
+from rlk.lower.cute.plan import RowsPlan, stride_name
 from rlk.passes.walk import walk
 
 if TYPE_CHECKING:

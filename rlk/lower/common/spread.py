@@ -1,0 +1,106 @@
+"""How an index lies on a block: some of its bits tell threads apart, the others elements of a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from rlk.ir.dims import Axis
+from rlk.schedule.schedule import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A parallel axis of which a block has one index, or a tile; length: its extent where that is static."""
+
+    axis: Axis
+    tile: int
+    length: int | None
+
+    @property
+    def tiles(self) -> int | None:
+        return None if self.length is None else -(-self.length // self.tile)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """An axis of which a block has a tile of a power of two.
+
+    threads: index bits, each with the bit of the thread's number that it is. The other index bits, ascending,
+    are those of an element's place in the list of a thread.
+    """
+
+    axis: Axis
+    length: int
+    threads: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def listed(self) -> tuple[int, ...]:
+        """The index bits that tell elements of a list apart."""
+        apart = dict(self.threads)
+        return tuple(b for b in range(self.length.bit_length() - 1) if b not in apart)
+
+    @property
+    def count(self) -> int:
+        """How many elements a thread has."""
+        return 1 << len(self.listed)
+
+    @property
+    def vector(self) -> int:
+        """How many elements of a list follow each other along the axis, the first at a multiple of that."""
+        run = 0
+        while run in self.listed:
+            run += 1
+        return 1 << run
+
+    @property
+    def mask(self) -> int:
+        """The bits of a thread's number that tell indices apart."""
+        return sum(1 << at for _, at in self.threads)
+
+    def place(self, thread_bits: int) -> str:
+        """Return the index that `thread` has, of element `c` where it has several."""
+        terms = [_part("thread", at, low, n, thread_bits) for low, at, n in _runs(self.threads)]
+        own = [(bit, i) for i, bit in enumerate(self.listed)]
+        terms += [_part("c", at, low, n, len(own)) for low, at, n in _runs(own)]
+        return " + ".join(terms) or "0"
+
+
+def _runs(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """Yield the runs of bits that follow each other on both sides: where each begins, and how long it is."""
+    low = at = length = 0
+    for bit, other in pairs:
+        if length and (bit, other) == (low + length, at + length):
+            length += 1
+            continue
+        if length:
+            yield low, at, length
+        low, at, length = bit, other, 1
+    if length:
+        yield low, at, length
+
+
+def _part(name: str, at: int, low: int, length: int, bits: int) -> str:
+    """Return some bits of a number, moved to where they belong in an index."""
+    text = f"{name} // {1 << at}" if at else name
+    if at + length < bits:
+        text += f" % {1 << length}"
+    return f"{text} * {1 << low}" if low else text
+
+
+def spread_out(lengths: Mapping[Axis, int], placed: tuple[Span, ...], threads: int) -> tuple[Spread, ...]:
+    """Hand the threads of a block out: to the spans of index bits in their order, then to the other bits.
+
+    What is left when every thread is told from the others lies in the lists of threads.
+    """
+    named = {str(axis): axis for axis in lengths}
+    bits = [(named[s.axis], b) for s in placed if s.axis in named for b in range(s.low, s.low + s.bits)]
+    every = [(axis, bit) for axis, n in lengths.items() for bit in range(n.bit_length() - 1)]
+    bits = [each for each in bits if each in every]
+    bits += [each for each in every if each not in bits]
+    room = threads.bit_length() - 1
+    told = {each: at for at, each in enumerate(bits[:room])}
+    return tuple(
+        Spread(axis, n, tuple((b, told[axis, b]) for b in range(n.bit_length() - 1) if (axis, b) in told))
+        for axis, n in lengths.items()
+    )
