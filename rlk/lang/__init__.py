@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlk.ir.dims import Axis, Ragged
 from rlk.ir.tree import ASCENDING, Tree
 from rlk.ir.types import DType, bf16, boolean, f16, f32, i32, i64, u32
-from rlk.lang.op import Op, Variant, op
+from rlk.lang.op import Op, Slopes, Variant, generated, op
 from rlk.lang.surface import L, Outputs
 from rlk.lang.trace import Tile
 from rlk.lang.types import DTypeVar, Scalar, Static, Tensor
@@ -20,6 +20,7 @@ __all__ = [
     "Outputs",
     "Ragged",
     "Scalar",
+    "Slopes",
     "Static",
     "Tensor",
     "Tile",
@@ -29,6 +30,7 @@ __all__ = [
     "boolean",
     "f16",
     "f32",
+    "generated",
     "i32",
     "i64",
     "op",

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from rlk.digest import digest
 from rlk.errors import Code, Loc, SpecError, author
 from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import Decl, Kernel, Program, Role
+from rlk.ir.text import print_program
 from rlk.ir.types import DType, TileType
 from rlk.lang.surface import Outputs
 from rlk.lang.trace import ScalarArg, TensorArg, Tracer, activate, deactivate
@@ -144,6 +146,44 @@ def op(*, saves: tuple[str, ...] = (), name: str | None = None) -> Callable[[Spe
         return Op(name or fn.__name__, fn, _formals(fn), saves, inspect.getdoc(fn) or "", _loc(fn))
 
     return make
+
+
+@dataclass(frozen=True, slots=True)
+class Slopes:
+    """The gradient of a generated operator: as `Vjp` has it, cotangents by name with their types."""
+
+    fn: SpecFunction
+    wrt: tuple[str, ...]
+    cotangents: Mapping[str, Annotation]
+
+
+def generated(
+    name: str,
+    fn: SpecFunction,
+    inputs: Mapping[str, Annotation],
+    saves: tuple[str, ...],
+    doc: str,
+    slopes: Slopes,
+) -> Op:
+    """Make an operator of a spec whose parameters another program lists; `fn` takes them by keyword.
+
+    A name that ends in _ is completed by a digest of what the spec does, and specs that do the same become
+    one operator.
+    """
+    formals = tuple(Formal(n, type) for n, type in inputs.items())
+    made = Op(name, fn, formals, saves, doc, _loc(fn))
+    cotangents = tuple(Formal(n, type) for n, type in slopes.cotangents.items())
+    made.gradient = Vjp(made, slopes.wrt, slopes.fn, cotangents)
+    if name.endswith("_"):
+        plain = made.reference()
+        every = Variant(plain.dtypes, plain.present, plain.statics, frozenset(slopes.wrt))
+        done = [print_program(program) for program in (made.trace(plain), made.gradient.trace(every))]
+        # what was traced has the provisional name in it
+        made.name, made._traced = f"{name}{digest(done)[:8]}", {}
+    return _generated.setdefault(made.name, made)
+
+
+_generated: dict[str, Op] = {}
 
 
 class Context:

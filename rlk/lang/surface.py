@@ -254,6 +254,17 @@ class L:
         tile = as_tile(t, x)
         return t.wrap(t.at().let(Keep(t.use(tile)), name))
 
+    @staticmethod
+    def table(x: Operand, name: str) -> TensorArg:
+        """Return x, written to memory, as a tensor that can be gathered from; else as `keep`.
+
+        A number of each sequence, such as a sum over its tokens, is read this way by each of its tokens.
+        """
+        t = tracer("table")
+        if t.scope.axis is not None:
+            raise SpecError(Code.KEEP_IN_STREAM, author(), name=name)
+        return t.table(name, as_tile(t, x))
+
     # --- reductions of whole axes ---
 
     @staticmethod

@@ -132,6 +132,15 @@ class Tracer:
             raise SpecError(Code.OUTPUT_TWICE, b.loc, name=name)
         b.let(Store(name, index, value))
 
+    def table(self, name: str, tile: Tile) -> TensorArg:
+        """Store a tile to a workspace of its own, and return it as a tensor."""
+        b = self.at()
+        if name in b.params:
+            raise SpecError(Code.OUTPUT_TWICE, b.loc, name=name)
+        b.params[name] = Decl(name, tile.type, Role.WORK)
+        b.let(Store(name, tuple(b.let(Pos(axis)) for axis in tile.axes), self.use(tile)))
+        return TensorArg(self, b.params[name])
+
     def finish(self, spec: Loc) -> Block:
         """Return the traced body of the spec at a place."""
         self.whole()

@@ -1,9 +1,10 @@
-"""Cut a kernel where it would read what all its programs write, and where it contracts for two results."""
+"""Cut a kernel where it would read what all its programs write, and where two results need other loops."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from rlk.ir.dims import Axis
 from rlk.ir.nodes import Block, Check, Dot, Kernel, Let, Load, Loop, Program, Role, Store, Value, operands
 from rlk.passes.simplify import simplify
 from rlk.passes.walk import walk
@@ -13,7 +14,7 @@ def cut(program: Program) -> Program:
     """Return the program with every kernel cut before its first read of a workspace written in it.
 
     The later kernel computes again what it needs of the earlier one's values; it repeats no store and no
-    check. Stores that need different contractions get kernels of their own.
+    check. Stores that need different contractions, or loops along different axes, get kernels of their own.
     """
     kernels: list[Kernel] = []
     for kernel in program.kernels:
@@ -41,8 +42,8 @@ def _cut(kernel: Kernel) -> list[Kernel]:
 
 
 def _parted(kernel: Kernel) -> list[Kernel]:
-    """Return a kernel for each set of contractions that stores need; what needs none goes with the first."""
-    needs = _contractions(kernel)
+    """Return a kernel for each set of loops and contractions that stores need; none goes with the first."""
+    needs = _needs(kernel)
     sets = list(dict.fromkeys(needs[let.value] for let in kernel.body.lets if _acts(let)))
     kept = [found for found in sets if found] or [frozenset()]
     if len(kept) == 1:
@@ -59,13 +60,14 @@ def _acts(let: Let) -> bool:
     return any(isinstance(x.node, Store | Check) for x in walk(Block((), (let,))))
 
 
-def _contractions(kernel: Kernel) -> dict[Value, frozenset[Value]]:
-    """Return the contractions that each value of a kernel's outermost block depends on."""
-    found: dict[Value, frozenset[Value]] = {}
+def _needs(kernel: Kernel) -> dict[Value, frozenset[Value | Axis]]:
+    """Return the contractions and the axes of loops that each value of the outermost block depends on."""
+    found: dict[Value, frozenset[Value | Axis]] = {}
     for let in kernel.body.lets:
         inner = tuple(walk(Block((), (let,))))
         read = {v for x in inner for v in operands(x.node)}
-        mine = {x.value for x in inner if isinstance(x.node, Dot)}
+        mine: set[Value | Axis] = {x.value for x in inner if isinstance(x.node, Dot)}
+        mine |= {let.node.axis} if isinstance(let.node, Loop) else set()
         found[let.value] = frozenset(mine).union(*(found.get(v, frozenset()) for v in read))
     return found
 

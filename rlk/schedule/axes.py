@@ -87,19 +87,25 @@ def length(axis: Axis, extents: Mapping[str, int]) -> int:
 def kind(kernel: Kernel) -> str:
     """Name the nest from its dataflow.
 
-    "stream_dot" reduces what it contracts, "dot_map" does not; "merge" reads partial states, "col_fold" folds
-    along an outer dim.
+    "stream_dot" reduces what it contracts, "dot_map" does not; "merge" combines states that other kernels
+    left, "col_fold" folds along an outer dim.
     """
     lets = tuple(walk(kernel.body))
     if any(isinstance(let.node, Dot) for let in lets):
         return "stream_dot" if any(isinstance(let.node, Reduce) for let in lets) else "dot_map"
     work = {d.name for d in kernel.params if d.role is Role.WORK}
     written = {let.node.param for let in lets if isinstance(let.node, Store)}
-    if any(isinstance(let.node, Load) and let.node.param in work - written for let in lets):
+    loops = [let.node.body for let in lets if isinstance(let.node, Loop)]
+    merged = any(isinstance(let.node, Merge) for let in lets) or any(map(_only_merges, loops))
+    if merged and any(isinstance(let.node, Load) and let.node.param in work - written for let in lets):
         return "merge"
     types = types_of(kernel)
-    loops = [let.node.body for let in lets if isinstance(let.node, Loop)]
     return "col_fold" if any(_folds_columns(body, types) for body in loops) else "rows"
+
+
+def _only_merges(body: Block) -> bool:
+    """Return whether a loop combines what it reads as it is: states have no elements of their own."""
+    return not any(isinstance(let.node, Reduce) for let in walk(body))
 
 
 def _folds_columns(body: Block, types: Mapping[Value, Type]) -> bool:
