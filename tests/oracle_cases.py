@@ -15,9 +15,10 @@ from rlk.lang import Op, Variant
 from rlk.passes.pipeline import canonical
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
-from rlk.specs.loss import policy_loss, ratio_kl
+from rlk.specs.loss import ratio_kl
 from rlk.specs.model import embedding, rope, swiglu
 from rlk.specs.norm import rms_norm
+from rlk.specs.policy import GRPO, policy_loss, policy_loss_of_sequences, policy_spec
 
 Inputs = dict[str, Any]
 
@@ -106,7 +107,9 @@ def _policy() -> Inputs:
     active = np.array([True, False, True, True, True] * 3)
     order = np.argsort(~active, kind="stable").astype(np.int32)
     sequence = np.repeat(np.arange(3), 5).astype(np.int32)
-    return {"active": active, "order": order, "sequence": sequence, "low": 0.8, "high": 1.2, "beta": 0.1}
+    ends = np.array([4, 8, 12], np.int32)
+    tokens = {"active": active, "order": order, "sequence": sequence, "begin": ends - 4, "end": ends}
+    return {**tokens, "surrogate_least": 0.8, "surrogate_most": 1.2, "beta": 0.1, "correction_high": 1.1}
 
 
 CALLS: dict[str, Callable[[], Call]] = {
@@ -142,7 +145,13 @@ CALLS: dict[str, Callable[[], Call]] = {
         policy_loss,
         {"T": 15, "S": 15, "B": 3},
         _policy(),
-        present=("ref_logp", "beta"),
+        rows=False,
+    ),
+    "policy_loss_of_sequences": lambda: forward(
+        "policy_loss_of_sequences",
+        policy_loss_of_sequences,
+        {"T": 15, "S": 15, "B": 3},
+        _policy(),
         rows=False,
     ),
 }
@@ -185,6 +194,7 @@ def _embedding_gradient() -> Gradient:
 
 
 _ROPE: Inputs = {"position_ids": np.array([8, 0, 3, 3, 1])}
+WITH_ENTROPY = replace(GRPO, entropy="tokens", numbers=("beta", "entropy_coef", *GRPO.numbers[1:]))
 _TOKENS = {"T": 15, "S": 15, "B": 3}
 
 _HEAD: Inputs = {"ids": np.array([5, -100, 28, 0, 7]), **LOGP_SCALARS}
@@ -228,15 +238,10 @@ GRADIENTS: dict[str, Callable[[], Gradient]] = {
         rope, ("x",), {"T": 5, "H": 2, "E": 16, "P": 9, "C": 8}, _ROPE, statics={"interleaved": True}
     ),
     "embedding": _embedding_gradient,
-    "policy_loss": lambda: Gradient(
-        policy_loss, ("logp",), _TOKENS, {**_policy(), "dual_clip": 3.0}, ("ref_logp", "beta", "dual_clip")
-    ),
+    "policy_loss": lambda: Gradient(policy_loss, ("logp",), _TOKENS, _policy()),
+    "policy_loss_of_sequences": lambda: Gradient(policy_loss_of_sequences, ("logp",), _TOKENS, _policy()),
     "policy_loss, with entropy": lambda: Gradient(
-        policy_loss,
-        ("logp", "entropy"),
-        _TOKENS,
-        {**_policy(), "entropy_coef": 0.01},
-        ("entropy", "entropy_coef"),
+        policy_spec(WITH_ENTROPY), ("logp", "entropy"), _TOKENS, {**_policy(), "entropy_coef": 0.01}
     ),
     **{
         f"ratio_kl, {kl}": lambda kl=kl: Gradient(ratio_kl, ("logp",), {"T": 50}, {}, statics={"kl": kl})

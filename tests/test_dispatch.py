@@ -18,6 +18,7 @@ import rlk
 from rlk import Layout, ops
 from rlk.errors import Code, LaunchError, RlkError, UnsupportedError
 from rlk.ops import Loss
+from rlk.ops.losses import clip
 from rlk.runtime import library
 from rlk.runtime.dispatch import dispatch
 from rlk.runtime.invocation import Invocation, outputs_of
@@ -49,8 +50,8 @@ SIGNATURES = {
     "policy_loss": "(logp, old_logp, advantages, *, layout, loss='ppo', ref_logp=None, rollout_logp=None, "
     "entropy=None)",
     "linear_policy_loss": "(hidden, weight, ids, old_logp, advantages, *, layout, loss='ppo', ref_logp=None, "
-    "temperature=1.0, bias=None, softcap=None, logit_scale=1.0, keep_logits='never', group=None, "
-    "vocab_start=0, weight_grad_out=None, math=None)",
+    "rollout_logp=None, temperature=1.0, bias=None, softcap=None, logit_scale=1.0, keep_logits='never', "
+    "group=None, vocab_start=0, weight_grad_out=None, math=None)",
     "rms_norm": "(x, weight, *, eps=1e-06, profile='hf_llama', residual=None)",
     "rope": "(q, k, cos, sin, *, position_ids, interleaved=False)",
     "swiglu": "(gate, up)",
@@ -136,10 +137,6 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
     "several ids a row": (
         lambda: ops.logp(f32(6, V), IDS[:, None].expand(6, 3)), Code.UNSUPPORTED, "alternatives"
     ),
-    "rollout log-probs": (
-        lambda: ops.policy_loss(f32(6), f32(6), f32(2), layout=LAYOUT, rollout_logp=f32(6)),
-        Code.UNSUPPORTED, "alternatives",
-    ),
     # ratio_kl, policy_loss
     "an unknown KL": (lambda: ops.ratio_kl(f32(6), f32(6), f32(6), kl="k4"), Code.ARG_VALUE, "k3"),  # type: ignore[arg-type]
     "log-probs of bf16": (lambda: ops.ratio_kl(f32(6).to(BF16), f32(6), f32(6)), Code.ARG_DTYPE, "logp"),
@@ -152,8 +149,12 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
         Code.ARG_VALUE, "k9",
     ),
     "an unknown aggregation": (
-        lambda: ops.policy_loss(f32(6), f32(6), f32(2), layout=LAYOUT, loss=Loss(aggregation="sum")),  # type: ignore[arg-type]
+        lambda: ops.policy_loss(f32(6), f32(6), f32(2), layout=LAYOUT, loss=Loss(aggregation="mean")),  # type: ignore[arg-type]
         Code.ARG_VALUE, "token_mean",
+    ),
+    "no log-probs of the rollout": (
+        lambda: ops.policy_loss(f32(6), f32(6), f32(2), layout=LAYOUT, loss="slime/tis"),
+        Code.ARG_MISSING, "by corrections",
     ),
     "tokens of another layout": (
         lambda: ops.policy_loss(f32(5), f32(6), f32(2), layout=LAYOUT), Code.LAYOUT_MISMATCH, "logp has (5,)"
@@ -233,7 +234,7 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
         Code.ARG_VALUE, "cos.shape[0]=0",
     ),
     "a beta that is a tensor": (lambda: Loss(beta=torch.tensor(0.1)), Code.ARG_TYPE, "beta"),  # type: ignore[arg-type]
-    "a clip that is no number": (lambda: Loss(clip_low="0.2"), Code.ARG_TYPE, "clip_low"),  # type: ignore[arg-type]
+    "a clip that is no number": (lambda: clip("0.2"), Code.ARG_TYPE, "low"),  # type: ignore[arg-type]
     "an unknown operator": (lambda: ops.softmax, Code.UNKNOWN_NAME, "logp"),
 }  # fmt: skip
 
@@ -431,6 +432,7 @@ def test_a_call_is_explained_without_running(launched: list[str]) -> None:
 
 # torch.library
 
+RECORD = Loss(beta=0.1, entropy_coef=0.1)  # made outside of compiled functions, whose constant it is
 CALLS: dict[str, Callable[..., Any]] = {
     "logp": lambda x, g: ops.logp(
         x.reshape(2, 3, V), IDS.reshape(2, 3), needs=("logp", "lse", "entropy"), temperature=0.7, softcap=9.0
@@ -446,7 +448,7 @@ CALLS: dict[str, Callable[..., Any]] = {
             g,
             g[:2],
             layout=LAYOUT,
-            loss=Loss(beta=0.1, entropy_coef=0.1),
+            loss=RECORD,
             ref_logp=g,
             entropy=x[:, 1],
         ).loss

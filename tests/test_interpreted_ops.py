@@ -14,10 +14,12 @@ import torch
 pytest.importorskip("triton")
 
 from gpu.calls import CHANGES
+from loss_cases import RECORDS
 
 from rlk import Layout, ops
 from rlk.errors import ScheduleError, UnsupportedError
 from rlk.ops import Loss
+from rlk.ops.losses import clip
 from rlk.runtime import dispatch as runtime
 from rlk.runtime.dispatch import dispatch
 from rlk.schedule import heuristics
@@ -134,13 +136,14 @@ def sliced(vocabulary: int, model: str) -> Case:
 def policy(record: Loss, tokens: int, per_token: bool = False) -> Case:
     lp = -normal(tokens).abs()
     old, ref = lp + 0.3 * normal(tokens, seed=1), lp + 0.3 * normal(tokens, seed=2)
+    extra = {"ref_logp": ref, "rollout_logp": old + 0.1 * normal(tokens, seed=3)}
     mask = torch.rand(tokens, generator=torch.Generator().manual_seed(5)) < 0.8
     edges = torch.tensor([0, tokens // 3, tokens // 3, tokens - 3])
     layout = Layout.packed(edges, mask=mask)
     advantages = normal(tokens if per_token else 3, seed=6)
 
     def call(lp: torch.Tensor, entropy: torch.Tensor) -> Any:
-        return ops.policy_loss(lp, old, advantages, layout=layout, loss=record, ref_logp=ref, entropy=entropy)
+        return ops.policy_loss(lp, old, advantages, layout=layout, loss=record, **extra, entropy=entropy)
 
     return call, [lp, normal(tokens, seed=7).abs()]
 
@@ -225,6 +228,12 @@ def unpaired() -> Case:
     return lambda x: ops.kto_loss(x, ref, ref > 0, mismatched=(other + 0.3, other)), [normal(1100)]
 
 
+LOWERED = (
+    "gspo", "gmpo", "trl/vespo", "verl/sapo", "verl/cispo", "dppo_kl", "sequence, sequence_mean",
+    "mask sequence, normalized", "truncate token, normalized", "rejected by k3 sum", "rejected by k2 max",
+    "drift",
+)  # fmt: skip
+"""Losses with every number that a sequence has, every metric, and most of the functions of surrogates."""
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 CASES: dict[str, Callable[[], Case]] = {
     **{
@@ -256,7 +265,7 @@ CASES: dict[str, Callable[[], Case]] = {
     **{f"embedding {str(d)[6:]}": lambda d=d: embedded(d) for d in (BF16, F32)},
     **{f"ratio_kl {kl}": lambda kl=kl: ratios(kl) for kl in ("k1", "k2", "k3", "abs", "k1+", "k3+")},
     "policy_loss ppo": lambda: policy(Loss(), 2500, per_token=True),
-    "policy_loss, every term": lambda: policy(Loss(beta=0.1, entropy_coef=0.01, dual_clip=3.0), 2500),
+    "policy_loss, every term": lambda: policy(Loss(clip(dual=3.0), beta=0.1, entropy_coef=0.01), 2500),
     "policy_loss of few": lambda: policy(Loss(beta=0.1, kl="k1+"), 9),
     "group_advantage": lambda: grouped(),
     "group_advantage loo batch": lambda: grouped(baseline="loo", scale="batch", eps_mode="inside"),
@@ -273,6 +282,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "gae padded": lambda: estimated(True),
     "gae packed": lambda: estimated(False),
     "group_advantage none": lambda: grouped(scale="none", std="pop"),
+    **{f"policy_loss {name}": lambda name=name: policy(RECORDS[name], 2500) for name in LOWERED},
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import rlk
 from rlk import Layout, ops
 from rlk.errors import Code, LaunchError, RlkError
 from rlk.ops import Loss
+from rlk.ops.losses import clip
 from rlk.specs.linear_logp import linear_logp as linear_spec
 from rlk.testing.bits import as_bits, assert_same_bits, differing
 
@@ -26,7 +27,7 @@ Tensors = dict[str, torch.Tensor]
 RECORDS: dict[str, Loss | str] = {
     "ppo": "ppo",
     "grpo": "grpo",
-    "entropy": Loss(beta=0.1, entropy_coef=0.05, dual_clip=3.0),
+    "entropy": Loss(clip(dual=3.0), beta=0.1, entropy_coef=0.05),
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -13,6 +13,7 @@ import torch
 from rlk import Layout, ops
 from rlk.errors import Code, LaunchError
 from rlk.ops import Loss
+from rlk.ops.losses import clip
 from rlk.testing.bits import as_bits, assert_same_bits, differing
 
 KL = ("k1", "k2", "k3", "abs", "k1+", "k3+")
@@ -141,8 +142,8 @@ RECORDS: dict[str, Loss | str] = {
     "ppo": "ppo",
     "grpo": "grpo",
     "dual_clip": "dual_clip",
-    "asymmetric": Loss(clip_low=0.1, clip_high=0.3),
-    "everything": Loss(beta=0.2, entropy_coef=0.05, dual_clip=2.0),
+    "asymmetric": Loss(clip(0.1, 0.3)),
+    "everything": Loss(clip(dual=2.0), beta=0.2, entropy_coef=0.05),
     **{f"kl {kl}": Loss(beta=0.3, kl=kl) for kl in KL},  # type: ignore[arg-type]
 }
 
@@ -212,10 +213,11 @@ def exact(given: Tensors, record: Loss | str) -> tuple[torch.Tensor, dict[str, t
     lp.requires_grad_()
     entropy.requires_grad_()
     ratio = torch.exp(lp - old)
-    plain, clipped = -ratio * a, -ratio.clamp(1 - record.clip_low, 1 + record.clip_high) * a
+    bounds = dict(record.surrogate.numbers)
+    plain, clipped = -ratio * a, -ratio.clamp(bounds["least"], bounds["most"]) * a
     term = torch.maximum(plain, clipped)
-    if record.dual_clip is not None:
-        term = torch.where(a < 0, torch.minimum(term, -record.dual_clip * a), term)
+    if "dual" in bounds:
+        term = torch.where(a < 0, torch.minimum(term, -bounds["dual"] * a), term)
     term = term + record.beta * estimate(ref - lp, record.kl) - record.entropy_coef * entropy
     count = alive.sum()
     loss = term[alive].sum() / count
@@ -298,7 +300,7 @@ def test_one_advantage_for_a_sequence_is_that_of_its_tokens(form: str) -> None:
 @pytest.mark.parametrize("junk", [math.nan, INF, -INF])
 @pytest.mark.parametrize("form", FORMS)
 def test_nothing_of_an_inactive_token_is_seen(form: str, junk: float) -> None:
-    record = Loss(beta=0.1, entropy_coef=0.01, dual_clip=3.0)
+    record = Loss(clip(dual=3.0), beta=0.1, entropy_coef=0.01)
     given = batch(3)
     alive = valid() & given["mask"]
     made, grads, _ = run(form, given, record)
@@ -344,7 +346,7 @@ def test_an_infinite_ratio_without_advantage_counts_for_nothing() -> None:
     assert (made.per_token[[0, 2, 3]] == 0).all()
 
 
-@pytest.mark.parametrize("record", ["ppo", Loss(dual_clip=3.0)])
+@pytest.mark.parametrize("record", ["ppo", Loss(clip(dual=3.0))])
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 def test_a_log_prob_that_is_nan_is_not_clipped_away(record: Loss | str, advantage: float) -> None:
     made, grad = of_tokens([math.nan, 0.5], [advantage, advantage], record)
@@ -353,7 +355,7 @@ def test_a_log_prob_that_is_nan_is_not_clipped_away(record: Loss | str, advantag
 
 
 def test_the_gradient_flows_on_ties() -> None:
-    _, grad = of_tokens([0.0, 0.0], [2.0, -3.0], Loss(clip_low=0.0, clip_high=0.0))
+    _, grad = of_tokens([0.0, 0.0], [2.0, -3.0], Loss(clip(0.0, 0.0)))
     assert grad.tolist() == [-1.0, 1.5]
 
 
@@ -365,7 +367,7 @@ def test_a_clipped_token_has_no_gradient_and_the_others_do() -> None:
 
 
 def test_dual_clip_bounds_the_loss_of_negative_advantages_only() -> None:
-    record = Loss(dual_clip=3.0)
+    record = Loss(clip(dual=3.0))
     made, grad = of_tokens([2.0, 0.5, 2.0], [-1.0, -1.0, 1.0], record)
     close(made.per_token, torch.tensor([3.0, math.exp(0.5), -1.2], dtype=torch.float64))
     assert [g != 0 for g in grad.tolist()] == [False, True, False]

@@ -12,6 +12,7 @@ import rlk
 from rlk import ops
 from rlk.demo.batch import Case
 from rlk.demo.plain import BETA, CLIP
+from rlk.ops.losses import clip
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ def per_token(logits: Tensor, tokens: Tokens) -> PerToken:
 
 def loss_with(logp: Tensor, old: Tensor, ref: Tensor, advantages: Tensor, layout: Any) -> Tensor:
     """Return GRPO's loss: the clipped surrogate with a k3 penalty, averaged over active tokens."""
-    loss = ops.Loss(clip_low=CLIP, clip_high=CLIP, kl="k3", beta=BETA)
+    loss = ops.Loss(clip(CLIP, CLIP), kl="k3", beta=BETA)
     result: Tensor = ops.policy_loss(logp, old, advantages, layout=layout, loss=loss, ref_logp=ref).loss
     return result
 

@@ -10,10 +10,21 @@ import torch
 
 from rlk.env import Env
 from rlk.lang.op import Op
-from rlk.ops import advantages, fused, linear, preference, reference, reference_rewards, signatures, value
+from rlk.ops import (
+    advantages,
+    fused,
+    linear,
+    policy,
+    preference,
+    reference,
+    reference_rewards,
+    signatures,
+    value,
+)
 from rlk.ops.collective import ordered_all_reduce
 from rlk.ops.layout import Layout
-from rlk.ops.signatures import LOSSES, Loss
+from rlk.ops.losses import Loss
+from rlk.ops.presets import LOSSES
 from rlk.runtime.ahead import explain, joined
 from rlk.runtime.calls import model
 from rlk.runtime.dispatch import Decision, decide, dispatch
@@ -26,6 +37,7 @@ from rlk.specs import loss as _loss
 from rlk.specs import matmul as _matmul
 from rlk.specs import model as _model
 from rlk.specs import norm as _norm
+from rlk.specs import policy as _policy
 from rlk.specs import preference as _preference
 from rlk.specs import value as _value
 
@@ -84,9 +96,9 @@ logp = _published(signatures.logp, reference.logp, _logp.logp)
 linear_logp = _published(linear.linear_logp, reference.linear_logp, _linear.linear_logp)
 matmul = _published(linear.matmul, reference.matmul, _matmul.matmul)
 ratio_kl = _published(signatures.ratio_kl, reference.ratio_kl, _loss.ratio_kl)
-policy_loss = _published(signatures.policy_loss, reference.policy_loss, _loss.policy_loss)
+policy_loss = _published(policy.policy_loss, reference.policy_loss, _policy.policy_loss)
 linear_policy_loss = _published(
-    fused.linear_policy_loss, reference.linear_policy_loss, _linear.linear_logp, _loss.policy_loss
+    fused.linear_policy_loss, reference.linear_policy_loss, _linear.linear_logp, _policy.policy_loss
 )
 rms_norm = _published(signatures.rms_norm, reference.rms_norm, _norm.rms_norm)
 swiglu = _published(signatures.swiglu, reference.swiglu, _model.swiglu)

@@ -10,8 +10,10 @@ import torch
 from rlk.errors import Code, LaunchError
 from rlk.ops.layout import Layout
 from rlk.ops.linear import linear_logp
+from rlk.ops.losses import Loss
+from rlk.ops.policy import GIVEN_WHEN, check_layout, loss_of, planned, policy_loss
 from rlk.ops.results import PolicyLoss
-from rlk.ops.signatures import Loss, _is_layout, _loss, _tensors, policy_loss
+from rlk.ops.signatures import _tensors
 from rlk.specs.linear_logp import linear_logp as linear_spec
 
 NEVER = -(2**63)
@@ -28,6 +30,7 @@ def linear_policy_loss(
     layout: Layout,
     loss: Loss | str = "ppo",
     ref_logp: torch.Tensor | None = None,
+    rollout_logp: torch.Tensor | None = None,
     temperature: float | torch.Tensor = 1.0,
     bias: torch.Tensor | None = None,
     softcap: float | None = None,
@@ -44,10 +47,10 @@ def linear_policy_loss(
     the entropy where the loss has an entropy_coef.
 
     hidden: [T, D] of a packed layout, [B, L, D] of a padded one; weight: [V, D]; bias: [V]; one dtype, bf16
-    or f16. ids: of the layout's token shape. old_logp, ref_logp: f32 of that shape. advantages: f32 of that
-    shape, or one for each sequence [sequences]. loss: a `Loss`, or "ppo", "grpo", "dual_clip"; ref_logp is
-    needed when its beta != 0. temperature, softcap, logit_scale, keep_logits, group, vocab_start,
-    weight_grad_out and math are those of `linear_logp`.
+    or f16. ids: of the layout's token shape. old_logp, ref_logp, rollout_logp: f32 of that shape. advantages:
+    f32 of that shape, or one for each sequence [sequences]. loss: any that `policy_loss` takes, by name or as
+    a `Loss`, which says whether ref_logp and rollout_logp are needed. temperature, softcap, logit_scale,
+    keep_logits, group, vocab_start, weight_grad_out and math are those of `linear_logp`.
 
     Rows of inactive tokens are not read, whatever they hold, and their gradient is 0; an active id outside
     [0, V) gives NaN and sets the error word. Differentiable in what `linear_logp` is; backward computes the
@@ -55,9 +58,9 @@ def linear_policy_loss(
     """
     op, numbers = "linear_policy_loss", {"old_logp": old_logp, "advantages": advantages}
     try:
-        record = _loss(loss)
-        _is_layout(op, layout)
-        numbers |= _needed(record, ref_logp)
+        record = loss_of(loss)
+        check_layout(op, layout)
+        numbers |= _needed(record, {"ref_logp": ref_logp, "rollout_logp": rollout_logp})
         _tensors(op, hidden=hidden, weight=weight, ids=ids, **numbers)
         _of_tokens(layout, {"hidden": hidden.shape[:-1], "ids": ids.shape, **_shapes(layout, numbers)})
         _readable(hidden, numbers)
@@ -67,7 +70,7 @@ def linear_policy_loss(
             group=group, vocab_start=vocab_start, weight_grad_out=weight_grad_out, math=math,
         )  # fmt: skip
         assert made.logp is not None
-        rest = {"ref_logp": ref_logp, "entropy": made.entropy}
+        rest = {"ref_logp": ref_logp, "rollout_logp": rollout_logp, "entropy": made.entropy}
         return policy_loss(made.logp, old_logp, advantages, layout=layout, loss=record, **rest)
     except LaunchError as error:
         raise _told_of(op, error) from None
@@ -77,14 +80,16 @@ def _needs(record: Loss) -> tuple[str, ...]:
     return ("logp", "entropy") if record.entropy_coef != 0.0 else ("logp",)
 
 
-def _needed(record: Loss, ref_logp: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    """Return the log-probs of the reference where the loss reads them."""
-    if record.beta == 0.0:
-        return {}
-    if ref_logp is None:
-        why = "when beta is not 0"
-        raise LaunchError(Code.ARG_MISSING, op="linear_policy_loss", name="ref_logp", why=why)
-    return {"ref_logp": ref_logp}
+def _needed(record: Loss, given: Mapping[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
+    """Return those of the given log-probs that the loss reads."""
+    found: dict[str, torch.Tensor] = {}
+    _, _, reads = planned(record, False)
+    for name, tensor in given.items():
+        if name in reads and tensor is None:
+            raise LaunchError(Code.ARG_MISSING, op="linear_policy_loss", name=name, why=GIVEN_WHEN[name])
+        if name in reads and tensor is not None:
+            found[name] = tensor
+    return found
 
 
 def _shapes(layout: Layout, numbers: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:

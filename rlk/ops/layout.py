@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -110,6 +111,18 @@ class Layout:
     def tokens(self) -> int:
         """How many tokens there are, active or not."""
         return self.active.numel()
+
+    @cached_property
+    def segments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the active tokens of each sequence begin and end in `order`, i32 [sequences] both."""
+        owner = self.sequence.reshape(-1)
+        numbers = torch.arange(self.sequences, device=owner.device, dtype=owner.dtype)
+        counts = torch.zeros(self.tokens + 1, device=owner.device, dtype=torch.int64)
+        counts[1:] = self.active.reshape(-1).cumsum(0)
+        # tokens lie sequence by sequence, also those that are not active
+        places = (torch.searchsorted(owner, numbers, right=right) for right in (False, True))
+        begin, end = (counts[place].to(torch.int32) for place in places)
+        return begin, end
 
     def tokens_like(self, op: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor of one number per token as a flat row; raise LaunchError for another shape."""

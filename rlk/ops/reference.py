@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from rlk.ops import exact_losses
+from rlk.ops.exact_losses import estimate
 from rlk.ops.layout import Layout
+from rlk.ops.losses import Loss
+from rlk.ops.policy import loss_of
 from rlk.ops.results import LogProbs, PolicyLoss, RatioKL, RMSNorm
-from rlk.ops.signatures import NEEDS, Loss, _loss
+from rlk.ops.signatures import NEEDS
 
 
 def logp(
@@ -77,16 +81,10 @@ def ratio_kl(
 ) -> RatioKL:
     """Return `rlk.ops.ratio_kl` in float64."""
     ratio = torch.exp(logp.double() - old_logp.double())
-    estimate = _kl(ref_logp.double() - logp.double(), kl)
+    found = estimate(ref_logp.double() - logp.double(), kl)
     if mask is not None:
-        ratio, estimate = torch.where(mask, ratio, 1.0), torch.where(mask, estimate, 0.0)
-    return RatioKL(ratio, estimate)
-
-
-def _kl(d: torch.Tensor, kl: str) -> torch.Tensor:
-    value = {"k1": -d, "k2": d * d / 2, "k3": torch.expm1(d) - d, "abs": d.abs()}[kl.removesuffix("+")]
-    # a trailing +: this value, with the gradient of k2
-    return (value - d * d / 2).detach() + d * d / 2 if kl.endswith("+") else value
+        ratio, found = torch.where(mask, ratio, 1.0), torch.where(mask, found, 0.0)
+    return RatioKL(ratio, found)
 
 
 def policy_loss(
@@ -97,28 +95,12 @@ def policy_loss(
     layout: Layout,
     loss: Loss | str = "ppo",
     ref_logp: torch.Tensor | None = None,
+    rollout_logp: torch.Tensor | None = None,
     entropy: torch.Tensor | None = None,
-    **_: object,
 ) -> PolicyLoss:
     """Return `rlk.ops.policy_loss` in float64 (metrics: only `active`)."""
-    record = _loss(loss)
-    a = advantages.double()
-    if tuple(a.shape) == (layout.sequences,):
-        a = a[layout.sequence.long()]
-    delta = logp.double() - old_logp.double()
-    ratio = torch.where(a == 0, 1.0, torch.exp(delta))
-    plain = -ratio * a
-    clipped = -ratio.clamp(1 - record.clip_low, 1 + record.clip_high) * a
-    term = torch.where(clipped <= plain, plain, clipped)
-    if record.dual_clip is not None:
-        term = torch.where(a < 0, torch.minimum(term, -record.dual_clip * a), term)
-    if record.beta and ref_logp is not None:
-        term = term + record.beta * _kl(ref_logp.double() - logp.double(), record.kl)
-    if record.entropy_coef and entropy is not None:
-        term = term - record.entropy_coef * entropy.double()
-    term = torch.where(layout.active, term, 0.0)
-    count = layout.active.sum()
-    return PolicyLoss(term.sum() / count.clamp(min=1), term.detach(), {"active": count})
+    given = {"ref_logp": ref_logp, "rollout_logp": rollout_logp, "entropy": entropy}
+    return exact_losses.policy_loss(logp, old_logp, advantages, layout=layout, loss=loss_of(loss), **given)
 
 
 def linear_policy_loss(
@@ -131,6 +113,7 @@ def linear_policy_loss(
     layout: Layout,
     loss: Loss | str = "ppo",
     ref_logp: torch.Tensor | None = None,
+    rollout_logp: torch.Tensor | None = None,
     **options: object,
 ) -> PolicyLoss:
     """Return `rlk.ops.linear_policy_loss` in float64 (metrics: only `active`)."""
@@ -143,6 +126,7 @@ def linear_policy_loss(
         layout=layout,
         loss=loss,
         ref_logp=ref_logp,
+        rollout_logp=rollout_logp,
         entropy=found.entropy,
     )
 

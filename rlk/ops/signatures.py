@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import numbers
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 
 from rlk.errors import Code, LaunchError, UnsupportedError
-from rlk.ops.layout import Layout
-from rlk.ops.results import LogProbs, PolicyLoss, RatioKL, RMSNorm
+from rlk.ops.losses import KL, KLName, number
+from rlk.ops.results import LogProbs, RatioKL, RMSNorm
 from rlk.runtime.calls import call, prepares
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import logp as logp_spec
@@ -20,9 +18,7 @@ from rlk.specs import model as model_spec
 from rlk.specs import norm as norm_spec
 
 NEEDS = ("logp", "lse", "entropy", "argmax", "lse2")
-KL = ("k1", "k2", "k3", "abs", "k1+", "k3+")
 PROFILES = ("hf_llama", "gemma", "vllm")
-KLName = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]
 
 
 def logp(
@@ -103,7 +99,7 @@ def _scoring(
     elif temperature != 1.0:
         scalars["inv_temperature"] = _reciprocal(op, "temperature", temperature)
     if logit_scale != 1.0:
-        scalars["logit_scale"] = _number(op, "logit_scale", logit_scale)
+        scalars["logit_scale"] = number(op, "logit_scale", logit_scale)
     if softcap is not None:
         scalars |= {"softcap": float(softcap), "inv_softcap": _reciprocal(op, "softcap", softcap)}
 
@@ -129,128 +125,6 @@ def ratio_kl(
     return RatioKL(**call(loss_spec.ratio_kl, tensors, {}, {"kl": kl}))
 
 
-def _number(op: str, name: str, value: float) -> float:
-    """Return a number of the host; a tensor would have to be waited for."""
-    if type(value) is not float and (isinstance(value, torch.Tensor) or not isinstance(value, numbers.Real)):
-        raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="number", got=type(value).__name__)
-    return float(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """A policy loss as data: the clipped surrogate of PPO and GRPO, with a KL penalty and an entropy bonus.
-
-    clip_low, clip_high: the ratio is clipped to [1 - clip_low, 1 + clip_high]. dual_clip: for A < 0 the term
-    is at most -dual_clip * A. beta: weight of the KL estimate `kl` against ref_logp. entropy_coef: weight of
-    the bonus. aggregation: "token_mean" over active tokens.
-    """
-
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    dual_clip: float | None = None
-    beta: float = 0.0
-    kl: KLName = "k3"
-    entropy_coef: float = 0.0
-    aggregation: Literal["token_mean"] = "token_mean"
-
-    def __post_init__(self) -> None:
-        for name in ("clip_low", "clip_high", "beta", "entropy_coef"):
-            _number("Loss", name, getattr(self, name))
-        if self.dual_clip is not None:
-            _number("Loss", "dual_clip", self.dual_clip)
-
-
-LOSSES = {
-    "ppo": Loss(),
-    "grpo": Loss(beta=0.04),
-    "dual_clip": Loss(dual_clip=3.0),
-}
-"""Losses by name, with the constants of their papers (GRPO beta: Shao 2024; dual clip c: Ye 2020)."""
-
-
-def policy_loss(
-    logp: torch.Tensor,
-    old_logp: torch.Tensor,
-    advantages: torch.Tensor,
-    *,
-    layout: Layout,
-    loss: Loss | str = "ppo",
-    ref_logp: torch.Tensor | None = None,
-    rollout_logp: torch.Tensor | None = None,
-    entropy: torch.Tensor | None = None,
-) -> PolicyLoss:
-    """Return the mean over active tokens of max(-r A, -clip(r) A) + beta KL - c H.
-
-    r = exp(logp - old_logp). logp, old_logp, ref_logp, entropy: f32 of the layout's token shape. advantages:
-    f32 of that shape, or one for each sequence [sequences]. loss: a `Loss`, or "ppo", "grpo", "dual_clip".
-    ref_logp is needed when beta != 0, entropy when entropy_coef != 0. Differentiable in logp and entropy.
-
-    Sums run over active tokens in their compacted order: chunks of 1024 as halving trees, then 4096 chunks at
-    a time in the same way, those ascending. Padded and packed inputs give the same bits. No active token:
-    loss 0, metrics["active"] 0.
-    Metrics: active, clip_fraction, approx_kl (k3 of old_logp against logp). Raises LaunchError.
-    """
-    record = _loss(loss)
-    if rollout_logp is not None:
-        raise UnsupportedError(
-            Code.UNSUPPORTED, what="rollout_logp=", backend="rlk", target="every target",
-            alternatives="importance corrections come with the loss family",
-        )  # fmt: skip
-    _is_layout("policy_loss", layout)
-    _tensors("policy_loss", logp=logp, old_logp=old_logp, advantages=advantages)
-    flat: Tensors = {
-        "logp": layout.tokens_like("policy_loss", "logp", logp),
-        "old_logp": layout.tokens_like("policy_loss", "old_logp", old_logp),
-    }
-    scalars: Scalars = {"low": _f32(1.0 - record.clip_low), "high": _f32(1.0 + record.clip_high)}
-    owner = layout.sequence.reshape(-1)
-    if tuple(advantages.shape) == layout.shape and tuple(advantages.shape) != (layout.sequences,):
-        owner = torch.arange(layout.tokens, device=owner.device, dtype=torch.int32)
-    elif tuple(advantages.shape) != (layout.sequences,):
-        wanted = f"{layout.shape} or {(layout.sequences,)}"
-        raise LaunchError(
-            Code.LAYOUT_MISMATCH,
-            op="policy_loss",
-            name="advantages",
-            got=tuple(advantages.shape),
-            wanted=wanted,
-        )
-    flat["advantages"] = advantages.reshape(-1)
-    flat |= _optional(record.beta, "ref_logp", ref_logp, layout, scalars, "beta")
-    flat |= _optional(record.entropy_coef, "entropy", entropy, layout, scalars, "entropy_coef")
-    flat |= {"order": layout.order, "active": layout.active.reshape(-1), "sequence": owner}
-    if record.dual_clip is not None:
-        scalars["dual_clip"] = float(record.dual_clip)
-    made = call(loss_spec.policy_loss, flat, scalars, {"kl": record.kl})
-    metrics = {
-        "active": made["count"],
-        "clip_fraction": made["clip_fraction"],
-        "approx_kl": made["approx_kl"],
-    }
-    return PolicyLoss(made["loss"], made["per_token"].reshape(layout.shape), metrics)
-
-
-def _loss(loss: Loss | str) -> Loss:
-    if isinstance(loss, Loss):
-        _among("policy_loss", "kl", (loss.kl,), KL)
-        _among("policy_loss", "aggregation", (loss.aggregation,), ("token_mean",))
-        return loss
-    _among("policy_loss", "loss", (loss,), tuple(LOSSES))
-    return LOSSES[loss]
-
-
-def _optional(
-    weight: float, name: str, tensor: torch.Tensor | None, layout: Layout, scalars: Scalars, coefficient: str
-) -> Tensors:
-    """Return the tensor of a weighted term and add its weight to the scalars; nothing for weight 0."""
-    if weight == 0.0:
-        return {}
-    if tensor is None:
-        raise LaunchError(Code.ARG_MISSING, op="policy_loss", name=name, why=f"when {coefficient} is not 0")
-    scalars[coefficient] = float(weight)
-    return {name: layout.tokens_like("policy_loss", name, tensor)}
-
-
 def rms_norm(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -270,7 +144,7 @@ def rms_norm(
     tensors = {"x": x, "weight": weight}
     if residual is not None:
         tensors["residual"] = residual
-    made = call(norm_spec.rms_norm, tensors, {"eps": _number("rms_norm", "eps", eps)}, {"profile": profile})
+    made = call(norm_spec.rms_norm, tensors, {"eps": number("rms_norm", "eps", eps)}, {"profile": profile})
     return made["y"] if residual is None else RMSNorm(made["y"], made["residual_out"])
 
 
@@ -383,12 +257,6 @@ def _some_rows(op: str, name: str, size: torch.Size, ids: torch.Tensor) -> None:
         raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=0, wanted="at least 1")
 
 
-def _is_layout(op: str, layout: object) -> None:
-    if not isinstance(layout, Layout):
-        got = type(layout).__name__
-        raise LaunchError(Code.ARG_TYPE, op=op, name="layout", wanted="Layout", got=got)
-
-
 def _rows_like(op: str, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Return a number per row, broadcast to the rows' shape."""
     try:
@@ -401,7 +269,7 @@ def _rows_like(op: str, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 
 def _positive(op: str, name: str, value: float | None) -> None:
-    if value is not None and not _number(op, name, value) > 0:
+    if value is not None and not number(op, name, value) > 0:
         raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=value, wanted="a positive number")
 
 
@@ -415,7 +283,3 @@ def _index(op: str, name: str, value: object) -> int:
     if type(value) is not int:
         raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="int", got=type(value).__name__)
     return value
-
-
-def _f32(value: float) -> float:
-    return float(np.float32(value))

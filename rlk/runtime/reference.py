@@ -41,7 +41,6 @@ REFERENCES: dict[str, Reference] = {
     "logp": Reference((("V", 128256),), ("inv_temperature",), (("needs", ("logp", "entropy")),)),
     "linear_logp": Reference((("V", 128256),), ("inv_temperature",), (("needs", ("entropy",)),)),
     "matmul": Reference((("N", 14336),), ("residual",)),
-    "policy_loss": Reference((), ("ref_logp", "beta")),
     "rms_norm": Reference((("N", 4096),), ("residual",)),
     "swiglu": Reference((("N", 12288),)),
     "embedding": Reference((("V", 151936),)),

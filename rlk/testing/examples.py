@@ -78,16 +78,23 @@ def _linear_logp_gradient(saved: Mapping[str, Any]) -> Values:
     return {"order": np.argsort(~active, kind="stable")}
 
 
-def _policy_loss(rng: np.random.Generator) -> Values:
-    tokens, samples = 1500, 6
+def policy_batch(rng: np.random.Generator, tokens: int = 1500, samples: int = 6) -> Values:
+    """Draw tokens of sequences with gaps between them, log-probs of three policies near each other."""
     active = rng.random(tokens) < 0.7
     old = rng.normal(size=tokens) - 2.0
+    sequence = np.sort(rng.integers(0, samples, tokens)).astype(np.int32)
+    ends = np.cumsum(np.bincount(sequence[active], minlength=samples)).astype(np.int32)
     return {
-        "active": active, "order": np.argsort(~active, kind="stable").astype(np.int32),
-        "sequence": np.sort(rng.integers(0, samples, tokens)).astype(np.int32),
+        "active": active, "order": np.argsort(~active, kind="stable").astype(np.int32), "sequence": sequence,
+        "begin": np.concatenate(([0], ends[:-1])).astype(np.int32), "end": ends,
         "advantages": rng.normal(size=samples), "logp": old + 0.3 * rng.normal(size=tokens), "old_logp": old,
-        "low": 0.8, "high": 1.2, "dual_clip": 3.0, "beta": 0.1, "entropy_coef": 0.01,
+        "rollout_logp": old + 0.05 * rng.normal(size=tokens),
     }  # fmt: skip
+
+
+def _policy_loss(rng: np.random.Generator) -> Values:
+    scalars = {"surrogate_least": 0.8, "surrogate_most": 1.2, "beta": 0.1, "correction_high": 1.1}
+    return policy_batch(rng) | scalars
 
 
 def _rope(rng: np.random.Generator) -> Values:
@@ -150,7 +157,8 @@ EXAMPLES: dict[str, Example] = {
         statics={"wants": (("hidden", "weight"), ("hidden",))},
     ),
     "linear_logp_join": Example(_linear_logp_join, present=(("mask",),)),
-    "policy_loss": Example(_policy_loss, straight=_STRAIGHT),
+    "policy_loss": Example(_policy_loss),
+    "policy_loss_of_sequences": Example(_policy_loss),
     "ratio_kl": Example(lambda rng: {"logp": rng.normal(size=60) - 2.0}, straight=_STRAIGHT),
     "rope": Example(_rope),
     "rms_norm": Example(lambda rng: {"eps": 1e-6}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from gpu.calls import DOT_CHANGES, Case
@@ -13,10 +14,11 @@ from rlk.runtime.invocation import Tensors
 from rlk.specs.advantage import gae, group_advantage
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
-from rlk.specs.loss import policy_loss, ratio_kl
+from rlk.specs.loss import ratio_kl
 from rlk.specs.matmul import matmul, matmul_leaf8
 from rlk.specs.model import embedding, rope, swiglu
 from rlk.specs.norm import rms_norm
+from rlk.specs.policy import policy_loss, policy_loss_of_sequences
 from rlk.specs.preference import kto_loss, preference_loss
 from rlk.specs.value import entropy_bonus, value_loss
 
@@ -104,7 +106,9 @@ def rows_of_tokens(device: torch.device) -> Tensors:
     active = torch.rand(tokens, device=device) < 0.66
     order = torch.argsort((~active).int(), stable=True).int()
     sequence = torch.arange(3, device=device).repeat_interleave(700).int()
-    return {"active": active, "order": order, "sequence": sequence}
+    end = active.view(3, 700).sum(1).cumsum(0).int()
+    begin = torch.cat((end[:1] * 0, end[:-1]))
+    return {"active": active, "order": order, "sequence": sequence, "begin": begin, "end": end}
 
 
 def grouped(saved: Tensors) -> Tensors:
@@ -116,10 +120,12 @@ def grouped(saved: Tensors) -> Tensors:
 
 
 WORDS = 1000
-POLICY = {"low": 0.8, "high": 1.2, "beta": 0.1}
-LOSS = Case(
-    policy_loss, {"T": 2100, "S": 2100, "B": 3}, POLICY, ("ref_logp",), scale=0.3, given=rows_of_tokens
-)
+CLIPPED = {"surrogate_least": 0.8, "surrogate_most": 1.2}
+LOSSES = {
+    "policy_loss": (policy_loss, {**CLIPPED, "beta": 0.1}),
+    "policy_loss_of_sequences": (policy_loss_of_sequences, {**CLIPPED, "correction_high": 1.1}),
+}
+_LOSS: dict[str, Any] = {"extents": {"T": 2100, "S": 2100, "B": 3}, "scale": 0.3, "given": rows_of_tokens}
 
 
 def token_ids(device: torch.device) -> Tensors:
@@ -280,17 +286,11 @@ CASES: dict[str, Case] = {
     ),
     "ratio_kl 5000": Case(ratio_kl, {"T": 5000}, scale=0.5),
     "ratio_kl_grad 5000": Case(ratio_kl, {"T": 5000}, scale=0.5, wanted=("logp",)),
-    "policy_loss 2100": LOSS,
-    "policy_loss_grad 2100": Case(
-        policy_loss,
-        LOSS.extents,
-        POLICY,
-        LOSS.present,
-        scale=0.3,
-        given=rows_of_tokens,
-        wanted=("logp",),
-        cotangents=("loss",),
-    ),
+    **{f"{name} 2100": Case(op, scalars=numbers, **_LOSS) for name, (op, numbers) in LOSSES.items()},
+    **{
+        f"{name}_grad 2100": Case(op, scalars=numbers, wanted=("logp",), cotangents=("loss",), **_LOSS)
+        for name, (op, numbers) in LOSSES.items()
+    },
     **{
         f"group_advantage 4095 groups, {scale} {baseline}": Case(
             group_advantage,

@@ -22,7 +22,7 @@ SHARED = (
     "logp_grad 300 x 50257, all cotangents", "rms_norm 32768 x 4096", "rms_norm 7 x 5000, odd width",
     "rms_norm 64 x 1536, gemma with residual", "rms_norm 64 x 2048 f16, vllm with residual",
     "rms_norm_grad 300 x 4096", "rms_norm_grad 130 x 1536, residual", "embedding_grad 4096 x 512",
-    "policy_loss 2100",
+    "policy_loss 2100", "policy_loss_of_sequences 2100", "policy_loss_of_sequences_grad 2100",
 )  # fmt: skip
 """Elements, rows, merges and column folds, from the calls of all lowerings."""
 

@@ -2,7 +2,7 @@
 
 numerics: 75daa7e468f74cba
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
-schedule: tiles 1, 8 warps, 1 stages, unroll 8
+schedule: tiles 1, 8 warps, 1 stages, unroll 1
 """
 
 import triton
@@ -122,14 +122,14 @@ def entropy_bonus_1(entropy_ptr, order_ptr, active_ptr, sum_of_piece_ptr, sum_of
 
 @triton.jit
 def entropy_bonus_2(loss_ptr, mean_ptr, count_ptr, sum_of_piece_ptr, sum_of_piece1_ptr, S, coef):
-    # A program owns everything (merge).
+    # A program owns everything (rows).
     total = ((S + 1023) // 1024) + 4095  # value.py:80
     steps = total // 4096  # value.py:80
     full_steps = ((S + 1023) // 1024) // 4096  # value.py:80
     s_piece_lane = tl.arange(0, 4096)  # value.py:80
     s = negative_zero()  # value.py:80
     s_2 = tl.full((), 0, tl.int32)  # value.py:80
-    for s_piece_step in tl.range(0, full_steps, loop_unroll_factor=8):  # value.py:80
+    for s_piece_step in tl.range(0, full_steps):  # value.py:80
         product = s_piece_step * 4096  # value.py:80
         s_piece = product + s_piece_lane  # value.py:80
         sum_of_piece = tl.load(sum_of_piece_ptr + s_piece)  # value.py:80
@@ -139,7 +139,7 @@ def entropy_bonus_2(loss_ptr, mean_ptr, count_ptr, sum_of_piece_ptr, sum_of_piec
         s_3 = s + sum_s_piece_lane  # value.py:80
         s_4 = s_2 + sum_s_piece_lane_2  # value.py:80
         s, s_2 = s_3, s_4  # value.py:80
-    for s_piece_step in tl.range(full_steps, steps, loop_unroll_factor=8):  # value.py:80
+    for s_piece_step in tl.range(full_steps, steps):  # value.py:80
         product = s_piece_step * 4096  # value.py:80
         s_piece = product + s_piece_lane  # value.py:80
         exists = s_piece < ((S + 1023) // 1024)  # value.py:80

@@ -2,7 +2,7 @@
 
 numerics: 484f18ee07110354
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
-schedule: tiles 1, 8 warps, 1 stages, unroll 4
+schedule: tiles 1, 2 warps, 1 stages, unroll 1
 """
 
 import triton
@@ -132,14 +132,14 @@ def kto_loss_1(other_logp_ptr, other_ref_logp_ptr, mismatch_ptr, M):
 
 @triton.jit
 def kto_loss_2(logp_ptr, ref_logp_ptr, desirable_ptr, per_sample_ptr, loss_ptr, divergence_ptr, count_ptr, mismatch_ptr, P, beta, desirable_weight, undesirable_weight):
-    # A program owns everything (merge).
+    # A program owns everything (rows).
     mismatch = tl.load(mismatch_ptr)  # preference.py:213
     total = P + 1023  # preference.py:215
     steps = total // 1024  # preference.py:215
     full_steps = P // 1024  # preference.py:215
     p_lane = tl.arange(0, 1024)  # preference.py:215
     s = negative_zero()  # preference.py:215
-    for p_step in tl.range(0, full_steps, loop_unroll_factor=4):  # preference.py:215
+    for p_step in tl.range(0, full_steps):  # preference.py:215
         product = p_step * 1024  # preference.py:215
         p = product + p_lane  # preference.py:215
         desirable = tl.load(desirable_ptr + p)  # preference.py:216
@@ -158,7 +158,7 @@ def kto_loss_2(logp_ptr, ref_logp_ptr, desirable_ptr, per_sample_ptr, loss_ptr, 
         sum_p_lane = sum_over_p_lane(product_4)  # preference.py:215
         s_2 = s + sum_p_lane  # preference.py:215
         s = s_2  # preference.py:215
-    for p_step in tl.range(full_steps, steps, loop_unroll_factor=4):  # preference.py:215
+    for p_step in tl.range(full_steps, steps):  # preference.py:215
         product = p_step * 1024  # preference.py:215
         p = product + p_lane  # preference.py:215
         exists = p < P  # preference.py:215

@@ -1,6 +1,6 @@
 """policy_loss_grad on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 4dc805f030f35976
+numerics: 4bed29bf97c0b091
 schedule: tiles T=2048, 4 warps, 1 stages, unroll 1
 """
 
@@ -78,53 +78,51 @@ def portable_expm1(x):
 
 
 @triton.jit
-def policy_loss_grad(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, active_ptr, sequence_ptr, count_ptr, d_loss_ptr, d_logp_ptr, T, B, low, high, beta):
+def policy_loss_grad(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, active_ptr, sequence_ptr, count_ptr, d_loss_ptr, d_logp_ptr, T, B, beta, surrogate_least, surrogate_most):
     # A program owns 2048 of T (rows).
     t = tl.program_id(0) * 2048 + tl.arange(0, 2048)
     t_inside = t < T
-    count = tl.load(count_ptr)  # loss.py:140
-    d_loss = tl.load(d_loss_ptr)  # loss.py:140
-    sequence = tl.load(sequence_ptr + t, mask=t_inside, other=0)  # loss.py:141
-    at_most = sequence >= 0  # loss.py:141
-    below = sequence < B  # loss.py:141
-    both = at_most & below  # loss.py:141
-    advantages = tl.load(advantages_ptr + sequence, mask=both & t_inside, other=0.0)  # loss.py:141
-    logp = tl.load(logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:142
-    old_logp = tl.load(old_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:142
-    ref_logp = tl.load(ref_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:148
-    active = tl.load(active_ptr + t, mask=t_inside, other=0)  # loss.py:153
-    larger = tl.maximum(count, 1)  # loss.py:140
-    as_f32 = larger.to(tl.float32)  # loss.py:140
-    quotient = tl.div_rn(d_loss, as_f32)  # loss.py:140
-    difference = logp - old_logp  # loss.py:142
-    exp = portable_exp(difference)  # loss.py:142
-    equal = advantages == 0.0  # loss.py:74
-    chosen = tl.where(equal, 1.0, exp)  # loss.py:76
-    product = chosen * advantages  # loss.py:77
-    negative = product * -1.0  # loss.py:77
-    larger_2 = tl.maximum(chosen, low)  # loss.py:78
-    smaller = tl.minimum(larger_2, high)  # loss.py:78
-    product_2 = smaller * advantages  # loss.py:78
-    negative_2 = product_2 * -1.0  # loss.py:78
-    below_2 = negative < negative_2  # loss.py:80
-    unless = ~below_2  # loss.py:80
-    unless_2 = ~equal  # loss.py:146
-    both_2 = unless & unless_2  # loss.py:146
-    product_3 = exp * advantages  # loss.py:146
-    negative_3 = product_3 * -1.0  # loss.py:146
-    chosen_2 = tl.where(both_2, negative_3, 0.0)  # loss.py:146
-    difference_2 = ref_logp - logp  # loss.py:148
-    expm1 = portable_expm1(difference_2)  # loss.py:34
-    negative_4 = expm1 * -1.0  # loss.py:34
-    product_4 = beta * negative_4  # loss.py:148
-    total = chosen_2 + product_4  # loss.py:148
-    product_5 = quotient * total  # loss.py:153
-    chosen_3 = tl.where(active, product_5, 0.0)  # loss.py:153
-    tl.store(d_logp_ptr + t, chosen_3, mask=t_inside)  # loss.py:152
+    d_loss = tl.load(d_loss_ptr)  # policy.py:578
+    count = tl.load(count_ptr)  # policy.py:455
+    active = tl.load(active_ptr + t, mask=t_inside, other=0)  # policy.py:101
+    sequence = tl.load(sequence_ptr + t, mask=t_inside, other=0)  # policy.py:101
+    at_most = sequence >= 0  # policy.py:107
+    below = sequence < B  # policy.py:107
+    both = at_most & below  # policy.py:107
+    advantages = tl.load(advantages_ptr + sequence, mask=both & t_inside, other=0.0)  # policy.py:107
+    logp = tl.load(logp_ptr + t, mask=t_inside, other=0.0)  # policy.py:101
+    old_logp = tl.load(old_logp_ptr + t, mask=t_inside, other=0.0)  # policy.py:101
+    ref_logp = tl.load(ref_logp_ptr + t, mask=t_inside, other=0.0)  # policy.py:101
+    larger = tl.maximum(count, 1)  # policy.py:455
+    as_f32 = larger.to(tl.float32)  # policy.py:455
+    quotient = tl.div_rn(d_loss, as_f32)  # policy.py:465
+    difference = logp - old_logp  # policy.py:145
+    exp = portable_exp(difference)  # policy.py:310
+    equal = advantages == 0.0  # policy.py:311
+    chosen = tl.where(equal, 1.0, exp)  # policy.py:311
+    product = chosen * advantages  # surrogates.py:56
+    negative = product * -1.0  # surrogates.py:56
+    larger_2 = tl.maximum(chosen, surrogate_least)  # surrogates.py:59
+    smaller = tl.minimum(larger_2, surrogate_most)  # surrogates.py:61
+    product_2 = smaller * advantages  # surrogates.py:62
+    negative_2 = product_2 * -1.0  # surrogates.py:62
+    below_2 = negative < negative_2  # surrogates.py:65
+    unless = ~below_2  # surrogates.py:65
+    differs = advantages != 0.0  # surrogates.py:72
+    both_2 = unless & differs  # surrogates.py:72
+    chosen_2 = tl.where(both_2, negative, 0.0)  # surrogates.py:72
+    difference_2 = ref_logp - logp  # policy.py:274
+    expm1 = portable_expm1(difference_2)  # loss.py:36
+    negative_3 = expm1 * -1.0  # loss.py:36
+    product_3 = beta * negative_3  # policy.py:323
+    total = chosen_2 + product_3  # policy.py:365
+    product_4 = quotient * total  # policy.py:518
+    chosen_3 = tl.where(active, product_4, 0.0)  # policy.py:505
+    tl.store(d_logp_ptr + t, chosen_3, mask=t_inside)  # policy.py:506
 
 
-def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, low, high, beta, T, B):
+def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least, surrogate_most, T, B):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((T + 2047) // 2048)
     if programs > 0:
-        kernels.policy_loss_grad((programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, low, high, beta)
+        kernels.policy_loss_grad((programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta, surrogate_least, surrogate_most)

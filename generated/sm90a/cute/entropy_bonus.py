@@ -235,7 +235,7 @@ def launch_entropy_bonus_1(entropy_ptr: cute.Pointer, order_ptr: cute.Pointer, a
 
 @cute.kernel
 def entropy_bonus_2_rows(loss: cute.Tensor, mean: cute.Tensor, count: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, S: Int32, coef: Float32):
-    # A block owns everything (merge). S_piece.lane: 4096 indices, 8 to each of 512 threads.
+    # A block owns everything (rows). S_piece.lane: 4096 indices, 8 to each of 512 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()

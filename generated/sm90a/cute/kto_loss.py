@@ -254,7 +254,7 @@ def launch_kto_loss_1(other_logp_ptr: cute.Pointer, other_ref_logp_ptr: cute.Poi
 
 @cute.kernel
 def kto_loss_2_rows(logp: cute.Tensor, ref_logp: cute.Tensor, desirable: cute.Tensor, per_sample: cute.Tensor, loss: cute.Tensor, divergence: cute.Tensor, count: cute.Tensor, mismatch: cute.Tensor, P: Int32, beta: Float32, desirable_weight: Float32, undesirable_weight: Float32):
-    # A block owns everything (merge). P.lane: 1024 indices, 4 to each of 256 threads.
+    # A block owns everything (rows). P.lane: 1024 indices, 4 to each of 256 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()

@@ -1,6 +1,6 @@
 """policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 329c52414f14a2f5
+numerics: 74b6dbec760459fa
 schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed S.lane[8:2] S.lane[1:0] S.lane[9:9]
 schedule: tiles 1, 16 warps, 1 stages, unroll 1 placed S_piece.lane[10:2] S_piece.lane[1:0] S_piece.lane[11:11]
 """
@@ -235,7 +235,7 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.Tensor, ref_logp: cute.Tensor, order: cute.Tensor, active: cute.Tensor, sequence: cute.Tensor, per_token: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, sum_of_piece3: cute.Tensor, S: Int32, T: Int32, B: Int32, low: Float32, high: Float32, beta: Float32):
+def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.Tensor, ref_logp: cute.Tensor, order: cute.Tensor, active: cute.Tensor, sequence: cute.Tensor, per_token: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, sum_of_piece3: cute.Tensor, S: Int32, T: Int32, B: Int32, beta: Float32, surrogate_least: Float32, surrogate_most: Float32):
     # A block owns 1 of S.piece (rows). S.lane: 1024 indices, 8 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -250,146 +250,146 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
     board_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
     s_piece = block
     writes = thread == 0
-    product = s_piece * 1024  # loss.py:109
-    piece_begin = cutlass.min(S, product)  # loss.py:109
-    total = piece_begin + 1024  # loss.py:109
-    piece_end = cutlass.min(S, total)  # loss.py:109
-    difference = piece_end - piece_begin  # loss.py:109
-    total_2 = difference + 1023  # loss.py:109
-    steps = total_2 // 1024  # loss.py:109
-    full_steps = difference // 1024  # loss.py:109
-    s_lane = [thread * 4 + c % 4 + c // 4 * 512 for c in range(8)]  # loss.py:109
-    s = Int32(-(2**31)).bitcast(Float32)  # loss.py:109
-    s_2 = Int32(0)  # loss.py:109
-    s_3 = Int32(0)  # loss.py:109
-    s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:109
-    for s_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:109
-        product_2 = s_step * 1024  # loss.py:109
-        total_3 = piece_begin + product_2  # loss.py:109
-        s_5 = [total_3 + s_lane[c] for c in range(8)]  # loss.py:109
-        order_2 = [order[s_5[c]] for c in range(8)]  # loss.py:110
-        at_most = [0 <= order_2[c] for c in range(8)]  # loss.py:111
-        below = [order_2[c] < T for c in range(8)]  # loss.py:111
-        both = [at_most[c] & below[c] for c in range(8)]  # loss.py:111
-        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # loss.py:111
-        sequence_2 = [load_where(both[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # loss.py:112
-        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # loss.py:112
-        below_2 = [sequence_2[c] < B for c in range(8)]  # loss.py:112
-        both_2 = [at_most_2[c] & below_2[c] for c in range(8)]  # loss.py:112
-        advantages_2 = [load_where(both_2[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # loss.py:112
-        logp_2 = [load_where(both[c], logp, order_2[c], Float32(0)) for c in range(8)]  # loss.py:113
-        old_logp_2 = [load_where(both[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # loss.py:113
-        ref_logp_2 = [load_where(both[c], ref_logp, order_2[c], Float32(0)) for c in range(8)]  # loss.py:119
-        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # loss.py:113
-        exp_of = [portable_exp(difference_2[c]) for c in range(8)]  # loss.py:114
-        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # loss.py:74
-        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # loss.py:76
-        product_3 = [mul(chosen[c], advantages_2[c]) for c in range(8)]  # loss.py:77
-        negative = [-product_3[c] for c in range(8)]  # loss.py:77
-        larger = [fmax(chosen[c], low) for c in range(8)]  # loss.py:78
-        smaller = [fmin(larger[c], high) for c in range(8)]  # loss.py:78
-        product_4 = [mul(smaller[c], advantages_2[c]) for c in range(8)]  # loss.py:78
-        negative_2 = [-product_4[c] for c in range(8)]  # loss.py:78
-        below_3 = [negative[c] < negative_2[c] for c in range(8)]  # loss.py:80
-        unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # loss.py:80
-        chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # loss.py:81
-        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # loss.py:119
-        k3_of = [portable_k3(difference_3[c]) for c in range(8)]  # loss.py:21
-        product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # loss.py:119
-        total_4 = [chosen_2[c] + product_5[c] for c in range(8)]  # loss.py:119
-        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(8)]  # loss.py:122
-        for c in cutlass.range_constexpr(8):  # loss.py:122
-            per_token[order_2[c]] = chosen_3[c]  # loss.py:122
-        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:123
-        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # loss.py:124
-        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # loss.py:125
-        both_3 = [active_2[c] & unless_2[c] for c in range(8)]  # loss.py:125
-        as_i32_2 = [Boolean(both_3[c]).to(Int32) for c in range(8)]  # loss.py:125
-        negative_3 = [-difference_2[c] for c in range(8)]  # loss.py:126
-        k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # loss.py:126
-        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:126
-        sum_s_lane = sum_over_s_lane(chosen_4, thread, (board_1,))  # loss.py:109
-        sum_s_lane_2 = sum_over_s_lane_2(as_i32, thread, (board_2,))  # loss.py:109
-        sum_s_lane_3 = sum_over_s_lane_2(as_i32_2, thread, (board_3,))  # loss.py:109
-        sum_s_lane_4 = sum_over_s_lane(chosen_5, thread, (board_4,))  # loss.py:109
-        s_6 = s + sum_s_lane  # loss.py:109
-        s_7 = s_2 + sum_s_lane_2  # loss.py:109
-        s_8 = s_3 + sum_s_lane_3  # loss.py:109
-        s_9 = s_4 + sum_s_lane_4  # loss.py:109
-        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:109
-    s_5 = s  # loss.py:109
-    s_6 = s_2  # loss.py:109
-    s_7 = s_3  # loss.py:109
-    s_8 = s_4  # loss.py:109
-    for s_step_2 in cutlass.range(full_steps, steps, unroll=1):  # loss.py:109
-        product_2 = s_step_2 * 1024  # loss.py:109
-        total_3 = piece_begin + product_2  # loss.py:109
-        s_9 = [total_3 + s_lane[c] for c in range(8)]  # loss.py:109
-        exists = [s_9[c] < piece_end for c in range(8)]  # loss.py:109
-        order_2 = [load_where(exists[c], order, s_9[c], Int32(0)) for c in range(8)]  # loss.py:110
-        at_most = [0 <= order_2[c] for c in range(8)]  # loss.py:111
-        below = [order_2[c] < T for c in range(8)]  # loss.py:111
-        both = [at_most[c] & below[c] for c in range(8)]  # loss.py:111
-        both_2 = [exists[c] & both[c] for c in range(8)]  # loss.py:111
-        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # loss.py:111
-        sequence_2 = [load_where(both_2[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # loss.py:112
-        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # loss.py:112
-        below_2 = [sequence_2[c] < B for c in range(8)]  # loss.py:112
-        both_3 = [at_most_2[c] & below_2[c] for c in range(8)]  # loss.py:112
-        both_4 = [exists[c] & both_3[c] for c in range(8)]  # loss.py:112
-        advantages_2 = [load_where(both_4[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # loss.py:112
-        logp_2 = [load_where(both_2[c], logp, order_2[c], Float32(0)) for c in range(8)]  # loss.py:113
-        old_logp_2 = [load_where(both_2[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # loss.py:113
-        ref_logp_2 = [load_where(both_2[c], ref_logp, order_2[c], Float32(0)) for c in range(8)]  # loss.py:119
-        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # loss.py:113
-        exp_of = [portable_exp(difference_2[c]) for c in range(8)]  # loss.py:114
-        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # loss.py:74
-        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # loss.py:76
-        product_3 = [mul(chosen[c], advantages_2[c]) for c in range(8)]  # loss.py:77
-        negative = [-product_3[c] for c in range(8)]  # loss.py:77
-        larger = [fmax(chosen[c], low) for c in range(8)]  # loss.py:78
-        smaller = [fmin(larger[c], high) for c in range(8)]  # loss.py:78
-        product_4 = [mul(smaller[c], advantages_2[c]) for c in range(8)]  # loss.py:78
-        negative_2 = [-product_4[c] for c in range(8)]  # loss.py:78
-        below_3 = [negative[c] < negative_2[c] for c in range(8)]  # loss.py:80
-        unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # loss.py:80
-        chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # loss.py:81
-        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # loss.py:119
-        k3_of = [portable_k3(difference_3[c]) for c in range(8)]  # loss.py:21
-        product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # loss.py:119
-        total_4 = [chosen_2[c] + product_5[c] for c in range(8)]  # loss.py:119
-        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(8)]  # loss.py:122
-        for c in cutlass.range_constexpr(8):  # loss.py:122
-            store_where(exists[c], per_token, order_2[c], chosen_3[c])  # loss.py:122
-        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:123
-        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # loss.py:124
-        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # loss.py:125
-        both_5 = [active_2[c] & unless_2[c] for c in range(8)]  # loss.py:125
-        as_i32_2 = [Boolean(both_5[c]).to(Int32) for c in range(8)]  # loss.py:125
-        negative_3 = [-difference_2[c] for c in range(8)]  # loss.py:126
-        k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # loss.py:126
-        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:126
-        chosen_6 = [select(exists[c], chosen_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:109
-        sum_s_lane = sum_over_s_lane(chosen_6, thread, (board_5,))  # loss.py:109
-        chosen_7 = [select(exists[c], as_i32[c], Int32(0)) for c in range(8)]  # loss.py:109
-        sum_s_lane_2 = sum_over_s_lane_2(chosen_7, thread, (board_6,))  # loss.py:109
-        chosen_8 = [select(exists[c], as_i32_2[c], Int32(0)) for c in range(8)]  # loss.py:109
-        sum_s_lane_3 = sum_over_s_lane_2(chosen_8, thread, (board_7,))  # loss.py:109
-        chosen_9 = [select(exists[c], chosen_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:109
-        sum_s_lane_4 = sum_over_s_lane(chosen_9, thread, (board_8,))  # loss.py:109
-        s_10 = s_5 + sum_s_lane  # loss.py:109
-        s_11 = s_6 + sum_s_lane_2  # loss.py:109
-        s_12 = s_7 + sum_s_lane_3  # loss.py:109
-        s_13 = s_8 + sum_s_lane_4  # loss.py:109
-        s_5, s_6, s_7, s_8 = s_10, s_11, s_12, s_13  # loss.py:109
-    store_where(writes, sum_of_piece, s_piece, s_5)  # loss.py:109
-    store_where(writes, sum_of_piece1, s_piece, s_6)  # loss.py:109
-    store_where(writes, sum_of_piece2, s_piece, s_7)  # loss.py:109
-    store_where(writes, sum_of_piece3, s_piece, s_8)  # loss.py:109
+    product = s_piece * 1024  # loss.py:79
+    piece_begin = cutlass.min(S, product)  # loss.py:79
+    total = piece_begin + 1024  # loss.py:79
+    piece_end = cutlass.min(S, total)  # loss.py:79
+    difference = piece_end - piece_begin  # loss.py:79
+    total_2 = difference + 1023  # loss.py:79
+    steps = total_2 // 1024  # loss.py:79
+    full_steps = difference // 1024  # loss.py:79
+    s_lane = [thread * 4 + c % 4 + c // 4 * 512 for c in range(8)]  # loss.py:79
+    s = Int32(-(2**31)).bitcast(Float32)  # loss.py:79
+    s_2 = Int32(0)  # loss.py:79
+    s_3 = Int32(0)  # loss.py:79
+    s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:79
+    for s_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:79
+        product_2 = s_step * 1024  # loss.py:79
+        total_3 = piece_begin + product_2  # loss.py:79
+        s_5 = [total_3 + s_lane[c] for c in range(8)]  # loss.py:79
+        order_2 = [order[s_5[c]] for c in range(8)]  # loss.py:80
+        at_most = [0 <= order_2[c] for c in range(8)]  # policy.py:101
+        below = [order_2[c] < T for c in range(8)]  # policy.py:101
+        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:101
+        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:101
+        sequence_2 = [load_where(both[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # policy.py:101
+        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # policy.py:107
+        below_2 = [sequence_2[c] < B for c in range(8)]  # policy.py:107
+        both_2 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:107
+        advantages_2 = [load_where(both_2[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:107
+        logp_2 = [load_where(both[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
+        old_logp_2 = [load_where(both[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
+        ref_logp_2 = [load_where(both[c], ref_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
+        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:145
+        exp_of = [portable_exp(difference_2[c]) for c in range(8)]  # policy.py:310
+        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # policy.py:311
+        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # policy.py:311
+        product_3 = [mul(chosen[c], advantages_2[c]) for c in range(8)]  # surrogates.py:56
+        negative = [-product_3[c] for c in range(8)]  # surrogates.py:56
+        larger = [fmax(chosen[c], surrogate_least) for c in range(8)]  # surrogates.py:59
+        smaller = [fmin(larger[c], surrogate_most) for c in range(8)]  # surrogates.py:61
+        product_4 = [mul(smaller[c], advantages_2[c]) for c in range(8)]  # surrogates.py:62
+        negative_2 = [-product_4[c] for c in range(8)]  # surrogates.py:62
+        below_3 = [negative[c] < negative_2[c] for c in range(8)]  # surrogates.py:65
+        unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:65
+        chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # surrogates.py:66
+        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:73
+        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # policy.py:274
+        k3_of = [portable_k3(difference_3[c]) for c in range(8)]  # loss.py:23
+        product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # policy.py:323
+        total_4 = [chosen_2[c] + product_5[c] for c in range(8)]  # policy.py:323
+        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(8)]  # policy.py:405
+        for c in cutlass.range_constexpr(8):  # policy.py:405
+            per_token[order_2[c]] = chosen_3[c]  # policy.py:405
+        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:409
+        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # policy.py:409
+        both_3 = [active_2[c] & unless_2[c] for c in range(8)]  # policy.py:426
+        as_i32_2 = [Boolean(both_3[c]).to(Int32) for c in range(8)]  # policy.py:426
+        negative_3 = [-difference_2[c] for c in range(8)]  # policy.py:428
+        k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:428
+        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:428
+        sum_s_lane = sum_over_s_lane(chosen_4, thread, (board_1,))  # loss.py:79
+        sum_s_lane_2 = sum_over_s_lane_2(as_i32, thread, (board_2,))  # loss.py:79
+        sum_s_lane_3 = sum_over_s_lane_2(as_i32_2, thread, (board_3,))  # loss.py:79
+        sum_s_lane_4 = sum_over_s_lane(chosen_5, thread, (board_4,))  # loss.py:79
+        s_6 = s + sum_s_lane  # loss.py:79
+        s_7 = s_2 + sum_s_lane_2  # loss.py:79
+        s_8 = s_3 + sum_s_lane_3  # loss.py:79
+        s_9 = s_4 + sum_s_lane_4  # loss.py:79
+        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:79
+    s_5 = s  # loss.py:79
+    s_6 = s_2  # loss.py:79
+    s_7 = s_3  # loss.py:79
+    s_8 = s_4  # loss.py:79
+    for s_step_2 in cutlass.range(full_steps, steps, unroll=1):  # loss.py:79
+        product_2 = s_step_2 * 1024  # loss.py:79
+        total_3 = piece_begin + product_2  # loss.py:79
+        s_9 = [total_3 + s_lane[c] for c in range(8)]  # loss.py:79
+        exists = [s_9[c] < piece_end for c in range(8)]  # loss.py:79
+        order_2 = [load_where(exists[c], order, s_9[c], Int32(0)) for c in range(8)]  # loss.py:80
+        at_most = [0 <= order_2[c] for c in range(8)]  # policy.py:101
+        below = [order_2[c] < T for c in range(8)]  # policy.py:101
+        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:101
+        both_2 = [exists[c] & both[c] for c in range(8)]  # policy.py:101
+        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:101
+        sequence_2 = [load_where(both_2[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # policy.py:101
+        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # policy.py:107
+        below_2 = [sequence_2[c] < B for c in range(8)]  # policy.py:107
+        both_3 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:107
+        both_4 = [exists[c] & both_3[c] for c in range(8)]  # policy.py:107
+        advantages_2 = [load_where(both_4[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:107
+        logp_2 = [load_where(both_2[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
+        old_logp_2 = [load_where(both_2[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
+        ref_logp_2 = [load_where(both_2[c], ref_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
+        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:145
+        exp_of = [portable_exp(difference_2[c]) for c in range(8)]  # policy.py:310
+        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # policy.py:311
+        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # policy.py:311
+        product_3 = [mul(chosen[c], advantages_2[c]) for c in range(8)]  # surrogates.py:56
+        negative = [-product_3[c] for c in range(8)]  # surrogates.py:56
+        larger = [fmax(chosen[c], surrogate_least) for c in range(8)]  # surrogates.py:59
+        smaller = [fmin(larger[c], surrogate_most) for c in range(8)]  # surrogates.py:61
+        product_4 = [mul(smaller[c], advantages_2[c]) for c in range(8)]  # surrogates.py:62
+        negative_2 = [-product_4[c] for c in range(8)]  # surrogates.py:62
+        below_3 = [negative[c] < negative_2[c] for c in range(8)]  # surrogates.py:65
+        unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:65
+        chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # surrogates.py:66
+        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:73
+        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # policy.py:274
+        k3_of = [portable_k3(difference_3[c]) for c in range(8)]  # loss.py:23
+        product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # policy.py:323
+        total_4 = [chosen_2[c] + product_5[c] for c in range(8)]  # policy.py:323
+        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(8)]  # policy.py:405
+        for c in cutlass.range_constexpr(8):  # policy.py:405
+            store_where(exists[c], per_token, order_2[c], chosen_3[c])  # policy.py:405
+        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:409
+        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # policy.py:409
+        both_5 = [active_2[c] & unless_2[c] for c in range(8)]  # policy.py:426
+        as_i32_2 = [Boolean(both_5[c]).to(Int32) for c in range(8)]  # policy.py:426
+        negative_3 = [-difference_2[c] for c in range(8)]  # policy.py:428
+        k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:428
+        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:428
+        chosen_6 = [select(exists[c], chosen_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
+        sum_s_lane = sum_over_s_lane(chosen_6, thread, (board_5,))  # loss.py:79
+        chosen_7 = [select(exists[c], as_i32[c], Int32(0)) for c in range(8)]  # loss.py:79
+        sum_s_lane_2 = sum_over_s_lane_2(chosen_7, thread, (board_6,))  # loss.py:79
+        chosen_8 = [select(exists[c], as_i32_2[c], Int32(0)) for c in range(8)]  # loss.py:79
+        sum_s_lane_3 = sum_over_s_lane_2(chosen_8, thread, (board_7,))  # loss.py:79
+        chosen_9 = [select(exists[c], chosen_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
+        sum_s_lane_4 = sum_over_s_lane(chosen_9, thread, (board_8,))  # loss.py:79
+        s_10 = s_5 + sum_s_lane  # loss.py:79
+        s_11 = s_6 + sum_s_lane_2  # loss.py:79
+        s_12 = s_7 + sum_s_lane_3  # loss.py:79
+        s_13 = s_8 + sum_s_lane_4  # loss.py:79
+        s_5, s_6, s_7, s_8 = s_10, s_11, s_12, s_13  # loss.py:79
+    store_where(writes, sum_of_piece, s_piece, s_5)  # loss.py:79
+    store_where(writes, sum_of_piece1, s_piece, s_6)  # loss.py:79
+    store_where(writes, sum_of_piece2, s_piece, s_7)  # loss.py:79
+    store_where(writes, sum_of_piece3, s_piece, s_8)  # loss.py:79
 
 
 @cute.jit
-def launch_policy_loss_1(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, advantages_ptr: cute.Pointer, ref_logp_ptr: cute.Pointer, order_ptr: cute.Pointer, active_ptr: cute.Pointer, sequence_ptr: cute.Pointer, per_token_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer, sum_of_piece3_ptr: cute.Pointer, S: Int32, T: Int32, B: Int32, low: Float32, high: Float32, beta: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_policy_loss_1(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, advantages_ptr: cute.Pointer, ref_logp_ptr: cute.Pointer, order_ptr: cute.Pointer, active_ptr: cute.Pointer, sequence_ptr: cute.Pointer, per_token_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer, sum_of_piece3_ptr: cute.Pointer, S: Int32, T: Int32, B: Int32, beta: Float32, surrogate_least: Float32, surrogate_most: Float32, programs: Int32, stream: cuda.CUstream):
     # Describe the tensors, and start the kernel on a stream.
     logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
     old_logp = cute.make_tensor(old_logp_ptr, cute.make_layout((T,), stride=(1,)))
@@ -403,14 +403,14 @@ def launch_policy_loss_1(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, adv
     sum_of_piece1 = cute.make_tensor(sum_of_piece1_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
     sum_of_piece3 = cute.make_tensor(sum_of_piece3_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
-    policy_loss_1_rows(logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, low, high, beta).launch(
+    policy_loss_1_rows(logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, beta, surrogate_least, surrogate_most).launch(
         grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 
 @cute.kernel
 def policy_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cute.Tensor, approx_kl: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, sum_of_piece3: cute.Tensor, S: Int32):
-    # A block owns everything (merge). S_piece.lane: 4096 indices, 8 to each of 512 threads.
+    # A block owns everything (rows). S_piece.lane: 4096 indices, 8 to each of 512 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
@@ -423,67 +423,67 @@ def policy_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cut
     board_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
     board_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
     writes = thread == 0
-    total = ((S + 1023) // 1024) + 4095  # loss.py:109
-    steps = total // 4096  # loss.py:109
-    full_steps = ((S + 1023) // 1024) // 4096  # loss.py:109
-    s_piece_lane = [thread * 4 + c % 4 + c // 4 * 2048 for c in range(8)]  # loss.py:109
-    s = Int32(-(2**31)).bitcast(Float32)  # loss.py:109
-    s_2 = Int32(0)  # loss.py:109
-    s_3 = Int32(0)  # loss.py:109
-    s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:109
-    for s_piece_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:109
-        product = s_piece_step * 4096  # loss.py:109
-        s_piece = [product + s_piece_lane[c] for c in range(8)]  # loss.py:109
-        sum_of_piece_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece, s_piece[c], 4)]  # loss.py:109
-        sum_of_piece1_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece1, s_piece[c], 4)]  # loss.py:109
-        sum_of_piece2_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece2, s_piece[c], 4)]  # loss.py:109
-        sum_of_piece3_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece3, s_piece[c], 4)]  # loss.py:109
-        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_2, thread, (board_1,))  # loss.py:109
-        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_2, thread, (board_2,))  # loss.py:109
-        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_2, thread, (board_3,))  # loss.py:109
-        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_2, thread, (board_4,))  # loss.py:109
-        s_5 = s + sum_s_piece_lane  # loss.py:109
-        s_6 = s_2 + sum_s_piece_lane_2  # loss.py:109
-        s_7 = s_3 + sum_s_piece_lane_3  # loss.py:109
-        s_8 = s_4 + sum_s_piece_lane_4  # loss.py:109
-        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:109
-    s_5 = s  # loss.py:109
-    s_6 = s_2  # loss.py:109
-    s_7 = s_3  # loss.py:109
-    s_8 = s_4  # loss.py:109
-    for s_piece_step_2 in cutlass.range(full_steps, steps, unroll=1):  # loss.py:109
-        product = s_piece_step_2 * 4096  # loss.py:109
-        s_piece = [product + s_piece_lane[c] for c in range(8)]  # loss.py:109
-        exists = [s_piece[c] < ((S + 1023) // 1024) for c in range(8)]  # loss.py:109
-        sum_of_piece_2 = [load_where(exists[c], sum_of_piece, s_piece[c], Float32(0)) for c in range(8)]  # loss.py:109
-        sum_of_piece1_2 = [load_where(exists[c], sum_of_piece1, s_piece[c], Int32(0)) for c in range(8)]  # loss.py:109
-        sum_of_piece2_2 = [load_where(exists[c], sum_of_piece2, s_piece[c], Int32(0)) for c in range(8)]  # loss.py:109
-        sum_of_piece3_2 = [load_where(exists[c], sum_of_piece3, s_piece[c], Float32(0)) for c in range(8)]  # loss.py:109
-        chosen = [select(exists[c], sum_of_piece_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:109
-        sum_s_piece_lane = sum_over_s_piece_lane(chosen, thread, (board_5,))  # loss.py:109
-        chosen_2 = [select(exists[c], sum_of_piece1_2[c], Int32(0)) for c in range(8)]  # loss.py:109
-        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2, thread, (board_6,))  # loss.py:109
-        chosen_3 = [select(exists[c], sum_of_piece2_2[c], Int32(0)) for c in range(8)]  # loss.py:109
-        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(chosen_3, thread, (board_7,))  # loss.py:109
-        chosen_4 = [select(exists[c], sum_of_piece3_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:109
-        sum_s_piece_lane_4 = sum_over_s_piece_lane(chosen_4, thread, (board_8,))  # loss.py:109
-        s_9 = s_5 + sum_s_piece_lane  # loss.py:109
-        s_10 = s_6 + sum_s_piece_lane_2  # loss.py:109
-        s_11 = s_7 + sum_s_piece_lane_3  # loss.py:109
-        s_12 = s_8 + sum_s_piece_lane_4  # loss.py:109
-        s_5, s_6, s_7, s_8 = s_9, s_10, s_11, s_12  # loss.py:109
-    larger = cutlass.max(s_6, 1)  # loss.py:127
-    as_f32 = Int32(larger).to(Float32)  # loss.py:127
-    total_2 = s_5 + Float32(0.0)  # loss.py:130
-    quotient = div(total_2, as_f32)  # loss.py:130
-    as_f32_2 = Int32(s_7).to(Float32)  # loss.py:132
-    quotient_2 = div(as_f32_2, as_f32)  # loss.py:132
-    total_3 = s_8 + Float32(0.0)  # loss.py:133
-    quotient_3 = div(total_3, as_f32)  # loss.py:133
-    store_where(writes, loss, 0, quotient)  # loss.py:129
-    store_where(writes, count, 0, s_6)  # loss.py:129
-    store_where(writes, clip_fraction, 0, quotient_2)  # loss.py:129
-    store_where(writes, approx_kl, 0, quotient_3)  # loss.py:129
+    total = ((S + 1023) // 1024) + 4095  # loss.py:79
+    steps = total // 4096  # loss.py:79
+    full_steps = ((S + 1023) // 1024) // 4096  # loss.py:79
+    s_piece_lane = [thread * 4 + c % 4 + c // 4 * 2048 for c in range(8)]  # loss.py:79
+    s = Int32(-(2**31)).bitcast(Float32)  # loss.py:79
+    s_2 = Int32(0)  # loss.py:79
+    s_3 = Int32(0)  # loss.py:79
+    s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:79
+    for s_piece_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:79
+        product = s_piece_step * 4096  # loss.py:79
+        s_piece = [product + s_piece_lane[c] for c in range(8)]  # loss.py:79
+        sum_of_piece_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece, s_piece[c], 4)]  # loss.py:79
+        sum_of_piece1_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece1, s_piece[c], 4)]  # loss.py:79
+        sum_of_piece2_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece2, s_piece[c], 4)]  # loss.py:79
+        sum_of_piece3_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece3, s_piece[c], 4)]  # loss.py:79
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_2, thread, (board_1,))  # loss.py:79
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_2, thread, (board_2,))  # loss.py:79
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_2, thread, (board_3,))  # loss.py:79
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_2, thread, (board_4,))  # loss.py:79
+        s_5 = s + sum_s_piece_lane  # loss.py:79
+        s_6 = s_2 + sum_s_piece_lane_2  # loss.py:79
+        s_7 = s_3 + sum_s_piece_lane_3  # loss.py:79
+        s_8 = s_4 + sum_s_piece_lane_4  # loss.py:79
+        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:79
+    s_5 = s  # loss.py:79
+    s_6 = s_2  # loss.py:79
+    s_7 = s_3  # loss.py:79
+    s_8 = s_4  # loss.py:79
+    for s_piece_step_2 in cutlass.range(full_steps, steps, unroll=1):  # loss.py:79
+        product = s_piece_step_2 * 4096  # loss.py:79
+        s_piece = [product + s_piece_lane[c] for c in range(8)]  # loss.py:79
+        exists = [s_piece[c] < ((S + 1023) // 1024) for c in range(8)]  # loss.py:79
+        sum_of_piece_2 = [load_where(exists[c], sum_of_piece, s_piece[c], Float32(0)) for c in range(8)]  # loss.py:79
+        sum_of_piece1_2 = [load_where(exists[c], sum_of_piece1, s_piece[c], Int32(0)) for c in range(8)]  # loss.py:79
+        sum_of_piece2_2 = [load_where(exists[c], sum_of_piece2, s_piece[c], Int32(0)) for c in range(8)]  # loss.py:79
+        sum_of_piece3_2 = [load_where(exists[c], sum_of_piece3, s_piece[c], Float32(0)) for c in range(8)]  # loss.py:79
+        chosen = [select(exists[c], sum_of_piece_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
+        sum_s_piece_lane = sum_over_s_piece_lane(chosen, thread, (board_5,))  # loss.py:79
+        chosen_2 = [select(exists[c], sum_of_piece1_2[c], Int32(0)) for c in range(8)]  # loss.py:79
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2, thread, (board_6,))  # loss.py:79
+        chosen_3 = [select(exists[c], sum_of_piece2_2[c], Int32(0)) for c in range(8)]  # loss.py:79
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(chosen_3, thread, (board_7,))  # loss.py:79
+        chosen_4 = [select(exists[c], sum_of_piece3_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(chosen_4, thread, (board_8,))  # loss.py:79
+        s_9 = s_5 + sum_s_piece_lane  # loss.py:79
+        s_10 = s_6 + sum_s_piece_lane_2  # loss.py:79
+        s_11 = s_7 + sum_s_piece_lane_3  # loss.py:79
+        s_12 = s_8 + sum_s_piece_lane_4  # loss.py:79
+        s_5, s_6, s_7, s_8 = s_9, s_10, s_11, s_12  # loss.py:79
+    larger = cutlass.max(s_6, 1)  # policy.py:471
+    as_f32 = Int32(larger).to(Float32)  # policy.py:471
+    total_2 = s_5 + Float32(0.0)  # policy.py:473
+    quotient = div(total_2, as_f32)  # policy.py:465
+    as_f32_2 = Int32(s_7).to(Float32)  # policy.py:478
+    quotient_2 = div(as_f32_2, as_f32)  # policy.py:478
+    total_3 = s_8 + Float32(0.0)  # policy.py:480
+    quotient_3 = div(total_3, as_f32)  # policy.py:480
+    store_where(writes, loss, 0, quotient)  # policy.py:379
+    store_where(writes, count, 0, s_6)  # policy.py:379
+    store_where(writes, clip_fraction, 0, quotient_2)  # policy.py:379
+    store_where(writes, approx_kl, 0, quotient_3)  # policy.py:379
 
 
 @cute.jit
@@ -502,11 +502,11 @@ def launch_policy_loss_2(loss_ptr: cute.Pointer, count_ptr: cute.Pointer, clip_f
     )
 
 
-def call(kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, low, high, beta, S, T, B):
+def call(kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, beta, surrogate_least, surrogate_most, S, T, B):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((S + 1023) // 1024)
     if programs > 0:
-        kernels.policy_loss_1((programs,), logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, low, high, beta)
+        kernels.policy_loss_1((programs,), logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, beta, surrogate_least, surrogate_most)
     programs = 1
     if programs > 0:
         kernels.policy_loss_2((programs,), loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S)

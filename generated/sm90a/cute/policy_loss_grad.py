@@ -1,6 +1,6 @@
 """policy_loss_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 4dc805f030f35976
+numerics: 4bed29bf97c0b091
 schedule: tiles T=128, 4 warps, 1 stages, unroll 1 placed T[6:0]
 """
 
@@ -131,55 +131,53 @@ def store_where(condition, memory: cute.Tensor, index, x):
 
 
 @cute.kernel
-def policy_loss_grad_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.Tensor, ref_logp: cute.Tensor, active: cute.Tensor, sequence: cute.Tensor, count: cute.Tensor, d_loss: cute.Tensor, d_logp: cute.Tensor, T: Int32, B: Int32, low: Float32, high: Float32, beta: Float32):
+def policy_loss_grad_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.Tensor, ref_logp: cute.Tensor, active: cute.Tensor, sequence: cute.Tensor, count: cute.Tensor, d_loss: cute.Tensor, d_logp: cute.Tensor, T: Int32, B: Int32, beta: Float32, surrogate_least: Float32, surrogate_most: Float32):
     # A block owns 128 of T (rows). T: 128 indices, 1 to each of 128 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     t = block * 128 + thread
     t_inside = t < T
-    count_2 = count[0]  # loss.py:140
-    d_loss_2 = d_loss[0]  # loss.py:140
-    sequence_2 = load_where(t_inside, sequence, t, Int32(0))  # loss.py:141
-    at_most = 0 <= sequence_2  # loss.py:141
-    below = sequence_2 < B  # loss.py:141
-    both = at_most & below  # loss.py:141
-    advantages_2 = load_where(both & t_inside, advantages, sequence_2, Float32(0))  # loss.py:141
-    logp_2 = load_where(t_inside, logp, t, Float32(0))  # loss.py:142
-    old_logp_2 = load_where(t_inside, old_logp, t, Float32(0))  # loss.py:142
-    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # loss.py:148
-    active_2 = load_where(t_inside, active, t, Uint8(0)) != 0  # loss.py:153
-    larger = cutlass.max(count_2, 1)  # loss.py:140
-    as_f32 = Int32(larger).to(Float32)  # loss.py:140
-    quotient = div(d_loss_2, as_f32)  # loss.py:140
-    difference = logp_2 - old_logp_2  # loss.py:142
-    exp_of = portable_exp(difference)  # loss.py:142
-    equal = advantages_2 == Float32(0.0)  # loss.py:74
-    chosen = select(equal, Float32(1.0), exp_of)  # loss.py:76
-    product = mul(chosen, advantages_2)  # loss.py:77
-    negative = -product  # loss.py:77
-    larger_2 = fmax(chosen, low)  # loss.py:78
-    smaller = fmin(larger_2, high)  # loss.py:78
-    product_2 = mul(smaller, advantages_2)  # loss.py:78
-    negative_2 = -product_2  # loss.py:78
-    below_2 = negative < negative_2  # loss.py:80
-    unless = select(below_2, Boolean(False), Boolean(True))  # loss.py:80
-    unless_2 = select(equal, Boolean(False), Boolean(True))  # loss.py:146
-    both_2 = unless & unless_2  # loss.py:146
-    product_3 = mul(exp_of, advantages_2)  # loss.py:146
-    negative_3 = -product_3  # loss.py:146
-    chosen_2 = select(both_2, negative_3, Float32(0.0))  # loss.py:146
-    difference_2 = ref_logp_2 - logp_2  # loss.py:148
-    expm1_of = portable_expm1(difference_2)  # loss.py:34
-    negative_4 = -expm1_of  # loss.py:34
-    product_4 = mul(beta, negative_4)  # loss.py:148
-    total = chosen_2 + product_4  # loss.py:148
-    product_5 = mul(quotient, total)  # loss.py:153
-    chosen_3 = select(active_2, product_5, Float32(0.0))  # loss.py:153
-    store_where(t_inside, d_logp, t, chosen_3)  # loss.py:152
+    d_loss_2 = d_loss[0]  # policy.py:578
+    count_2 = count[0]  # policy.py:455
+    active_2 = load_where(t_inside, active, t, Uint8(0)) != 0  # policy.py:101
+    sequence_2 = load_where(t_inside, sequence, t, Int32(0))  # policy.py:101
+    at_most = 0 <= sequence_2  # policy.py:107
+    below = sequence_2 < B  # policy.py:107
+    both = at_most & below  # policy.py:107
+    advantages_2 = load_where(both & t_inside, advantages, sequence_2, Float32(0))  # policy.py:107
+    logp_2 = load_where(t_inside, logp, t, Float32(0))  # policy.py:101
+    old_logp_2 = load_where(t_inside, old_logp, t, Float32(0))  # policy.py:101
+    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # policy.py:101
+    larger = cutlass.max(count_2, 1)  # policy.py:455
+    as_f32 = Int32(larger).to(Float32)  # policy.py:455
+    quotient = div(d_loss_2, as_f32)  # policy.py:465
+    difference = logp_2 - old_logp_2  # policy.py:145
+    exp_of = portable_exp(difference)  # policy.py:310
+    equal = advantages_2 == Float32(0.0)  # policy.py:311
+    chosen = select(equal, Float32(1.0), exp_of)  # policy.py:311
+    product = mul(chosen, advantages_2)  # surrogates.py:56
+    negative = -product  # surrogates.py:56
+    larger_2 = fmax(chosen, surrogate_least)  # surrogates.py:59
+    smaller = fmin(larger_2, surrogate_most)  # surrogates.py:61
+    product_2 = mul(smaller, advantages_2)  # surrogates.py:62
+    negative_2 = -product_2  # surrogates.py:62
+    below_2 = negative < negative_2  # surrogates.py:65
+    unless = select(below_2, Boolean(False), Boolean(True))  # surrogates.py:65
+    differs = advantages_2 != Float32(0.0)  # surrogates.py:72
+    both_2 = unless & differs  # surrogates.py:72
+    chosen_2 = select(both_2, negative, Float32(0.0))  # surrogates.py:72
+    difference_2 = ref_logp_2 - logp_2  # policy.py:274
+    expm1_of = portable_expm1(difference_2)  # loss.py:36
+    negative_3 = -expm1_of  # loss.py:36
+    product_3 = mul(beta, negative_3)  # policy.py:323
+    total = chosen_2 + product_3  # policy.py:365
+    product_4 = mul(quotient, total)  # policy.py:518
+    chosen_3 = select(active_2, product_4, Float32(0.0))  # policy.py:505
+    store_where(t_inside, d_logp, t, chosen_3)  # policy.py:506
 
 
 @cute.jit
-def launch_policy_loss_grad(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, advantages_ptr: cute.Pointer, ref_logp_ptr: cute.Pointer, active_ptr: cute.Pointer, sequence_ptr: cute.Pointer, count_ptr: cute.Pointer, d_loss_ptr: cute.Pointer, d_logp_ptr: cute.Pointer, T: Int32, B: Int32, low: Float32, high: Float32, beta: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_policy_loss_grad(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, advantages_ptr: cute.Pointer, ref_logp_ptr: cute.Pointer, active_ptr: cute.Pointer, sequence_ptr: cute.Pointer, count_ptr: cute.Pointer, d_loss_ptr: cute.Pointer, d_logp_ptr: cute.Pointer, T: Int32, B: Int32, beta: Float32, surrogate_least: Float32, surrogate_most: Float32, programs: Int32, stream: cuda.CUstream):
     # Describe the tensors, and start the kernel on a stream.
     logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
     old_logp = cute.make_tensor(old_logp_ptr, cute.make_layout((T,), stride=(1,)))
@@ -190,13 +188,13 @@ def launch_policy_loss_grad(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, 
     count = cute.make_tensor(count_ptr, cute.make_layout((1,), stride=(1,)))
     d_loss = cute.make_tensor(d_loss_ptr, cute.make_layout((1,), stride=(1,)))
     d_logp = cute.make_tensor(d_logp_ptr, cute.make_layout((T,), stride=(1,)))
-    policy_loss_grad_rows(logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, low, high, beta).launch(
+    policy_loss_grad_rows(logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta, surrogate_least, surrogate_most).launch(
         grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
     )
 
 
-def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, low, high, beta, T, B):
+def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least, surrogate_most, T, B):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((T + 127) // 128)
     if programs > 0:
-        kernels.policy_loss_grad((programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, low, high, beta)
+        kernels.policy_loss_grad((programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta, surrogate_least, surrogate_most)

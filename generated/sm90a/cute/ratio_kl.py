@@ -131,15 +131,15 @@ def ratio_kl_rows(logp: cute.Tensor, old_logp: cute.Tensor, ref_logp: cute.Tenso
     block, _, _ = cute.arch.block_idx()
     t = block * 128 + thread
     t_inside = t < T
-    logp_2 = load_where(t_inside, logp, t, Float32(0))  # loss.py:48
-    old_logp_2 = load_where(t_inside, old_logp, t, Float32(0))  # loss.py:48
-    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # loss.py:49
-    difference = logp_2 - old_logp_2  # loss.py:48
-    exp_of = portable_exp(difference)  # loss.py:48
-    difference_2 = ref_logp_2 - logp_2  # loss.py:49
-    k3_of = portable_k3(difference_2)  # loss.py:21
-    store_where(t_inside, ratio, t, exp_of)  # loss.py:52
-    store_where(t_inside, kl, t, k3_of)  # loss.py:52
+    logp_2 = load_where(t_inside, logp, t, Float32(0))  # loss.py:50
+    old_logp_2 = load_where(t_inside, old_logp, t, Float32(0))  # loss.py:50
+    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # loss.py:51
+    difference = logp_2 - old_logp_2  # loss.py:50
+    exp_of = portable_exp(difference)  # loss.py:50
+    difference_2 = ref_logp_2 - logp_2  # loss.py:51
+    k3_of = portable_k3(difference_2)  # loss.py:23
+    store_where(t_inside, ratio, t, exp_of)  # loss.py:54
+    store_where(t_inside, kl, t, k3_of)  # loss.py:54
 
 
 @cute.jit

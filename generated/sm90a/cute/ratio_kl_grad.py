@@ -132,20 +132,20 @@ def ratio_kl_grad_rows(logp: cute.Tensor, old_logp: cute.Tensor, ref_logp: cute.
     block, _, _ = cute.arch.block_idx()
     t = block * 128 + thread
     t_inside = t < T
-    logp_2 = load_where(t_inside, logp, t, Float32(0))  # loss.py:60
-    old_logp_2 = load_where(t_inside, old_logp, t, Float32(0))  # loss.py:60
-    d_ratio_2 = load_where(t_inside, d_ratio, t, Float32(0))  # loss.py:60
-    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # loss.py:62
-    d_kl_2 = load_where(t_inside, d_kl, t, Float32(0))  # loss.py:62
-    difference = logp_2 - old_logp_2  # loss.py:60
-    exp_of = portable_exp(difference)  # loss.py:60
-    product = mul(d_ratio_2, exp_of)  # loss.py:60
-    difference_2 = ref_logp_2 - logp_2  # loss.py:62
-    expm1_of = portable_expm1(difference_2)  # loss.py:34
-    negative = -expm1_of  # loss.py:34
-    product_2 = mul(d_kl_2, negative)  # loss.py:62
-    total = product + product_2  # loss.py:63
-    store_where(t_inside, d_logp, t, total)  # loss.py:66
+    logp_2 = load_where(t_inside, logp, t, Float32(0))  # loss.py:62
+    old_logp_2 = load_where(t_inside, old_logp, t, Float32(0))  # loss.py:62
+    d_ratio_2 = load_where(t_inside, d_ratio, t, Float32(0))  # loss.py:62
+    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # loss.py:64
+    d_kl_2 = load_where(t_inside, d_kl, t, Float32(0))  # loss.py:64
+    difference = logp_2 - old_logp_2  # loss.py:62
+    exp_of = portable_exp(difference)  # loss.py:62
+    product = mul(d_ratio_2, exp_of)  # loss.py:62
+    difference_2 = ref_logp_2 - logp_2  # loss.py:64
+    expm1_of = portable_expm1(difference_2)  # loss.py:36
+    negative = -expm1_of  # loss.py:36
+    product_2 = mul(d_kl_2, negative)  # loss.py:64
+    total = product + product_2  # loss.py:65
+    store_where(t_inside, d_logp, t, total)  # loss.py:68
 
 
 @cute.jit

@@ -295,7 +295,7 @@ def launch_value_loss_1(values_ptr: cute.Pointer, returns_ptr: cute.Pointer, old
 
 @cute.kernel
 def value_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, S: Int32):
-    # A block owns everything (merge). S_piece.lane: 4096 indices, 8 to each of 512 threads.
+    # A block owns everything (rows). S_piece.lane: 4096 indices, 8 to each of 512 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()

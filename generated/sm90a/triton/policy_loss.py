@@ -1,8 +1,8 @@
 """policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 329c52414f14a2f5
+numerics: 74b6dbec760459fa
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
-schedule: tiles 1, 8 warps, 1 stages, unroll 4
+schedule: tiles 1, 8 warps, 1 stages, unroll 1
 """
 
 import triton
@@ -132,208 +132,208 @@ def sum_over_s_piece_lane_2(x):
 
 
 @triton.jit
-def policy_loss_1(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_ptr, active_ptr, sequence_ptr, per_token_ptr, sum_of_piece_ptr, sum_of_piece1_ptr, sum_of_piece2_ptr, sum_of_piece3_ptr, S, T, B, low, high, beta):
+def policy_loss_1(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_ptr, active_ptr, sequence_ptr, per_token_ptr, sum_of_piece_ptr, sum_of_piece1_ptr, sum_of_piece2_ptr, sum_of_piece3_ptr, S, T, B, beta, surrogate_least, surrogate_most):
     # A program owns 1 of S.piece (rows).
     s_piece = tl.program_id(0)
-    product = s_piece * 1024  # loss.py:109
-    piece_begin = tl.minimum(S, product)  # loss.py:109
-    total = piece_begin + 1024  # loss.py:109
-    piece_end = tl.minimum(S, total)  # loss.py:109
-    difference = piece_end - piece_begin  # loss.py:109
-    total_2 = difference + 1023  # loss.py:109
-    steps = total_2 // 1024  # loss.py:109
-    full_steps = difference // 1024  # loss.py:109
-    s_lane = tl.arange(0, 1024)  # loss.py:109
-    s = negative_zero()  # loss.py:109
-    s_2 = tl.full((), 0, tl.int32)  # loss.py:109
-    s_3 = tl.full((), 0, tl.int32)  # loss.py:109
-    s_4 = negative_zero()  # loss.py:109
-    for s_step in tl.range(0, full_steps):  # loss.py:109
-        product_2 = s_step * 1024  # loss.py:109
-        total_3 = piece_begin + product_2  # loss.py:109
-        s_5 = total_3 + s_lane  # loss.py:109
-        order = tl.load(order_ptr + s_5)  # loss.py:110
-        at_most = order >= 0  # loss.py:111
-        below = order < T  # loss.py:111
-        both = at_most & below  # loss.py:111
-        active = tl.load(active_ptr + order, mask=both, other=0)  # loss.py:111
-        sequence = tl.load(sequence_ptr + order, mask=both, other=0)  # loss.py:112
-        at_most_2 = sequence >= 0  # loss.py:112
-        below_2 = sequence < B  # loss.py:112
-        both_2 = at_most_2 & below_2  # loss.py:112
-        advantages = tl.load(advantages_ptr + sequence, mask=both_2, other=0.0)  # loss.py:112
-        logp = tl.load(logp_ptr + order, mask=both, other=0.0)  # loss.py:113
-        old_logp = tl.load(old_logp_ptr + order, mask=both, other=0.0)  # loss.py:113
-        ref_logp = tl.load(ref_logp_ptr + order, mask=both, other=0.0)  # loss.py:119
-        difference_2 = logp - old_logp  # loss.py:113
-        exp = portable_exp(difference_2)  # loss.py:114
-        equal = advantages == 0.0  # loss.py:74
-        chosen = tl.where(equal, 1.0, exp)  # loss.py:76
-        product_3 = chosen * advantages  # loss.py:77
-        negative = product_3 * -1.0  # loss.py:77
-        larger = tl.maximum(chosen, low)  # loss.py:78
-        smaller = tl.minimum(larger, high)  # loss.py:78
-        product_4 = smaller * advantages  # loss.py:78
-        negative_2 = product_4 * -1.0  # loss.py:78
-        below_3 = negative < negative_2  # loss.py:80
-        unless = ~below_3  # loss.py:80
-        chosen_2 = tl.where(unless, negative, negative_2)  # loss.py:81
-        difference_3 = ref_logp - logp  # loss.py:119
-        k3 = portable_k3(difference_3)  # loss.py:21
-        product_5 = beta * k3  # loss.py:119
-        total_4 = chosen_2 + product_5  # loss.py:119
-        chosen_3 = tl.where(active, total_4, 0.0)  # loss.py:122
-        tl.store(per_token_ptr + order, chosen_3)  # loss.py:122
-        chosen_4 = tl.where(active, total_4, negative_zero())  # loss.py:123
-        as_i32 = active.to(tl.int32)  # loss.py:124
-        unless_2 = ~unless  # loss.py:125
-        both_3 = active & unless_2  # loss.py:125
-        as_i32_2 = both_3.to(tl.int32)  # loss.py:125
-        negative_3 = difference_2 * -1.0  # loss.py:126
-        k3_2 = portable_k3(negative_3)  # loss.py:126
-        chosen_5 = tl.where(active, k3_2, negative_zero())  # loss.py:126
-        sum_s_lane = sum_over_s_lane(chosen_4)  # loss.py:109
-        sum_s_lane_2 = sum_over_s_lane_2(as_i32)  # loss.py:109
-        sum_s_lane_3 = sum_over_s_lane_2(as_i32_2)  # loss.py:109
-        sum_s_lane_4 = sum_over_s_lane(chosen_5)  # loss.py:109
-        s_6 = s + sum_s_lane  # loss.py:109
-        s_7 = s_2 + sum_s_lane_2  # loss.py:109
-        s_8 = s_3 + sum_s_lane_3  # loss.py:109
-        s_9 = s_4 + sum_s_lane_4  # loss.py:109
-        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:109
-    for s_step in tl.range(full_steps, steps):  # loss.py:109
-        product_2 = s_step * 1024  # loss.py:109
-        total_3 = piece_begin + product_2  # loss.py:109
-        s_5 = total_3 + s_lane  # loss.py:109
-        exists = s_5 < piece_end  # loss.py:109
-        order = tl.load(order_ptr + s_5, mask=exists, other=0)  # loss.py:110
-        at_most = order >= 0  # loss.py:111
-        below = order < T  # loss.py:111
-        both = at_most & below  # loss.py:111
-        both_2 = exists & both  # loss.py:111
-        active = tl.load(active_ptr + order, mask=both_2, other=0)  # loss.py:111
-        sequence = tl.load(sequence_ptr + order, mask=both_2, other=0)  # loss.py:112
-        at_most_2 = sequence >= 0  # loss.py:112
-        below_2 = sequence < B  # loss.py:112
-        both_3 = at_most_2 & below_2  # loss.py:112
-        both_4 = exists & both_3  # loss.py:112
-        advantages = tl.load(advantages_ptr + sequence, mask=both_4, other=0.0)  # loss.py:112
-        logp = tl.load(logp_ptr + order, mask=both_2, other=0.0)  # loss.py:113
-        old_logp = tl.load(old_logp_ptr + order, mask=both_2, other=0.0)  # loss.py:113
-        ref_logp = tl.load(ref_logp_ptr + order, mask=both_2, other=0.0)  # loss.py:119
-        difference_2 = logp - old_logp  # loss.py:113
-        exp = portable_exp(difference_2)  # loss.py:114
-        equal = advantages == 0.0  # loss.py:74
-        chosen = tl.where(equal, 1.0, exp)  # loss.py:76
-        product_3 = chosen * advantages  # loss.py:77
-        negative = product_3 * -1.0  # loss.py:77
-        larger = tl.maximum(chosen, low)  # loss.py:78
-        smaller = tl.minimum(larger, high)  # loss.py:78
-        product_4 = smaller * advantages  # loss.py:78
-        negative_2 = product_4 * -1.0  # loss.py:78
-        below_3 = negative < negative_2  # loss.py:80
-        unless = ~below_3  # loss.py:80
-        chosen_2 = tl.where(unless, negative, negative_2)  # loss.py:81
-        difference_3 = ref_logp - logp  # loss.py:119
-        k3 = portable_k3(difference_3)  # loss.py:21
-        product_5 = beta * k3  # loss.py:119
-        total_4 = chosen_2 + product_5  # loss.py:119
-        chosen_3 = tl.where(active, total_4, 0.0)  # loss.py:122
-        tl.store(per_token_ptr + order, chosen_3, mask=exists)  # loss.py:122
-        chosen_4 = tl.where(active, total_4, negative_zero())  # loss.py:123
-        as_i32 = active.to(tl.int32)  # loss.py:124
-        unless_2 = ~unless  # loss.py:125
-        both_5 = active & unless_2  # loss.py:125
-        as_i32_2 = both_5.to(tl.int32)  # loss.py:125
-        negative_3 = difference_2 * -1.0  # loss.py:126
-        k3_2 = portable_k3(negative_3)  # loss.py:126
-        chosen_5 = tl.where(active, k3_2, negative_zero())  # loss.py:126
-        chosen_6 = tl.where(exists, chosen_4, negative_zero())  # loss.py:109
-        sum_s_lane = sum_over_s_lane(chosen_6)  # loss.py:109
-        chosen_7 = tl.where(exists, as_i32, 0)  # loss.py:109
-        sum_s_lane_2 = sum_over_s_lane_2(chosen_7)  # loss.py:109
-        chosen_8 = tl.where(exists, as_i32_2, 0)  # loss.py:109
-        sum_s_lane_3 = sum_over_s_lane_2(chosen_8)  # loss.py:109
-        chosen_9 = tl.where(exists, chosen_5, negative_zero())  # loss.py:109
-        sum_s_lane_4 = sum_over_s_lane(chosen_9)  # loss.py:109
-        s_6 = s + sum_s_lane  # loss.py:109
-        s_7 = s_2 + sum_s_lane_2  # loss.py:109
-        s_8 = s_3 + sum_s_lane_3  # loss.py:109
-        s_9 = s_4 + sum_s_lane_4  # loss.py:109
-        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:109
-    tl.store(sum_of_piece_ptr + s_piece, s)  # loss.py:109
-    tl.store(sum_of_piece1_ptr + s_piece, s_2)  # loss.py:109
-    tl.store(sum_of_piece2_ptr + s_piece, s_3)  # loss.py:109
-    tl.store(sum_of_piece3_ptr + s_piece, s_4)  # loss.py:109
+    product = s_piece * 1024  # loss.py:79
+    piece_begin = tl.minimum(S, product)  # loss.py:79
+    total = piece_begin + 1024  # loss.py:79
+    piece_end = tl.minimum(S, total)  # loss.py:79
+    difference = piece_end - piece_begin  # loss.py:79
+    total_2 = difference + 1023  # loss.py:79
+    steps = total_2 // 1024  # loss.py:79
+    full_steps = difference // 1024  # loss.py:79
+    s_lane = tl.arange(0, 1024)  # loss.py:79
+    s = negative_zero()  # loss.py:79
+    s_2 = tl.full((), 0, tl.int32)  # loss.py:79
+    s_3 = tl.full((), 0, tl.int32)  # loss.py:79
+    s_4 = negative_zero()  # loss.py:79
+    for s_step in tl.range(0, full_steps):  # loss.py:79
+        product_2 = s_step * 1024  # loss.py:79
+        total_3 = piece_begin + product_2  # loss.py:79
+        s_5 = total_3 + s_lane  # loss.py:79
+        order = tl.load(order_ptr + s_5)  # loss.py:80
+        at_most = order >= 0  # policy.py:101
+        below = order < T  # policy.py:101
+        both = at_most & below  # policy.py:101
+        active = tl.load(active_ptr + order, mask=both, other=0)  # policy.py:101
+        sequence = tl.load(sequence_ptr + order, mask=both, other=0)  # policy.py:101
+        at_most_2 = sequence >= 0  # policy.py:107
+        below_2 = sequence < B  # policy.py:107
+        both_2 = at_most_2 & below_2  # policy.py:107
+        advantages = tl.load(advantages_ptr + sequence, mask=both_2, other=0.0)  # policy.py:107
+        logp = tl.load(logp_ptr + order, mask=both, other=0.0)  # policy.py:101
+        old_logp = tl.load(old_logp_ptr + order, mask=both, other=0.0)  # policy.py:101
+        ref_logp = tl.load(ref_logp_ptr + order, mask=both, other=0.0)  # policy.py:101
+        difference_2 = logp - old_logp  # policy.py:145
+        exp = portable_exp(difference_2)  # policy.py:310
+        equal = advantages == 0.0  # policy.py:311
+        chosen = tl.where(equal, 1.0, exp)  # policy.py:311
+        product_3 = chosen * advantages  # surrogates.py:56
+        negative = product_3 * -1.0  # surrogates.py:56
+        larger = tl.maximum(chosen, surrogate_least)  # surrogates.py:59
+        smaller = tl.minimum(larger, surrogate_most)  # surrogates.py:61
+        product_4 = smaller * advantages  # surrogates.py:62
+        negative_2 = product_4 * -1.0  # surrogates.py:62
+        below_3 = negative < negative_2  # surrogates.py:65
+        unless = ~below_3  # surrogates.py:65
+        chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:66
+        unless_2 = ~unless  # surrogates.py:73
+        difference_3 = ref_logp - logp  # policy.py:274
+        k3 = portable_k3(difference_3)  # loss.py:23
+        product_5 = beta * k3  # policy.py:323
+        total_4 = chosen_2 + product_5  # policy.py:323
+        chosen_3 = tl.where(active, total_4, 0.0)  # policy.py:405
+        tl.store(per_token_ptr + order, chosen_3)  # policy.py:405
+        chosen_4 = tl.where(active, total_4, negative_zero())  # policy.py:409
+        as_i32 = active.to(tl.int32)  # policy.py:409
+        both_3 = active & unless_2  # policy.py:426
+        as_i32_2 = both_3.to(tl.int32)  # policy.py:426
+        negative_3 = difference_2 * -1.0  # policy.py:428
+        k3_2 = portable_k3(negative_3)  # policy.py:428
+        chosen_5 = tl.where(active, k3_2, negative_zero())  # policy.py:428
+        sum_s_lane = sum_over_s_lane(chosen_4)  # loss.py:79
+        sum_s_lane_2 = sum_over_s_lane_2(as_i32)  # loss.py:79
+        sum_s_lane_3 = sum_over_s_lane_2(as_i32_2)  # loss.py:79
+        sum_s_lane_4 = sum_over_s_lane(chosen_5)  # loss.py:79
+        s_6 = s + sum_s_lane  # loss.py:79
+        s_7 = s_2 + sum_s_lane_2  # loss.py:79
+        s_8 = s_3 + sum_s_lane_3  # loss.py:79
+        s_9 = s_4 + sum_s_lane_4  # loss.py:79
+        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:79
+    for s_step in tl.range(full_steps, steps):  # loss.py:79
+        product_2 = s_step * 1024  # loss.py:79
+        total_3 = piece_begin + product_2  # loss.py:79
+        s_5 = total_3 + s_lane  # loss.py:79
+        exists = s_5 < piece_end  # loss.py:79
+        order = tl.load(order_ptr + s_5, mask=exists, other=0)  # loss.py:80
+        at_most = order >= 0  # policy.py:101
+        below = order < T  # policy.py:101
+        both = at_most & below  # policy.py:101
+        both_2 = exists & both  # policy.py:101
+        active = tl.load(active_ptr + order, mask=both_2, other=0)  # policy.py:101
+        sequence = tl.load(sequence_ptr + order, mask=both_2, other=0)  # policy.py:101
+        at_most_2 = sequence >= 0  # policy.py:107
+        below_2 = sequence < B  # policy.py:107
+        both_3 = at_most_2 & below_2  # policy.py:107
+        both_4 = exists & both_3  # policy.py:107
+        advantages = tl.load(advantages_ptr + sequence, mask=both_4, other=0.0)  # policy.py:107
+        logp = tl.load(logp_ptr + order, mask=both_2, other=0.0)  # policy.py:101
+        old_logp = tl.load(old_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:101
+        ref_logp = tl.load(ref_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:101
+        difference_2 = logp - old_logp  # policy.py:145
+        exp = portable_exp(difference_2)  # policy.py:310
+        equal = advantages == 0.0  # policy.py:311
+        chosen = tl.where(equal, 1.0, exp)  # policy.py:311
+        product_3 = chosen * advantages  # surrogates.py:56
+        negative = product_3 * -1.0  # surrogates.py:56
+        larger = tl.maximum(chosen, surrogate_least)  # surrogates.py:59
+        smaller = tl.minimum(larger, surrogate_most)  # surrogates.py:61
+        product_4 = smaller * advantages  # surrogates.py:62
+        negative_2 = product_4 * -1.0  # surrogates.py:62
+        below_3 = negative < negative_2  # surrogates.py:65
+        unless = ~below_3  # surrogates.py:65
+        chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:66
+        unless_2 = ~unless  # surrogates.py:73
+        difference_3 = ref_logp - logp  # policy.py:274
+        k3 = portable_k3(difference_3)  # loss.py:23
+        product_5 = beta * k3  # policy.py:323
+        total_4 = chosen_2 + product_5  # policy.py:323
+        chosen_3 = tl.where(active, total_4, 0.0)  # policy.py:405
+        tl.store(per_token_ptr + order, chosen_3, mask=exists)  # policy.py:405
+        chosen_4 = tl.where(active, total_4, negative_zero())  # policy.py:409
+        as_i32 = active.to(tl.int32)  # policy.py:409
+        both_5 = active & unless_2  # policy.py:426
+        as_i32_2 = both_5.to(tl.int32)  # policy.py:426
+        negative_3 = difference_2 * -1.0  # policy.py:428
+        k3_2 = portable_k3(negative_3)  # policy.py:428
+        chosen_5 = tl.where(active, k3_2, negative_zero())  # policy.py:428
+        chosen_6 = tl.where(exists, chosen_4, negative_zero())  # loss.py:79
+        sum_s_lane = sum_over_s_lane(chosen_6)  # loss.py:79
+        chosen_7 = tl.where(exists, as_i32, 0)  # loss.py:79
+        sum_s_lane_2 = sum_over_s_lane_2(chosen_7)  # loss.py:79
+        chosen_8 = tl.where(exists, as_i32_2, 0)  # loss.py:79
+        sum_s_lane_3 = sum_over_s_lane_2(chosen_8)  # loss.py:79
+        chosen_9 = tl.where(exists, chosen_5, negative_zero())  # loss.py:79
+        sum_s_lane_4 = sum_over_s_lane(chosen_9)  # loss.py:79
+        s_6 = s + sum_s_lane  # loss.py:79
+        s_7 = s_2 + sum_s_lane_2  # loss.py:79
+        s_8 = s_3 + sum_s_lane_3  # loss.py:79
+        s_9 = s_4 + sum_s_lane_4  # loss.py:79
+        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:79
+    tl.store(sum_of_piece_ptr + s_piece, s)  # loss.py:79
+    tl.store(sum_of_piece1_ptr + s_piece, s_2)  # loss.py:79
+    tl.store(sum_of_piece2_ptr + s_piece, s_3)  # loss.py:79
+    tl.store(sum_of_piece3_ptr + s_piece, s_4)  # loss.py:79
 
 
 @triton.jit
 def policy_loss_2(loss_ptr, count_ptr, clip_fraction_ptr, approx_kl_ptr, sum_of_piece_ptr, sum_of_piece1_ptr, sum_of_piece2_ptr, sum_of_piece3_ptr, S):
-    # A program owns everything (merge).
-    total = ((S + 1023) // 1024) + 4095  # loss.py:109
-    steps = total // 4096  # loss.py:109
-    full_steps = ((S + 1023) // 1024) // 4096  # loss.py:109
-    s_piece_lane = tl.arange(0, 4096)  # loss.py:109
-    s = negative_zero()  # loss.py:109
-    s_2 = tl.full((), 0, tl.int32)  # loss.py:109
-    s_3 = tl.full((), 0, tl.int32)  # loss.py:109
-    s_4 = negative_zero()  # loss.py:109
-    for s_piece_step in tl.range(0, full_steps, loop_unroll_factor=4):  # loss.py:109
-        product = s_piece_step * 4096  # loss.py:109
-        s_piece = product + s_piece_lane  # loss.py:109
-        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece)  # loss.py:109
-        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece)  # loss.py:109
-        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece)  # loss.py:109
-        sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece)  # loss.py:109
-        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece)  # loss.py:109
-        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1)  # loss.py:109
-        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2)  # loss.py:109
-        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3)  # loss.py:109
-        s_5 = s + sum_s_piece_lane  # loss.py:109
-        s_6 = s_2 + sum_s_piece_lane_2  # loss.py:109
-        s_7 = s_3 + sum_s_piece_lane_3  # loss.py:109
-        s_8 = s_4 + sum_s_piece_lane_4  # loss.py:109
-        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:109
-    for s_piece_step in tl.range(full_steps, steps, loop_unroll_factor=4):  # loss.py:109
-        product = s_piece_step * 4096  # loss.py:109
-        s_piece = product + s_piece_lane  # loss.py:109
-        exists = s_piece < ((S + 1023) // 1024)  # loss.py:109
-        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece, mask=exists, other=0.0)  # loss.py:109
-        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece, mask=exists, other=0)  # loss.py:109
-        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece, mask=exists, other=0)  # loss.py:109
-        sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece, mask=exists, other=0.0)  # loss.py:109
-        chosen = tl.where(exists, sum_of_piece, negative_zero())  # loss.py:109
-        sum_s_piece_lane = sum_over_s_piece_lane(chosen)  # loss.py:109
-        chosen_2 = tl.where(exists, sum_of_piece1, 0)  # loss.py:109
-        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2)  # loss.py:109
-        chosen_3 = tl.where(exists, sum_of_piece2, 0)  # loss.py:109
-        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(chosen_3)  # loss.py:109
-        chosen_4 = tl.where(exists, sum_of_piece3, negative_zero())  # loss.py:109
-        sum_s_piece_lane_4 = sum_over_s_piece_lane(chosen_4)  # loss.py:109
-        s_5 = s + sum_s_piece_lane  # loss.py:109
-        s_6 = s_2 + sum_s_piece_lane_2  # loss.py:109
-        s_7 = s_3 + sum_s_piece_lane_3  # loss.py:109
-        s_8 = s_4 + sum_s_piece_lane_4  # loss.py:109
-        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:109
-    larger = tl.maximum(s_2, 1)  # loss.py:127
-    as_f32 = larger.to(tl.float32)  # loss.py:127
-    total_2 = s + 0.0  # loss.py:130
-    quotient = tl.div_rn(total_2, as_f32)  # loss.py:130
-    as_f32_2 = s_3.to(tl.float32)  # loss.py:132
-    quotient_2 = tl.div_rn(as_f32_2, as_f32)  # loss.py:132
-    total_3 = s_4 + 0.0  # loss.py:133
-    quotient_3 = tl.div_rn(total_3, as_f32)  # loss.py:133
-    tl.store(loss_ptr, quotient)  # loss.py:129
-    tl.store(count_ptr, s_2)  # loss.py:129
-    tl.store(clip_fraction_ptr, quotient_2)  # loss.py:129
-    tl.store(approx_kl_ptr, quotient_3)  # loss.py:129
+    # A program owns everything (rows).
+    total = ((S + 1023) // 1024) + 4095  # loss.py:79
+    steps = total // 4096  # loss.py:79
+    full_steps = ((S + 1023) // 1024) // 4096  # loss.py:79
+    s_piece_lane = tl.arange(0, 4096)  # loss.py:79
+    s = negative_zero()  # loss.py:79
+    s_2 = tl.full((), 0, tl.int32)  # loss.py:79
+    s_3 = tl.full((), 0, tl.int32)  # loss.py:79
+    s_4 = negative_zero()  # loss.py:79
+    for s_piece_step in tl.range(0, full_steps):  # loss.py:79
+        product = s_piece_step * 4096  # loss.py:79
+        s_piece = product + s_piece_lane  # loss.py:79
+        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece)  # loss.py:79
+        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece)  # loss.py:79
+        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece)  # loss.py:79
+        sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece)  # loss.py:79
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece)  # loss.py:79
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1)  # loss.py:79
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2)  # loss.py:79
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3)  # loss.py:79
+        s_5 = s + sum_s_piece_lane  # loss.py:79
+        s_6 = s_2 + sum_s_piece_lane_2  # loss.py:79
+        s_7 = s_3 + sum_s_piece_lane_3  # loss.py:79
+        s_8 = s_4 + sum_s_piece_lane_4  # loss.py:79
+        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:79
+    for s_piece_step in tl.range(full_steps, steps):  # loss.py:79
+        product = s_piece_step * 4096  # loss.py:79
+        s_piece = product + s_piece_lane  # loss.py:79
+        exists = s_piece < ((S + 1023) // 1024)  # loss.py:79
+        sum_of_piece = tl.load(sum_of_piece_ptr + s_piece, mask=exists, other=0.0)  # loss.py:79
+        sum_of_piece1 = tl.load(sum_of_piece1_ptr + s_piece, mask=exists, other=0)  # loss.py:79
+        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece, mask=exists, other=0)  # loss.py:79
+        sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece, mask=exists, other=0.0)  # loss.py:79
+        chosen = tl.where(exists, sum_of_piece, negative_zero())  # loss.py:79
+        sum_s_piece_lane = sum_over_s_piece_lane(chosen)  # loss.py:79
+        chosen_2 = tl.where(exists, sum_of_piece1, 0)  # loss.py:79
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2)  # loss.py:79
+        chosen_3 = tl.where(exists, sum_of_piece2, 0)  # loss.py:79
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(chosen_3)  # loss.py:79
+        chosen_4 = tl.where(exists, sum_of_piece3, negative_zero())  # loss.py:79
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(chosen_4)  # loss.py:79
+        s_5 = s + sum_s_piece_lane  # loss.py:79
+        s_6 = s_2 + sum_s_piece_lane_2  # loss.py:79
+        s_7 = s_3 + sum_s_piece_lane_3  # loss.py:79
+        s_8 = s_4 + sum_s_piece_lane_4  # loss.py:79
+        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:79
+    larger = tl.maximum(s_2, 1)  # policy.py:471
+    as_f32 = larger.to(tl.float32)  # policy.py:471
+    total_2 = s + 0.0  # policy.py:473
+    quotient = tl.div_rn(total_2, as_f32)  # policy.py:465
+    as_f32_2 = s_3.to(tl.float32)  # policy.py:478
+    quotient_2 = tl.div_rn(as_f32_2, as_f32)  # policy.py:478
+    total_3 = s_4 + 0.0  # policy.py:480
+    quotient_3 = tl.div_rn(total_3, as_f32)  # policy.py:480
+    tl.store(loss_ptr, quotient)  # policy.py:379
+    tl.store(count_ptr, s_2)  # policy.py:379
+    tl.store(clip_fraction_ptr, quotient_2)  # policy.py:379
+    tl.store(approx_kl_ptr, quotient_3)  # policy.py:379
 
 
-def call(kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, low, high, beta, S, T, B):
+def call(kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, beta, surrogate_least, surrogate_most, S, T, B):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((S + 1023) // 1024)
     if programs > 0:
-        kernels.policy_loss_1((programs,), logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, low, high, beta)
+        kernels.policy_loss_1((programs,), logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, beta, surrogate_least, surrogate_most)
     programs = 1
     if programs > 0:
         kernels.policy_loss_2((programs,), loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S)

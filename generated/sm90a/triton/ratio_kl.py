@@ -81,15 +81,15 @@ def ratio_kl(logp_ptr, old_logp_ptr, ref_logp_ptr, ratio_ptr, kl_ptr, T):
     # A program owns 2048 of T (rows).
     t = tl.program_id(0) * 2048 + tl.arange(0, 2048)
     t_inside = t < T
-    logp = tl.load(logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:48
-    old_logp = tl.load(old_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:48
-    ref_logp = tl.load(ref_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:49
-    difference = logp - old_logp  # loss.py:48
-    exp = portable_exp(difference)  # loss.py:48
-    difference_2 = ref_logp - logp  # loss.py:49
-    k3 = portable_k3(difference_2)  # loss.py:21
-    tl.store(ratio_ptr + t, exp, mask=t_inside)  # loss.py:52
-    tl.store(kl_ptr + t, k3, mask=t_inside)  # loss.py:52
+    logp = tl.load(logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:50
+    old_logp = tl.load(old_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:50
+    ref_logp = tl.load(ref_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:51
+    difference = logp - old_logp  # loss.py:50
+    exp = portable_exp(difference)  # loss.py:50
+    difference_2 = ref_logp - logp  # loss.py:51
+    k3 = portable_k3(difference_2)  # loss.py:23
+    tl.store(ratio_ptr + t, exp, mask=t_inside)  # loss.py:54
+    tl.store(kl_ptr + t, k3, mask=t_inside)  # loss.py:54
 
 
 def call(kernels, logp, old_logp, ref_logp, ratio, kl, T):

@@ -82,20 +82,20 @@ def ratio_kl_grad(logp_ptr, old_logp_ptr, ref_logp_ptr, d_ratio_ptr, d_kl_ptr, d
     # A program owns 2048 of T (rows).
     t = tl.program_id(0) * 2048 + tl.arange(0, 2048)
     t_inside = t < T
-    logp = tl.load(logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:60
-    old_logp = tl.load(old_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:60
-    d_ratio = tl.load(d_ratio_ptr + t, mask=t_inside, other=0.0)  # loss.py:60
-    ref_logp = tl.load(ref_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:62
-    d_kl = tl.load(d_kl_ptr + t, mask=t_inside, other=0.0)  # loss.py:62
-    difference = logp - old_logp  # loss.py:60
-    exp = portable_exp(difference)  # loss.py:60
-    product = d_ratio * exp  # loss.py:60
-    difference_2 = ref_logp - logp  # loss.py:62
-    expm1 = portable_expm1(difference_2)  # loss.py:34
-    negative = expm1 * -1.0  # loss.py:34
-    product_2 = d_kl * negative  # loss.py:62
-    total = product + product_2  # loss.py:63
-    tl.store(d_logp_ptr + t, total, mask=t_inside)  # loss.py:66
+    logp = tl.load(logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:62
+    old_logp = tl.load(old_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:62
+    d_ratio = tl.load(d_ratio_ptr + t, mask=t_inside, other=0.0)  # loss.py:62
+    ref_logp = tl.load(ref_logp_ptr + t, mask=t_inside, other=0.0)  # loss.py:64
+    d_kl = tl.load(d_kl_ptr + t, mask=t_inside, other=0.0)  # loss.py:64
+    difference = logp - old_logp  # loss.py:62
+    exp = portable_exp(difference)  # loss.py:62
+    product = d_ratio * exp  # loss.py:62
+    difference_2 = ref_logp - logp  # loss.py:64
+    expm1 = portable_expm1(difference_2)  # loss.py:36
+    negative = expm1 * -1.0  # loss.py:36
+    product_2 = d_kl * negative  # loss.py:64
+    total = product + product_2  # loss.py:65
+    tl.store(d_logp_ptr + t, total, mask=t_inside)  # loss.py:68
 
 
 def call(kernels, logp, old_logp, ref_logp, d_ratio, d_kl, d_logp, T):

@@ -2,7 +2,7 @@
 
 numerics: e7e0c03da0a3f90d
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
-schedule: tiles 1, 8 warps, 1 stages, unroll 8
+schedule: tiles 1, 8 warps, 1 stages, unroll 1
 """
 
 import triton
@@ -163,7 +163,7 @@ def value_loss_1(values_ptr, returns_ptr, old_values_ptr, order_ptr, active_ptr,
 
 @triton.jit
 def value_loss_2(loss_ptr, count_ptr, clip_fraction_ptr, sum_of_piece_ptr, sum_of_piece1_ptr, sum_of_piece2_ptr, S):
-    # A program owns everything (merge).
+    # A program owns everything (rows).
     total = ((S + 1023) // 1024) + 4095  # value.py:38
     steps = total // 4096  # value.py:38
     full_steps = ((S + 1023) // 1024) // 4096  # value.py:38
@@ -171,7 +171,7 @@ def value_loss_2(loss_ptr, count_ptr, clip_fraction_ptr, sum_of_piece_ptr, sum_o
     s = tl.full((), 0, tl.int32)  # value.py:38
     s_2 = negative_zero()  # value.py:38
     s_3 = tl.full((), 0, tl.int32)  # value.py:38
-    for s_piece_step in tl.range(0, full_steps, loop_unroll_factor=8):  # value.py:38
+    for s_piece_step in tl.range(0, full_steps):  # value.py:38
         product = s_piece_step * 4096  # value.py:38
         s_piece = product + s_piece_lane  # value.py:38
         sum_of_piece = tl.load(sum_of_piece_ptr + s_piece)  # value.py:38
@@ -184,7 +184,7 @@ def value_loss_2(loss_ptr, count_ptr, clip_fraction_ptr, sum_of_piece_ptr, sum_o
         s_5 = s_2 + sum_s_piece_lane_2  # value.py:38
         s_6 = s_3 + sum_s_piece_lane_3  # value.py:38
         s, s_2, s_3 = s_4, s_5, s_6  # value.py:38
-    for s_piece_step in tl.range(full_steps, steps, loop_unroll_factor=8):  # value.py:38
+    for s_piece_step in tl.range(full_steps, steps):  # value.py:38
         product = s_piece_step * 4096  # value.py:38
         s_piece = product + s_piece_lane  # value.py:38
         exists = s_piece < ((S + 1023) // 1024)  # value.py:38

@@ -1,0 +1,465 @@
+"""policy_loss_of_sequences on gfx942, written by rlk 0.1.0: do not edit.
+
+numerics: 842e7f8842b9d8be
+schedule: tiles 1, 2 warps, 1 stages, unroll 1
+schedule: tiles 1, 2 warps, 1 stages, unroll 1
+schedule: tiles 1, 8 warps, 1 stages, unroll 1
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def negative_zero():
+    # Triton reads the literal -0.0 as +0.0.
+    return tl.full((), -2147483648, tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def sum_over_q_lane(x):
+    # The sum over Q.lane, halving: two terms at a time, so that no layout chooses.
+    x = tl.sum(tl.reshape(x, (2, 512)), 0)
+    x = tl.sum(tl.reshape(x, (2, 256)), 0)
+    x = tl.sum(tl.reshape(x, (2, 128)), 0)
+    x = tl.sum(tl.reshape(x, (2, 64)), 0)
+    x = tl.sum(tl.reshape(x, (2, 32)), 0)
+    x = tl.sum(tl.reshape(x, (2, 16)), 0)
+    x = tl.sum(tl.reshape(x, (2, 8)), 0)
+    x = tl.sum(tl.reshape(x, (2, 4)), 0)
+    x = tl.sum(tl.reshape(x, (2, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2,)), 0)
+    return x
+
+
+@triton.jit
+def portable_exp(x):
+    # e**x, with gradual underflow.
+    f0 = tl.minimum(x, 89.0)
+    f1 = tl.maximum(f0, -104.0)
+    f2 = tl.fma(f1, 1.442695, 12582912.0)
+    f3 = f2 - 12582912.0
+    f4 = tl.fma(f3, -0.6931472, f1)
+    f5 = tl.fma(f3, 1.9046542e-09, f4)
+    f6 = tl.fma(0.001381949, f5, 0.0083686905)
+    f7 = tl.fma(f6, f5, 0.04166828)
+    f8 = tl.fma(f7, f5, 0.16666521)
+    f9 = tl.fma(f8, f5, 0.49999994)
+    f10 = tl.fma(f9, f5, 1.0)
+    f11 = tl.fma(f10, f5, 1.0)
+    i12 = f2.to(tl.int32, bitcast=True)
+    i13 = i12 - 1262485504
+    i14 = i13 >> 1
+    i15 = i14 << 23
+    i16 = i15 + 1065353216
+    f17 = i16.to(tl.float32, bitcast=True)
+    i18 = i13 - i14
+    i19 = i18 << 23
+    i20 = i19 + 1065353216
+    f21 = i20.to(tl.float32, bitcast=True)
+    f22 = f11 * f17
+    f23 = f22 * f21
+    f24 = tl.where((x == x), f23, x)
+    return f24
+
+
+@triton.jit
+def portable_k3(x):
+    # e**d - 1 - d, accurate everywhere: the k3 estimate of a KL divergence; never negative.
+    f0 = tl.minimum(x, 89.0)
+    f1 = tl.maximum(f0, -40.0)
+    f2 = tl.fma(f1, 1.442695, 12582912.0)
+    i3 = x.to(tl.int32, bitcast=True)
+    i4 = i3 & 2147483647
+    f5 = i4.to(tl.float32, bitcast=True)
+    f6 = tl.where((f5 < 0.75), 12582912.0, f2)
+    f7 = f6 - 12582912.0
+    f8 = tl.fma(f7, -0.6931472, f1)
+    f9 = tl.fma(f7, 1.9046542e-09, f8)
+    f10 = f9 * f9
+    f11 = tl.fma(2.6118526e-06, f9, 2.5040988e-05)
+    f12 = tl.fma(f11, f9, 0.00019858872)
+    f13 = tl.fma(f12, f9, 0.0013888375)
+    f14 = tl.fma(f13, f9, 0.008333275)
+    f15 = tl.fma(f14, f9, 0.041666668)
+    f16 = tl.fma(f15, f9, 0.16666667)
+    f17 = f9 * f16
+    f18 = f10 * 0.5
+    f19 = tl.fma(f10, f17, f18)
+    i20 = f6.to(tl.int32, bitcast=True)
+    i21 = i20 << 23
+    i22 = i21 + 1056964608
+    f23 = i22.to(tl.float32, bitcast=True)
+    f24 = f23 - 0.5
+    f25 = tl.fma(f0, -0.5, f24)
+    f26 = tl.fma(f23, f9, f25)
+    f27 = tl.fma(f23, f19, f26)
+    f28 = f27 + f27
+    f29 = tl.where((f5 < 0.75), f19, f28)
+    f30 = tl.where((x == x), f29, x)
+    return f30
+
+
+@triton.jit
+def sum_over_s_lane(x):
+    # The sum over S.lane, halving: two terms at a time, so that no layout chooses.
+    x = tl.sum(tl.reshape(x, (2, 512)), 0)
+    x = tl.sum(tl.reshape(x, (2, 256)), 0)
+    x = tl.sum(tl.reshape(x, (2, 128)), 0)
+    x = tl.sum(tl.reshape(x, (2, 64)), 0)
+    x = tl.sum(tl.reshape(x, (2, 32)), 0)
+    x = tl.sum(tl.reshape(x, (2, 16)), 0)
+    x = tl.sum(tl.reshape(x, (2, 8)), 0)
+    x = tl.sum(tl.reshape(x, (2, 4)), 0)
+    x = tl.sum(tl.reshape(x, (2, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2,)), 0)
+    return x
+
+
+@triton.jit
+def sum_over_s_lane_2(x):
+    # The add over S.lane: no order changes it.
+    x = tl.sum(x, 0)
+    return x
+
+
+@triton.jit
+def sum_over_s_piece_lane(x):
+    # The sum over S_piece.lane, halving: two terms at a time, so that no layout chooses.
+    x = tl.sum(tl.reshape(x, (2, 2048)), 0)
+    x = tl.sum(tl.reshape(x, (2, 1024)), 0)
+    x = tl.sum(tl.reshape(x, (2, 512)), 0)
+    x = tl.sum(tl.reshape(x, (2, 256)), 0)
+    x = tl.sum(tl.reshape(x, (2, 128)), 0)
+    x = tl.sum(tl.reshape(x, (2, 64)), 0)
+    x = tl.sum(tl.reshape(x, (2, 32)), 0)
+    x = tl.sum(tl.reshape(x, (2, 16)), 0)
+    x = tl.sum(tl.reshape(x, (2, 8)), 0)
+    x = tl.sum(tl.reshape(x, (2, 4)), 0)
+    x = tl.sum(tl.reshape(x, (2, 2)), 0)
+    x = tl.sum(tl.reshape(x, (2,)), 0)
+    return x
+
+
+@triton.jit
+def sum_over_s_piece_lane_2(x):
+    # The add over S_piece.lane: no order changes it.
+    x = tl.sum(x, 0)
+    return x
+
+
+@triton.jit
+def policy_loss_of_sequences_1(logp_ptr, old_logp_ptr, rollout_logp_ptr, order_ptr, begin_ptr, end_ptr, ratio_of_sequence_ptr, weight_of_sequence_ptr, ratio_of_sequence_table_ptr, weight_of_sequence_table_ptr, S, T, correction_high):
+    # A program owns 1 of B (rows).
+    b = tl.program_id(0)
+    begin = tl.load(begin_ptr + b)  # policy.py:197
+    end = tl.load(end_ptr + b)  # policy.py:197
+    difference = end - begin  # policy.py:197
+    total = difference + 1023  # policy.py:197
+    steps = total // 1024  # policy.py:197
+    full_steps = difference // 1024  # policy.py:197
+    q_lane = tl.arange(0, 1024)  # policy.py:197
+    s = negative_zero()  # policy.py:197
+    s_2 = negative_zero()  # policy.py:197
+    for q_step in tl.range(0, full_steps):  # policy.py:197
+        product = q_step * 1024  # policy.py:197
+        total_2 = begin + product  # policy.py:197
+        q = total_2 + q_lane  # policy.py:197
+        at_most = q >= 0  # policy.py:198
+        below = q < S  # policy.py:198
+        both = at_most & below  # policy.py:198
+        order = tl.load(order_ptr + q, mask=both, other=0)  # policy.py:198
+        at_most_2 = order >= 0  # policy.py:101
+        below_2 = order < T  # policy.py:101
+        both_2 = at_most_2 & below_2  # policy.py:101
+        logp = tl.load(logp_ptr + order, mask=both_2, other=0.0)  # policy.py:101
+        old_logp = tl.load(old_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:101
+        rollout_logp = tl.load(rollout_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:101
+        difference_2 = logp - old_logp  # policy.py:145
+        difference_3 = old_logp - rollout_logp  # policy.py:224
+        sum_q_lane = sum_over_q_lane(difference_2)  # policy.py:197
+        sum_q_lane_2 = sum_over_q_lane(difference_3)  # policy.py:197
+        s_3 = s + sum_q_lane  # policy.py:197
+        s_4 = s_2 + sum_q_lane_2  # policy.py:197
+        s, s_2 = s_3, s_4  # policy.py:197
+    for q_step in tl.range(full_steps, steps):  # policy.py:197
+        product = q_step * 1024  # policy.py:197
+        total_2 = begin + product  # policy.py:197
+        q = total_2 + q_lane  # policy.py:197
+        exists = q < end  # policy.py:197
+        at_most = q >= 0  # policy.py:198
+        below = q < S  # policy.py:198
+        both = at_most & below  # policy.py:198
+        both_2 = exists & both  # policy.py:198
+        order = tl.load(order_ptr + q, mask=both_2, other=0)  # policy.py:198
+        at_most_2 = order >= 0  # policy.py:101
+        below_2 = order < T  # policy.py:101
+        both_3 = at_most_2 & below_2  # policy.py:101
+        both_4 = exists & both_3  # policy.py:101
+        logp = tl.load(logp_ptr + order, mask=both_4, other=0.0)  # policy.py:101
+        old_logp = tl.load(old_logp_ptr + order, mask=both_4, other=0.0)  # policy.py:101
+        rollout_logp = tl.load(rollout_logp_ptr + order, mask=both_4, other=0.0)  # policy.py:101
+        difference_2 = logp - old_logp  # policy.py:145
+        difference_3 = old_logp - rollout_logp  # policy.py:224
+        chosen = tl.where(exists, difference_2, negative_zero())  # policy.py:197
+        sum_q_lane = sum_over_q_lane(chosen)  # policy.py:197
+        chosen_2 = tl.where(exists, difference_3, negative_zero())  # policy.py:197
+        sum_q_lane_2 = sum_over_q_lane(chosen_2)  # policy.py:197
+        s_3 = s + sum_q_lane  # policy.py:197
+        s_4 = s_2 + sum_q_lane_2  # policy.py:197
+        s, s_2 = s_3, s_4  # policy.py:197
+    larger = tl.maximum(difference, 1)  # policy.py:239
+    as_f32 = larger.to(tl.float32)  # policy.py:239
+    total_2 = s + 0.0  # policy.py:251
+    quotient = tl.div_rn(total_2, as_f32)  # policy.py:252
+    total_3 = s_2 + 0.0  # policy.py:254
+    exp = portable_exp(total_3)  # policy.py:158
+    below = correction_high < exp  # policy.py:128
+    chosen = tl.where(below, correction_high, exp)  # policy.py:128
+    tl.store(ratio_of_sequence_ptr + b, quotient)  # policy.py:384
+    tl.store(weight_of_sequence_ptr + b, chosen)  # policy.py:384
+    tl.store(ratio_of_sequence_table_ptr + b, quotient)  # policy.py:385
+    tl.store(weight_of_sequence_table_ptr + b, chosen)  # policy.py:385
+
+
+@triton.jit
+def policy_loss_of_sequences_2(logp_ptr, old_logp_ptr, advantages_ptr, order_ptr, active_ptr, sequence_ptr, begin_ptr, end_ptr, ratio_of_sequence_table_ptr, weight_of_sequence_table_ptr, per_token_ptr, sum_of_piece2_ptr, sum_of_piece3_ptr, sum_of_piece4_ptr, sum_of_piece5_ptr, sum_of_piece6_ptr, S, T, B, surrogate_least, surrogate_most):
+    # A program owns 1 of S.piece (rows).
+    s_piece = tl.program_id(0)
+    product = s_piece * 1024  # loss.py:79
+    piece_begin = tl.minimum(S, product)  # loss.py:79
+    total = piece_begin + 1024  # loss.py:79
+    piece_end = tl.minimum(S, total)  # loss.py:79
+    difference = piece_end - piece_begin  # loss.py:79
+    total_2 = difference + 1023  # loss.py:79
+    steps = total_2 // 1024  # loss.py:79
+    full_steps = difference // 1024  # loss.py:79
+    s_lane = tl.arange(0, 1024)  # loss.py:79
+    s = negative_zero()  # loss.py:79
+    s_2 = tl.full((), 0, tl.int32)  # loss.py:79
+    s_3 = tl.full((), 0, tl.int32)  # loss.py:79
+    s_4 = tl.full((), 0, tl.int32)  # loss.py:79
+    s_5 = negative_zero()  # loss.py:79
+    for s_step in tl.range(0, full_steps):  # loss.py:79
+        product_2 = s_step * 1024  # loss.py:79
+        total_3 = piece_begin + product_2  # loss.py:79
+        s_6 = total_3 + s_lane  # loss.py:79
+        order = tl.load(order_ptr + s_6)  # loss.py:80
+        at_most = order >= 0  # policy.py:101
+        below = order < T  # policy.py:101
+        both = at_most & below  # policy.py:101
+        active = tl.load(active_ptr + order, mask=both, other=0)  # policy.py:101
+        sequence = tl.load(sequence_ptr + order, mask=both, other=0)  # policy.py:101
+        at_most_2 = sequence >= 0  # policy.py:107
+        below_2 = sequence < B  # policy.py:107
+        both_2 = at_most_2 & below_2  # policy.py:107
+        advantages = tl.load(advantages_ptr + sequence, mask=both_2, other=0.0)  # policy.py:107
+        logp = tl.load(logp_ptr + order, mask=both, other=0.0)  # policy.py:101
+        old_logp = tl.load(old_logp_ptr + order, mask=both, other=0.0)  # policy.py:101
+        end = tl.load(end_ptr + sequence, mask=both_2, other=0)  # policy.py:107
+        begin = tl.load(begin_ptr + sequence, mask=both_2, other=0)  # policy.py:107
+        ratio_of_sequence_table = tl.load(ratio_of_sequence_table_ptr + sequence, mask=both_2, other=0.0)  # policy.py:107
+        exp = portable_exp(ratio_of_sequence_table)  # policy.py:310
+        equal = advantages == 0.0  # policy.py:311
+        chosen = tl.where(equal, 1.0, exp)  # policy.py:311
+        product_3 = chosen * advantages  # surrogates.py:56
+        negative = product_3 * -1.0  # surrogates.py:56
+        larger = tl.maximum(chosen, surrogate_least)  # surrogates.py:59
+        smaller = tl.minimum(larger, surrogate_most)  # surrogates.py:61
+        product_4 = smaller * advantages  # surrogates.py:62
+        negative_2 = product_4 * -1.0  # surrogates.py:62
+        below_3 = negative < negative_2  # surrogates.py:65
+        unless = ~below_3  # surrogates.py:65
+        chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:66
+        unless_2 = ~unless  # surrogates.py:73
+        weight_of_sequence_table = tl.load(weight_of_sequence_table_ptr + sequence, mask=both_2, other=0.0)  # policy.py:107
+        product_5 = weight_of_sequence_table * chosen_2  # policy.py:361
+        chosen_3 = tl.where(active, product_5, 0.0)  # policy.py:405
+        tl.store(per_token_ptr + order, chosen_3)  # policy.py:405
+        difference_2 = end - begin  # policy.py:447
+        larger_2 = tl.maximum(difference_2, 1)  # policy.py:448
+        as_f32 = larger_2.to(tl.float32)  # policy.py:448
+        quotient = tl.div_rn(product_5, as_f32)  # policy.py:408
+        chosen_4 = tl.where(active, quotient, negative_zero())  # policy.py:409
+        as_i32 = active.to(tl.int32)  # policy.py:409
+        equal_2 = s_6 == begin  # policy.py:411
+        both_3 = active & equal_2  # policy.py:411
+        as_i32_2 = both_3.to(tl.int32)  # policy.py:414
+        difference_3 = logp - old_logp  # policy.py:423
+        both_4 = active & unless_2  # policy.py:426
+        as_i32_3 = both_4.to(tl.int32)  # policy.py:426
+        negative_3 = difference_3 * -1.0  # policy.py:428
+        k3 = portable_k3(negative_3)  # policy.py:428
+        chosen_5 = tl.where(active, k3, negative_zero())  # policy.py:428
+        sum_s_lane = sum_over_s_lane(chosen_4)  # loss.py:79
+        sum_s_lane_2 = sum_over_s_lane_2(as_i32)  # loss.py:79
+        sum_s_lane_3 = sum_over_s_lane_2(as_i32_2)  # loss.py:79
+        sum_s_lane_4 = sum_over_s_lane_2(as_i32_3)  # loss.py:79
+        sum_s_lane_5 = sum_over_s_lane(chosen_5)  # loss.py:79
+        s_7 = s + sum_s_lane  # loss.py:79
+        s_8 = s_2 + sum_s_lane_2  # loss.py:79
+        s_9 = s_3 + sum_s_lane_3  # loss.py:79
+        s_10 = s_4 + sum_s_lane_4  # loss.py:79
+        s_11 = s_5 + sum_s_lane_5  # loss.py:79
+        s, s_2, s_3, s_4, s_5 = s_7, s_8, s_9, s_10, s_11  # loss.py:79
+    for s_step in tl.range(full_steps, steps):  # loss.py:79
+        product_2 = s_step * 1024  # loss.py:79
+        total_3 = piece_begin + product_2  # loss.py:79
+        s_6 = total_3 + s_lane  # loss.py:79
+        exists = s_6 < piece_end  # loss.py:79
+        order = tl.load(order_ptr + s_6, mask=exists, other=0)  # loss.py:80
+        at_most = order >= 0  # policy.py:101
+        below = order < T  # policy.py:101
+        both = at_most & below  # policy.py:101
+        both_2 = exists & both  # policy.py:101
+        active = tl.load(active_ptr + order, mask=both_2, other=0)  # policy.py:101
+        sequence = tl.load(sequence_ptr + order, mask=both_2, other=0)  # policy.py:101
+        at_most_2 = sequence >= 0  # policy.py:107
+        below_2 = sequence < B  # policy.py:107
+        both_3 = at_most_2 & below_2  # policy.py:107
+        both_4 = exists & both_3  # policy.py:107
+        advantages = tl.load(advantages_ptr + sequence, mask=both_4, other=0.0)  # policy.py:107
+        logp = tl.load(logp_ptr + order, mask=both_2, other=0.0)  # policy.py:101
+        old_logp = tl.load(old_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:101
+        end = tl.load(end_ptr + sequence, mask=both_4, other=0)  # policy.py:107
+        begin = tl.load(begin_ptr + sequence, mask=both_4, other=0)  # policy.py:107
+        ratio_of_sequence_table = tl.load(ratio_of_sequence_table_ptr + sequence, mask=both_4, other=0.0)  # policy.py:107
+        exp = portable_exp(ratio_of_sequence_table)  # policy.py:310
+        equal = advantages == 0.0  # policy.py:311
+        chosen = tl.where(equal, 1.0, exp)  # policy.py:311
+        product_3 = chosen * advantages  # surrogates.py:56
+        negative = product_3 * -1.0  # surrogates.py:56
+        larger = tl.maximum(chosen, surrogate_least)  # surrogates.py:59
+        smaller = tl.minimum(larger, surrogate_most)  # surrogates.py:61
+        product_4 = smaller * advantages  # surrogates.py:62
+        negative_2 = product_4 * -1.0  # surrogates.py:62
+        below_3 = negative < negative_2  # surrogates.py:65
+        unless = ~below_3  # surrogates.py:65
+        chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:66
+        unless_2 = ~unless  # surrogates.py:73
+        weight_of_sequence_table = tl.load(weight_of_sequence_table_ptr + sequence, mask=both_4, other=0.0)  # policy.py:107
+        product_5 = weight_of_sequence_table * chosen_2  # policy.py:361
+        chosen_3 = tl.where(active, product_5, 0.0)  # policy.py:405
+        tl.store(per_token_ptr + order, chosen_3, mask=exists)  # policy.py:405
+        difference_2 = end - begin  # policy.py:447
+        larger_2 = tl.maximum(difference_2, 1)  # policy.py:448
+        as_f32 = larger_2.to(tl.float32)  # policy.py:448
+        quotient = tl.div_rn(product_5, as_f32)  # policy.py:408
+        chosen_4 = tl.where(active, quotient, negative_zero())  # policy.py:409
+        as_i32 = active.to(tl.int32)  # policy.py:409
+        equal_2 = s_6 == begin  # policy.py:411
+        both_5 = active & equal_2  # policy.py:411
+        as_i32_2 = both_5.to(tl.int32)  # policy.py:414
+        difference_3 = logp - old_logp  # policy.py:423
+        both_6 = active & unless_2  # policy.py:426
+        as_i32_3 = both_6.to(tl.int32)  # policy.py:426
+        negative_3 = difference_3 * -1.0  # policy.py:428
+        k3 = portable_k3(negative_3)  # policy.py:428
+        chosen_5 = tl.where(active, k3, negative_zero())  # policy.py:428
+        chosen_6 = tl.where(exists, chosen_4, negative_zero())  # loss.py:79
+        sum_s_lane = sum_over_s_lane(chosen_6)  # loss.py:79
+        chosen_7 = tl.where(exists, as_i32, 0)  # loss.py:79
+        sum_s_lane_2 = sum_over_s_lane_2(chosen_7)  # loss.py:79
+        chosen_8 = tl.where(exists, as_i32_2, 0)  # loss.py:79
+        sum_s_lane_3 = sum_over_s_lane_2(chosen_8)  # loss.py:79
+        chosen_9 = tl.where(exists, as_i32_3, 0)  # loss.py:79
+        sum_s_lane_4 = sum_over_s_lane_2(chosen_9)  # loss.py:79
+        chosen_10 = tl.where(exists, chosen_5, negative_zero())  # loss.py:79
+        sum_s_lane_5 = sum_over_s_lane(chosen_10)  # loss.py:79
+        s_7 = s + sum_s_lane  # loss.py:79
+        s_8 = s_2 + sum_s_lane_2  # loss.py:79
+        s_9 = s_3 + sum_s_lane_3  # loss.py:79
+        s_10 = s_4 + sum_s_lane_4  # loss.py:79
+        s_11 = s_5 + sum_s_lane_5  # loss.py:79
+        s, s_2, s_3, s_4, s_5 = s_7, s_8, s_9, s_10, s_11  # loss.py:79
+    tl.store(sum_of_piece2_ptr + s_piece, s)  # loss.py:79
+    tl.store(sum_of_piece3_ptr + s_piece, s_2)  # loss.py:79
+    tl.store(sum_of_piece4_ptr + s_piece, s_3)  # loss.py:79
+    tl.store(sum_of_piece5_ptr + s_piece, s_4)  # loss.py:79
+    tl.store(sum_of_piece6_ptr + s_piece, s_5)  # loss.py:79
+
+
+@triton.jit
+def policy_loss_of_sequences_3(loss_ptr, count_ptr, sequences_ptr, clip_fraction_ptr, approx_kl_ptr, sum_of_piece2_ptr, sum_of_piece3_ptr, sum_of_piece4_ptr, sum_of_piece5_ptr, sum_of_piece6_ptr, S):
+    # A program owns everything (rows).
+    total = ((S + 1023) // 1024) + 4095  # loss.py:79
+    steps = total // 4096  # loss.py:79
+    full_steps = ((S + 1023) // 1024) // 4096  # loss.py:79
+    s_piece_lane = tl.arange(0, 4096)  # loss.py:79
+    s = negative_zero()  # loss.py:79
+    s_2 = tl.full((), 0, tl.int32)  # loss.py:79
+    s_3 = tl.full((), 0, tl.int32)  # loss.py:79
+    s_4 = tl.full((), 0, tl.int32)  # loss.py:79
+    s_5 = negative_zero()  # loss.py:79
+    for s_piece_step in tl.range(0, full_steps):  # loss.py:79
+        product = s_piece_step * 4096  # loss.py:79
+        s_piece = product + s_piece_lane  # loss.py:79
+        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece)  # loss.py:79
+        sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece)  # loss.py:79
+        sum_of_piece4 = tl.load(sum_of_piece4_ptr + s_piece)  # loss.py:79
+        sum_of_piece5 = tl.load(sum_of_piece5_ptr + s_piece)  # loss.py:79
+        sum_of_piece6 = tl.load(sum_of_piece6_ptr + s_piece)  # loss.py:79
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece2)  # loss.py:79
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece3)  # loss.py:79
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece4)  # loss.py:79
+        sum_s_piece_lane_4 = sum_over_s_piece_lane_2(sum_of_piece5)  # loss.py:79
+        sum_s_piece_lane_5 = sum_over_s_piece_lane(sum_of_piece6)  # loss.py:79
+        s_6 = s + sum_s_piece_lane  # loss.py:79
+        s_7 = s_2 + sum_s_piece_lane_2  # loss.py:79
+        s_8 = s_3 + sum_s_piece_lane_3  # loss.py:79
+        s_9 = s_4 + sum_s_piece_lane_4  # loss.py:79
+        s_10 = s_5 + sum_s_piece_lane_5  # loss.py:79
+        s, s_2, s_3, s_4, s_5 = s_6, s_7, s_8, s_9, s_10  # loss.py:79
+    for s_piece_step in tl.range(full_steps, steps):  # loss.py:79
+        product = s_piece_step * 4096  # loss.py:79
+        s_piece = product + s_piece_lane  # loss.py:79
+        exists = s_piece < ((S + 1023) // 1024)  # loss.py:79
+        sum_of_piece2 = tl.load(sum_of_piece2_ptr + s_piece, mask=exists, other=0.0)  # loss.py:79
+        sum_of_piece3 = tl.load(sum_of_piece3_ptr + s_piece, mask=exists, other=0)  # loss.py:79
+        sum_of_piece4 = tl.load(sum_of_piece4_ptr + s_piece, mask=exists, other=0)  # loss.py:79
+        sum_of_piece5 = tl.load(sum_of_piece5_ptr + s_piece, mask=exists, other=0)  # loss.py:79
+        sum_of_piece6 = tl.load(sum_of_piece6_ptr + s_piece, mask=exists, other=0.0)  # loss.py:79
+        chosen = tl.where(exists, sum_of_piece2, negative_zero())  # loss.py:79
+        sum_s_piece_lane = sum_over_s_piece_lane(chosen)  # loss.py:79
+        chosen_2 = tl.where(exists, sum_of_piece3, 0)  # loss.py:79
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2)  # loss.py:79
+        chosen_3 = tl.where(exists, sum_of_piece4, 0)  # loss.py:79
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(chosen_3)  # loss.py:79
+        chosen_4 = tl.where(exists, sum_of_piece5, 0)  # loss.py:79
+        sum_s_piece_lane_4 = sum_over_s_piece_lane_2(chosen_4)  # loss.py:79
+        chosen_5 = tl.where(exists, sum_of_piece6, negative_zero())  # loss.py:79
+        sum_s_piece_lane_5 = sum_over_s_piece_lane(chosen_5)  # loss.py:79
+        s_6 = s + sum_s_piece_lane  # loss.py:79
+        s_7 = s_2 + sum_s_piece_lane_2  # loss.py:79
+        s_8 = s_3 + sum_s_piece_lane_3  # loss.py:79
+        s_9 = s_4 + sum_s_piece_lane_4  # loss.py:79
+        s_10 = s_5 + sum_s_piece_lane_5  # loss.py:79
+        s, s_2, s_3, s_4, s_5 = s_6, s_7, s_8, s_9, s_10  # loss.py:79
+    larger = tl.maximum(s_2, 1)  # policy.py:471
+    as_f32 = larger.to(tl.float32)  # policy.py:471
+    total_2 = s + 0.0  # policy.py:473
+    larger_2 = tl.maximum(s_3, 1)  # policy.py:460
+    as_f32_2 = larger_2.to(tl.float32)  # policy.py:460
+    quotient = tl.div_rn(total_2, as_f32_2)  # policy.py:465
+    as_f32_3 = s_4.to(tl.float32)  # policy.py:478
+    quotient_2 = tl.div_rn(as_f32_3, as_f32)  # policy.py:478
+    total_3 = s_5 + 0.0  # policy.py:480
+    quotient_3 = tl.div_rn(total_3, as_f32)  # policy.py:480
+    tl.store(loss_ptr, quotient)  # policy.py:379
+    tl.store(count_ptr, s_2)  # policy.py:379
+    tl.store(sequences_ptr, s_3)  # policy.py:379
+    tl.store(clip_fraction_ptr, quotient_2)  # policy.py:379
+    tl.store(approx_kl_ptr, quotient_3)  # policy.py:379
+
+
+def call(kernels, logp, old_logp, rollout_logp, order, begin, end, ratio_of_sequence, weight_of_sequence, ratio_of_sequence_table, weight_of_sequence_table, advantages, active, sequence, per_token, sum_of_piece2, sum_of_piece3, sum_of_piece4, sum_of_piece5, sum_of_piece6, loss, count, sequences, clip_fraction, approx_kl, correction_high, surrogate_least, surrogate_most, S, T, B):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = B
+    if programs > 0:
+        kernels.policy_loss_of_sequences_1((programs,), logp, old_logp, rollout_logp, order, begin, end, ratio_of_sequence, weight_of_sequence, ratio_of_sequence_table, weight_of_sequence_table, S, T, correction_high)
+    programs = ((S + 1023) // 1024)
+    if programs > 0:
+        kernels.policy_loss_of_sequences_2((programs,), logp, old_logp, advantages, order, active, sequence, begin, end, ratio_of_sequence_table, weight_of_sequence_table, per_token, sum_of_piece2, sum_of_piece3, sum_of_piece4, sum_of_piece5, sum_of_piece6, S, T, B, surrogate_least, surrogate_most)
+    programs = 1
+    if programs > 0:
+        kernels.policy_loss_of_sequences_3((programs,), loss, count, sequences, clip_fraction, approx_kl, sum_of_piece2, sum_of_piece3, sum_of_piece4, sum_of_piece5, sum_of_piece6, S)

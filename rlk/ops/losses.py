@@ -1,0 +1,276 @@
+"""What a policy loss is, as data: surrogate, ratio level, corrections, penalties and aggregation."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import torch
+
+from rlk.errors import Code, LaunchError
+from rlk.specs import surrogates
+from rlk.specs.policy import Form
+from rlk.specs.surrogates import Term, Token
+
+KL = ("k1", "k2", "k3", "abs", "k1+", "k3+")
+KLName = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]
+METRICS = ("clip_fraction", "approx_kl", "ess", "masked_fraction", "log_ratio_histogram")
+Bounds = tuple[float | None, float | None]
+CHOICES: dict[str, tuple[str, ...]] = {
+    "level": ("token", "sequence", "sequence_own", "sequence_sum"),
+    "kl": KL,
+    "kl_enters": ("loss", "ratio", "advantage"),
+    "entropy_mean": ("loss", "tokens"),
+    "aggregation": ("token_mean", "sequence_mean", "sequence_sum", "sum"),
+    "sequences": ("active", "all"),
+}
+
+
+def number(op: str, name: str, value: float) -> float:
+    """Return a number of the host; a tensor would have to be waited for. Raises LaunchError."""
+    if type(value) is not float and (isinstance(value, torch.Tensor) or not isinstance(value, numbers.Real)):
+        raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="number", got=type(value).__name__)
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Surrogate:
+    """The summand of a token as a function of tiles, and the numbers that it takes by name.
+
+    fn(token, **numbers) -> Term is traced once for a loss of this form: see `rlk.specs.surrogates`.
+    """
+
+    fn: Callable[..., Term]
+    numbers: tuple[tuple[str, float], ...] = ()
+
+
+def surrogate(fn: Callable[..., Term], **numbers: float | None) -> Surrogate:
+    """Return the surrogate of a function with its numbers; those that are None are left out."""
+    given = {n: number("surrogate", n, value) for n, value in numbers.items() if value is not None}
+    return Surrogate(fn, tuple(given.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """An importance weight exp(old_logp - rollout_logp) that multiplies the surrogate, without a gradient.
+
+    kind: "truncate" moves it between low and high (TIS); "mask" makes it 0 outside of them (MIS, IcePop).
+    level: of each token, or of its sequence, whose log ratio is the sum. log_limit: log ratios are moved
+    between -log_limit and log_limit first. normalized: weights are divided by their mean over the batch.
+    """
+
+    kind: Literal["truncate", "mask"] = "truncate"
+    level: Literal["token", "sequence"] = "token"
+    low: float | None = None
+    high: float | None = 2.0
+    log_limit: float | None = None
+    normalized: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Tokens that do not count at all, since old_logp left rollout_logp too far.
+
+    statistic: k1 = -d, k2 = d^2 / 2 or k3 = exp(d) - 1 - d, d = old_logp - rollout_logp. over: the token, or
+    the sum, mean or maximum over its sequence, which is then rejected whole. low, high: what is kept lies
+    between them. log_limit: as a correction's.
+    """
+
+    statistic: Literal["k1", "k2", "k3"] = "k3"
+    over: Literal["token", "sum", "mean", "max"] = "token"
+    low: float | None = None
+    high: float | None = None
+    log_limit: float | None = None
+
+
+def clip(
+    low: float | None = 0.2,
+    high: float | None = 0.2,
+    *,
+    dual: float | None = None,
+    delta: float | None = None,
+) -> Surrogate:
+    """max(-r A, -clip(r, 1 - low, 1 + high) A) (PPO); None: no bound on that side.
+
+    dual: for A < 0 at most -dual A. delta: the unclipped branch has min(r, delta).
+    """
+    least = None if low is None else 1.0 - number("clip", "low", low)
+    most = None if high is None else 1.0 + number("clip", "high", high)
+    return surrogate(surrogates.clip, least=least, most=most, dual=dual, delta=delta)
+
+
+def cispo(least: float | None = None, most: float | None = 5.0) -> Surrogate:
+    """-sg[clip(r, least, most)] A lp. The bounds are ratios, as in TRL; verl has 1 - low and 1 + high."""
+    return surrogate(surrogates.cispo, least=least, most=most)
+
+
+def sapo(tau_positive: float = 1.0, tau_negative: float = 1.05) -> Surrogate:
+    """-A (4 / tau) sigmoid(tau (r - 1)), tau by the sign of A."""
+    return surrogate(surrogates.sapo, tau_positive=tau_positive, tau_negative=tau_negative)
+
+
+def vespo(
+    power_positive: float = 2.0, decay_positive: float = 3.0, power_negative: float = 3.0,
+    decay_negative: float = 2.0,
+) -> Surrogate:  # fmt: skip
+    """-phi(w) A lp, log phi = c + k log w - c w; for level "sequence_sum", w the product of a sequence."""
+    return surrogate(
+        surrogates.vespo, power_positive=power_positive, decay_positive=decay_positive,
+        power_negative=power_negative, decay_negative=decay_negative,
+    )  # fmt: skip
+
+
+def reinforce() -> Surrogate:
+    """-A lp (REINFORCE, GPG)."""
+    return surrogate(surrogates.reinforce)
+
+
+def dro(penalty: float = 0.1) -> Surrogate:
+    """-A lp + penalty / 2 (log r)^2."""
+    return surrogate(surrogates.dro, penalty=penalty)
+
+
+def dppo_tv(
+    below: float = 0.2, above: float = 0.2, *, most: float | None = 20.0, drift: float | None = None
+) -> Surrogate:
+    """Tokens whose probability moved along A by at most below or above; `most`, `drift`: see the formulas."""
+    return surrogate(surrogates.dppo_tv, below=below, above=above, most=most, drift=drift)
+
+
+def dppo_kl(below: float = 0.2, above: float = 0.2, *, most: float = 20.0) -> Surrogate:
+    """Tokens whose binary KL along A is at most below or above."""
+    return surrogate(surrogates.dppo_kl, below=below, above=above, most=most)
+
+
+def ipo_mask(threshold: float = 0.2, *, drift: float = 1e-3) -> Surrogate:
+    """Tokens whose probability moved by at most threshold, and a drift (log r)^2 of all."""
+    return surrogate(surrogates.ipo_mask, threshold=threshold, drift=drift)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A policy loss as data; d = logp - old_logp, r = exp(d), A the advantage. Numbers are run-time values.
+
+    surrogate: the summand of a token. level: r is that of the "token", or of its sequence: the mean of d
+    ("sequence"), the same with the gradient of the token alone ("sequence_own"), or the sum of d
+    ("sequence_sum"), to which a correction of tokens adds the logs of its weights instead of multiplying by
+    them. token_limits: d is moved between them; pessimistic: only where A
+    gains by it, as GMPO. sequence_limits: the same for the log ratio of a sequence.
+    correction, rejections: for rollouts by another policy than old_logp's; they read rollout_logp.
+    most_drift: the surrogate of a token with A < 0 is 0 where the mean of -d over its sequence is larger.
+    beta, kl: a KL estimate against ref_logp, weighted by beta, is added to the summand ("loss"), multiplied
+    by r first ("ratio"), or taken from A without a gradient ("advantage"). kl_log_limit moves ref_logp - logp
+    between -limit and limit, kl_limit the estimate. entropy_coef: an entropy bonus, averaged as the loss, or
+    over tokens.
+    aggregation: the mean over tokens; over sequences, of means ("sequence_mean") or sums ("sequence_sum") of
+    their tokens; or the sum. sequences: those that have tokens, or all. normalizer: the loss is divided by
+    it as well. metrics: which are computed, of clip_fraction, approx_kl, ess, masked_fraction,
+    log_ratio_histogram.
+    """
+
+    surrogate: Surrogate = clip()
+    level: Literal["token", "sequence", "sequence_own", "sequence_sum"] = "token"
+    token_limits: Bounds = (None, None)
+    pessimistic: bool = False
+    sequence_limits: Bounds = (None, None)
+    correction: Correction | None = None
+    rejections: tuple[Rejection, ...] = ()
+    most_drift: float | None = None
+    beta: float = 0.0
+    kl: KLName = "k3"
+    kl_enters: Literal["loss", "ratio", "advantage"] = "loss"
+    kl_log_limit: float | None = None
+    kl_limit: float | None = None
+    entropy_coef: float = 0.0
+    entropy_mean: Literal["loss", "tokens"] = "loss"
+    aggregation: Literal["token_mean", "sequence_mean", "sequence_sum", "sum"] = "token_mean"
+    sequences: Literal["active", "all"] = "active"
+    normalizer: float | None = None
+    metrics: tuple[str, ...] = ("clip_fraction", "approx_kl")
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            _among(name, getattr(self, name), choices)
+        for metric in self.metrics:
+            _among("metrics", metric, METRICS)
+        if not isinstance(self.surrogate, Surrogate):
+            raise LaunchError(
+                Code.ARG_TYPE,
+                op="Loss",
+                name="surrogate",
+                wanted="Surrogate",
+                got=type(self.surrogate).__name__,
+            )
+        for name, value in _numbers(self).items():
+            number("Loss", name, value)
+        if self.pessimistic and (None in self.token_limits or self.level == "token"):
+            raise LaunchError(
+                Code.ARG_MISSING,
+                op="Loss",
+                name="token_limits",
+                why="on both sides, and the level of sequences, to be pessimistic",
+            )
+
+
+def _among(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise LaunchError(Code.ARG_VALUE, op="Loss", name=name, value=value, wanted=", ".join(choices))
+
+
+def _numbers(loss: Loss) -> dict[str, float]:
+    """Return the numbers of a loss that are there, by the names of the scalars of its spec."""
+    found: dict[str, float | None] = {
+        "token_low": loss.token_limits[0], "token_high": loss.token_limits[1],
+        "most_drift": loss.most_drift, "normalizer": loss.normalizer,
+    }  # fmt: skip
+    if loss.level != "token":
+        found |= {"sequence_low": loss.sequence_limits[0], "sequence_high": loss.sequence_limits[1]}
+    if loss.correction is not None:
+        c = loss.correction
+        found |= {"correction_low": c.low, "correction_high": c.high, "correction_limit": c.log_limit}
+    for i, r in enumerate(loss.rejections):
+        found |= {
+            f"rejection{i}_low": r.low,
+            f"rejection{i}_high": r.high,
+            f"rejection{i}_limit": r.log_limit,
+        }
+    if loss.beta != 0.0:
+        found |= {"beta": loss.beta, "kl_log_limit": loss.kl_log_limit, "kl_limit": loss.kl_limit}
+    if loss.entropy_coef != 0.0:
+        found["entropy_coef"] = loss.entropy_coef
+    found |= {f"surrogate_{name}": value for name, value in loss.surrogate.numbers}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@cache
+def form_of(loss: Loss, per_token: bool) -> tuple[Form, dict[str, float]]:
+    """Return what of a loss selects code, and its numbers by the names of its spec's scalars."""
+    given = _numbers(loss)
+    correction = loss.correction
+    form = Form(
+        surrogate=loss.surrogate.fn,
+        numbers=tuple(sorted(given)),
+        level=loss.level,
+        pessimistic=loss.pessimistic,
+        correction="" if correction is None else correction.kind,
+        correction_level="token" if correction is None else correction.level,
+        normalized=correction is not None and correction.normalized,
+        rejections=tuple((r.statistic, r.over) for r in loss.rejections),
+        kl=loss.kl if loss.beta != 0.0 else "",
+        kl_enters=loss.kl_enters if loss.beta != 0.0 else "loss",
+        entropy=loss.entropy_mean if loss.entropy_coef != 0.0 else "",
+        aggregation=loss.aggregation,
+        sequences=loss.sequences,
+        metrics=loss.metrics,
+        per_token=per_token,
+    )
+    return form, {name: float(value) for name, value in given.items()}
+
+
+__all__ = [
+    "Correction", "Loss", "Rejection", "Surrogate", "Term", "Token", "cispo", "clip", "dppo_kl", "dppo_tv",
+    "dro", "ipo_mask", "reinforce", "sapo", "surrogate", "vespo",
+]  # fmt: skip

@@ -1,0 +1,152 @@
+"""How policy_loss is called: a loss by name or record, its operator, and the tensors that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import torch
+
+from rlk.errors import Code, LaunchError
+from rlk.lang.op import Op
+from rlk.ops.layout import Layout
+from rlk.ops.losses import METRICS, Loss, form_of
+from rlk.ops.presets import LOSSES
+from rlk.ops.results import PolicyLoss
+from rlk.runtime.calls import call
+from rlk.runtime.invocation import Tensors
+from rlk.runtime.library import register
+from rlk.specs.policy import EDGES, policy_spec
+
+NAME = "policy_loss"
+GIVEN_WHEN = {
+    "ref_logp": "when beta is not 0",
+    "entropy": "when entropy_coef is not 0",
+    "rollout_logp": "by corrections and rejections",
+}
+
+
+def policy_loss(
+    logp: torch.Tensor,
+    old_logp: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    layout: Layout,
+    loss: Loss | str = "ppo",
+    ref_logp: torch.Tensor | None = None,
+    rollout_logp: torch.Tensor | None = None,
+    entropy: torch.Tensor | None = None,
+) -> PolicyLoss:
+    """Return a policy loss of tokens, what each contributes, and metrics.
+
+    logp, old_logp, ref_logp, rollout_logp, entropy: f32 of the layout's token shape. advantages: f32 of that
+    shape, or one for each sequence [sequences]. loss: a `Loss`, or a name of `rlk.ops.LOSSES`, such as "ppo",
+    "gspo", "trl/grpo", "verl/cispo". ref_logp is needed when beta != 0, entropy when entropy_coef != 0,
+    rollout_logp by a correction or a rejection; others are not read. Differentiable in logp and entropy.
+
+    Sums run over active tokens in their compacted order, chunks of 1024 as halving trees, chunks ascending;
+    those of a sequence count chunks from its first token: padded and packed inputs give the same bits. No
+    active token: loss 0, metrics["active"] 0. metrics: active (tokens that count), and those of the loss;
+    log_ratio_histogram: i32, how many log ratios lie below, between and at or above `EDGES`. Raises
+    LaunchError.
+    """
+    record = loss_of(loss)
+    check_layout(NAME, layout)
+    given = {"logp": logp, "old_logp": old_logp, "advantages": advantages}
+    extra = {"ref_logp": ref_logp, "rollout_logp": rollout_logp, "entropy": entropy}
+    name, numbers, reads = planned(record, _per_token(advantages, layout))
+    tensors = _read(reads, {**given, **extra}, layout)
+    made = call(_operators[name], tensors, dict(numbers), {})
+    reported = {n: x for n, x in made.items() if n in METRICS or n.startswith("above_")}
+    metrics = {"active": made["count"]} | reported
+    if "log_ratio_histogram" in record.metrics:
+        metrics["log_ratio_histogram"] = _histogram(metrics)
+    return PolicyLoss(made["loss"], made["per_token"].reshape(layout.shape), metrics)
+
+
+def loss_of(loss: Loss | str) -> Loss:
+    """Return a loss by its name; raise LaunchError with the names there are."""
+    if isinstance(loss, Loss):
+        return loss
+    if loss not in LOSSES:
+        raise LaunchError(Code.ARG_VALUE, op=NAME, name="loss", value=loss, wanted=", ".join(LOSSES))
+    return LOSSES[loss]
+
+
+def check_layout(op: str, layout: object) -> None:
+    """Raise LaunchError for what is no layout."""
+    if not isinstance(layout, Layout):
+        got = type(layout).__name__
+        raise LaunchError(Code.ARG_TYPE, op=op, name="layout", wanted="Layout", got=got)
+
+
+Plan = tuple[str, tuple[tuple[str, float], ...], tuple[str, ...]]
+"""What a loss runs: its operator by name, its numbers as scalars, and the tensors that it reads."""
+_operators: dict[str, Op] = {}
+
+
+def planned(loss: Loss, per_token: bool) -> Plan:
+    """Return what a loss runs; per_token: advantages are of tokens, not of sequences."""
+    return _planned(loss, per_token)
+
+
+# what torch.compiler.assume_constant_result sets: a loss is a constant of a compiled graph, and so are names
+planned._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@cache
+def _planned(loss: Loss, per_token: bool) -> Plan:
+    form, numbers = form_of(loss, per_token)
+    op = policy_spec(form)
+    register(op)
+    _operators[op.name] = op
+    return op.name, tuple(numbers.items()), tuple(form.tensors)
+
+
+def _per_token(advantages: object, layout: Layout) -> bool:
+    if not isinstance(advantages, torch.Tensor):
+        got = type(advantages).__name__
+        raise LaunchError(Code.ARG_TYPE, op=NAME, name="advantages", wanted="torch.Tensor", got=got)
+    shape, one = tuple(advantages.shape), (layout.sequences,)
+    if shape not in (layout.shape, one):
+        wanted = f"{layout.shape} or {one}"
+        raise LaunchError(Code.LAYOUT_MISMATCH, op=NAME, name="advantages", got=shape, wanted=wanted)
+    return shape != one
+
+
+def _read(reads: tuple[str, ...], given: Mapping[str, torch.Tensor | None], layout: Layout) -> Tensors:
+    """Return the tensors that an operator reads, tokens in a row; raise LaunchError for a missing one."""
+    found: Tensors = {}
+    for name in reads:
+        if name not in given:
+            found[name] = _of_layout(layout, name)
+            continue
+        tensor = given[name]
+        if tensor is None and name in GIVEN_WHEN:
+            raise LaunchError(Code.ARG_MISSING, op=NAME, name=name, why=GIVEN_WHEN[name])
+        if not isinstance(tensor, torch.Tensor):
+            got = type(tensor).__name__
+            raise LaunchError(Code.ARG_TYPE, op=NAME, name=name, wanted="torch.Tensor", got=got)
+        tokens = name != "advantages" or tuple(tensor.shape) != (layout.sequences,)
+        found[name] = layout.tokens_like(NAME, name, tensor) if tokens else tensor
+    return found
+
+
+def _of_layout(layout: Layout, name: str) -> torch.Tensor:
+    match name:
+        case "order":
+            return layout.order
+        case "begin":
+            return layout.segments[0]
+        case "end":
+            return layout.segments[1]
+        case "active":
+            return layout.active.reshape(-1)
+        case _:
+            return layout.sequence.reshape(-1)
+
+
+def _histogram(metrics: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return how many tokens lie in each bin, given how many lie at or above each edge."""
+    above = [metrics.pop(f"above_{i}") for i in range(len(EDGES))]
+    return torch.stack([metrics["active"], *above]).diff(append=torch.zeros_like(above[:1][0])[None]).neg()
