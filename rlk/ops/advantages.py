@@ -9,9 +9,11 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.ops.layout import Layout
+from rlk.ops.losses import number
 from rlk.ops.offsets import bounds_of
+from rlk.ops.policy import check_layout
 from rlk.ops.results import Gae
-from rlk.ops.signatures import _among, _is_layout, _number, _tensors
+from rlk.ops.signatures import _among, _tensors
 from rlk.runtime.calls import call
 from rlk.specs import advantage as advantage_spec
 from rlk.specs.advantage import BASELINES, EPS_MODES, SCALES, STDS
@@ -53,7 +55,7 @@ def group_advantage(
     bounds = bounds_of(op, "groups", groups, rewards.numel(), "rewards")
     statics = {"scale": scale, "baseline": baseline, "std": std, "eps_mode": eps_mode}
     tensors = {"rewards": rewards, "bounds": bounds}
-    return call(advantage_spec.group_advantage, tensors, {"eps": _number(op, "eps", eps)}, statics)[
+    return call(advantage_spec.group_advantage, tensors, {"eps": number(op, "eps", eps)}, statics)[
         "advantages"
     ]
 
@@ -79,7 +81,7 @@ def gae(
     LaunchError.
     """
     op = "gae"
-    _is_layout(op, layout)
+    check_layout(op, layout)
     given = {"values": values, "rewards": rewards}
     _tensors(op, **given)
     tensors = {name: layout.tokens_like(op, name, x) for name, x in given.items()}
@@ -87,7 +89,7 @@ def gae(
     if bootstrap is not None:
         _tensors(op, bootstrap=bootstrap)
         tensors["bootstrap"] = bootstrap
-    factor, decay = np.float32(_number(op, "gamma", gamma)), np.float32(_number(op, "lam", lam))
+    factor, decay = np.float32(number(op, "gamma", gamma)), np.float32(number(op, "lam", lam))
     scalars = {"gamma": float(factor), "decay": float(factor * decay)}
     made = call(advantage_spec.gae, tensors, scalars, {})
     return Gae(made["advantages"].reshape(layout.shape), made["returns"].reshape(layout.shape))

@@ -7,8 +7,9 @@ from typing import Literal
 import torch
 
 from rlk.errors import Code, LaunchError
+from rlk.ops.losses import number
 from rlk.ops.results import KTOLoss, PreferenceLoss
-from rlk.ops.signatures import _among, _number, _positive, _tensors
+from rlk.ops.signatures import _among, _positive, _tensors
 from rlk.runtime.calls import call
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import preference as preference_spec
@@ -66,7 +67,7 @@ def preference_loss(
     _rows(op, tensors)
     _positive(op, "beta", beta)
     scalars: Scalars = {"beta": float(beta)} | _smoothing(kind, smoothing)
-    if _number(op, "margin", margin) != 0.0:
+    if number(op, "margin", margin) != 0.0:
         if kind not in OF_MARGIN or kind == "ipo":
             raise LaunchError(Code.ARG_VALUE, op=op, name="margin", value=margin, wanted=f"0 for {loss}")
         scalars["margin"] = float(margin)
@@ -104,7 +105,7 @@ def _counts(loss: str, chosen: torch.Tensor | None, rejected: torch.Tensor | Non
 
 def _smoothing(kind: str, value: float) -> Scalars:
     """Return the smoothing of a loss that has one; sigmoid without it is another formula."""
-    op, given = "preference_loss", _number("preference_loss", "smoothing", value)
+    op, given = "preference_loss", number("preference_loss", "smoothing", value)
     if kind not in SMOOTHED:
         allowed, wanted = given == 0.0, f"0 for {kind}"
     else:
@@ -142,7 +143,7 @@ def kto_loss(
     _rows(op, tensors)
     _positive(op, "beta", beta)
     weights = {"desirable_weight": desirable_weight, "undesirable_weight": undesirable_weight}
-    scalars: Scalars = {"beta": float(beta)} | {n: _number(op, n, x) for n, x in weights.items()}
+    scalars: Scalars = {"beta": float(beta)} | {n: number(op, n, x) for n, x in weights.items()}
     made = call(preference_spec.kto_loss, tensors, scalars, {})
     divergence = made["divergence"] if mismatched is not None else torch.zeros_like(made["loss"].detach())
     return KTOLoss(made["loss"], made["per_sample"], {"divergence": divergence})

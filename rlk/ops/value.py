@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 
 from rlk.ops.layout import Layout
+from rlk.ops.losses import number
+from rlk.ops.policy import check_layout
 from rlk.ops.results import EntropyBonus, ValueLoss
-from rlk.ops.signatures import _is_layout, _number, _positive, _tensors
+from rlk.ops.signatures import _positive, _tensors
 from rlk.runtime.calls import call
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import value as value_spec
@@ -52,13 +54,13 @@ def entropy_bonus(entropy: torch.Tensor, *, layout: Layout, coef: float) -> Entr
     """
     op = "entropy_bonus"
     tensors = _of_tokens(op, layout, {"entropy": entropy})
-    made = call(value_spec.entropy_bonus, tensors, {"coef": _number(op, "coef", coef)}, {})
+    made = call(value_spec.entropy_bonus, tensors, {"coef": number(op, "coef", coef)}, {})
     return EntropyBonus(made["loss"], made["mean"])
 
 
 def _of_tokens(op: str, layout: Layout, given: Tensors) -> Tensors:
     """Return tensors of one number per token as flat rows, with which tokens count and in which order."""
-    _is_layout(op, layout)
+    check_layout(op, layout)
     _tensors(op, **given)
     flat = {name: layout.tokens_like(op, name, x) for name, x in given.items()}
     return flat | {"order": layout.order, "active": layout.active.reshape(-1)}
