@@ -139,7 +139,7 @@ def policy(record: Loss, tokens: int, per_token: bool = False) -> Case:
     extra = {"ref_logp": ref, "rollout_logp": old + 0.1 * normal(tokens, seed=3)}
     mask = torch.rand(tokens, generator=torch.Generator().manual_seed(5)) < 0.8
     edges = torch.tensor([0, tokens // 3, tokens // 3, tokens - 3])
-    layout = Layout.packed(edges, mask=mask)
+    layout = Layout.packed(edges, mask=mask, tail="padding")
     advantages = normal(tokens if per_token else 3, seed=6)
 
     def call(lp: torch.Tensor, entropy: torch.Tensor) -> Any:
@@ -210,6 +210,14 @@ def of_critic(clipped: bool) -> Case:
     return call, [normal(2500), normal(2500, seed=3)]
 
 
+def moved(dtype: torch.dtype) -> Case:
+    """Rows of four numbers a token, packed and padded again on the other side."""
+    lengths = torch.tensor([70, 0, 1, 100, 9])
+    packed = Layout.packed(torch.tensor([0, 70, 70, 71, 171, 180]), tokens=180)
+    left = Layout.padded(lengths, 103, side="left")
+    return lambda x: ops.unpack(ops.pack(x, packed), left), [normal(5, 100, 4, dtype=dtype)]
+
+
 def preferred(name: str, **options: Any) -> Case:
     """Pairs in two chunks, of log-probs below those of the reference."""
     chosen, rejected = (-4 - normal(1100, seed=s).abs() for s in (0, 1))
@@ -277,6 +285,8 @@ CASES: dict[str, Callable[[], Case]] = {
         )
     },
     "kto_loss": unpaired,
+    "pack, unpack": lambda: moved(F32),
+    "pack, unpack bfloat16": lambda: moved(BF16),
     "value_loss, entropy_bonus": lambda: of_critic(False),
     "value_loss clipped": lambda: of_critic(True),
     "gae padded": lambda: estimated(True),

@@ -14,6 +14,7 @@ from rlk.ops import (
     advantages,
     fused,
     linear,
+    packing,
     policy,
     preference,
     reference,
@@ -25,6 +26,7 @@ from rlk.ops.collective import ordered_all_reduce
 from rlk.ops.layout import Layout
 from rlk.ops.losses import Loss
 from rlk.ops.presets import LOSSES
+from rlk.ops.spans import Spans, loss_spans, modality_spans
 from rlk.runtime.ahead import explain, joined
 from rlk.runtime.calls import model
 from rlk.runtime.dispatch import Decision, decide, dispatch
@@ -37,6 +39,7 @@ from rlk.specs import loss as _loss
 from rlk.specs import matmul as _matmul
 from rlk.specs import model as _model
 from rlk.specs import norm as _norm
+from rlk.specs import packing as _packing
 from rlk.specs import policy as _policy
 from rlk.specs import preference as _preference
 from rlk.specs import value as _value
@@ -113,6 +116,8 @@ preference_loss = _published(
     preference.preference_loss, reference_rewards.preference_loss, _preference.preference_loss
 )
 kto_loss = _published(preference.kto_loss, reference_rewards.kto_loss, _preference.kto_loss)
+pack = _published(packing.pack, reference_rewards.pack, _packing.take_rows)
+unpack = _published(packing.unpack, reference_rewards.unpack, _packing.take_rows)
 gae = _published(advantages.gae, reference_rewards.gae, _advantage.gae)
 
 if Env.current().interpret:
@@ -136,6 +141,7 @@ __all__ = [
     "Layout",
     "Loss",
     "Operator",
+    "Spans",
     "embedding",
     "entropy_bonus",
     "gae",
@@ -144,13 +150,17 @@ __all__ = [
     "linear_logp",
     "linear_policy_loss",
     "logp",
+    "loss_spans",
     "matmul",
+    "modality_spans",
     "ordered_all_reduce",
+    "pack",
     "policy_loss",
     "preference_loss",
     "ratio_kl",
     "rms_norm",
     "rope",
     "swiglu",
+    "unpack",
     "value_loss",
 ]

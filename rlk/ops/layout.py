@@ -10,7 +10,18 @@ from typing import Literal
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.offsets import checked_offsets, segments_of
+from rlk.ops.offsets import (
+    Tail,
+    all_good,
+    checked_offsets,
+    misplaced,
+    on_the_host,
+    refuse_misplaced,
+    segments_of,
+    some_offsets,
+)
+from rlk.ops.spans import Spans
+from rlk.specs.packing import LENGTH, OFFSETS
 
 Side = Literal["left", "right"]
 
@@ -23,7 +34,8 @@ class Layout:
     sequence: i32 of that shape, the sequence of each token. sequences: how many there are. order: all tokens,
     i32 [tokens], the active ones first, sequence by sequence, then the others: in this order sums over tokens
     are taken, so that padded and packed inputs agree. bounds: i32 or i64 [sequences, 2], where the tokens of
-    each sequence begin and end in a flat row of all tokens, those that do not count included.
+    each sequence begin and end in a flat row of all tokens, padding included. first, lengths: i64
+    [sequences], where its first token that is no padding lies there, and how many of them it has.
     """
 
     shape: tuple[int, ...]
@@ -32,63 +44,91 @@ class Layout:
     sequences: int
     order: torch.Tensor
     bounds: torch.Tensor
+    first: torch.Tensor
+    lengths: torch.Tensor
 
     @staticmethod
     def packed(
-        cu_seqlens: torch.Tensor, *, mask: torch.Tensor | None = None, tokens: int | None = None
+        cu_seqlens: torch.Tensor,
+        *,
+        mask: torch.Tensor | None = None,
+        spans: Spans | tuple[Spans, ...] | None = None,
+        tokens: int | None = None,
+        tail: Tail = "none",
     ) -> Layout:
         """Lay out sequences one after the other: sequence i holds tokens [cu_seqlens[i], cu_seqlens[i + 1]).
 
-        cu_seqlens: int32 or int64 [sequences + 1]. mask: bool [T], and-ed. tokens: T, needed without a mask
-        so that nothing waits for the device; tokens at or beyond cu_seqlens[-1] do not count.
+        cu_seqlens: int32 or int64 [sequences + 1], ascending from 0 to T. mask: bool [T], and-ed. spans:
+        which parts of sequences count, and-ed. tokens: T, needed without a mask so that nothing waits for
+        the device. tail: "padding" lets tokens behind cu_seqlens[-1] be, which do not count. Offsets that
+        miss T raise LaunchError on the host; on a device they set the error word, and no token counts.
         """
-        checked_offsets("Layout.packed", "offsets", cu_seqlens)
+        op = "Layout.packed"
+        checked_offsets(op, "offsets", cu_seqlens)
         if tokens is None:
             if mask is None:
                 raise LaunchError(
-                    Code.ARG_MISSING,
-                    op="Layout.packed",
-                    name="tokens",
-                    why="when no mask says how many there are",
+                    Code.ARG_MISSING, op=op, name="tokens", why="when no mask says how many there are"
                 )
             tokens = mask.numel()
-        position = torch.arange(tokens, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
-        sequences = cu_seqlens.numel() - 1
-        owner = torch.searchsorted(cu_seqlens[1:].contiguous(), position, right=True)
-        active = (position >= cu_seqlens[0]) & (position < cu_seqlens[-1])
-        sequence = owner.clamp(max=max(sequences - 1, 0)).to(torch.int32)
-        bounds = segments_of(cu_seqlens)
-        return Layout._masked("Layout.packed", (tokens,), active, sequence, bounds, mask)
+        if tail not in ("none", "padding"):
+            raise LaunchError(Code.ARG_VALUE, op=op, name="tail", value=tail, wanted="none or padding")
+        edges = some_offsets(op, "cu_seqlens", cu_seqlens, tokens, "tokens").contiguous()
+        position = torch.arange(tokens, device=edges.device, dtype=edges.dtype)
+        owner = torch.searchsorted(edges[1:].contiguous(), position, right=True)
+        active = (position >= edges[0]) & (position < edges[-1])
+        if on_the_host(edges):
+            refuse_misplaced(op, "cu_seqlens", edges, tokens, "tokens", tail)
+        elif edges.numel() > 1:
+            active = active & all_good(misplaced(edges, tokens, tail), OFFSETS)
+        sequence = owner.clamp(max=max(edges.numel() - 2, 0)).to(torch.int32)
+        first, lengths = edges[:-1].to(torch.int64), edges.diff().to(torch.int64)
+        places = _Places((tokens,), sequence, segments_of(edges), first, lengths)
+        return Layout._masked(op, places, active, mask, spans)
 
     @staticmethod
     def padded(
-        lengths: torch.Tensor, L: int, *, side: Side = "right", mask: torch.Tensor | None = None
+        lengths: torch.Tensor,
+        L: int,
+        *,
+        side: Side = "right",
+        mask: torch.Tensor | None = None,
+        spans: Spans | tuple[Spans, ...] | None = None,
     ) -> Layout:
         """Lay out sequences as rows of L tokens, padded on one side.
 
-        lengths: int32 or int64 [B]. side: where the padding is. mask: bool [B, L], and-ed.
+        lengths: int32 or int64 [B], from 0 to L. side: where the padding is. mask: bool [B, L], and-ed.
+        spans: which parts of sequences count, and-ed. Other lengths raise LaunchError on the host; on a
+        device they set the error word, and no token counts.
         """
+        op = "Layout.padded"
         if side not in ("left", "right"):
-            raise LaunchError(
-                Code.ARG_VALUE, op="Layout.padded", name="side", value=side, wanted="left or right"
-            )
-        checked_offsets("Layout.padded", "offsets", lengths)
+            raise LaunchError(Code.ARG_VALUE, op=op, name="side", value=side, wanted="left or right")
+        checked_offsets(op, "offsets", lengths)
         column = torch.arange(L, device=lengths.device, dtype=lengths.dtype)
         active = column < lengths[:, None] if side == "right" else column >= L - lengths[:, None]
+        bad = (lengths < 0) | (lengths > L)
+        if not on_the_host(bad):
+            active = active & all_good(bad, LENGTH)
+        elif bool(bad.any()):
+            value, wanted = lengths[bad].tolist(), f"0 to L = {L}"
+            raise LaunchError(Code.ARG_VALUE, op=op, name="lengths", value=value, wanted=wanted)
         rows = lengths.numel()
         sequence = torch.arange(rows, device=lengths.device, dtype=torch.int32)[:, None].expand(rows, L)
         edges = torch.arange(rows + 1, device=lengths.device) * L
-        return Layout._masked("Layout.padded", (rows, L), active, sequence, segments_of(edges), mask)
+        first = edges[:-1] if side == "right" else edges[1:] - lengths
+        places = _Places((rows, L), sequence, segments_of(edges), first, lengths.to(torch.int64))
+        return Layout._masked(op, places, active, mask, spans)
 
     @staticmethod
     def _masked(
         op: str,
-        shape: tuple[int, ...],
+        places: _Places,
         active: torch.Tensor,
-        sequence: torch.Tensor,
-        bounds: torch.Tensor,
         mask: torch.Tensor | None,
+        spans: Spans | tuple[Spans, ...] | None,
     ) -> Layout:
+        shape = places.shape
         if mask is not None:
             if mask.dtype is not torch.bool:
                 raise LaunchError(Code.ARG_DTYPE, op=op, name="mask", got=mask.dtype, wanted=torch.bool)
@@ -103,9 +143,20 @@ class Layout:
                     wanted=shape,
                 )
             active = active & mask
+        for each in (spans,) if isinstance(spans, Spans) else spans or ():
+            counted = each.counted(places.first, places.lengths, active.numel())
+            active = active & counted.reshape(shape)
         active = active.contiguous()
-        order = _active_first(active.reshape(-1))
-        return Layout(shape, active, sequence.contiguous(), bounds.shape[0], order, bounds)
+        return Layout(
+            shape=shape,
+            active=active,
+            sequence=places.sequence.contiguous(),
+            sequences=places.lengths.numel(),
+            order=_active_first(active.reshape(-1)),
+            bounds=places.bounds,
+            first=places.first,
+            lengths=places.lengths,
+        )
 
     @property
     def tokens(self) -> int:
@@ -132,15 +183,35 @@ class Layout:
             )
         return tensor.reshape(-1)
 
-    def digest(self) -> str:
-        """Return a hash of which tokens count, and for which sequence; padded and packed forms agree.
+    @property
+    def position(self) -> torch.Tensor:
+        """The position of each token in its sequence, i64 of the tokens' shape; padding lies outside."""
+        flat = torch.arange(self.tokens, device=self.active.device).reshape(self.shape)
+        if not self.sequences:
+            return flat
+        return flat - self.first[self.sequence.to(torch.int64)]
 
-        Waits for the device.
+    def digest(self) -> str:
+        """Return a hash of how long sequences are and which of their tokens count; padded and packed agree.
+
+        Rollout and trainer can compare it: a mask that is shifted by one has another. Waits for the device.
         """
-        owners = self.sequence.reshape(-1)[self.active.reshape(-1)].cpu()
+        found = (self.sequence[self.active], self.position[self.active], self.lengths)
         content = hashlib.sha256(str(self.sequences).encode())
-        content.update(owners.contiguous().numpy().tobytes())
+        for part in found:
+            content.update(part.to(torch.int64).cpu().contiguous().numpy().tobytes())
         return content.hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where tokens lie, before anything says which of them count."""
+
+    shape: tuple[int, ...]
+    sequence: torch.Tensor
+    bounds: torch.Tensor
+    first: torch.Tensor
+    lengths: torch.Tensor
 
 
 def _active_first(active: torch.Tensor) -> torch.Tensor:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
 from rlk.errors import Code, LaunchError
+from rlk.runtime.calls import call
+from rlk.specs import packing as packing_spec
+
+Tail = Literal["none", "padding"]
 
 
 def checked_offsets(op: str, name: str, offsets: object) -> torch.Tensor:
@@ -27,17 +33,43 @@ def bounds_of(op: str, name: str, offsets: object, count: int, of: str) -> torch
     Raises LaunchError where it can tell without waiting: offsets on the host must begin with 0, not descend,
     and end with the count. Those on a device are checked by the kernel that reads the bounds.
     """
+    found = some_offsets(op, name, offsets, count, of)
+    if on_the_host(found):
+        refuse_misplaced(op, name, found, count, of)
+    return segments_of(found)
+
+
+def some_offsets(op: str, name: str, offsets: object, count: int, of: str) -> torch.Tensor:
+    """Return offsets that have a segment where there is something to cut; raise LaunchError for others."""
     found = checked_offsets(op, name, offsets)
     if found.numel() == 0 or (found.numel() == 1 and count > 0):
         wanted = f"segments + 1 offsets of {count} {of}"
         raise LaunchError(
             Code.ARG_VALUE, op=op, name=f"{name}.shape", value=tuple(found.shape), wanted=wanted
         )
-    if type(found) is torch.Tensor and found.device.type == "cpu" and not _covers(found, count):
-        shown = found.tolist() if found.numel() <= 8 else [*found[:4].tolist(), "...", *found[-3:].tolist()]
-        wanted = f"ascending offsets from 0 to {count}, the number of {of}"
+    return found
+
+
+def refuse_misplaced(
+    op: str, name: str, offsets: torch.Tensor, count: int, of: str, tail: Tail = "none"
+) -> None:
+    """Raise LaunchError for offsets on the host that do not ascend from 0 to the count."""
+    if bool(misplaced(offsets, count, tail).any()):
+        few = offsets.numel() <= 8
+        shown = offsets.tolist() if few else [*offsets[:4].tolist(), "...", *offsets[-3:].tolist()]
+        least = "at most " if tail == "padding" else ""
+        wanted = f"ascending offsets from 0 to {least}{count}, the number of {of}"
         raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=shown, wanted=wanted)
-    return segments_of(found)
+
+
+def misplaced(offsets: torch.Tensor, count: int, tail: Tail = "none") -> torch.Tensor:
+    """Return which segments are wrong, bool [segments]; where the ends are, all of them.
+
+    tail: "padding" lets elements behind the last offset be.
+    """
+    last = offsets[-1]
+    ends = (offsets[0] != 0) | (last > count if tail == "padding" else last != count)
+    return (offsets[1:] < offsets[:-1]) | ends
 
 
 def segments_of(offsets: torch.Tensor) -> torch.Tensor:
@@ -46,6 +78,11 @@ def segments_of(offsets: torch.Tensor) -> torch.Tensor:
     return offsets.contiguous().unfold(0, 2, 1) if offsets.numel() > 1 else offsets.new_empty((0, 2))
 
 
-def _covers(offsets: torch.Tensor, count: int) -> bool:
-    ascending = bool((offsets[1:] >= offsets[:-1]).all())
-    return ascending and int(offsets[0]) == 0 and int(offsets[-1]) == count
+def on_the_host(x: torch.Tensor) -> bool:
+    """Return whether a tensor's numbers can be looked at without waiting for a device."""
+    return type(x) is torch.Tensor and x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def all_good(bad: torch.Tensor, what: str) -> torch.Tensor:
+    """Return whether no row is bad, bool []; on a device a bad one sets the error word to what it has."""
+    return call(packing_spec.reported, {"bad": bad}, {}, {"what": what})["good"].all()

@@ -184,3 +184,23 @@ def entropy_bonus(entropy: torch.Tensor, *, layout: Layout, coef: float) -> Entr
     total = torch.where(layout.active, entropy.double(), 0.0).sum()
     mean = total / layout.active.sum().clamp(min=1)
     return EntropyBonus(-coef * mean, mean.detach())
+
+
+def pack(x: torch.Tensor, layout: Layout, *, side: str = "right") -> torch.Tensor:
+    """Return `rlk.ops.pack` row by row, floats in float64."""
+    wide = x.double() if x.dtype.is_floating_point else x
+    lengths = layout.lengths.tolist()
+    rows = [r[:n] if side == "right" else r[len(r) - n :] for r, n in zip(wide, lengths, strict=True)]
+    behind = wide.new_zeros((layout.tokens - sum(lengths), *x.shape[2:]))
+    return torch.cat((*rows, behind))
+
+
+def unpack(x: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Return `rlk.ops.unpack` row by row, floats in float64."""
+    wide = x.double() if x.dtype.is_floating_point else x
+    made = wide.new_zeros((*layout.shape, *x.shape[1:]))
+    lengths = layout.lengths.tolist()
+    begins = (layout.first - layout.bounds[:, 0]).tolist()
+    for row, begin, part in zip(made, begins, wide.split(lengths), strict=True):
+        row[begin : begin + len(part)] = part
+    return made

@@ -121,6 +121,18 @@ def _tokens(rng: np.random.Generator) -> Values:
     return {"active": active, "order": order, "clip": 0.3, "coef": 0.01}
 
 
+def _take_rows(rng: np.random.Generator) -> Values:
+    source = rng.permutation(20)[:13]
+    source[4] = -1
+    back = np.full(20, -1)
+    back[source[source >= 0]] = np.flatnonzero(source >= 0)
+    return {"source": source, "back": back}
+
+
+def _take_whole(rng: np.random.Generator) -> Values:
+    return {"source": _take_rows(rng)["source"], "x": rng.integers(-9, 9, (20, 3))}
+
+
 def _gae(rng: np.random.Generator) -> Values:
     edges = np.array([0, 7, 7, 8, 44, 100])
     return {
@@ -164,6 +176,8 @@ EXAMPLES: dict[str, Example] = {
     "rms_norm": Example(lambda rng: {"eps": 1e-6}),
     "embedding": Example(lambda rng: {"ids": rng.integers(0, 11, 40)}, _embedding_gradient),
     "group_advantage": Example(_group_advantage),
+    "take_rows": Example(_take_rows),
+    "take_whole": Example(_take_whole),
     "gae": Example(_gae),
     "value_loss": Example(_tokens, present=(("old_values", "clip"),)),
     "entropy_bonus": Example(_tokens),

@@ -18,6 +18,7 @@ from rlk.specs.loss import ratio_kl
 from rlk.specs.matmul import matmul, matmul_leaf8
 from rlk.specs.model import embedding, rope, swiglu
 from rlk.specs.norm import rms_norm
+from rlk.specs.packing import take_rows
 from rlk.specs.policy import policy_loss, policy_loss_of_sequences
 from rlk.specs.preference import kto_loss, preference_loss
 from rlk.specs.value import entropy_bonus, value_loss
@@ -150,6 +151,15 @@ def groups_of_samples(device: torch.device) -> Tensors:
 def counted_tokens(device: torch.device) -> Tensors:
     """2100 tokens, two thirds of them active."""
     return {name: x for name, x in rows_of_tokens(device).items() if name != "sequence"}
+
+
+def taken_rows(device: torch.device) -> Tensors:
+    """3000 of 4096 rows, each taken once, and ten places that take none."""
+    source = torch.randperm(4096, device=device)[:3000]
+    source[40:50] = -1
+    back = torch.full((4096,), -1, device=device)
+    back[source[source >= 0]] = torch.nonzero(source >= 0).reshape(-1)
+    return {"source": source, "back": back}
 
 
 def labels(device: torch.device) -> Tensors:
@@ -349,6 +359,10 @@ CASES: dict[str, Case] = {
         )
         for grad in ("", "_grad")
     },
+    "take_rows 3000 of 4096 x 128": Case(take_rows, {"T": 3000, "R": 4096, "D": 128}, given=taken_rows),
+    "take_rows_grad 3000 of 4096 x 128": Case(
+        take_rows, {"T": 3000, "R": 4096, "D": 128}, given=taken_rows, wanted=("x",)
+    ),
     "gae 300 sequences": Case(
         gae,
         {"T": 134550, "B": 300, "E": 2},

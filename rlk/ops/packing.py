@@ -1,0 +1,86 @@
+"""Tensors of tokens between padded rows and packed ones: what moves where, and back."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from rlk.errors import Code, LaunchError
+from rlk.ops.layout import Layout, Side
+from rlk.ops.signatures import _is_layout, _tensors
+from rlk.runtime.calls import call
+from rlk.specs import packing as packing_spec
+
+
+def pack(x: torch.Tensor, layout: Layout, *, side: Side = "right") -> torch.Tensor:
+    """Return the tokens of padded rows one sequence after the other, [T, ...].
+
+    x: [B, L, ...] of any dtype that rlk has (bf16, f16, f32, int64, int32, bool). layout: the packed one of
+    the result: it says T, and how long each of the B sequences is. side: where x is padded. Tokens that the
+    layout's mask leaves out are moved too; padding behind the last sequence is 0.
+
+    A sequence longer than L raises LaunchError where lengths are on the host; on a device it sets the error
+    word, and the result is 0. Differentiable in x: each token of the gradient goes back to where it came
+    from. Raises LaunchError.
+    """
+    _movable("pack", x, 2, "[B, L, ...]", layout, 1, "packed")
+    if x.shape[0] != layout.sequences:
+        got, wanted = x.shape[0], layout.sequences
+        raise LaunchError(
+            Code.ARG_SIZE, op="pack", name="x", axis="B", got=got, other="layout", wanted=wanted
+        )
+    padded = Layout.padded(layout.lengths, x.shape[1], side=side)
+    return _moved(x, 2, layout, padded)
+
+
+def unpack(x: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Return packed tokens as padded rows, [B, L, ...]; padding is 0.
+
+    x: [T, ...] of any dtype that rlk has (bf16, f16, f32, int64, int32, bool), T the sum of the layout's
+    lengths. layout: the padded one of the result: it says B, L, the side of the padding, and the lengths.
+
+    Another T raises LaunchError where lengths are on the host; on a device it sets the error word, and the
+    result is 0. Differentiable in x: each token of the gradient goes back to where it came from. Raises
+    LaunchError.
+    """
+    _movable("unpack", x, 1, "[T, ...]", layout, 2, "padded")
+    edges = torch.cat((layout.lengths.new_zeros(1), layout.lengths.cumsum(0)))
+    packed = Layout.packed(edges, tokens=x.shape[0])
+    return _moved(x, 1, layout, packed)
+
+
+def _movable(op: str, x: torch.Tensor, dims: int, wanted: str, layout: Layout, rank: int, form: str) -> None:
+    """Refuse what has no tokens, and a layout of the other form."""
+    _is_layout(op, layout)
+    _tensors(op, x=x)
+    if x.dim() < dims:
+        shape = tuple(x.shape)
+        raise LaunchError(Code.ARG_RANK, op=op, name="x", got=x.dim(), shape=shape, wanted=wanted)
+    if len(layout.shape) != rank:
+        value, form = f"of {layout.shape}", f"the {form} layout of the result"
+        raise LaunchError(Code.ARG_VALUE, op=op, name="layout", value=value, wanted=form)
+
+
+def _moved(x: torch.Tensor, dims: int, to: Layout, there: Layout) -> torch.Tensor:
+    """Return the tokens of x, whose first dims lie as `there` says, as `to` says; `there` masks none."""
+    shape = (*to.shape, *x.shape[dims:])
+    rows = x.reshape(there.tokens, math.prod(x.shape[dims:]))
+    real = there.active.reshape(-1)
+    source = _places(to, there)
+    if there.tokens:
+        source = torch.where(real[source.clamp(0, there.tokens - 1)], source, -1)
+    if x.dtype.is_floating_point:
+        back = torch.where(real, _places(there, to), -1)
+        tensors = {"source": source, "x": rows, "back": back}
+        return call(packing_spec.take_rows, tensors, {}, {})["y"].reshape(shape)
+    return call(packing_spec.take_whole, {"source": source, "x": rows}, {}, {})["y"].reshape(shape)
+
+
+def _places(to: Layout, there: Layout) -> torch.Tensor:
+    """Return where each token of a layout lies in another one, i64 [tokens]; -1 for padding."""
+    owner, position = to.sequence.reshape(-1).to(torch.int64), to.position.reshape(-1)
+    if not to.sequences:
+        return torch.full_like(position, -1)
+    real = (position >= 0) & (position < to.lengths[owner])
+    return torch.where(real, there.first[owner] + position, -1)

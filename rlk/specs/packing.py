@@ -1,0 +1,60 @@
+"""Rows that move between padded and packed tensors, and data of layouts that a device must report."""
+
+from __future__ import annotations
+
+from rlk.lang import (
+    Axis,
+    DTypeVar,
+    L,
+    Outputs,
+    Static,
+    Tensor,
+    bf16,
+    boolean,
+    f16,
+    f32,
+    i32,
+    i64,
+    op,
+)
+
+T = Axis("T", dynamic=True)
+R = Axis("R", dynamic=True)
+B = Axis("B", dynamic=True)
+D = Axis("D")
+F = DTypeVar("F", (bf16, f16, f32))
+Whole = DTypeVar("Whole", (i64, i32, boolean))
+OFFSETS = "offsets that do not ascend from 0 to the number of tokens"
+LENGTH = "a length outside of its row"
+SPAN = "a span outside of its sequence"
+REGION = "a region that crosses sequences"
+
+
+@op(saves=("back",))
+def take_rows(source: Tensor[i64, T], x: Tensor[F, R, D], back: Tensor[i64, R]) -> Outputs:
+    """y[t] = x[source[t]], 0 where source is negative; back[r] is the t that takes row r, or negative.
+
+    A row that is taken twice sets the error word: the gradient would have to sum.
+    """
+    again = back.at(source) != L.pos(T).to(i64)
+    L.check((source >= 0) & again, "a row that is taken twice")
+    return L.out(y=x.at(source, D))
+
+
+@take_rows.vjp("x")
+def take_rows_grad(ctx, d_y: Tensor[F, T, D]) -> Outputs:
+    """d x[r] = d_y[back[r]], 0 where nothing took the row: none is taken twice, so nothing is summed."""
+    return L.out(d_x=d_y.at(ctx.back, D))
+
+
+@op()
+def take_whole(source: Tensor[i64, T], x: Tensor[Whole, R, D]) -> Outputs:
+    """y[t] = x[source[t]] of whole numbers and truth values, 0 where source is negative."""
+    return L.out(y=x.at(source, D))
+
+
+@op()
+def reported(bad: Tensor[boolean, B], what: Static[OFFSETS, LENGTH, SPAN, REGION] = OFFSETS) -> Outputs:
+    """Which rows are good; bad ones set the error word."""
+    L.check(bad, what)
+    return L.out(good=~bad)
