@@ -58,6 +58,7 @@ SIGNATURES = {
     "embedding": "(ids, weight)",
     "group_advantage": "(rewards, groups, *, scale='group', baseline='mean', std='unbiased', eps=0.0001, "
     "eps_mode='add')",
+    "scatter_rewards": "(rewards, offsets, *, layout, at='last', costs=None, overlong=None)",
     "pack": "(x, layout, *, side='right')",
     "unpack": "(x, layout)",
     "value_loss": "(values, returns, *, layout, old_values=None, clip=0.2)",

@@ -218,6 +218,15 @@ def moved(dtype: torch.dtype) -> Case:
     return lambda x: ops.unpack(ops.pack(x, packed), left), [normal(5, 100, 4, dtype=dtype)]
 
 
+def rewarded(**options: Any) -> Case:
+    lengths = torch.tensor([70, 0, 1, 100, 9])
+    mask = torch.rand(5, 100, generator=torch.Generator().manual_seed(2)) < 0.66
+    layout = Layout.padded(lengths, 100, side="left", mask=mask)
+    offsets = torch.tensor([0, 33, 70, 71, 71, 171, 175, 180])
+    given = {"layout": layout, "costs": normal(7, seed=1), "overlong": ops.Overlong(80, 40, 0.5)}
+    return lambda: ops.scatter_rewards(normal(7), offsets, **given, **options), []
+
+
 def preferred(name: str, **options: Any) -> Case:
     """Pairs in two chunks, of log-probs below those of the reference."""
     chosen, rejected = (-4 - normal(1100, seed=s).abs() for s in (0, 1))
@@ -285,6 +294,7 @@ CASES: dict[str, Callable[[], Case]] = {
         )
     },
     "kto_loss": unpaired,
+    **{f"scatter_rewards {at}": lambda at=at: rewarded(at=at) for at in ("last", "all")},
     "pack, unpack": lambda: moved(F32),
     "pack, unpack bfloat16": lambda: moved(BF16),
     "value_loss, entropy_bonus": lambda: of_critic(False),

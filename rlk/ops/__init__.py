@@ -22,6 +22,7 @@ from rlk.ops import (
     signatures,
     value,
 )
+from rlk.ops.advantages import Overlong
 from rlk.ops.collective import ordered_all_reduce
 from rlk.ops.layout import Layout
 from rlk.ops.losses import Loss
@@ -118,6 +119,9 @@ preference_loss = _published(
 kto_loss = _published(preference.kto_loss, reference_rewards.kto_loss, _preference.kto_loss)
 pack = _published(packing.pack, reference_rewards.pack, _packing.take_rows)
 unpack = _published(packing.unpack, reference_rewards.unpack, _packing.take_rows)
+scatter_rewards = _published(
+    advantages.scatter_rewards, reference_rewards.scatter_rewards, _advantage.scatter_rewards
+)
 gae = _published(advantages.gae, reference_rewards.gae, _advantage.gae)
 
 if Env.current().interpret:
@@ -141,6 +145,7 @@ __all__ = [
     "Layout",
     "Loss",
     "Operator",
+    "Overlong",
     "Spans",
     "embedding",
     "entropy_bonus",
@@ -160,6 +165,7 @@ __all__ = [
     "ratio_kl",
     "rms_norm",
     "rope",
+    "scatter_rewards",
     "swiglu",
     "unpack",
     "value_loss",

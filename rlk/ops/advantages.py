@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -10,13 +11,21 @@ import torch
 from rlk.errors import Code, LaunchError
 from rlk.ops.layout import Layout
 from rlk.ops.losses import number
-from rlk.ops.offsets import bounds_of
+from rlk.ops.offsets import (
+    bounds_of,
+    misplaced,
+    on_the_host,
+    refuse_misplaced,
+    segments_of,
+    some_offsets,
+)
 from rlk.ops.policy import check_layout
-from rlk.ops.results import Gae
+from rlk.ops.results import Gae, TokenRewards
 from rlk.ops.signatures import _among, _tensors
 from rlk.runtime.calls import call
+from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import advantage as advantage_spec
-from rlk.specs.advantage import BASELINES, EPS_MODES, SCALES, STDS
+from rlk.specs.advantage import BASELINES, EPS_MODES, PLACES, SCALES, STDS
 
 
 def group_advantage(
@@ -93,3 +102,90 @@ def gae(
     scalars = {"gamma": float(factor), "decay": float(factor * decay)}
     made = call(advantage_spec.gae, tensors, scalars, {})
     return Gae(made["advantages"].reshape(layout.shape), made["returns"].reshape(layout.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Overlong:
+    """A penalty on length: 0 up to limit - buffer tokens, falling to -factor at the limit (Yu 2025, DAPO)."""
+
+    limit: int
+    buffer: int
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, wanted in (("limit", "the buffer or more"), ("buffer", "1 or more")):
+            value, least = getattr(self, name), self.buffer if name == "limit" else 1
+            if type(value) is not int or value < least:
+                raise LaunchError(Code.ARG_VALUE, op="Overlong", name=name, value=value, wanted=wanted)
+        number("Overlong", "factor", self.factor)
+
+
+def scatter_rewards(
+    rewards: torch.Tensor,
+    offsets: torch.Tensor,
+    *,
+    layout: Layout,
+    at: Literal["last", "all"] = "last",
+    costs: torch.Tensor | None = None,
+    overlong: Overlong | None = None,
+) -> torch.Tensor | TokenRewards:
+    """Return the rewards of regions as rewards of tokens: f32 of the layout's token shape, else 0.
+
+    rewards, costs: f32 [N]. offsets: int32 or int64 [N + 1]; region n holds the tokens
+    [offsets[n], offsets[n + 1]) of all sequences one after the other, padding not counted, so that the same
+    offsets fit packed and padded layouts. Regions lie inside of sequences and cover all tokens: cu_seqlens
+    for a reward per sequence, finer ones for turns or steps, with reward 0 where there is none. at: "last",
+    the last active token of the region, which `gae` reads, or "all" its active tokens. costs: placed like
+    rewards and kept apart; then (rewards, costs) is returned. overlong: a penalty on the number of active
+    tokens of a region, added to its reward.
+
+    A region without an active token gives nothing. Offsets that miss a token raise on the host; on a device
+    they give NaN and set the error word. Differentiable in nothing. Raises LaunchError.
+    """
+    op = "scatter_rewards"
+    check_layout(op, layout)
+    _tensors(op, rewards=rewards)
+    _among(op, "at", (at,), PLACES)
+    tensors: Tensors = {"rewards": rewards, "bounds": _regions(op, offsets, layout)}
+    if tuple(rewards.shape) != (offsets.numel() - 1,):
+        got, wanted = tuple(rewards.shape), (offsets.numel() - 1,)
+        raise LaunchError(
+            Code.ARG_SIZE, op=op, name="rewards", axis="N", got=got, other="offsets", wanted=wanted
+        )
+    scalars: Scalars = {}
+    if costs is not None:
+        _tensors(op, costs=costs)
+        tensors["costs"] = costs
+    if overlong is not None:
+        scalars = {"soft": float(overlong.limit - overlong.buffer), "buffer": float(overlong.buffer)}
+        scalars["factor"] = float(overlong.factor)
+    tensors["active"] = layout.active.reshape(-1)
+    made = call(advantage_spec.scatter_rewards, tensors, scalars, {"at": at})
+    placed = made["token_rewards"].reshape(layout.shape)
+    return placed if costs is None else TokenRewards(placed, made["token_costs"].reshape(layout.shape))
+
+
+def _regions(op: str, offsets: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Return where regions begin and end in a flat row of tokens; padding goes to the region before it.
+
+    On a device bounds that are wrong are made so that the kernel finds them.
+    """
+    found = some_offsets(op, "offsets", offsets, layout.tokens, "tokens").to(torch.int64)
+    if found.numel() < 2:
+        return segments_of(found)
+    before = torch.cat((layout.lengths.new_zeros(1), layout.lengths.cumsum(0)))
+    ends = before[1:].contiguous()
+    owner = torch.searchsorted(ends, found, right=True).clamp(max=max(layout.sequences - 1, 0))
+    crosses = (found[1:] > ends[owner[:-1]]) if layout.sequences else found[1:] > 0
+    if on_the_host(found) and on_the_host(ends):
+        refuse_misplaced(op, "offsets", found, int(before[-1]), "tokens")
+        if bool(crosses.any()):
+            at = int(crosses.to(torch.int8).argmax())
+            value, wanted = found[at : at + 2].tolist(), "a region inside of a sequence"
+            raise LaunchError(
+                Code.ARG_VALUE, op=op, name=f"offsets[{at}:{at + 2}]", value=value, wanted=wanted
+            )
+    good = ~(misplaced(found, before[-1]) | crosses).any()
+    flat = layout.first[owner] + found - before[owner] if layout.sequences else found
+    flat = torch.cat((flat.new_zeros(1), flat[1:-1], flat.new_full((1,), layout.tokens)))
+    return segments_of(torch.where(good, flat, -1))

@@ -62,7 +62,7 @@ def refuse_misplaced(
         raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=shown, wanted=wanted)
 
 
-def misplaced(offsets: torch.Tensor, count: int, tail: Tail = "none") -> torch.Tensor:
+def misplaced(offsets: torch.Tensor, count: int | torch.Tensor, tail: Tail = "none") -> torch.Tensor:
     """Return which segments are wrong, bool [segments]; where the ends are, all of them.
 
     tail: "padding" lets elements behind the last offset be.

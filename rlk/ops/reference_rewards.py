@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import logsigmoid
 
+from rlk.ops.advantages import Overlong
 from rlk.ops.layout import Layout
-from rlk.ops.results import EntropyBonus, Gae, KTOLoss, PreferenceLoss, ValueLoss
+from rlk.ops.results import EntropyBonus, Gae, KTOLoss, PreferenceLoss, TokenRewards, ValueLoss
 
 
 def group_advantage(
@@ -49,6 +50,36 @@ def _deviation(x: torch.Tensor, std: str, eps: float, eps_mode: str) -> torch.Te
             return variance.sqrt().clamp(min=eps)
         case _:
             return (variance + eps).sqrt()
+
+
+def scatter_rewards(
+    rewards: torch.Tensor,
+    offsets: torch.Tensor,
+    *,
+    layout: Layout,
+    at: str = "last",
+    costs: torch.Tensor | None = None,
+    overlong: Overlong | None = None,
+) -> torch.Tensor | TokenRewards:
+    """Return `rlk.ops.scatter_rewards` in float64."""
+    packed = [
+        torch.arange(int(first), int(first + n))
+        for first, n in zip(layout.first, layout.lengths, strict=True)
+    ]
+    flat, alive = torch.cat([torch.arange(0), *packed]), layout.active.reshape(-1)
+    made = torch.zeros(2, layout.tokens, dtype=torch.float64)
+    edges = offsets.tolist()
+    for n, (begin, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        there = flat[begin:end][alive[flat[begin:end]]]
+        given = rewards[n].double()
+        if overlong is not None:
+            over = (overlong.limit - overlong.buffer - there.numel()) / overlong.buffer
+            given = given + overlong.factor * min(max(over, -1.0), 0.0)
+        takes = there if at == "all" else there[-1:]
+        made[0, takes] = given
+        made[1, takes] = 0.0 if costs is None else costs[n].double()
+    placed = [x.reshape(layout.shape) for x in made]
+    return placed[0] if costs is None else TokenRewards(*placed)
 
 
 def gae(

@@ -63,6 +63,13 @@ class EntropyBonus(NamedTuple):
     entropy: torch.Tensor
 
 
+class TokenRewards(NamedTuple):
+    """Rewards and costs of tokens, f32 of the tokens' shape, 0 where none was given."""
+
+    rewards: torch.Tensor
+    costs: torch.Tensor
+
+
 class Gae(NamedTuple):
     """Advantages and returns of tokens, f32 of the tokens' shape, 0 where inactive."""
 

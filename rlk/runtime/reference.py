@@ -48,6 +48,7 @@ REFERENCES: dict[str, Reference] = {
     "preference_loss": Reference((), ("ref_chosen", "ref_rejected")),
     "kto_loss": Reference((), ("other_logp", "other_ref_logp")),
     "value_loss": Reference((), ("old_values", "clip")),
+    "scatter_rewards": Reference((("E", 2),)),
     "gae": Reference((("E", 2),), ("bootstrap",)),
 }
 

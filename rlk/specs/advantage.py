@@ -1,4 +1,4 @@
-"""Advantages: of samples within their groups, and of tokens along their sequences."""
+"""From rewards to advantages: of samples within their groups, on tokens, and along sequences."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ S = Ragged("S", G, chunk=16)
 T = Axis("T", dynamic=True)
 B = Axis("B", dynamic=True)
 R = Ragged("R", B)
+W = Ragged("W", N, chunk=128)
 Ids = DTypeVar("Ids", (i64, i32))
 SCALES = ("group", "batch", "none")
 BASELINES = ("mean", "loo")
 STDS = ("unbiased", "pop")
 EPS_MODES = ("add", "max", "inside")
+PLACES = ("last", "all")
 
 
 class _Spread:
@@ -172,4 +174,41 @@ def gae(
         for name, made in (("advantages", advantage), ("returns", advantage + value)):
             shown = L.where(alive, L.where(bad, math.nan, made), 0.0)
             L.place(name, (T,), ({T: r.pos}, shown))
+    return L.out()
+
+
+@op()
+def scatter_rewards(
+    rewards: Tensor[f32, N],
+    costs: Tensor[f32, N] | None,
+    bounds: Tensor[Ids, N, E],
+    active: Tensor[boolean, T],
+    soft: Scalar[f32] | None,
+    buffer: Scalar[f32] | None,
+    factor: Scalar[f32] | None,
+    at: Static[PLACES] = "last",
+) -> Outputs:
+    """The reward of a region on its last active token, or on all of them; other tokens get 0.
+
+    bounds[n] = (begin, end) of region n; regions follow each other and cover all tokens. With soft: of n
+    active tokens, factor clip((soft - n) / buffer, -1, 0) is added to the reward (Yu 2025). Costs go where
+    rewards go, and take no penalty.
+    """
+    begin, end, bad = _segment(bounds, N, L.extent(T), "tokens")
+    last, count = L.argmax(), L.total()
+    for w in L.stream(W, begin=begin, end=end):
+        alive = active.at(w.pos)
+        last.absorb(L.where(alive, (w.pos - begin.to(i32)).to(f32), -math.inf))
+        count.absorb(alive.to(i32))
+    given = rewards
+    if soft is not None:
+        given = rewards + factor * L.clip((soft - count.value.to(f32)) / buffer, -1.0, 0.0)
+    for w in L.stream(W, begin=begin, end=end):
+        takes = active.at(w.pos)
+        if at == "last":
+            takes = takes & (w.pos == last.index)
+        for name, each in (("token_rewards", given), ("token_costs", costs)):
+            if each is not None:
+                made = L.where(bad, math.nan, L.where(takes, each, 0.0))
+                L.place(name, (T,), ({T: w.pos}, made))
     return L.out()

@@ -27,7 +27,6 @@ Whole = DTypeVar("Whole", (i64, i32, boolean))
 OFFSETS = "offsets that do not ascend from 0 to the number of tokens"
 LENGTH = "a length outside of its row"
 SPAN = "a span outside of its sequence"
-REGION = "a region that crosses sequences"
 
 
 @op(saves=("back",))
@@ -54,7 +53,7 @@ def take_whole(source: Tensor[i64, T], x: Tensor[Whole, R, D]) -> Outputs:
 
 
 @op()
-def reported(bad: Tensor[boolean, B], what: Static[OFFSETS, LENGTH, SPAN, REGION] = OFFSETS) -> Outputs:
+def reported(bad: Tensor[boolean, B], what: Static[OFFSETS, LENGTH, SPAN] = OFFSETS) -> Outputs:
     """Which rows are good; bad ones set the error word."""
     L.check(bad, what)
     return L.out(good=~bad)

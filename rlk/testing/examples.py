@@ -133,6 +133,13 @@ def _take_whole(rng: np.random.Generator) -> Values:
     return {"source": _take_rows(rng)["source"], "x": rng.integers(-9, 9, (20, 3))}
 
 
+def _scatter_rewards(rng: np.random.Generator) -> Values:
+    edges = np.array([0, 7, 7, 8, 44, 300])
+    bounds = np.stack((edges[:-1], edges[1:]), -1)
+    scalars = {"soft": 20.0, "buffer": 16.0, "factor": 0.5}
+    return {"rewards": rng.normal(size=5), "active": rng.random(300) < 0.7, "bounds": bounds, **scalars}
+
+
 def _gae(rng: np.random.Generator) -> Values:
     edges = np.array([0, 7, 7, 8, 44, 100])
     return {
@@ -178,6 +185,7 @@ EXAMPLES: dict[str, Example] = {
     "group_advantage": Example(_group_advantage),
     "take_rows": Example(_take_rows),
     "take_whole": Example(_take_whole),
+    "scatter_rewards": Example(_scatter_rewards, present=(("costs",),)),
     "gae": Example(_gae),
     "value_loss": Example(_tokens, present=(("old_values", "clip"),)),
     "entropy_bonus": Example(_tokens),

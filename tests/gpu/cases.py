@@ -11,7 +11,7 @@ from gpu.calls import DOT_CHANGES, Case
 
 from rlk.ir.types import DType
 from rlk.runtime.invocation import Tensors
-from rlk.specs.advantage import gae, group_advantage
+from rlk.specs.advantage import gae, group_advantage, scatter_rewards
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
 from rlk.specs.loss import ratio_kl
@@ -160,6 +160,13 @@ def taken_rows(device: torch.device) -> Tensors:
     back = torch.full((4096,), -1, device=device)
     back[source[source >= 0]] = torch.nonzero(source >= 0).reshape(-1)
     return {"source": source, "back": back}
+
+
+def regions_of_tokens(device: torch.device) -> Tensors:
+    """4096 regions of 65536 tokens, two thirds of them active."""
+    edges = torch.cat((torch.randint(65536, (4095,)), torch.tensor([0, 65536]))).sort().values.to(device)
+    active = torch.rand(65536, device=device) < 0.66
+    return {"active": active, "bounds": edges.unfold(0, 2, 1)}
 
 
 def labels(device: torch.device) -> Tensors:
@@ -363,6 +370,17 @@ CASES: dict[str, Case] = {
     "take_rows_grad 3000 of 4096 x 128": Case(
         take_rows, {"T": 3000, "R": 4096, "D": 128}, given=taken_rows, wanted=("x",)
     ),
+    **{
+        f"scatter_rewards 4096 regions, {at}": Case(
+            scatter_rewards,
+            {"N": 4096, "T": 65536, "E": 2},
+            {"soft": 10.0, "buffer": 6.0, "factor": 0.5},
+            ("costs",),
+            {"at": at},
+            given=regions_of_tokens,
+        )
+        for at in ("last", "all")
+    },
     "gae 300 sequences": Case(
         gae,
         {"T": 134550, "B": 300, "E": 2},

@@ -15,13 +15,13 @@ def take_rows_grad(back_ptr, d_y_ptr, d_x_ptr, T, d_y_t_stride, d_x_r_stride):
     program_2 = program // 2
     d = (program % 2) * 2048 + tl.arange(0, 2048)
     r = program_2
-    back = tl.load(back_ptr + r)  # packing.py:47
-    at_most = back >= 0  # packing.py:47
-    as_i64 = T.to(tl.int64)  # packing.py:47
-    below = back < as_i64  # packing.py:47
-    both = at_most & below  # packing.py:47
-    d_y = tl.load(d_y_ptr + back * d_y_t_stride + d, mask=both, other=0.0)  # packing.py:47
-    tl.store(d_x_ptr + r.to(tl.int64) * d_x_r_stride + d, d_y)  # packing.py:47
+    back = tl.load(back_ptr + r)  # packing.py:46
+    at_most = back >= 0  # packing.py:46
+    as_i64 = T.to(tl.int64)  # packing.py:46
+    below = back < as_i64  # packing.py:46
+    both = at_most & below  # packing.py:46
+    d_y = tl.load(d_y_ptr + back * d_y_t_stride + d, mask=both, other=0.0)  # packing.py:46
+    tl.store(d_x_ptr + r.to(tl.int64) * d_x_r_stride + d, d_y)  # packing.py:46
 
 
 def call(kernels, back, d_y, d_x, T, R, d_y_t_stride, d_x_r_stride):

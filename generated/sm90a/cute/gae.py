@@ -58,52 +58,52 @@ def gae_rows(values: cute.Tensor, rewards: cute.Tensor, active: cute.Tensor, bou
     block, _, _ = cute.arch.block_idx()
     b = block
     writes = thread == 0
-    bounds_2 = bounds[(b, 0)]  # advantage.py:104
-    bounds_3 = bounds[(b, 1)]  # advantage.py:104
-    bootstrap_2 = bootstrap[b]  # advantage.py:164
-    difference = B - 1  # advantage.py:103
-    as_i64 = Int32(T).to(Int64)  # advantage.py:103
-    equal = b == 0  # advantage.py:105
-    chosen = select(equal, Int64(0), bounds_2)  # advantage.py:105
-    larger = cutlass.max(chosen, 0)  # advantage.py:105
-    smaller = cutlass.min(larger, as_i64)  # advantage.py:105
-    equal_2 = b == difference  # advantage.py:106
-    chosen_2 = select(equal_2, as_i64, bounds_3)  # advantage.py:106
-    smaller_2 = cutlass.min(chosen_2, as_i64)  # advantage.py:106
-    larger_2 = cutlass.max(smaller, smaller_2)  # advantage.py:106
-    differs = smaller != bounds_2  # advantage.py:107
-    differs_2 = larger_2 != bounds_3  # advantage.py:107
-    either = differs | differs_2  # advantage.py:107
-    report_where(either & writes, errors, 1, b + 1)  # advantage.py:108
-    as_i32 = Int64(smaller).to(Int32)  # advantage.py:166
-    as_i32_2 = Int64(larger_2).to(Int32)  # advantage.py:166
-    difference_2 = as_i32_2 - as_i32  # advantage.py:166
-    difference_3 = as_i32_2 - 1  # advantage.py:166
-    r_state = bootstrap_2  # advantage.py:174
-    r_state_2 = Float32(0.0)  # advantage.py:174
-    for r_step in cutlass.range(0, difference_2, unroll=1):  # advantage.py:174
-        r = difference_3 - r_step  # advantage.py:166
-        at_most = 0 <= r  # advantage.py:167
-        below = r < T  # advantage.py:167
-        both = at_most & below  # advantage.py:167
-        active_2 = load_where(both, active, r, Uint8(0)) != 0  # advantage.py:167
-        values_2 = load_where(both, values, r, Float32(0))  # advantage.py:167
-        rewards_2 = load_where(both, rewards, r, Float32(0))  # advantage.py:168
-        product = mul(gamma, r_state)  # advantage.py:168
-        total = rewards_2 + product  # advantage.py:168
-        difference_4 = total - values_2  # advantage.py:168
-        product_2 = mul(decay, r_state_2)  # advantage.py:169
-        total_2 = difference_4 + product_2  # advantage.py:169
-        chosen_3 = select(active_2, values_2, r_state)  # advantage.py:170
-        chosen_4 = select(active_2, total_2, r_state_2)  # advantage.py:171
-        total_3 = total_2 + values_2  # advantage.py:172
-        chosen_5 = select(either, Float32(float("nan")), total_2)  # advantage.py:173
-        chosen_6 = select(active_2, chosen_5, Float32(0.0))  # advantage.py:173
-        store_where(writes, advantages, r, chosen_6)  # advantage.py:174
-        chosen_7 = select(either, Float32(float("nan")), total_3)  # advantage.py:173
-        chosen_8 = select(active_2, chosen_7, Float32(0.0))  # advantage.py:173
-        store_where(writes, returns, r, chosen_8)  # advantage.py:174
-        r_state, r_state_2 = chosen_3, chosen_4  # advantage.py:174
+    bounds_2 = bounds[(b, 0)]  # advantage.py:106
+    bounds_3 = bounds[(b, 1)]  # advantage.py:106
+    bootstrap_2 = bootstrap[b]  # advantage.py:166
+    difference = B - 1  # advantage.py:105
+    as_i64 = Int32(T).to(Int64)  # advantage.py:105
+    equal = b == 0  # advantage.py:107
+    chosen = select(equal, Int64(0), bounds_2)  # advantage.py:107
+    larger = cutlass.max(chosen, 0)  # advantage.py:107
+    smaller = cutlass.min(larger, as_i64)  # advantage.py:107
+    equal_2 = b == difference  # advantage.py:108
+    chosen_2 = select(equal_2, as_i64, bounds_3)  # advantage.py:108
+    smaller_2 = cutlass.min(chosen_2, as_i64)  # advantage.py:108
+    larger_2 = cutlass.max(smaller, smaller_2)  # advantage.py:108
+    differs = smaller != bounds_2  # advantage.py:109
+    differs_2 = larger_2 != bounds_3  # advantage.py:109
+    either = differs | differs_2  # advantage.py:109
+    report_where(either & writes, errors, 1, b + 1)  # advantage.py:110
+    as_i32 = Int64(smaller).to(Int32)  # advantage.py:168
+    as_i32_2 = Int64(larger_2).to(Int32)  # advantage.py:168
+    difference_2 = as_i32_2 - as_i32  # advantage.py:168
+    difference_3 = as_i32_2 - 1  # advantage.py:168
+    r_state = bootstrap_2  # advantage.py:176
+    r_state_2 = Float32(0.0)  # advantage.py:176
+    for r_step in cutlass.range(0, difference_2, unroll=1):  # advantage.py:176
+        r = difference_3 - r_step  # advantage.py:168
+        at_most = 0 <= r  # advantage.py:169
+        below = r < T  # advantage.py:169
+        both = at_most & below  # advantage.py:169
+        active_2 = load_where(both, active, r, Uint8(0)) != 0  # advantage.py:169
+        values_2 = load_where(both, values, r, Float32(0))  # advantage.py:169
+        rewards_2 = load_where(both, rewards, r, Float32(0))  # advantage.py:170
+        product = mul(gamma, r_state)  # advantage.py:170
+        total = rewards_2 + product  # advantage.py:170
+        difference_4 = total - values_2  # advantage.py:170
+        product_2 = mul(decay, r_state_2)  # advantage.py:171
+        total_2 = difference_4 + product_2  # advantage.py:171
+        chosen_3 = select(active_2, values_2, r_state)  # advantage.py:172
+        chosen_4 = select(active_2, total_2, r_state_2)  # advantage.py:173
+        total_3 = total_2 + values_2  # advantage.py:174
+        chosen_5 = select(either, Float32(float("nan")), total_2)  # advantage.py:175
+        chosen_6 = select(active_2, chosen_5, Float32(0.0))  # advantage.py:175
+        store_where(writes, advantages, r, chosen_6)  # advantage.py:176
+        chosen_7 = select(either, Float32(float("nan")), total_3)  # advantage.py:175
+        chosen_8 = select(active_2, chosen_7, Float32(0.0))  # advantage.py:175
+        store_where(writes, returns, r, chosen_8)  # advantage.py:176
+        r_state, r_state_2 = chosen_3, chosen_4  # advantage.py:176
 
 
 @cute.jit

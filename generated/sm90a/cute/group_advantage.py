@@ -155,292 +155,292 @@ def group_advantage_rows(rewards: cute.Tensor, bounds: cute.Tensor, advantages: 
     g = block
     writes = thread == 0
     writes_2 = (thread & 16) == 0
-    bounds_2 = bounds[(g, 0)]  # advantage.py:104
-    bounds_3 = bounds[(g, 1)]  # advantage.py:104
-    difference = G - 1  # advantage.py:103
-    as_i64 = Int32(N).to(Int64)  # advantage.py:103
-    equal = g == 0  # advantage.py:105
-    chosen = select(equal, Int64(0), bounds_2)  # advantage.py:105
-    larger = cutlass.max(chosen, 0)  # advantage.py:105
-    smaller = cutlass.min(larger, as_i64)  # advantage.py:105
-    equal_2 = g == difference  # advantage.py:106
-    chosen_2 = select(equal_2, as_i64, bounds_3)  # advantage.py:106
-    smaller_2 = cutlass.min(chosen_2, as_i64)  # advantage.py:106
-    larger_2 = cutlass.max(smaller, smaller_2)  # advantage.py:106
-    differs = smaller != bounds_2  # advantage.py:107
-    differs_2 = larger_2 != bounds_3  # advantage.py:107
-    either = differs | differs_2  # advantage.py:107
-    report_where(either & writes, errors, 1, g + 1)  # advantage.py:108
-    as_i32 = Int64(smaller).to(Int32)  # advantage.py:49
-    as_i32_2 = Int64(larger_2).to(Int32)  # advantage.py:49
-    difference_2 = as_i32_2 - as_i32  # advantage.py:49
-    total = difference_2 + 15  # advantage.py:49
-    steps = total // 16  # advantage.py:49
-    full_steps = difference_2 // 16  # advantage.py:49
-    s_lane = thread // 4 % 4 + thread % 4 * 4  # advantage.py:49
-    m = Float32(float("-inf"))  # advantage.py:49
-    s_state = Int32(2147483647)  # advantage.py:49
-    s = Int32(0)  # advantage.py:49
-    next_s = Int32(0)  # advantage.py:49
-    comes = next_s < full_steps  # advantage.py:49
-    product = next_s * 16  # advantage.py:49
-    total_2 = as_i32 + product  # advantage.py:49
-    s_2 = total_2 + s_lane  # advantage.py:49
-    at_most = 0 <= s_2  # advantage.py:50
-    below = s_2 < N  # advantage.py:50
-    both = at_most & below  # advantage.py:50
-    rewards_2 = load_where(comes & both, rewards, s_2, Float32(0))  # advantage.py:50
-    next_s_2 = Int32(1)  # advantage.py:50
-    comes_2 = next_s_2 < full_steps  # advantage.py:50
-    product_2 = next_s_2 * 16  # advantage.py:49
-    total_3 = as_i32 + product_2  # advantage.py:49
-    s_3 = total_3 + s_lane  # advantage.py:49
-    at_most_2 = 0 <= s_3  # advantage.py:50
-    below_2 = s_3 < N  # advantage.py:50
-    both_2 = at_most_2 & below_2  # advantage.py:50
-    rewards_3 = load_where(comes_2 & both_2, rewards, s_3, Float32(0))  # advantage.py:50
-    for s_step in cutlass.range(0, full_steps, unroll=1):  # advantage.py:49
-        next_s_3 = s_step + 2  # advantage.py:49
-        comes_3 = next_s_3 < full_steps  # advantage.py:49
-        product_3 = next_s_3 * 16  # advantage.py:49
-        total_4 = as_i32 + product_3  # advantage.py:49
-        s_4 = total_4 + s_lane  # advantage.py:49
-        at_most_3 = 0 <= s_4  # advantage.py:50
-        below_3 = s_4 < N  # advantage.py:50
-        both_3 = at_most_3 & below_3  # advantage.py:50
-        rewards_4 = load_where(comes_3 & both_3, rewards, s_4, Float32(0))  # advantage.py:50
-        product_4 = s_step * 16  # advantage.py:49
-        total_5 = as_i32 + product_4  # advantage.py:49
-        s_5 = total_5 + s_lane  # advantage.py:49
-        is_nan = rewards_2 != rewards_2  # advantage.py:52
-        unless = select(is_nan, Boolean(False), Boolean(True))  # advantage.py:52
-        as_i32_3 = Boolean(unless).to(Int32)  # advantage.py:52
-        max_s_lane = max_over_s_lane([rewards_2])  # advantage.py:49
-        equal_3 = rewards_2 == max_s_lane  # advantage.py:49
-        chosen_3 = select(equal_3, s_5, Int32(2147483647))  # advantage.py:49
-        min_s_lane = min_over_s_lane([chosen_3])  # advantage.py:49
-        sum_s_lane = sum_over_s_lane([as_i32_3])  # advantage.py:49
-        below_4 = m < max_s_lane  # advantage.py:49
-        equal_4 = m == max_s_lane  # advantage.py:49
-        below_5 = min_s_lane < s_state  # advantage.py:49
-        both_4 = equal_4 & below_5  # advantage.py:49
-        either_2 = below_4 | both_4  # advantage.py:49
-        m_2 = select(either_2, max_s_lane, m)  # advantage.py:49
-        index = select(either_2, min_s_lane, s_state)  # advantage.py:49
-        s_6 = s + sum_s_lane  # advantage.py:49
-        m, s_state, s, rewards_2, rewards_3 = m_2, index, s_6, rewards_3, rewards_4  # advantage.py:49
-    m_2 = m  # advantage.py:49
-    s_state_2 = s_state  # advantage.py:49
-    s_4 = s  # advantage.py:49
-    for s_step_2 in cutlass.range(full_steps, steps, unroll=1):  # advantage.py:49
-        product_3 = s_step_2 * 16  # advantage.py:49
-        total_4 = as_i32 + product_3  # advantage.py:49
-        s_5 = total_4 + s_lane  # advantage.py:49
-        exists = s_5 < as_i32_2  # advantage.py:49
-        at_most_3 = 0 <= s_5  # advantage.py:50
-        below_3 = s_5 < N  # advantage.py:50
-        both_3 = at_most_3 & below_3  # advantage.py:50
-        both_4 = exists & both_3  # advantage.py:50
-        rewards_4 = load_where(both_4, rewards, s_5, Float32(0))  # advantage.py:50
-        is_nan = rewards_4 != rewards_4  # advantage.py:52
-        unless = select(is_nan, Boolean(False), Boolean(True))  # advantage.py:52
-        as_i32_3 = Boolean(unless).to(Int32)  # advantage.py:52
-        chosen_3 = select(exists, rewards_4, Float32(float("-inf")))  # advantage.py:49
-        max_s_lane = max_over_s_lane([chosen_3])  # advantage.py:49
-        equal_3 = chosen_3 == max_s_lane  # advantage.py:49
-        chosen_4 = select(equal_3, s_5, Int32(2147483647))  # advantage.py:49
-        chosen_5 = select(exists, chosen_4, Int32(2147483647))  # advantage.py:49
-        min_s_lane = min_over_s_lane([chosen_5])  # advantage.py:49
-        chosen_6 = select(exists, as_i32_3, Int32(0))  # advantage.py:49
-        sum_s_lane = sum_over_s_lane([chosen_6])  # advantage.py:49
-        below_4 = m_2 < max_s_lane  # advantage.py:49
-        equal_4 = m_2 == max_s_lane  # advantage.py:49
-        below_5 = min_s_lane < s_state_2  # advantage.py:49
-        both_5 = equal_4 & below_5  # advantage.py:49
-        either_2 = below_4 | both_5  # advantage.py:49
-        m_3 = select(either_2, max_s_lane, m_2)  # advantage.py:49
-        index = select(either_2, min_s_lane, s_state_2)  # advantage.py:49
-        s_6 = s_4 + sum_s_lane  # advantage.py:49
-        m_2, s_state_2, s_4 = m_3, index, s_6  # advantage.py:49
-    s_5 = Int32(-(2**31)).bitcast(Float32)  # advantage.py:54
-    next_s_3 = Int32(0)  # advantage.py:54
-    comes_3 = next_s_3 < full_steps  # advantage.py:54
-    product_3 = next_s_3 * 16  # advantage.py:54
-    total_4 = as_i32 + product_3  # advantage.py:54
-    s_6 = total_4 + s_lane  # advantage.py:54
-    at_most_3 = 0 <= s_6  # advantage.py:55
-    below_3 = s_6 < N  # advantage.py:55
-    both_3 = at_most_3 & below_3  # advantage.py:55
-    rewards_4 = load_where(comes_3 & both_3, rewards, s_6, Float32(0))  # advantage.py:55
-    next_s_4 = Int32(1)  # advantage.py:55
-    comes_4 = next_s_4 < full_steps  # advantage.py:55
-    product_4 = next_s_4 * 16  # advantage.py:54
-    total_5 = as_i32 + product_4  # advantage.py:54
-    s_7 = total_5 + s_lane  # advantage.py:54
-    at_most_4 = 0 <= s_7  # advantage.py:55
-    below_4 = s_7 < N  # advantage.py:55
-    both_4 = at_most_4 & below_4  # advantage.py:55
-    rewards_5 = load_where(comes_4 & both_4, rewards, s_7, Float32(0))  # advantage.py:55
-    for s_step_3 in cutlass.range(0, full_steps, unroll=1):  # advantage.py:54
-        next_s_5 = s_step_3 + 2  # advantage.py:54
-        comes_5 = next_s_5 < full_steps  # advantage.py:54
-        product_5 = next_s_5 * 16  # advantage.py:54
-        total_6 = as_i32 + product_5  # advantage.py:54
-        s_8 = total_6 + s_lane  # advantage.py:54
-        at_most_5 = 0 <= s_8  # advantage.py:55
-        below_5 = s_8 < N  # advantage.py:55
-        both_5 = at_most_5 & below_5  # advantage.py:55
-        rewards_6 = load_where(comes_5 & both_5, rewards, s_8, Float32(0))  # advantage.py:55
-        is_nan = rewards_4 != rewards_4  # advantage.py:56
-        difference_3 = rewards_4 - m_2  # advantage.py:56
-        chosen_3 = select(is_nan, Int32(-(2**31)).bitcast(Float32), difference_3)  # advantage.py:56
-        sum_s_lane = sum_over_s_lane_2([chosen_3])  # advantage.py:54
-        s_9 = s_5 + sum_s_lane  # advantage.py:54
-        s_5, rewards_4, rewards_5 = s_9, rewards_5, rewards_6  # advantage.py:54
-    s_8 = s_5  # advantage.py:54
-    for s_step_4 in cutlass.range(full_steps, steps, unroll=1):  # advantage.py:54
-        product_5 = s_step_4 * 16  # advantage.py:54
-        total_6 = as_i32 + product_5  # advantage.py:54
-        s_9 = total_6 + s_lane  # advantage.py:54
-        exists = s_9 < as_i32_2  # advantage.py:54
-        at_most_5 = 0 <= s_9  # advantage.py:55
-        below_5 = s_9 < N  # advantage.py:55
-        both_5 = at_most_5 & below_5  # advantage.py:55
-        both_6 = exists & both_5  # advantage.py:55
-        rewards_6 = load_where(both_6, rewards, s_9, Float32(0))  # advantage.py:55
-        is_nan = rewards_6 != rewards_6  # advantage.py:56
-        difference_3 = rewards_6 - m_2  # advantage.py:56
-        chosen_3 = select(is_nan, Int32(-(2**31)).bitcast(Float32), difference_3)  # advantage.py:56
-        chosen_4 = select(exists, chosen_3, Int32(-(2**31)).bitcast(Float32))  # advantage.py:54
-        sum_s_lane = sum_over_s_lane_2([chosen_4])  # advantage.py:54
-        s_10 = s_8 + sum_s_lane  # advantage.py:54
-        s_8 = s_10  # advantage.py:54
-    larger_3 = cutlass.max(s_4, 1)  # advantage.py:78
-    as_f32 = Int32(larger_3).to(Float32)  # advantage.py:78
-    quotient = div(s_8, as_f32)  # advantage.py:57
-    s_9 = Int32(-(2**31)).bitcast(Float32)  # advantage.py:58
-    next_s_5 = Int32(0)  # advantage.py:58
-    comes_5 = next_s_5 < full_steps  # advantage.py:58
-    product_5 = next_s_5 * 16  # advantage.py:58
-    total_6 = as_i32 + product_5  # advantage.py:58
-    s_10 = total_6 + s_lane  # advantage.py:58
-    at_most_5 = 0 <= s_10  # advantage.py:59
-    below_5 = s_10 < N  # advantage.py:59
-    both_5 = at_most_5 & below_5  # advantage.py:59
-    rewards_6 = load_where(comes_5 & both_5, rewards, s_10, Float32(0))  # advantage.py:59
-    next_s_6 = Int32(1)  # advantage.py:59
-    comes_6 = next_s_6 < full_steps  # advantage.py:59
-    product_6 = next_s_6 * 16  # advantage.py:58
-    total_7 = as_i32 + product_6  # advantage.py:58
-    s_11 = total_7 + s_lane  # advantage.py:58
-    at_most_6 = 0 <= s_11  # advantage.py:59
-    below_6 = s_11 < N  # advantage.py:59
-    both_6 = at_most_6 & below_6  # advantage.py:59
-    rewards_7 = load_where(comes_6 & both_6, rewards, s_11, Float32(0))  # advantage.py:59
-    for s_step_5 in cutlass.range(0, full_steps, unroll=1):  # advantage.py:58
-        next_s_7 = s_step_5 + 2  # advantage.py:58
-        comes_7 = next_s_7 < full_steps  # advantage.py:58
-        product_7 = next_s_7 * 16  # advantage.py:58
-        total_8 = as_i32 + product_7  # advantage.py:58
-        s_12 = total_8 + s_lane  # advantage.py:58
-        at_most_7 = 0 <= s_12  # advantage.py:59
-        below_7 = s_12 < N  # advantage.py:59
-        both_7 = at_most_7 & below_7  # advantage.py:59
-        rewards_8 = load_where(comes_7 & both_7, rewards, s_12, Float32(0))  # advantage.py:59
-        difference_3 = rewards_6 - m_2  # advantage.py:70
-        difference_4 = difference_3 - quotient  # advantage.py:70
-        is_nan = rewards_6 != rewards_6  # advantage.py:61
-        product_8 = mul(difference_4, difference_4)  # advantage.py:61
-        chosen_3 = select(is_nan, Int32(-(2**31)).bitcast(Float32), product_8)  # advantage.py:61
-        sum_s_lane = sum_over_s_lane_2([chosen_3])  # advantage.py:58
-        s_13 = s_9 + sum_s_lane  # advantage.py:58
-        s_9, rewards_6, rewards_7 = s_13, rewards_7, rewards_8  # advantage.py:58
-    s_12 = s_9  # advantage.py:58
-    for s_step_6 in cutlass.range(full_steps, steps, unroll=1):  # advantage.py:58
-        product_7 = s_step_6 * 16  # advantage.py:58
-        total_8 = as_i32 + product_7  # advantage.py:58
-        s_13 = total_8 + s_lane  # advantage.py:58
-        exists = s_13 < as_i32_2  # advantage.py:58
-        at_most_7 = 0 <= s_13  # advantage.py:59
-        below_7 = s_13 < N  # advantage.py:59
-        both_7 = at_most_7 & below_7  # advantage.py:59
-        both_8 = exists & both_7  # advantage.py:59
-        rewards_8 = load_where(both_8, rewards, s_13, Float32(0))  # advantage.py:59
-        difference_3 = rewards_8 - m_2  # advantage.py:70
-        difference_4 = difference_3 - quotient  # advantage.py:70
-        is_nan = rewards_8 != rewards_8  # advantage.py:61
-        product_8 = mul(difference_4, difference_4)  # advantage.py:61
-        chosen_3 = select(is_nan, Int32(-(2**31)).bitcast(Float32), product_8)  # advantage.py:61
-        chosen_4 = select(exists, chosen_3, Int32(-(2**31)).bitcast(Float32))  # advantage.py:58
-        sum_s_lane = sum_over_s_lane_2([chosen_4])  # advantage.py:58
-        s_14 = s_12 + sum_s_lane  # advantage.py:58
-        s_12 = s_14  # advantage.py:58
-    difference_3 = s_4 - 1  # advantage.py:78
-    larger_4 = cutlass.max(difference_3, 1)  # advantage.py:78
-    as_f32_2 = Int32(larger_4).to(Float32)  # advantage.py:78
-    quotient_2 = div(s_12, as_f32_2)  # advantage.py:73
-    equal_3 = quotient_2 == Float32(0.0)  # advantage.py:141
-    rsqrt_of = portable_rsqrt(quotient_2)  # advantage.py:95
-    product_7 = mul(quotient_2, rsqrt_of)  # advantage.py:95
-    total_8 = product_7 + eps  # advantage.py:85
-    next_s_7 = Int32(0)  # advantage.py:143
-    comes_7 = next_s_7 < full_steps  # advantage.py:143
-    product_8 = next_s_7 * 16  # advantage.py:135
-    total_9 = as_i32 + product_8  # advantage.py:135
-    s_13 = total_9 + s_lane  # advantage.py:135
-    at_most_7 = 0 <= s_13  # advantage.py:136
-    below_7 = s_13 < N  # advantage.py:136
-    both_7 = at_most_7 & below_7  # advantage.py:136
-    rewards_8 = load_where(comes_7 & both_7, rewards, s_13, Float32(0))  # advantage.py:136
-    next_s_8 = Int32(1)  # advantage.py:136
-    comes_8 = next_s_8 < full_steps  # advantage.py:136
-    product_9 = next_s_8 * 16  # advantage.py:135
-    total_10 = as_i32 + product_9  # advantage.py:135
-    s_14 = total_10 + s_lane  # advantage.py:135
-    at_most_8 = 0 <= s_14  # advantage.py:136
-    below_8 = s_14 < N  # advantage.py:136
-    both_8 = at_most_8 & below_8  # advantage.py:136
-    rewards_9 = load_where(comes_8 & both_8, rewards, s_14, Float32(0))  # advantage.py:136
-    for s_step_7 in cutlass.range(0, full_steps, unroll=1):  # advantage.py:143
-        next_s_9 = s_step_7 + 2  # advantage.py:143
-        comes_9 = next_s_9 < full_steps  # advantage.py:143
-        product_10 = next_s_9 * 16  # advantage.py:135
-        total_11 = as_i32 + product_10  # advantage.py:135
-        s_15 = total_11 + s_lane  # advantage.py:135
-        at_most_9 = 0 <= s_15  # advantage.py:136
-        below_9 = s_15 < N  # advantage.py:136
-        both_9 = at_most_9 & below_9  # advantage.py:136
-        rewards_10 = load_where(comes_9 & both_9, rewards, s_15, Float32(0))  # advantage.py:136
-        product_11 = s_step_7 * 16  # advantage.py:135
-        total_12 = as_i32 + product_11  # advantage.py:135
-        s_16 = total_12 + s_lane  # advantage.py:135
-        difference_4 = rewards_8 - m_2  # advantage.py:70
-        difference_5 = difference_4 - quotient  # advantage.py:70
-        quotient_3 = div(difference_5, total_8)  # advantage.py:141
-        chosen_3 = select(equal_3, Float32(0.0), quotient_3)  # advantage.py:141
-        is_nan = rewards_8 != rewards_8  # advantage.py:142
-        chosen_4 = select(is_nan, Float32(0.0), chosen_3)  # advantage.py:142
-        chosen_5 = select(either, Float32(float("nan")), chosen_4)  # advantage.py:142
-        store_where(writes_2, advantages, s_16, chosen_5)  # advantage.py:143
-        rewards_8, rewards_9 = rewards_9, rewards_10  # advantage.py:143
-    for s_step_8 in cutlass.range(full_steps, steps, unroll=1):  # advantage.py:143
-        product_10 = s_step_8 * 16  # advantage.py:135
-        total_11 = as_i32 + product_10  # advantage.py:135
-        s_15 = total_11 + s_lane  # advantage.py:135
-        exists = s_15 < as_i32_2  # advantage.py:135
-        at_most_9 = 0 <= s_15  # advantage.py:136
-        below_9 = s_15 < N  # advantage.py:136
-        both_9 = at_most_9 & below_9  # advantage.py:136
-        both_10 = exists & both_9  # advantage.py:136
-        rewards_10 = load_where(both_10, rewards, s_15, Float32(0))  # advantage.py:136
-        difference_4 = rewards_10 - m_2  # advantage.py:70
-        difference_5 = difference_4 - quotient  # advantage.py:70
-        quotient_3 = div(difference_5, total_8)  # advantage.py:141
-        chosen_3 = select(equal_3, Float32(0.0), quotient_3)  # advantage.py:141
-        is_nan = rewards_10 != rewards_10  # advantage.py:142
-        chosen_4 = select(is_nan, Float32(0.0), chosen_3)  # advantage.py:142
-        chosen_5 = select(either, Float32(float("nan")), chosen_4)  # advantage.py:142
-        store_where(exists & writes_2, advantages, s_15, chosen_5)  # advantage.py:143
+    bounds_2 = bounds[(g, 0)]  # advantage.py:106
+    bounds_3 = bounds[(g, 1)]  # advantage.py:106
+    difference = G - 1  # advantage.py:105
+    as_i64 = Int32(N).to(Int64)  # advantage.py:105
+    equal = g == 0  # advantage.py:107
+    chosen = select(equal, Int64(0), bounds_2)  # advantage.py:107
+    larger = cutlass.max(chosen, 0)  # advantage.py:107
+    smaller = cutlass.min(larger, as_i64)  # advantage.py:107
+    equal_2 = g == difference  # advantage.py:108
+    chosen_2 = select(equal_2, as_i64, bounds_3)  # advantage.py:108
+    smaller_2 = cutlass.min(chosen_2, as_i64)  # advantage.py:108
+    larger_2 = cutlass.max(smaller, smaller_2)  # advantage.py:108
+    differs = smaller != bounds_2  # advantage.py:109
+    differs_2 = larger_2 != bounds_3  # advantage.py:109
+    either = differs | differs_2  # advantage.py:109
+    report_where(either & writes, errors, 1, g + 1)  # advantage.py:110
+    as_i32 = Int64(smaller).to(Int32)  # advantage.py:51
+    as_i32_2 = Int64(larger_2).to(Int32)  # advantage.py:51
+    difference_2 = as_i32_2 - as_i32  # advantage.py:51
+    total = difference_2 + 15  # advantage.py:51
+    steps = total // 16  # advantage.py:51
+    full_steps = difference_2 // 16  # advantage.py:51
+    s_lane = thread // 4 % 4 + thread % 4 * 4  # advantage.py:51
+    m = Float32(float("-inf"))  # advantage.py:51
+    s_state = Int32(2147483647)  # advantage.py:51
+    s = Int32(0)  # advantage.py:51
+    next_s = Int32(0)  # advantage.py:51
+    comes = next_s < full_steps  # advantage.py:51
+    product = next_s * 16  # advantage.py:51
+    total_2 = as_i32 + product  # advantage.py:51
+    s_2 = total_2 + s_lane  # advantage.py:51
+    at_most = 0 <= s_2  # advantage.py:52
+    below = s_2 < N  # advantage.py:52
+    both = at_most & below  # advantage.py:52
+    rewards_2 = load_where(comes & both, rewards, s_2, Float32(0))  # advantage.py:52
+    next_s_2 = Int32(1)  # advantage.py:52
+    comes_2 = next_s_2 < full_steps  # advantage.py:52
+    product_2 = next_s_2 * 16  # advantage.py:51
+    total_3 = as_i32 + product_2  # advantage.py:51
+    s_3 = total_3 + s_lane  # advantage.py:51
+    at_most_2 = 0 <= s_3  # advantage.py:52
+    below_2 = s_3 < N  # advantage.py:52
+    both_2 = at_most_2 & below_2  # advantage.py:52
+    rewards_3 = load_where(comes_2 & both_2, rewards, s_3, Float32(0))  # advantage.py:52
+    for s_step in cutlass.range(0, full_steps, unroll=1):  # advantage.py:51
+        next_s_3 = s_step + 2  # advantage.py:51
+        comes_3 = next_s_3 < full_steps  # advantage.py:51
+        product_3 = next_s_3 * 16  # advantage.py:51
+        total_4 = as_i32 + product_3  # advantage.py:51
+        s_4 = total_4 + s_lane  # advantage.py:51
+        at_most_3 = 0 <= s_4  # advantage.py:52
+        below_3 = s_4 < N  # advantage.py:52
+        both_3 = at_most_3 & below_3  # advantage.py:52
+        rewards_4 = load_where(comes_3 & both_3, rewards, s_4, Float32(0))  # advantage.py:52
+        product_4 = s_step * 16  # advantage.py:51
+        total_5 = as_i32 + product_4  # advantage.py:51
+        s_5 = total_5 + s_lane  # advantage.py:51
+        is_nan = rewards_2 != rewards_2  # advantage.py:54
+        unless = select(is_nan, Boolean(False), Boolean(True))  # advantage.py:54
+        as_i32_3 = Boolean(unless).to(Int32)  # advantage.py:54
+        max_s_lane = max_over_s_lane([rewards_2])  # advantage.py:51
+        equal_3 = rewards_2 == max_s_lane  # advantage.py:51
+        chosen_3 = select(equal_3, s_5, Int32(2147483647))  # advantage.py:51
+        min_s_lane = min_over_s_lane([chosen_3])  # advantage.py:51
+        sum_s_lane = sum_over_s_lane([as_i32_3])  # advantage.py:51
+        below_4 = m < max_s_lane  # advantage.py:51
+        equal_4 = m == max_s_lane  # advantage.py:51
+        below_5 = min_s_lane < s_state  # advantage.py:51
+        both_4 = equal_4 & below_5  # advantage.py:51
+        either_2 = below_4 | both_4  # advantage.py:51
+        m_2 = select(either_2, max_s_lane, m)  # advantage.py:51
+        index = select(either_2, min_s_lane, s_state)  # advantage.py:51
+        s_6 = s + sum_s_lane  # advantage.py:51
+        m, s_state, s, rewards_2, rewards_3 = m_2, index, s_6, rewards_3, rewards_4  # advantage.py:51
+    m_2 = m  # advantage.py:51
+    s_state_2 = s_state  # advantage.py:51
+    s_4 = s  # advantage.py:51
+    for s_step_2 in cutlass.range(full_steps, steps, unroll=1):  # advantage.py:51
+        product_3 = s_step_2 * 16  # advantage.py:51
+        total_4 = as_i32 + product_3  # advantage.py:51
+        s_5 = total_4 + s_lane  # advantage.py:51
+        exists = s_5 < as_i32_2  # advantage.py:51
+        at_most_3 = 0 <= s_5  # advantage.py:52
+        below_3 = s_5 < N  # advantage.py:52
+        both_3 = at_most_3 & below_3  # advantage.py:52
+        both_4 = exists & both_3  # advantage.py:52
+        rewards_4 = load_where(both_4, rewards, s_5, Float32(0))  # advantage.py:52
+        is_nan = rewards_4 != rewards_4  # advantage.py:54
+        unless = select(is_nan, Boolean(False), Boolean(True))  # advantage.py:54
+        as_i32_3 = Boolean(unless).to(Int32)  # advantage.py:54
+        chosen_3 = select(exists, rewards_4, Float32(float("-inf")))  # advantage.py:51
+        max_s_lane = max_over_s_lane([chosen_3])  # advantage.py:51
+        equal_3 = chosen_3 == max_s_lane  # advantage.py:51
+        chosen_4 = select(equal_3, s_5, Int32(2147483647))  # advantage.py:51
+        chosen_5 = select(exists, chosen_4, Int32(2147483647))  # advantage.py:51
+        min_s_lane = min_over_s_lane([chosen_5])  # advantage.py:51
+        chosen_6 = select(exists, as_i32_3, Int32(0))  # advantage.py:51
+        sum_s_lane = sum_over_s_lane([chosen_6])  # advantage.py:51
+        below_4 = m_2 < max_s_lane  # advantage.py:51
+        equal_4 = m_2 == max_s_lane  # advantage.py:51
+        below_5 = min_s_lane < s_state_2  # advantage.py:51
+        both_5 = equal_4 & below_5  # advantage.py:51
+        either_2 = below_4 | both_5  # advantage.py:51
+        m_3 = select(either_2, max_s_lane, m_2)  # advantage.py:51
+        index = select(either_2, min_s_lane, s_state_2)  # advantage.py:51
+        s_6 = s_4 + sum_s_lane  # advantage.py:51
+        m_2, s_state_2, s_4 = m_3, index, s_6  # advantage.py:51
+    s_5 = Int32(-(2**31)).bitcast(Float32)  # advantage.py:56
+    next_s_3 = Int32(0)  # advantage.py:56
+    comes_3 = next_s_3 < full_steps  # advantage.py:56
+    product_3 = next_s_3 * 16  # advantage.py:56
+    total_4 = as_i32 + product_3  # advantage.py:56
+    s_6 = total_4 + s_lane  # advantage.py:56
+    at_most_3 = 0 <= s_6  # advantage.py:57
+    below_3 = s_6 < N  # advantage.py:57
+    both_3 = at_most_3 & below_3  # advantage.py:57
+    rewards_4 = load_where(comes_3 & both_3, rewards, s_6, Float32(0))  # advantage.py:57
+    next_s_4 = Int32(1)  # advantage.py:57
+    comes_4 = next_s_4 < full_steps  # advantage.py:57
+    product_4 = next_s_4 * 16  # advantage.py:56
+    total_5 = as_i32 + product_4  # advantage.py:56
+    s_7 = total_5 + s_lane  # advantage.py:56
+    at_most_4 = 0 <= s_7  # advantage.py:57
+    below_4 = s_7 < N  # advantage.py:57
+    both_4 = at_most_4 & below_4  # advantage.py:57
+    rewards_5 = load_where(comes_4 & both_4, rewards, s_7, Float32(0))  # advantage.py:57
+    for s_step_3 in cutlass.range(0, full_steps, unroll=1):  # advantage.py:56
+        next_s_5 = s_step_3 + 2  # advantage.py:56
+        comes_5 = next_s_5 < full_steps  # advantage.py:56
+        product_5 = next_s_5 * 16  # advantage.py:56
+        total_6 = as_i32 + product_5  # advantage.py:56
+        s_8 = total_6 + s_lane  # advantage.py:56
+        at_most_5 = 0 <= s_8  # advantage.py:57
+        below_5 = s_8 < N  # advantage.py:57
+        both_5 = at_most_5 & below_5  # advantage.py:57
+        rewards_6 = load_where(comes_5 & both_5, rewards, s_8, Float32(0))  # advantage.py:57
+        is_nan = rewards_4 != rewards_4  # advantage.py:58
+        difference_3 = rewards_4 - m_2  # advantage.py:58
+        chosen_3 = select(is_nan, Int32(-(2**31)).bitcast(Float32), difference_3)  # advantage.py:58
+        sum_s_lane = sum_over_s_lane_2([chosen_3])  # advantage.py:56
+        s_9 = s_5 + sum_s_lane  # advantage.py:56
+        s_5, rewards_4, rewards_5 = s_9, rewards_5, rewards_6  # advantage.py:56
+    s_8 = s_5  # advantage.py:56
+    for s_step_4 in cutlass.range(full_steps, steps, unroll=1):  # advantage.py:56
+        product_5 = s_step_4 * 16  # advantage.py:56
+        total_6 = as_i32 + product_5  # advantage.py:56
+        s_9 = total_6 + s_lane  # advantage.py:56
+        exists = s_9 < as_i32_2  # advantage.py:56
+        at_most_5 = 0 <= s_9  # advantage.py:57
+        below_5 = s_9 < N  # advantage.py:57
+        both_5 = at_most_5 & below_5  # advantage.py:57
+        both_6 = exists & both_5  # advantage.py:57
+        rewards_6 = load_where(both_6, rewards, s_9, Float32(0))  # advantage.py:57
+        is_nan = rewards_6 != rewards_6  # advantage.py:58
+        difference_3 = rewards_6 - m_2  # advantage.py:58
+        chosen_3 = select(is_nan, Int32(-(2**31)).bitcast(Float32), difference_3)  # advantage.py:58
+        chosen_4 = select(exists, chosen_3, Int32(-(2**31)).bitcast(Float32))  # advantage.py:56
+        sum_s_lane = sum_over_s_lane_2([chosen_4])  # advantage.py:56
+        s_10 = s_8 + sum_s_lane  # advantage.py:56
+        s_8 = s_10  # advantage.py:56
+    larger_3 = cutlass.max(s_4, 1)  # advantage.py:80
+    as_f32 = Int32(larger_3).to(Float32)  # advantage.py:80
+    quotient = div(s_8, as_f32)  # advantage.py:59
+    s_9 = Int32(-(2**31)).bitcast(Float32)  # advantage.py:60
+    next_s_5 = Int32(0)  # advantage.py:60
+    comes_5 = next_s_5 < full_steps  # advantage.py:60
+    product_5 = next_s_5 * 16  # advantage.py:60
+    total_6 = as_i32 + product_5  # advantage.py:60
+    s_10 = total_6 + s_lane  # advantage.py:60
+    at_most_5 = 0 <= s_10  # advantage.py:61
+    below_5 = s_10 < N  # advantage.py:61
+    both_5 = at_most_5 & below_5  # advantage.py:61
+    rewards_6 = load_where(comes_5 & both_5, rewards, s_10, Float32(0))  # advantage.py:61
+    next_s_6 = Int32(1)  # advantage.py:61
+    comes_6 = next_s_6 < full_steps  # advantage.py:61
+    product_6 = next_s_6 * 16  # advantage.py:60
+    total_7 = as_i32 + product_6  # advantage.py:60
+    s_11 = total_7 + s_lane  # advantage.py:60
+    at_most_6 = 0 <= s_11  # advantage.py:61
+    below_6 = s_11 < N  # advantage.py:61
+    both_6 = at_most_6 & below_6  # advantage.py:61
+    rewards_7 = load_where(comes_6 & both_6, rewards, s_11, Float32(0))  # advantage.py:61
+    for s_step_5 in cutlass.range(0, full_steps, unroll=1):  # advantage.py:60
+        next_s_7 = s_step_5 + 2  # advantage.py:60
+        comes_7 = next_s_7 < full_steps  # advantage.py:60
+        product_7 = next_s_7 * 16  # advantage.py:60
+        total_8 = as_i32 + product_7  # advantage.py:60
+        s_12 = total_8 + s_lane  # advantage.py:60
+        at_most_7 = 0 <= s_12  # advantage.py:61
+        below_7 = s_12 < N  # advantage.py:61
+        both_7 = at_most_7 & below_7  # advantage.py:61
+        rewards_8 = load_where(comes_7 & both_7, rewards, s_12, Float32(0))  # advantage.py:61
+        difference_3 = rewards_6 - m_2  # advantage.py:72
+        difference_4 = difference_3 - quotient  # advantage.py:72
+        is_nan = rewards_6 != rewards_6  # advantage.py:63
+        product_8 = mul(difference_4, difference_4)  # advantage.py:63
+        chosen_3 = select(is_nan, Int32(-(2**31)).bitcast(Float32), product_8)  # advantage.py:63
+        sum_s_lane = sum_over_s_lane_2([chosen_3])  # advantage.py:60
+        s_13 = s_9 + sum_s_lane  # advantage.py:60
+        s_9, rewards_6, rewards_7 = s_13, rewards_7, rewards_8  # advantage.py:60
+    s_12 = s_9  # advantage.py:60
+    for s_step_6 in cutlass.range(full_steps, steps, unroll=1):  # advantage.py:60
+        product_7 = s_step_6 * 16  # advantage.py:60
+        total_8 = as_i32 + product_7  # advantage.py:60
+        s_13 = total_8 + s_lane  # advantage.py:60
+        exists = s_13 < as_i32_2  # advantage.py:60
+        at_most_7 = 0 <= s_13  # advantage.py:61
+        below_7 = s_13 < N  # advantage.py:61
+        both_7 = at_most_7 & below_7  # advantage.py:61
+        both_8 = exists & both_7  # advantage.py:61
+        rewards_8 = load_where(both_8, rewards, s_13, Float32(0))  # advantage.py:61
+        difference_3 = rewards_8 - m_2  # advantage.py:72
+        difference_4 = difference_3 - quotient  # advantage.py:72
+        is_nan = rewards_8 != rewards_8  # advantage.py:63
+        product_8 = mul(difference_4, difference_4)  # advantage.py:63
+        chosen_3 = select(is_nan, Int32(-(2**31)).bitcast(Float32), product_8)  # advantage.py:63
+        chosen_4 = select(exists, chosen_3, Int32(-(2**31)).bitcast(Float32))  # advantage.py:60
+        sum_s_lane = sum_over_s_lane_2([chosen_4])  # advantage.py:60
+        s_14 = s_12 + sum_s_lane  # advantage.py:60
+        s_12 = s_14  # advantage.py:60
+    difference_3 = s_4 - 1  # advantage.py:80
+    larger_4 = cutlass.max(difference_3, 1)  # advantage.py:80
+    as_f32_2 = Int32(larger_4).to(Float32)  # advantage.py:80
+    quotient_2 = div(s_12, as_f32_2)  # advantage.py:75
+    equal_3 = quotient_2 == Float32(0.0)  # advantage.py:143
+    rsqrt_of = portable_rsqrt(quotient_2)  # advantage.py:97
+    product_7 = mul(quotient_2, rsqrt_of)  # advantage.py:97
+    total_8 = product_7 + eps  # advantage.py:87
+    next_s_7 = Int32(0)  # advantage.py:145
+    comes_7 = next_s_7 < full_steps  # advantage.py:145
+    product_8 = next_s_7 * 16  # advantage.py:137
+    total_9 = as_i32 + product_8  # advantage.py:137
+    s_13 = total_9 + s_lane  # advantage.py:137
+    at_most_7 = 0 <= s_13  # advantage.py:138
+    below_7 = s_13 < N  # advantage.py:138
+    both_7 = at_most_7 & below_7  # advantage.py:138
+    rewards_8 = load_where(comes_7 & both_7, rewards, s_13, Float32(0))  # advantage.py:138
+    next_s_8 = Int32(1)  # advantage.py:138
+    comes_8 = next_s_8 < full_steps  # advantage.py:138
+    product_9 = next_s_8 * 16  # advantage.py:137
+    total_10 = as_i32 + product_9  # advantage.py:137
+    s_14 = total_10 + s_lane  # advantage.py:137
+    at_most_8 = 0 <= s_14  # advantage.py:138
+    below_8 = s_14 < N  # advantage.py:138
+    both_8 = at_most_8 & below_8  # advantage.py:138
+    rewards_9 = load_where(comes_8 & both_8, rewards, s_14, Float32(0))  # advantage.py:138
+    for s_step_7 in cutlass.range(0, full_steps, unroll=1):  # advantage.py:145
+        next_s_9 = s_step_7 + 2  # advantage.py:145
+        comes_9 = next_s_9 < full_steps  # advantage.py:145
+        product_10 = next_s_9 * 16  # advantage.py:137
+        total_11 = as_i32 + product_10  # advantage.py:137
+        s_15 = total_11 + s_lane  # advantage.py:137
+        at_most_9 = 0 <= s_15  # advantage.py:138
+        below_9 = s_15 < N  # advantage.py:138
+        both_9 = at_most_9 & below_9  # advantage.py:138
+        rewards_10 = load_where(comes_9 & both_9, rewards, s_15, Float32(0))  # advantage.py:138
+        product_11 = s_step_7 * 16  # advantage.py:137
+        total_12 = as_i32 + product_11  # advantage.py:137
+        s_16 = total_12 + s_lane  # advantage.py:137
+        difference_4 = rewards_8 - m_2  # advantage.py:72
+        difference_5 = difference_4 - quotient  # advantage.py:72
+        quotient_3 = div(difference_5, total_8)  # advantage.py:143
+        chosen_3 = select(equal_3, Float32(0.0), quotient_3)  # advantage.py:143
+        is_nan = rewards_8 != rewards_8  # advantage.py:144
+        chosen_4 = select(is_nan, Float32(0.0), chosen_3)  # advantage.py:144
+        chosen_5 = select(either, Float32(float("nan")), chosen_4)  # advantage.py:144
+        store_where(writes_2, advantages, s_16, chosen_5)  # advantage.py:145
+        rewards_8, rewards_9 = rewards_9, rewards_10  # advantage.py:145
+    for s_step_8 in cutlass.range(full_steps, steps, unroll=1):  # advantage.py:145
+        product_10 = s_step_8 * 16  # advantage.py:137
+        total_11 = as_i32 + product_10  # advantage.py:137
+        s_15 = total_11 + s_lane  # advantage.py:137
+        exists = s_15 < as_i32_2  # advantage.py:137
+        at_most_9 = 0 <= s_15  # advantage.py:138
+        below_9 = s_15 < N  # advantage.py:138
+        both_9 = at_most_9 & below_9  # advantage.py:138
+        both_10 = exists & both_9  # advantage.py:138
+        rewards_10 = load_where(both_10, rewards, s_15, Float32(0))  # advantage.py:138
+        difference_4 = rewards_10 - m_2  # advantage.py:72
+        difference_5 = difference_4 - quotient  # advantage.py:72
+        quotient_3 = div(difference_5, total_8)  # advantage.py:143
+        chosen_3 = select(equal_3, Float32(0.0), quotient_3)  # advantage.py:143
+        is_nan = rewards_10 != rewards_10  # advantage.py:144
+        chosen_4 = select(is_nan, Float32(0.0), chosen_3)  # advantage.py:144
+        chosen_5 = select(either, Float32(float("nan")), chosen_4)  # advantage.py:144
+        store_where(exists & writes_2, advantages, s_15, chosen_5)  # advantage.py:145
 
 
 @cute.jit

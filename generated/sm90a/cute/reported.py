@@ -53,10 +53,10 @@ def reported_rows(bad: cute.Tensor, good: cute.Tensor, B: Int32, errors: cute.Po
     block, _, _ = cute.arch.block_idx()
     b = block * 128 + thread
     b_inside = b < B
-    bad_2 = load_where(b_inside, bad, b, Uint8(0)) != 0  # packing.py:59
-    report_where(bad_2 & b_inside, errors, 1, b + 1)  # packing.py:59
-    unless = select(bad_2, Boolean(False), Boolean(True))  # packing.py:60
-    store_where(b_inside, good, b, select(unless, Uint8(1), Uint8(0)))  # packing.py:60
+    bad_2 = load_where(b_inside, bad, b, Uint8(0)) != 0  # packing.py:58
+    report_where(bad_2 & b_inside, errors, 1, b + 1)  # packing.py:58
+    unless = select(bad_2, Boolean(False), Boolean(True))  # packing.py:59
+    store_where(b_inside, good, b, select(unless, Uint8(1), Uint8(0)))  # packing.py:59
 
 
 @cute.jit

@@ -67,19 +67,19 @@ def take_rows_rows(source: cute.Tensor, x: cute.Tensor, back: cute.Tensor, y: cu
     t = rest
     d = [block % 2 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
     writes = thread == 0
-    source_2 = source[t]  # packing.py:39
-    at_most = 0 <= source_2  # packing.py:39
-    as_i64 = Int32(R).to(Int64)  # packing.py:39
-    below = source_2 < as_i64  # packing.py:39
-    both = at_most & below  # packing.py:39
-    back_2 = load_where(both, back, source_2.to(Int32), Int64(0))  # packing.py:39
-    x_2 = [one for c in range(0, 16, 8) for one in load_vector_where(both, x, (source_2.to(Int32), d[c]), BFloat16(0), 8)]  # packing.py:41
-    as_i64_2 = Int32(t).to(Int64)  # packing.py:39
-    differs = back_2 != as_i64_2  # packing.py:39
-    both_2 = at_most & differs  # packing.py:40
-    report_where(both_2 & writes, errors, 1, t + 1)  # packing.py:40
-    for c in cutlass.range_constexpr(0, 16, 8):  # packing.py:41
-        store_vector(y, (t, d[c]), x_2[c:c + 8])  # packing.py:41
+    source_2 = source[t]  # packing.py:38
+    at_most = 0 <= source_2  # packing.py:38
+    as_i64 = Int32(R).to(Int64)  # packing.py:38
+    below = source_2 < as_i64  # packing.py:38
+    both = at_most & below  # packing.py:38
+    back_2 = load_where(both, back, source_2.to(Int32), Int64(0))  # packing.py:38
+    x_2 = [one for c in range(0, 16, 8) for one in load_vector_where(both, x, (source_2.to(Int32), d[c]), BFloat16(0), 8)]  # packing.py:40
+    as_i64_2 = Int32(t).to(Int64)  # packing.py:38
+    differs = back_2 != as_i64_2  # packing.py:38
+    both_2 = at_most & differs  # packing.py:39
+    report_where(both_2 & writes, errors, 1, t + 1)  # packing.py:39
+    for c in cutlass.range_constexpr(0, 16, 8):  # packing.py:40
+        store_vector(y, (t, d[c]), x_2[c:c + 8])  # packing.py:40
 
 
 @cute.jit

@@ -49,14 +49,14 @@ def take_rows_grad_rows(back: cute.Tensor, d_y: cute.Tensor, d_x: cute.Tensor, T
     rest = block // 2
     r = rest
     d = [block % 2 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
-    back_2 = back[r]  # packing.py:47
-    at_most = 0 <= back_2  # packing.py:47
-    as_i64 = Int32(T).to(Int64)  # packing.py:47
-    below = back_2 < as_i64  # packing.py:47
-    both = at_most & below  # packing.py:47
-    d_y_2 = [one for c in range(0, 16, 8) for one in load_vector_where(both, d_y, (back_2.to(Int32), d[c]), BFloat16(0), 8)]  # packing.py:47
-    for c in cutlass.range_constexpr(0, 16, 8):  # packing.py:47
-        store_vector(d_x, (r, d[c]), d_y_2[c:c + 8])  # packing.py:47
+    back_2 = back[r]  # packing.py:46
+    at_most = 0 <= back_2  # packing.py:46
+    as_i64 = Int32(T).to(Int64)  # packing.py:46
+    below = back_2 < as_i64  # packing.py:46
+    both = at_most & below  # packing.py:46
+    d_y_2 = [one for c in range(0, 16, 8) for one in load_vector_where(both, d_y, (back_2.to(Int32), d[c]), BFloat16(0), 8)]  # packing.py:46
+    for c in cutlass.range_constexpr(0, 16, 8):  # packing.py:46
+        store_vector(d_x, (r, d[c]), d_y_2[c:c + 8])  # packing.py:46
 
 
 @cute.jit

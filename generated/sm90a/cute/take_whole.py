@@ -49,14 +49,14 @@ def take_whole_rows(source: cute.Tensor, x: cute.Tensor, y: cute.Tensor, R: Int3
     rest = block // 8
     t = rest
     d = [block % 8 * 512 + thread * 2 + c % 2 + c // 2 * 256 for c in range(4)]
-    source_2 = source[t]  # packing.py:53
-    at_most = 0 <= source_2  # packing.py:53
-    as_i64 = Int32(R).to(Int64)  # packing.py:53
-    below = source_2 < as_i64  # packing.py:53
-    both = at_most & below  # packing.py:53
-    x_2 = [one for c in range(0, 4, 2) for one in load_vector_where(both, x, (source_2.to(Int32), d[c]), Int64(0), 2)]  # packing.py:53
-    for c in cutlass.range_constexpr(0, 4, 2):  # packing.py:53
-        store_vector(y, (t, d[c]), x_2[c:c + 2])  # packing.py:53
+    source_2 = source[t]  # packing.py:52
+    at_most = 0 <= source_2  # packing.py:52
+    as_i64 = Int32(R).to(Int64)  # packing.py:52
+    below = source_2 < as_i64  # packing.py:52
+    both = at_most & below  # packing.py:52
+    x_2 = [one for c in range(0, 4, 2) for one in load_vector_where(both, x, (source_2.to(Int32), d[c]), Int64(0), 2)]  # packing.py:52
+    for c in cutlass.range_constexpr(0, 4, 2):  # packing.py:52
+        store_vector(y, (t, d[c]), x_2[c:c + 2])  # packing.py:52
 
 
 @cute.jit

@@ -13,13 +13,13 @@ def reported(bad_ptr, good_ptr, B, errors_ptr):
     # A program owns 2048 of B (rows).
     b = tl.program_id(0) * 2048 + tl.arange(0, 2048)
     b_inside = b < B
-    bad = tl.load(bad_ptr + b, mask=b_inside, other=0)  # packing.py:59
-    bad_row = tl.where(bad & b_inside, b + 1, 0)  # packing.py:59
-    bad_row_2 = tl.max(tl.reshape(bad_row, (2048,)), 0)  # packing.py:59
-    tl.atomic_max(errors_ptr, 1, mask=bad_row_2 > 0, sem="relaxed")  # packing.py:59
-    tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")  # packing.py:59
-    unless = ~bad  # packing.py:60
-    tl.store(good_ptr + b, unless, mask=b_inside)  # packing.py:60
+    bad = tl.load(bad_ptr + b, mask=b_inside, other=0)  # packing.py:58
+    bad_row = tl.where(bad & b_inside, b + 1, 0)  # packing.py:58
+    bad_row_2 = tl.max(tl.reshape(bad_row, (2048,)), 0)  # packing.py:58
+    tl.atomic_max(errors_ptr, 1, mask=bad_row_2 > 0, sem="relaxed")  # packing.py:58
+    tl.atomic_max(errors_ptr + 1, bad_row_2, mask=bad_row_2 > 0, sem="relaxed")  # packing.py:58
+    unless = ~bad  # packing.py:59
+    tl.store(good_ptr + b, unless, mask=b_inside)  # packing.py:59
 
 
 def call(kernels, bad, good, B, errors):

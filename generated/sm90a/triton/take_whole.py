@@ -15,13 +15,13 @@ def take_whole(source_ptr, x_ptr, y_ptr, R, x_r_stride, y_t_stride):
     program_2 = program // 2
     d = (program % 2) * 2048 + tl.arange(0, 2048)
     t = program_2
-    source = tl.load(source_ptr + t)  # packing.py:53
-    at_most = source >= 0  # packing.py:53
-    as_i64 = R.to(tl.int64)  # packing.py:53
-    below = source < as_i64  # packing.py:53
-    both = at_most & below  # packing.py:53
-    x = tl.load(x_ptr + source * x_r_stride + d, mask=both, other=0)  # packing.py:53
-    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + d, x)  # packing.py:53
+    source = tl.load(source_ptr + t)  # packing.py:52
+    at_most = source >= 0  # packing.py:52
+    as_i64 = R.to(tl.int64)  # packing.py:52
+    below = source < as_i64  # packing.py:52
+    both = at_most & below  # packing.py:52
+    x = tl.load(x_ptr + source * x_r_stride + d, mask=both, other=0)  # packing.py:52
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + d, x)  # packing.py:52
 
 
 def call(kernels, source, x, y, R, T, x_r_stride, y_t_stride):
