@@ -1,4 +1,4 @@
-# make test | test-cute | demo | lint | gen | wheel: each prepares what it needs; what is done already is not done again.
+# make test | test-cute | test-peers | demo | lint | gen | wheel: each prepares what it needs; what is done already is not done again.
 # TORCH=2.13 (default) or 2.11 picks the torch and triton pair; PYTHON=... picks the interpreter (3.11 or newer).
 
 TORCH ?= 2.13
@@ -17,7 +17,9 @@ STRICT := $(wildcard rlk/errors.py rlk/env.py rlk/digest.py rlk/ir rlk/lang rlk/
 CUTE_VERSIONS := 4.7 4.8
 COMPILED := tests/test_cute_machine_code.py tests/test_cute_runtime.py tests/test_tune.py  # what needs the compiler
 
-.PHONY: help test test-only test-cute test-cute-only lint gen demo wheel clean
+VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson pyvers ray tensordict
+
+.PHONY: help test test-only test-cute test-cute-only test-peers test-peers-only lint gen demo wheel clean
 help:
 	@sed -n 's/^# //p' Makefile | head -2
 
@@ -35,6 +37,13 @@ test-cute-4.%:
 test-cute-only: $(VENV)/.cute
 	$(PY) -m pytest $(PYTEST_ARGS) $(COMPILED)
 
+# The peers' own loss functions beside the presets, in an environment that nothing else needs.
+test-peers:
+	$(MAKE) test-peers-only VENV=.venv-peers
+
+test-peers-only: $(VENV)/.peers
+	$(PY) -m pytest $(PYTEST_ARGS) tests/test_peers.py
+
 lint: $(VENV)/.test
 	$(PY) -m ruff check .
 	$(if $(STRICT),$(PY) -m mypy $(STRICT))
@@ -50,7 +59,7 @@ wheel: $(VENV)/.test
 	$(PY) -m build --wheel --no-isolation
 
 clean:
-	rm -rf .venv .venv-torch-* .venv-cute* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-torch-* .venv-cute* .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # --- environments: one stamp for each step, remade when a pin or an extra changes --------------------------------
 
@@ -72,6 +81,12 @@ $(VENV)/.run: $(VENV)/.torch pyproject.toml
 
 $(VENV)/.cute: $(VENV)/.run constraints/cute-$(CUTE).txt
 	$(PIP) -c constraints/cute-$(CUTE).txt --no-build-isolation -e '.[triton,dev,cute]'
+	touch $@
+
+# verl alone asks for servers and for other versions of what is here; its losses import little of that.
+$(VENV)/.peers: $(VENV)/.run constraints/peers.txt
+	$(PIP) -c constraints/peers.txt pytest trl $(VERL_IMPORTS)
+	$(PIP) -c constraints/peers.txt --no-deps verl
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.run

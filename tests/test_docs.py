@@ -42,3 +42,31 @@ def test_the_operators_of_the_guide_pass_every_check(tmp_path: Path, block: int,
 
     (tmp_path / "spec.py").write_text(blocks("docs/writing-a-spec.md")[block])
     assert main(["check", f"{tmp_path / 'spec.py'}:{name}"]) == 0
+
+
+def test_the_losses_of_the_guide_run_as_they_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, spec, use = blocks("docs/losses.md")
+    torch.manual_seed(0)
+    shown: dict[str, object] = {}
+    exec(compile(record, "record.py", "exec"), shown)
+    assert shown["made"].metrics["log_ratio_histogram"].sum() == shown["made"].metrics["active"]  # type: ignore[attr-defined]
+    (tmp_path / "soft.py").write_text(spec)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.modules.pop("soft", None)
+    scope: dict[str, object] = {}
+    exec(compile(use, "use.py", "exec"), scope)
+    logp = scope["logp"].detach().double().requires_grad_()  # type: ignore[attr-defined]
+    a = torch.tensor([1.0, -0.5]).double()
+    means = torch.stack([(logp + 1.1)[:20].mean(), (logp + 1.1)[20:].mean()])
+    wanted = (-a * torch.tanh(2 * means) / 2).mean()
+    wanted.backward()
+    torch.testing.assert_close(scope["made"].loss.double(), wanted, rtol=2e-6, atol=0)  # type: ignore[attr-defined]
+    torch.testing.assert_close(scope["logp"].grad.double(), logp.grad, rtol=2e-6, atol=0)  # type: ignore[attr-defined]
+
+
+def test_the_loss_of_the_guide_takes_ten_lines() -> None:
+    _, spec, _ = blocks("docs/losses.md")
+    body = [line for line in spec.splitlines() if line and not line.startswith("#")]
+    assert len(body) <= 10

@@ -14,13 +14,12 @@ from loss_cases import GIVEN, LENGTHS, RECORDS, SEQUENCES, WIDTH, batch, forms, 
 from rlk import Layout, ops
 from rlk.errors import Code, LaunchError
 from rlk.ops import LOSSES, Loss
+from rlk.ops.laws import check_loss
 from rlk.ops.losses import METRICS, Correction, Rejection, clip, form_of, surrogate
 from rlk.specs.policy import EDGES, policy_spec
 from rlk.specs.surrogates import Term, Token
-from rlk.target.facts import target
 from rlk.testing.bits import as_bits, assert_same_bits, differing
-from rlk.testing.check import Law, check
-from rlk.testing.examples import Example, policy_batch
+from rlk.testing.check import Law
 
 RIGHT = forms()["right"]
 
@@ -244,18 +243,12 @@ CHECKED = (
 )  # fmt: skip
 
 
-def example(loss: Loss) -> Example:
-    _, numbers = form_of(loss, False)
-    return Example(lambda rng: policy_batch(rng, tokens=1300) | numbers)
-
-
 @pytest.mark.parametrize("name", [*CHECKED, "soft"])
 def test_a_loss_obeys_the_laws_of_specs(name: str) -> None:
     """Slopes against central differences, tilings, and the text of the intermediate form."""
     loss = RECORDS.get(name, Loss(surrogate(soft, scale=2.0), level="sequence"))
     loss = replace(loss, kl=loss.kl.removesuffix("+"), metrics=())
-    op = policy_spec(form_of(loss, False)[0])
-    found = list(check(op, example(loss), [target("sm_90a")], (Law.TEXT, Law.SLOPE, Law.TILES)))
+    found = check_loss(loss, (Law.TEXT, Law.SLOPE, Law.TILES))
     assert found and all(v.ok for v in found), [v for v in found if not v.ok]
 
 
@@ -265,5 +258,5 @@ def test_a_wrong_slope_is_seen() -> None:
         return replace(made, by_ratio=1.001 * made.by_ratio)  # type: ignore[operator]
 
     loss = Loss(surrogate(wrong, scale=2.0), metrics=())
-    (found,) = check(policy_spec(form_of(loss, False)[0]), example(loss), [target("sm_90a")], (Law.SLOPE,))
+    (found,) = check_loss(loss, (Law.SLOPE,))
     assert not found.ok and found.worst > 1e-4

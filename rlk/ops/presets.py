@@ -40,7 +40,7 @@ PUBLISHED: dict[str, Loss] = {
     "vespo": Loss(vespo(), level="sequence_sum", **_VESPO_LIMITS),  # type: ignore[arg-type]
     "dppo_tv": Loss(dppo_tv()),
     "dppo_kl": Loss(dppo_kl(0.05, 0.05)),
-    "ipo_mask": Loss(ipo_mask()),
+    "ipo_mask": Loss(ipo_mask(0.1)),
     "dro": Loss(dro()),
     "gpg": Loss(reinforce()),
     "reinforce": Loss(reinforce(), aggregation="sequence_sum"),
@@ -52,17 +52,22 @@ def _trl() -> dict[str, Loss]:
     """Return the losses of TRL's GRPOTrainer, `loss_type` by name, for one micro-batch.
 
     Its clip range is 0.2, beta 0, KL k3 without limits; means over sequences count empty ones, and the
-    entropy bonus is a mean over tokens whatever the loss is. cispo: epsilon_high is a ratio.
+    entropy bonus is a mean over tokens whatever the loss is. cispo: epsilon_high is a ratio, 5 as its
+    documentation recommends (its default would be 0.2). grpo_mis: with rollouts by vLLM. dr_grpo: set
+    normalizer to max_completion_length.
     """
     base = Loss(sequences="all", entropy_mean="tokens")
     return {
         "grpo": replace(base, aggregation="sequence_mean"),
+        "grpo_mis": replace(
+            base, aggregation="sequence_mean", correction=Correction("mask", "sequence", high=3.0)
+        ),
         "bnpo": base,
         "dapo": base,
         "dr_grpo": replace(base, aggregation="sequence_sum"),
         "gspo": replace(base, level="sequence", aggregation="sequence_mean"),
         "luspo": replace(base, level="sequence", aggregation="sequence_sum"),
-        "cispo": replace(base, surrogate=cispo(None, 0.2)),
+        "cispo": replace(base, surrogate=cispo(None, 5.0)),
         "sapo": replace(base, surrogate=sapo(), aggregation="sequence_mean"),
         "vespo": replace(base, surrogate=vespo(), level="sequence_sum", **_VESPO_LIMITS),  # type: ignore[arg-type]
     }
@@ -72,7 +77,8 @@ def _verl() -> dict[str, Loss]:
     """Return verl's policy losses by their registered names, `loss_agg_mode` as each recommends.
 
     Log ratios are limited to +-20 (gspo: at most 10, geo_mean and dro: not at all), the difference and value
-    of k3 to +-20 and +-10, and the dual clip c = 3 is always on.
+    of k3 to +-20 and +-10, and the dual clip c = 3 is always on. tis, sequence_tis, icepop: its rollout
+    corrections, whose log ratios are limited to +-20 too. dro has no default penalty: 0.1.
     """
     base = Loss(clip(dual=3.0), token_limits=(-20.0, 20.0), kl_log_limit=20.0, kl_limit=10.0)
     plain = replace(base, token_limits=(None, None))
@@ -89,6 +95,9 @@ def _verl() -> dict[str, Loss]:
         "dro": replace(plain, surrogate=dro()),
         "cispo": replace(base, surrogate=cispo(0.8, 1.2)),
         "reinforce": replace(plain, surrogate=reinforce(), aggregation="sequence_sum"),
+        "tis": replace(base, correction=Correction("truncate", "token", None, 2.0, 20.0)),
+        "sequence_tis": replace(base, correction=Correction("truncate", "sequence", None, 2.0, 20.0)),
+        "icepop": replace(base, correction=Correction("mask", "token", 0.5, 5.0, 20.0)),
     }  # fmt: skip
 
 
@@ -109,7 +118,7 @@ def _prime() -> dict[str, Loss]:
     """Return prime-rl's losses: old_logp is the rollout's; a sum over tokens, divided by the global count."""
     return {
         "default": Loss(dppo_tv(0.2, 0.2, most=None, drift=1e-3)),
-        "ipo": Loss(ipo_mask(0.2, drift=1e-3)),
+        "ipo": Loss(ipo_mask(0.1, drift=1e-3)),
     }
 
 
