@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
+from loss_cases import RECORDS as EVERY
 
 import rlk
 from rlk import Layout, ops
@@ -107,6 +109,37 @@ def test_a_linear_policy_loss_has_the_bits_of_its_parts(name: str, form: str, op
     got = ops.linear_policy_loss(**arguments, loss=RECORDS[name], **OPTIONS[option])
     assert got.per_token.shape == layout.shape and int(got.metrics["active"]) == int(layout.active.sum())
     assert_same(got, parts(arguments, RECORDS[name], **OPTIONS[option]))
+
+
+@cache
+def small_head() -> Tensors:
+    given = batch(8)
+    few = {"hidden": given["hidden"][..., :16], "weight": given["weight"][:40, :16], "ids": given["ids"] % 40}
+    rollout = given["old_logp"] + 0.1 * (given["ref_logp"] - given["old_logp"])
+    return {**given, **few, "rollout_logp": rollout}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_loss_has_the_bits_of_its_parts(name: str) -> None:
+    """Of a small head: loss, what is reported, and both gradients."""
+    found = []
+    for call in (ops.linear_policy_loss, parts):
+        arguments, _ = formed("right", small_head())
+        leaf = leaves(arguments)
+        made = call(**arguments, loss=EVERY[name]) if call is not parts else parts(arguments, EVERY[name])
+        (1.7 * made.loss).backward()
+        found.append((made, [x.grad for x in leaf.values()]))
+    (got, got_grads), (want, want_grads) = found
+    assert_same(got, want)
+    for a, b in zip(got_grads, want_grads, strict=True):
+        assert a is not None and b is not None
+        assert_same_bits(a, b)
+
+
+def test_a_loss_that_reads_the_rollout_asks_for_it() -> None:
+    arguments, _ = formed("packed", batch())
+    with pytest.raises(LaunchError, match="linear_policy_loss: rollout_logp is required"):
+        ops.linear_policy_loss(**arguments, loss="slime/tis")
 
 
 def test_a_bias_and_a_temperature_of_each_row_reach_the_head() -> None:
