@@ -40,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--ir", action="store_true", help="the canonical tile IR, each line with its spec line")
     what.add_argument("--after", choices=PASSES, help="the tile IR after this pass")
-    what.add_argument("--source", choices=BACKENDS[TARGETS[0]], help="the generated source for --target")
+    backends = sorted({each for some in BACKENDS.values() for each in some})
+    what.add_argument("--source", choices=backends, help="the generated source for --target")
     parser.add_argument("--grad", action="store_true", help="of the gradient, not of the operator")
     parser.add_argument(
         "--with", dest="present", metavar="NAMES", help="optional inputs, with commas; '' for none"

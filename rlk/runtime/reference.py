@@ -21,7 +21,7 @@ from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
 
 TARGETS = ("sm_90a", "gfx942")
-BACKENDS = {"sm_90a": ("triton", "cute"), "gfx942": ("triton",)}
+BACKENDS = {"sm_90a": ("triton", "cute"), "gfx942": ("triton", "tilelang")}
 TRITON = (3, 7)  # whose layouts checked-in kernels are placed for: text must not depend on what is installed
 
 
@@ -89,7 +89,7 @@ def emit(
 
     Raises UnsupportedError where a backend has no form for it.
     """
-    from rlk.lower import triton
+    from rlk.lower import tilelang, triton
 
     axes = {axis for k in program.kernels for d in k.params for axis in d.type.axes}
     static = {axis.name: extents[axis.name] for axis in axes if not axis.dynamic}
@@ -103,6 +103,8 @@ def emit(
         whole = specialize(program, static, on.softmax)
         bound, chosen, emitted = by_cute(bound, chosen, whole, on, signature, extents, name)
         return emitted, chosen, bound
+    if backend == "tilelang":
+        return tilelang.lower(bound, chosen, on, signature, numerics_id=name), chosen, bound
     return triton.lower(bound, chosen, on, signature, numerics_id=name, version=TRITON), chosen, bound
 
 

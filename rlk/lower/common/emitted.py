@@ -76,10 +76,11 @@ class Emitted:
     """A module of kernels and a host function `call(kernels, ...)` that launches them in order.
 
     checks: what error code i + 1 means. file: the pseudo path that the compiled code carries. backend: whose
-    compiler the source is for, "triton" or "cute".
+    compiler the source is for: "triton", "cute" or "tilelang".
 
     A CuTe module has, for each kernel, a function `launch_<name>` under cute.jit that takes the kernel's
-    arguments, the number of programs and the stream.
+    arguments, the number of programs and the stream. A TileLang module has, for each kernel, a prim_func of
+    the kernel's arguments and the number of programs, whose tensors are rows of elements.
     """
 
     source: str

@@ -104,3 +104,8 @@ def spread_out(lengths: Mapping[Axis, int], placed: tuple[Span, ...], threads: i
         Spread(axis, n, tuple((b, told[axis, b]) for b in range(n.bit_length() - 1) if (axis, b) in told))
         for axis, n in lengths.items()
     )
+
+
+def nearest_first(spread: Spread) -> list[int]:
+    """Return the index bits in the cheapest order: those of a list, of lanes, of warps."""
+    return [*spread.listed, *(bit for bit, _ in sorted(spread.threads, key=lambda each: each[1]))]

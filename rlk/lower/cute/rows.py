@@ -26,7 +26,7 @@ from rlk.ir.tree import Ascending, Rule, bind
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
-from rlk.lower.common.spread import Spread
+from rlk.lower.common.spread import Spread, nearest_first
 from rlk.lower.cute import text
 from rlk.lower.cute.emit import VERBS, Emitter, order_name
 from rlk.lower.cute.exchanges import Tree, combining, merging
@@ -44,7 +44,7 @@ from rlk.lower.cute.kernels import (
     tensors_of,
 )
 from rlk.lower.cute.plan import RowsPlan, refused
-from rlk.lower.cute.spread import Where, nearest_first, steps
+from rlk.lower.cute.spread import Where, steps
 from rlk.lower.cute.vectors import RowsMemory
 from rlk.passes.walk import walk
 

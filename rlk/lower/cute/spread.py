@@ -53,8 +53,3 @@ def steps(spread: Spread, lists: Sequence[Spread], order: Sequence[int], *, halv
         else:
             found.append(Step(Where.LANES, (1 << at,)))
     return found
-
-
-def nearest_first(spread: Spread) -> list[int]:
-    """Return the index bits in the cheapest order: those of a list, of lanes, of warps."""
-    return [*spread.listed, *(bit for bit, _ in sorted(spread.threads, key=lambda each: each[1]))]

@@ -1,0 +1,409 @@
+"""logp on gfx942, written by rlk 0.1.0: do not edit.
+
+numerics: 71c8461506e1304a
+schedule: tiles 1, 2 warps, 1 stages, unroll 1 placed V.lane[5:3] V.piece[2:0] V.lane[7:6] V.lane[2:0]
+"""
+
+import struct
+
+import tilelang.language as tl
+
+
+def memory(name, dtype):
+    """The elements of a tensor in a row: addresses are counted from the first."""
+    return tl.Tensor((tl.dynamic(f"{name}_size", "int64"),), dtype)
+
+
+def f32(number):
+    """A constant by its bits: HIP text has seven digits, and a sum with 0.0 would be folded away."""
+    return tl.reinterpret(tl.uint32(struct.unpack("<I", struct.pack("<f", number))[0]), "float32")
+
+
+@tl.macro
+def add(a, b):
+    # A term of a sum.
+    return a + b
+
+
+@tl.macro
+def bits_of(x):
+    # As an integer.
+    return tl.reinterpret(x, "int32")
+
+
+@tl.macro
+def fma(a, b, c):
+    # a * b + c with one rounding.
+    return tl.call_extern("float32", "fmaf", a, b, c)
+
+
+@tl.macro
+def held(x):
+    # A variable: the text of a value without one is copied to each of its uses.
+    variable = tl.alloc_var(x.dtype, x)
+    return variable
+
+
+@tl.macro
+def is_nan(x):
+    # By its bits.
+    return (bits_of(x) & 0x7FFFFFFF) > 0x7F800000
+
+
+@tl.macro
+def larger(a, b):
+    # NaN loses, -0.0 < +0.0: of two equal numbers, the sign that both have.
+    same = number_of(bits_of(a) & bits_of(b))
+    other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
+    return held(tl.Select(a < b, b, tl.Select(b < a, a, other)))
+
+
+@tl.macro
+def max_over_v_lane(x, x_board, thread):
+    # The max over V.lane, in any order.
+    for c in tl.unroll(8):
+        x[c] = larger(x[2 * c], x[2 * c + 1])
+    for c in tl.unroll(4):
+        x[c] = larger(x[2 * c], x[2 * c + 1])
+    for c in tl.unroll(2):
+        x[c] = larger(x[2 * c], x[2 * c + 1])
+    for c in tl.unroll(1):
+        x[c] = larger(x[2 * c], x[2 * c + 1])
+    for c in tl.unroll(1):
+        x[c] = larger(x[c], tl.shfl_xor(x[c], 1, width=64))
+    for c in tl.unroll(1):
+        x[c] = larger(x[c], tl.shfl_xor(x[c], 2, width=64))
+    for c in tl.unroll(1):
+        x[c] = larger(x[c], tl.shfl_xor(x[c], 4, width=64))
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = larger(x[c], x_board[c, thread ^ 64])
+
+
+@tl.macro
+def merge_softmax_sum(max_a, sum_a, zbar_a, max_b, sum_b, zbar_b):
+    # The state of two disjoint sets: softmax_sum(zbar).
+    m = tl.alloc_var("float32", larger(max_a, max_b))
+    equal = tl.alloc_var("bool", m == f32(float("-inf")))
+    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m))
+    difference = tl.alloc_var("float32", max_a - chosen)
+    product = tl.alloc_var("float32", difference * f32(1.4426950216293335))
+    exp2 = tl.alloc_var("float32", portable_exp2(product))
+    equal_2 = tl.alloc_var("bool", m == f32(float("-inf")))
+    chosen_2 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m))
+    difference_2 = tl.alloc_var("float32", max_b - chosen_2)
+    product_2 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))
+    exp2_2 = tl.alloc_var("float32", portable_exp2(product_2))
+    product_3 = tl.alloc_var("float32", sum_a * exp2)
+    product_4 = tl.alloc_var("float32", sum_b * exp2_2)
+    total = tl.alloc_var("float32", product_3 + product_4)
+    product_5 = tl.alloc_var("float32", zbar_a * exp2)
+    product_6 = tl.alloc_var("float32", zbar_b * exp2_2)
+    total_2 = tl.alloc_var("float32", product_5 + product_6)
+    return m, total, total_2
+
+
+@tl.macro
+def number_of(i):
+    # As a float.
+    return tl.reinterpret(i, "float32")
+
+
+@tl.macro
+def portable_exp2(x):
+    # 2**x. Exact for integers; results below 2**-126 are +0, as on the hardware it stands in for.
+    y0 = tl.alloc_var("float32", smaller(x, f32(127.0)))
+    y1 = tl.alloc_var("float32", y0 + f32(12582912.0))
+    y2 = tl.alloc_var("float32", y1 - f32(12582912.0))
+    y3 = tl.alloc_var("float32", x - y2)
+    y4 = tl.alloc_var("float32", fma(f32(0.00018058953), y3, f32(0.0013314332)))
+    y5 = tl.alloc_var("float32", fma(y4, y3, f32(0.009607519)))
+    y6 = tl.alloc_var("float32", fma(y5, y3, f32(0.055505678)))
+    y7 = tl.alloc_var("float32", fma(y6, y3, f32(0.24022758)))
+    y8 = tl.alloc_var("float32", fma(y7, y3, f32(0.6931471)))
+    y9 = tl.alloc_var("float32", fma(y8, y3, f32(1.0)))
+    i10 = tl.alloc_var("int32", bits_of(y1))
+    i11 = tl.alloc_var("int32", i10 << 23)
+    i12 = tl.alloc_var("int32", i11 + tl.int32(1065353216))
+    y13 = tl.alloc_var("float32", number_of(i12))
+    y14 = tl.alloc_var("float32", y9 * y13)
+    y15 = tl.alloc_var("float32", tl.Select(x < f32(-126.0), f32(0.0), y14))
+    return y15
+
+
+@tl.macro
+def portable_log(x):
+    # Natural logarithm; log(+-0) = -inf, log(x < 0) = NaN.
+    y0 = tl.alloc_var("float32", x * f32(8388608.0))
+    y1 = tl.alloc_var("float32", tl.Select(x < f32(1.1754943508222875e-38), y0, x))
+    i2 = tl.alloc_var("int32", bits_of(y1))
+    i3 = tl.alloc_var("int32", i2 - tl.int32(1061158912))
+    i4 = tl.alloc_var("int32", i3 >> 23)
+    i5 = tl.alloc_var("int32", i4 << 23)
+    i6 = tl.alloc_var("int32", i2 - i5)
+    y7 = tl.alloc_var("float32", number_of(i6))
+    y8 = tl.alloc_var("float32", y7 - f32(1.0))
+    y9 = tl.alloc_var("float32", tl.Cast("float32", i4))
+    y10 = tl.alloc_var("float32", tl.Select(x < f32(1.1754943508222875e-38), f32(-23.0), f32(0.0)))
+    y11 = tl.alloc_var("float32", y9 + y10)
+    y12 = tl.alloc_var("float32", fma(f32(-0.045135185), y8, f32(0.10471279)))
+    y13 = tl.alloc_var("float32", fma(y12, y8, f32(-0.13164203)))
+    y14 = tl.alloc_var("float32", fma(y13, y8, f32(0.14478002)))
+    y15 = tl.alloc_var("float32", fma(y14, y8, f32(-0.16646925)))
+    y16 = tl.alloc_var("float32", fma(y15, y8, f32(0.19990832)))
+    y17 = tl.alloc_var("float32", fma(y16, y8, f32(-0.25000107)))
+    y18 = tl.alloc_var("float32", fma(y17, y8, f32(0.3333345)))
+    y19 = tl.alloc_var("float32", fma(y18, y8, f32(-0.5)))
+    y20 = tl.alloc_var("float32", y8 * y8)
+    y21 = tl.alloc_var("float32", fma(y19, y20, y8))
+    y22 = tl.alloc_var("float32", fma(y11, f32(0.693147182), y21))
+    y23 = tl.alloc_var("float32", tl.Select(x < f32(float("inf")), y22, x))
+    y24 = tl.alloc_var("float32", tl.Select(x == f32(0.0), f32(float("-inf")), y23))
+    y25 = tl.alloc_var("float32", tl.Select(x < f32(0.0), f32(float("nan")), y24))
+    return y25
+
+
+@tl.macro
+def smaller(a, b):
+    # NaN loses, -0.0 < +0.0: of two equal numbers, the sign that one has.
+    same = number_of(bits_of(a) | bits_of(b))
+    other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
+    return held(tl.Select(b < a, b, tl.Select(a < b, a, other)))
+
+
+@tl.macro
+def softmax_sum_over_v_piece(m, s, zbar):
+    # The states merged over V.piece, pairwise.
+    for c in tl.unroll(1):
+        m[c], s[c], zbar[c] = merge_softmax_sum(m[c], s[c], zbar[c], tl.shfl_xor(m[c], 8, width=64), tl.shfl_xor(s[c], 8, width=64), tl.shfl_xor(zbar[c], 8, width=64))
+    for c in tl.unroll(1):
+        m[c], s[c], zbar[c] = merge_softmax_sum(m[c], s[c], zbar[c], tl.shfl_xor(m[c], 16, width=64), tl.shfl_xor(s[c], 16, width=64), tl.shfl_xor(zbar[c], 16, width=64))
+    for c in tl.unroll(1):
+        m[c], s[c], zbar[c] = merge_softmax_sum(m[c], s[c], zbar[c], tl.shfl_xor(m[c], 32, width=64), tl.shfl_xor(s[c], 32, width=64), tl.shfl_xor(zbar[c], 32, width=64))
+
+
+@tl.macro
+def sum_over_v_lane(x, x_board, thread):
+    # The sum over V.lane, halving.
+    for c in tl.unroll(8):
+        x[c] = add(x[c // 8 * 16 + c % 8], x[c // 8 * 16 + c % 8 + 8])
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(8):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(8):
+        x[c] = add(x[c], x_board[c, thread ^ 64])
+    for c in tl.unroll(8):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 4, width=64))
+    for c in tl.unroll(8):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 2, width=64))
+    for c in tl.unroll(8):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 1, width=64))
+    for c in tl.unroll(4):
+        x[c] = add(x[c // 4 * 8 + c % 4], x[c // 4 * 8 + c % 4 + 4])
+    for c in tl.unroll(2):
+        x[c] = add(x[c // 2 * 4 + c % 2], x[c // 2 * 4 + c % 2 + 2])
+    for c in tl.unroll(1):
+        x[c] = add(x[2 * c], x[2 * c + 1])
+
+
+@tl.prim_func
+def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp: memory("logp", "float32"), lse: memory("lse", "float32"), entropy: memory("entropy", "float32"), logits_t_stride: tl.int64, errors: memory("errors", "int32"), T: tl.int32, inv_temperature: tl.float32, ignore_index: tl.int64, programs: tl.int32):
+    # A block owns 1 of T (rows). V.piece: 8 indices, 1 to each of 8 threads; V.lane: 256 indices, 16 to each of 16 threads.
+    with tl.Kernel(programs, threads=128) as block:
+        thread = tl.get_thread_binding()
+        f32_board = tl.alloc_shared((16, 128), "float32", "shared")
+        f32_board_2 = tl.alloc_shared((1, 128), "float32", "shared")
+        f32_board_3 = tl.alloc_shared((1, 128), "float32", "shared")
+        v_lane = tl.alloc_local((16,), "int32")
+        m = tl.alloc_var("float32")
+        s = tl.alloc_var("float32")
+        zbar = tl.alloc_var("float32")
+        v = tl.alloc_local((16,), "int32")
+        logits_3 = tl.alloc_local((16,), "bfloat16")
+        as_f32 = tl.alloc_local((16,), "float32")
+        product_3 = tl.alloc_local((16,), "float32")
+        m_chunk = tl.alloc_local((16,), "float32")
+        difference = tl.alloc_local((16,), "float32")
+        product_4 = tl.alloc_local((16,), "float32")
+        e = tl.alloc_local((16,), "float32")
+        s_chunk = tl.alloc_local((16,), "float32")
+        larger_2 = tl.alloc_local((16,), "float32")
+        product_5 = tl.alloc_local((16,), "float32")
+        zbar_chunk = tl.alloc_local((16,), "float32")
+        m_3 = tl.alloc_var("float32")
+        s_2 = tl.alloc_var("float32")
+        zbar_2 = tl.alloc_var("float32")
+        v_2 = tl.alloc_local((16,), "int32")
+        exists = tl.alloc_local((16,), "bool")
+        exists_2 = tl.alloc_local((16,), "bool")
+        logits_4 = tl.alloc_local((16,), "bfloat16")
+        as_f32_2 = tl.alloc_local((16,), "float32")
+        product_13 = tl.alloc_local((16,), "float32")
+        chosen_3 = tl.alloc_local((16,), "float32")
+        m_chunk_3 = tl.alloc_local((16,), "float32")
+        difference_4 = tl.alloc_local((16,), "float32")
+        product_14 = tl.alloc_local((16,), "float32")
+        e_2 = tl.alloc_local((16,), "float32")
+        s_chunk_3 = tl.alloc_local((16,), "float32")
+        larger_3 = tl.alloc_local((16,), "float32")
+        product_15 = tl.alloc_local((16,), "float32")
+        zbar_chunk_3 = tl.alloc_local((16,), "float32")
+        m_5 = tl.alloc_local((1,), "float32")
+        s_3 = tl.alloc_local((1,), "float32")
+        zbar_3 = tl.alloc_local((1,), "float32")
+        t = block
+        writes = thread == 0
+        ids_2 = tl.alloc_var("int64", ids[t])  # logp.py:89
+        at_most = tl.alloc_var("bool", 0 <= ids_2)  # logp.py:102
+        below = tl.alloc_var("bool", ids_2 < 128256)  # logp.py:102
+        both = tl.alloc_var("bool", at_most & below)  # logp.py:102
+        as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(float("nan"))))  # logp.py:102
+        logits_2 = tl.alloc_var("bfloat16", tl.if_then_else(both, logits[tl.int64(t) * logits_t_stride + ids_2], as_bf16))  # logp.py:102
+        inv_temperature_2 = tl.alloc_var("float32", inv_temperature)
+        ignore_index_2 = tl.alloc_var("int64", ignore_index)
+        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:149
+        v_piece = tl.alloc_var("int32", thread // 8 % 8)  # logp.py:92
+        product = tl.alloc_var("int32", v_piece * 16032)  # logp.py:92
+        piece_begin = tl.alloc_var("int32", tl.min(tl.int32(128256), product))  # logp.py:92
+        total = tl.alloc_var("int32", piece_begin + 16032)  # logp.py:92
+        piece_end = tl.alloc_var("int32", tl.min(tl.int32(128256), total))  # logp.py:92
+        for c in tl.unroll(16):  # logp.py:92
+            v_lane[c] = thread % 8 * 8 + thread // 64 * 64 + c % 8 + c // 8 * 128  # logp.py:92
+        steps = tl.alloc_var("int32", tl.Select(differs, tl.int32(63), tl.int32(0)))  # logp.py:92
+        full_steps = tl.alloc_var("int32", tl.Select(differs, tl.int32(62), tl.int32(0)))  # logp.py:92
+        m = f32(float("-inf"))  # logp.py:92
+        s = f32(-0.0)  # logp.py:92
+        zbar = f32(-0.0)  # logp.py:92
+        for v_step in tl.serial(0, full_steps):  # logp.py:92
+            product_2 = tl.alloc_var("int32", v_step * 256)  # logp.py:92
+            total_2 = tl.alloc_var("int32", piece_begin + product_2)  # logp.py:92
+            for c in tl.unroll(16):  # logp.py:92
+                v[c] = total_2 + v_lane[c]  # logp.py:92
+                logits_3[c] = logits[tl.int64(t) * logits_t_stride + v[c]]  # logp.py:93
+                as_f32[c] = tl.Cast("float32", logits_3[c])  # logp.py:45
+                product_3[c] = as_f32[c] * inv_temperature_2  # logp.py:54
+                m_chunk[c] = product_3[c]  # logp.py:92
+            max_over_v_lane(m_chunk, f32_board, thread)  # logp.py:92
+            m_chunk_2 = m_chunk[0]  # logp.py:92
+            equal = tl.alloc_var("bool", m_chunk_2 == f32(float("-inf")))  # logp.py:92
+            chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_chunk_2))  # logp.py:92
+            for c in tl.unroll(16):  # logp.py:92
+                difference[c] = product_3[c] - chosen  # logp.py:92
+                product_4[c] = difference[c] * f32(1.4426950216293335)  # logp.py:92
+                e[c] = portable_exp2(product_4[c])  # logp.py:92
+                s_chunk[c] = e[c]  # logp.py:92
+            sum_over_v_lane(s_chunk, f32_board, thread)  # logp.py:92
+            s_chunk_2 = s_chunk[0]  # logp.py:92
+            for c in tl.unroll(16):  # logp.py:92
+                larger_2[c] = larger(product_3[c], f32(-3.4028234663852886e+38))  # logp.py:92
+                product_5[c] = e[c] * larger_2[c]  # logp.py:92
+                zbar_chunk[c] = product_5[c]  # logp.py:92
+            sum_over_v_lane(zbar_chunk, f32_board, thread)  # logp.py:92
+            zbar_chunk_2 = zbar_chunk[0]  # logp.py:92
+            m_2 = tl.alloc_var("float32", larger(m, m_chunk_2))  # logp.py:92
+            equal_2 = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # logp.py:92
+            chosen_2 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_2))  # logp.py:92
+            difference_2 = tl.alloc_var("float32", m - chosen_2)  # logp.py:92
+            product_6 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))  # logp.py:92
+            exp2 = tl.alloc_var("float32", portable_exp2(product_6))  # logp.py:92
+            difference_3 = tl.alloc_var("float32", m_chunk_2 - chosen_2)  # logp.py:92
+            product_7 = tl.alloc_var("float32", difference_3 * f32(1.4426950216293335))  # logp.py:92
+            exp2_2 = tl.alloc_var("float32", portable_exp2(product_7))  # logp.py:92
+            product_8 = tl.alloc_var("float32", s * exp2)  # logp.py:92
+            product_9 = tl.alloc_var("float32", s_chunk_2 * exp2_2)  # logp.py:92
+            total_3 = tl.alloc_var("float32", product_8 + product_9)  # logp.py:92
+            product_10 = tl.alloc_var("float32", zbar * exp2)  # logp.py:92
+            product_11 = tl.alloc_var("float32", zbar_chunk_2 * exp2_2)  # logp.py:92
+            total_4 = tl.alloc_var("float32", product_10 + product_11)  # logp.py:92
+            m = m_2  # logp.py:92
+            s = total_3  # logp.py:92
+            zbar = total_4  # logp.py:92
+        m_3 = m  # logp.py:92
+        s_2 = s  # logp.py:92
+        zbar_2 = zbar  # logp.py:92
+        for v_step_2 in tl.serial(full_steps, steps):  # logp.py:92
+            product_12 = tl.alloc_var("int32", v_step_2 * 256)  # logp.py:92
+            total_5 = tl.alloc_var("int32", piece_begin + product_12)  # logp.py:92
+            for c in tl.unroll(16):  # logp.py:92
+                v_2[c] = total_5 + v_lane[c]  # logp.py:92
+                exists[c] = v_2[c] < piece_end  # logp.py:92
+                exists_2[c] = exists[c] & differs  # logp.py:92
+                logits_4[c] = tl.if_then_else(exists_2[c], logits[tl.int64(t) * logits_t_stride + v_2[c]], tl.Cast("bfloat16", 0))  # logp.py:93
+                as_f32_2[c] = tl.Cast("float32", logits_4[c])  # logp.py:45
+                product_13[c] = as_f32_2[c] * inv_temperature_2  # logp.py:54
+                chosen_3[c] = tl.Select(exists_2[c], product_13[c], f32(float("-inf")))  # logp.py:92
+                m_chunk_3[c] = chosen_3[c]  # logp.py:92
+            max_over_v_lane(m_chunk_3, f32_board, thread)  # logp.py:92
+            m_chunk_4 = m_chunk_3[0]  # logp.py:92
+            equal_3 = tl.alloc_var("bool", m_chunk_4 == f32(float("-inf")))  # logp.py:92
+            chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_chunk_4))  # logp.py:92
+            for c in tl.unroll(16):  # logp.py:92
+                difference_4[c] = chosen_3[c] - chosen_4  # logp.py:92
+                product_14[c] = difference_4[c] * f32(1.4426950216293335)  # logp.py:92
+                e_2[c] = portable_exp2(product_14[c])  # logp.py:92
+                s_chunk_3[c] = e_2[c]  # logp.py:92
+            sum_over_v_lane(s_chunk_3, f32_board, thread)  # logp.py:92
+            s_chunk_4 = s_chunk_3[0]  # logp.py:92
+            for c in tl.unroll(16):  # logp.py:92
+                larger_3[c] = larger(chosen_3[c], f32(-3.4028234663852886e+38))  # logp.py:92
+                product_15[c] = e_2[c] * larger_3[c]  # logp.py:92
+                zbar_chunk_3[c] = product_15[c]  # logp.py:92
+            sum_over_v_lane(zbar_chunk_3, f32_board, thread)  # logp.py:92
+            zbar_chunk_4 = zbar_chunk_3[0]  # logp.py:92
+            m_4 = tl.alloc_var("float32", larger(m_3, m_chunk_4))  # logp.py:92
+            equal_4 = tl.alloc_var("bool", m_4 == f32(float("-inf")))  # logp.py:92
+            chosen_5 = tl.alloc_var("float32", tl.Select(equal_4, f32(0.0), m_4))  # logp.py:92
+            difference_5 = tl.alloc_var("float32", m_3 - chosen_5)  # logp.py:92
+            product_16 = tl.alloc_var("float32", difference_5 * f32(1.4426950216293335))  # logp.py:92
+            exp2_3 = tl.alloc_var("float32", portable_exp2(product_16))  # logp.py:92
+            difference_6 = tl.alloc_var("float32", m_chunk_4 - chosen_5)  # logp.py:92
+            product_17 = tl.alloc_var("float32", difference_6 * f32(1.4426950216293335))  # logp.py:92
+            exp2_4 = tl.alloc_var("float32", portable_exp2(product_17))  # logp.py:92
+            product_18 = tl.alloc_var("float32", s_2 * exp2_3)  # logp.py:92
+            product_19 = tl.alloc_var("float32", s_chunk_4 * exp2_4)  # logp.py:92
+            total_6 = tl.alloc_var("float32", product_18 + product_19)  # logp.py:92
+            product_20 = tl.alloc_var("float32", zbar_2 * exp2_3)  # logp.py:92
+            product_21 = tl.alloc_var("float32", zbar_chunk_4 * exp2_4)  # logp.py:92
+            total_7 = tl.alloc_var("float32", product_20 + product_21)  # logp.py:92
+            m_3 = m_4  # logp.py:92
+            s_2 = total_6  # logp.py:92
+            zbar_2 = total_7  # logp.py:92
+        m_5[0] = m_3  # logp.py:92
+        s_3[0] = s_2  # logp.py:92
+        zbar_3[0] = zbar_2  # logp.py:92
+        softmax_sum_over_v_piece(m_5, s_3, zbar_3)  # logp.py:92
+        m_6 = m_5[0]  # logp.py:92
+        s_4 = s_3[0]  # logp.py:92
+        zbar_4 = zbar_3[0]  # logp.py:92
+        as_f32_3 = tl.alloc_var("float32", tl.Cast("float32", logits_2))  # logp.py:45
+        product_22 = tl.alloc_var("float32", as_f32_3 * inv_temperature_2)  # logp.py:54
+        log = tl.alloc_var("float32", portable_log(s_4))  # logp.py:103
+        total_8 = tl.alloc_var("float32", m_6 + log)  # logp.py:103
+        difference_7 = tl.alloc_var("float32", product_22 - total_8)  # logp.py:104
+        is_nan_2 = tl.alloc_var("bool", is_nan(difference_7))  # logp.py:105
+        both_2 = tl.alloc_var("bool", differs & is_nan_2)  # logp.py:105
+        if both_2 & writes:  # logp.py:105
+            tl.atomic_max(errors[0], 1)  # logp.py:105
+            tl.atomic_max(errors[1], t + 1)  # logp.py:105
+        chosen_6 = tl.alloc_var("float32", tl.Select(differs, difference_7, f32(0.0)))  # logp.py:107
+        chosen_7 = tl.alloc_var("float32", tl.Select(differs, total_8, f32(0.0)))  # logp.py:108
+        quotient = tl.alloc_var("float32", zbar_4 / s_4)  # logp.py:109
+        difference_8 = tl.alloc_var("float32", total_8 - quotient)  # logp.py:109
+        chosen_8 = tl.alloc_var("float32", tl.Select(differs, difference_8, f32(0.0)))  # logp.py:109
+        if writes:  # logp.py:106
+            logp[t] = chosen_6  # logp.py:106
+        if writes:  # logp.py:106
+            lse[t] = chosen_7  # logp.py:106
+        if writes:  # logp.py:106
+            entropy[t] = chosen_8  # logp.py:106
+
+
+def call(kernels, logits, ids, logp, lse, entropy, inv_temperature, ignore_index, T, logits_t_stride, errors):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = T
+    if programs > 0:
+        kernels.logp((programs,), logits, ids, logp, lse, entropy, logits_t_stride, errors, T, inv_temperature, ignore_index)

@@ -1,0 +1,160 @@
+"""logp_grad on gfx942, written by rlk 0.1.0: do not edit.
+
+numerics: 1a8fb7cec4775e4a
+schedule: tiles V=2048, 4 warps, 1 stages, unroll 1
+"""
+
+import struct
+
+import tilelang.language as tl
+
+
+def memory(name, dtype):
+    """The elements of a tensor in a row: addresses are counted from the first."""
+    return tl.Tensor((tl.dynamic(f"{name}_size", "int64"),), dtype)
+
+
+def f32(number):
+    """A constant by its bits: HIP text has seven digits, and a sum with 0.0 would be folded away."""
+    return tl.reinterpret(tl.uint32(struct.unpack("<I", struct.pack("<f", number))[0]), "float32")
+
+
+@tl.macro
+def bits_of(x):
+    # As an integer.
+    return tl.reinterpret(x, "int32")
+
+
+@tl.macro
+def fma(a, b, c):
+    # a * b + c with one rounding.
+    return tl.call_extern("float32", "fmaf", a, b, c)
+
+
+@tl.macro
+def held(x):
+    # A variable: the text of a value without one is copied to each of its uses.
+    variable = tl.alloc_var(x.dtype, x)
+    return variable
+
+
+@tl.macro
+def is_nan(x):
+    # By its bits.
+    return (bits_of(x) & 0x7FFFFFFF) > 0x7F800000
+
+
+@tl.macro
+def number_of(i):
+    # As a float.
+    return tl.reinterpret(i, "float32")
+
+
+@tl.macro
+def portable_exp2(x):
+    # 2**x. Exact for integers; results below 2**-126 are +0, as on the hardware it stands in for.
+    y0 = tl.alloc_var("float32", smaller(x, f32(127.0)))
+    y1 = tl.alloc_var("float32", y0 + f32(12582912.0))
+    y2 = tl.alloc_var("float32", y1 - f32(12582912.0))
+    y3 = tl.alloc_var("float32", x - y2)
+    y4 = tl.alloc_var("float32", fma(f32(0.00018058953), y3, f32(0.0013314332)))
+    y5 = tl.alloc_var("float32", fma(y4, y3, f32(0.009607519)))
+    y6 = tl.alloc_var("float32", fma(y5, y3, f32(0.055505678)))
+    y7 = tl.alloc_var("float32", fma(y6, y3, f32(0.24022758)))
+    y8 = tl.alloc_var("float32", fma(y7, y3, f32(0.6931471)))
+    y9 = tl.alloc_var("float32", fma(y8, y3, f32(1.0)))
+    i10 = tl.alloc_var("int32", bits_of(y1))
+    i11 = tl.alloc_var("int32", i10 << 23)
+    i12 = tl.alloc_var("int32", i11 + tl.int32(1065353216))
+    y13 = tl.alloc_var("float32", number_of(i12))
+    y14 = tl.alloc_var("float32", y9 * y13)
+    y15 = tl.alloc_var("float32", tl.Select(x < f32(-126.0), f32(0.0), y14))
+    return y15
+
+
+@tl.macro
+def smaller(a, b):
+    # NaN loses, -0.0 < +0.0: of two equal numbers, the sign that one has.
+    same = number_of(bits_of(a) | bits_of(b))
+    other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
+    return held(tl.Select(b < a, b, tl.Select(a < b, a, other)))
+
+
+@tl.prim_func
+def logp_grad(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), lse: memory("lse", "float32"), entropy: memory("entropy", "float32"), d_logp: memory("d_logp", "float32"), d_lse: memory("d_lse", "float32"), d_entropy: memory("d_entropy", "float32"), d_logits: memory("d_logits", "bfloat16"), logits_t_stride: tl.int64, d_logits_t_stride: tl.int64, T: tl.int32, inv_temperature: tl.float32, ignore_index: tl.int64, programs: tl.int32):
+    # A block owns 1 of T, 2048 of V (rows). V: 2048 indices, 8 to each of 256 threads.
+    with tl.Kernel(programs, threads=256) as block:
+        thread = tl.get_thread_binding()
+        v = tl.alloc_local((8,), "int32")
+        v_inside = tl.alloc_local((8,), "bool")
+        logits_2 = tl.alloc_local((8,), "bfloat16")
+        as_f32 = tl.alloc_local((8,), "float32")
+        product = tl.alloc_local((8,), "float32")
+        difference = tl.alloc_local((8,), "float32")
+        product_2 = tl.alloc_local((8,), "float32")
+        exp2 = tl.alloc_local((8,), "float32")
+        product_3 = tl.alloc_local((8,), "float32")
+        equal = tl.alloc_local((8,), "bool")
+        product_4 = tl.alloc_local((8,), "float32")
+        total = tl.alloc_local((8,), "float32")
+        product_5 = tl.alloc_local((8,), "float32")
+        chosen = tl.alloc_local((8,), "float32")
+        difference_3 = tl.alloc_local((8,), "float32")
+        equal_2 = tl.alloc_local((8,), "bool")
+        chosen_3 = tl.alloc_local((8,), "float32")
+        total_2 = tl.alloc_local((8,), "float32")
+        product_6 = tl.alloc_local((8,), "float32")
+        chosen_4 = tl.alloc_local((8,), "float32")
+        as_bf16 = tl.alloc_local((8,), "bfloat16")
+        rest = tl.truncdiv(block, 63)
+        t = rest
+        for c in tl.unroll(8):
+            v[c] = tl.truncmod(block, 63) * 2048 + thread + c * 256
+            v_inside[c] = v[c] < 128256
+        ids_2 = tl.alloc_var("int64", ids[t])  # logp.py:122
+        lse_2 = tl.alloc_var("float32", lse[t])  # logp.py:135
+        d_lse_2 = tl.alloc_var("float32", d_lse[t])  # logp.py:157
+        d_logp_2 = tl.alloc_var("float32", d_logp[t])  # logp.py:157
+        d_entropy_2 = tl.alloc_var("float32", d_entropy[t])  # logp.py:140
+        entropy_2 = tl.alloc_var("float32", entropy[t])  # logp.py:140
+        ignore_index_2 = tl.alloc_var("int64", ignore_index)
+        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:149
+        for c in tl.unroll(8):  # logp.py:124
+            logits_2[c] = tl.if_then_else(differs & v_inside[c], logits[tl.int64(t) * logits_t_stride + v[c]], tl.Cast("bfloat16", 0))  # logp.py:124
+        inv_temperature_2 = tl.alloc_var("float32", inv_temperature)
+        for c in tl.unroll(8):  # logp.py:45
+            as_f32[c] = tl.Cast("float32", logits_2[c])  # logp.py:45
+            product[c] = as_f32[c] * inv_temperature_2  # logp.py:54
+            difference[c] = product[c] - lse_2  # logp.py:135
+            product_2[c] = difference[c] * f32(1.4426950216293335)  # logp.py:136
+            exp2[c] = portable_exp2(product_2[c])  # logp.py:136
+        difference_2 = tl.alloc_var("float32", d_lse_2 - d_logp_2)  # logp.py:157
+        for c in tl.unroll(8):  # logp.py:137
+            product_3[c] = exp2[c] * difference_2  # logp.py:137
+            equal[c] = exp2[c] == f32(0.0)  # logp.py:140
+            product_4[c] = d_entropy_2 * exp2[c]  # logp.py:140
+            total[c] = difference[c] + entropy_2  # logp.py:140
+            product_5[c] = product_4[c] * total[c]  # logp.py:140
+            chosen[c] = tl.Select(equal[c], f32(0.0), product_5[c])  # logp.py:140
+            difference_3[c] = product_3[c] - chosen[c]  # logp.py:140
+        at_most = tl.alloc_var("bool", 0 <= ids_2)  # logp.py:142
+        below = tl.alloc_var("bool", ids_2 < 128256)  # logp.py:142
+        both = tl.alloc_var("bool", at_most & below)  # logp.py:142
+        chosen_2 = tl.alloc_var("int64", tl.Select(both, ids_2, tl.int64(-1)))  # logp.py:143
+        as_i32 = tl.alloc_var("int32", tl.Cast("int32", chosen_2))  # logp.py:143
+        for c in tl.unroll(8):  # logp.py:143
+            equal_2[c] = v[c] == as_i32  # logp.py:143
+            chosen_3[c] = tl.Select(equal_2[c], d_logp_2, f32(0.0))  # logp.py:143
+            total_2[c] = difference_3[c] + chosen_3[c]  # logp.py:143
+            product_6[c] = total_2[c] * inv_temperature_2  # logp.py:60
+            chosen_4[c] = tl.Select(differs, product_6[c], f32(0.0))  # logp.py:126
+            as_bf16[c] = tl.Cast("bfloat16", chosen_4[c])  # logp.py:127
+            if v_inside[c]:  # logp.py:127
+                d_logits[tl.int64(t) * d_logits_t_stride + v[c]] = as_bf16[c]  # logp.py:127
+
+
+def call(kernels, logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, inv_temperature, ignore_index, T, logits_t_stride, d_logits_t_stride):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = T * 63
+    if programs > 0:
+        kernels.logp_grad((programs,), logits, ids, lse, entropy, d_logp, d_lse, d_entropy, d_logits, logits_t_stride, d_logits_t_stride, T, inv_temperature, ignore_index)

@@ -1,0 +1,171 @@
+"""ratio_kl on gfx942, written by rlk 0.1.0: do not edit.
+
+numerics: 9ea115f51b94306a
+schedule: tiles T=2048, 4 warps, 1 stages, unroll 1
+"""
+
+import struct
+
+import tilelang.language as tl
+
+
+def memory(name, dtype):
+    """The elements of a tensor in a row: addresses are counted from the first."""
+    return tl.Tensor((tl.dynamic(f"{name}_size", "int64"),), dtype)
+
+
+def f32(number):
+    """A constant by its bits: HIP text has seven digits, and a sum with 0.0 would be folded away."""
+    return tl.reinterpret(tl.uint32(struct.unpack("<I", struct.pack("<f", number))[0]), "float32")
+
+
+@tl.macro
+def bits_of(x):
+    # As an integer.
+    return tl.reinterpret(x, "int32")
+
+
+@tl.macro
+def fma(a, b, c):
+    # a * b + c with one rounding.
+    return tl.call_extern("float32", "fmaf", a, b, c)
+
+
+@tl.macro
+def held(x):
+    # A variable: the text of a value without one is copied to each of its uses.
+    variable = tl.alloc_var(x.dtype, x)
+    return variable
+
+
+@tl.macro
+def is_nan(x):
+    # By its bits.
+    return (bits_of(x) & 0x7FFFFFFF) > 0x7F800000
+
+
+@tl.macro
+def larger(a, b):
+    # NaN loses, -0.0 < +0.0: of two equal numbers, the sign that both have.
+    same = number_of(bits_of(a) & bits_of(b))
+    other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
+    return held(tl.Select(a < b, b, tl.Select(b < a, a, other)))
+
+
+@tl.macro
+def number_of(i):
+    # As a float.
+    return tl.reinterpret(i, "float32")
+
+
+@tl.macro
+def portable_exp(x):
+    # e**x, with gradual underflow.
+    y0 = tl.alloc_var("float32", smaller(x, f32(89.0)))
+    y1 = tl.alloc_var("float32", larger(y0, f32(-104.0)))
+    y2 = tl.alloc_var("float32", fma(y1, f32(1.44269504), f32(12582912.0)))
+    y3 = tl.alloc_var("float32", y2 - f32(12582912.0))
+    y4 = tl.alloc_var("float32", fma(y3, f32(-0.693147182), y1))
+    y5 = tl.alloc_var("float32", fma(y3, f32(1.90465421e-09), y4))
+    y6 = tl.alloc_var("float32", fma(f32(0.001381949), y5, f32(0.0083686905)))
+    y7 = tl.alloc_var("float32", fma(y6, y5, f32(0.04166828)))
+    y8 = tl.alloc_var("float32", fma(y7, y5, f32(0.16666521)))
+    y9 = tl.alloc_var("float32", fma(y8, y5, f32(0.49999994)))
+    y10 = tl.alloc_var("float32", fma(y9, y5, f32(1.0)))
+    y11 = tl.alloc_var("float32", fma(y10, y5, f32(1.0)))
+    i12 = tl.alloc_var("int32", bits_of(y2))
+    i13 = tl.alloc_var("int32", i12 - tl.int32(1262485504))
+    i14 = tl.alloc_var("int32", i13 >> 1)
+    i15 = tl.alloc_var("int32", i14 << 23)
+    i16 = tl.alloc_var("int32", i15 + tl.int32(1065353216))
+    y17 = tl.alloc_var("float32", number_of(i16))
+    i18 = tl.alloc_var("int32", i13 - i14)
+    i19 = tl.alloc_var("int32", i18 << 23)
+    i20 = tl.alloc_var("int32", i19 + tl.int32(1065353216))
+    y21 = tl.alloc_var("float32", number_of(i20))
+    y22 = tl.alloc_var("float32", y11 * y17)
+    y23 = tl.alloc_var("float32", y22 * y21)
+    y24 = tl.alloc_var("float32", tl.Select(tl.Not(is_nan(x)), y23, x))
+    return y24
+
+
+@tl.macro
+def portable_k3(x):
+    # e**d - 1 - d, accurate everywhere: the k3 estimate of a KL divergence; never negative.
+    y0 = tl.alloc_var("float32", smaller(x, f32(89.0)))
+    y1 = tl.alloc_var("float32", larger(y0, f32(-40.0)))
+    y2 = tl.alloc_var("float32", fma(y1, f32(1.44269504), f32(12582912.0)))
+    i3 = tl.alloc_var("int32", bits_of(x))
+    i4 = tl.alloc_var("int32", i3 & tl.int32(2147483647))
+    y5 = tl.alloc_var("float32", number_of(i4))
+    y6 = tl.alloc_var("float32", tl.Select(y5 < f32(0.75), f32(12582912.0), y2))
+    y7 = tl.alloc_var("float32", y6 - f32(12582912.0))
+    y8 = tl.alloc_var("float32", fma(y7, f32(-0.693147182), y1))
+    y9 = tl.alloc_var("float32", fma(y7, f32(1.90465421e-09), y8))
+    y10 = tl.alloc_var("float32", y9 * y9)
+    y11 = tl.alloc_var("float32", fma(f32(2.6118526e-06), y9, f32(2.5040988e-05)))
+    y12 = tl.alloc_var("float32", fma(y11, y9, f32(0.00019858872)))
+    y13 = tl.alloc_var("float32", fma(y12, y9, f32(0.0013888375)))
+    y14 = tl.alloc_var("float32", fma(y13, y9, f32(0.008333275)))
+    y15 = tl.alloc_var("float32", fma(y14, y9, f32(0.041666668)))
+    y16 = tl.alloc_var("float32", fma(y15, y9, f32(0.16666667)))
+    y17 = tl.alloc_var("float32", y9 * y16)
+    y18 = tl.alloc_var("float32", y10 * f32(0.5))
+    y19 = tl.alloc_var("float32", fma(y10, y17, y18))
+    i20 = tl.alloc_var("int32", bits_of(y6))
+    i21 = tl.alloc_var("int32", i20 << 23)
+    i22 = tl.alloc_var("int32", i21 + tl.int32(1056964608))
+    y23 = tl.alloc_var("float32", number_of(i22))
+    y24 = tl.alloc_var("float32", y23 - f32(0.5))
+    y25 = tl.alloc_var("float32", fma(y0, f32(-0.5), y24))
+    y26 = tl.alloc_var("float32", fma(y23, y9, y25))
+    y27 = tl.alloc_var("float32", fma(y23, y19, y26))
+    y28 = tl.alloc_var("float32", y27 + y27)
+    y29 = tl.alloc_var("float32", tl.Select(y5 < f32(0.75), y19, y28))
+    y30 = tl.alloc_var("float32", tl.Select(tl.Not(is_nan(x)), y29, x))
+    return y30
+
+
+@tl.macro
+def smaller(a, b):
+    # NaN loses, -0.0 < +0.0: of two equal numbers, the sign that one has.
+    same = number_of(bits_of(a) | bits_of(b))
+    other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
+    return held(tl.Select(b < a, b, tl.Select(a < b, a, other)))
+
+
+@tl.prim_func
+def ratio_kl(logp: memory("logp", "float32"), old_logp: memory("old_logp", "float32"), ref_logp: memory("ref_logp", "float32"), ratio: memory("ratio", "float32"), kl: memory("kl", "float32"), T: tl.int32, programs: tl.int32):
+    # A block owns 2048 of T (rows). T: 2048 indices, 8 to each of 256 threads.
+    with tl.Kernel(programs, threads=256) as block:
+        thread = tl.get_thread_binding()
+        t = tl.alloc_local((8,), "int32")
+        t_inside = tl.alloc_local((8,), "bool")
+        logp_2 = tl.alloc_local((8,), "float32")
+        old_logp_2 = tl.alloc_local((8,), "float32")
+        ref_logp_2 = tl.alloc_local((8,), "float32")
+        difference = tl.alloc_local((8,), "float32")
+        exp = tl.alloc_local((8,), "float32")
+        difference_2 = tl.alloc_local((8,), "float32")
+        k3 = tl.alloc_local((8,), "float32")
+        for c in tl.unroll(8):
+            t[c] = block * 2048 + thread + c * 256
+            t_inside[c] = t[c] < T
+            logp_2[c] = tl.if_then_else(t_inside[c], logp[t[c]], tl.Cast("float32", 0))  # loss.py:48
+            old_logp_2[c] = tl.if_then_else(t_inside[c], old_logp[t[c]], tl.Cast("float32", 0))  # loss.py:48
+            ref_logp_2[c] = tl.if_then_else(t_inside[c], ref_logp[t[c]], tl.Cast("float32", 0))  # loss.py:49
+            difference[c] = logp_2[c] - old_logp_2[c]  # loss.py:48
+            exp[c] = portable_exp(difference[c])  # loss.py:48
+            difference_2[c] = ref_logp_2[c] - logp_2[c]  # loss.py:49
+            k3[c] = portable_k3(difference_2[c])  # loss.py:21
+            if t_inside[c]:  # loss.py:52
+                ratio[t[c]] = exp[c]  # loss.py:52
+            if t_inside[c]:  # loss.py:52
+                kl[t[c]] = k3[c]  # loss.py:52
+
+
+def call(kernels, logp, old_logp, ref_logp, ratio, kl, T):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = ((T + 2047) // 2048)
+    if programs > 0:
+        kernels.ratio_kl((programs,), logp, old_logp, ref_logp, ratio, kl, T)

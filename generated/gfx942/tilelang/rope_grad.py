@@ -1,0 +1,90 @@
+"""rope_grad on gfx942, written by rlk 0.1.0: do not edit.
+
+numerics: 6b689d088942b609
+schedule: tiles C=64, H=32, 4 warps, 1 stages, unroll 1
+"""
+
+import struct
+
+import tilelang.language as tl
+
+
+def memory(name, dtype):
+    """The elements of a tensor in a row: addresses are counted from the first."""
+    return tl.Tensor((tl.dynamic(f"{name}_size", "int64"),), dtype)
+
+
+def f32(number):
+    """A constant by its bits: HIP text has seven digits, and a sum with 0.0 would be folded away."""
+    return tl.reinterpret(tl.uint32(struct.unpack("<I", struct.pack("<f", number))[0]), "float32")
+
+
+@tl.prim_func
+def rope_grad(cos: memory("cos", "float32"), sin: memory("sin", "float32"), position_ids: memory("position_ids", "int64"), d_y: memory("d_y", "bfloat16"), d_x: memory("d_x", "bfloat16"), P: tl.int32, cos_p_stride: tl.int64, sin_p_stride: tl.int64, d_y_t_stride: tl.int64, d_y_h_stride: tl.int64, d_x_t_stride: tl.int64, d_x_h_stride: tl.int64, T: tl.int32, programs: tl.int32):
+    # A block owns 1 of T, 32 of H, 64 of C (rows). H: 32 indices, 1 to each of 32 threads; C: 64 indices, 8 to each of 8 threads.
+    with tl.Kernel(programs, threads=256) as block:
+        thread = tl.get_thread_binding()
+        c_2 = tl.alloc_local((8,), "int32")
+        cos_2 = tl.alloc_local((8,), "float32")
+        sin_2 = tl.alloc_local((8,), "float32")
+        total = tl.alloc_local((8,), "int32")
+        at_most_2 = tl.alloc_local((8,), "bool")
+        below_2 = tl.alloc_local((8,), "bool")
+        both_2 = tl.alloc_local((8,), "bool")
+        d_y_2 = tl.alloc_local((8,), "bfloat16")
+        at_most_3 = tl.alloc_local((8,), "bool")
+        below_3 = tl.alloc_local((8,), "bool")
+        both_3 = tl.alloc_local((8,), "bool")
+        d_y_3 = tl.alloc_local((8,), "bfloat16")
+        negative = tl.alloc_local((8,), "float32")
+        as_f32 = tl.alloc_local((8,), "float32")
+        as_f32_2 = tl.alloc_local((8,), "float32")
+        product = tl.alloc_local((8,), "float32")
+        product_2 = tl.alloc_local((8,), "float32")
+        difference = tl.alloc_local((8,), "float32")
+        as_bf16 = tl.alloc_local((8,), "bfloat16")
+        product_3 = tl.alloc_local((8,), "float32")
+        product_4 = tl.alloc_local((8,), "float32")
+        total_2 = tl.alloc_local((8,), "float32")
+        as_bf16_2 = tl.alloc_local((8,), "bfloat16")
+        t = block
+        h = thread % 32
+        for c in tl.unroll(8):
+            c_2[c] = thread // 32 + c * 8
+        position_ids_2 = tl.alloc_var("int64", position_ids[t])  # model.py:79
+        at_most = tl.alloc_var("bool", 0 <= position_ids_2)  # model.py:80
+        as_i64 = tl.alloc_var("int64", tl.Cast("int64", P))  # model.py:80
+        below = tl.alloc_var("bool", position_ids_2 < as_i64)  # model.py:80
+        both = tl.alloc_var("bool", at_most & below)  # model.py:80
+        for c in tl.unroll(8):  # model.py:80
+            cos_2[c] = tl.if_then_else(both, cos[position_ids_2 * cos_p_stride + c_2[c]], f32(float("nan")))  # model.py:80
+            sin_2[c] = tl.if_then_else(both, sin[position_ids_2 * sin_p_stride + c_2[c]], f32(float("nan")))  # model.py:80
+            total[c] = c_2[c] + 64  # model.py:48
+            at_most_2[c] = 0 <= c_2[c]  # model.py:49
+            below_2[c] = c_2[c] < 128  # model.py:49
+            both_2[c] = at_most_2[c] & below_2[c]  # model.py:49
+            d_y_2[c] = tl.if_then_else(both_2[c], d_y[tl.int64(t) * d_y_t_stride + tl.int64(h) * d_y_h_stride + c_2[c]], tl.Cast("bfloat16", 0))  # model.py:49
+            at_most_3[c] = 0 <= total[c]  # model.py:49
+            below_3[c] = total[c] < 128  # model.py:49
+            both_3[c] = at_most_3[c] & below_3[c]  # model.py:49
+            d_y_3[c] = tl.if_then_else(both_3[c], d_y[tl.int64(t) * d_y_t_stride + tl.int64(h) * d_y_h_stride + total[c]], tl.Cast("bfloat16", 0))  # model.py:49
+            negative[c] = sin_2[c] * f32(-1.0)  # model.py:81
+            as_f32[c] = tl.Cast("float32", d_y_2[c])  # model.py:49
+            as_f32_2[c] = tl.Cast("float32", d_y_3[c])  # model.py:49
+            product[c] = as_f32[c] * cos_2[c]  # model.py:53
+            product_2[c] = as_f32_2[c] * negative[c]  # model.py:53
+            difference[c] = product[c] - product_2[c]  # model.py:53
+            as_bf16[c] = tl.Cast("bfloat16", difference[c])  # model.py:53
+            product_3[c] = as_f32_2[c] * cos_2[c]  # model.py:54
+            product_4[c] = as_f32[c] * negative[c]  # model.py:54
+            total_2[c] = product_3[c] + product_4[c]  # model.py:54
+            as_bf16_2[c] = tl.Cast("bfloat16", total_2[c])  # model.py:54
+            d_x[tl.int64(t) * d_x_t_stride + tl.int64(h) * d_x_h_stride + c_2[c]] = as_bf16[c]  # model.py:50
+            d_x[tl.int64(t) * d_x_t_stride + tl.int64(h) * d_x_h_stride + total[c]] = as_bf16_2[c]  # model.py:50
+
+
+def call(kernels, cos, sin, position_ids, d_y, d_x, P, T, cos_p_stride, sin_p_stride, d_y_t_stride, d_y_h_stride, d_x_t_stride, d_x_h_stride):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = T * 1 * 1
+    if programs > 0:
+        kernels.rope_grad((programs,), cos, sin, position_ids, d_y, d_x, P, cos_p_stride, sin_p_stride, d_y_t_stride, d_y_h_stride, d_x_t_stride, d_x_h_stride, T)

@@ -1,0 +1,554 @@
+"""The body of a TileLang kernel: a line for each node of the IR, for one element or the list of a thread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import assert_never
+
+import numpy as np
+
+from rlk.errors import Code, InternalError
+from rlk.ir import fold
+from rlk.ir.build import Builder
+from rlk.ir.dims import Axis, union
+from rlk.ir.nodes import (
+    Bits,
+    Cast,
+    Check,
+    Combine,
+    Const,
+    Dot,
+    Extent,
+    Fma,
+    Fn2,
+    Keep,
+    Let,
+    Load,
+    Loop,
+    Map1,
+    Map2,
+    Math,
+    MathFn,
+    MathModel,
+    Merge,
+    Param,
+    Pos,
+    Reduce,
+    Result,
+    Select,
+    Store,
+    Stream,
+    Value,
+    const_bits,
+    const_value,
+)
+from rlk.ir.tree import Ascending, Order, Rule, bind
+from rlk.ir.types import DType, TileType, Type
+from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.names import Names, axis_name
+from rlk.lower.common.spelling import STEMS
+from rlk.lower.common.spread import Spread, nearest_first
+from rlk.lower.tilelang import text
+from rlk.lower.tilelang.functions import HELPERS, portable
+from rlk.lower.tilelang.memory import Memory
+from rlk.lower.tilelang.plan import TilePlan, refused
+from rlk.lower.tilelang.trees import Folding, boards, tree
+from rlk.passes.walk import walk
+from rlk.schedule.axes import types_of
+
+INDENT = "    "
+OF_FRAME = frozenset({"tl", "block", "thread", "c", "programs", "f32", "memory", "struct"})
+_FLOATS = {Combine.ADD: "add", Combine.MAX: "larger", Combine.MIN: "smaller"}
+_INTEGERS = {Combine.ADD: "add", Combine.MAX: "most", Combine.MIN: "least", Combine.OR: "most"}
+
+
+class Emitter:
+    """Writes one kernel; `helpers` collects the macros that its lines call, by name."""
+
+    def __init__(self, plan: TilePlan, helpers: dict[str, Function], checks: list[str]) -> None:
+        self.plan, self.helpers, self.checks = plan, helpers, checks
+        self.types: dict[Value, Type] = types_of(plan.kernel)
+        self.names = Names(set(HELPERS) | OF_FRAME)
+        self.text: dict[Value, str] = {}
+        self.consts: dict[Value, tuple[int, DType]] = {}
+        self.many: dict[Value, tuple[str, ...]] = {}
+        self.lines: list[Line] = []
+        self.storage: list[Line] = []  # variables and lists of a thread
+        self.boards: dict[tuple[DType, int], int] = {}  # of waves that meet: elements of a thread
+        self.depth = 0
+        self.place = ""
+        self.current: tuple[Spread, ...] = ()  # what the list that is written now runs over
+        self.group: tuple[Spread, ...] = ()  # the lists of the loop that is still open
+        self.yields = {
+            (let.node.of, let.node.index): let.name
+            for let in walk(plan.kernel.body)
+            if isinstance(let.node, Result)
+        }
+        self.memory = Memory(self)
+
+    # --- writing --------------------------------------------------------------------------------------------
+
+    def line(self, statement: str) -> None:
+        self.group = ()
+        self.lines.append(Line(INDENT * self.depth + statement, self.place))
+
+    def let(self, hint: str, expression: str) -> str:
+        """Append name = expression and return the name."""
+        name = self.names.fresh(hint)
+        self.line(f"{name} = {expression}")
+        return name
+
+    def each(self, *statements: str) -> None:
+        """Append statements for each element of the current list; neighbours share a loop."""
+        if not self.current:
+            for statement in statements:
+                self.line(statement)
+            return
+        if self.group != self.current:
+            self.line(f"for c in tl.unroll({self.size}):")
+            self.group = self.current
+        for statement in statements:
+            self.lines.append(Line(INDENT * (self.depth + 1) + statement, self.place))
+
+    @contextmanager
+    def inner(self, header: str) -> Iterator[None]:
+        """Indent what follows below a header."""
+        self.line(header)
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.group = ()
+
+    def stored(self, hint: str, dtype: DType, count: int) -> str:
+        """Give a thread a list of so many elements and return its name."""
+        name = self.names.fresh(hint)
+        self.storage.append(Line(f'{name} = tl.alloc_local(({count},), "{text.TYPES[dtype]}")'))
+        return name
+
+    def variable(self, hint: str, dtype: DType) -> str:
+        """Give a thread a variable and return its name."""
+        name = self.names.fresh(hint)
+        self.storage.append(Line(f'{name} = tl.alloc_var("{text.TYPES[dtype]}")'))
+        return name
+
+    def uses(self, *names: str) -> None:
+        """Note which helpers a line calls, and those that they call."""
+        for name in names:
+            if name not in self.helpers:
+                self.helpers[name] = HELPERS[name]
+                self.calls(HELPERS[name].body)
+
+    def calls(self, lines: Sequence[Line]) -> None:
+        """Note the helpers that lines call."""
+        words = " ".join(line.text for line in lines)
+        self.uses(*(name for name in HELPERS if f"{name}(" in words))
+
+    # --- operands -------------------------------------------------------------------------------------------
+
+    def tile(self, value: Value) -> TileType:
+        type = self.types[value]
+        assert isinstance(type, TileType)
+        return type
+
+    @property
+    def size(self) -> int:
+        return math.prod(s.count for s in self.current)
+
+    def indexed(self, name: str, axes: tuple[Axis, ...]) -> str:
+        """Return the element of a list that belongs to element `c` of the one that is written."""
+        own = self.plan.lists(axes)
+        if not own:
+            return name
+        first, last = self.current.index(own[0]), self.current.index(own[-1])
+        if self.current[first : last + 1] == own:
+            inner = math.prod(s.count for s in self.current[last + 1 :])
+            at = "c" if inner == 1 else f"c // {inner}"
+            return f"{name}[{at}]" if first == 0 else f"{name}[{at} % {math.prod(s.count for s in own)}]"
+        terms, below = [], 1
+        for spread in reversed(own):
+            inner = math.prod(s.count for s in self.current[self.current.index(spread) + 1 :])
+            terms.append(f"c // {inner} % {spread.count} * {below}")
+            below *= spread.count
+        return f"{name}[{' + '.join(terms)}]"
+
+    def __getitem__(self, value: Value) -> str:
+        """Return the text of one element of a value: of a list, that which belongs to `c`."""
+        if value in self.consts:
+            return text.literal(const_value(*self.consts[value]), self.consts[value][1])
+        return self.indexed(self.text[value], self.tile(value).axes)
+
+    def plain(self, value: Value) -> str:
+        """Return an operand where an integer constant needs no type."""
+        if value in self.consts and self.consts[value][1].is_int:
+            return repr(const_value(*self.consts[value]))
+        return self[value]
+
+    # --- the kernel -----------------------------------------------------------------------------------------
+
+    def run(self) -> tuple[Line, ...]:
+        """Write the whole body, after what it lays out in registers and shared memory."""
+        self.memory.own()
+        self.block(self.plan.kernel.body.lets)
+        threads = self.plan.threads
+        met = []
+        for (dtype, i), count in self.boards.items():
+            given = f'({count}, {threads}), "{text.TYPES[dtype]}", "shared"'
+            met.append(Line(f"{board_name(dtype, i)} = tl.alloc_shared({given})"))
+        return (*met, *self.storage, *self.lines)
+
+    def block(self, lets: Sequence[Let]) -> None:
+        for let in lets:
+            self.place = f"{let.loc.file.rsplit('/', 1)[-1]}:{let.loc.line}" if let.loc.line else ""
+            self.current = self.lists(let)
+            self.node(let)
+
+    def lists(self, let: Let) -> tuple[Spread, ...]:
+        """Return what the list of a node's value, or of an effect, runs over."""
+        match let.node:
+            case Store(index=index, value=value, guard=guard):
+                given = (*index, value, *(() if guard is None else (guard,)))
+                return self.plan.lists(union(*(self.tile(v).axes for v in given)))
+            case Check(bad=bad):
+                return self.plan.lists(self.tile(bad).axes)
+            case _:
+                return self.plan.lists(let.type.axes) if isinstance(let.type, TileType) else ()
+
+    def node(self, let: Let) -> None:
+        """Write one node."""
+        match let.node:
+            case Const(bits=bits):
+                self.consts[let.value] = (bits, self.tile(let.value).dtype)
+            case Cast(x=x, dtype=dtype) if x in self.consts and dtype.is_int and self.consts[x][1].is_int:
+                self.consts[let.value] = (const_bits(int(const_value(*self.consts[x])), dtype), dtype)
+            case Cast(x=x, dtype=DType.F32) if x in self.consts and self.consts[x][1].is_int:
+                number = float(np.float32(int(const_value(*self.consts[x]))))
+                self.consts[let.value] = (const_bits(number, DType.F32), DType.F32)
+            case Param(name=name):  # a copy: TileLang names a parameter after the argument of a macro
+                held = text.held(name, self.tile(let.value).dtype)
+                self.text[let.value] = self.let(name, held)
+            case Pos(axis=axis):
+                self.position(let, axis)
+            case Extent(axis=axis):
+                self.extent(let, axis)
+            case Load() as load:
+                self.value(let, load.param, self.memory.read(load))
+            case Store() as store:
+                self.memory.store(store)
+            case Check(bad=bad, what=what):
+                self.memory.check(bad, what)
+            case Reduce() as reduce:
+                self.reduce(let, reduce)
+            case Merge() as merge:
+                self.merge(let, merge)
+            case Loop() as loop:
+                self.loop(let, loop)
+            case Result(of=of, index=index):
+                self.text[let.value] = self.many[of][index]
+            case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
+                self.value(let, _stem(let), self.expression(let))
+            case Dot():
+                raise refused("a contraction", self.plan.target, let.loc)
+            case Stream() | Keep():
+                raise InternalError(Code.NODE_NOT_CORE, let.loc, node=type(let.node).__name__)
+            case _:
+                assert_never(let.node)
+
+    def value(self, let: Let, hint: str, expression: str) -> None:
+        """Write a value, for each of its elements."""
+        if not self.current:
+            held = text.held(expression, self.tile(let.value).dtype)
+            self.text[let.value] = self.let(let.name or hint, held)
+            return
+        name = self.stored(let.name or hint, self.tile(let.value).dtype, self.size)
+        self.text[let.value] = name
+        self.each(f"{name}[c] = {expression}")
+
+    def position(self, let: Let, axis: Axis) -> None:
+        """Write the indices of an axis that a thread has."""
+        spread = self.plan.spread(axis)
+        if axis in self.memory.owned:
+            self.text[let.value] = self.memory.owned[axis]
+        elif spread is None:
+            self.consts[let.value] = (0, DType.I32)
+        else:
+            self.value(let, axis_name(axis), spread.place(self.plan.threads.bit_length() - 1))
+
+    def extent(self, let: Let, axis: Axis) -> None:
+        """Write the extent of an axis."""
+        made = self.memory.extent(axis)
+        if made.isdigit():
+            self.consts[let.value] = (const_bits(int(made), DType.I32), DType.I32)
+        else:
+            self.text[let.value] = made
+
+    def expression(self, let: Let) -> str:
+        """Return the right-hand side of an elementwise node, for one element."""
+        match let.node:
+            case Map1(fn=fn1, x=x):
+                made = text.map1(fn1, self[x], self.tile(x).dtype)
+            case Map2(fn=fn2, a=a, b=b):
+                made = self.binary(fn2, a, b)
+            case Math(fn=fn, x=x, model=model):
+                made = f"{self.function(fn, model)}({self[x]})"
+            case Fma(a=a, b=b, c=c):
+                made = f"fma({self[a]}, {self[b]}, {self[c]})"
+            case Select(cond=cond, a=a, b=b):
+                made = f"tl.Select({self[cond]}, {self[a]}, {self[b]})"
+            case Cast(x=x, dtype=dtype):
+                made = f'tl.Cast("{text.TYPES[dtype]}", {self[x]})'
+            case Bits(x=x, dtype=dtype):
+                made = f'tl.reinterpret({self[x]}, "{text.TYPES[dtype]}")'
+            case _:
+                raise AssertionError(let.node)
+        self.calls((Line(made),))
+        return made
+
+    def binary(self, fn: Fn2, a: Value, b: Value) -> str:
+        """Return the text of a function of two operands, of which one at most is a bare number."""
+        dtype = self.tile(a).dtype
+        if fn in text.SIGNS:
+            one = self[a] if b in self.consts else self.plain(a)
+            return text.map2(fn, one, self.plain(b), dtype)
+        return text.map2(fn, self[a], self[b], dtype)
+
+    def function(self, fn: MathFn, model: MathModel) -> str:
+        """Return the name of a transcendental function, adding its definition to the helpers."""
+        match model:
+            case MathModel.PORTABLE:
+                name = f"portable_{fn.value}"
+                self.calls(self.helpers.setdefault(name, portable(fn.value)).body)
+                return name
+            case MathModel.SM90 | MathModel.SOFTMAX:
+                raise refused(f"{fn.value} as {model.value} computes it", self.plan.target)
+
+    # --- combining ------------------------------------------------------------------------------------------
+
+    def reduce(self, let: Let, reduce: Reduce) -> None:
+        """Write a reduction along an axis that threads and lists share."""
+        type, over, fn = self.tile(reduce.x), reduce.over, reduce.fn
+        self.current = self.plan.lists(type.axes)
+        spread = self.plan.spread(over)
+        if spread is None:  # one element
+            self.text[let.value] = self.whole(reduce.x, type)
+            return
+        ordered = fn is Combine.ADD and type.dtype.is_float and reduce.order is not None
+        order = bind(reduce.order, spread.length).order if ordered and reduce.order else nearest_first(spread)
+        shown = order_name(reduce.order) if ordered and reduce.order else "in any order"
+        combine = (_FLOATS if type.dtype.is_float else _INTEGERS)[fn]
+        is_bool = type.dtype is DType.BOOL
+        term = f"tl.Select({self[reduce.x]}, 1, 0)" if is_bool else self[reduce.x]
+        (made,) = self.fold(
+            f"{VERBS[fn]}_over_{axis_name(over)}", f"The {VERBS[fn]} over {over}, {shown}.",
+            Folding(("x",), combine, self.plan.target.warp), over, order,
+            [(let.name or f"{VERBS[fn]}_{axis_name(over)}", term, DType.I32 if is_bool else type.dtype)],
+            type.axes,
+        )  # fmt: skip
+        self.text[let.value] = made
+        if is_bool:
+            self.current = self.plan.lists(self.tile(let.value).axes)
+            self.value(let, VERBS[fn], f"{self.indexed(made, self.tile(let.value).axes)} != 0")
+
+    def fold(
+        self, name: str, about: str, folding: Folding, over: Axis, order: Sequence[int],
+        terms: Sequence[tuple[str, str, DType]], axes: tuple[Axis, ...],
+    ) -> tuple[str, ...]:  # fmt: skip
+        """Write a tree over an axis; return what the results are called.
+
+        terms: of each component a name, an element's text and its type. axes: along which the terms vary.
+        """
+        spread = self.plan.spread(over)
+        assert spread is not None
+        lists = self.plan.lists(axes)
+        count = math.prod(s.count for s in lists)
+        held = [self.stored(hint, dtype, count) for hint, _, dtype in terms]
+        self.current = lists
+        at = "c" if lists else "0"
+        self.each(*(f"{to}[{at}] = {term}" for to, (_, term, _) in zip(held, terms, strict=True)))
+        if folding.combine in HELPERS:
+            self.uses(folding.combine)
+        macro = self.helper(name, lambda unique: tree(unique, about, folding, spread, lists, order))
+        met = [self.board(dtype, i, count) for i, (_, _, dtype) in enumerate(terms)]
+        if not boards(folding, spread):
+            met = []
+        self.line(f"{macro}({', '.join([*held, *met, *(['thread'] if met else [])])})")
+        if any(s.axis != over for s in lists):
+            return tuple(held)
+        return tuple(self.let(hint, f"{x}[0]") for x, (hint, _, _) in zip(held, terms, strict=True))
+
+    def board(self, dtype: DType, component: int, count: int) -> str:
+        """Return where waves exchange a component of a state, as long as the longest list that they do."""
+        key = (dtype, component)
+        self.boards[key] = max(self.boards.get(key, 0), count)
+        return board_name(dtype, component)
+
+    def helper(self, name: str, make: Callable[[str], Function]) -> str:
+        """Return the name of the macro that `make(name)` defines; equal ones are shared."""
+        count, unique = 1, name
+        while unique in self.helpers and self.helpers[unique] != make(unique):
+            count += 1
+            unique = f"{name}_{count}"
+        self.helpers[unique] = make(unique)
+        return unique
+
+    def merge(self, let: Let, merge: Merge) -> None:
+        """Write a merge of states along an axis."""
+        if isinstance(merge.order, Ascending) or merge.onto is not None:
+            raise InternalError(Code.INTERNAL, let.loc, what=f"pieces of {merge.over} merged in one launch")
+        axes = union(*(self.tile(s).axes for s in merge.states))
+        spread, state = self.plan.spread(merge.over), merge.monoid.state
+        self.current = self.plan.lists(axes)
+        if spread is None:
+            self.many[let.value] = tuple(
+                self.whole(s, TileType(self.tile(s).dtype, axes)) for s in merge.states
+            )
+            return
+        dtypes = [self.tile(s).dtype for s in merge.states]
+        combine = self.merger(merge, dtypes)
+        self.current = self.plan.lists(axes)
+        terms = [(s, self[v], d) for s, v, d in zip(state, merge.states, dtypes, strict=True)]
+        self.many[let.value] = self.fold(
+            f"{merge.monoid.kind.value}_over_{axis_name(merge.over)}",
+            f"The states merged over {merge.over}, {order_name(merge.order)}.",
+            Folding(tuple(_component(s) for s in state), combine, self.plan.target.warp),
+            merge.over, bind(merge.order, spread.length).order, terms, axes,
+        )  # fmt: skip
+
+    def merger(self, merge: Merge, dtypes: Sequence[DType]) -> str:
+        """Return the macro that merges two states of a monoid: `ir.fold`'s definition on elements."""
+        b = Builder()
+        state = merge.monoid.state
+        one, two = (tuple(b.fresh(TileType(d)) for d in dtypes) for _ in range(2))
+        results = fold.merge(b, merge.monoid, one, two, merge.exp2)
+        inner = Emitter(replace(self.plan, spreads=()), self.helpers, self.checks)
+        inner.types = dict(b.types)
+        arguments = [inner.names.fresh(f"{s}_{side}") for side in "ab" for s in state]
+        inner.text.update(zip((*one, *two), arguments, strict=True))
+        inner.block(b.open[0])
+        lines = (*inner.lines, Line(f"return {', '.join(inner[r] for r in results)}"))
+        about = f"The state of two disjoint sets: {merge.monoid}."
+        name = f"merge_{merge.monoid.kind.value}"
+        return self.helper(name, lambda unique: Function(unique, tuple(arguments), about, lines))
+
+    def whole(self, value: Value, type: TileType) -> str:
+        """Return a value's name as one with these axes has it: a list of as many elements."""
+        if value not in self.consts and self.plan.lists(self.tile(value).axes) == self.plan.lists(type.axes):
+            return self.text[value]
+        self.current = self.plan.lists(type.axes)
+        if not self.current:
+            return self[value]
+        name = self.stored("spread", type.dtype, self.size)
+        self.each(f"{name}[c] = {self[value]}")
+        return name
+
+    # --- loops ----------------------------------------------------------------------------------------------
+
+    def loop(self, let: Let, loop: Loop) -> None:
+        """Write a loop; what it carries lives in variables and lists of a thread."""
+        runs_full = loop.full is not None and loop.full == loop.stop
+        start = self.bound(loop.start, "least")
+        stop = self.bound(loop.stop, "least" if runs_full else "most")
+        carried = []
+        for i, (init, type) in enumerate(zip(loop.init, loop.types, strict=True)):
+            hint = self.yields.get((let.value, i)) or f"{axis_name(loop.axis)}_state"
+            carried.append(self.carried(hint, type))
+            self.assign(carried[-1], init, type)
+        self.many[let.value] = tuple(carried)
+        if start == stop:
+            return
+        step, *args = loop.body.args
+        name = self.names.fresh(f"{axis_name(loop.axis)}_step")
+        with self.inner(f"for {name} in tl.serial({start}, {stop}):"):
+            self.text[step] = name
+            self.text.update(zip(args, carried, strict=True))
+            self.block(loop.body.lets)
+            self.advance(loop, carried, args)
+
+    def carried(self, hint: str, type: TileType) -> str:
+        """Give a carried value its variable or list."""
+        if not self.plan.lists(type.axes):
+            return self.variable(hint, type.dtype)
+        return self.stored(hint, type.dtype, self.plan.size(type.axes))
+
+    def assign(self, to: str, value: Value, type: TileType) -> None:
+        """Write a value into a variable or list."""
+        self.current = self.plan.lists(type.axes)
+        self.each(f"{to}[c] = {self[value]}" if self.current else f"{to} = {self[value]}")
+
+    def advance(self, loop: Loop, carried: Sequence[str], args: Sequence[Value]) -> None:
+        """Write what the next step carries; a value that another one's place takes is saved first."""
+        own = dict(zip(args, carried, strict=True))
+        results = list(zip(carried, args, loop.body.results, loop.types, strict=True))
+        saved: dict[Value, str] = {}
+        for _, arg, value, type in results:
+            if value in own and value != arg and value not in saved:
+                saved[value] = self.carried(f"{own[value]}_before", type)
+                self.assign(saved[value], value, type)
+        for to, arg, value, type in results:
+            if value != arg:
+                before = self.text.get(value, "")
+                self.text[value] = saved.get(value, before)
+                self.assign(to, value, type)
+                self.text[value] = before
+
+    def bound(self, value: Value, combine: str) -> str:
+        """Return a loop bound as one number: the smallest or the largest of a block where it varies."""
+        axes = self.tile(value).axes
+        along = [axis for axis in axes if self.plan.spread(axis) is not None]
+        self.current = self.plan.lists(axes)
+        if not along:
+            return self.plain(value)
+        made = self[value]
+        for axis in along:
+            spread = self.plan.spread(axis)
+            assert spread is not None
+            (made,) = self.fold(
+                f"{combine}_over_{axis_name(axis)}", f"The {combine} over {axis}, in any order.",
+                Folding(("x",), combine, self.plan.target.warp), axis, nearest_first(spread),
+                [(f"{combine}_{axis_name(axis)}", made, self.tile(value).dtype)], axes,
+            )  # fmt: skip
+            axes = tuple(a for a in axes if a != axis)
+            self.current = self.plan.lists(axes)
+            made = self.indexed(made, axes)
+        return made
+
+
+def board_name(dtype: DType, component: int) -> str:
+    """Return the name of the shared memory that waves exchange a component of a state through."""
+    return f"{dtype.value}_board" if component == 0 else f"{dtype.value}_board_{component + 1}"
+
+
+def order_name(order: Order) -> str:
+    """Return how a tree pairs its terms, in words."""
+    return order.value if isinstance(order, Rule) else f"by the index bits {order.order}"
+
+
+VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
+
+
+def _component(name: str) -> str:
+    """Return the name of a component where it would hide a builtin."""
+    return {"max": "m", "sum": "s"}.get(name, name)
+
+
+def _stem(let: Let) -> str:
+    """Return a name for a value that the author gave none."""
+    match let.node:
+        case Map2(fn=fn2):
+            return STEMS[fn2]
+        case Map1(fn=fn1):
+            return {"neg": "negative", "abs": "magnitude", "not": "unless", "isnan": "is_nan"}.get(
+                fn1.value, fn1.value
+            )
+        case Math(fn=fn):
+            return fn.value
+        case Fma():
+            return "fused"
+        case Select():
+            return "chosen"
+        case Cast(dtype=dtype) | Bits(dtype=dtype):
+            return f"as_{dtype.value}"
+        case _:
+            return "value"

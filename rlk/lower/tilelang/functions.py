@@ -1,0 +1,145 @@
+"""The functions that generated kernels call: what TileLang would round, fold or order in its own way."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+
+from rlk.ir.portable import FUNCTIONS
+from rlk.ir.types import DType
+from rlk.lower.common.lines import Function, Line
+from rlk.lower.tilelang.text import held, literal
+
+
+def _helper(name: str, arguments: str, about: str, *body: str) -> Function:
+    return Function(name, tuple(arguments.split(", ")), about, tuple(map(Line, body)))
+
+
+_ALL = (
+    _helper(
+        "held", "x", "A variable: the text of a value without one is copied to each of its uses.",
+        "variable = tl.alloc_var(x.dtype, x)",
+        "return variable",
+    ),
+    _helper("add", "a, b", "A term of a sum.", "return a + b"),
+    _helper("most", "a, b", "Of integers.", "return tl.max(a, b)"),
+    _helper("least", "a, b", "Of integers.", "return tl.min(a, b)"),
+    _helper("bits_of", "x", "As an integer.", 'return tl.reinterpret(x, "int32")'),
+    _helper("number_of", "i", "As a float.", 'return tl.reinterpret(i, "float32")'),
+    _helper("magnitude", "x", "Without its sign.", "return number_of(bits_of(x) & 0x7FFFFFFF)"),
+    _helper("is_nan", "x", "By its bits.", "return (bits_of(x) & 0x7FFFFFFF) > 0x7F800000"),
+    _helper(
+        "larger", "a, b", "NaN loses, -0.0 < +0.0: of two equal numbers, the sign that both have.",
+        "same = number_of(bits_of(a) & bits_of(b))",
+        "other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))",
+        "return held(tl.Select(a < b, b, tl.Select(b < a, a, other)))",
+    ),
+    _helper(
+        "smaller", "a, b", "NaN loses, -0.0 < +0.0: of two equal numbers, the sign that one has.",
+        "same = number_of(bits_of(a) | bits_of(b))",
+        "other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))",
+        "return held(tl.Select(b < a, b, tl.Select(a < b, a, other)))",
+    ),
+    _helper(
+        "fma", "a, b, c", "a * b + c with one rounding.", 'return tl.call_extern("float32", "fmaf", a, b, c)'
+    ),
+    _helper(
+        "high_product", "a, b", "The upper 32 bits of an unsigned product.",
+        'product = tl.Cast("uint64", a) * tl.Cast("uint64", b)',
+        'return tl.Cast("uint32", tl.shift_right(product, tl.uint64(32)))',
+    ),
+)  # fmt: skip
+HELPERS = {helper.name: helper for helper in _ALL}
+
+
+@dataclass(slots=True)
+class TextMachine:
+    """A machine of rlk.ir.portable whose values are names: every operation appends a line."""
+
+    lines: list[Line] = field(default_factory=list)
+
+    def let(self, text: str, stem: str) -> str:
+        name = f"{stem}{len(self.lines)}"
+        dtype = DType.I32 if stem == "i" else DType.F32
+        self.lines.append(Line(f"{name} = {held(text, dtype)}"))
+        return name
+
+    def f32(self, value: float) -> str:
+        return literal(value, DType.F32)
+
+    def i32(self, value: int) -> str:
+        return literal(value, DType.I32)
+
+    def add(self, a: str, b: str) -> str:
+        return self.let(f"{a} + {b}", "y")
+
+    def sub(self, a: str, b: str) -> str:
+        return self.let(f"{a} - {b}", "y")
+
+    def mul(self, a: str, b: str) -> str:
+        return self.let(f"{a} * {b}", "y")
+
+    def div(self, a: str, b: str) -> str:
+        return self.let(f"{a} / {b}", "y")
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        return self.let(f"fma({a}, {b}, {c})", "y")
+
+    def min(self, a: str, b: str) -> str:
+        return self.let(f"smaller({a}, {b})", "y")
+
+    def max(self, a: str, b: str) -> str:
+        return self.let(f"larger({a}, {b})", "y")
+
+    def lt(self, a: str, b: str) -> str:
+        return f"{a} < {b}"
+
+    def eq(self, a: str, b: str) -> str:
+        # TileLang takes x == x for true, of a NaN too
+        return f"tl.Not(is_nan({a}))" if a == b else f"{a} == {b}"
+
+    def select(self, cond: str, a: str, b: str) -> str:
+        return self.let(f"tl.Select({cond}, {a}, {b})", "y")
+
+    def iadd(self, a: str, b: str) -> str:
+        return self.let(f"{a} + {b}", "i")
+
+    def isub(self, a: str, b: str) -> str:
+        return self.let(f"{a} - {b}", "i")
+
+    def iand(self, a: str, b: str) -> str:
+        return self.let(f"{a} & {b}", "i")
+
+    def ior(self, a: str, b: str) -> str:
+        return self.let(f"{a} | {b}", "i")
+
+    def ixor(self, a: str, b: str) -> str:
+        return self.let(f"{a} ^ {b}", "i")
+
+    def shl(self, a: str, bits: int) -> str:
+        return self.let(f"{a} << {bits}", "i")
+
+    def sar(self, a: str, bits: int) -> str:
+        return self.let(f"{a} >> {bits}", "i")
+
+    def ieq(self, a: str, b: str) -> str:
+        return f"{a} == {b}"
+
+    def as_i32(self, x: str) -> str:
+        return self.let(f"bits_of({x})", "i")
+
+    def as_f32(self, i: str) -> str:
+        return self.let(f"number_of({i})", "y")
+
+    def to_f32(self, i: str) -> str:
+        return self.let(f'tl.Cast("float32", {i})', "y")
+
+
+def portable(name: str) -> Function:
+    """Return a portable function as a TileLang macro."""
+    definition = FUNCTIONS[name]
+    machine = TextMachine()
+    result = definition(machine, "x")
+    lines = (*machine.lines, Line(f"return {result}"))
+    about = (inspect.getdoc(definition) or name).splitlines()[0]
+    return Function(f"portable_{name}", ("x",), about, lines)

@@ -1,0 +1,224 @@
+"""What a thread reads and writes: addresses, guards, which thread writes what several have, data errors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlk.ir.dims import Axis, Part, fixed_extent, union
+from rlk.ir.nodes import Check, Decl, Load, Role, Store, Turn, Value
+from rlk.ir.types import DType
+from rlk.lower.common.emitted import CallArg, From
+from rlk.lower.common.names import axis_name
+from rlk.lower.common.spelling import POINTERS, SCALARS
+from rlk.lower.common.spread import Owned
+from rlk.lower.common.turns import length_name
+from rlk.lower.tilelang import text
+from rlk.passes.walk import walk
+
+if TYPE_CHECKING:
+    from rlk.lower.tilelang.emit import Emitter
+
+ERRORS = "errors"
+
+
+class Memory:
+    """The part of an emitter that knows tensors, all of them rows of elements, and their strides."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.e = emitter
+        self.plan = emitter.plan
+        self.decls: dict[str, Decl] = {d.name: d for d in self.plan.kernel.params}
+        self.arguments: dict[str, CallArg] = {}
+        self.owned: dict[Axis, str] = {}
+        self.inside: dict[Axis, str] = {}
+        self.writers: dict[int, str] = {}
+        for decl in self.plan.kernel.params:
+            self.e.names.taken |= {decl.name, *(axis.name for axis in decl.type.axes)}
+        self.e.names.taken.add(ERRORS)
+
+    def argument(self, name: str, kind: From, source: str, dim: int = 0) -> str:
+        """Declare an argument of the kernel and return its name."""
+        self.arguments.setdefault(name, CallArg(name, kind, source, dim))
+        return name
+
+    def extent(self, axis: Axis) -> str:
+        """Return the extent of an axis: a number, a run-time argument, or a count of pieces made of one."""
+        known = fixed_extent(axis, dict(self.plan.signature.extents))
+        if known is not None:
+            return str(known)
+        if axis.part is Part.WITHIN:
+            return self.argument(length_name(axis), From.LENGTH, axis.name)
+        whole = self.argument(axis.name, From.EXTENT, axis.name)
+        if axis.part is Part.PIECE and axis.piece is not None:
+            return text.rounded_up(whole, axis.piece)
+        return whole
+
+    # --- the grid -------------------------------------------------------------------------------------------
+
+    def own(self) -> None:
+        """Write which tiles a block has, and which threads write what several have."""
+        rest = "block"
+        tiles: dict[Axis, str] = {}
+        for owned in reversed(self.plan.owned[1:]):
+            count = self.tiles(owned)
+            tiles[owned.axis] = "0" if count == "1" else f"tl.truncmod({rest}, {count})"
+            rest = rest if count == "1" else self.e.let("rest", f"tl.truncdiv({rest}, {count})")
+        for owned in self.plan.owned:
+            self.owns(owned, tiles.get(owned.axis, rest))
+        for let in walk(self.plan.kernel.body):
+            match let.node:
+                case Store(index=index):
+                    self.appoint(union(*(self.e.tile(i).axes for i in index)))
+                case Check(bad=bad):
+                    self.appoint(self.e.tile(bad).axes)
+                case _:
+                    pass
+
+    def tiles(self, owned: Owned) -> str:
+        """Return how many tiles a parallel axis has."""
+        if owned.tiles is not None:
+            return str(owned.tiles)
+        extent = self.extent(owned.axis)
+        return extent if owned.tile == 1 else text.rounded_up(extent, owned.tile)
+
+    def owns(self, owned: Owned, tile: str) -> None:
+        """Write the indices of a parallel axis that a thread has, and which of them there are."""
+        name, spread = axis_name(owned.axis), self.plan.spread(owned.axis)
+        if spread is None:
+            self.owned[owned.axis] = self.e.let(name, tile)
+            return
+        place = spread.place(self.plan.threads.bit_length() - 1)
+        first = "" if tile == "0" else f"{tile} * {owned.tile} + "
+        self.owned[owned.axis] = self.write(owned.axis, name, DType.I32, f"{first}{place}")
+        if owned.length is None or owned.length % owned.tile:
+            index = self.e.indexed(self.owned[owned.axis], (owned.axis,))
+            inside = f"{index} < {self.extent(owned.axis)}"
+            self.inside[owned.axis] = self.write(owned.axis, f"{name}_inside", DType.BOOL, inside)
+
+    def write(self, axis: Axis, hint: str, dtype: DType, expression: str) -> str:
+        """Write something of each index of an axis and return its name."""
+        self.e.current = self.plan.lists((axis,))
+        if not self.e.current:
+            return self.e.let(hint, expression)
+        name = self.e.stored(hint, dtype, self.e.size)
+        self.e.each(f"{name}[c] = {expression}")
+        return name
+
+    def shares(self, axes: tuple[Axis, ...]) -> int:
+        """Return the bits of a thread's number that do not tell indices of these axes apart."""
+        told = 0
+        for axis in axes:
+            spread = self.plan.spread(axis)
+            told |= 0 if spread is None else spread.mask
+        return self.plan.threads - 1 & ~told
+
+    def appoint(self, axes: tuple[Axis, ...]) -> None:
+        """Write whether a thread is the first of those that have the same indices of some axes."""
+        bits = self.shares(axes)
+        if bits and bits not in self.writers:
+            alone = "thread == 0" if bits == self.plan.threads - 1 else f"(thread & {bits}) == 0"
+            self.writers[bits] = self.e.let("writes", alone)
+
+    # --- accesses -------------------------------------------------------------------------------------------
+
+    def read(self, load: Load) -> str:
+        """Return the text of one element that is read."""
+        decl = self.decls[load.param]
+        axes = union(*(self.e.tile(i).axes for i in load.index))
+        element = f"{load.param}[{self.address(decl, list(enumerate(load.index)))}]"
+        mask = self.mask(axes, load.guard)
+        if mask is None:
+            return element
+        other = f'tl.Cast("{text.TYPES[decl.type.dtype]}", 0)' if load.fill is None else self.e[load.fill]
+        return f"tl.if_then_else({mask}, {element}, {other})"
+
+    def store(self, store: Store) -> None:
+        """Write what one of the threads that have an element writes of it."""
+        axes = union(*(self.e.tile(i).axes for i in store.index))
+        at = self.address(self.decls[store.param], list(enumerate(store.index)))
+        self.alone(axes, store.guard, f"{store.param}[{at}] = {self.e[store.value]}")
+
+    def alone(self, axes: tuple[Axis, ...], guard: Value | None, *statements: str) -> None:
+        """Write statements for the first thread of those that share indices of some axes."""
+        terms = [self.mask(axes, guard), self.writers.get(self.shares(axes))]
+        condition = " & ".join(term for term in terms if term)
+        if condition:
+            self.e.each(f"if {condition}:", *(f"    {statement}" for statement in statements))
+        else:
+            self.e.each(*statements)
+
+    def mask(self, axes: tuple[Axis, ...], guard: Value | None) -> str | None:
+        """Return the condition under which a thread may touch memory; None when every thread may."""
+        always = guard is None or self.e.consts.get(guard) == (1, DType.BOOL)
+        terms = [] if guard is None or always else [self.e[guard]]
+        terms += [self.e.indexed(name, (axis,)) for axis, name in self.inside.items() if axis in axes]
+        return " & ".join(terms) or None
+
+    def address(self, decl: Decl, index: list[tuple[int, Value]]) -> str:
+        """Return how many elements after the first of a tensor an element lies."""
+        return " + ".join(term for dim, value in index for term in self.terms(decl, dim, value)) or "0"
+
+    def terms(self, decl: Decl, dim: int, value: Value) -> list[str]:
+        """Return what one index adds to an address, in elements."""
+        axis, index = decl.type.axes[dim], self.e.plain(value)
+        if index == "0":
+            return []
+        stem = f"{decl.name}_{axis_name(axis)}"
+        if dim == 0 and axis.dynamic and decl.role is Role.IN and self.plan.signature.split_rows:
+            inner = self.argument(f"{axis.name}_inner", From.INNER_EXTENT, axis.name)
+            outer_stride = self.argument(f"{stem}_outer_stride", From.OUTER_STRIDE, decl.name, dim)
+            inner_stride = self.argument(f"{stem}_inner_stride", From.INNER_STRIDE, decl.name, dim)
+            return [
+                f"tl.int64(tl.truncdiv({index}, {inner})) * {outer_stride}",
+                f"tl.int64(tl.truncmod({index}, {inner})) * {inner_stride}",
+            ]
+        if dim == len(decl.type.axes) - 1 and decl.name not in self.plan.signature.strided:
+            return [index]
+        # rows times a stride may exceed 2**31
+        if self.e.tile(value).dtype is not DType.I64 and value not in self.e.consts:
+            index = f"tl.int64({index})"
+        return [f"{index} * {self.stride(decl, dim)}"]
+
+    def stride(self, decl: Decl, dim: int) -> str:
+        """Return the stride of a dim."""
+        stem = f"{decl.name}_{axis_name(decl.type.axes[dim])}"
+        return self.argument(f"{stem}_stride", From.STRIDE, decl.name, dim)
+
+    # --- checks ---------------------------------------------------------------------------------------------
+
+    def check(self, bad: Value, what: str) -> None:
+        """Write the code of a finding and one more than its row into the device's error words."""
+        if what not in self.e.checks:
+            self.e.checks.append(what)
+        self.argument(ERRORS, From.ERRORS, ERRORS)
+        axes = self.e.tile(bad).axes
+        code = self.e.checks.index(what) + 1
+        reports = (f"tl.atomic_max({ERRORS}[{at}], {x})" for at, x in ((0, code), (1, self.row(axes))))
+        self.alone(axes, bad, *reports)
+
+    def row(self, axes: tuple[Axis, ...]) -> str:
+        """Return one more than the row that an element is in, as the error words say it."""
+        for axis in self.owned:
+            own = self.e.indexed(self.owned[axis], (axis,)) if axis in axes else ""
+            match axis.part:
+                case Part.ALL if axis in axes:
+                    return f"{own} + 1"
+                case Part.WITHIN if axis in axes and axis.piece is not None:
+                    return f"{Turn(axis.pieces).index} * {axis.piece} + {own} + 1"
+        return "1"
+
+    # --- the signature --------------------------------------------------------------------------------------
+
+    def dtype(self, argument: CallArg) -> str:
+        """Return the type of an argument, as builds spell it."""
+        match argument.kind:
+            case From.TENSOR:
+                return POINTERS[self.decls[argument.source].type.dtype]
+            case From.SCALAR:
+                return SCALARS[self.decls[argument.source].type.dtype]
+            case From.ERRORS:
+                return "*i32"
+            case From.EXTENT | From.INNER_EXTENT | From.LENGTH | From.TURN:
+                return "i32"
+            case From.STRIDE | From.OUTER_STRIDE | From.INNER_STRIDE:
+                return "i64"

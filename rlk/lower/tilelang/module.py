@@ -1,0 +1,123 @@
+"""The text of a whole module: macros, kernels, and the host function that launches them in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rlk import __version__
+from rlk.ir.nodes import Program, Role
+from rlk.ir.types import DType
+from rlk.lower.common.emitted import OF_LOOPS, CallArg, Emitted, From, KernelArg, KernelBuild, Signature
+from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.render import render
+from rlk.lower.common.spelling import Header
+from rlk.lower.common.turns import host_lines, loop_extents
+from rlk.lower.tilelang import text
+from rlk.lower.tilelang.emit import Emitter
+from rlk.lower.tilelang.plan import TilePlan, plan
+from rlk.schedule.schedule import Schedule
+from rlk.target.facts import Target
+
+OF_POINTERS = (From.TENSOR, From.ERRORS)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """What the template of a kernel reads."""
+
+    function: Function
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """What the module template reads."""
+
+    header: Header
+    helpers: tuple[Function, ...]
+    kernels: tuple[KernelText, ...]
+    call: Function
+
+
+def lower(
+    program: Program,
+    schedules: Sequence[Schedule],
+    target: Target,
+    signature: Signature,
+    *,
+    numerics_id: str = "unset",
+) -> Emitted:
+    """Return the TileLang module of a specialized program, one schedule for each of its kernels.
+
+    The text is the same, byte for byte, for equal arguments. Raises UnsupportedError where a nest has no form
+    in this lowering.
+    """
+    helpers: dict[str, Function] = {}
+    checks: list[str] = []
+    turns = {turn.index: turn.axis.name for each in program.order for turn in each.turns}
+    kernels, builds = [], []
+    launch: dict[str, list[str]] = {}
+    call: dict[str, CallArg] = {}
+    for kernel, schedule in zip(program.kernels, schedules, strict=True):
+        placed = plan(kernel, schedule, target, signature)
+        emitter = Emitter(placed, helpers, checks)
+        body = emitter.run()
+        counts = " * ".join(emitter.memory.tiles(owned) for owned in placed.owned) or "1"
+        given = _arguments(emitter, turns)
+        call.update((a.name, a) for a in given if a.kind not in OF_LOOPS and a.name not in call)
+        kernels.append(KernelText(_function(placed, emitter, given, body), placed.threads))
+        builds.append(_build(placed, emitter, given))
+        names = ", ".join(a.name for a in given)
+        start = f"    kernels.{kernel.name}((programs,), {names})"
+        launch[kernel.name] = [f"programs = {counts}", "if programs > 0:", start]
+    for axis in loop_extents(program.order, dict(signature.extents)):
+        call.setdefault(axis.name, CallArg(axis.name, From.EXTENT, axis.name))
+    parameters = tuple(sorted(call.values(), key=lambda a: list(From).index(a.kind)))
+    lines = tuple(Line(each) for each in host_lines(program.order, launch, dict(signature.extents)))
+    host = Function("call", tuple(a.name for a in parameters), program.name, lines)
+    header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
+    named = tuple(helpers[name] for name in sorted(helpers))
+    source = render("tilelang", "module.py.j2", Module(header, named, tuple(kernels), host))
+    file = f"rlk/{target.folder}/tilelang/{program.name}.py"
+    return Emitted(source, tuple(builds), parameters, tuple(checks), file, backend="tilelang")
+
+
+def _arguments(emitter: Emitter, turns: Mapping[str, str]) -> list[CallArg]:
+    """Return the arguments of a kernel in order: tensors, what their addresses need, scalars."""
+    params = emitter.plan.kernel.params
+    tensors = [CallArg(d.name, From.TENSOR, d.name) for d in params if d.role is not Role.SCALAR]
+    scalars = [
+        CallArg(d.name, From.TURN, turns[d.name]) if d.name in turns else CallArg(d.name, From.SCALAR, d.name)
+        for d in params
+        if d.role is Role.SCALAR
+    ]
+    return [*tensors, *emitter.memory.arguments.values(), *scalars]
+
+
+def _function(
+    placed: TilePlan, emitter: Emitter, given: Sequence[CallArg], body: tuple[Line, ...]
+) -> Function:
+    """Return a kernel's name, its typed parameters, and its lines."""
+    owned = ", ".join(f"{o.tile} of {o.axis}" for o in placed.owned) or "everything"
+    held = "; ".join(
+        f"{s.axis}: {s.length} indices, {s.count} to each of {1 << len(s.threads)} threads"
+        for s in placed.spreads
+    )
+    about = f"A block owns {owned} ({placed.kind}){'. ' * bool(held)}{held}."
+    return Function(placed.kernel.name, tuple(_parameter(a, emitter) for a in given), about, body)
+
+
+def _parameter(argument: CallArg, emitter: Emitter) -> str:
+    kind = emitter.memory.dtype(argument)
+    if argument.kind not in OF_POINTERS:
+        return f"{argument.name}: tl.{text.OF_SCALARS[kind]}"
+    decl = emitter.memory.decls.get(argument.name)
+    dtype = DType.I32 if decl is None else decl.type.dtype  # error words are no tensor of the program
+    return f'{argument.name}: memory("{argument.name}", "{text.TYPES[dtype]}")'
+
+
+def _build(placed: TilePlan, emitter: Emitter, given: Sequence[CallArg]) -> KernelBuild:
+    known = placed.signature.divisible
+    args = tuple(KernelArg(a.name, emitter.memory.dtype(a), divisible=a.name in known) for a in given)
+    return KernelBuild(placed.kernel.name, args, placed.threads // placed.target.warp)

@@ -1,0 +1,76 @@
+"""Where each axis of a kernel lives in TileLang: on the grid, on the threads of a block, in their lists."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from rlk.errors import NOWHERE, Code, Loc, UnsupportedError
+from rlk.ir.dims import Axis, fixed_extent
+from rlk.ir.nodes import Kernel
+from rlk.lower.common.bounds import bounds
+from rlk.lower.common.early import early
+from rlk.lower.common.emitted import Signature
+from rlk.lower.common.peel import peel
+from rlk.lower.common.spread import Owned, Spread, spread_out
+from rlk.schedule.axes import kind, roles
+from rlk.schedule.schedule import Schedule
+from rlk.target.facts import Target
+
+TARGETS = frozenset({"gfx90a", "gfx942", "gfx950"})
+MOST_LISTED = 64  # elements of a list: registers end soon after
+MOST_THREADS = 1024  # of a block
+
+
+@dataclass(frozen=True, slots=True)
+class TilePlan:
+    """A block owns a tile of the parallel axes, and has all of what it combines.
+
+    kernel: its loops in two parts. spreads: how the axes of its tiles lie on its threads.
+    """
+
+    kernel: Kernel
+    kind: str
+    owned: tuple[Owned, ...]
+    spreads: tuple[Spread, ...]
+    threads: int
+    signature: Signature
+    schedule: Schedule
+    target: Target
+
+    def spread(self, axis: Axis) -> Spread | None:
+        """Return how an axis lies on the block; None where the block has one index of it."""
+        return next((s for s in self.spreads if s.axis == axis), None)
+
+    def lists(self, axes: tuple[Axis, ...]) -> tuple[Spread, ...]:
+        """Return the axes that a thread has a list along, the last fastest."""
+        return tuple(s for s in self.spreads if s.axis in axes and s.count > 1)
+
+    def size(self, axes: tuple[Axis, ...]) -> int:
+        """Return how many elements a thread has of a value that varies along these axes."""
+        return math.prod(s.count for s in self.lists(axes))
+
+
+def refused(what: str, target: Target, loc: Loc = NOWHERE, alternatives: str = "triton") -> UnsupportedError:
+    """Return the error of a nest that this lowering does not write."""
+    return UnsupportedError(
+        Code.UNSUPPORTED, loc, what=what, backend="tilelang", target=target.name, alternatives=alternatives
+    )
+
+
+def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> TilePlan:
+    """Place every axis of a specialized kernel; raise UnsupportedError where there is no form for it."""
+    if target.name not in TARGETS:
+        raise refused("this device", target)
+    extents = dict(signature.extents)
+    peeled = peel(bounds(kernel, dict(roles(kernel, extents).inside)))
+    found = roles(peeled, extents)
+    owned = tuple(Owned(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
+    lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in owned if o.tile > 1}
+    threads = min(target.warp * schedule.warps, MOST_THREADS)
+    spreads = spread_out(lengths, schedule.placed, threads)
+    listed = math.prod(s.count for s in spreads)
+    if listed > MOST_LISTED:
+        raise refused(f"lists of {listed} elements", target, alternatives="more warps, or smaller tiles")
+    ordered = early(peeled, lambda type: lengths.keys().isdisjoint(type.axes))
+    return TilePlan(ordered, kind(kernel), owned, spreads, threads, signature, schedule, target)

@@ -1,0 +1,88 @@
+"""The order of a tree over a block as text: in a thread's list, in lanes of a wave, through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.spread import Spread
+
+INDENT = "    "
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """How terms are combined: the names of a state's components, the function of two states, and the wave.
+
+    warp: threads that exchange without shared memory.
+    """
+
+    state: tuple[str, ...]
+    combine: str
+    warp: int
+
+    def combined(self, one: Sequence[str], two: Sequence[str], at: str = "c") -> str:
+        """Return the line that puts the combination of two states where the first component's `at` says."""
+        to = ", ".join(f"{x}[{at}]" for x in self.state)
+        return f"{to} = {self.combine}({', '.join((*one, *two))})"
+
+
+def boards(folding: Folding, spread: Spread) -> tuple[str, ...]:
+    """Return the names of what waves exchange through, if some index bits tell waves apart."""
+    across = any(1 << at >= folding.warp for _, at in spread.threads)
+    return tuple(f"{x}_board" for x in folding.state) if across else ()
+
+
+def tree(
+    name: str, about: str, folding: Folding, spread: Spread, lists: Sequence[Spread], order: Sequence[int]
+) -> Function:
+    """Return the macro that combines along an axis, in place: index bit after index bit in this order.
+
+    lists: what the list of a thread runs over, the last fastest. The terms are left in the lists' first
+    elements, along the axes that remain.
+    """
+    told = dict(spread.threads)
+    left = [(each.axis, bit) for each in reversed(lists) for bit in each.listed]
+    lines: list[Line] = []
+    count = 1 << len(left)
+    for bit in order:
+        if bit not in told:
+            place = left.index((spread.axis, bit))
+            left.pop(place)
+            count //= 2
+            lines += _in_list(folding, 1 << place, count)
+        elif 1 << told[bit] < folding.warp:
+            lines += _in_wave(folding, 1 << told[bit], count)
+        else:
+            lines += _across_waves(folding, 1 << told[bit], count)
+    met = boards(folding, spread)
+    arguments = (*folding.state, *met, *(["thread"] if met else []))
+    return Function(name, arguments, about, tuple(lines))
+
+
+def _each(count: int, *lines: str) -> Iterator[Line]:
+    yield Line(f"for c in tl.unroll({count}):")
+    for line in lines:
+        yield Line(INDENT + line)
+
+
+def _in_list(folding: Folding, apart: int, pairs: int) -> Iterator[Line]:
+    at = f"c // {apart} * {2 * apart} + c % {apart}" if apart > 1 else "2 * c"
+    one = [f"{x}[{at}]" for x in folding.state]
+    two = [f"{x}[{at} + {apart}]" for x in folding.state]
+    yield from _each(pairs, folding.combined(one, two))
+
+
+def _in_wave(folding: Folding, apart: int, count: int) -> Iterator[Line]:
+    # without its width the exchange is one of 32 lanes
+    other = [f"tl.shfl_xor({x}[c], {apart}, width={folding.warp})" for x in folding.state]
+    yield from _each(count, folding.combined([f"{x}[c]" for x in folding.state], other))
+
+
+def _across_waves(folding: Folding, apart: int, count: int) -> Iterator[Line]:
+    yield Line("tl.sync_threads()  # what was exchanged before has been read")
+    yield from _each(count, *(f"{x}_board[c, thread] = {x}[c]" for x in folding.state))
+    yield Line("tl.sync_threads()")
+    other = [f"{x}_board[c, thread ^ {apart}]" for x in folding.state]
+    yield from _each(count, folding.combined([f"{x}[c]" for x in folding.state], other))
