@@ -13,18 +13,19 @@ from numpy.typing import NDArray
 from rlk.interp import floats
 from rlk.ir.nodes import Decl, MathModel, Program, Role
 from rlk.ir.types import DType
-from rlk.lower import cute
+from rlk.lower import cute, tilelang, triton
 from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
 from rlk.lower.common.memory import memory_shape
-from rlk.lower.triton import lower
 from rlk.passes.pipeline import launched, specialize
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
 from rlk.testing import hopper
+from rlk.testing.cdna import hip, host
 from rlk.testing.interpreter import interpret
 
 Array = NDArray[Any]
+LOWERINGS = {"triton": triton.lower, "cute": cute.lower, "tilelang": tilelang.lower}
 _NUMPY = {
     DType.F32: np.float32,
     DType.F16: np.float16,
@@ -55,14 +56,15 @@ def run_generated(
     extents: Mapping[str, int] | None = None,
     divisible: frozenset[str] = frozenset(),
     backend: str = "triton",
+    waves: int = 0,
 ) -> Ran:
     """Lower a canonical program for the inputs' sizes, interpret its kernels, and return what they store.
 
     inputs: arrays (bf16 as u16 patterns) and scalars by name. split_rows: pass the rows as two dims with this
     inner extent, as for a tensor that cannot be flattened. extents: of axes that no input has. divisible: see
-    Signature.
+    Signature. backend: whose source runs; "tilelang" through HIP, its waves in the order that `waves` names.
     """
-    on = on or target("sm_90a")
+    on = on or target("gfx942" if backend == "tilelang" else "sm_90a")
     extents = {**(extents or {}), **extents_of(canonical, inputs)}
     dynamic = {a.name for k in canonical.kernels for d in k.params for a in d.type.axes if a.dynamic}
     static = {n: e for n, e in extents.items() if n not in dynamic}
@@ -71,15 +73,13 @@ def run_generated(
         program = specialize(canonical, static, softmax or on.softmax)  # blocks walk the pieces
     signature = Signature(tuple(sorted(static.items())), split_rows is not None, divisible)
     chosen = schedules or [choose(k, on, signature, extents) for k in program.kernels]
-    emitted = (lower if backend == "triton" else cute.lower)(program, chosen, on, signature)
-    module = (interpret if backend == "triton" else hopper.interpret)(emitted.source, filename=emitted.file)
+    emitted = LOWERINGS[backend](program, chosen, on, signature)
+    call, kernels = _loaded(emitted, on, waves)
     decls = {d.name: d for k in program.kernels for d in k.params}
     memory = {d.name: _buffer(d, inputs, extents) for d in decls.values() if d.role is not Role.SCALAR}
     errors = np.zeros(2, np.int32)
     values = [_value(a, memory, inputs, extents, errors, split_rows) for a in emitted.call]
-    launcher = _launcher if backend == "triton" else _host_launcher
-    kernels = SimpleNamespace(**{k.name: launcher(module, k.name) for k in emitted.kernels})
-    module.call(kernels, *values)
+    call(kernels, *values)
     written = {n: _array(memory[n]) for n, d in decls.items() if d.role in (Role.OUT, Role.WORK)}
     return Ran(written, (int(errors[0]), int(errors[1])), emitted)
 
@@ -92,6 +92,21 @@ def extents_of(program: Program, inputs: Mapping[str, Any]) -> dict[str, int]:
             if decl.name in inputs and decl.role is not Role.SCALAR:
                 found.update((a.name, n) for a, n in zip(decl.type.axes, np.shape(inputs[decl.name])))
     return found
+
+
+def _loaded(emitted: Emitted, on: Target, waves: int) -> tuple[Any, SimpleNamespace]:
+    """Return the host function of a module, and what launches its kernels on the CPU."""
+    match emitted.backend:
+        case "tilelang":
+            call = hip.load(emitted.source).call
+            launchers = {k.name: host.launcher(emitted, k, on.name, waves) for k in emitted.kernels}
+        case "cute":
+            module = hopper.interpret(emitted.source, filename=emitted.file)
+            call, launchers = module.call, {k.name: _host_launcher(module, k.name) for k in emitted.kernels}
+        case _:
+            module = interpret(emitted.source, filename=emitted.file)
+            call, launchers = module.call, {k.name: _launcher(module, k.name) for k in emitted.kernels}
+    return call, SimpleNamespace(**launchers)
 
 
 def _launcher(module: Any, name: str) -> Any:

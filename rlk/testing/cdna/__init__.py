@@ -1,4 +1,4 @@
-"""An emulator of AMD's CDNA devices: it executes assembly text lane by lane and refuses what is wrong."""
+"""CDNA without a device: HIP source is compiled and run on a CPU, assembly executed lane by lane."""
 
 from __future__ import annotations
 

@@ -1,0 +1,71 @@
+"""Which tests need the compilers of the CDNA ladder, and small calls of every operator for them."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import numpy as np
+import pytest
+
+from rlk.interp.run import Outcome, run
+from rlk.lang import Op
+from rlk.runtime.catalogue import operators
+from rlk.target.facts import target
+from rlk.testing import check, generated
+from rlk.testing.bits import differing
+from rlk.testing.cases import cases
+from rlk.testing.cdna import hip
+from rlk.testing.examples import EXAMPLES, Example
+
+MI300X = target("gfx942")
+TARGETS = ("gfx90a", "gfx942", "gfx950")
+WAVES = range(4)  # in order, wave by wave, in two random orders
+OPERATORS = ("logp", "ratio_kl", "policy_loss", "swiglu", "rope", "embedding", "rms_norm")
+CALLS = [f"{name} {label}" for name in OPERATORS for label in ("forward", "gradient")]
+
+
+def require() -> None:
+    """Skip a test that needs what is not installed; fail it where the ladder is required."""
+    package = hip.missing()
+    if package is None:
+        return
+    reason = f"needs the package {package}: pip install 'rlk[tilelang]' ziglang==0.17.0"
+    if os.environ.get("RLK_REQUIRE_LADDER") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@cache
+def calls_of(op: Op) -> dict[str, check.Call]:
+    """Return the forward call of an operator's plain case and its gradient's, by label."""
+    plain = cases(op, EXAMPLES.get(op.name, Example()))[0]
+    return {call.label: call for call in check.calls(plain)}
+
+
+def call(name: str) -> check.Call:
+    """Return a call by its name in CALLS."""
+    op, label = name.split()
+    return calls_of(operators()[op])[label]
+
+
+@cache
+def wanted(name: str) -> Outcome:
+    """Return what the oracle says of a call."""
+    made = call(name)
+    return run(made.program, made.inputs, softmax=MI300X.softmax, extents=made.extents)
+
+
+def executed(name: str, **options: object) -> generated.Ran:
+    """Return what a call's TileLang kernels store when they run on the CPU."""
+    made = call(name)
+    return generated.run_generated(
+        made.placed, made.inputs, on=MI300X, extents=made.extents, backend="tilelang", **options
+    )
+
+
+def differences(name: str, got: generated.Ran) -> int:
+    """Count the elements of a call's outputs that differ from the oracle's."""
+    want = wanted(name)
+    kinds = {d.name: str(d.type.dtype) if d.type.dtype.is_float else None for d in call(name).stores}
+    return sum(differing(got.tensors[n], np.asarray(want[n]), kind) for n, kind in kinds.items())
