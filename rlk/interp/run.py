@@ -22,6 +22,7 @@ from rlk.errors import Code, InternalError, LaunchError, Loc, SpecError
 from rlk.interp import arithmetic as ops
 from rlk.interp import floats
 from rlk.interp.arithmetic import Arithmetic, Exact, Wide
+from rlk.interp.philox import philox
 from rlk.ir import fold
 from rlk.ir.build import Builder
 from rlk.ir.dims import Axis, Part, extent_of
@@ -49,6 +50,7 @@ from rlk.ir.nodes import (
     MathModel,
     Merge,
     Param,
+    Philox,
     Pos,
     Program,
     Reduce,
@@ -385,6 +387,10 @@ class _Tile:
                 return Tile(arithmetic.cast(get(x).data, dtype), get(x).axes)
             case Bits(x=x, dtype=dtype):
                 return Tile(arithmetic.bits(get(x).data, self.launch.dtypes[x], dtype), get(x).axes)
+            case Philox(counter=counter, key=key):
+                words, axes = self.joined(*(get(w) for w in (*counter, *key)))
+                block = philox((words[0], words[1], words[2], words[3]), (words[4], words[5]))
+                return tuple(Tile(word, axes) for word in block)
             case Load(param=param, index=index, guard=guard, fill=fill):
                 return self.load(param, [get(i) for i in index], maybe(guard), maybe(fill), let.loc)
             case Store(param=param, index=index, value=value, guard=guard):

@@ -32,6 +32,7 @@ from rlk.ir.nodes import (
     Merge,
     Node,
     Param,
+    Philox,
     Pos,
     Reduce,
     Result,
@@ -63,6 +64,8 @@ def infer(node: Node, types: Mapping[Value, Type], params: Mapping[str, Decl], l
             return TileType(DType.I32)
         case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
             return _elementwise(node, known)
+        case Philox(counter=counter, key=key):
+            return _philox(counter, key, known)
         case Keep(x=x):
             return known.tile(x)
         case Load() | Store() | Check():
@@ -187,6 +190,18 @@ def _elementwise(node: Map1 | Map2 | Math | Fma | Select | Cast | Bits, known: _
             return TileType(dtype, tile(x).axes)
 
 
+def _philox(counter: tuple[Value, ...], key: tuple[Value, ...], known: _Known) -> TupleType:
+    """Return the type of a block of random words: four, over the axes of all that they depend on."""
+    if (len(counter), len(key)) != (4, 2):
+        got = f"{len(counter)} and {len(key)} words"
+        raise SpecError(
+            Code.DTYPE_WANTED, known.loc, what="philox", wanted="a counter of 4 words, a key of 2", got=got
+        )
+    for word in (*counter, *key):
+        known.want("philox", word, known.tile(word).dtype is DType.U32, "u32")
+    return TupleType((TileType(DType.U32, known.joined(*counter, *key)),) * 4)
+
+
 def _memory(node: Load | Store | Check, known: _Known) -> TileType | NoType:
     match node:
         case Load(param=param, index=index, guard=guard, fill=fill):
@@ -233,6 +248,8 @@ def _combines(fn: Combine, x: Value, known: _Known) -> None:
 def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known) -> list[TileType]:
     """Return the types of a fold's state: over the axes of its inputs and of the stream's bounds."""
     rows = without(union(known.joined(*fold.inputs), bounds), axis)
+    if fold.kept:
+        rows = union(rows, kept_axes(axis))
     wanted = NUMBERS if fold.monoid.kind is Kind.TOTAL else F32
     for x in fold.inputs:
         known.want(fold.monoid.kind.value, x, known.tile(x).dtype in wanted, _listed(wanted))
@@ -243,6 +260,12 @@ def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known)
             return [TileType(DType.F32, rows) for _ in fold.monoid.state]
         case Kind.ARGMAX:
             return [TileType(DType.F32, rows), TileType(DType.I32, rows)]
+
+
+def kept_axes(axis: Axis) -> tuple[Axis, ...]:
+    """Return the axes that the states of a kept fold over an axis have beside its rows: pieces, lanes."""
+    pieces = (axis.pieces,) if axis.split is not None or axis.piece is not None else ()
+    return (*pieces, *((axis.lanes,) if (axis.chunk or 1) > 1 else ()))
 
 
 def _accepted1(fn: Fn1) -> frozenset[DType]:

@@ -182,6 +182,20 @@ class Bits:
     dtype: DType
 
 
+# --- random ---
+
+
+@dataclass(frozen=True, slots=True)
+class Philox:
+    """Four words of random bits, u32, as a pure function of a counter of four words and a key of two.
+
+    Philox 4x32-10 (Salmon et al., SC 2011). Counters are made of positions and request ids, never of places.
+    """
+
+    counter: tuple[Value, ...]
+    key: tuple[Value, ...]
+
+
 # --- memory ---
 
 
@@ -312,10 +326,15 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Absorb the inputs, tiles of a stream's body, into a monoid's state; leaves merge in a fixed order."""
+    """Absorb the inputs, tiles of a stream's body, into a monoid's state; leaves merge in a fixed order.
+
+    kept: every piece of the axis and every lane of its chunks has a state of its own, which takes one element
+    a step, ascending; nothing merges them.
+    """
 
     monoid: Monoid
     inputs: tuple[Value, ...]
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +371,7 @@ Node = (
     | Select
     | Cast
     | Bits
+    | Philox
     | Load
     | Store
     | Check
@@ -470,6 +490,8 @@ def operands(node: Node) -> tuple[Value, ...]:
             return (a, b, c)
         case Select(cond=cond, a=a, b=b):
             return (cond, a, b)
+        case Philox(counter=counter, key=key):
+            return counter + key
         case Load(index=index, guard=guard, fill=fill):
             return index + _present(guard, fill)
         case Store(index=index, value=value, guard=guard):

@@ -19,6 +19,7 @@ from rlk.ir.nodes import (
     Math,
     MathModel,
     Merge,
+    Philox,
     Program,
     Result,
     Role,
@@ -102,6 +103,8 @@ class _Taint:
                 self.parts[let.value] = frozenset(
                     i for i, s in enumerate(states) if first or s in self.values or (weighed and i > 0)
                 )
+            case Philox():
+                self.parts[let.value] = frozenset(range(4)) if tainted else frozenset()
             case Loop() as loop:
                 self.parts[let.value] = self.loop(loop)
             case Result(of=of, index=index):

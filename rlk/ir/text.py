@@ -19,8 +19,8 @@ from rlk.ir.types import NONE, DType, NoType, TileType, TupleType, Type
 _NODES: dict[str, Any] = {
     c.__name__.lower(): c
     for c in (
-        n.Param, n.Const, n.Pos, n.Extent, n.Map1, n.Map2, n.Math, n.Fma, n.Select, n.Cast, n.Bits, n.Load,
-        n.Store, n.Check, n.Reduce, n.Dot, n.Merge, n.Loop, n.Result, n.Keep, n.Stream,
+        n.Param, n.Const, n.Pos, n.Extent, n.Map1, n.Map2, n.Math, n.Fma, n.Select, n.Cast, n.Bits,
+        n.Philox, n.Load, n.Store, n.Check, n.Reduce, n.Dot, n.Merge, n.Loop, n.Result, n.Keep, n.Stream,
     )
 }  # fmt: skip
 _NAMES = {enum.__name__: enum for enum in (n.Fn1, n.Fn2, n.MathFn, n.MathModel, n.Combine, DType, DotModel)}
@@ -125,8 +125,8 @@ def _write(value: object, annotation: str) -> str:
             return f"tree<{','.join(map(str, order))}>"
         case Monoid(kind=kind, payloads=payloads, lanes=lanes):
             return f"{kind.value}<{','.join(payloads)};{_write(lanes, 'Order')}>"
-        case n.Fold(monoid=monoid, inputs=inputs):
-            return f"{_write(monoid, 'Monoid')}({','.join(f'%{v}' for v in inputs)})"
+        case n.Fold(monoid=monoid, inputs=inputs, kept=kept):
+            return f"{'kept_' * kept}{_write(monoid, 'Monoid')}({','.join(f'%{v}' for v in inputs)})"
         case tuple():
             inner = annotation.removeprefix("tuple[").split(",")[0]
             return f"({';'.join(_write(v, inner) for v in value)})"
@@ -301,4 +301,6 @@ class _Parser:
 
     def fold(self, text: str) -> n.Fold:
         monoid, inputs = text[:-1].rsplit("(", 1)
-        return n.Fold(self.monoid(monoid), tuple(int(v[1:]) for v in inputs.split(",") if v))
+        kept = monoid.startswith("kept_")
+        values = tuple(int(v[1:]) for v in inputs.split(",") if v)
+        return n.Fold(self.monoid(monoid.removeprefix("kept_")), values, kept)

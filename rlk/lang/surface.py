@@ -21,6 +21,7 @@ from rlk.ir.nodes import (
     MathFn,
     MathModel,
     Merge,
+    Philox,
     Pos,
     Reduce,
     Select,
@@ -54,9 +55,11 @@ class _Fold:
 
     what = "fold"
 
-    def __init__(self, payloads: tuple[str, ...] = (), lanes: Order = Rule.HALVING) -> None:
+    def __init__(
+        self, payloads: tuple[str, ...] = (), lanes: Order = Rule.HALVING, *, kept: bool = False
+    ) -> None:
         self._absorbing: Absorbing | None = None
-        self._lanes = lanes
+        self._lanes, self._kept = lanes, kept
 
     def _absorb(self, monoid: Monoid, *inputs: Operand) -> None:
         t = tracer(self.what)
@@ -76,7 +79,7 @@ class _Fold:
             raise SpecError(
                 Code.FAN_IN_NEEDS_SUM, author(), what=self.what, axis=axis.name, fan_in=axis.fan_in
             )
-        self._absorbing = Absorbing(Fold(monoid, tuple(t.use(x) for x in tiles)))
+        self._absorbing = Absorbing(Fold(monoid, tuple(t.use(x) for x in tiles), self._kept))
         t.scope.folds.append(self._absorbing)
 
     def _state(self, index: int) -> Tile:
@@ -139,7 +142,10 @@ class SoftmaxStates(SoftmaxSum):
 
 
 class Total(_Fold):
-    """The sum of what is absorbed: a tree inside a chunk, chunks ascending."""
+    """The sum of what is absorbed: a tree inside a chunk, chunks ascending.
+
+    kept: a sum for each piece of the axis and each lane of a chunk, steps ascending.
+    """
 
     what = "total"
 
@@ -152,7 +158,7 @@ class Total(_Fold):
 
 
 class Argmax(_Fold):
-    """The largest score and its lowest index."""
+    """The largest score and its lowest index; kept: of each piece of the axis and each lane of a chunk."""
 
     what = "argmax"
 
@@ -440,7 +446,27 @@ class L:
         t.at()
         return t.use(as_tile(t, a, dtype)), t.use(as_tile(t, b, dtype))
 
-    # --- positions ---
+    # --- random ---
+
+    @staticmethod
+    def philox(counter: tuple[Operand, ...], key: tuple[Operand, ...]) -> tuple[Tile, ...]:
+        """Return four u32 words of random bits: Philox 4x32-10 of four counter words and two key words.
+
+        Counters are made of positions and request ids, so that no place of a row decides what it draws.
+        """
+        t = tracer("philox")
+        words = [tuple(t.use(as_tile(t, w, DType.U32)) for w in group) for group in (counter, key)]
+        b = t.at()
+        return tuple(t.wrap(v) for v in b.results(b.let(Philox(*words), "word")))
+
+    # --- positions and numbers ---
+
+    @staticmethod
+    def number(value: Number, dtype: DType) -> Tile:
+        """Return a Python number as a tile of a dtype without axes."""
+        t = tracer("number")
+        t.at()
+        return as_tile(t, value, dtype)
 
     @staticmethod
     def pos(axis: Axis) -> Tile:

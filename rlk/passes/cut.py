@@ -33,12 +33,35 @@ def _cut(kernel: Kernel) -> list[Kernel]:
     for i, let in enumerate(lets):
         inner = tuple(walk(Block((), (let,))))
         if any(isinstance(n.node, Load) and n.node.param in written for n in inner):
-            first = Kernel(kernel.name, kernel.params, Block((), lets[:i]))
+            soon = _independent(lets[i:], written, work)
+            first = Kernel(kernel.name, kernel.params, Block((), lets[:i] + soon))
             again = tuple(x for x in (_without_effects(x) for x in lets[:i]) if x is not None)
-            rest = Kernel(kernel.name, kernel.params, Block((), again + lets[i:]))
+            stored = {let.value for let in soon if isinstance(let.node, Store)}
+            left = tuple(let for let in lets[i:] if let.value not in stored)
+            rest = Kernel(kernel.name, kernel.params, Block((), again + left))
             return [simplify(first), *_cut(simplify(rest))]
         written |= {n.node.param for n in inner if isinstance(n.node, Store) and n.node.param in work}
     return [kernel]
+
+
+def _independent(lets: tuple[Let, ...], written: set[str], work: set[str]) -> tuple[Let, ...]:
+    """Return the stores to workspaces that need nothing of what is read from one, and what they are made of.
+
+    Values that are kept one after the other are so in one launch.
+    """
+    written, waits, found = set(written), set[Value](), list[Let]()
+    for let in lets:
+        inner = tuple(walk(Block((), (let,))))
+        reads = any(isinstance(x.node, Load) and x.node.param in written for x in inner)
+        keeps = isinstance(let.node, Store) and let.node.param in work
+        needs = {v for x in inner for v in operands(x.node)}
+        if reads or not waits.isdisjoint(needs) or (_acts(let) and not keeps):
+            waits.add(let.value)
+            continue
+        if isinstance(let.node, Store):
+            written.add(let.node.param)
+        found.append(let)
+    return tuple(found)
 
 
 def _parted(kernel: Kernel) -> list[Kernel]:

@@ -86,7 +86,9 @@ def _stream(replay: Replay, stream: Stream, apart: frozenset[str]) -> list[Value
         states = _loop(replay, stream, begin, end)
     if stream.axis.split is not None:
         states = [
-            b.results(b.let(Merge(f.monoid, s, stream.axis.pieces, Rule.PAIRWISE)), f.monoid.state)
+            s
+            if f.kept
+            else b.results(b.let(Merge(f.monoid, s, stream.axis.pieces, Rule.PAIRWISE)), f.monoid.state)
             for f, s in zip(stream.folds, states, strict=True)
         ]
     elif stream.axis.piece is not None and stream.folds:
@@ -250,7 +252,8 @@ def _chunk(
     body.replay(stream.body.lets)
     b.loc = place
     return exists, [
-        folds.leaf(b, f.monoid, tuple(replay[v] for v in f.inputs), lanes, exists, pos) for f in stream.folds
+        folds.leaf(b, f.monoid, tuple(replay[v] for v in f.inputs), None if f.kept else lanes, exists, pos)
+        for f in stream.folds
     ]
 
 

@@ -26,6 +26,7 @@ from rlk.ir.nodes import (
     Merge,
     Node,
     Param,
+    Philox,
     Pos,
     Program,
     Reduce,
@@ -141,6 +142,8 @@ class Replay:
                 return Cast(self[x], dtype)
             case Bits(x=x, dtype=dtype):
                 return Bits(self[x], dtype)
+            case Philox(counter=counter, key=key):
+                return Philox(tuple(self[w] for w in counter), tuple(self[w] for w in key))
             case Load(param=param, index=index, guard=guard, fill=fill):
                 return Load(param, tuple(self[i] for i in index), self.optional(guard), self.optional(fill))
             case Store(param=param, index=index, value=value, guard=guard):

@@ -95,17 +95,30 @@ def kind(kernel: Kernel) -> str:
         return "stream_dot" if any(isinstance(let.node, Reduce) for let in lets) else "dot_map"
     work = {d.name for d in kernel.params if d.role is Role.WORK}
     written = {let.node.param for let in lets if isinstance(let.node, Store)}
+    types = types_of(kernel)
     loops = [let.node.body for let in lets if isinstance(let.node, Loop)]
     merged = any(isinstance(let.node, Merge) for let in lets) or any(map(_only_merges, loops))
-    if merged and any(isinstance(let.node, Load) and let.node.param in work - written for let in lets):
+    if merged and _merges(kernel, work - written, types):
         return "merge"
-    types = types_of(kernel)
     return "col_fold" if any(_folds_columns(body, types) for body in loops) else "rows"
 
 
 def _only_merges(body: Block) -> bool:
     """Return whether a loop combines what it reads as it is: states have no elements of their own."""
     return not any(isinstance(let.node, Reduce) for let in walk(body))
+
+
+def _merges(kernel: Kernel, partial: set[str], types: Mapping[Value, Type]) -> bool:
+    """Return whether a loop or a combination takes what other launches left: more than a number a row."""
+    lets = tuple(walk(kernel.body))
+    stepped = {x.value for loop in lets if isinstance(loop.node, Loop) for x in walk(loop.node.body)}
+    combined = {let.node.over for let in lets if isinstance(let.node, Reduce | Merge)}
+    for let in lets:
+        if isinstance(let.node, Load) and let.node.param in partial:
+            type = types[let.value]
+            if let.value in stepped or (isinstance(type, TileType) and combined.intersection(type.axes)):
+                return True
+    return False
 
 
 def _folds_columns(body: Block, types: Mapping[Value, Type]) -> bool:

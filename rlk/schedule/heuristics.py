@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rlk.ir.dims import Axis, Part, extent_of
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Combine, Dot, Kernel, Load, Loop, Math, Program, Reduce, Role, Store
+from rlk.ir.nodes import Combine, Dot, Kernel, Load, Loop, Math, Merge, Program, Reduce, Role, Store
 from rlk.ir.tree import padded
 from rlk.ir.types import DType, TileType, Type
 from rlk.passes.walk import walk
@@ -77,8 +77,10 @@ def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
         rows = 1
         for axis in parallel:
             rows *= extents.get(axis.name, 1)
+        merged = {let.node.over for let in walk(kernel.body) if isinstance(let.node, Merge)}
         if rows < ROWS_ALONE:
-            found |= {a.name for a in streamed if a.split is not None and a.part is Part.ALL}
+            # states of pieces that nothing merges are many: they stay where they are
+            found |= {a.name for a in streamed if a.part is Part.ALL and a.split and a.pieces in merged}
         found |= _few_products(kernel, extents)
     return frozenset(found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ WARP = 32
 VECTOR = 16  # bytes of the widest access
 BLOCK = 128  # threads that short rows share
 VECTORS = 2  # of a row to each thread
+LISTED = 64  # elements of a thread's list along several axes
 MANY_TILES = 8  # of which the last may be nearly empty
 ROW_OF_PIECES = 3  # bits of lanes that a chunk has where its pieces lie beside it
 COLUMN_WARPS = 4  # of a block that folds columns
@@ -71,7 +73,7 @@ def _placed(
     if near is None:
         return _beside(kernel, found, inside, extents)
     others = [a for a in inside if a != near] + [a for a in found.parallel if a == near.pieces]
-    if others and near.split is not None:
+    if others and near.split is not None and near.part is Part.LANE:
         return _pieces(kernel, near, others[0], inside, extents)
     return _whole(kernel, found, near, inside[near], extents)
 
@@ -111,6 +113,9 @@ def _whole(kernel: Kernel, found: Roles, near: Axis, length: int, extents: Mappi
     writes = any(isinstance(x.node, Store) for x in _steps(kernel))
     many = near.piece is None or near.piece > length  # steps of a piece
     each = low if walks and writes and many else low + VECTORS.bit_length() - 1
+    beside = math.prod(n for a, n in found.inside if a != near)
+    if beside > 1:
+        each = min(each, max(0, (LISTED // beside).bit_length() - 1))
     told = max(0, min(bits - each, (WARP * MAX_WARPS).bit_length() - 1))
     placed = [Span(str(near), low, told)] * (told > 0)
     rows = max(1, BLOCK >> told) if found.parallel and not walks else 1

@@ -31,6 +31,7 @@ from rlk.ir.nodes import (
     MathModel,
     Merge,
     Param,
+    Philox,
     Pos,
     Reduce,
     Result,
@@ -182,6 +183,8 @@ class Emitter:
                 self.text[let.value] = self.many[of][index]
             case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
                 self.value(let, stem(let), self.expression(let))
+            case Philox(counter=counter, key=key):
+                self.random(let, (*counter, *key))
             case Dot() | Stream() | Keep():
                 raise refused(f"a node {type(let.node).__name__} in this place", self.plan.target, let.loc)
             case _:
@@ -224,6 +227,15 @@ class Emitter:
                 return f"{self.typed(x)}.bitcast({text.TYPES[dtype]})"
             case _:
                 raise AssertionError(let.node)
+
+    def random(self, let: Let, words: tuple[Value, ...]) -> None:
+        """Write a block of random words, of elements that a thread has one of."""
+        if any(self.listed(w) for w in words):
+            raise refused("random words of every element of a list", self.plan.target, let.loc)
+        self.uses("philox")
+        made = tuple(self.names.fresh(f"word{i}") for i in range(4))
+        self.line(f"{', '.join(made)} = philox({', '.join(map(self.typed, words))})")
+        self.many[let.value] = made
 
     def function(self, fn: MathFn, model: MathModel) -> str:
         """Return the name of a transcendental function, adding its definition to the helpers."""

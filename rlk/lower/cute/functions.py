@@ -63,6 +63,19 @@ _ALL = (
         "magnitude", "x", "Without its sign.",
         "return (x.bitcast(Int32) & Int32(0x7FFFFFFF)).bitcast(Float32)",
     ),
+    _helper(
+        "mulhi", "a, b", "The upper word of a product of words.",
+        "return (Int64(a) * Int64(b) >> 32).to(Uint32)",
+    ),
+    _helper(
+        "philox", "c0, c1, c2, c3, k0, k1", "Four random words: Philox 4x32-10.",
+        "for _ in range(10):",
+        "    high0, low0 = mulhi(c0, Uint32(0xD2511F53)), c0 * Uint32(0xD2511F53)",
+        "    high1, low1 = mulhi(c2, Uint32(0xCD9E8D57)), c2 * Uint32(0xCD9E8D57)",
+        "    c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0",
+        "    k0, k1 = k0 + Uint32(0x9E3779B9), k1 + Uint32(0xBB67AE85)",
+        "return c0, c1, c2, c3",
+    ),
     _helper("least", "a, b", "Of integers.", "return cutlass.min(a, b)"),
     _helper("most", "a, b", "Of integers.", "return cutlass.max(a, b)"),
     _helper(

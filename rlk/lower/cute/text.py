@@ -84,6 +84,8 @@ def map2(fn: Fn2, a: str, b: str, dtype: DType) -> str | None:
     if dtype.is_float:
         names = {Fn2.MUL: "mul", Fn2.DIV: "div", Fn2.MAX: "fmax", Fn2.MIN: "fmin"}
         return f"{names[fn]}({a}, {b})" if fn in names else None
+    if fn is Fn2.MULHI:
+        return f"mulhi({a}, {b})"
     if fn in (Fn2.MIN, Fn2.MAX):
         return f"cutlass.{fn.value}({a}, {b})"
     return f"{a} {_INTEGER_SIGNS[fn]} {b}" if fn in _INTEGER_SIGNS else None

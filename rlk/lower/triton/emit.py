@@ -35,6 +35,7 @@ from rlk.ir.nodes import (
     MathModel,
     Merge,
     Param,
+    Philox,
     Pos,
     Reduce,
     Result,
@@ -56,7 +57,7 @@ from rlk.lower.common.static import Static
 from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
 from rlk.lower.triton.contract import Dots
-from rlk.lower.triton.functions import NEGATIVE_ZERO, float_literal, portable
+from rlk.lower.triton.functions import NEGATIVE_ZERO, PHILOX, float_literal, portable
 from rlk.lower.triton.parts import in_parts
 from rlk.lower.triton.plan import TritonPlan
 from rlk.lower.triton.reductions import merging, tree, unordered
@@ -202,6 +203,8 @@ class Emitter:
                 self.text[let.value] = self.many[of][index]
             case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
                 self.elementwise(let)
+            case Philox(counter=counter, key=key):
+                self.random(let, (*counter, *key))
             case Stream() | Keep():
                 raise InternalError(Code.NODE_NOT_CORE, let.loc, node=type(let.node).__name__)
             case _:
@@ -249,6 +252,13 @@ class Emitter:
                 return f"{self.receiver(x)}.to({text.TYPES[dtype]}, bitcast=True)"
             case _:
                 raise AssertionError(let.node)
+
+    def random(self, let: Let, words: tuple[Value, ...]) -> None:
+        """Write a block of random words, one element for all axes of what it depends on."""
+        self.helpers.setdefault(PHILOX.name, PHILOX)
+        made = tuple(self.names.fresh(f"word{i}") for i in range(4))
+        self.line(f"{', '.join(made)} = {PHILOX.name}({', '.join(map(self.receiver, words))})")
+        self.many[let.value] = made
 
     def receiver(self, value: Value) -> str:
         """Return the text of a value that a method is called on."""

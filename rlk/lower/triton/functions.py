@@ -22,6 +22,21 @@ NEGATIVE_ZERO = Function(
 )
 
 
+PHILOX = Function(
+    "philox",
+    ("c0", "c1", "c2", "c3", "k0", "k1"),
+    "Four random words: Philox 4x32-10.",
+    (
+        Line("for _ in tl.static_range(10):"),
+        Line("    high0, low0 = tl.umulhi(c0, 0xD2511F53), c0 * 0xD2511F53"),
+        Line("    high1, low1 = tl.umulhi(c2, 0xCD9E8D57), c2 * 0xCD9E8D57"),
+        Line("    c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0"),
+        Line("    k0, k1 = k0 + 0x9E3779B9, k1 + 0xBB67AE85"),
+        Line("return c0, c1, c2, c3"),
+    ),
+)
+
+
 def float_literal(value: float) -> str:
     """Return text that Triton reads as exactly this f32."""
     if math.isnan(value):
