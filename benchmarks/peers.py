@@ -97,6 +97,34 @@ def quack_logp_grad(logits: Tensor, ids: Tensor, seed: Tensor) -> Launch:
     return with_grad(lambda: op(logits, ids, reduction="none"), (logits,), seed)
 
 
+# --- sampling ---
+
+
+def sorted_sample(
+    logits: Tensor, top_k: int = 0, top_p: float = 1.0, temperature: float = 1.0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A token with its raw and processed log-prob by sorting, as engines write it in torch."""
+    z = logits.float()
+    raw = torch.log_softmax(z, -1)
+    values, order = torch.sort(z / temperature, descending=True, dim=-1)
+    if top_k:
+        values = values.masked_fill(values < values[:, top_k - 1 : top_k], -torch.inf)
+    if top_p < 1.0:
+        share = torch.softmax(values, -1)
+        values = values.masked_fill(share.cumsum(-1) - share >= top_p, -torch.inf)
+    kept = torch.log_softmax(values, -1)
+    at = (kept.exp() / torch.empty_like(kept).exponential_()).argmax(-1, keepdim=True)
+    token = order.gather(-1, at)
+    return token[:, 0], raw.gather(-1, token)[:, 0], kept.gather(-1, at)[:, 0]
+
+
+def flashinfer_sample(logits: Tensor, top_k: int = 0, top_p: float = 1.0, temperature: float = 1.0) -> Launch:
+    """FlashInfer's rejection sampler on probabilities; it returns no log-probs."""
+    op = module("flashinfer.sampling").top_k_top_p_sampling_from_logits
+    most = top_k or logits.shape[-1]
+    return lambda: op(logits.float() / temperature, most, top_p)
+
+
 # --- norms ---
 
 

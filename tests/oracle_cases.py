@@ -19,6 +19,7 @@ from rlk.specs.loss import ratio_kl
 from rlk.specs.model import embedding, rope, swiglu
 from rlk.specs.norm import rms_norm
 from rlk.specs.policy import GRPO, policy_loss, policy_loss_of_sequences, policy_spec
+from rlk.specs.sampling import penalize, sample
 
 Inputs = dict[str, Any]
 
@@ -112,6 +113,15 @@ def _policy() -> Inputs:
     return {**tokens, "surrogate_least": 0.8, "surrogate_most": 1.2, "beta": 0.1, "correction_high": 1.1}
 
 
+def _drawn() -> Inputs:
+    scores = stored(3 * np.random.default_rng(2).normal(size=(5, 1500)).astype(np.float32), DType.BF16)
+    index = np.arange(5)
+    return {
+        "scores": scores, "blocks": scores, "seed": index + 3, "request_id": index, "position": 9 - index,
+        "top_k": np.array([50, 0, 9, 1400, 1], np.int32),
+    }  # fmt: skip
+
+
 CALLS: dict[str, Callable[[], Call]] = {
     "logp": lambda: _logp("logp", DType.F32, (), ("logp",)),
     "logp, all results": lambda: _logp(
@@ -138,6 +148,19 @@ CALLS: dict[str, Callable[[], Call]] = {
     ),
     "embedding": lambda: forward(
         "embedding", embedding, {"T": 5, "V": 11, "D": 8}, {"ids": np.array([3, 10, 0, 3, 11])}
+    ),
+    "sample": lambda: forward(
+        "sample",
+        sample,
+        {"T": 5, "W": 1500, "U": 1500},
+        _drawn(),
+        present=("top_k",),
+    ),
+    "penalize": lambda: forward(
+        "penalize",
+        penalize,
+        {"T": 5, "V": 300},
+        {"counts": np.arange(1500, dtype=np.int32).reshape(5, 300) % 4},
     ),
     "ratio_kl": lambda: forward("ratio_kl", ratio_kl, {"T": 50}, {}),
     "policy_loss": lambda: forward(

@@ -15,6 +15,7 @@ pytest.importorskip("triton")
 
 from gpu.calls import CHANGES
 from loss_cases import RECORDS
+from sampling_cases import requests, scores
 
 from rlk import Layout, ops
 from rlk.errors import ScheduleError, UnsupportedError
@@ -251,6 +252,27 @@ LOWERED = (
     "drift",
 )  # fmt: skip
 """Losses with every number that a sequence has, every metric, and most of the functions of surrogates."""
+
+
+def drawn(vocabulary: int, dtype: torch.dtype, model: str, rows: int = 2, **options: Any) -> Case:
+    """Tokens, log-probs and support of rows with ties, the first with a NaN, infinities and zeros."""
+    x, who = scores(rows, vocabulary, dtype), requests(rows)
+    return lambda: ops.sample(x, **who, math=model, **options), []
+
+
+def restricted(vocabulary: int, model: str, listed: bool) -> Case:
+    """Log-probs over a support, a threshold for each row or listed ids."""
+    x, who = scores(3, vocabulary, torch.bfloat16, seed=1).nan_to_num(nan=0.0), requests(3)
+    made = ops.sample(x, **who, top_k=40, math=model)
+    support = made.support.to_csr(x) if listed else made.support
+    return (
+        lambda z: ops.logp(
+            z, made.token, support=support, needs=("logp", "entropy"), temperature=0.7, math=model
+        ),
+        [x],
+    )
+
+
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 CASES: dict[str, Callable[[], Case]] = {
     **{
@@ -283,6 +305,16 @@ CASES: dict[str, Callable[[], Case]] = {
     **{f"ratio_kl {kl}": lambda kl=kl: ratios(kl) for kl in ("k1", "k2", "k3", "abs", "k1+", "k3+")},
     "policy_loss ppo": lambda: policy(Loss(), 2500, per_token=True),
     "policy_loss, every term": lambda: policy(Loss(clip(dual=3.0), beta=0.1, entropy_coef=0.01), 2500),
+    "sample, top-k and top-p": lambda: drawn(1300, BF16, "sm90", temperature=0.7, top_k=30, top_p=0.9),
+    "sample, by row": lambda: drawn(
+        1030, F16, "portable", 3, temperature=torch.tensor([0.0, 1.5, 1.0]), top_p=torch.tensor([0.5, 1, 0.8])
+    ),
+    "sample of few": lambda: drawn(5, F32, "sm90", min_p=0.1),
+    **{
+        f"logp of {'ids' if i else 'a threshold'} {m}": lambda i=i, m=m: restricted(2049, m, i)
+        for i in (False, True)
+        for m in ("sm90", "portable")
+    },
     "policy_loss of few": lambda: policy(Loss(beta=0.1, kl="k1+"), 9),
     "group_advantage": lambda: grouped(),
     "group_advantage loo batch": lambda: grouped(baseline="loo", scale="batch", eps_mode="inside"),

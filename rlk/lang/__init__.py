@@ -7,7 +7,7 @@ from rlk.ir.tree import ASCENDING, Tree
 from rlk.ir.types import DType, bf16, boolean, f16, f32, i32, i64, u32
 from rlk.lang.op import Op, Slopes, Variant, generated, op
 from rlk.lang.surface import L, Outputs
-from rlk.lang.trace import Tile
+from rlk.lang.trace import TensorArg, Tile
 from rlk.lang.types import DTypeVar, Scalar, Static, Tensor
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Slopes",
     "Static",
     "Tensor",
+    "TensorArg",
     "Tile",
     "Tree",
     "Variant",

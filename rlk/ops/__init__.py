@@ -12,6 +12,7 @@ from rlk.env import Env
 from rlk.lang.op import Op
 from rlk.ops import (
     advantages,
+    exact_sampling,
     fused,
     linear,
     packing,
@@ -19,6 +20,7 @@ from rlk.ops import (
     preference,
     reference,
     reference_rewards,
+    sampling,
     signatures,
     value,
 )
@@ -27,6 +29,8 @@ from rlk.ops.collective import ordered_all_reduce
 from rlk.ops.layout import Layout
 from rlk.ops.losses import Loss
 from rlk.ops.presets import LOSSES
+from rlk.ops.results import Csr, Support
+from rlk.ops.sampling import Penalties
 from rlk.ops.spans import Spans, loss_spans, modality_spans
 from rlk.runtime.ahead import explain, joined
 from rlk.runtime.calls import model
@@ -43,6 +47,7 @@ from rlk.specs import norm as _norm
 from rlk.specs import packing as _packing
 from rlk.specs import policy as _policy
 from rlk.specs import preference as _preference
+from rlk.specs import sampling as _sampling
 from rlk.specs import value as _value
 
 
@@ -123,6 +128,8 @@ scatter_rewards = _published(
     advantages.scatter_rewards, reference_rewards.scatter_rewards, _advantage.scatter_rewards
 )
 gae = _published(advantages.gae, reference_rewards.gae, _advantage.gae)
+penalize = _published(sampling.penalize, exact_sampling.penalize, _sampling.penalize)
+sample = _published(sampling.sample, exact_sampling.sample, _sampling.sample, _sampling.penalize, _logp.logp)
 
 if Env.current().interpret:
     from rlk.testing.interpreter import interpret
@@ -142,11 +149,14 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "LOSSES",
     "OPERATORS",
+    "Csr",
     "Layout",
     "Loss",
     "Operator",
     "Overlong",
     "Spans",
+    "Penalties",
+    "Support",
     "embedding",
     "entropy_bonus",
     "gae",
@@ -160,12 +170,14 @@ __all__ = [
     "modality_spans",
     "ordered_all_reduce",
     "pack",
+    "penalize",
     "policy_loss",
     "preference_loss",
     "ratio_kl",
     "rms_norm",
     "rope",
     "scatter_rewards",
+    "sample",
     "swiglu",
     "unpack",
     "value_loss",

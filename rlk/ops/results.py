@@ -82,3 +82,34 @@ class RMSNorm(NamedTuple):
 
     y: torch.Tensor
     residual: torch.Tensor
+
+
+class Csr(NamedTuple):
+    """Kept ids of rows: those of row i are ids[offsets[i] : offsets[i + 1]], each once. int64 or int32."""
+
+    offsets: torch.Tensor
+    ids: torch.Tensor
+
+
+class Support(NamedTuple):
+    """What a row's distribution runs over: scores above a threshold, and those equal to it up to an index.
+
+    threshold: f32 [B]. ties: i32 [B], how many that equal it are kept. last: i32 [B], the largest index of
+    those, -1 without any. `to_csr` lists the ids.
+    """
+
+    threshold: torch.Tensor
+    ties: torch.Tensor
+    last: torch.Tensor
+
+    def to_csr(self, scores: torch.Tensor) -> Csr:
+        """Return the ids that are kept of the scores that were drawn from, [B, V]; waits for the device."""
+        kept = self.holds(scores.float(), torch.arange(scores.shape[1], device=scores.device))
+        sizes = kept.sum(1)
+        offsets = torch.cat((sizes.new_zeros(1), sizes.cumsum(0)))
+        return Csr(offsets, kept.nonzero()[:, 1])
+
+    def holds(self, scores: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """Return whether tokens at indices of the vocabulary are kept, bool of the scores' shape."""
+        threshold, last = self.threshold[:, None], self.last[:, None]
+        return (scores > threshold) | ((scores == threshold) & (index <= last))

@@ -9,7 +9,8 @@ import torch
 
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.ops.losses import KL, KLName, number
-from rlk.ops.results import LogProbs, RatioKL, RMSNorm
+from rlk.ops.results import Csr, LogProbs, RatioKL, RMSNorm, Support
+from rlk.ops.support import kept_tokens
 from rlk.runtime.calls import call, prepares
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import logp as logp_spec
@@ -32,7 +33,7 @@ def logp(
     mask: torch.Tensor | None = None,
     ignore_index: int = -100,
     needs: tuple[str, ...] = ("logp",),
-    support: object | None = None,
+    support: Support | Csr | None = None,
     fold: str = "chunks",
     math: str | None = None,
 ) -> LogProbs:
@@ -46,6 +47,9 @@ def logp(
     shape. mask: bool of the rows' shape; rows with a false mask or ids == ignore_index are not read and give
     0 (argmax -1). needs: which fields to return, of logp, lse, entropy, argmax, lse2 = log sum exp(2 z). An
     id outside [0, V) gives NaN in its row and sets the device's error word (raised under RLK_CHECK=1).
+    support: restricts the softmax to the tokens that `sample` kept, of logits as they are given: others have
+    log-prob -inf and gradient 0. A Support is compared with these logits; a Csr names ids, and costs a bit a
+    token of memory. With the support, scores and temperature of a draw, logp is that of the draw bit for bit.
     Differentiable in logits through logp, lse and entropy. math: "portable" or "sm90" overrides who defines
     exp2.
 
@@ -54,7 +58,7 @@ def logp(
     """
     _among("logp", "needs", needs, NEEDS)
     _tensors("logp", logits=logits, ids=ids)
-    _offered(logits, ids, support, fold)
+    _offered(logits, ids, fold)
     _some_rows("logp", "logits.shape[-1]", logits.shape[-1:], ids)
     tensors: Tensors = {"logits": logits, "ids": ids}
     scalars: Scalars = {}
@@ -62,6 +66,8 @@ def logp(
         tensors["bias"] = bias
     if mask is not None:
         tensors["mask"] = mask
+    if support is not None:
+        tensors |= kept_tokens("logp", support, logits, ids)
     _scoring("logp", tensors, scalars, temperature, softcap, logit_scale)
     scalars["ignore_index"] = _index("logp", "ignore_index", ignore_index)
     # lse is always there: the gradient needs it; the others only where they are asked for
@@ -70,10 +76,10 @@ def logp(
     return LogProbs(**{n: made.get(n) if n in needs else None for n in NEEDS})
 
 
-def _offered(logits: torch.Tensor, ids: torch.Tensor, support: object | None, fold: str) -> None:
+def _offered(logits: torch.Tensor, ids: torch.Tensor, fold: str) -> None:
     """Refuse the options of `logp` that are not built yet."""
-    if support is not None or fold != "chunks":
-        what, instead = "support=" if support is not None else f"fold={fold!r}", 'fold="chunks"'
+    if fold != "chunks":
+        what, instead = f"fold={fold!r}", 'fold="chunks"'
     elif ids.dim() == logits.dim() and ids.dim() > 0:
         what, instead = "several ids a row (ids[..., K])", "one call for each id"
     else:

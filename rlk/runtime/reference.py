@@ -50,6 +50,10 @@ REFERENCES: dict[str, Reference] = {
     "value_loss": Reference((), ("old_values", "clip")),
     "scatter_rewards": Reference((("E", 2),)),
     "gae": Reference((("E", 2),), ("bootstrap",)),
+    "sample": Reference(
+        (("T", 256), ("W", 151936), ("U", 151936)), ("inv_temperature", "top_k", "top_p", "min_p")
+    ),
+    "penalize": Reference((("V", 151936),), ("prompt",)),
 }
 
 

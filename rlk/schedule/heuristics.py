@@ -20,6 +20,10 @@ from rlk.target.facts import Target
 STRETCH = 2048  # elements of a program without sums
 ROWS = 1024  # elements below which a program takes several rows
 FOLD = 4096  # elements of one step of a fold along rows
+SQUARE, SQUARE_WARPS = (
+    1 << 14,
+    16,
+)  # elements along two axes that a step of a row holds: half a warp's registers
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
 UNROLLED = 128  # nodes of an unrolled loop
 ROWS_ALONE = 1024  # rows below which a stream's chunks run side by side
@@ -292,7 +296,8 @@ def _rows(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> Schedule:
     if _walks_rows(kernel):
         # rows one after the other: the next ones are loaded ahead, which needs registers more than warps
         return Schedule(warps=min(4, warps(held)), stages=3)
-    return Schedule(tiles=tuple(sorted(tiles.items())), warps=warps(held))
+    many = len(found.inside) > 1 and held >= SQUARE
+    return Schedule(tiles=tuple(sorted(tiles.items())), warps=SQUARE_WARPS if many else warps(held))
 
 
 def _columns(found: Roles, extents: Mapping[str, int]) -> Schedule:

@@ -13,6 +13,7 @@ from rlk.lang import (
     Scalar,
     Static,
     Tensor,
+    TensorArg,
     Tile,
     bf16,
     boolean,
@@ -25,6 +26,7 @@ from rlk.lang import (
 
 T = Axis("T", dynamic=True)
 V = Axis("V", chunk=256, split=8)
+M = Axis("M")  # words of a mask: a bit for each token
 F = DTypeVar("F", (bf16, f16, f32))
 Ids = DTypeVar("Ids", (i64, i32))
 
@@ -65,13 +67,49 @@ class Scoring:
         return dz
 
 
-@op(saves=("logits", "ids", "bias", "inv_temperature_row", "mask", "lse", "entropy"))
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """Which tokens a row is restricted to: those above a threshold and its first equals, or a mask's."""
+
+    threshold: TensorArg | None
+    last: TensorArg | None
+    words: TensorArg | None
+
+    @property
+    def everything(self) -> bool:
+        return self.threshold is None and self.words is None
+
+    def holds(self, x: Tile, index: Tile) -> Tile:
+        """Return whether tokens with logits x at an index of the vocabulary, i32, are kept."""
+        if self.words is not None:
+            word = self.words.at(T, L.where(index < 0, -1, index >> 5))
+            return ((word >> (index & 31)) & 1) != 0
+        return (x > self.threshold) | ((x == self.threshold) & (index <= self.last))
+
+    def hit(self, z: Tile, x: Tile, picked: Tile) -> Tile:
+        """Return the score of a picked token, -inf where it is not kept; what is NaN stays so."""
+        return z if self.everything else L.where(L.isnan(z), z, self.only(z, x, picked.to(i32)))
+
+    def only(self, z: Tile, x: Tile, index: Tile) -> Tile:
+        """Return scores, -inf for tokens that are not kept."""
+        return z if self.everything else L.where(self.holds(x, index), z, -math.inf)
+
+
+@op(
+    saves=(
+        "logits", "ids", "bias", "inv_temperature_row", "mask", "lse", "entropy",
+        "threshold", "last", "words",
+    )
+)  # fmt: skip
 def logp(
     logits: Tensor[F, T, V],
     ids: Tensor[Ids, T],
     bias: Tensor[F, V] | None,
     inv_temperature_row: Tensor[f32, T] | None,
     mask: Tensor[boolean, T] | None,
+    threshold: Tensor[f32, T] | None,
+    last: Tensor[i32, T] | None,
+    words: Tensor[i32, T, M] | None,
     inv_temperature: Scalar[f32] | None,
     logit_scale: Scalar[f32] | None,
     softcap: Scalar[f32] | None,
@@ -82,15 +120,18 @@ def logp(
     """log softmax(z)[ids] with lse, entropy, argmax and lse2 = log sum exp(2 z).
 
     Inactive rows (mask false, or ids == ignore_index) are not read and give 0 (argmax -1). An id outside
-    [0, V) gives NaN and sets the error word.
+    [0, V) gives NaN and sets the error word. threshold and last, or words: the tokens that the softmax runs
+    over; others have probability 0.
     """
     inverse = inv_temperature_row if inv_temperature_row is not None else inv_temperature
     scoring = Scoring(logit_scale, softcap, inv_softcap, inverse)
     picked = ids.to(i64)
     active = active_rows(picked, ignore_index, mask)
+    kept = Keeping(threshold, last, words)
     soft, soft2, best = L.softmax_sum(), L.softmax_sum(), L.argmax()
     for v in L.stream(V, when=active):
         z, _ = scoring.forward(logits[v], None if bias is None else bias[v])
+        z = kept.only(z, logits[v].to(f32), v.pos)
         if "entropy" in needs:
             soft.absorb(z, zbar=z)
         else:
@@ -99,7 +140,9 @@ def logp(
             soft2.absorb(z + z)
         if "argmax" in needs:
             best.absorb(z)
-    hit, _ = scoring.forward(logits.at(T, picked, fill=math.nan), None if bias is None else bias.at(picked))
+    there = logits.at(T, picked, fill=math.nan)
+    hit, _ = scoring.forward(there, None if bias is None else bias.at(picked))
+    hit = kept.hit(hit, there.to(f32), picked)
     lse = soft.lse()
     chosen = hit - lse
     L.check(active & L.isnan(chosen), "an id outside the vocabulary, or no finite logit")
@@ -121,9 +164,14 @@ def logp_grad(
     scoring = Scoring(ctx.logit_scale, ctx.softcap, ctx.inv_softcap, inverse)
     picked = ctx.ids.to(i64)
     active = active_rows(picked, ctx.ignore_index, ctx.mask)
-    z, t = scoring.forward(ctx.logits.at(T, V, when=active), ctx.bias)
+    kept = Keeping(ctx.threshold, ctx.last, ctx.words)
+    read = ctx.logits.at(T, V, when=active)
+    z, t = scoring.forward(read, ctx.bias)
+    z = kept.only(z, read.to(f32), L.pos(V))
     dz = of_scores(z, picked, ctx.lse, ctx.entropy, d_logp, d_lse, d_entropy)
     grad = L.where(active, scoring.backward(dz, t), 0.0)
+    if not kept.everything:
+        grad = L.where(kept.holds(read.to(f32), L.pos(V)), grad, 0.0)
     return L.out(d_logits=grad.to(ctx.logits.dtype))
 
 

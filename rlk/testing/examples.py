@@ -43,10 +43,16 @@ def of_module(module: object, name: str) -> Example:
 def _logp(rng: np.random.Generator) -> Values:
     ids = rng.integers(0, 3001, 6)
     ids[2] = -100
-    return {
+    logits, words = 3 * rng.normal(size=(6, 3001)), rng.integers(-(1 << 31), 1 << 31, (6, 94))
+    for row, kept in enumerate(np.maximum(ids, 0)):
+        logits[row, kept] = 1.0
+        words[row, kept // 32] |= 1 << kept % 32
+    words = words.astype(np.uint32).view(np.int32)
+    support = {"words": words, "threshold": rng.normal(size=6), "last": np.full(6, 3001, np.int32)}
+    return support | {
         "ids": ids, "mask": np.array([True, True, True, False, True, True]), "ignore_index": -100,
         "inv_temperature": 1 / 0.7, "logit_scale": 1.5, "softcap": 20.0, "inv_softcap": 0.05,
-        "logits": 3 * rng.normal(size=(6, 3001)), "inv_temperature_row": rng.uniform(0.5, 2.0, 6),
+        "logits": logits, "inv_temperature_row": rng.uniform(0.5, 2.0, 6),
     }  # fmt: skip
 
 
@@ -95,6 +101,22 @@ def policy_batch(rng: np.random.Generator, tokens: int = 1500, samples: int = 6)
 def _policy_loss(rng: np.random.Generator) -> Values:
     scalars = {"surrogate_least": 0.8, "surrogate_most": 1.2, "beta": 0.1, "correction_high": 1.1}
     return policy_batch(rng) | scalars
+
+
+def _sample(rng: np.random.Generator) -> Values:
+    scores = np.round(3 * rng.normal(size=(6, 2500)), 1).astype(np.float32).astype(np.float64)
+    scores[1], scores[2, ::3], scores[3, 7] = -np.inf, np.nan, np.inf
+    inverse = np.array([1.0, 0.5, 2.0, 1.0, np.inf, 1.3])
+    return {
+        "scores": scores, "blocks": scores, "seed": rng.integers(0, 1 << 62, 6), "request_id": np.arange(6),
+        "position": rng.integers(0, 1 << 40, 6), "inv_temperature": inverse,
+        "top_k": np.array([50, 0, 1, 3000, 7, 1500]), "top_p": np.array([0.9, 0.5, 1.0, 0.0, 0.3, 0.999]),
+        "min_p": np.array([0.0, 0.1, 0.0, 0.0, 0.5, 0.001]),
+    }  # fmt: skip
+
+
+def _penalize(rng: np.random.Generator) -> Values:
+    return {"counts": rng.poisson(0.5, (6, 301)), "logits": 3 * rng.normal(size=(6, 301))}
 
 
 def _rope(rng: np.random.Generator) -> Values:
@@ -161,7 +183,7 @@ _STRAIGHT: dict[str, dict[object, object]] = {"kl": {"k1+": "k2", "k3+": "k2"}}
 EXAMPLES: dict[str, Example] = {
     "logp": Example(
         _logp,
-        present=(("inv_temperature", "mask"),),
+        present=(("inv_temperature", "mask"), ("threshold", "last")),
         statics={"needs": (("logp",), ("logp", "entropy", "argmax", "lse2"))},
     ),
     "linear_logp": Example(
@@ -180,6 +202,8 @@ EXAMPLES: dict[str, Example] = {
     "policy_loss_of_sequences": Example(_policy_loss),
     "ratio_kl": Example(lambda rng: {"logp": rng.normal(size=60) - 2.0}, straight=_STRAIGHT),
     "rope": Example(_rope),
+    "sample": Example(_sample, present=(("top_k",), ("top_p",), ("inv_temperature", "top_k", "top_p"))),
+    "penalize": Example(_penalize),
     "rms_norm": Example(lambda rng: {"eps": 1e-6}),
     "embedding": Example(lambda rng: {"ids": rng.integers(0, 11, 40)}, _embedding_gradient),
     "group_advantage": Example(_group_advantage),

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from gpu.calls import DOT_CHANGES, Case
+from gpu.calls import CHANGES, DOT_CHANGES, Case
 
 from rlk.ir.types import DType
+from rlk.runtime.arguments import TORCH_DTYPES
 from rlk.runtime.invocation import Tensors
 from rlk.specs.advantage import gae, group_advantage, scatter_rewards
 from rlk.specs.linear_logp import linear_logp
@@ -21,6 +22,7 @@ from rlk.specs.norm import rms_norm
 from rlk.specs.packing import take_rows
 from rlk.specs.policy import policy_loss, policy_loss_of_sequences
 from rlk.specs.preference import kto_loss, preference_loss
+from rlk.specs.sampling import penalize, sample
 from rlk.specs.value import entropy_bonus, value_loss
 
 ALL = ("logp", "entropy", "argmax", "lse2")
@@ -183,7 +185,75 @@ def tokens_of_sequences(device: torch.device) -> Tensors:
 
 GROUPS = {"N": 68560, "G": 4095, "E": 2}
 
+
+def sampled(rows: int, vocabulary: int, *present: str, f: DType = DType.BF16, **options: object) -> Case:
+    """A draw of rows with many options, some without a finite score."""
+
+    def draw(device: torch.device) -> Tensors:
+        index = torch.arange(rows, device=device)
+        scores = torch.empty(rows, vocabulary, dtype=TORCH_DTYPES[f], device=device).normal_(0.0, 3.0)
+        if rows > 5:
+            scores[3], scores[4, ::3], scores[5, 7] = -math.inf, math.nan, math.inf
+        top_p = torch.tensor((0.9, 1.0, 0.5, 0.999, 0.0), device=device)
+        every = {
+            "inv_temperature": torch.tensor((1.0, 1 / 0.7, math.inf, 0.5), device=device)[index % 4],
+            "top_k": torch.tensor((50, 0, 1, 1500, 5, 1 << 20), device=device)[index % 6].int(),
+            "top_p": top_p[index % 5],
+            "min_p": torch.tensor((0.0, 0.0, 0.05), device=device)[index % 3],
+        }
+        who = {"seed": index + (1 << 40), "request_id": index * 7, "position": index + (1 << 33)}
+        return {"scores": scores, "blocks": scores, **who} | {name: every[name] for name in present}
+
+    repeated = None if rows <= 8 else (0, 1, 2, 3, 4, 5, rows // 2, rows - 1)
+    made = {"T": rows, "W": vocabulary, "U": vocabulary}
+    return Case(sample, made, present=present, given=draw, rows=repeated, f=f, **options)  # type: ignore[arg-type]
+
+
+def kept(rows: int, vocabulary: int, listed: bool) -> Callable[[torch.device], Tensors]:
+    """Draw ids, and a support as a threshold or as a mask."""
+
+    def draw(device: torch.device) -> Tensors:
+        if listed:
+            words = torch.randint(-(1 << 31), 1 << 31, (rows, -(-vocabulary // 32)), device=device).int()
+            return ids(rows, vocabulary)(device) | {"words": words}
+        last = torch.randint(vocabulary, (rows,), device=device).int()
+        return ids(rows, vocabulary)(device) | {"threshold": torch.randn(rows, device=device), "last": last}
+
+    return draw
+
+
+def counted(rows: int, vocabulary: int) -> Callable[[torch.device], Tensors]:
+    """Draw how often tokens were generated, and which are in the prompt."""
+
+    def draw(device: torch.device) -> Tensors:
+        counts = torch.randint(-3, 4, (rows, vocabulary), device=device).clamp(min=0).int()
+        return {"counts": counts, "prompt": torch.rand(rows, vocabulary, device=device) < 0.1}
+
+    return draw
+
+
 CASES: dict[str, Case] = {
+    "sample 64 x 151936, top-k and top-p": sampled(64, 151936, "top_k", "top_p"),
+    "sample 256 x 151936, every option": sampled(
+        256, 151936, "inv_temperature", "top_k", "top_p", "min_p", changes=CHANGES[:6]
+    ),
+    "sample 7 x 50257 f32, every option": sampled(
+        7, 50257, "inv_temperature", "top_k", "top_p", "min_p", f=DType.F32, changes=CHANGES[:6]
+    ),
+    "sample 7 x 3001 f16": sampled(7, 3001, f=DType.F16),
+    "sample 6 x 5, top-p": sampled(6, 5, "top_p"),
+    "logp 64 x 50257, above a threshold": scored(
+        64, 50257, WARM, present=("threshold", "last"), given=kept(64, 50257, False)
+    ),
+    "logp 64 x 50257, of a mask, all results": scored(
+        64, 50257, statics={"needs": ALL}, present=("words",), given=kept(64, 50257, True)
+    ),
+    "logp_grad 64 x 50257, above a threshold": scored(
+        64, 50257, WARM, present=("threshold", "last"), given=kept(64, 50257, False), wanted=("logits",)
+    ),
+    "penalize 64 x 50257": Case(
+        penalize, {"T": 64, "V": 50257}, present=("prompt",), given=counted(64, 50257)
+    ),
     "logp 7 x 50257": scored(7, 50257),
     "logp 1 x 128256": scored(1, 128256),
     "logp 8192 x 128256": scored(8192, 128256),

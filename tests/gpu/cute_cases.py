@@ -23,6 +23,9 @@ SHARED = (
     "rms_norm 64 x 1536, gemma with residual", "rms_norm 64 x 2048 f16, vllm with residual",
     "rms_norm_grad 300 x 4096", "rms_norm_grad 130 x 1536, residual", "embedding_grad 4096 x 512",
     "policy_loss 2100", "policy_loss_of_sequences 2100", "policy_loss_of_sequences_grad 2100",
+    "sample 64 x 151936, top-k and top-p", "sample 7 x 50257 f32, every option",
+    "sample 7 x 3001 f16", "logp 64 x 50257, above a threshold", "logp 64 x 50257, of a mask, all results",
+    "logp_grad 64 x 50257, above a threshold", "penalize 64 x 50257",
 )  # fmt: skip
 """Elements, rows, merges and column folds, from the calls of all lowerings."""
 

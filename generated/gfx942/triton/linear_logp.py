@@ -162,7 +162,7 @@ def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1
     v_lane = tl.arange(0, 256)[None, :]  # linear_logp.py:64
     v = total_2 + v_lane  # linear_logp.py:64
     exists = v < piece_end  # linear_logp.py:64
-    differs = ids != ignore_index  # logp.py:149
+    differs = ids != ignore_index  # logp.py:197
     exists_2 = exists & differs  # linear_logp.py:64
     z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:65
     hidden_start = hidden_ptr + t.to(tl.int64) * hidden_t_stride  # linear_logp.py:65
@@ -172,7 +172,7 @@ def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1
         hidden = tl.load(hidden_start + d[None, :], mask=t_inside, other=0.0)  # linear_logp.py:65
         weight = tl.load(weight_start + d[:, None], mask=exists, other=0.0)  # linear_logp.py:65
         z = tl.dot(hidden, weight, z)  # linear_logp.py:65
-    product_3 = z * inv_temperature  # logp.py:54
+    product_3 = z * inv_temperature  # logp.py:56
     chosen = tl.where(exists_2, product_3, float("-inf"))  # linear_logp.py:64
     m_chunk = max_over_v_lane(chosen)  # linear_logp.py:64
     equal = m_chunk == float("-inf")  # linear_logp.py:64
@@ -205,7 +205,7 @@ def linear_logp_2(ids_ptr, logp_ptr, lse_ptr, entropy_ptr, max_of_step_ptr, sum_
     t = tl.program_id(0) * 32 + tl.arange(0, 32)[:, None]
     t_inside = t < T
     ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:61
-    differs = ids != ignore_index  # logp.py:149
+    differs = ids != ignore_index  # logp.py:197
     v_piece = tl.arange(0, 8)[None, :]  # linear_logp.py:64
     m = tl.full((32, 8), float("-inf"), tl.float32)  # linear_logp.py:64
     s = tl.full((32, 8), negative_zero(), tl.float32)  # linear_logp.py:64

@@ -54,7 +54,7 @@ def linear_logp_backward_1(hidden_ptr, ids_ptr, order_ptr, rows_ptr, hidden_t_st
     order = tl.load(order_ptr + t)  # linear_logp.py:127
     ids = tl.load(ids_ptr + order)  # linear_logp.py:127
     hidden = tl.load(hidden_ptr + order * hidden_t_stride + d)  # linear_logp.py:132
-    differs = ids != ignore_index  # logp.py:149
+    differs = ids != ignore_index  # logp.py:197
     as_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:132
     chosen = tl.where(differs, hidden, as_bf16)  # linear_logp.py:132
     tl.store(rows_ptr + t_within.to(tl.int64) * rows_t_within_stride + d, chosen)  # linear_logp.py:132
@@ -79,7 +79,7 @@ def linear_logp_backward_2(weight_ptr, ids_ptr, lse_ptr, order_ptr, rows_ptr, dz
     v = v_piece_begin + v_within
     order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:127
     ids = tl.load(ids_ptr + order, mask=t_within_inside, other=0)  # linear_logp.py:127
-    differs = ids != ignore_index  # logp.py:149
+    differs = ids != ignore_index  # logp.py:197
     z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:133
     rows_start = rows_ptr + t_within.to(tl.int64) * rows_t_within_stride  # linear_logp.py:133
     weight_start = weight_ptr + v.to(tl.int64) * weight_v_stride  # linear_logp.py:133
@@ -89,10 +89,10 @@ def linear_logp_backward_2(weight_ptr, ids_ptr, lse_ptr, order_ptr, rows_ptr, dz
         weight = tl.load(weight_start + d[:, None])  # linear_logp.py:133
         z = tl.dot(rows, weight, z)  # linear_logp.py:133
     lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:135
-    difference = z - lse  # logp.py:135
-    product = difference * 1.442695  # logp.py:136
-    exp2 = portable_exp2(product)  # logp.py:136
-    product_2 = exp2 * 0.0  # logp.py:137
+    difference = z - lse  # logp.py:183
+    product = difference * 1.442695  # logp.py:184
+    exp2 = portable_exp2(product)  # logp.py:184
+    product_2 = exp2 * 0.0  # logp.py:185
     chosen = tl.where(differs, product_2, 0.0)  # linear_logp.py:136
     as_bf16 = chosen.to(tl.bfloat16)  # linear_logp.py:136
     tl.store(dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, as_bf16, mask=t_within_inside)  # linear_logp.py:136

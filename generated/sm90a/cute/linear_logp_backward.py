@@ -149,7 +149,7 @@ def linear_logp_backward_1_rows(hidden: cute.Tensor, ids: cute.Tensor, order: cu
     order_2 = order[t]  # linear_logp.py:127
     ids_2 = ids[order_2.to(Int32)]  # linear_logp.py:127
     hidden_2 = [one for c in range(0, 16, 8) for one in load_vector(hidden, (order_2.to(Int32), d[c]), 8)]  # linear_logp.py:132
-    differs = ids_2 != ignore_index  # logp.py:149
+    differs = ids_2 != ignore_index  # logp.py:197
     as_bf16 = Float32(0.0).to(BFloat16)  # linear_logp.py:132
     chosen = [select(differs, hidden_2[c], as_bf16) for c in range(16)]  # linear_logp.py:132
     for c in cutlass.range_constexpr(0, 16, 8):  # linear_logp.py:132
@@ -324,15 +324,15 @@ def linear_logp_backward_2(
             v_piece_begin = V_piece * 512
             v = v_piece_begin + v_within
             for r in cutlass.range_constexpr(2):
-                differs = ids_2[r] != ignore_index  # logp.py:149
+                differs = ids_2[r] != ignore_index  # logp.py:197
                 as_bf16 = []  # linear_logp.py:133
                 for part in cutlass.range_constexpr(2):  # linear_logp.py:133
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:133
                         z = acc[r, c]  # linear_logp.py:133
-                        difference = z - lse_2[r]  # logp.py:135
-                        product = mul(difference, Float32(1.4426950216293335))  # logp.py:136
-                        power = exp2(product)  # logp.py:136
-                        product_2 = mul(power, Float32(0.0))  # logp.py:137
+                        difference = z - lse_2[r]  # logp.py:183
+                        product = mul(difference, Float32(1.4426950216293335))  # logp.py:184
+                        power = exp2(product)  # logp.py:184
+                        product_2 = mul(power, Float32(0.0))  # logp.py:185
                         chosen = select(differs, product_2, Float32(0.0))  # linear_logp.py:136
                         as_bf16.append(Float32(chosen).to(BFloat16))  # linear_logp.py:136
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):  # linear_logp.py:136

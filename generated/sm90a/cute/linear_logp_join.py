@@ -191,7 +191,7 @@ def linear_logp_join_rows(ids: cute.Tensor, m: cute.Tensor, s: cute.Tensor, hits
     m_2 = load_where(t_inside, m, (r, t), Float32(0))  # linear_logp.py:226
     s_2 = load_where(t_inside, s, (r, t), Float32(0))  # linear_logp.py:226
     hits_2 = load_where(t_inside, hits, (r, t), Float32(0))  # linear_logp.py:228
-    differs = ids_2 != ignore_index  # logp.py:149
+    differs = ids_2 != ignore_index  # logp.py:197
     m_3, s_3 = softmax_sum_over_r([m_2], [s_2], thread, (board_1, board_2,))  # linear_logp.py:226
     sum_r = sum_over_r([hits_2], thread, (board_3,))  # linear_logp.py:228
     at_most = 0 <= ids_2  # linear_logp.py:229

@@ -32,7 +32,7 @@ def linear_logp_grad_1(hidden_ptr, ids_ptr, order_ptr, rows_ptr, hidden_t_stride
     order = tl.load(order_ptr + t)  # linear_logp.py:127
     ids = tl.load(ids_ptr + order)  # linear_logp.py:127
     hidden = tl.load(hidden_ptr + order * hidden_t_stride + d)  # linear_logp.py:132
-    differs = ids != ignore_index  # logp.py:149
+    differs = ids != ignore_index  # logp.py:197
     as_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:132
     chosen = tl.where(differs, hidden, as_bf16)  # linear_logp.py:132
     tl.store(rows_ptr + t_within.to(tl.int64) * rows_t_within_stride + d, chosen)  # linear_logp.py:132
@@ -60,7 +60,7 @@ def linear_logp_grad_2(weight_ptr, ids_ptr, lse_ptr, entropy_ptr, order_ptr, d_l
         v = v_piece_begin + v_within
         order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:127
         ids = tl.load(ids_ptr + order, mask=t_within_inside, other=0)  # linear_logp.py:127
-        differs = ids != ignore_index  # logp.py:149
+        differs = ids != ignore_index  # logp.py:197
         z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:133
         for d_first in tl.range(0, 4096, 64):  # linear_logp.py:133
             rows = rows_tiles.load([t_within_first, d_first])  # linear_logp.py:133
@@ -71,27 +71,27 @@ def linear_logp_grad_2(weight_ptr, ids_ptr, lse_ptr, entropy_ptr, order_ptr, d_l
         d_logp = tl.load(d_logp_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:125
         d_lse = tl.load(d_lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:125
         d_entropy = tl.load(d_entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:125
-        product = z * inv_temperature  # logp.py:54
-        difference = product - lse  # logp.py:135
-        product_2 = difference * 1.442695  # logp.py:136
-        exp2 = tl.exp2(product_2)  # logp.py:136
-        difference_2 = d_lse - d_logp  # logp.py:157
-        product_3 = exp2 * difference_2  # logp.py:137
-        equal = exp2 == 0.0  # logp.py:140
-        product_4 = d_entropy * exp2  # logp.py:140
-        total = difference + entropy  # logp.py:140
-        product_5 = product_4 * total  # logp.py:140
-        chosen = tl.where(equal, 0.0, product_5)  # logp.py:140
-        difference_3 = product_3 - chosen  # logp.py:140
-        at_most = ids >= 0  # logp.py:142
-        below = ids < 128256  # logp.py:142
-        both = at_most & below  # logp.py:142
-        chosen_2 = tl.where(both, ids, -1)  # logp.py:143
-        as_i32 = chosen_2.to(tl.int32)  # logp.py:143
-        equal_2 = v == as_i32  # logp.py:143
-        chosen_3 = tl.where(equal_2, d_logp, 0.0)  # logp.py:143
-        total_2 = difference_3 + chosen_3  # logp.py:143
-        product_6 = total_2 * inv_temperature  # logp.py:60
+        product = z * inv_temperature  # logp.py:56
+        difference = product - lse  # logp.py:183
+        product_2 = difference * 1.442695  # logp.py:184
+        exp2 = tl.exp2(product_2)  # logp.py:184
+        difference_2 = d_lse - d_logp  # logp.py:205
+        product_3 = exp2 * difference_2  # logp.py:185
+        equal = exp2 == 0.0  # logp.py:188
+        product_4 = d_entropy * exp2  # logp.py:188
+        total = difference + entropy  # logp.py:188
+        product_5 = product_4 * total  # logp.py:188
+        chosen = tl.where(equal, 0.0, product_5)  # logp.py:188
+        difference_3 = product_3 - chosen  # logp.py:188
+        at_most = ids >= 0  # logp.py:190
+        below = ids < 128256  # logp.py:190
+        both = at_most & below  # logp.py:190
+        chosen_2 = tl.where(both, ids, -1)  # logp.py:191
+        as_i32 = chosen_2.to(tl.int32)  # logp.py:191
+        equal_2 = v == as_i32  # logp.py:191
+        chosen_3 = tl.where(equal_2, d_logp, 0.0)  # logp.py:191
+        total_2 = difference_3 + chosen_3  # logp.py:191
+        product_6 = total_2 * inv_temperature  # logp.py:62
         chosen_4 = tl.where(differs, product_6, 0.0)  # linear_logp.py:136
         as_bf16 = chosen_4.to(tl.bfloat16)  # linear_logp.py:136
         tl.store(dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, as_bf16, mask=t_within_inside & v_within_inside)  # linear_logp.py:136

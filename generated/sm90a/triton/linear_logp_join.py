@@ -88,7 +88,7 @@ def linear_logp_join(ids_ptr, m_ptr, s_ptr, hits_ptr, logp_ptr, lse_ptr, T, m_r_
     m = tl.load(m_ptr + r.to(tl.int64) * m_r_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:226
     s = tl.load(s_ptr + r.to(tl.int64) * s_r_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:226
     hits = tl.load(hits_ptr + r.to(tl.int64) * hits_r_stride + t, mask=t_inside, other=0.0)  # linear_logp.py:228
-    differs = ids != ignore_index  # logp.py:149
+    differs = ids != ignore_index  # logp.py:197
     m_2, s_2 = softmax_sum_over_r(m, s)  # linear_logp.py:226
     sum_r = sum_over_r(hits)  # linear_logp.py:228
     at_most = ids >= 0  # linear_logp.py:229

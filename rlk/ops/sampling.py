@@ -1,0 +1,173 @@
+"""The public sampler: a token, the log-probs it was drawn with, and the support that a trainer replays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from rlk.errors import Code, LaunchError
+from rlk.ops.results import Support
+from rlk.ops.signatures import logp
+from rlk.runtime.calls import call
+from rlk.runtime.invocation import Tensors
+from rlk.specs import sampling as spec
+
+PerRow = float | torch.Tensor
+INTEGERS = (torch.int64, torch.int32)
+
+
+class Sample(NamedTuple):
+    """token: i64 [B], -1 where a row has no finite score. raw_logp, logp: f32 [B].
+
+    raw_logp: under the softmax of the logits as they are. logp: under the distribution that was drawn from.
+    support: what that distribution runs over; `logp(scores, token, temperature=..., support=support)` gives
+    `logp` again, bit for bit.
+    """
+
+    token: torch.Tensor
+    raw_logp: torch.Tensor
+    logp: torch.Tensor
+    support: Support
+
+
+@dataclass(frozen=True, slots=True)
+class Penalties:
+    """What makes tokens that were already there less likely, before the temperature.
+
+    counts: int32 or int64 [B, V], how often each token was generated. prompt: bool [B, V], which tokens are
+    in the prompt; None stands for none. repetition r: scores of tokens in either are divided by r where
+    positive, else multiplied by it (Keskar et al. 2019; 1 changes nothing). frequency: subtracted once for
+    each time that a token was generated. presence: subtracted once if it was. Each a number, or floats [B].
+    """
+
+    counts: torch.Tensor
+    prompt: torch.Tensor | None = None
+    repetition: PerRow = 1.0
+    frequency: PerRow = 0.0
+    presence: PerRow = 0.0
+
+
+def penalize(logits: torch.Tensor, penalties: Penalties) -> torch.Tensor:
+    """Return scores: logits, f32, with penalties: repetition, then frequency, then presence.
+
+    logits: [B, V] bf16, f16 or f32. `sample(logits, penalties=p)` draws from these scores, and
+    `logp(penalize(logits, p), token, temperature=..., support=...)` is its log-prob. Not differentiable.
+    Raises LaunchError.
+    """
+    _matrix("penalize", logits)
+    _like("penalize", "counts", penalties.counts, logits, INTEGERS)
+    tensors: Tensors = {"logits": logits, "counts": penalties.counts.to(torch.int32)}
+    if penalties.prompt is not None:
+        _like("penalize", "prompt", penalties.prompt, logits, (torch.bool,))
+        tensors["prompt"] = penalties.prompt
+    for name in ("repetition", "frequency", "presence"):
+        tensors[name] = _rows("penalize", name, getattr(penalties, name), logits, torch.float32)
+    return call(spec.penalize, tensors, {}, {})["scores"]
+
+
+def sample(
+    logits: torch.Tensor,
+    *,
+    seed: int | torch.Tensor,
+    request_id: torch.Tensor,
+    position: torch.Tensor,
+    temperature: PerRow = 1.0,
+    top_k: int | torch.Tensor = 0,
+    top_p: PerRow = 1.0,
+    min_p: PerRow = 0.0,
+    penalties: Penalties | None = None,
+    math: str | None = None,
+) -> Sample:
+    """Draw a token from each row of logits, and say with which probability.
+
+    logits: [B, V] bf16, f16 or f32, V < 523264. seed: an integer, or one for each row; request_id, position:
+    [B]; int64 or int32. They are all that a draw depends on beside its row and options: Philox 4x32-10 has
+    (request_id, position) as counter and seed as key, and its first word becomes (2 k + 1) / 2**24, which is
+    strictly between 0 and 1. Neither the slot in the batch, nor its size, nor a graph's capture matters.
+
+    Options are numbers, or one for each row [B], and apply in this order: penalties; temperature (0: the
+    largest score, the first of equals); min_p, which drops tokens less likely than min_p times the likeliest;
+    top_k, which keeps the k likeliest (0: all); top_p, which keeps the likeliest that together weigh top_p of
+    what is left (1: all). Of equal scores those with lower indices are kept. NaN and -inf are never drawn.
+
+    Tokens weigh exp((z - max z) / temperature) in units of 2**-22, rounded. top_p, to 2**-20, and the draw
+    (the first token at which the running weight by index exceeds its part of the whole) are exact integers,
+    which no order changes. A row without a finite score gives token -1, log-probs NaN, and sets the device's
+    error word. Not differentiable: replay with `logp` for gradients. Raises LaunchError.
+    """
+    _matrix("sample", logits)
+    if not 0 < logits.shape[1] <= spec.MOST_TOKENS:
+        wanted = f"1 to {spec.MOST_TOKENS}"
+        raise LaunchError(
+            Code.ARG_VALUE, op="sample", name="logits.shape[1]", value=logits.shape[1], wanted=wanted
+        )
+    logits = logits.detach()
+    scores = logits if penalties is None else penalize(logits, penalties)
+    tensors: Tensors = {"scores": scores, "blocks": scores}
+    for name, x in (("seed", seed), ("request_id", request_id), ("position", position)):
+        tensors[name] = _rows("sample", name, x, logits, torch.int64)
+    if heated := _is_set(temperature, 1.0):
+        by_row = _rows("sample", "temperature", temperature, logits, torch.float32)
+        tensors["inv_temperature"] = torch.reciprocal(by_row)
+    for name, option, off, dtype in (
+        ("top_k", top_k, 0, torch.int32),
+        ("top_p", top_p, 1.0, torch.float32),
+        ("min_p", min_p, 0.0, torch.float32),
+    ):
+        if _is_set(option, off):
+            tensors[name] = _rows("sample", name, option, logits, dtype)
+    made = call(spec.sample, tensors, {}, {}, math)
+    token, support = made["token"], Support(made["threshold"], made["ties"], made["last"])
+    raw = logp(logits, token, math=math).logp
+    heat = torch.where(by_row == 0, 1.0, by_row) if heated else 1.0
+    drawn = logp(scores, token, temperature=heat, support=support, math=math).logp
+    assert raw is not None and drawn is not None
+    return Sample(token, raw, drawn, support)
+
+
+# --- checks -------------------------------------------------------------------------------------------------
+
+
+def _is_set(option: PerRow, off: float) -> bool:
+    """Return whether an option is one; a tensor's values are not looked at."""
+    return isinstance(option, torch.Tensor) or option != off
+
+
+def _matrix(op: str, logits: object) -> None:
+    if not isinstance(logits, torch.Tensor):
+        got = type(logits).__name__
+        raise LaunchError(Code.ARG_TYPE, op=op, name="logits", wanted="torch.Tensor", got=got)
+    if logits.dim() != 2:
+        shape = tuple(logits.shape)
+        raise LaunchError(
+            Code.ARG_RANK, op=op, name="logits", got=logits.dim(), shape=shape, wanted="2 dims [B, V]"
+        )
+
+
+def _like(op: str, name: str, x: torch.Tensor, logits: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
+    if x.dtype not in dtypes:
+        raise LaunchError(Code.ARG_DTYPE, op=op, name=name, got=x.dtype, wanted=" or ".join(map(str, dtypes)))
+    if x.shape != logits.shape:
+        got, wanted = tuple(x.shape), tuple(logits.shape)
+        raise LaunchError(
+            Code.ARG_SIZE, op=op, name=name, axis="B, V", got=got, other="logits", wanted=wanted
+        )
+
+
+def _rows(op: str, name: str, x: object, logits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return an option as one number for each row."""
+    whole = not dtype.is_floating_point
+    if isinstance(x, torch.Tensor):
+        if whole and x.dtype not in INTEGERS or not whole and not x.dtype.is_floating_point:
+            wanted = "int64 or int32" if whole else "a float"
+            raise LaunchError(Code.ARG_DTYPE, op=op, name=name, got=x.dtype, wanted=wanted)
+        if tuple(x.shape) != (logits.shape[0],):
+            got, rows = tuple(x.shape), (logits.shape[0],)
+            raise LaunchError(Code.ARG_SIZE, op=op, name=name, axis="B", got=got, other="logits", wanted=rows)
+        return x.to(dtype)
+    if not isinstance(x, int if whole else int | float) or isinstance(x, bool):
+        wanted = "int" if whole else "number"
+        raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted=wanted, got=type(x).__name__)
+    return torch.full((logits.shape[0],), x, dtype=dtype, device=logits.device)

@@ -1,0 +1,46 @@
+"""How the support of a draw reaches a log-prob: as a threshold for each row, or as a bit for each token."""
+
+from __future__ import annotations
+
+import torch
+
+from rlk.errors import Code, LaunchError
+from rlk.ops.results import Csr, Support
+from rlk.runtime.invocation import Tensors
+
+WORD = 32  # bits
+
+
+def kept_tokens(op: str, support: object, logits: torch.Tensor, ids: torch.Tensor) -> Tensors:
+    """Return the inputs of a log-prob that restrict it to a support of the rows of ids."""
+    match support:
+        case Support():
+            for name in ("threshold", "last"):
+                _of_rows(op, f"support.{name}", getattr(support, name).shape, ids)
+            return {"threshold": support.threshold, "last": support.last}
+        case Csr():
+            _of_rows(op, "support.offsets[1:]", support.offsets[1:].shape, ids)
+            return {"words": _words(support, logits.shape[-1])}
+        case _:
+            got = type(support).__name__
+            raise LaunchError(Code.ARG_TYPE, op=op, name="support", wanted="Support or Csr", got=got)
+
+
+def _of_rows(op: str, name: str, got: torch.Size, ids: torch.Tensor) -> None:
+    if got != ids.shape:
+        raise LaunchError(
+            Code.ARG_SIZE, op=op, name=name, axis="T", got=tuple(got), other="ids", wanted=tuple(ids.shape)
+        )
+
+
+def _words(csr: Csr, vocabulary: int) -> torch.Tensor:
+    """Return a bit for each token of each row, i32 [rows, ceil(vocabulary / 32)]."""
+    rows, width = len(csr.offsets) - 1, -(-vocabulary // WORD)
+    ids = csr.ids.to(torch.int64)
+    place = torch.arange(len(ids), device=ids.device)
+    row = torch.searchsorted(csr.offsets[1:].to(torch.int64), place, right=True)
+    at = row * width + ids // WORD
+    words = torch.zeros(rows * width, dtype=torch.int64, device=ids.device)
+    # every bit is added once: integer sums have no order
+    words.index_add_(0, at, torch.ones_like(ids) << ids % WORD)
+    return words.to(torch.int32).reshape(rows, width)

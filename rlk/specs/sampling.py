@@ -1,0 +1,360 @@
+"""Which token a row draws: top-k, top-p and min-p as one threshold, then a walk along integer weights.
+
+Everything after the weights is integer arithmetic, which no order of additions changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlk.lang import (
+    Axis,
+    DType,
+    DTypeVar,
+    L,
+    Outputs,
+    Tensor,
+    Tile,
+    bf16,
+    boolean,
+    f16,
+    f32,
+    i32,
+    i64,
+    op,
+    u32,
+)
+
+LANES, BLOCKS, DIGIT = 1024, 1024, 4
+T = Axis("T", dynamic=True)
+V = Axis("V", chunk=256, split=8)
+W = Axis("W", chunk=LANES)  # the vocabulary again: lane i has tokens i, i + 1024, ...
+U = Axis("U", chunk=1, split=BLOCKS)  # and again: in blocks that follow each other
+J = Axis("J", split=1 << DIGIT).pieces  # numbers that are tried at once
+F = DTypeVar("F", (bf16, f16, f32))
+
+LOG2E = 1.4426950408889634
+UNIT = 22  # the largest weight of a row is 2**22
+MOST_TOKENS = LANES * ((1 << 31 - UNIT) - 1)  # weights of a lane or a block add up to less than 2**31
+FRACTION = 20  # bits of top_p
+UNIFORM = 24  # bits of a draw, its midpoint included
+UNUSED = {bf16: 16, f16: 12, f32: 0}  # low bits of a key that tell no two scores of a dtype apart
+SIGN, MAGNITUDE = 31, 0x7FFFFFFF
+NOTHING = -0x7F800001  # the key of -inf
+
+ANY_NUMBER, ANY_MASS = (1 << 31) - 1, 1 << 62
+
+Reaches = Callable[[Tile, Tile | None], Tile]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """How scores compare, and what they weigh, in a row whose largest is `best`."""
+
+    dtype: DType
+    best: Tile
+    inverse: Tile | None
+
+    @property
+    def bits(self) -> int:
+        """How many bits the keys of this dtype have."""
+        return 32 - UNUSED[self.dtype]
+
+    @property
+    def nothing(self) -> int:
+        """The key of -inf, and of NaN."""
+        return NOTHING >> UNUSED[self.dtype]
+
+    def key(self, x: Tile) -> Tile:
+        """Return an integer that compares as a score does; equal scores have equal keys."""
+        return _ordered(x) >> UNUSED[self.dtype]
+
+    def value(self, key: Tile) -> Tile:
+        """Return the score of a key."""
+        whole = key << UNUSED[self.dtype]
+        # of negative scores the unused bits are ones: their magnitude is inverted
+        whole = L.where(key < 0, whole | ((1 << UNUSED[self.dtype]) - 1), whole)
+        return (whole ^ ((whole >> SIGN) & MAGNITUDE)).bits(f32)
+
+    def first_from(self, bound: Tile) -> Tile:
+        """Return the smallest key of a score that is not below a bound."""
+        key, unused = _ordered(bound), UNUSED[self.dtype]
+        return L.where(key < 0, key, key + ((1 << unused) - 1)) >> unused
+
+    def scaled(self, x: Tile) -> Tile:
+        return x if self.inverse is None else x * self.inverse
+
+    def weight(self, x: Tile) -> Tile:
+        """Return exp((x - best) / temperature) in units of 2**-22, i32, rounded to nearest even."""
+        e = L.softmax_exp2((self.scaled(x) - self.scaled(self.best)) * LOG2E)
+        # the best weighs 1 also where it is infinite; what is NaN weighs nothing
+        e = L.where(x == self.best, 1.0, L.maximum(e, 0.0))
+        # the last place of a number in [2, 4) is 2**-22
+        return (e + 2.0).bits(i32) - 0x40000000
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A support: every token whose key is above a threshold, then the first of those that meet it.
+
+    ties: at most so many of these. goal: no more than the tokens need that together weigh so much. mass: what
+    the tokens above the threshold weigh, where that is known.
+    """
+
+    threshold: Tile
+    ties: Tile
+    goal: Tile | None = None
+    mass: Tile | None = None
+
+
+def _ordered(x: Tile) -> Tile:
+    bits = (L.maximum(x, -math.inf) + 0.0).bits(i32)  # NaN loses; -0.0 + 0.0 is +0.0
+    return bits ^ ((bits >> SIGN) & MAGNITUDE)
+
+
+def _whole(x: Tile, over: Axis) -> Tile:
+    """Return the sum of up to 1024 non-negative numbers, i64."""
+    low, high = L.sum(x & 0xFFFF, over=over), L.sum(x >> 16, over=over)
+    return (high.to(i64) << 16) + low.to(i64)
+
+
+def _count(there: Tile, over: Axis) -> Tile:
+    return L.sum(there.to(i32), over=over)
+
+
+def _digit(reached: Tile) -> Tile:
+    """Return the largest of the numbers tried that reached the goal, 0 where none did."""
+    return L.max(L.where(reached, L.pos(J), 0), over=J)
+
+
+def _largest(bits: int, reaches: Reaches, low: Tile | None = None, high: Tile | None = None) -> Tile:
+    """Return the largest key that reaches a goal, which smaller keys reach too, four bits at a time.
+
+    low, high: bounds of it; bits in which they agree are not searched for.
+    """
+    found: Tile | int = -(1 << bits - 1)
+    for shift in range(bits - DIGIT, -1, -DIGIT):
+        tried = (L.pos(J) << shift) + found
+        if low is None or high is None:
+            found = (_digit(reaches(tried, None)) << shift) + found
+        else:
+            apart = (low >> shift) != (high >> shift)
+            digit = _digit(reaches(tried, apart))
+            found = L.where(apart, (digit << shift) + found, (low >> shift) << shift)
+    assert isinstance(found, Tile)
+    return found
+
+
+def _locate(amounts: Tile, target: Tile) -> tuple[Tile, Tile]:
+    """Return the first of 1024 indices at which the running sum of amounts exceeds a target.
+
+    And what is left: the target less the amounts before that index.
+    """
+    place = L.pos(U.pieces)
+
+    def before(end: Tile) -> Tile:
+        return _whole(L.where(place < end, amounts, 0), over=U.pieces)
+
+    index: Tile | int = 0
+    for shift in (8, 4, 0):
+        tried = (L.pos(J) << shift) + index
+        index = (_digit(before(tried) <= target) << shift) + index
+    assert isinstance(index, Tile)
+    return index, target - before(index)
+
+
+# --- the support ---
+
+
+def _above(rank: Ranking, scores: Tensor, threshold: Tile) -> tuple[Tile, Tile, Tile]:
+    """Return how many tokens are above a threshold, what they weigh, and how many meet it."""
+    more, mass, equal = L.total(kept=True), L.total(kept=True), L.total(kept=True)
+    for w in L.stream(W):
+        x = scores[w].to(f32)
+        key = rank.key(x)
+        more.absorb((key > threshold).to(i32))
+        mass.absorb(L.where(key > threshold, rank.weight(x), 0))
+        equal.absorb((key == threshold).to(i32))
+    counts = (L.sum(n.value, over=W.lanes) for n in (more, equal))
+    return next(counts), _whole(mass.value, over=W.lanes), next(counts)
+
+
+def _top_k(rank: Ranking, scores: Tensor, lanes: Tile, kept: Kept, top_k: Tile) -> Kept:
+    """Return the support of the k best tokens; k < 1 and k >= V leave it as it is."""
+    on = (top_k > 0) & (top_k < L.extent(W))
+    best, of_lanes = rank.key(rank.best), rank.key(lanes)
+
+    def by_lanes(tried: Tile, _: Tile | None) -> Tile:
+        return _count(of_lanes >= tried, over=W.lanes) >= top_k
+
+    def by_tokens(tried: Tile, apart: Tile | None) -> Tile:
+        n = L.total(kept=True)
+        for w in L.stream(W, when=on if apart is None else on & apart):
+            n.absorb((rank.key(scores[w].to(f32)) >= tried).to(i32))
+        return L.sum(n.value, over=W.lanes) >= top_k
+
+    # the k-th best of a part of the tokens is at most that of all
+    low = L.minimum(L.maximum(_largest(rank.bits, by_lanes), rank.nothing), best)
+    cut = _largest(rank.bits, by_tokens, low, best)
+    narrower = on & (cut > kept.threshold)
+    threshold = L.where(narrower, cut, kept.threshold)
+    more, mass, equal = _above(rank, scores, threshold)
+    ties = L.where(narrower, L.minimum(equal, top_k - more), kept.ties)
+    return Kept(threshold, ties, mass=mass)
+
+
+def _top_p(rank: Ranking, scores: Tensor, lanes: Tile, kept: Kept, top_p: Tile) -> Kept:
+    """Return the best tokens of a support that together weigh at least top_p of it; 1 leaves it as it is."""
+    on = top_p < 1.0
+    mass = _above(rank, scores, kept.threshold)[1] if kept.mass is None else kept.mass
+    ties = kept.ties.to(i64) * rank.weight(rank.value(kept.threshold)).to(i64)
+    part = (L.clip(top_p, 0.0, 1.0) * float(1 << FRACTION)).to(i64)
+    goal = L.maximum(((mass + ties) * part + ((1 << FRACTION) - 1)) >> FRACTION, 1)
+    best, of_lanes, weights = rank.key(rank.best), rank.key(lanes), rank.weight(lanes)
+
+    def by_lanes(tried: Tile, _: Tile | None) -> Tile:
+        return _whole(L.where(of_lanes >= tried, weights, 0), over=W.lanes) >= goal
+
+    def by_tokens(tried: Tile, apart: Tile | None) -> Tile:
+        total = L.total(kept=True)
+        for w in L.stream(W, when=on if apart is None else on & apart):
+            x = scores[w].to(f32)
+            total.absorb(L.where(rank.key(x) >= tried, rank.weight(x), 0))
+        return _whole(total.value, over=W.lanes) >= goal
+
+    low = L.minimum(L.maximum(_largest(rank.bits, by_lanes), kept.threshold), best)
+    cut = _largest(rank.bits, by_tokens, low, best)
+    higher = on & (cut > kept.threshold)
+    ties = L.where(higher, ANY_NUMBER, kept.ties)
+    return Kept(L.where(higher, cut, kept.threshold), ties, goal=L.where(on, goal, ANY_MASS))
+
+
+def _min_p(rank: Ranking, min_p: Tile) -> Kept:
+    """Return the tokens whose probability is at least min_p times the largest."""
+    margin = L.log(min_p)
+    if rank.inverse is not None:
+        margin = margin / rank.inverse
+    bound = L.minimum(L.maximum(rank.best + margin, -math.inf), rank.best)
+    return Kept(L.maximum(rank.first_from(bound) - 1, rank.nothing), L.number(0, i32))
+
+
+# --- the draw ---
+
+
+def _uniform(seed: Tile, request_id: Tile, position: Tile) -> Tile:
+    """Return the numerator of (2 k + 1) / 2**24, k of 23 random bits, i64."""
+    words = [w for x in (request_id, position, seed) for w in (x.to(u32), (x >> 32).to(u32))]
+    first, *_ = L.philox((words[0], words[1], words[2], words[3]), (words[4], words[5]))
+    return ((first >> (32 - UNIFORM + 1)).to(i64) << 1) + 1
+
+
+def _part_of(total: Tile, numerator: Tile) -> Tile:
+    """Return floor(total * numerator / 2**24) of a total below 2**42, by two products that fit in 63 bits."""
+    high, low = (total >> 16) * numerator, (total & 0xFFFF) * numerator
+    return (high >> (UNIFORM - 16)) + ((((high & ((1 << UNIFORM - 16) - 1)) << 16) + low) >> UNIFORM)
+
+
+def _draw(rank: Ranking, blocks: Tensor, kept: Kept, numerator: Tile) -> tuple[Tile, Tile, Tile]:
+    """Return the token at which the running weight by index exceeds its part, and how many ties, the last."""
+    size = (L.extent(U) + (BLOCKS - 1)) // BLOCKS
+    place, threshold = L.pos(U.pieces), kept.threshold
+    equal, mass = L.total(kept=True), L.total(kept=True)
+    for u in L.stream(U):
+        x = blocks[u].to(f32)
+        key = rank.key(x)
+        equal.absorb((key == threshold).to(i32))
+        mass.absorb(L.where(key > threshold, rank.weight(x), 0))
+
+    def block(index: Tile) -> Tile:
+        """Return the scores of a block, -inf beyond its end."""
+        return blocks.at(T, L.where(place < size, index * size + place, -1), fill=-math.inf).to(f32)
+
+    weight = rank.weight(rank.value(threshold))
+    some = L.minimum(L.sum(equal.value, over=U.pieces), kept.ties)
+    if kept.goal is not None:
+        each = L.maximum(weight, 1).to(i64)
+        needed = L.maximum(kept.goal - _whole(mass.value, over=U.pieces), 0) + (each - 1)
+        some = L.minimum(some.to(i64), needed // each).to(i32)
+    tied, left = _locate(equal.value, some.to(i64) - 1)
+    within, _ = _locate((rank.key(block(tied)) == threshold).to(i32), left)
+    last = L.where(some > 0, tied * size + within, -1)
+    ties = L.where(place < tied, equal.value, L.where(place == tied, left.to(i32) + 1, 0))
+    amounts = mass.value + ties * weight
+    chosen, left = _locate(amounts, _part_of(_whole(amounts, over=U.pieces), numerator))
+    x = block(chosen)
+    key, index = rank.key(x), chosen * size + place
+    there = (key > threshold) | ((key == threshold) & (index <= last))
+    within, _ = _locate(L.where(there, rank.weight(x), 0), left)
+    return chosen * size + within, some, last
+
+
+@op()
+def sample(
+    scores: Tensor[F, T, W],
+    blocks: Tensor[F, T, U],
+    seed: Tensor[i64, T],
+    request_id: Tensor[i64, T],
+    position: Tensor[i64, T],
+    inv_temperature: Tensor[f32, T] | None,
+    top_k: Tensor[i32, T] | None,
+    top_p: Tensor[f32, T] | None,
+    min_p: Tensor[f32, T] | None,
+) -> Outputs:
+    """A token of softmax(scores / temperature) over what min-p, top-k and top-p keep, in this order.
+
+    scores and blocks are one tensor. inv_temperature = inf takes the best token, the first of equals. Weights
+    are integers in units of 2**-22 of the largest. The support is every score above `threshold`, and those
+    that equal it up to index `last`, of which there are `ties`. A row without a finite score gives token -1
+    and sets the error word.
+    """
+    greedy = None if inv_temperature is None else inv_temperature == math.inf
+    inverse = None if greedy is None else L.where(greedy, 1.0, inv_temperature)
+    first = L.argmax(kept=True)
+    for w in L.stream(W):
+        first.absorb(scores[w].to(f32))
+    rank = Ranking(scores.dtype, L.max(first.max, over=W.lanes), inverse)
+    kept = _min_p(rank, min_p.whole()) if min_p is not None else _everything(rank)
+    if top_k is not None:
+        kept = _top_k(rank, scores, first.max, kept, top_k.whole())
+    if top_p is not None:
+        kept = _top_p(rank, scores, first.max, kept, top_p.whole())
+    if greedy is not None:
+        goal = None if kept.goal is None else L.where(greedy, ANY_MASS, kept.goal)
+        best = rank.key(rank.best)
+        kept = Kept(L.where(greedy, best, kept.threshold), L.where(greedy, 1, kept.ties), goal)
+    # a search by lanes and a walk by blocks place a row differently: they are two kernels
+    rank = Ranking(scores.dtype, L.keep(rank.best, "best"), inverse)
+    goal = None if kept.goal is None else L.keep(kept.goal, "goal")
+    kept = Kept(L.keep(kept.threshold, "cut"), L.keep(kept.ties, "most_ties"), goal)
+    token, ties, last = _draw(rank, blocks, kept, _uniform(seed, request_id, position))
+    found = rank.best > -math.inf
+    L.check(~found, "no finite score")
+    return L.out(
+        token=L.where(found, token, -1).to(i64),
+        threshold=L.where(found, rank.value(kept.threshold), -math.inf),
+        ties=L.where(found, ties, 0),
+        last=L.where(found, last, -1),
+    )
+
+
+def _everything(rank: Ranking) -> Kept:
+    return Kept(L.number(rank.nothing, i32), L.number(0, i32))
+
+
+@op()
+def penalize(
+    logits: Tensor[F, T, V],
+    counts: Tensor[i32, T, V],
+    prompt: Tensor[boolean, T, V] | None,
+    repetition: Tensor[f32, T],
+    frequency: Tensor[f32, T],
+    presence: Tensor[f32, T],
+) -> Outputs:
+    """Scores of tokens that were there already, less likely: z / r or z r, - f times, - p once."""
+    z, generated = logits.to(f32), counts > 0
+    seen = generated if prompt is None else generated | prompt
+    z = L.where(seen, L.where(z > 0.0, z / repetition, z * repetition), z)
+    z = z - frequency * counts.to(f32)
+    return L.out(scores=z - L.where(generated, presence, 0.0))
