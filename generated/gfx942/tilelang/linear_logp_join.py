@@ -209,8 +209,8 @@ def linear_logp_join(ids: memory("ids", "int64"), m: memory("m", "float32"), s: 
             hits_2[c] = tl.if_then_else(t_inside[c], hits[tl.int64(r) * hits_r_stride + t[c]], tl.Cast("float32", 0))  # linear_logp.py:228
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
         vocabulary_2 = tl.alloc_var("int64", vocabulary)
-        for c in tl.unroll(8):  # logp.py:149
-            differs[c] = ids_2[c] != ignore_index_2  # logp.py:149
+        for c in tl.unroll(8):  # logp.py:197
+            differs[c] = ids_2[c] != ignore_index_2  # logp.py:197
             m_3[c] = m_2[c]  # linear_logp.py:226
             s_3[c] = s_2[c]  # linear_logp.py:226
         softmax_sum_over_r(m_3, s_3)  # linear_logp.py:226

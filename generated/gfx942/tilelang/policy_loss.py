@@ -1,8 +1,8 @@
 """policy_loss on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 918c65d53b109a32
+numerics: 74b6dbec760459fa
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
-schedule: tiles 1, 1 warps, 1 stages, unroll 16
+schedule: tiles 1, 8 warps, 1 stages, unroll 1
 """
 
 import struct
@@ -199,8 +199,90 @@ def sum_over_s_lane_2(x, x_board, thread):
         x[c] = add(x[c], x_board[c, thread ^ 64])
 
 
+@tl.macro
+def sum_over_s_piece_lane(x, x_board, thread):
+    # The sum over S_piece.lane, halving.
+    for c in tl.unroll(4):
+        x[c] = add(x[c // 4 * 8 + c % 4], x[c // 4 * 8 + c % 4 + 4])
+    for c in tl.unroll(2):
+        x[c] = add(x[c // 2 * 4 + c % 2], x[c // 2 * 4 + c % 2 + 2])
+    for c in tl.unroll(1):
+        x[c] = add(x[2 * c], x[2 * c + 1])
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = add(x[c], x_board[c, thread ^ 256])
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = add(x[c], x_board[c, thread ^ 128])
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = add(x[c], x_board[c, thread ^ 64])
+    for c in tl.unroll(1):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 32, width=64))
+    for c in tl.unroll(1):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 16, width=64))
+    for c in tl.unroll(1):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 8, width=64))
+    for c in tl.unroll(1):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 4, width=64))
+    for c in tl.unroll(1):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 2, width=64))
+    for c in tl.unroll(1):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 1, width=64))
+
+
+@tl.macro
+def sum_over_s_piece_lane_2(x, x_board, thread):
+    # The sum over S_piece.lane, in any order.
+    for c in tl.unroll(4):
+        x[c] = add(x[2 * c], x[2 * c + 1])
+    for c in tl.unroll(2):
+        x[c] = add(x[2 * c], x[2 * c + 1])
+    for c in tl.unroll(1):
+        x[c] = add(x[2 * c], x[2 * c + 1])
+    for c in tl.unroll(1):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 1, width=64))
+    for c in tl.unroll(1):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 2, width=64))
+    for c in tl.unroll(1):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 4, width=64))
+    for c in tl.unroll(1):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 8, width=64))
+    for c in tl.unroll(1):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 16, width=64))
+    for c in tl.unroll(1):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 32, width=64))
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = add(x[c], x_board[c, thread ^ 64])
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = add(x[c], x_board[c, thread ^ 128])
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = add(x[c], x_board[c, thread ^ 256])
+
+
 @tl.prim_func
-def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", "float32"), advantages: memory("advantages", "float32"), ref_logp: memory("ref_logp", "float32"), order: memory("order", "int32"), active: memory("active", "bool"), sequence: memory("sequence", "int32"), per_token: memory("per_token", "float32"), sum_of_piece: memory("sum_of_piece", "float32"), sum_of_piece1: memory("sum_of_piece1", "int32"), sum_of_piece2: memory("sum_of_piece2", "int32"), sum_of_piece3: memory("sum_of_piece3", "float32"), S: tl.int32, T: tl.int32, B: tl.int32, low: tl.float32, high: tl.float32, beta: tl.float32, programs: tl.int32):
+def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", "float32"), advantages: memory("advantages", "float32"), ref_logp: memory("ref_logp", "float32"), order: memory("order", "int32"), active: memory("active", "bool"), sequence: memory("sequence", "int32"), per_token: memory("per_token", "float32"), sum_of_piece: memory("sum_of_piece", "float32"), sum_of_piece1: memory("sum_of_piece1", "int32"), sum_of_piece2: memory("sum_of_piece2", "int32"), sum_of_piece3: memory("sum_of_piece3", "float32"), S: tl.int32, T: tl.int32, B: tl.int32, beta: tl.float32, surrogate_least: tl.float32, surrogate_most: tl.float32, programs: tl.int32):
     # A block owns 1 of S.piece (rows). S.lane: 1024 indices, 8 to each of 128 threads.
     with tl.Kernel(programs, threads=128) as block:
         thread = tl.get_thread_binding()
@@ -238,6 +320,7 @@ def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", 
         below_3 = tl.alloc_local((8,), "bool")
         unless = tl.alloc_local((8,), "bool")
         chosen_2 = tl.alloc_local((8,), "float32")
+        unless_2 = tl.alloc_local((8,), "bool")
         difference_3 = tl.alloc_local((8,), "float32")
         k3 = tl.alloc_local((8,), "float32")
         product_5 = tl.alloc_local((8,), "float32")
@@ -245,7 +328,6 @@ def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", 
         chosen_3 = tl.alloc_local((8,), "float32")
         chosen_4 = tl.alloc_local((8,), "float32")
         as_i32 = tl.alloc_local((8,), "int32")
-        unless_2 = tl.alloc_local((8,), "bool")
         both_3 = tl.alloc_local((8,), "bool")
         as_i32_2 = tl.alloc_local((8,), "int32")
         negative_3 = tl.alloc_local((8,), "float32")
@@ -289,6 +371,7 @@ def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", 
         below_6 = tl.alloc_local((8,), "bool")
         unless_3 = tl.alloc_local((8,), "bool")
         chosen_7 = tl.alloc_local((8,), "float32")
+        unless_4 = tl.alloc_local((8,), "bool")
         difference_5 = tl.alloc_local((8,), "float32")
         k3_3 = tl.alloc_local((8,), "float32")
         product_9 = tl.alloc_local((8,), "float32")
@@ -296,7 +379,6 @@ def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", 
         chosen_8 = tl.alloc_local((8,), "float32")
         chosen_9 = tl.alloc_local((8,), "float32")
         as_i32_3 = tl.alloc_local((8,), "int32")
-        unless_4 = tl.alloc_local((8,), "bool")
         both_8 = tl.alloc_local((8,), "bool")
         as_i32_4 = tl.alloc_local((8,), "int32")
         negative_6 = tl.alloc_local((8,), "float32")
@@ -312,231 +394,324 @@ def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", 
         sum_s_lane_15 = tl.alloc_local((8,), "float32")
         s_piece = block
         writes = thread == 0
-        low_2 = tl.alloc_var("float32", low)
-        high_2 = tl.alloc_var("float32", high)
         beta_2 = tl.alloc_var("float32", beta)
-        product = tl.alloc_var("int32", s_piece * 1024)  # loss.py:108
-        piece_begin = tl.alloc_var("int32", tl.min(S, product))  # loss.py:108
-        total = tl.alloc_var("int32", piece_begin + 1024)  # loss.py:108
-        piece_end = tl.alloc_var("int32", tl.min(S, total))  # loss.py:108
-        difference = tl.alloc_var("int32", piece_end - piece_begin)  # loss.py:108
-        total_2 = tl.alloc_var("int32", difference + 1023)  # loss.py:108
-        steps = tl.alloc_var("int32", tl.truncdiv(total_2, tl.int32(1024)))  # loss.py:108
-        full_steps = tl.alloc_var("int32", tl.truncdiv(difference, tl.int32(1024)))  # loss.py:108
-        for c in tl.unroll(8):  # loss.py:108
-            s_lane[c] = thread + c * 128  # loss.py:108
-        s = f32(-0.0)  # loss.py:108
-        s_2 = tl.int32(0)  # loss.py:108
-        s_3 = tl.int32(0)  # loss.py:108
-        s_4 = f32(-0.0)  # loss.py:108
-        for s_step in tl.serial(0, full_steps):  # loss.py:108
-            product_2 = tl.alloc_var("int32", s_step * 1024)  # loss.py:108
-            total_3 = tl.alloc_var("int32", piece_begin + product_2)  # loss.py:108
-            for c in tl.unroll(8):  # loss.py:108
-                s_5[c] = total_3 + s_lane[c]  # loss.py:108
-                order_2[c] = order[s_5[c]]  # loss.py:109
-                at_most[c] = 0 <= order_2[c]  # loss.py:110
-                below[c] = order_2[c] < T  # loss.py:110
-                both[c] = at_most[c] & below[c]  # loss.py:110
-                active_2[c] = tl.if_then_else(both[c], active[order_2[c]], tl.Cast("bool", 0))  # loss.py:110
-                sequence_2[c] = tl.if_then_else(both[c], sequence[order_2[c]], tl.Cast("int32", 0))  # loss.py:111
-                at_most_2[c] = 0 <= sequence_2[c]  # loss.py:111
-                below_2[c] = sequence_2[c] < B  # loss.py:111
-                both_2[c] = at_most_2[c] & below_2[c]  # loss.py:111
-                advantages_2[c] = tl.if_then_else(both_2[c], advantages[sequence_2[c]], tl.Cast("float32", 0))  # loss.py:111
-                logp_2[c] = tl.if_then_else(both[c], logp[order_2[c]], tl.Cast("float32", 0))  # loss.py:112
-                old_logp_2[c] = tl.if_then_else(both[c], old_logp[order_2[c]], tl.Cast("float32", 0))  # loss.py:112
-                ref_logp_2[c] = tl.if_then_else(both[c], ref_logp[order_2[c]], tl.Cast("float32", 0))  # loss.py:118
-                difference_2[c] = logp_2[c] - old_logp_2[c]  # loss.py:112
-                exp[c] = portable_exp(difference_2[c])  # loss.py:113
-                equal[c] = advantages_2[c] == f32(0.0)  # loss.py:74
-                chosen[c] = tl.Select(equal[c], f32(1.0), exp[c])  # loss.py:76
-                product_3[c] = chosen[c] * advantages_2[c]  # loss.py:77
-                negative[c] = product_3[c] * f32(-1.0)  # loss.py:77
-                larger_2[c] = larger(chosen[c], low_2)  # loss.py:78
-                smaller_2[c] = smaller(larger_2[c], high_2)  # loss.py:78
-                product_4[c] = smaller_2[c] * advantages_2[c]  # loss.py:78
-                negative_2[c] = product_4[c] * f32(-1.0)  # loss.py:78
-                below_3[c] = negative[c] < negative_2[c]  # loss.py:80
-                unless[c] = tl.Not(below_3[c])  # loss.py:80
-                chosen_2[c] = tl.Select(unless[c], negative[c], negative_2[c])  # loss.py:81
-                difference_3[c] = ref_logp_2[c] - logp_2[c]  # loss.py:118
-                k3[c] = portable_k3(difference_3[c])  # loss.py:21
-                product_5[c] = beta_2 * k3[c]  # loss.py:118
-                total_4[c] = chosen_2[c] + product_5[c]  # loss.py:118
-                chosen_3[c] = tl.Select(active_2[c], total_4[c], f32(0.0))  # loss.py:121
-                per_token[order_2[c]] = chosen_3[c]  # loss.py:121
-                chosen_4[c] = tl.Select(active_2[c], total_4[c], f32(-0.0))  # loss.py:122
-                as_i32[c] = tl.Cast("int32", active_2[c])  # loss.py:123
-                unless_2[c] = tl.Not(unless[c])  # loss.py:124
-                both_3[c] = active_2[c] & unless_2[c]  # loss.py:124
-                as_i32_2[c] = tl.Cast("int32", both_3[c])  # loss.py:124
-                negative_3[c] = difference_2[c] * f32(-1.0)  # loss.py:125
-                k3_2[c] = portable_k3(negative_3[c])  # loss.py:125
-                chosen_5[c] = tl.Select(active_2[c], k3_2[c], f32(-0.0))  # loss.py:125
-                sum_s_lane[c] = chosen_4[c]  # loss.py:108
-            sum_over_s_lane(sum_s_lane, f32_board, thread)  # loss.py:108
-            sum_s_lane_2 = sum_s_lane[0]  # loss.py:108
-            for c in tl.unroll(8):  # loss.py:108
-                sum_s_lane_3[c] = as_i32[c]  # loss.py:108
-            sum_over_s_lane_2(sum_s_lane_3, i32_board, thread)  # loss.py:108
-            sum_s_lane_4 = sum_s_lane_3[0]  # loss.py:108
-            for c in tl.unroll(8):  # loss.py:108
-                sum_s_lane_5[c] = as_i32_2[c]  # loss.py:108
-            sum_over_s_lane_2(sum_s_lane_5, i32_board, thread)  # loss.py:108
-            sum_s_lane_6 = sum_s_lane_5[0]  # loss.py:108
-            for c in tl.unroll(8):  # loss.py:108
-                sum_s_lane_7[c] = chosen_5[c]  # loss.py:108
-            sum_over_s_lane(sum_s_lane_7, f32_board, thread)  # loss.py:108
-            sum_s_lane_8 = sum_s_lane_7[0]  # loss.py:108
-            s_6 = tl.alloc_var("float32", s + sum_s_lane_2)  # loss.py:108
-            s_7 = tl.alloc_var("int32", s_2 + sum_s_lane_4)  # loss.py:108
-            s_8 = tl.alloc_var("int32", s_3 + sum_s_lane_6)  # loss.py:108
-            s_9 = tl.alloc_var("float32", s_4 + sum_s_lane_8)  # loss.py:108
-            s = s_6  # loss.py:108
-            s_2 = s_7  # loss.py:108
-            s_3 = s_8  # loss.py:108
-            s_4 = s_9  # loss.py:108
-        s_10 = s  # loss.py:108
-        s_11 = s_2  # loss.py:108
-        s_12 = s_3  # loss.py:108
-        s_13 = s_4  # loss.py:108
-        for s_step_2 in tl.serial(full_steps, steps):  # loss.py:108
-            product_6 = tl.alloc_var("int32", s_step_2 * 1024)  # loss.py:108
-            total_5 = tl.alloc_var("int32", piece_begin + product_6)  # loss.py:108
-            for c in tl.unroll(8):  # loss.py:108
-                s_14[c] = total_5 + s_lane[c]  # loss.py:108
-                exists[c] = s_14[c] < piece_end  # loss.py:108
-                order_3[c] = tl.if_then_else(exists[c], order[s_14[c]], tl.Cast("int32", 0))  # loss.py:109
-                at_most_3[c] = 0 <= order_3[c]  # loss.py:110
-                below_4[c] = order_3[c] < T  # loss.py:110
-                both_4[c] = at_most_3[c] & below_4[c]  # loss.py:110
-                both_5[c] = exists[c] & both_4[c]  # loss.py:110
-                active_3[c] = tl.if_then_else(both_5[c], active[order_3[c]], tl.Cast("bool", 0))  # loss.py:110
-                sequence_3[c] = tl.if_then_else(both_5[c], sequence[order_3[c]], tl.Cast("int32", 0))  # loss.py:111
-                at_most_4[c] = 0 <= sequence_3[c]  # loss.py:111
-                below_5[c] = sequence_3[c] < B  # loss.py:111
-                both_6[c] = at_most_4[c] & below_5[c]  # loss.py:111
-                both_7[c] = exists[c] & both_6[c]  # loss.py:111
-                advantages_3[c] = tl.if_then_else(both_7[c], advantages[sequence_3[c]], tl.Cast("float32", 0))  # loss.py:111
-                logp_3[c] = tl.if_then_else(both_5[c], logp[order_3[c]], tl.Cast("float32", 0))  # loss.py:112
-                old_logp_3[c] = tl.if_then_else(both_5[c], old_logp[order_3[c]], tl.Cast("float32", 0))  # loss.py:112
-                ref_logp_3[c] = tl.if_then_else(both_5[c], ref_logp[order_3[c]], tl.Cast("float32", 0))  # loss.py:118
-                difference_4[c] = logp_3[c] - old_logp_3[c]  # loss.py:112
-                exp_2[c] = portable_exp(difference_4[c])  # loss.py:113
-                equal_2[c] = advantages_3[c] == f32(0.0)  # loss.py:74
-                chosen_6[c] = tl.Select(equal_2[c], f32(1.0), exp_2[c])  # loss.py:76
-                product_7[c] = chosen_6[c] * advantages_3[c]  # loss.py:77
-                negative_4[c] = product_7[c] * f32(-1.0)  # loss.py:77
-                larger_3[c] = larger(chosen_6[c], low_2)  # loss.py:78
-                smaller_3[c] = smaller(larger_3[c], high_2)  # loss.py:78
-                product_8[c] = smaller_3[c] * advantages_3[c]  # loss.py:78
-                negative_5[c] = product_8[c] * f32(-1.0)  # loss.py:78
-                below_6[c] = negative_4[c] < negative_5[c]  # loss.py:80
-                unless_3[c] = tl.Not(below_6[c])  # loss.py:80
-                chosen_7[c] = tl.Select(unless_3[c], negative_4[c], negative_5[c])  # loss.py:81
-                difference_5[c] = ref_logp_3[c] - logp_3[c]  # loss.py:118
-                k3_3[c] = portable_k3(difference_5[c])  # loss.py:21
-                product_9[c] = beta_2 * k3_3[c]  # loss.py:118
-                total_6[c] = chosen_7[c] + product_9[c]  # loss.py:118
-                chosen_8[c] = tl.Select(active_3[c], total_6[c], f32(0.0))  # loss.py:121
-                if exists[c]:  # loss.py:121
-                    per_token[order_3[c]] = chosen_8[c]  # loss.py:121
-                chosen_9[c] = tl.Select(active_3[c], total_6[c], f32(-0.0))  # loss.py:122
-                as_i32_3[c] = tl.Cast("int32", active_3[c])  # loss.py:123
-                unless_4[c] = tl.Not(unless_3[c])  # loss.py:124
-                both_8[c] = active_3[c] & unless_4[c]  # loss.py:124
-                as_i32_4[c] = tl.Cast("int32", both_8[c])  # loss.py:124
-                negative_6[c] = difference_4[c] * f32(-1.0)  # loss.py:125
-                k3_4[c] = portable_k3(negative_6[c])  # loss.py:125
-                chosen_10[c] = tl.Select(active_3[c], k3_4[c], f32(-0.0))  # loss.py:125
-                chosen_11[c] = tl.Select(exists[c], chosen_9[c], f32(-0.0))  # loss.py:108
-                sum_s_lane_9[c] = chosen_11[c]  # loss.py:108
-            sum_over_s_lane(sum_s_lane_9, f32_board, thread)  # loss.py:108
-            sum_s_lane_10 = sum_s_lane_9[0]  # loss.py:108
-            for c in tl.unroll(8):  # loss.py:108
-                chosen_12[c] = tl.Select(exists[c], as_i32_3[c], tl.int32(0))  # loss.py:108
-                sum_s_lane_11[c] = chosen_12[c]  # loss.py:108
-            sum_over_s_lane_2(sum_s_lane_11, i32_board, thread)  # loss.py:108
-            sum_s_lane_12 = sum_s_lane_11[0]  # loss.py:108
-            for c in tl.unroll(8):  # loss.py:108
-                chosen_13[c] = tl.Select(exists[c], as_i32_4[c], tl.int32(0))  # loss.py:108
-                sum_s_lane_13[c] = chosen_13[c]  # loss.py:108
-            sum_over_s_lane_2(sum_s_lane_13, i32_board, thread)  # loss.py:108
-            sum_s_lane_14 = sum_s_lane_13[0]  # loss.py:108
-            for c in tl.unroll(8):  # loss.py:108
-                chosen_14[c] = tl.Select(exists[c], chosen_10[c], f32(-0.0))  # loss.py:108
-                sum_s_lane_15[c] = chosen_14[c]  # loss.py:108
-            sum_over_s_lane(sum_s_lane_15, f32_board, thread)  # loss.py:108
-            sum_s_lane_16 = sum_s_lane_15[0]  # loss.py:108
-            s_15 = tl.alloc_var("float32", s_10 + sum_s_lane_10)  # loss.py:108
-            s_16 = tl.alloc_var("int32", s_11 + sum_s_lane_12)  # loss.py:108
-            s_17 = tl.alloc_var("int32", s_12 + sum_s_lane_14)  # loss.py:108
-            s_18 = tl.alloc_var("float32", s_13 + sum_s_lane_16)  # loss.py:108
-            s_10 = s_15  # loss.py:108
-            s_11 = s_16  # loss.py:108
-            s_12 = s_17  # loss.py:108
-            s_13 = s_18  # loss.py:108
-        if writes:  # loss.py:108
-            sum_of_piece[s_piece] = s_10  # loss.py:108
-        if writes:  # loss.py:108
-            sum_of_piece1[s_piece] = s_11  # loss.py:108
-        if writes:  # loss.py:108
-            sum_of_piece2[s_piece] = s_12  # loss.py:108
-        if writes:  # loss.py:108
-            sum_of_piece3[s_piece] = s_13  # loss.py:108
+        surrogate_least_2 = tl.alloc_var("float32", surrogate_least)
+        surrogate_most_2 = tl.alloc_var("float32", surrogate_most)
+        product = tl.alloc_var("int32", s_piece * 1024)  # loss.py:79
+        piece_begin = tl.alloc_var("int32", tl.min(S, product))  # loss.py:79
+        total = tl.alloc_var("int32", piece_begin + 1024)  # loss.py:79
+        piece_end = tl.alloc_var("int32", tl.min(S, total))  # loss.py:79
+        difference = tl.alloc_var("int32", piece_end - piece_begin)  # loss.py:79
+        total_2 = tl.alloc_var("int32", difference + 1023)  # loss.py:79
+        steps = tl.alloc_var("int32", tl.truncdiv(total_2, tl.int32(1024)))  # loss.py:79
+        full_steps = tl.alloc_var("int32", tl.truncdiv(difference, tl.int32(1024)))  # loss.py:79
+        for c in tl.unroll(8):  # loss.py:79
+            s_lane[c] = thread + c * 128  # loss.py:79
+        s = f32(-0.0)  # loss.py:79
+        s_2 = tl.int32(0)  # loss.py:79
+        s_3 = tl.int32(0)  # loss.py:79
+        s_4 = f32(-0.0)  # loss.py:79
+        for s_step in tl.serial(0, full_steps):  # loss.py:79
+            product_2 = tl.alloc_var("int32", s_step * 1024)  # loss.py:79
+            total_3 = tl.alloc_var("int32", piece_begin + product_2)  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                s_5[c] = total_3 + s_lane[c]  # loss.py:79
+                order_2[c] = order[s_5[c]]  # loss.py:80
+                at_most[c] = 0 <= order_2[c]  # policy.py:101
+                below[c] = order_2[c] < T  # policy.py:101
+                both[c] = at_most[c] & below[c]  # policy.py:101
+                active_2[c] = tl.if_then_else(both[c], active[order_2[c]], tl.Cast("bool", 0))  # policy.py:101
+                sequence_2[c] = tl.if_then_else(both[c], sequence[order_2[c]], tl.Cast("int32", 0))  # policy.py:101
+                at_most_2[c] = 0 <= sequence_2[c]  # policy.py:107
+                below_2[c] = sequence_2[c] < B  # policy.py:107
+                both_2[c] = at_most_2[c] & below_2[c]  # policy.py:107
+                advantages_2[c] = tl.if_then_else(both_2[c], advantages[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:107
+                logp_2[c] = tl.if_then_else(both[c], logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:101
+                old_logp_2[c] = tl.if_then_else(both[c], old_logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:101
+                ref_logp_2[c] = tl.if_then_else(both[c], ref_logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:101
+                difference_2[c] = logp_2[c] - old_logp_2[c]  # policy.py:145
+                exp[c] = portable_exp(difference_2[c])  # policy.py:310
+                equal[c] = advantages_2[c] == f32(0.0)  # policy.py:311
+                chosen[c] = tl.Select(equal[c], f32(1.0), exp[c])  # policy.py:311
+                product_3[c] = chosen[c] * advantages_2[c]  # surrogates.py:56
+                negative[c] = product_3[c] * f32(-1.0)  # surrogates.py:56
+                larger_2[c] = larger(chosen[c], surrogate_least_2)  # surrogates.py:59
+                smaller_2[c] = smaller(larger_2[c], surrogate_most_2)  # surrogates.py:61
+                product_4[c] = smaller_2[c] * advantages_2[c]  # surrogates.py:62
+                negative_2[c] = product_4[c] * f32(-1.0)  # surrogates.py:62
+                below_3[c] = negative[c] < negative_2[c]  # surrogates.py:65
+                unless[c] = tl.Not(below_3[c])  # surrogates.py:65
+                chosen_2[c] = tl.Select(unless[c], negative[c], negative_2[c])  # surrogates.py:66
+                unless_2[c] = tl.Not(unless[c])  # surrogates.py:73
+                difference_3[c] = ref_logp_2[c] - logp_2[c]  # policy.py:274
+                k3[c] = portable_k3(difference_3[c])  # loss.py:23
+                product_5[c] = beta_2 * k3[c]  # policy.py:323
+                total_4[c] = chosen_2[c] + product_5[c]  # policy.py:323
+                chosen_3[c] = tl.Select(active_2[c], total_4[c], f32(0.0))  # policy.py:405
+                per_token[order_2[c]] = chosen_3[c]  # policy.py:405
+                chosen_4[c] = tl.Select(active_2[c], total_4[c], f32(-0.0))  # policy.py:409
+                as_i32[c] = tl.Cast("int32", active_2[c])  # policy.py:409
+                both_3[c] = active_2[c] & unless_2[c]  # policy.py:426
+                as_i32_2[c] = tl.Cast("int32", both_3[c])  # policy.py:426
+                negative_3[c] = difference_2[c] * f32(-1.0)  # policy.py:428
+                k3_2[c] = portable_k3(negative_3[c])  # policy.py:428
+                chosen_5[c] = tl.Select(active_2[c], k3_2[c], f32(-0.0))  # policy.py:428
+                sum_s_lane[c] = chosen_4[c]  # loss.py:79
+            sum_over_s_lane(sum_s_lane, f32_board, thread)  # loss.py:79
+            sum_s_lane_2 = sum_s_lane[0]  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                sum_s_lane_3[c] = as_i32[c]  # loss.py:79
+            sum_over_s_lane_2(sum_s_lane_3, i32_board, thread)  # loss.py:79
+            sum_s_lane_4 = sum_s_lane_3[0]  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                sum_s_lane_5[c] = as_i32_2[c]  # loss.py:79
+            sum_over_s_lane_2(sum_s_lane_5, i32_board, thread)  # loss.py:79
+            sum_s_lane_6 = sum_s_lane_5[0]  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                sum_s_lane_7[c] = chosen_5[c]  # loss.py:79
+            sum_over_s_lane(sum_s_lane_7, f32_board, thread)  # loss.py:79
+            sum_s_lane_8 = sum_s_lane_7[0]  # loss.py:79
+            s_6 = tl.alloc_var("float32", s + sum_s_lane_2)  # loss.py:79
+            s_7 = tl.alloc_var("int32", s_2 + sum_s_lane_4)  # loss.py:79
+            s_8 = tl.alloc_var("int32", s_3 + sum_s_lane_6)  # loss.py:79
+            s_9 = tl.alloc_var("float32", s_4 + sum_s_lane_8)  # loss.py:79
+            s = s_6  # loss.py:79
+            s_2 = s_7  # loss.py:79
+            s_3 = s_8  # loss.py:79
+            s_4 = s_9  # loss.py:79
+        s_10 = s  # loss.py:79
+        s_11 = s_2  # loss.py:79
+        s_12 = s_3  # loss.py:79
+        s_13 = s_4  # loss.py:79
+        for s_step_2 in tl.serial(full_steps, steps):  # loss.py:79
+            product_6 = tl.alloc_var("int32", s_step_2 * 1024)  # loss.py:79
+            total_5 = tl.alloc_var("int32", piece_begin + product_6)  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                s_14[c] = total_5 + s_lane[c]  # loss.py:79
+                exists[c] = s_14[c] < piece_end  # loss.py:79
+                order_3[c] = tl.if_then_else(exists[c], order[s_14[c]], tl.Cast("int32", 0))  # loss.py:80
+                at_most_3[c] = 0 <= order_3[c]  # policy.py:101
+                below_4[c] = order_3[c] < T  # policy.py:101
+                both_4[c] = at_most_3[c] & below_4[c]  # policy.py:101
+                both_5[c] = exists[c] & both_4[c]  # policy.py:101
+                active_3[c] = tl.if_then_else(both_5[c], active[order_3[c]], tl.Cast("bool", 0))  # policy.py:101
+                sequence_3[c] = tl.if_then_else(both_5[c], sequence[order_3[c]], tl.Cast("int32", 0))  # policy.py:101
+                at_most_4[c] = 0 <= sequence_3[c]  # policy.py:107
+                below_5[c] = sequence_3[c] < B  # policy.py:107
+                both_6[c] = at_most_4[c] & below_5[c]  # policy.py:107
+                both_7[c] = exists[c] & both_6[c]  # policy.py:107
+                advantages_3[c] = tl.if_then_else(both_7[c], advantages[sequence_3[c]], tl.Cast("float32", 0))  # policy.py:107
+                logp_3[c] = tl.if_then_else(both_5[c], logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:101
+                old_logp_3[c] = tl.if_then_else(both_5[c], old_logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:101
+                ref_logp_3[c] = tl.if_then_else(both_5[c], ref_logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:101
+                difference_4[c] = logp_3[c] - old_logp_3[c]  # policy.py:145
+                exp_2[c] = portable_exp(difference_4[c])  # policy.py:310
+                equal_2[c] = advantages_3[c] == f32(0.0)  # policy.py:311
+                chosen_6[c] = tl.Select(equal_2[c], f32(1.0), exp_2[c])  # policy.py:311
+                product_7[c] = chosen_6[c] * advantages_3[c]  # surrogates.py:56
+                negative_4[c] = product_7[c] * f32(-1.0)  # surrogates.py:56
+                larger_3[c] = larger(chosen_6[c], surrogate_least_2)  # surrogates.py:59
+                smaller_3[c] = smaller(larger_3[c], surrogate_most_2)  # surrogates.py:61
+                product_8[c] = smaller_3[c] * advantages_3[c]  # surrogates.py:62
+                negative_5[c] = product_8[c] * f32(-1.0)  # surrogates.py:62
+                below_6[c] = negative_4[c] < negative_5[c]  # surrogates.py:65
+                unless_3[c] = tl.Not(below_6[c])  # surrogates.py:65
+                chosen_7[c] = tl.Select(unless_3[c], negative_4[c], negative_5[c])  # surrogates.py:66
+                unless_4[c] = tl.Not(unless_3[c])  # surrogates.py:73
+                difference_5[c] = ref_logp_3[c] - logp_3[c]  # policy.py:274
+                k3_3[c] = portable_k3(difference_5[c])  # loss.py:23
+                product_9[c] = beta_2 * k3_3[c]  # policy.py:323
+                total_6[c] = chosen_7[c] + product_9[c]  # policy.py:323
+                chosen_8[c] = tl.Select(active_3[c], total_6[c], f32(0.0))  # policy.py:405
+                if exists[c]:  # policy.py:405
+                    per_token[order_3[c]] = chosen_8[c]  # policy.py:405
+                chosen_9[c] = tl.Select(active_3[c], total_6[c], f32(-0.0))  # policy.py:409
+                as_i32_3[c] = tl.Cast("int32", active_3[c])  # policy.py:409
+                both_8[c] = active_3[c] & unless_4[c]  # policy.py:426
+                as_i32_4[c] = tl.Cast("int32", both_8[c])  # policy.py:426
+                negative_6[c] = difference_4[c] * f32(-1.0)  # policy.py:428
+                k3_4[c] = portable_k3(negative_6[c])  # policy.py:428
+                chosen_10[c] = tl.Select(active_3[c], k3_4[c], f32(-0.0))  # policy.py:428
+                chosen_11[c] = tl.Select(exists[c], chosen_9[c], f32(-0.0))  # loss.py:79
+                sum_s_lane_9[c] = chosen_11[c]  # loss.py:79
+            sum_over_s_lane(sum_s_lane_9, f32_board, thread)  # loss.py:79
+            sum_s_lane_10 = sum_s_lane_9[0]  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                chosen_12[c] = tl.Select(exists[c], as_i32_3[c], tl.int32(0))  # loss.py:79
+                sum_s_lane_11[c] = chosen_12[c]  # loss.py:79
+            sum_over_s_lane_2(sum_s_lane_11, i32_board, thread)  # loss.py:79
+            sum_s_lane_12 = sum_s_lane_11[0]  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                chosen_13[c] = tl.Select(exists[c], as_i32_4[c], tl.int32(0))  # loss.py:79
+                sum_s_lane_13[c] = chosen_13[c]  # loss.py:79
+            sum_over_s_lane_2(sum_s_lane_13, i32_board, thread)  # loss.py:79
+            sum_s_lane_14 = sum_s_lane_13[0]  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                chosen_14[c] = tl.Select(exists[c], chosen_10[c], f32(-0.0))  # loss.py:79
+                sum_s_lane_15[c] = chosen_14[c]  # loss.py:79
+            sum_over_s_lane(sum_s_lane_15, f32_board, thread)  # loss.py:79
+            sum_s_lane_16 = sum_s_lane_15[0]  # loss.py:79
+            s_15 = tl.alloc_var("float32", s_10 + sum_s_lane_10)  # loss.py:79
+            s_16 = tl.alloc_var("int32", s_11 + sum_s_lane_12)  # loss.py:79
+            s_17 = tl.alloc_var("int32", s_12 + sum_s_lane_14)  # loss.py:79
+            s_18 = tl.alloc_var("float32", s_13 + sum_s_lane_16)  # loss.py:79
+            s_10 = s_15  # loss.py:79
+            s_11 = s_16  # loss.py:79
+            s_12 = s_17  # loss.py:79
+            s_13 = s_18  # loss.py:79
+        if writes:  # loss.py:79
+            sum_of_piece[s_piece] = s_10  # loss.py:79
+        if writes:  # loss.py:79
+            sum_of_piece1[s_piece] = s_11  # loss.py:79
+        if writes:  # loss.py:79
+            sum_of_piece2[s_piece] = s_12  # loss.py:79
+        if writes:  # loss.py:79
+            sum_of_piece3[s_piece] = s_13  # loss.py:79
 
 
 @tl.prim_func
 def policy_loss_2(loss: memory("loss", "float32"), count: memory("count", "int32"), clip_fraction: memory("clip_fraction", "float32"), approx_kl: memory("approx_kl", "float32"), sum_of_piece: memory("sum_of_piece", "float32"), sum_of_piece1: memory("sum_of_piece1", "int32"), sum_of_piece2: memory("sum_of_piece2", "int32"), sum_of_piece3: memory("sum_of_piece3", "float32"), S: tl.int32, programs: tl.int32):
-    # A block owns everything (merge).
-    with tl.Kernel(programs, threads=64) as block:
+    # A block owns everything (rows). S_piece.lane: 4096 indices, 8 to each of 512 threads.
+    with tl.Kernel(programs, threads=512) as block:
         thread = tl.get_thread_binding()
+        f32_board = tl.alloc_shared((8, 512), "float32", "shared")
+        i32_board = tl.alloc_shared((8, 512), "int32", "shared")
+        s_piece_lane = tl.alloc_local((8,), "int32")
         s = tl.alloc_var("float32")
         s_2 = tl.alloc_var("int32")
         s_3 = tl.alloc_var("int32")
         s_4 = tl.alloc_var("float32")
+        s_piece = tl.alloc_local((8,), "int32")
+        sum_of_piece_2 = tl.alloc_local((8,), "float32")
+        sum_of_piece1_2 = tl.alloc_local((8,), "int32")
+        sum_of_piece2_2 = tl.alloc_local((8,), "int32")
+        sum_of_piece3_2 = tl.alloc_local((8,), "float32")
+        sum_s_piece_lane = tl.alloc_local((8,), "float32")
+        sum_s_piece_lane_3 = tl.alloc_local((8,), "int32")
+        sum_s_piece_lane_5 = tl.alloc_local((8,), "int32")
+        sum_s_piece_lane_7 = tl.alloc_local((8,), "float32")
+        s_9 = tl.alloc_var("float32")
+        s_10 = tl.alloc_var("int32")
+        s_11 = tl.alloc_var("int32")
+        s_12 = tl.alloc_var("float32")
+        s_piece_2 = tl.alloc_local((8,), "int32")
+        exists = tl.alloc_local((8,), "bool")
+        sum_of_piece_3 = tl.alloc_local((8,), "float32")
+        sum_of_piece1_3 = tl.alloc_local((8,), "int32")
+        sum_of_piece2_3 = tl.alloc_local((8,), "int32")
+        sum_of_piece3_3 = tl.alloc_local((8,), "float32")
+        chosen = tl.alloc_local((8,), "float32")
+        sum_s_piece_lane_9 = tl.alloc_local((8,), "float32")
+        chosen_2 = tl.alloc_local((8,), "int32")
+        sum_s_piece_lane_11 = tl.alloc_local((8,), "int32")
+        chosen_3 = tl.alloc_local((8,), "int32")
+        sum_s_piece_lane_13 = tl.alloc_local((8,), "int32")
+        chosen_4 = tl.alloc_local((8,), "float32")
+        sum_s_piece_lane_15 = tl.alloc_local((8,), "float32")
         writes = thread == 0
-        s = f32(-0.0)  # loss.py:108
-        s_2 = tl.int32(0)  # loss.py:108
-        s_3 = tl.int32(0)  # loss.py:108
-        s_4 = f32(-0.0)  # loss.py:108
-        for s_piece_step in tl.serial(0, ((S + 1023) // 1024)):  # loss.py:108
-            sum_of_piece_2 = tl.alloc_var("float32", sum_of_piece[s_piece_step])  # loss.py:108
-            sum_of_piece1_2 = tl.alloc_var("int32", sum_of_piece1[s_piece_step])  # loss.py:108
-            sum_of_piece2_2 = tl.alloc_var("int32", sum_of_piece2[s_piece_step])  # loss.py:108
-            sum_of_piece3_2 = tl.alloc_var("float32", sum_of_piece3[s_piece_step])  # loss.py:108
-            s_5 = tl.alloc_var("float32", s + sum_of_piece_2)  # loss.py:108
-            s_6 = tl.alloc_var("int32", s_2 + sum_of_piece1_2)  # loss.py:108
-            s_7 = tl.alloc_var("int32", s_3 + sum_of_piece2_2)  # loss.py:108
-            s_8 = tl.alloc_var("float32", s_4 + sum_of_piece3_2)  # loss.py:108
-            s = s_5  # loss.py:108
-            s_2 = s_6  # loss.py:108
-            s_3 = s_7  # loss.py:108
-            s_4 = s_8  # loss.py:108
-        larger_2 = tl.alloc_var("int32", tl.max(s_2, tl.int32(1)))  # loss.py:126
-        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # loss.py:126
-        total = tl.alloc_var("float32", s + f32(0.0))  # loss.py:129
-        quotient = tl.alloc_var("float32", total / as_f32)  # loss.py:129
-        as_f32_2 = tl.alloc_var("float32", tl.Cast("float32", s_3))  # loss.py:131
-        quotient_2 = tl.alloc_var("float32", as_f32_2 / as_f32)  # loss.py:131
-        total_2 = tl.alloc_var("float32", s_4 + f32(0.0))  # loss.py:132
-        quotient_3 = tl.alloc_var("float32", total_2 / as_f32)  # loss.py:132
-        if writes:  # loss.py:128
-            loss[0] = quotient  # loss.py:128
-        if writes:  # loss.py:128
-            count[0] = s_2  # loss.py:128
-        if writes:  # loss.py:128
-            clip_fraction[0] = quotient_2  # loss.py:128
-        if writes:  # loss.py:128
-            approx_kl[0] = quotient_3  # loss.py:128
+        total = tl.alloc_var("int32", ((S + 1023) // 1024) + 4095)  # loss.py:79
+        steps = tl.alloc_var("int32", tl.truncdiv(total, tl.int32(4096)))  # loss.py:79
+        full_steps = tl.alloc_var("int32", tl.truncdiv(((S + 1023) // 1024), tl.int32(4096)))  # loss.py:79
+        for c in tl.unroll(8):  # loss.py:79
+            s_piece_lane[c] = thread + c * 512  # loss.py:79
+        s = f32(-0.0)  # loss.py:79
+        s_2 = tl.int32(0)  # loss.py:79
+        s_3 = tl.int32(0)  # loss.py:79
+        s_4 = f32(-0.0)  # loss.py:79
+        for s_piece_step in tl.serial(0, full_steps):  # loss.py:79
+            product = tl.alloc_var("int32", s_piece_step * 4096)  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                s_piece[c] = product + s_piece_lane[c]  # loss.py:79
+                sum_of_piece_2[c] = sum_of_piece[s_piece[c]]  # loss.py:79
+                sum_of_piece1_2[c] = sum_of_piece1[s_piece[c]]  # loss.py:79
+                sum_of_piece2_2[c] = sum_of_piece2[s_piece[c]]  # loss.py:79
+                sum_of_piece3_2[c] = sum_of_piece3[s_piece[c]]  # loss.py:79
+                sum_s_piece_lane[c] = sum_of_piece_2[c]  # loss.py:79
+            sum_over_s_piece_lane(sum_s_piece_lane, f32_board, thread)  # loss.py:79
+            sum_s_piece_lane_2 = sum_s_piece_lane[0]  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                sum_s_piece_lane_3[c] = sum_of_piece1_2[c]  # loss.py:79
+            sum_over_s_piece_lane_2(sum_s_piece_lane_3, i32_board, thread)  # loss.py:79
+            sum_s_piece_lane_4 = sum_s_piece_lane_3[0]  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                sum_s_piece_lane_5[c] = sum_of_piece2_2[c]  # loss.py:79
+            sum_over_s_piece_lane_2(sum_s_piece_lane_5, i32_board, thread)  # loss.py:79
+            sum_s_piece_lane_6 = sum_s_piece_lane_5[0]  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                sum_s_piece_lane_7[c] = sum_of_piece3_2[c]  # loss.py:79
+            sum_over_s_piece_lane(sum_s_piece_lane_7, f32_board, thread)  # loss.py:79
+            sum_s_piece_lane_8 = sum_s_piece_lane_7[0]  # loss.py:79
+            s_5 = tl.alloc_var("float32", s + sum_s_piece_lane_2)  # loss.py:79
+            s_6 = tl.alloc_var("int32", s_2 + sum_s_piece_lane_4)  # loss.py:79
+            s_7 = tl.alloc_var("int32", s_3 + sum_s_piece_lane_6)  # loss.py:79
+            s_8 = tl.alloc_var("float32", s_4 + sum_s_piece_lane_8)  # loss.py:79
+            s = s_5  # loss.py:79
+            s_2 = s_6  # loss.py:79
+            s_3 = s_7  # loss.py:79
+            s_4 = s_8  # loss.py:79
+        s_9 = s  # loss.py:79
+        s_10 = s_2  # loss.py:79
+        s_11 = s_3  # loss.py:79
+        s_12 = s_4  # loss.py:79
+        for s_piece_step_2 in tl.serial(full_steps, steps):  # loss.py:79
+            product_2 = tl.alloc_var("int32", s_piece_step_2 * 4096)  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                s_piece_2[c] = product_2 + s_piece_lane[c]  # loss.py:79
+                exists[c] = s_piece_2[c] < ((S + 1023) // 1024)  # loss.py:79
+                sum_of_piece_3[c] = tl.if_then_else(exists[c], sum_of_piece[s_piece_2[c]], tl.Cast("float32", 0))  # loss.py:79
+                sum_of_piece1_3[c] = tl.if_then_else(exists[c], sum_of_piece1[s_piece_2[c]], tl.Cast("int32", 0))  # loss.py:79
+                sum_of_piece2_3[c] = tl.if_then_else(exists[c], sum_of_piece2[s_piece_2[c]], tl.Cast("int32", 0))  # loss.py:79
+                sum_of_piece3_3[c] = tl.if_then_else(exists[c], sum_of_piece3[s_piece_2[c]], tl.Cast("float32", 0))  # loss.py:79
+                chosen[c] = tl.Select(exists[c], sum_of_piece_3[c], f32(-0.0))  # loss.py:79
+                sum_s_piece_lane_9[c] = chosen[c]  # loss.py:79
+            sum_over_s_piece_lane(sum_s_piece_lane_9, f32_board, thread)  # loss.py:79
+            sum_s_piece_lane_10 = sum_s_piece_lane_9[0]  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                chosen_2[c] = tl.Select(exists[c], sum_of_piece1_3[c], tl.int32(0))  # loss.py:79
+                sum_s_piece_lane_11[c] = chosen_2[c]  # loss.py:79
+            sum_over_s_piece_lane_2(sum_s_piece_lane_11, i32_board, thread)  # loss.py:79
+            sum_s_piece_lane_12 = sum_s_piece_lane_11[0]  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                chosen_3[c] = tl.Select(exists[c], sum_of_piece2_3[c], tl.int32(0))  # loss.py:79
+                sum_s_piece_lane_13[c] = chosen_3[c]  # loss.py:79
+            sum_over_s_piece_lane_2(sum_s_piece_lane_13, i32_board, thread)  # loss.py:79
+            sum_s_piece_lane_14 = sum_s_piece_lane_13[0]  # loss.py:79
+            for c in tl.unroll(8):  # loss.py:79
+                chosen_4[c] = tl.Select(exists[c], sum_of_piece3_3[c], f32(-0.0))  # loss.py:79
+                sum_s_piece_lane_15[c] = chosen_4[c]  # loss.py:79
+            sum_over_s_piece_lane(sum_s_piece_lane_15, f32_board, thread)  # loss.py:79
+            sum_s_piece_lane_16 = sum_s_piece_lane_15[0]  # loss.py:79
+            s_13 = tl.alloc_var("float32", s_9 + sum_s_piece_lane_10)  # loss.py:79
+            s_14 = tl.alloc_var("int32", s_10 + sum_s_piece_lane_12)  # loss.py:79
+            s_15 = tl.alloc_var("int32", s_11 + sum_s_piece_lane_14)  # loss.py:79
+            s_16 = tl.alloc_var("float32", s_12 + sum_s_piece_lane_16)  # loss.py:79
+            s_9 = s_13  # loss.py:79
+            s_10 = s_14  # loss.py:79
+            s_11 = s_15  # loss.py:79
+            s_12 = s_16  # loss.py:79
+        larger_2 = tl.alloc_var("int32", tl.max(s_10, tl.int32(1)))  # policy.py:471
+        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:471
+        total_2 = tl.alloc_var("float32", s_9 + f32(0.0))  # policy.py:473
+        quotient = tl.alloc_var("float32", total_2 / as_f32)  # policy.py:465
+        as_f32_2 = tl.alloc_var("float32", tl.Cast("float32", s_11))  # policy.py:478
+        quotient_2 = tl.alloc_var("float32", as_f32_2 / as_f32)  # policy.py:478
+        total_3 = tl.alloc_var("float32", s_12 + f32(0.0))  # policy.py:480
+        quotient_3 = tl.alloc_var("float32", total_3 / as_f32)  # policy.py:480
+        if writes:  # policy.py:379
+            loss[0] = quotient  # policy.py:379
+        if writes:  # policy.py:379
+            count[0] = s_10  # policy.py:379
+        if writes:  # policy.py:379
+            clip_fraction[0] = quotient_2  # policy.py:379
+        if writes:  # policy.py:379
+            approx_kl[0] = quotient_3  # policy.py:379
 
 
-def call(kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, low, high, beta, S, T, B):
+def call(kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, beta, surrogate_least, surrogate_most, S, T, B):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((S + 1023) // 1024)
     if programs > 0:
-        kernels.policy_loss_1((programs,), logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, low, high, beta)
+        kernels.policy_loss_1((programs,), logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, beta, surrogate_least, surrogate_most)
     programs = 1
     if programs > 0:
         kernels.policy_loss_2((programs,), loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S)

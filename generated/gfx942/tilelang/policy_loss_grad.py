@@ -1,6 +1,6 @@
 """policy_loss_grad on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 4dc805f030f35976
+numerics: 4bed29bf97c0b091
 schedule: tiles T=2048, 4 warps, 1 stages, unroll 1
 """
 
@@ -136,12 +136,13 @@ def smaller(a, b):
 
 
 @tl.prim_func
-def policy_loss_grad(logp: memory("logp", "float32"), old_logp: memory("old_logp", "float32"), advantages: memory("advantages", "float32"), ref_logp: memory("ref_logp", "float32"), active: memory("active", "bool"), sequence: memory("sequence", "int32"), count: memory("count", "int32"), d_loss: memory("d_loss", "float32"), d_logp: memory("d_logp", "float32"), T: tl.int32, B: tl.int32, low: tl.float32, high: tl.float32, beta: tl.float32, programs: tl.int32):
+def policy_loss_grad(logp: memory("logp", "float32"), old_logp: memory("old_logp", "float32"), advantages: memory("advantages", "float32"), ref_logp: memory("ref_logp", "float32"), active: memory("active", "bool"), sequence: memory("sequence", "int32"), count: memory("count", "int32"), d_loss: memory("d_loss", "float32"), d_logp: memory("d_logp", "float32"), T: tl.int32, B: tl.int32, beta: tl.float32, surrogate_least: tl.float32, surrogate_most: tl.float32, programs: tl.int32):
     # A block owns 2048 of T (rows). T: 2048 indices, 8 to each of 256 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         t = tl.alloc_local((8,), "int32")
         t_inside = tl.alloc_local((8,), "bool")
+        active_2 = tl.alloc_local((8,), "bool")
         sequence_2 = tl.alloc_local((8,), "int32")
         at_most = tl.alloc_local((8,), "bool")
         below = tl.alloc_local((8,), "bool")
@@ -150,7 +151,6 @@ def policy_loss_grad(logp: memory("logp", "float32"), old_logp: memory("old_logp
         logp_2 = tl.alloc_local((8,), "float32")
         old_logp_2 = tl.alloc_local((8,), "float32")
         ref_logp_2 = tl.alloc_local((8,), "float32")
-        active_2 = tl.alloc_local((8,), "bool")
         difference = tl.alloc_local((8,), "float32")
         exp = tl.alloc_local((8,), "float32")
         equal = tl.alloc_local((8,), "bool")
@@ -163,70 +163,66 @@ def policy_loss_grad(logp: memory("logp", "float32"), old_logp: memory("old_logp
         negative_2 = tl.alloc_local((8,), "float32")
         below_2 = tl.alloc_local((8,), "bool")
         unless = tl.alloc_local((8,), "bool")
-        unless_2 = tl.alloc_local((8,), "bool")
+        differs = tl.alloc_local((8,), "bool")
         both_2 = tl.alloc_local((8,), "bool")
-        product_3 = tl.alloc_local((8,), "float32")
-        negative_3 = tl.alloc_local((8,), "float32")
         chosen_2 = tl.alloc_local((8,), "float32")
         difference_2 = tl.alloc_local((8,), "float32")
         expm1 = tl.alloc_local((8,), "float32")
-        negative_4 = tl.alloc_local((8,), "float32")
-        product_4 = tl.alloc_local((8,), "float32")
+        negative_3 = tl.alloc_local((8,), "float32")
+        product_3 = tl.alloc_local((8,), "float32")
         total = tl.alloc_local((8,), "float32")
-        product_5 = tl.alloc_local((8,), "float32")
+        product_4 = tl.alloc_local((8,), "float32")
         chosen_3 = tl.alloc_local((8,), "float32")
         for c in tl.unroll(8):
             t[c] = block * 2048 + thread + c * 256
             t_inside[c] = t[c] < T
-        count_2 = tl.alloc_var("int32", count[0])  # loss.py:139
-        d_loss_2 = tl.alloc_var("float32", d_loss[0])  # loss.py:139
-        for c in tl.unroll(8):  # loss.py:140
-            sequence_2[c] = tl.if_then_else(t_inside[c], sequence[t[c]], tl.Cast("int32", 0))  # loss.py:140
-            at_most[c] = 0 <= sequence_2[c]  # loss.py:140
-            below[c] = sequence_2[c] < B  # loss.py:140
-            both[c] = at_most[c] & below[c]  # loss.py:140
-            advantages_2[c] = tl.if_then_else(both[c] & t_inside[c], advantages[sequence_2[c]], tl.Cast("float32", 0))  # loss.py:140
-            logp_2[c] = tl.if_then_else(t_inside[c], logp[t[c]], tl.Cast("float32", 0))  # loss.py:141
-            old_logp_2[c] = tl.if_then_else(t_inside[c], old_logp[t[c]], tl.Cast("float32", 0))  # loss.py:141
-            ref_logp_2[c] = tl.if_then_else(t_inside[c], ref_logp[t[c]], tl.Cast("float32", 0))  # loss.py:147
-            active_2[c] = tl.if_then_else(t_inside[c], active[t[c]], tl.Cast("bool", 0))  # loss.py:152
-        low_2 = tl.alloc_var("float32", low)
-        high_2 = tl.alloc_var("float32", high)
+        d_loss_2 = tl.alloc_var("float32", d_loss[0])  # policy.py:578
+        count_2 = tl.alloc_var("int32", count[0])  # policy.py:455
+        for c in tl.unroll(8):  # policy.py:101
+            active_2[c] = tl.if_then_else(t_inside[c], active[t[c]], tl.Cast("bool", 0))  # policy.py:101
+            sequence_2[c] = tl.if_then_else(t_inside[c], sequence[t[c]], tl.Cast("int32", 0))  # policy.py:101
+            at_most[c] = 0 <= sequence_2[c]  # policy.py:107
+            below[c] = sequence_2[c] < B  # policy.py:107
+            both[c] = at_most[c] & below[c]  # policy.py:107
+            advantages_2[c] = tl.if_then_else(both[c] & t_inside[c], advantages[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:107
+            logp_2[c] = tl.if_then_else(t_inside[c], logp[t[c]], tl.Cast("float32", 0))  # policy.py:101
+            old_logp_2[c] = tl.if_then_else(t_inside[c], old_logp[t[c]], tl.Cast("float32", 0))  # policy.py:101
+            ref_logp_2[c] = tl.if_then_else(t_inside[c], ref_logp[t[c]], tl.Cast("float32", 0))  # policy.py:101
         beta_2 = tl.alloc_var("float32", beta)
-        larger_2 = tl.alloc_var("int32", tl.max(count_2, tl.int32(1)))  # loss.py:139
-        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # loss.py:139
-        quotient = tl.alloc_var("float32", d_loss_2 / as_f32)  # loss.py:139
-        for c in tl.unroll(8):  # loss.py:141
-            difference[c] = logp_2[c] - old_logp_2[c]  # loss.py:141
-            exp[c] = portable_exp(difference[c])  # loss.py:141
-            equal[c] = advantages_2[c] == f32(0.0)  # loss.py:74
-            chosen[c] = tl.Select(equal[c], f32(1.0), exp[c])  # loss.py:76
-            product[c] = chosen[c] * advantages_2[c]  # loss.py:77
-            negative[c] = product[c] * f32(-1.0)  # loss.py:77
-            larger_3[c] = larger(chosen[c], low_2)  # loss.py:78
-            smaller_2[c] = smaller(larger_3[c], high_2)  # loss.py:78
-            product_2[c] = smaller_2[c] * advantages_2[c]  # loss.py:78
-            negative_2[c] = product_2[c] * f32(-1.0)  # loss.py:78
-            below_2[c] = negative[c] < negative_2[c]  # loss.py:80
-            unless[c] = tl.Not(below_2[c])  # loss.py:80
-            unless_2[c] = tl.Not(equal[c])  # loss.py:145
-            both_2[c] = unless[c] & unless_2[c]  # loss.py:145
-            product_3[c] = exp[c] * advantages_2[c]  # loss.py:145
-            negative_3[c] = product_3[c] * f32(-1.0)  # loss.py:145
-            chosen_2[c] = tl.Select(both_2[c], negative_3[c], f32(0.0))  # loss.py:145
-            difference_2[c] = ref_logp_2[c] - logp_2[c]  # loss.py:147
-            expm1[c] = portable_expm1(difference_2[c])  # loss.py:34
-            negative_4[c] = expm1[c] * f32(-1.0)  # loss.py:34
-            product_4[c] = beta_2 * negative_4[c]  # loss.py:147
-            total[c] = chosen_2[c] + product_4[c]  # loss.py:147
-            product_5[c] = quotient * total[c]  # loss.py:152
-            chosen_3[c] = tl.Select(active_2[c], product_5[c], f32(0.0))  # loss.py:152
-            if t_inside[c]:  # loss.py:151
-                d_logp[t[c]] = chosen_3[c]  # loss.py:151
+        surrogate_least_2 = tl.alloc_var("float32", surrogate_least)
+        surrogate_most_2 = tl.alloc_var("float32", surrogate_most)
+        larger_2 = tl.alloc_var("int32", tl.max(count_2, tl.int32(1)))  # policy.py:455
+        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:455
+        quotient = tl.alloc_var("float32", d_loss_2 / as_f32)  # policy.py:465
+        for c in tl.unroll(8):  # policy.py:145
+            difference[c] = logp_2[c] - old_logp_2[c]  # policy.py:145
+            exp[c] = portable_exp(difference[c])  # policy.py:310
+            equal[c] = advantages_2[c] == f32(0.0)  # policy.py:311
+            chosen[c] = tl.Select(equal[c], f32(1.0), exp[c])  # policy.py:311
+            product[c] = chosen[c] * advantages_2[c]  # surrogates.py:56
+            negative[c] = product[c] * f32(-1.0)  # surrogates.py:56
+            larger_3[c] = larger(chosen[c], surrogate_least_2)  # surrogates.py:59
+            smaller_2[c] = smaller(larger_3[c], surrogate_most_2)  # surrogates.py:61
+            product_2[c] = smaller_2[c] * advantages_2[c]  # surrogates.py:62
+            negative_2[c] = product_2[c] * f32(-1.0)  # surrogates.py:62
+            below_2[c] = negative[c] < negative_2[c]  # surrogates.py:65
+            unless[c] = tl.Not(below_2[c])  # surrogates.py:65
+            differs[c] = advantages_2[c] != f32(0.0)  # surrogates.py:72
+            both_2[c] = unless[c] & differs[c]  # surrogates.py:72
+            chosen_2[c] = tl.Select(both_2[c], negative[c], f32(0.0))  # surrogates.py:72
+            difference_2[c] = ref_logp_2[c] - logp_2[c]  # policy.py:274
+            expm1[c] = portable_expm1(difference_2[c])  # loss.py:36
+            negative_3[c] = expm1[c] * f32(-1.0)  # loss.py:36
+            product_3[c] = beta_2 * negative_3[c]  # policy.py:323
+            total[c] = chosen_2[c] + product_3[c]  # policy.py:365
+            product_4[c] = quotient * total[c]  # policy.py:518
+            chosen_3[c] = tl.Select(active_2[c], product_4[c], f32(0.0))  # policy.py:505
+            if t_inside[c]:  # policy.py:506
+                d_logp[t[c]] = chosen_3[c]  # policy.py:506
 
 
-def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, low, high, beta, T, B):
+def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least, surrogate_most, T, B):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((T + 2047) // 2048)
     if programs > 0:
-        kernels.policy_loss_grad((programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, low, high, beta)
+        kernels.policy_loss_grad((programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta, surrogate_least, surrogate_most)

@@ -151,17 +151,17 @@ def ratio_kl(logp: memory("logp", "float32"), old_logp: memory("old_logp", "floa
         for c in tl.unroll(8):
             t[c] = block * 2048 + thread + c * 256
             t_inside[c] = t[c] < T
-            logp_2[c] = tl.if_then_else(t_inside[c], logp[t[c]], tl.Cast("float32", 0))  # loss.py:48
-            old_logp_2[c] = tl.if_then_else(t_inside[c], old_logp[t[c]], tl.Cast("float32", 0))  # loss.py:48
-            ref_logp_2[c] = tl.if_then_else(t_inside[c], ref_logp[t[c]], tl.Cast("float32", 0))  # loss.py:49
-            difference[c] = logp_2[c] - old_logp_2[c]  # loss.py:48
-            exp[c] = portable_exp(difference[c])  # loss.py:48
-            difference_2[c] = ref_logp_2[c] - logp_2[c]  # loss.py:49
-            k3[c] = portable_k3(difference_2[c])  # loss.py:21
-            if t_inside[c]:  # loss.py:52
-                ratio[t[c]] = exp[c]  # loss.py:52
-            if t_inside[c]:  # loss.py:52
-                kl[t[c]] = k3[c]  # loss.py:52
+            logp_2[c] = tl.if_then_else(t_inside[c], logp[t[c]], tl.Cast("float32", 0))  # loss.py:50
+            old_logp_2[c] = tl.if_then_else(t_inside[c], old_logp[t[c]], tl.Cast("float32", 0))  # loss.py:50
+            ref_logp_2[c] = tl.if_then_else(t_inside[c], ref_logp[t[c]], tl.Cast("float32", 0))  # loss.py:51
+            difference[c] = logp_2[c] - old_logp_2[c]  # loss.py:50
+            exp[c] = portable_exp(difference[c])  # loss.py:50
+            difference_2[c] = ref_logp_2[c] - logp_2[c]  # loss.py:51
+            k3[c] = portable_k3(difference_2[c])  # loss.py:23
+            if t_inside[c]:  # loss.py:54
+                ratio[t[c]] = exp[c]  # loss.py:54
+            if t_inside[c]:  # loss.py:54
+                kl[t[c]] = k3[c]  # loss.py:54
 
 
 def call(kernels, logp, old_logp, ref_logp, ratio, kl, T):

@@ -158,21 +158,21 @@ def ratio_kl_grad(logp: memory("logp", "float32"), old_logp: memory("old_logp", 
         for c in tl.unroll(8):
             t[c] = block * 2048 + thread + c * 256
             t_inside[c] = t[c] < T
-            logp_2[c] = tl.if_then_else(t_inside[c], logp[t[c]], tl.Cast("float32", 0))  # loss.py:60
-            old_logp_2[c] = tl.if_then_else(t_inside[c], old_logp[t[c]], tl.Cast("float32", 0))  # loss.py:60
-            d_ratio_2[c] = tl.if_then_else(t_inside[c], d_ratio[t[c]], tl.Cast("float32", 0))  # loss.py:60
-            ref_logp_2[c] = tl.if_then_else(t_inside[c], ref_logp[t[c]], tl.Cast("float32", 0))  # loss.py:62
-            d_kl_2[c] = tl.if_then_else(t_inside[c], d_kl[t[c]], tl.Cast("float32", 0))  # loss.py:62
-            difference[c] = logp_2[c] - old_logp_2[c]  # loss.py:60
-            exp[c] = portable_exp(difference[c])  # loss.py:60
-            product[c] = d_ratio_2[c] * exp[c]  # loss.py:60
-            difference_2[c] = ref_logp_2[c] - logp_2[c]  # loss.py:62
-            expm1[c] = portable_expm1(difference_2[c])  # loss.py:34
-            negative[c] = expm1[c] * f32(-1.0)  # loss.py:34
-            product_2[c] = d_kl_2[c] * negative[c]  # loss.py:62
-            total[c] = product[c] + product_2[c]  # loss.py:63
-            if t_inside[c]:  # loss.py:66
-                d_logp[t[c]] = total[c]  # loss.py:66
+            logp_2[c] = tl.if_then_else(t_inside[c], logp[t[c]], tl.Cast("float32", 0))  # loss.py:62
+            old_logp_2[c] = tl.if_then_else(t_inside[c], old_logp[t[c]], tl.Cast("float32", 0))  # loss.py:62
+            d_ratio_2[c] = tl.if_then_else(t_inside[c], d_ratio[t[c]], tl.Cast("float32", 0))  # loss.py:62
+            ref_logp_2[c] = tl.if_then_else(t_inside[c], ref_logp[t[c]], tl.Cast("float32", 0))  # loss.py:64
+            d_kl_2[c] = tl.if_then_else(t_inside[c], d_kl[t[c]], tl.Cast("float32", 0))  # loss.py:64
+            difference[c] = logp_2[c] - old_logp_2[c]  # loss.py:62
+            exp[c] = portable_exp(difference[c])  # loss.py:62
+            product[c] = d_ratio_2[c] * exp[c]  # loss.py:62
+            difference_2[c] = ref_logp_2[c] - logp_2[c]  # loss.py:64
+            expm1[c] = portable_expm1(difference_2[c])  # loss.py:36
+            negative[c] = expm1[c] * f32(-1.0)  # loss.py:36
+            product_2[c] = d_kl_2[c] * negative[c]  # loss.py:64
+            total[c] = product[c] + product_2[c]  # loss.py:65
+            if t_inside[c]:  # loss.py:68
+                d_logp[t[c]] = total[c]  # loss.py:68
 
 
 def call(kernels, logp, old_logp, ref_logp, d_ratio, d_kl, d_logp, T):

@@ -149,7 +149,7 @@ def linear_logp_grad_1_rows(hidden: cute.Tensor, ids: cute.Tensor, order: cute.T
     order_2 = order[t]  # linear_logp.py:127
     ids_2 = ids[order_2.to(Int32)]  # linear_logp.py:127
     hidden_2 = [one for c in range(0, 16, 8) for one in load_vector(hidden, (order_2.to(Int32), d[c]), 8)]  # linear_logp.py:132
-    differs = ids_2 != ignore_index  # logp.py:149
+    differs = ids_2 != ignore_index  # logp.py:197
     as_bf16 = Float32(0.0).to(BFloat16)  # linear_logp.py:132
     chosen = [select(differs, hidden_2[c], as_bf16) for c in range(16)]  # linear_logp.py:132
     for c in cutlass.range_constexpr(0, 16, 8):  # linear_logp.py:132
@@ -329,32 +329,32 @@ def linear_logp_grad_2(
             v = v_piece_begin + v_within
             for r in cutlass.range_constexpr(2):
                 v_within_left = select(t_within_inside[r], Int32(16032) - v_within, Int32(0))
-                differs = ids_2[r] != ignore_index  # logp.py:149
-                difference = d_lse_2[r] - d_logp_2[r]  # logp.py:157
-                at_most = 0 <= ids_2[r]  # logp.py:142
-                below = ids_2[r] < 128256  # logp.py:142
-                both = at_most & below  # logp.py:142
-                chosen = select(both, ids_2[r], Int64(-1))  # logp.py:143
-                as_i32 = Int64(chosen).to(Int32)  # logp.py:143
-                at = as_i32 - v  # logp.py:143
+                differs = ids_2[r] != ignore_index  # logp.py:197
+                difference = d_lse_2[r] - d_logp_2[r]  # logp.py:205
+                at_most = 0 <= ids_2[r]  # logp.py:190
+                below = ids_2[r] < 128256  # logp.py:190
+                both = at_most & below  # logp.py:190
+                chosen = select(both, ids_2[r], Int64(-1))  # logp.py:191
+                as_i32 = Int64(chosen).to(Int32)  # logp.py:191
+                at = as_i32 - v  # logp.py:191
                 as_bf16 = []  # linear_logp.py:133
                 for part in cutlass.range_constexpr(4):  # linear_logp.py:133
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:133
                         z = acc[r, c]  # linear_logp.py:133
-                        product = mul(z, inv_temperature)  # logp.py:54
-                        difference_2 = product - lse_2[r]  # logp.py:135
-                        product_2 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:136
-                        power = exp2(product_2)  # logp.py:136
-                        product_3 = mul(power, difference)  # logp.py:137
-                        equal = power == Float32(0.0)  # logp.py:140
-                        product_4 = mul(d_entropy_2[r], power)  # logp.py:140
-                        total = difference_2 + entropy_2[r]  # logp.py:140
-                        product_5 = mul(product_4, total)  # logp.py:140
-                        chosen_2 = select(equal, Float32(0.0), product_5)  # logp.py:140
-                        difference_3 = product_3 - chosen_2  # logp.py:140
-                        chosen_3 = select((at == 8 * (c // 2) + c % 2), d_logp_2[r], Float32(0.0))  # logp.py:143
-                        total_2 = difference_3 + chosen_3  # logp.py:143
-                        product_6 = mul(total_2, inv_temperature)  # logp.py:60
+                        product = mul(z, inv_temperature)  # logp.py:56
+                        difference_2 = product - lse_2[r]  # logp.py:183
+                        product_2 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:184
+                        power = exp2(product_2)  # logp.py:184
+                        product_3 = mul(power, difference)  # logp.py:185
+                        equal = power == Float32(0.0)  # logp.py:188
+                        product_4 = mul(d_entropy_2[r], power)  # logp.py:188
+                        total = difference_2 + entropy_2[r]  # logp.py:188
+                        product_5 = mul(product_4, total)  # logp.py:188
+                        chosen_2 = select(equal, Float32(0.0), product_5)  # logp.py:188
+                        difference_3 = product_3 - chosen_2  # logp.py:188
+                        chosen_3 = select((at == 8 * (c // 2) + c % 2), d_logp_2[r], Float32(0.0))  # logp.py:191
+                        total_2 = difference_3 + chosen_3  # logp.py:191
+                        product_6 = mul(total_2, inv_temperature)  # logp.py:62
                         chosen_4 = select(differs, product_6, Float32(0.0))  # linear_logp.py:136
                         as_bf16.append(Float32(chosen_4).to(BFloat16))  # linear_logp.py:136
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):  # linear_logp.py:136

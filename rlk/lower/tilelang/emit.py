@@ -35,6 +35,7 @@ from rlk.ir.nodes import (
     MathModel,
     Merge,
     Param,
+    Philox,
     Pos,
     Reduce,
     Result,
@@ -251,6 +252,8 @@ class Emitter:
                 self.value(let, _stem(let), self.expression(let))
             case Dot():
                 raise refused("a contraction", self.plan.target, let.loc)
+            case Philox():
+                raise refused("random words", self.plan.target, let.loc)
             case Stream() | Keep():
                 raise InternalError(Code.NODE_NOT_CORE, let.loc, node=type(let.node).__name__)
             case _:
