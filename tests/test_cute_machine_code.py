@@ -60,7 +60,13 @@ def programs() -> dict[str, Emitted]:
 PROGRAMS = programs()
 
 
-WITHOUT_GRADIENT = {"linear_logp_backward_grad", "linear_logp_join_grad", "matmul_grad", "matmul_leaf8_grad"}
+WITHOUT_GRADIENT = {
+    f"{name}_grad"
+    for name in (
+        "linear_logp_backward", "linear_logp_join", "matmul", "matmul_leaf8", "group_advantage",
+        "scatter_rewards", "gae", "take_whole", "reported",
+    )
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

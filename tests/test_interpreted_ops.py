@@ -140,7 +140,7 @@ def policy(record: Loss, tokens: int, per_token: bool = False) -> Case:
     extra = {"ref_logp": ref, "rollout_logp": old + 0.1 * normal(tokens, seed=3)}
     mask = torch.rand(tokens, generator=torch.Generator().manual_seed(5)) < 0.8
     edges = torch.tensor([0, tokens // 3, tokens // 3, tokens - 3])
-    layout = Layout.packed(edges, mask=mask, tail="padding")
+    layout = Layout.packed(edges, mask=mask, outside="padding")
     advantages = normal(tokens if per_token else 3, seed=6)
 
     def call(lp: torch.Tensor, entropy: torch.Tensor) -> Any:

@@ -186,7 +186,7 @@ FORMS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.T
     "left": (to_the_right, lambda mask: Layout.padded(torch.tensor(LENGTHS), WIDTH, side="left", mask=mask)),
     "one long row": (
         lambda x: torch.cat((packed(x), x.reshape(-1)[:300])),
-        lambda mask: Layout.packed(cu_seqlens(), mask=mask, tail="padding"),
+        lambda mask: Layout.packed(cu_seqlens(), mask=mask, outside="padding"),
     ),
 }
 
@@ -414,7 +414,7 @@ def test_a_layout_orders_active_tokens_by_sequence() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_a_packed_layout_knows_empty_sequences_and_a_tail(dtype: torch.dtype) -> None:
-    layout = Layout.packed(torch.tensor([0, 2, 2, 4], dtype=dtype), tokens=7, tail="padding")
+    layout = Layout.packed(torch.tensor([0, 2, 2, 4], dtype=dtype), tokens=7, outside="padding")
     assert layout.active.tolist() == [True] * 4 + [False] * 3
     assert layout.sequence[layout.active].tolist() == [0, 0, 2, 2]
     assert layout.sequences == 3 and layout.shape == (7,)

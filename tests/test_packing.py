@@ -77,10 +77,29 @@ def test_gradients_go_back_to_where_tokens_came_from(side: str) -> None:
 
 
 def test_a_tail_of_a_packed_row_is_zero() -> None:
-    layout = Layout.packed(EDGES, tokens=TOKENS + 4, tail="padding")
+    layout = Layout.packed(EDGES, tokens=TOKENS + 4, outside="padding")
     made = ops.pack(drawn(5, WIDTH), layout)
     assert made.shape == (TOKENS + 4,) and (made[TOKENS:] == 0).all()
     assert_same_bits(made[:TOKENS], ops.pack(drawn(5, WIDTH), packed()))
+
+
+def test_padding_on_both_sides_of_a_packed_row_is_no_token() -> None:
+    """What lies outside of all sequences changes nothing inside, for whatever walks tokens."""
+    flat, wide = packed(), Layout.packed(EDGES + 3, tokens=TOKENS + 5, outside="padding")
+    inside = slice(3, 3 + TOKENS)
+    assert torch.equal(wide.active.nonzero().reshape(-1), torch.arange(3, 3 + TOKENS))
+    assert wide.digest() == flat.digest()
+    x = drawn(5, WIDTH)
+    assert_same_bits(ops.pack(x, wide)[inside], ops.pack(x, flat))
+    values, rewards = drawn(TOKENS + 5), drawn(TOKENS + 5, seed=1)
+    factors = {"gamma": 0.9, "lam": 0.9}
+    whole = ops.gae(values, rewards, layout=wide, **factors)
+    part = ops.gae(values[inside], rewards[inside], layout=flat, **factors)
+    assert_same_bits(whole.returns[inside], part.returns)
+    assert not whole.returns[:3].any() and not whole.returns[-2:].any()
+    given = drawn(5, seed=2)
+    made = ops.scatter_rewards(given, EDGES, layout=wide)
+    assert_same_bits(made[inside], ops.scatter_rewards(given, EDGES, layout=flat))
 
 
 def test_a_mask_moves_no_token() -> None:
@@ -167,13 +186,13 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
     "a mask of one more": (
         lambda: Layout.packed(EDGES, mask=torch.ones(16, dtype=torch.bool)), Code.ARG_VALUE, "cu_seqlens"
     ),
-    "a tail before the end": (
-        lambda: Layout.packed(EDGES, tokens=14, tail="padding"), Code.ARG_VALUE, "at most 14"
+    "a row that is too short for its sequences": (
+        lambda: Layout.packed(EDGES, tokens=14, outside="padding"), Code.ARG_VALUE, "between 0 and 14"
     ),
     "a late start": (lambda: Layout.packed(EDGES[1:], tokens=15), Code.ARG_VALUE, "from 0"),
     "a step back": (lambda: Layout.packed(EDGES.flip(0), tokens=0), Code.ARG_VALUE, "ascending"),
-    "a tail of another name": (
-        lambda: Layout.packed(EDGES, tokens=15, tail="any"), Code.ARG_VALUE, "none or padding"  # type: ignore[arg-type]
+    "an outside of another name": (
+        lambda: Layout.packed(EDGES, tokens=15, outside="any"), Code.ARG_VALUE, "nothing or padding"  # type: ignore[arg-type]
     ),
     "a length beyond the row": (lambda: Layout.padded(LENGTHS, 6), Code.ARG_VALUE, "0 to L = 6"),
     "a negative length": (lambda: Layout.padded(LENGTHS - 1, 9), Code.ARG_VALUE, "lengths"),

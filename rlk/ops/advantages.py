@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.layout import Layout
+from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.losses import number
 from rlk.ops.offsets import (
     bounds_of,
@@ -19,7 +19,6 @@ from rlk.ops.offsets import (
     segments_of,
     some_offsets,
 )
-from rlk.ops.policy import check_layout
 from rlk.ops.results import Gae, TokenRewards
 from rlk.ops.signatures import _among, _tensors
 from rlk.runtime.calls import call
@@ -90,7 +89,7 @@ def gae(
     LaunchError.
     """
     op = "gae"
-    check_layout(op, layout)
+    checked_layout(op, layout)
     given = {"values": values, "rewards": rewards}
     _tensors(op, **given)
     tensors = {name: layout.tokens_like(op, name, x) for name, x in given.items()}
@@ -143,7 +142,7 @@ def scatter_rewards(
     they give NaN and set the error word. Differentiable in nothing. Raises LaunchError.
     """
     op = "scatter_rewards"
-    check_layout(op, layout)
+    checked_layout(op, layout)
     _tensors(op, rewards=rewards)
     _among(op, "at", (at,), PLACES)
     tensors: Tensors = {"rewards": rewards, "bounds": _regions(op, offsets, layout)}

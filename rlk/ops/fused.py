@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.layout import Layout
+from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.linear import linear_logp
 from rlk.ops.losses import Loss
-from rlk.ops.policy import GIVEN_WHEN, check_layout, loss_of, planned, policy_loss
+from rlk.ops.policy import GIVEN_WHEN, loss_of, planned, policy_loss
 from rlk.ops.results import PolicyLoss
 from rlk.ops.signatures import _tensors
 from rlk.specs.linear_logp import linear_logp as linear_spec
@@ -59,7 +59,7 @@ def linear_policy_loss(
     op, numbers = "linear_policy_loss", {"old_logp": old_logp, "advantages": advantages}
     try:
         record = loss_of(loss)
-        check_layout(op, layout)
+        checked_layout(op, layout)
         numbers |= _needed(record, {"ref_logp": ref_logp, "rollout_logp": rollout_logp})
         _tensors(op, hidden=hidden, weight=weight, ids=ids, **numbers)
         _of_tokens(layout, {"hidden": hidden.shape[:-1], "ids": ids.shape, **_shapes(layout, numbers)})

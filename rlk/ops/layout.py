@@ -11,7 +11,7 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.ops.offsets import (
-    Tail,
+    Outside,
     all_good,
     checked_offsets,
     misplaced,
@@ -34,7 +34,7 @@ class Layout:
     sequence: i32 of that shape, the sequence of each token. sequences: how many there are. order: all tokens,
     i32 [tokens], the active ones first, sequence by sequence, then the others: in this order sums over tokens
     are taken, so that padded and packed inputs agree. bounds: i32 or i64 [sequences, 2], where the tokens of
-    each sequence begin and end in a flat row of all tokens, padding included. first, lengths: i64
+    each sequence begin and end in a flat row of all tokens, padding beside it included. first, lengths: i64
     [sequences], where its first token that is no padding lies there, and how many of them it has.
     """
 
@@ -54,14 +54,15 @@ class Layout:
         mask: torch.Tensor | None = None,
         spans: Spans | tuple[Spans, ...] | None = None,
         tokens: int | None = None,
-        tail: Tail = "none",
+        outside: Outside = "nothing",
     ) -> Layout:
         """Lay out sequences one after the other: sequence i holds tokens [cu_seqlens[i], cu_seqlens[i + 1]).
 
         cu_seqlens: int32 or int64 [sequences + 1], ascending from 0 to T. mask: bool [T], and-ed. spans:
         which parts of sequences count, and-ed. tokens: T, needed without a mask so that nothing waits for
-        the device. tail: "padding" lets tokens behind cu_seqlens[-1] be, which do not count. Offsets that
-        miss T raise LaunchError on the host; on a device they set the error word, and no token counts.
+        the device. outside: "padding" lets tokens before cu_seqlens[0] and behind cu_seqlens[-1] be, which
+        do not count. Offsets that miss a token raise LaunchError on the host; on a device they set the error
+        word, and no token counts.
         """
         op = "Layout.packed"
         checked_offsets(op, "offsets", cu_seqlens)
@@ -71,18 +72,22 @@ class Layout:
                     Code.ARG_MISSING, op=op, name="tokens", why="when no mask says how many there are"
                 )
             tokens = mask.numel()
-        if tail not in ("none", "padding"):
-            raise LaunchError(Code.ARG_VALUE, op=op, name="tail", value=tail, wanted="none or padding")
+        if outside not in ("nothing", "padding"):
+            wanted = "nothing or padding"
+            raise LaunchError(Code.ARG_VALUE, op=op, name="outside", value=outside, wanted=wanted)
         edges = some_offsets(op, "cu_seqlens", cu_seqlens, tokens, "tokens").contiguous()
         position = torch.arange(tokens, device=edges.device, dtype=edges.dtype)
         owner = torch.searchsorted(edges[1:].contiguous(), position, right=True)
         active = (position >= edges[0]) & (position < edges[-1])
         if on_the_host(edges):
-            refuse_misplaced(op, "cu_seqlens", edges, tokens, "tokens", tail)
+            refuse_misplaced(op, "cu_seqlens", edges, tokens, "tokens", outside)
         elif edges.numel() > 1:
-            active = active & all_good(misplaced(edges, tokens, tail), OFFSETS)
+            active = active & all_good(misplaced(edges, tokens, outside), OFFSETS)
         sequence = owner.clamp(max=max(edges.numel() - 2, 0)).to(torch.int32)
         first, lengths = edges[:-1].to(torch.int64), edges.diff().to(torch.int64)
+        if outside == "padding" and edges.numel() > 1:
+            # padding goes to the sequence beside it, so that bounds cover all tokens
+            edges = torch.cat((edges.new_zeros(1), edges[1:-1], edges.new_full((1,), tokens)))
         places = _Places((tokens,), sequence, segments_of(edges), first, lengths)
         return Layout._masked(op, places, active, mask, spans)
 
@@ -212,6 +217,14 @@ class _Places:
     bounds: torch.Tensor
     first: torch.Tensor
     lengths: torch.Tensor
+
+
+def checked_layout(op: str, layout: object) -> Layout:
+    """Return a layout; raise LaunchError for anything else."""
+    if not isinstance(layout, Layout):
+        got = type(layout).__name__
+        raise LaunchError(Code.ARG_TYPE, op=op, name="layout", wanted="Layout", got=got)
+    return layout
 
 
 def _active_first(active: torch.Tensor) -> torch.Tensor:

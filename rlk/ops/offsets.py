@@ -10,7 +10,7 @@ from rlk.errors import Code, LaunchError
 from rlk.runtime.calls import call
 from rlk.specs import packing as packing_spec
 
-Tail = Literal["none", "padding"]
+Outside = Literal["nothing", "padding"]
 
 
 def checked_offsets(op: str, name: str, offsets: object) -> torch.Tensor:
@@ -51,24 +51,24 @@ def some_offsets(op: str, name: str, offsets: object, count: int, of: str) -> to
 
 
 def refuse_misplaced(
-    op: str, name: str, offsets: torch.Tensor, count: int, of: str, tail: Tail = "none"
+    op: str, name: str, offsets: torch.Tensor, count: int, of: str, outside: Outside = "nothing"
 ) -> None:
     """Raise LaunchError for offsets on the host that do not ascend from 0 to the count."""
-    if bool(misplaced(offsets, count, tail).any()):
+    if bool(misplaced(offsets, count, outside).any()):
         few = offsets.numel() <= 8
         shown = offsets.tolist() if few else [*offsets[:4].tolist(), "...", *offsets[-3:].tolist()]
-        least = "at most " if tail == "padding" else ""
-        wanted = f"ascending offsets from 0 to {least}{count}, the number of {of}"
+        between = f"between 0 and {count}" if outside == "padding" else f"from 0 to {count}"
+        wanted = f"ascending offsets {between}, the number of {of}"
         raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=shown, wanted=wanted)
 
 
-def misplaced(offsets: torch.Tensor, count: int | torch.Tensor, tail: Tail = "none") -> torch.Tensor:
+def misplaced(offsets: torch.Tensor, count: int | torch.Tensor, outside: Outside = "nothing") -> torch.Tensor:
     """Return which segments are wrong, bool [segments]; where the ends are, all of them.
 
-    tail: "padding" lets elements behind the last offset be.
+    outside: "padding" lets elements before the first offset and behind the last one be.
     """
-    last = offsets[-1]
-    ends = (offsets[0] != 0) | (last > count if tail == "padding" else last != count)
+    first, last = offsets[0], offsets[-1]
+    ends = (first < 0) | (last > count) if outside == "padding" else (first != 0) | (last != count)
     return (offsets[1:] < offsets[:-1]) | ends
 
 

@@ -7,8 +7,7 @@ import math
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.layout import Layout, Side
-from rlk.ops.policy import check_layout
+from rlk.ops.layout import Layout, Side, checked_layout
 from rlk.ops.signatures import _tensors
 from rlk.runtime.calls import call
 from rlk.specs import packing as packing_spec
@@ -53,7 +52,7 @@ def unpack(x: torch.Tensor, layout: Layout) -> torch.Tensor:
 
 def _movable(op: str, x: torch.Tensor, dims: int, wanted: str, layout: Layout, rank: int, form: str) -> None:
     """Refuse what has no tokens, and a layout of the other form."""
-    check_layout(op, layout)
+    checked_layout(op, layout)
     _tensors(op, x=x)
     if x.dim() < dims:
         shape = tuple(x.shape)

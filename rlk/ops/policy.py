@@ -9,7 +9,7 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op
-from rlk.ops.layout import Layout
+from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.losses import METRICS, Loss, form_of
 from rlk.ops.presets import LOSSES
 from rlk.ops.results import PolicyLoss
@@ -51,7 +51,7 @@ def policy_loss(
     LaunchError.
     """
     record = loss_of(loss)
-    check_layout(NAME, layout)
+    checked_layout(NAME, layout)
     given = {"logp": logp, "old_logp": old_logp, "advantages": advantages}
     extra = {"ref_logp": ref_logp, "rollout_logp": rollout_logp, "entropy": entropy}
     name, numbers, reads = planned(record, _per_token(advantages, layout))
@@ -71,13 +71,6 @@ def loss_of(loss: Loss | str) -> Loss:
     if loss not in LOSSES:
         raise LaunchError(Code.ARG_VALUE, op=NAME, name="loss", value=loss, wanted=", ".join(LOSSES))
     return LOSSES[loss]
-
-
-def check_layout(op: str, layout: object) -> None:
-    """Raise LaunchError for what is no layout."""
-    if not isinstance(layout, Layout):
-        got = type(layout).__name__
-        raise LaunchError(Code.ARG_TYPE, op=op, name="layout", wanted="Layout", got=got)
 
 
 Plan = tuple[str, tuple[tuple[str, float], ...], tuple[str, ...]]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from rlk.ops.layout import Layout
+from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.losses import number
-from rlk.ops.policy import check_layout
 from rlk.ops.results import EntropyBonus, ValueLoss
 from rlk.ops.signatures import _positive, _tensors
 from rlk.runtime.calls import call
@@ -60,7 +59,7 @@ def entropy_bonus(entropy: torch.Tensor, *, layout: Layout, coef: float) -> Entr
 
 def _of_tokens(op: str, layout: Layout, given: Tensors) -> Tensors:
     """Return tensors of one number per token as flat rows, with which tokens count and in which order."""
-    check_layout(op, layout)
+    checked_layout(op, layout)
     _tensors(op, **given)
     flat = {name: layout.tokens_like(op, name, x) for name, x in given.items()}
     return flat | {"order": layout.order, "active": layout.active.reshape(-1)}
