@@ -187,6 +187,9 @@ WRONG: dict[str, tuple[Any, Code, str]] = {
     "a number": (lambda: clip(torch.tensor(0.2)), Code.ARG_TYPE, "low"),  # type: ignore[arg-type]
     "a normalizer": (lambda: Loss(normalizer=torch.tensor(2)), Code.ARG_TYPE, "normalizer"),  # type: ignore[arg-type]
     "a surrogate": (lambda: Loss(max), Code.ARG_TYPE, "surrogate"),  # type: ignore[arg-type]
+    "a kind of correction": (lambda: Correction("drop"), Code.ARG_VALUE, "truncate"),  # type: ignore[arg-type]
+    "a statistic": (lambda: Rejection("k4", high=1.0), Code.ARG_VALUE, "k3"),  # type: ignore[arg-type]
+    "a rejection of nothing": (Rejection, Code.ARG_MISSING, "low or high"),
     "pessimistic tokens": (lambda: Loss(pessimistic=True), Code.ARG_MISSING, "token_limits"),
 }
 

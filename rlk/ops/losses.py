@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -34,6 +34,11 @@ def number(op: str, name: str, value: float) -> float:
     if type(value) is not float and (isinstance(value, torch.Tensor) or not isinstance(value, numbers.Real)):
         raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="number", got=type(value).__name__)
     return float(value)
+
+
+def _among(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise LaunchError(Code.ARG_VALUE, op="Loss", name=name, value=value, wanted=", ".join(choices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,10 @@ class Correction:
     log_limit: float | None = None
     normalized: bool = False
 
+    def __post_init__(self) -> None:
+        _among("kind", self.kind, ("truncate", "mask"))
+        _among("level", self.level, ("token", "sequence"))
+
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
@@ -84,6 +93,12 @@ class Rejection:
     low: float | None = None
     high: float | None = None
     log_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        _among("statistic", self.statistic, ("k1", "k2", "k3"))
+        _among("over", self.over, ("token", "sum", "mean", "max"))
+        if self.low is None and self.high is None:
+            raise LaunchError(Code.ARG_MISSING, op="Rejection", name="low or high", why="to reject anything")
 
 
 def clip(
@@ -157,8 +172,8 @@ class Loss:
     surrogate: the summand of a token. level: r is that of the "token", or of its sequence: the mean of d
     ("sequence"), the same with the gradient of the token alone ("sequence_own"), or the sum of d
     ("sequence_sum"), to which a correction of tokens adds the logs of its weights instead of multiplying by
-    them. token_limits: d is moved between them; pessimistic: only where A
-    gains by it, as GMPO. sequence_limits: the same for the log ratio of a sequence.
+    them. token_limits: d is moved between them; pessimistic: only where A gains by it, as GMPO.
+    sequence_limits: the same for the log ratio of a sequence.
     correction, rejections: for rollouts by another policy than old_logp's; they read rollout_logp.
     most_drift: the surrogate of a token with A < 0 is 0 where the mean of -d over its sequence is larger.
     beta, kl: a KL estimate against ref_logp, weighted by beta, is added to the summand ("loss"), multiplied
@@ -215,11 +230,6 @@ class Loss:
             )
 
 
-def _among(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise LaunchError(Code.ARG_VALUE, op="Loss", name=name, value=value, wanted=", ".join(choices))
-
-
 def _numbers(loss: Loss) -> dict[str, float]:
     """Return the numbers of a loss that are there, by the names of the scalars of its spec."""
     found: dict[str, float | None] = {
@@ -245,7 +255,7 @@ def _numbers(loss: Loss) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-@cache
+@lru_cache(maxsize=1024)  # numbers may change with every step
 def form_of(loss: Loss, per_token: bool) -> tuple[Form, dict[str, float]]:
     """Return what of a loss selects code, and its numbers by the names of its spec's scalars."""
     given = _numbers(loss)

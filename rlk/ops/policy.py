@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 
 import torch
 
@@ -87,7 +87,7 @@ def planned(loss: Loss, per_token: bool) -> Plan:
 planned._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-@cache
+@lru_cache(maxsize=1024)  # numbers may change with every step
 def _planned(loss: Loss, per_token: bool) -> Plan:
     form, numbers = form_of(loss, per_token)
     op = policy_spec(form)
