@@ -28,6 +28,7 @@ _MEASURED = {
     Law.ROWS: "{count} batches, {worst:.0f} elements differ",
     Law.SOURCE: "{count} schedules, {worst:.0f} elements differ",
     Law.COMPILES: "{count} kernels",
+    Law.MACHINE: "{count} orders of waves, {worst:.0f} elements differ",
 }
 
 
@@ -71,6 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
     progress.clear()
     rows = [_row(op.name, law, found) for op, _ in subjects for law in laws]
     print(table(("operator", "law", "cases", "", "measured"), rows, right=("cases",)))
+    for v in found:
+        if v.ran:
+            print(f"\n{v.op} ({v.case}): {v.ran}")
     failures = [v for v in found if v.ok is False]
     for v in failures:
         note = "\n    ".join(v.note.splitlines())

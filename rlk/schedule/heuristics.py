@@ -130,7 +130,9 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
         return Schedule()
     facts = _facts(kernel, found, sides, target, extents)
     chosen = _tiled(kernel, found, sides, facts, target, extents)
-    if kind(kernel) != "stream_dot" or not _crowded(kernel, facts) or chosen.tile(str(sides[0])) < FEW_ROWS:
+    # a fold beside 128 rows of scores takes more than the 256 registers that 8 waves of 64 lanes leave each
+    crowded = target.vendor == "amd" or _crowded(kernel, facts)
+    if kind(kernel) != "stream_dot" or not crowded or chosen.tile(str(sides[0])) < FEW_ROWS:
         return chosen
     return replace(chosen.with_tile(str(sides[0]), FEW_ROWS), warps=CROWDED_WARPS, flat=False)
 

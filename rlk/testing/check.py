@@ -16,6 +16,7 @@ import numpy as np
 from rlk.errors import RlkError, ScheduleError
 from rlk.interp import arithmetic
 from rlk.interp.run import Outcome, run, run_wide
+from rlk.ir import dotmodel
 from rlk.ir.dims import extent_of
 from rlk.ir.nodes import Decl, Kernel, Program
 from rlk.ir.text import parse_program, print_program
@@ -44,6 +45,7 @@ from rlk.testing.examples import Example, Values
 STEP = 2.0**-16  # of a central difference in f64: truncation and cancellation both stay near 1e-9
 EPSILON = 2.0**-50  # what an f64 sum may lose, relative to the sum of its terms' sizes
 TOLERANCE = 1e-6
+WAVE_ORDERS = 4  # in which the waves of a workgroup are interleaved
 ELEMENTS = 8  # of each input, perturbed one by one
 DIRECTIONS = 3  # in which all elements of an input move at once
 _BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -62,6 +64,11 @@ class Law(Enum):
     ROWS = "bits of a row do not depend on other rows"
     SOURCE = "Triton source has the oracle's bits"
     COMPILES = "Triton source compiles"
+    MACHINE = "CDNA machine code has the oracle's bits"
+
+
+COMPILED = frozenset({Law.COMPILES, Law.MACHINE})
+"""The laws of what a compiler makes: a case that differs by a static alone says little new of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ class Verdict:
     """What a law found in one case.
 
     ok: None where the law was not tried. count: how many comparisons were made. worst: the largest relative
-    error of a slope, else how many elements or forms differ. note: why, for people.
+    error of a slope, else how many elements or forms differ. note: why, for people. ran: what was executed.
     """
 
     law: Law
@@ -79,6 +86,7 @@ class Verdict:
     count: int = 0
     worst: float = 0.0
     note: str = ""
+    ran: str = ""
 
 
 def check(
@@ -91,11 +99,11 @@ def check(
 ) -> Iterator[Verdict]:
     """Yield the verdict of every law on every case of an operator; a law that raises has failed.
 
-    compiler: what compiles Triton source; without one that law is not tried.
+    compiler: what compiles Triton source; without one the laws of what it makes are not tried.
     """
     for case in cases(op, example, seed):
         for law, label, attempt in _attempts(case, targets, seed, compiler):
-            if law in laws and (law is not Law.COMPILES or not case.static):
+            if law in laws and (law not in COMPILED or not case.static):
                 yield _judged(law, case, attempt, label)
 
 
@@ -111,6 +119,8 @@ def _attempts(
             label = f"{call.label} on {on.name}"
             yield Law.SOURCE, label, partial(check_source, call, on)
             yield Law.COMPILES, label, partial(check_compiles, call, on, compiler)
+            if on.name in dotmodel.NATIVE:
+                yield Law.MACHINE, label, partial(check_machine, call, on, compiler)
 
 
 def _judged(law: Law, case: Case, attempt: Callable[[], Verdict], label: str = "") -> Verdict:
@@ -441,3 +451,36 @@ def check_compiles(call: Call, on: Target, compiler: Compiler | None) -> Verdict
     with TemporaryDirectory(prefix="rlk-check-") as folder:
         compiler(emitted, on.name, Path(folder))
     return verdict(Law.COMPILES, True, len(emitted.kernels))
+
+
+# --- machine code ---------------------------------------------------------------------------------
+
+
+def check_machine(
+    call: Call, on: Target, compiler: Compiler | None, orders: Sequence[int] = range(WAVE_ORDERS)
+) -> Verdict:
+    """Execute a CDNA target's machine code under several schedules of the waves; compare with the oracle.
+
+    The schedule after the last one also perturbs hardware approximations: nothing may depend on their bits.
+    Kernels must have no spills, no scratch, LDS within limits, and MFMA where their source has a dot.
+    """
+    if compiler is None or not has_triton():
+        return verdict(Law.MACHINE, None, note="no compiler is installed")
+    from rlk.testing.generated import run_generated
+    from rlk.testing.machine import Emulated, compiled, described
+
+    dots = dotmodel.native(on.name)
+    want = run(call.program, call.inputs, softmax=on.softmax, dots=dots, extents=call.extents)
+    wrong, notes, ran = 0, [], ""
+    for order in (*orders, len(orders)):
+        device = Emulated(on.name, order, order if order == len(orders) else None, compiler)
+        got = run_generated(call.placed, call.inputs | _sized_by_outputs(call), on=on, device=device)
+        found = compared(call.stores, got.tensors, want.tensors)
+        wrong += sum(found.values()) + (bool(got.errors[0]) != bool(want.errors))
+        notes += [note] if (note := _first_wrong(found, f"waves in order {order}")) else []
+        if not ran:
+            notes += [w for code in compiled(got.emitted, on.name, compiler) for w in code.wrong(on.name)]
+            ran = described(device.executions)
+    return replace(
+        verdict(Law.MACHINE, not notes and not wrong, len(orders) + 1, wrong, "\n".join(notes)), ran=ran
+    )

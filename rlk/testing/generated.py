@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +28,9 @@ from rlk.testing.interpreter import interpret
 
 Array = NDArray[Any]
 LOWERINGS = {"triton": triton.lower, "cute": cute.lower, "tilelang": tilelang.lower}
+Device = Callable[[Emitted], AbstractContextManager[tuple[Callable[..., None], Any]]]
+"""What runs a module: entered, it gives the host function, and by name the kernels that this one launches."""
+
 _NUMPY = {
     DType.F32: np.float32,
     DType.F16: np.float16,
@@ -56,13 +61,15 @@ def run_generated(
     extents: Mapping[str, int] | None = None,
     divisible: frozenset[str] = frozenset(),
     backend: str = "triton",
+    device: Device | None = None,
     waves: int = 0,
 ) -> Ran:
-    """Lower a canonical program for the inputs' sizes, interpret its kernels, and return what they store.
+    """Lower a canonical program for the inputs' sizes, run its kernels, and return what they store.
 
     inputs: arrays (bf16 as u16 patterns) and scalars by name. split_rows: pass the rows as two dims with this
     inner extent, as for a tensor that cannot be flattened. extents: of axes that no input has. divisible: see
-    Signature. backend: whose source runs; "tilelang" through HIP, its waves in the order that `waves` names.
+    Signature. device: what runs the kernels; if not given, the backend's interpreter, or for "tilelang" its
+    HIP on the CPU, with the waves in the order that `waves` names.
     """
     on = on or target("gfx942" if backend == "tilelang" else "sm_90a")
     extents = {**(extents or {}), **extents_of(canonical, inputs)}
@@ -74,12 +81,12 @@ def run_generated(
     signature = Signature(tuple(sorted(static.items())), split_rows is not None, divisible)
     chosen = schedules or [choose(k, on, signature, extents) for k in program.kernels]
     emitted = LOWERINGS[backend](program, chosen, on, signature)
-    call, kernels = _loaded(emitted, on, waves)
     decls = {d.name: d for k in program.kernels for d in k.params}
     memory = {d.name: _buffer(d, inputs, extents) for d in decls.values() if d.role is not Role.SCALAR}
     errors = np.zeros(2, np.int32)
     values = [_value(a, memory, inputs, extents, errors, split_rows) for a in emitted.call]
-    call(kernels, *values)
+    with (device or _interpreter(backend, on, waves))(emitted) as (call, kernels):
+        call(kernels, *values)
     written = {n: _array(memory[n]) for n, d in decls.items() if d.role in (Role.OUT, Role.WORK)}
     return Ran(written, (int(errors[0]), int(errors[1])), emitted)
 
@@ -94,28 +101,45 @@ def extents_of(program: Program, inputs: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def _loaded(emitted: Emitted, on: Target, waves: int) -> tuple[Any, SimpleNamespace]:
-    """Return the host function of a module, and what launches its kernels on the CPU."""
-    match emitted.backend:
+def _interpreter(backend: str, on: Target, waves: int) -> Device:
+    """Return what runs the modules of a backend on the CPU."""
+    match backend:
         case "tilelang":
-            call = hip.load(emitted.source).call
-            launchers = {k.name: host.launcher(emitted, k, on.name, waves) for k in emitted.kernels}
+            return partial(_run_waves, on=on, waves=waves)
         case "cute":
-            module = hopper.interpret(emitted.source, filename=emitted.file)
-            call, launchers = module.call, {k.name: _host_launcher(module, k.name) for k in emitted.kernels}
+            return _interpreted_threads
         case _:
-            module = interpret(emitted.source, filename=emitted.file)
-            call, launchers = module.call, {k.name: _launcher(module, k.name) for k in emitted.kernels}
-    return call, SimpleNamespace(**launchers)
+            return _interpreted
 
 
-def _launcher(module: Any, name: str) -> Any:
-    return lambda grid, *args: getattr(module, name)[grid](*args)
+@contextmanager
+def _run_waves(emitted: Emitted, on: Target, waves: int) -> Iterator[tuple[Callable[..., None], Any]]:
+    """Run TileLang kernels through their HIP source, compiled for the CPU."""
+    launchers = {k.name: host.launcher(emitted, k, on.name, waves) for k in emitted.kernels}
+    yield hip.load(emitted.source).call, SimpleNamespace(**launchers)
 
 
-def _host_launcher(module: Any, name: str) -> Any:
-    host = getattr(module, f"launch_{name}")
-    return lambda grid, *args: host(*args, grid[0], None)
+@contextmanager
+def _interpreted(emitted: Emitted) -> Iterator[tuple[Callable[..., None], Any]]:
+    """Run Triton kernels program by program."""
+    module = interpret(emitted.source, filename=emitted.file)
+
+    def launcher(name: str) -> Any:
+        return lambda grid, *args: getattr(module, name)[grid](*args)
+
+    yield module.call, SimpleNamespace(**{k.name: launcher(k.name) for k in emitted.kernels})
+
+
+@contextmanager
+def _interpreted_threads(emitted: Emitted) -> Iterator[tuple[Callable[..., None], Any]]:
+    """Run CuTe kernels thread by thread."""
+    module = hopper.interpret(emitted.source, filename=emitted.file)
+
+    def launcher(name: str) -> Any:
+        host = getattr(module, f"launch_{name}")
+        return lambda grid, *args: host(*args, grid[0], None)
+
+    yield module.call, SimpleNamespace(**{k.name: launcher(k.name) for k in emitted.kernels})
 
 
 def _buffer(decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int]) -> Any:

@@ -57,7 +57,7 @@ from rlk.lower.common.static import Static
 from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
 from rlk.lower.triton.contract import Dots
-from rlk.lower.triton.functions import NEGATIVE_ZERO, PHILOX, float_literal, portable
+from rlk.lower.triton.functions import NEGATIVE_ZERO, PHILOX, SIGNED_HALF, float_literal, portable
 from rlk.lower.triton.parts import in_parts
 from rlk.lower.triton.plan import TritonPlan
 from rlk.lower.triton.reductions import merging, tree, unordered
@@ -246,6 +246,9 @@ class Emitter:
             case Select(cond=cond, a=a, b=b):
                 one = self.typed(a) if b in self.consts else self[a]
                 return f"tl.where({self[cond]}, {one}, {self[b]})"
+            case Cast(x=x, dtype=DType.F16) if self.plan.target.vendor == "amd" and self.is_product(x):
+                self.helpers.setdefault(SIGNED_HALF.name, SIGNED_HALF)
+                return f"{SIGNED_HALF.name}({self[x]})"
             case Cast(x=x, dtype=dtype):
                 return f"{self.receiver(x)}.to({text.TYPES[dtype]})"
             case Bits(x=x, dtype=dtype):
@@ -259,6 +262,14 @@ class Emitter:
         made = tuple(self.names.fresh(f"word{i}") for i in range(4))
         self.line(f"{', '.join(made)} = {PHILOX.name}({', '.join(map(self.receiver, words))})")
         self.many[let.value] = made
+
+    def is_product(self, value: Value) -> bool:
+        """Return whether a value is a product of two f32."""
+        match self.nodes.get(value):
+            case Map2(fn=Fn2.MUL):
+                return self.tile(value).dtype is DType.F32
+            case _:
+                return False
 
     def receiver(self, value: Value) -> str:
         """Return the text of a value that a method is called on."""

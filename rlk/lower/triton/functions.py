@@ -35,6 +35,16 @@ PHILOX = Function(
         Line("return c0, c1, c2, c3"),
     ),
 )
+SIGNED_HALF = Function(
+    "signed_half",
+    ("x",),
+    "LLVM's AMD backend casts a product to f16 as f16(a * b + 0.0), which loses the sign of a zero.",
+    (
+        Line("half = x.to(tl.float16).to(tl.int16, bitcast=True)"),
+        Line("sign = (x.to(tl.int32, bitcast=True) >> 16).to(tl.int16) & -32768"),
+        Line("return (half | sign).to(tl.float16, bitcast=True)"),
+    ),
+)
 
 
 def float_literal(value: float) -> str:

@@ -104,7 +104,7 @@ def emulate(
     grid: workgroups along x, y and z; block: lanes of one. arguments: one contiguous array (changed in place;
     its bytes are all that the kernel may touch through it) or NumPy scalar for each explicit argument, in
     order; a pointer that is never followed may be a scalar of 8 bytes. schedule: 0 runs waves in order, 1 in
-    reverse, others interleave them at random. perturb: the seed of random errors of one ulp in hardware
+    reverse, others interleave them at random. perturb: the seed of random errors, up to one ulp, in hardware
     approximations (v_exp, v_log, v_rcp, v_rsq, v_sqrt), which are otherwise correctly rounded.
     dynamic_shared: bytes of LDS beside the kernel's own. limit: instructions that one wave may execute.
 

@@ -49,7 +49,7 @@ class Place:
         return f"{self.kernel}, workgroup {self.workgroup}, wave {self.wave}, line {self.line}: {self.text}"
 
 
-class Fault(Exception):
+class Fault(RuntimeError):
     """A kernel does what no device would do right; `place` is known once the kernel runs."""
 
     def __init__(self, kind: FaultKind, what: str, place: Place | None = None) -> None:

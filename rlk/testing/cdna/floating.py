@@ -115,17 +115,20 @@ def _approximated(i: Instruction, fn: Function) -> Step:
         y = exact.astype(F32)
         w.group.approximations += 1
         if w.group.perturb is not None:
-            y = _perturbed(y, y != exact, w.group.perturb)
+            y = _perturbed(y, exact, w.group.perturb)
         write(w, _words(_flushed(y).astype(F32)))
 
     return step
 
 
-def _perturbed(y: Any, inexact: Any, random: np.random.Generator) -> Any:
-    """Return each inexact result moved to a neighbour, up, down or not at all."""
-    way = random.integers(-1, 2, LANES)
-    moves = inexact & np.isfinite(y) & (way != 0)
-    return np.where(moves, np.nextafter(y, np.where(way > 0, F32(np.inf), F32(-np.inf))), y).astype(F32)
+def _perturbed(y: Any, exact: Any, random: np.random.Generator) -> Any:
+    """Return for each inexact result one of the two f32 beside it: an error below one ulp, as documented.
+
+    A whole ulp beside the nearest would be more than the hardware's, and break LLVM's integer division.
+    """
+    beyond = np.nextafter(y, np.where(exact > y, F32(np.inf), F32(-np.inf)))
+    moves = (y != exact) & np.isfinite(y) & random.integers(0, 2, LANES).astype(bool)
+    return np.where(moves, beyond, y).astype(F32)
 
 
 # --- conversions -----------------------------------------------------------------------------------------
