@@ -254,10 +254,17 @@ LOWERED = (
 """Losses with every number that a sequence has, every metric, and most of the functions of surrogates."""
 
 
-def drawn(vocabulary: int, dtype: torch.dtype, model: str, rows: int = 2, **options: Any) -> Case:
-    """Tokens, log-probs and support of rows with ties, the first with a NaN, infinities and zeros."""
-    x, who = scores(rows, vocabulary, dtype), requests(rows)
+def drawn(vocabulary: int, dtype: torch.dtype, model: str, **options: Any) -> Case:
+    """Tokens, log-probs and support of two rows with ties, one with a NaN, infinities and zeros."""
+    x, who = scores(2, vocabulary, dtype), requests(2)
     return lambda: ops.sample(x, **who, math=model, **options), []
+
+
+def crowded(vocabulary: int, dtype: torch.dtype) -> Case:
+    """A row whose best five are in one lane of 1024, so that they are searched for."""
+    x, who = scores(1, vocabulary, dtype), requests(1)
+    x[:, 3::1024] = 20.0 + torch.arange(-(-(vocabulary - 3) // 1024)) / 4
+    return lambda: ops.sample(x, **who, top_k=5, top_p=0.99, temperature=9.0), []
 
 
 def restricted(vocabulary: int, model: str, listed: bool) -> Case:
@@ -307,8 +314,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "policy_loss, every term": lambda: policy(Loss(clip(dual=3.0), beta=0.1, entropy_coef=0.01), 2500),
     "sample, top-k and top-p": lambda: drawn(1300, BF16, "sm90", temperature=0.7, top_k=30, top_p=0.9),
     "sample, by row": lambda: drawn(
-        1030, F16, "portable", 3, temperature=torch.tensor([0.0, 1.5, 1.0]), top_p=torch.tensor([0.5, 1, 0.8])
+        1030, F16, "portable", temperature=torch.tensor([0.0, 1.5]), top_p=torch.tensor([1.0, 0.8])
     ),
+    "sample, a crowded lane": lambda: crowded(4100, BF16),
     "sample of few": lambda: drawn(5, F32, "sm90", min_p=0.1),
     **{
         f"logp of {'ids' if i else 'a threshold'} {m}": lambda i=i, m=m: restricted(2049, m, i)

@@ -46,6 +46,21 @@ def test_draws_are_those_of_a_sort(dtype: torch.dtype, vocabulary: int) -> None:
         assert int(made.support.ties[i]) == sum(bool(equal[j]) for j in want.kept)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_lanes_that_hold_most_of_a_support_are_searched(dtype: torch.dtype) -> None:
+    """Of each lane of 1024 tokens the three best are known at once: here one lane has the nine best."""
+    rows, vocabulary = len(EVERY), 9300
+    x, who, (chosen, options) = scores(rows, vocabulary, dtype, seed=4), requests(rows), by_row(rows, turn=2)
+    x[:, 77::1024] = 14.0 - torch.arange(10) / 8
+    made = ops.sample(x, **who, **options)
+    kept = made.support.to_csr(x)
+    for i, each in enumerate(chosen):
+        part = numerator(*(int(who[name][i]) for name in ("seed", "request_id", "position")))
+        want = by_sorting(x[i], each, part)
+        assert tuple(kept.ids[kept.offsets[i] : kept.offsets[i + 1]].tolist()) == want.kept, (i, each)
+        assert int(made.token[i]) == want.token, (i, each)
+
+
 def test_a_sort_that_breaks_ties_the_other_way_is_told_apart() -> None:
     """The control: the last of equals in the place of the first."""
     x, who = scores(4, 500, torch.bfloat16), requests(4)

@@ -13,6 +13,7 @@ from rlk.ir.types import DType
 LOG2E = 1.4426950408889634
 LOWEST = -3.4028234663852886e38
 LAST_INDEX = 2**31 - 1
+SMALLEST = -(2**31)
 State = tuple[Value, ...]
 
 
@@ -26,6 +27,8 @@ def init(b: Builder, monoid: Monoid, dtype: DType = DType.F32) -> State:
             return (b.f32(-math.inf), *(b.f32(-0.0) for _ in monoid.state[1:]))
         case Kind.ARGMAX:
             return (b.f32(-math.inf), b.i32(LAST_INDEX))
+        case Kind.TOP:
+            return (b.i32(SMALLEST),) * 3
 
 
 def leaf(
@@ -48,6 +51,11 @@ def leaf(
             index = b.select(b.map2(Fn2.EQ, z, best), pos, b.i32(LAST_INDEX))
             index = _only(b, index, exists, b.i32(LAST_INDEX))
             return (best, _combine(b, Combine.MIN, index, lanes, monoid))
+        case Kind.TOP:
+            assert lanes is None, "a lane has its own"
+            x = _only(b, inputs[0], exists, b.i32(SMALLEST))
+            smallest = b.min(x, b.i32(SMALLEST))  # of the axes of x
+            return (x, smallest, smallest)
 
 
 def merge(b: Builder, monoid: Monoid, one: State, two: State, exp2: MathModel = MathModel.SOFTMAX) -> State:
@@ -65,6 +73,11 @@ def merge(b: Builder, monoid: Monoid, one: State, two: State, exp2: MathModel = 
             tie = b.map2(Fn2.AND, b.map2(Fn2.EQ, one[0], two[0]), b.map2(Fn2.LT, two[1], one[1]))
             take = b.map2(Fn2.OR, later, tie)
             return (b.select(take, two[0], one[0], "m"), b.select(take, two[1], one[1], "index"))
+        case Kind.TOP:
+            second = b.max(b.min(one[0], two[0]), b.max(one[1], two[1]), "second")
+            crossed = b.max(b.min(one[0], two[1]), b.min(one[1], two[0]))
+            third = b.max(crossed, b.max(one[2], two[2]), "third")
+            return (b.max(one[0], two[0], "first"), second, third)
 
 
 def weight(b: Builder, z: Value, m: Value, name: str = "", exp2: MathModel = MathModel.SOFTMAX) -> Value:

@@ -250,7 +250,7 @@ def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known)
     rows = without(union(known.joined(*fold.inputs), bounds), axis)
     if fold.kept:
         rows = union(rows, kept_axes(axis))
-    wanted = NUMBERS if fold.monoid.kind is Kind.TOTAL else F32
+    wanted = {Kind.TOTAL: NUMBERS, Kind.TOP: frozenset({DType.I32})}.get(fold.monoid.kind, F32)
     for x in fold.inputs:
         known.want(fold.monoid.kind.value, x, known.tile(x).dtype in wanted, _listed(wanted))
     match fold.monoid.kind:
@@ -260,6 +260,8 @@ def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known)
             return [TileType(DType.F32, rows) for _ in fold.monoid.state]
         case Kind.ARGMAX:
             return [TileType(DType.F32, rows), TileType(DType.I32, rows)]
+        case Kind.TOP:
+            return [TileType(DType.I32, rows)] * 3
 
 
 def kept_axes(axis: Axis) -> tuple[Axis, ...]:

@@ -14,6 +14,7 @@ class Kind(Enum):
     TOTAL = "total"  # (sum)
     SOFTMAX_SUM = "softmax_sum"  # (max, sum of e, sum of e * payload ...), e = exp2((z - max) * log2 e)
     ARGMAX = "argmax"  # (max, its lowest index)
+    TOP = "top"  # the three largest integers, the largest first; of kept folds alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Monoid:
                 return ("max", "sum", *self.payloads)
             case Kind.ARGMAX:
                 return ("max", "index")
+            case Kind.TOP:
+                return ("first", "second", "third")
 
     def __str__(self) -> str:
         return f"{self.kind.value}({', '.join(self.payloads)})"

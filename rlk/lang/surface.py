@@ -216,6 +216,24 @@ class Carry:
         return self._carrying
 
 
+class Top(_Fold):
+    """The three largest integers of each piece of the axis and each lane of a chunk."""
+
+    what = "top"
+
+    def __init__(self) -> None:
+        super().__init__(kept=True)
+
+    def absorb(self, n: Operand) -> None:
+        """Absorb one chunk of i32."""
+        self._absorb(Monoid(Kind.TOP), n)
+
+    @property
+    def values(self) -> tuple[Tile, Tile, Tile]:
+        """The largest, the second, the third: -2**31 where there are fewer."""
+        return self._state(0), self._state(1), self._state(2)
+
+
 class L:
     """The functions of a spec. Tiles broadcast by axis name; a Python number takes the dtype it meets."""
 
@@ -247,6 +265,7 @@ class L:
     total = Total
     argmax = Argmax
     carry = Carry
+    top = Top
 
     @staticmethod
     def keep(x: Operand, name: str) -> Tile:

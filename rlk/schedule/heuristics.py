@@ -20,10 +20,8 @@ from rlk.target.facts import Target
 STRETCH = 2048  # elements of a program without sums
 ROWS = 1024  # elements below which a program takes several rows
 FOLD = 4096  # elements of one step of a fold along rows
-SQUARE, SQUARE_WARPS = (
-    1 << 14,
-    16,
-)  # elements along two axes that a step of a row holds: half a warp's registers
+SQUARE = 1 << 14  # elements along two axes that a step of a row holds: 32 registers a lane of 16 warps
+SQUARE_WARPS = 16
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
 UNROLLED = 128  # nodes of an unrolled loop
 ROWS_ALONE = 1024  # rows below which a stream's chunks run side by side

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from rlk.lang import (
     Axis,
-    DType,
     DTypeVar,
     L,
     Outputs,
@@ -50,38 +49,44 @@ Reaches = Callable[[Tile, Tile | None], Tile]
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
-    """How scores compare, and what they weigh, in a row whose largest is `best`."""
+class Keys:
+    """Integers that compare as the scores of a dtype do; equal scores have equal keys."""
 
-    dtype: DType
-    best: Tile
-    inverse: Tile | None
+    unused: int
 
     @property
     def bits(self) -> int:
-        """How many bits the keys of this dtype have."""
-        return 32 - UNUSED[self.dtype]
+        return 32 - self.unused
 
     @property
     def nothing(self) -> int:
         """The key of -inf, and of NaN."""
-        return NOTHING >> UNUSED[self.dtype]
+        return NOTHING >> self.unused
 
-    def key(self, x: Tile) -> Tile:
-        """Return an integer that compares as a score does; equal scores have equal keys."""
-        return _ordered(x) >> UNUSED[self.dtype]
+    def of(self, x: Tile) -> Tile:
+        return _ordered(x) >> self.unused
 
     def value(self, key: Tile) -> Tile:
         """Return the score of a key."""
-        whole = key << UNUSED[self.dtype]
+        whole = key << self.unused
         # of negative scores the unused bits are ones: their magnitude is inverted
-        whole = L.where(key < 0, whole | ((1 << UNUSED[self.dtype]) - 1), whole)
+        whole = L.where(key < 0, whole | ((1 << self.unused) - 1), whole)
         return (whole ^ ((whole >> SIGN) & MAGNITUDE)).bits(f32)
 
     def first_from(self, bound: Tile) -> Tile:
         """Return the smallest key of a score that is not below a bound."""
-        key, unused = _ordered(bound), UNUSED[self.dtype]
-        return L.where(key < 0, key, key + ((1 << unused) - 1)) >> unused
+        key = _ordered(bound)
+        return L.where(key < 0, key, key + ((1 << self.unused) - 1)) >> self.unused
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The scores of a row: how they compare, what they weigh, and the keys of each lane's largest three."""
+
+    keys: Keys
+    best: Tile
+    inverse: Tile | None
+    pool: tuple[Tile, ...] = ()
 
     def scaled(self, x: Tile) -> Tile:
         return x if self.inverse is None else x * self.inverse
@@ -118,10 +123,6 @@ def _whole(x: Tile, over: Axis) -> Tile:
     """Return the sum of up to 1024 non-negative numbers, i64."""
     low, high = L.sum(x & 0xFFFF, over=over), L.sum(x >> 16, over=over)
     return (high.to(i64) << 16) + low.to(i64)
-
-
-def _count(there: Tile, over: Axis) -> Tile:
-    return L.sum(there.to(i32), over=over)
 
 
 def _digit(reached: Tile) -> Tile:
@@ -168,76 +169,91 @@ def _locate(amounts: Tile, target: Tile) -> tuple[Tile, Tile]:
 # --- the support ---
 
 
-def _above(rank: Ranking, scores: Tensor, threshold: Tile) -> tuple[Tile, Tile, Tile]:
+def _above(row: Row, scores: Tensor, threshold: Tile, when: Tile | None = None) -> tuple[Tile, Tile, Tile]:
     """Return how many tokens are above a threshold, what they weigh, and how many meet it."""
     more, mass, equal = L.total(kept=True), L.total(kept=True), L.total(kept=True)
-    for w in L.stream(W):
+    for w in L.stream(W, when=when):
         x = scores[w].to(f32)
-        key = rank.key(x)
+        key = row.keys.of(x)
         more.absorb((key > threshold).to(i32))
-        mass.absorb(L.where(key > threshold, rank.weight(x), 0))
+        mass.absorb(L.where(key > threshold, row.weight(x), 0))
         equal.absorb((key == threshold).to(i32))
-    counts = (L.sum(n.value, over=W.lanes) for n in (more, equal))
-    return next(counts), _whole(mass.value, over=W.lanes), next(counts)
+    count = L.sum(more.value, over=W.lanes)
+    return count, _whole(mass.value, over=W.lanes), L.sum(equal.value, over=W.lanes)
 
 
-def _top_k(rank: Ranking, scores: Tensor, lanes: Tile, kept: Kept, top_k: Tile) -> Kept:
+def _searched(row: Row, low: Tile, settled: Tile, reaches: Reaches) -> Tile:
+    """Return the largest key that reaches a goal, from `low` on: that itself where it is settled."""
+    return _largest(row.keys.bits, reaches, low, L.where(settled, low, row.keys.of(row.best)))
+
+
+def _top_k(row: Row, scores: Tensor, kept: Kept, top_k: Tile) -> Kept:
     """Return the support of the k best tokens; k < 1 and k >= V leave it as it is."""
     on = (top_k > 0) & (top_k < L.extent(W))
-    best, of_lanes = rank.key(rank.best), rank.key(lanes)
 
-    def by_lanes(tried: Tile, _: Tile | None) -> Tile:
-        return _count(of_lanes >= tried, over=W.lanes) >= top_k
+    def by_pool(tried: Tile, _: Tile | None) -> Tile:
+        there = [(keys >= tried).to(i32) for keys in row.pool]
+        return L.sum(there[0] + there[1] + there[2], over=W.lanes) >= top_k
 
     def by_tokens(tried: Tile, apart: Tile | None) -> Tile:
         n = L.total(kept=True)
-        for w in L.stream(W, when=on if apart is None else on & apart):
-            n.absorb((rank.key(scores[w].to(f32)) >= tried).to(i32))
+        for w in L.stream(W, when=apart):
+            n.absorb((row.keys.of(scores[w].to(f32)) >= tried).to(i32))
         return L.sum(n.value, over=W.lanes) >= top_k
 
-    # the k-th best of a part of the tokens is at most that of all
-    low = L.minimum(L.maximum(_largest(rank.bits, by_lanes), rank.nothing), best)
-    cut = _largest(rank.bits, by_tokens, low, best)
-    narrower = on & (cut > kept.threshold)
-    threshold = L.where(narrower, cut, kept.threshold)
-    more, mass, equal = _above(rank, scores, threshold)
-    ties = L.where(narrower, L.minimum(equal, top_k - more), kept.ties)
-    return Kept(threshold, ties, mass=mass)
+    # the k-th best of a part of the tokens is at most that of all: and equal, but for lanes with four of them
+    least = L.maximum(_largest(row.keys.bits, by_pool), kept.threshold)
+    low = L.where(on, least, kept.threshold)
+    more, mass, equal = _above(row, scores, low)
+    settled = (more < top_k) | ~on
+    cut = _searched(row, low, settled, by_tokens)
+    again = _above(row, scores, cut, when=~settled)
+    more, mass, equal = (L.where(settled, a, b) for a, b in zip((more, mass, equal), again, strict=True))
+    ties = L.where(cut > kept.threshold, L.minimum(equal, top_k - more), kept.ties)
+    return Kept(cut, ties, mass=mass)
 
 
-def _top_p(rank: Ranking, scores: Tensor, lanes: Tile, kept: Kept, top_p: Tile) -> Kept:
+def _top_p(row: Row, scores: Tensor, kept: Kept, top_p: Tile) -> Kept:
     """Return the best tokens of a support that together weigh at least top_p of it; 1 leaves it as it is."""
     on = top_p < 1.0
-    mass = _above(rank, scores, kept.threshold)[1] if kept.mass is None else kept.mass
-    ties = kept.ties.to(i64) * rank.weight(rank.value(kept.threshold)).to(i64)
+    mass = _above(row, scores, kept.threshold)[1] if kept.mass is None else kept.mass
+    ties = kept.ties.to(i64) * row.weight(row.keys.value(kept.threshold)).to(i64)
     part = (L.clip(top_p, 0.0, 1.0) * float(1 << FRACTION)).to(i64)
     goal = L.maximum(((mass + ties) * part + ((1 << FRACTION) - 1)) >> FRACTION, 1)
-    best, of_lanes, weights = rank.key(rank.best), rank.key(lanes), rank.weight(lanes)
+    weights = [row.weight(row.keys.value(keys)) for keys in row.pool]
 
-    def by_lanes(tried: Tile, _: Tile | None) -> Tile:
-        return _whole(L.where(of_lanes >= tried, weights, 0), over=W.lanes) >= goal
+    def by_pool(tried: Tile, _: Tile | None) -> Tile:
+        parts = [
+            _whole(L.where(keys >= tried, w, 0), over=W.lanes)
+            for keys, w in zip(row.pool, weights, strict=True)
+        ]
+        return parts[0] + parts[1] + parts[2] >= goal
 
     def by_tokens(tried: Tile, apart: Tile | None) -> Tile:
         total = L.total(kept=True)
-        for w in L.stream(W, when=on if apart is None else on & apart):
+        for w in L.stream(W, when=apart):
             x = scores[w].to(f32)
-            total.absorb(L.where(rank.key(x) >= tried, rank.weight(x), 0))
+            total.absorb(L.where(row.keys.of(x) >= tried, row.weight(x), 0))
         return _whole(total.value, over=W.lanes) >= goal
 
-    low = L.minimum(L.maximum(_largest(rank.bits, by_lanes), kept.threshold), best)
-    cut = _largest(rank.bits, by_tokens, low, best)
-    higher = on & (cut > kept.threshold)
-    ties = L.where(higher, ANY_NUMBER, kept.ties)
-    return Kept(L.where(higher, cut, kept.threshold), ties, goal=L.where(on, goal, ANY_MASS))
+    low = L.maximum(L.where(on, _largest(row.keys.bits, by_pool), kept.threshold), kept.threshold)
+    settled = (_above(row, scores, low, when=on)[1] < goal) | ~on
+    cut = _searched(row, low, settled, by_tokens)
+    ties = L.where(cut > kept.threshold, ANY_NUMBER, kept.ties)
+    return Kept(cut, ties, goal=L.where(on, goal, ANY_MASS))
 
 
-def _min_p(rank: Ranking, min_p: Tile) -> Kept:
+def _min_p(row: Row, min_p: Tile) -> Kept:
     """Return the tokens whose probability is at least min_p times the largest."""
     margin = L.log(min_p)
-    if rank.inverse is not None:
-        margin = margin / rank.inverse
-    bound = L.minimum(L.maximum(rank.best + margin, -math.inf), rank.best)
-    return Kept(L.maximum(rank.first_from(bound) - 1, rank.nothing), L.number(0, i32))
+    if row.inverse is not None:
+        margin = margin / row.inverse
+    bound = L.minimum(L.maximum(row.best + margin, -math.inf), row.best)
+    return Kept(L.maximum(row.keys.first_from(bound) - 1, row.keys.nothing), L.number(0, i32))
+
+
+def _everything(keys: Keys) -> Kept:
+    return Kept(L.number(keys.nothing, i32), L.number(0, i32))
 
 
 # --- the draw ---
@@ -256,37 +272,37 @@ def _part_of(total: Tile, numerator: Tile) -> Tile:
     return (high >> (UNIFORM - 16)) + ((((high & ((1 << UNIFORM - 16) - 1)) << 16) + low) >> UNIFORM)
 
 
-def _draw(rank: Ranking, blocks: Tensor, kept: Kept, numerator: Tile) -> tuple[Tile, Tile, Tile]:
+def _draw(row: Row, blocks: Tensor, kept: Kept, numerator: Tile) -> tuple[Tile, Tile, Tile]:
     """Return the token at which the running weight by index exceeds its part, and how many ties, the last."""
     size = (L.extent(U) + (BLOCKS - 1)) // BLOCKS
     place, threshold = L.pos(U.pieces), kept.threshold
     equal, mass = L.total(kept=True), L.total(kept=True)
     for u in L.stream(U):
         x = blocks[u].to(f32)
-        key = rank.key(x)
+        key = row.keys.of(x)
         equal.absorb((key == threshold).to(i32))
-        mass.absorb(L.where(key > threshold, rank.weight(x), 0))
+        mass.absorb(L.where(key > threshold, row.weight(x), 0))
 
     def block(index: Tile) -> Tile:
         """Return the scores of a block, -inf beyond its end."""
         return blocks.at(T, L.where(place < size, index * size + place, -1), fill=-math.inf).to(f32)
 
-    weight = rank.weight(rank.value(threshold))
+    weight = row.weight(row.keys.value(threshold))
     some = L.minimum(L.sum(equal.value, over=U.pieces), kept.ties)
     if kept.goal is not None:
         each = L.maximum(weight, 1).to(i64)
         needed = L.maximum(kept.goal - _whole(mass.value, over=U.pieces), 0) + (each - 1)
         some = L.minimum(some.to(i64), needed // each).to(i32)
     tied, left = _locate(equal.value, some.to(i64) - 1)
-    within, _ = _locate((rank.key(block(tied)) == threshold).to(i32), left)
+    within, _ = _locate((row.keys.of(block(tied)) == threshold).to(i32), left)
     last = L.where(some > 0, tied * size + within, -1)
     ties = L.where(place < tied, equal.value, L.where(place == tied, left.to(i32) + 1, 0))
     amounts = mass.value + ties * weight
     chosen, left = _locate(amounts, _part_of(_whole(amounts, over=U.pieces), numerator))
     x = block(chosen)
-    key, index = rank.key(x), chosen * size + place
+    key, index = row.keys.of(x), chosen * size + place
     there = (key > threshold) | ((key == threshold) & (index <= last))
-    within, _ = _locate(L.where(there, rank.weight(x), 0), left)
+    within, _ = _locate(L.where(there, row.weight(x), 0), left)
     return chosen * size + within, some, last
 
 
@@ -311,36 +327,32 @@ def sample(
     """
     greedy = None if inv_temperature is None else inv_temperature == math.inf
     inverse = None if greedy is None else L.where(greedy, 1.0, inv_temperature)
-    first = L.argmax(kept=True)
+    keys, pool = Keys(UNUSED[scores.dtype]), L.top()
     for w in L.stream(W):
-        first.absorb(scores[w].to(f32))
-    rank = Ranking(scores.dtype, L.max(first.max, over=W.lanes), inverse)
-    kept = _min_p(rank, min_p.whole()) if min_p is not None else _everything(rank)
+        pool.absorb(keys.of(scores[w].to(f32)))
+    best = keys.value(L.max(pool.values[0], over=W.lanes))
+    row = Row(keys, best, inverse, tuple(L.maximum(each, keys.nothing) for each in pool.values))
+    kept = _min_p(row, min_p.whole()) if min_p is not None else _everything(keys)
     if top_k is not None:
-        kept = _top_k(rank, scores, first.max, kept, top_k.whole())
+        kept = _top_k(row, scores, kept, top_k.whole())
     if top_p is not None:
-        kept = _top_p(rank, scores, first.max, kept, top_p.whole())
+        kept = _top_p(row, scores, kept, top_p.whole())
     if greedy is not None:
         goal = None if kept.goal is None else L.where(greedy, ANY_MASS, kept.goal)
-        best = rank.key(rank.best)
-        kept = Kept(L.where(greedy, best, kept.threshold), L.where(greedy, 1, kept.ties), goal)
+        kept = Kept(L.where(greedy, keys.of(best), kept.threshold), L.where(greedy, 1, kept.ties), goal)
     # a search by lanes and a walk by blocks place a row differently: they are two kernels
-    rank = Ranking(scores.dtype, L.keep(rank.best, "best"), inverse)
+    row = Row(keys, L.keep(best, "best"), inverse)
     goal = None if kept.goal is None else L.keep(kept.goal, "goal")
     kept = Kept(L.keep(kept.threshold, "cut"), L.keep(kept.ties, "most_ties"), goal)
-    token, ties, last = _draw(rank, blocks, kept, _uniform(seed, request_id, position))
-    found = rank.best > -math.inf
+    token, ties, last = _draw(row, blocks, kept, _uniform(seed, request_id, position))
+    found = row.best > -math.inf
     L.check(~found, "no finite score")
     return L.out(
         token=L.where(found, token, -1).to(i64),
-        threshold=L.where(found, rank.value(kept.threshold), -math.inf),
+        threshold=L.where(found, keys.value(kept.threshold), -math.inf),
         ties=L.where(found, ties, 0),
         last=L.where(found, last, -1),
     )
-
-
-def _everything(rank: Ranking) -> Kept:
-    return Kept(L.number(rank.nothing, i32), L.number(0, i32))
 
 
 @op()

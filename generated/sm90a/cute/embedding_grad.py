@@ -1,6 +1,6 @@
 """embedding_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 4ca3c61de48af353
+numerics: fb4f8bccb4e49366
 schedule: tiles D=1024, 4 warps, 1 stages, unroll 1 placed D[9:3] S.lane[2:0] D[2:0]
 """
 

@@ -1,6 +1,6 @@
 """matmul on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: dce7370126cbca34
+numerics: 6b6218b35906ffd7
 schedule: tiles N=256, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 """
 

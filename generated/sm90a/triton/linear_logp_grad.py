@@ -1,6 +1,6 @@
 """linear_logp_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 30b0e234c294080d
+numerics: 27bb2576d398c548
 schedule: tiles D=2048, 4 warps, 1 stages, unroll 1
 schedule: tiles T.within=128, V.within=256, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs
 schedule: tiles D=256, T.within=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs

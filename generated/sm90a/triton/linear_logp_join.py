@@ -1,6 +1,6 @@
 """linear_logp_join on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 68dd3db277cf1cf0
+numerics: 58ccf6419e6acdae
 schedule: tiles T=128, 2 warps, 1 stages, unroll 1
 """
 

@@ -1,6 +1,6 @@
 """matmul_leaf8 on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 7dc6a9109dcdc6a0
+numerics: 7eee94976425b177
 schedule: tiles N=256, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs
 schedule: tiles N=256, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs, 4 parts
 schedule: tiles N=256, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs, 4 parts
