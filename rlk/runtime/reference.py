@@ -18,6 +18,7 @@ from rlk.runtime.catalogue import numerics, operators
 from rlk.runtime.forms import by_cute
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
+from rlk.schedule.waves import by_waves
 from rlk.target.facts import Target, target
 
 TARGETS = ("sm_90a", "gfx942")
@@ -112,6 +113,7 @@ def emit(
         bound, chosen, emitted = by_cute(bound, chosen, whole, on, signature, extents, name)
         return emitted, chosen, bound
     if backend == "tilelang":
+        chosen = by_waves(bound, chosen, extents)
         return tilelang.lower(bound, chosen, on, signature, numerics_id=name), chosen, bound
     return triton.lower(bound, chosen, on, signature, numerics_id=name, version=TRITON), chosen, bound
 

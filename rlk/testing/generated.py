@@ -21,6 +21,7 @@ from rlk.lower.common.memory import memory_shape
 from rlk.passes.pipeline import launched, specialize
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
+from rlk.schedule.waves import by_waves
 from rlk.target.facts import Target, target
 from rlk.testing import hopper
 from rlk.testing.cdna import hip, host
@@ -80,6 +81,8 @@ def run_generated(
         program = specialize(canonical, static, softmax or on.softmax)  # blocks walk the pieces
     signature = Signature(tuple(sorted(static.items())), split_rows is not None, divisible)
     chosen = schedules or [choose(k, on, signature, extents) for k in program.kernels]
+    if backend == "tilelang" and schedules is None:
+        chosen = by_waves(program, chosen, extents)
     emitted = LOWERINGS[backend](program, chosen, on, signature)
     decls = {d.name: d for k in program.kernels for d in k.params}
     memory = {d.name: _buffer(d, inputs, extents) for d in decls.values() if d.role is not Role.SCALAR}

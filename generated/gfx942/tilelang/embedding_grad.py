@@ -41,7 +41,6 @@ def embedding_grad(d_y: memory("d_y", "bfloat16"), order: memory("order", "int64
     # A block owns 1 of V, 512 of D (col_fold). S.lane: 8 indices, 1 to each of 8 threads; D: 512 indices, 8 to each of 64 threads.
     with tl.Kernel(programs, threads=512) as block:
         thread = tl.get_thread_binding()
-        f32_board = tl.alloc_shared((8, 512), "float32", "shared")
         d = tl.alloc_local((8,), "int32")
         s = tl.alloc_local((8,), "float32")
         d_y_2 = tl.alloc_local((8,), "bfloat16")

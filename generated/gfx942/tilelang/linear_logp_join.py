@@ -173,8 +173,6 @@ def linear_logp_join(ids: memory("ids", "int64"), m: memory("m", "float32"), s: 
     # A block owns 128 of T (rows). R: 8 indices, 1 to each of 8 threads; T: 128 indices, 8 to each of 16 threads.
     with tl.Kernel(programs, threads=128) as block:
         thread = tl.get_thread_binding()
-        f32_board = tl.alloc_shared((8, 128), "float32", "shared")
-        f32_board_2 = tl.alloc_shared((8, 128), "float32", "shared")
         t = tl.alloc_local((8,), "int32")
         t_inside = tl.alloc_local((8,), "bool")
         ids_2 = tl.alloc_local((8,), "int64")

@@ -216,8 +216,6 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
     with tl.Kernel(programs, threads=128) as block:
         thread = tl.get_thread_binding()
         f32_board = tl.alloc_shared((16, 128), "float32", "shared")
-        f32_board_2 = tl.alloc_shared((1, 128), "float32", "shared")
-        f32_board_3 = tl.alloc_shared((1, 128), "float32", "shared")
         v_lane = tl.alloc_local((16,), "int32")
         m = tl.alloc_var("float32")
         s = tl.alloc_var("float32")

@@ -53,12 +53,14 @@ from rlk.lower.common.names import Names, axis_name
 from rlk.lower.common.spelling import STEMS
 from rlk.lower.common.spread import Spread, nearest_first
 from rlk.lower.tilelang import text
+from rlk.lower.tilelang.contract import Dots
 from rlk.lower.tilelang.functions import HELPERS, portable
 from rlk.lower.tilelang.memory import Memory
 from rlk.lower.tilelang.plan import TilePlan, refused
 from rlk.lower.tilelang.trees import Folding, boards, tree
 from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
+from rlk.target.cdna3 import limits
 
 INDENT = "    "
 OF_FRAME = frozenset({"tl", "block", "thread", "c", "programs", "f32", "memory", "struct"})
@@ -89,6 +91,7 @@ class Emitter:
             if isinstance(let.node, Result)
         }
         self.memory = Memory(self)
+        self.dots = Dots(self)
 
     # --- writing --------------------------------------------------------------------------------------------
 
@@ -192,12 +195,18 @@ class Emitter:
     def run(self) -> tuple[Line, ...]:
         """Write the whole body, after what it lays out in registers and shared memory."""
         self.memory.own()
+        self.dots.prepare()
         self.block(self.plan.kernel.body.lets)
         threads = self.plan.threads
         met = []
         for (dtype, i), count in self.boards.items():
             given = f'({count}, {threads}), "{text.TYPES[dtype]}", "shared"'
             met.append(Line(f"{board_name(dtype, i)} = tl.alloc_shared({given})"))
+        shared = self.dots.bytes
+        shared += sum(n * self.plan.threads * dtype.bytes for (dtype, _), n in self.boards.items())
+        if shared > limits(self.plan.target.name).shared:
+            what = f"{shared} bytes of shared memory in a block"
+            raise refused(what, self.plan.target, alternatives="a schedule with smaller tiles")
         return (*met, *self.storage, *self.lines)
 
     def block(self, lets: Sequence[Let]) -> None:
@@ -220,6 +229,10 @@ class Emitter:
     def node(self, let: Let) -> None:
         """Write one node."""
         match let.node:
+            case _ if let.value in self.dots.unheld:
+                pass
+            case Dot():
+                self.dots.dot(let)
             case Const(bits=bits):
                 self.consts[let.value] = (bits, self.tile(let.value).dtype)
             case Cast(x=x, dtype=dtype) if x in self.consts and dtype.is_int and self.consts[x][1].is_int:
@@ -250,8 +263,6 @@ class Emitter:
                 self.text[let.value] = self.many[of][index]
             case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
                 self.value(let, _stem(let), self.expression(let))
-            case Dot():
-                raise refused("a contraction", self.plan.target, let.loc)
             case Philox():
                 raise refused("random words", self.plan.target, let.loc)
             case Stream() | Keep():
@@ -373,10 +384,10 @@ class Emitter:
         if folding.combine in HELPERS:
             self.uses(folding.combine)
         macro = self.helper(name, lambda unique: tree(unique, about, folding, spread, lists, order))
-        met = [self.board(dtype, i, count) for i, (_, _, dtype) in enumerate(terms)]
-        if not boards(folding, spread):
-            met = []
-        self.line(f"{macro}({', '.join([*held, *met, *(['thread'] if met else [])])})")
+        met = []
+        if boards(folding, spread):
+            met = [*(self.board(dtype, i, count) for i, (_, _, dtype) in enumerate(terms)), "thread"]
+        self.line(f"{macro}({', '.join([*held, *met])})")
         if any(s.axis != over for s in lists):
             return tuple(held)
         return tuple(self.let(hint, f"{x}[0]") for x, (hint, _, _) in zip(held, terms, strict=True))

@@ -147,6 +147,11 @@ class Memory:
         else:
             self.e.each(*statements)
 
+    def by_one(self, axes: tuple[Axis, ...], statement: str) -> None:
+        """Write a statement for the first thread of those that share indices, there or not, of some axes."""
+        writes = self.writers.get(self.shares(axes))
+        self.e.each(*((f"if {writes}:", f"    {statement}") if writes else (statement,)))
+
     def mask(self, axes: tuple[Axis, ...], guard: Value | None) -> str | None:
         """Return the condition under which a thread may touch memory; None when every thread may."""
         always = guard is None or self.e.consts.get(guard) == (1, DType.BOOL)

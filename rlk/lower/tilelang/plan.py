@@ -15,11 +15,11 @@ from rlk.lower.common.peel import peel
 from rlk.lower.common.spread import Owned, Spread, spread_out
 from rlk.schedule.axes import kind, roles
 from rlk.schedule.schedule import Schedule
+from rlk.target.cdna3 import LIMITS, limits
 from rlk.target.facts import Target
 
-TARGETS = frozenset({"gfx90a", "gfx942", "gfx950"})
+TARGETS = frozenset(LIMITS)
 MOST_LISTED = 64  # elements of a list: registers end soon after
-MOST_THREADS = 1024  # of a block
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     found = roles(peeled, extents)
     owned = tuple(Owned(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
     lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in owned if o.tile > 1}
-    threads = min(target.warp * schedule.warps, MOST_THREADS)
+    threads = min(target.warp * schedule.warps, limits(target.name).threads)
     spreads = spread_out(lengths, schedule.placed, threads)
     listed = math.prod(s.count for s in spreads)
     if listed > MOST_LISTED:

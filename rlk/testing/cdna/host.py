@@ -17,7 +17,7 @@ from rlk.lower.common.emitted import Emitted, KernelBuild
 from rlk.testing.cdna.hip import SHIM, execute, hip_source, workplace
 
 COMMON = ("-march=native", "-fPIC", "-O2", "-w", "-ffp-contract=off", "-fno-strict-aliasing", f"-I{SHIM}")
-KERNEL = ("-x", "c++", "-std=c++17", "-nostdinc", "-fno-exceptions", "-fno-rtti", "-DRLK_HOST")
+KERNEL = ("-x", "c++", "-std=c++17", "-nostdinc", "-fno-exceptions", "-fno-rtti", "-DRLK_HOST", "-DRLK_CDNA3")
 _SIGNATURE = re.compile(r"__global__ void (?:__launch_bounds__\((\d+)(?:, *\d+)?\) )?(\w+)\(([^)]*)\)\s*\{")
 _SCALARS = {
     "int": ctypes.c_int32,

@@ -50,6 +50,10 @@ typedef short bfloat16x4_vec __attribute__((__vector_size__(8)));
 typedef half_t float16x4 __attribute__((__vector_size__(8)));
 typedef float float32x4 __attribute__((__vector_size__(16)));
 
+#ifdef RLK_HOST
+#include "matrix.h"
+#endif
+
 // --- arithmetic ---
 
 RLK_BOTH float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }

@@ -1,0 +1,150 @@
+"""A contraction as text: steps of both factors in shared memory, one accumulator of the matrix cores."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rlk.ir.dims import fixed_extent
+from rlk.ir.dotmodel import DotModel
+from rlk.ir.nodes import Decl, Let
+from rlk.ir.types import DType
+from rlk.lower.common.contract import Contraction, Factor, contractions
+from rlk.lower.common.lines import Line
+from rlk.lower.common.names import axis_name
+from rlk.lower.common.spread import Spread
+from rlk.lower.tilelang import text
+from rlk.lower.tilelang.plan import refused
+
+if TYPE_CHECKING:
+    from rlk.lower.tilelang.emit import Emitter
+
+INSTRUCTION = 16  # rows and columns of a matrix instruction
+NOWHERE = -1  # where a row starts that is not there
+
+
+class Dots:
+    """The part of an emitter that knows contractions, and the shared memory that they need."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.e = emitter
+        self.plan = emitter.plan
+        found = contractions(self.plan.kernel)
+        self.of, self.unheld = found.of, found.unheld
+        self.bytes = 0  # of shared memory
+
+    def prepare(self) -> None:
+        """Write which threads write where the rows of factors start."""
+        for contraction in self.of.values():
+            for factor in (contraction.a, contraction.b):
+                self.e.memory.appoint((self.side(factor).axis,))
+
+    def decl(self, factor: Factor) -> Decl:
+        return self.e.memory.decls[factor.load.param]
+
+    def side(self, factor: Factor) -> Spread:
+        """Return how the rows of a factor lie on a block."""
+        found = [s for s in self.plan.spreads if s.axis in factor.axes]
+        if len(found) != 1 or found[0].length < INSTRUCTION:
+            held = ", ".join(f"{s.length} of {s.axis}" for s in found) or "one row"
+            raise refused(f"a factor of {held} in a block", self.plan.target)
+        return found[0]
+
+    def length(self, contraction: Contraction) -> str:
+        """Return how many elements the contracted axis has."""
+        if contraction.stop is not None:
+            return self.e.plain(contraction.stop)
+        known = fixed_extent(contraction.over, dict(self.plan.signature.extents))
+        return self.e.memory.extent(contraction.over) if known is None else str(known)
+
+    # --- the loop -------------------------------------------------------------------------------------------
+
+    def dot(self, let: Let) -> None:
+        """Write a contraction; its product is left in lists, through shared memory."""
+        contraction = self.of[let.value]
+        sides = (self.side(contraction.a), self.side(contraction.b))
+        if sides[0].axis == sides[1].axis:
+            raise refused("two factors along one axis", self.plan.target, let.loc)
+        rows, columns = (side.length for side in sides)
+        name = let.name or "product"
+        sums = self.e.names.fresh(f"{name}_sums")
+        self.e.storage.append(Line(f'{sums} = tl.alloc_fragment(({rows}, {columns}), "float32")'))
+        made = self.shared(f"{name}_tile", (rows, columns), DType.F32)
+        factors = (contraction.a, contraction.b)
+        starts = [self.starts(f, side) for f, side in zip(factors, sides, strict=True)]
+        tiles = [self.tile(f, side) for f, side in zip(factors, sides, strict=True)]
+        self.e.line(f"tl.clear({sums})")
+        self.e.line("tl.sync_threads()")
+        self.steps(contraction, starts, tiles, sums)
+        self.e.line(f"tl.copy({sums}, {made})")
+        self.e.line("tl.sync_threads()")
+        places = [self.place(side) for side in sides]
+        self.e.current = self.plan.lists(self.e.tile(let.value).axes)
+        at = ", ".join(self.e.indexed(place, (side.axis,)) for place, side in zip(places, sides, strict=True))
+        self.e.value(let, "product", f"{made}[{at}]")
+
+    def steps(self, contraction: Contraction, starts: list[str], tiles: list[str], sums: str) -> None:
+        """Write the loop over the contracted axis, in ascending order."""
+        depth, length = self.plan.schedule.depth, self.length(contraction)
+        count = str(-(-int(length) // depth)) if length.isdigit() else text.rounded_up(length, depth)
+        step = self.e.names.fresh(f"{axis_name(contraction.over)}_step")
+        with self.e.inner(f"for {step} in tl.serial(0, {count}):"):
+            for number, (start, tile) in enumerate(zip(starts, tiles, strict=True)):
+                factor = (contraction.a, contraction.b)[number]
+                # 0.0 * -0.0 + x == x for every x, including x = -0.0
+                zero = "f32(-0.0)" if contraction.model is DotModel.FMA and number else ""
+                self.filled(factor, start, tile, f"{step} * {depth}", length, zero)
+            self.e.line("tl.sync_threads()")
+            self.e.line(f"tl.gemm({tiles[0]}, {tiles[1]}, {sums}, transpose_B=True)")
+            self.e.line("tl.sync_threads()")
+
+    def filled(self, factor: Factor, start: str, tile: str, first: str, length: str, zero: str) -> None:
+        """Write the copy of a step of a factor: neighbours in memory by neighbouring threads."""
+        decl, depth, threads = self.decl(factor), self.plan.schedule.depth, self.plan.threads
+        rows, last = self.side(factor).length, factor.at == len(decl.type.axes) - 1
+        if rows * depth % threads:
+            raise refused(f"steps of {rows} x {depth} by {threads} threads", self.plan.target)
+        row, k = (f"at // {depth}", f"at % {depth}") if last else (f"at % {rows}", f"at // {rows}")
+        strided = not last or decl.name in self.plan.signature.strided
+        along = f"tl.int64(k) * {self.e.memory.stride(decl, factor.at)}" if strided else "k"
+        zero = zero or f'tl.Cast("{text.TYPES[decl.type.dtype]}", 0)'
+        with self.e.inner(f"for c in tl.unroll({rows * depth // threads}):"):
+            self.e.line(f"at = c * {threads} + thread")
+            self.e.line(f"row, k = {row}, {first} + {k}")
+            there = f"({start}[row] != {NOWHERE}) & (k < {length})"
+            read = f"tl.if_then_else({there}, {decl.name}[{start}[row] + {along}], {zero})"
+            self.e.line(f"{tile}[row, {k}] = {read}")
+
+    # --- shared memory --------------------------------------------------------------------------------------
+
+    def shared(self, hint: str, shape: tuple[int, ...], dtype: DType) -> str:
+        """Lay out shared memory and return its name."""
+        name = self.e.names.fresh(hint)
+        self.e.storage.append(Line(f'{name} = tl.alloc_shared({shape}, "{text.TYPES[dtype]}", "shared")'))
+        self.bytes += math.prod(shape) * dtype.bytes
+        return name
+
+    def tile(self, factor: Factor, side: Spread) -> str:
+        """Lay out a step of a factor."""
+        shape = (side.length, self.plan.schedule.depth)
+        return self.shared(f"{factor.name}_tile", shape, self.decl(factor).type.dtype)
+
+    def starts(self, factor: Factor, side: Spread) -> str:
+        """Write where each row of a factor starts in its tensor."""
+        decl, e = self.decl(factor), self.e
+        name = self.shared(f"{factor.name}_start", (side.length,), DType.I64)
+        place = self.place(side)
+        e.current = self.plan.lists((side.axis,))
+        others = [(dim, v) for dim, v in enumerate(factor.load.index) if dim != factor.at]
+        address = e.memory.address(decl, [*others, *((factor.at, v) for v in factor.base)])
+        mask = e.memory.mask(factor.axes, factor.load.guard)
+        start = f"tl.int64({address})"
+        if mask is not None:
+            start = f"tl.Select({mask}, {start}, tl.int64({NOWHERE}))"
+        e.memory.by_one((side.axis,), f"{name}[{e.indexed(place, (side.axis,))}] = {start}")
+        return name
+
+    def place(self, side: Spread) -> str:
+        """Write where in a tile a thread's indices of an axis are."""
+        place = side.place(self.plan.threads.bit_length() - 1)
+        return self.e.memory.write(side.axis, f"{axis_name(side.axis)}_place", DType.I32, place)
