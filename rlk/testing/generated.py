@@ -28,7 +28,7 @@ from rlk.testing.cdna import hip, host
 from rlk.testing.interpreter import interpret
 
 Array = NDArray[Any]
-LOWERINGS = {"triton": triton.lower, "cute": cute.lower, "tilelang": tilelang.lower}
+LOWERINGS = {"triton": triton, "cute": cute, "tilelang": tilelang}
 Device = Callable[[Emitted], AbstractContextManager[tuple[Callable[..., None], Any]]]
 """What runs a module: entered, it gives the host function, and by name the kernels that this one launches."""
 
@@ -83,7 +83,7 @@ def run_generated(
     chosen = schedules or [choose(k, on, signature, extents) for k in program.kernels]
     if backend == "tilelang" and schedules is None:
         chosen = by_waves(program, chosen, extents)
-    emitted = LOWERINGS[backend](program, chosen, on, signature)
+    emitted = LOWERINGS[backend].lower(program, chosen, on, signature)
     decls = {d.name: d for k in program.kernels for d in k.params}
     memory = {d.name: _buffer(d, inputs, extents) for d in decls.values() if d.role is not Role.SCALAR}
     errors = np.zeros(2, np.int32)

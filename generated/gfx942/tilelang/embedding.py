@@ -1,6 +1,6 @@
 """embedding on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: db46eaba8fb89645
+numerics: 25fa30a402e64126
 schedule: tiles D=2048, 4 warps, 1 stages, unroll 1
 """
 

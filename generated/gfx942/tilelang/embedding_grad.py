@@ -1,6 +1,6 @@
 """embedding_grad on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 4ca3c61de48af353
+numerics: fb4f8bccb4e49366
 schedule: tiles D=512, 8 warps, 1 stages, unroll 1
 """
 

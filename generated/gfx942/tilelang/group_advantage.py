@@ -1,6 +1,6 @@
 """group_advantage on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 021c629131297f03
+numerics: 469d90de7a5a25ff
 schedule: tiles G=64, 2 warps, 1 stages, unroll 1
 """
 
@@ -207,7 +207,6 @@ def group_advantage(rewards: memory("rewards", "float32"), bounds: memory("bound
     with tl.Kernel(programs, threads=128) as block:
         thread = tl.get_thread_binding()
         i32_board = tl.alloc_shared((8, 128), "int32", "shared")
-        f32_board = tl.alloc_shared((8, 128), "float32", "shared")
         g = tl.alloc_local((8,), "int32")
         g_inside = tl.alloc_local((8,), "bool")
         bounds_2 = tl.alloc_local((8,), "int64")

@@ -1,6 +1,6 @@
 """linear_logp on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 85976142336b8dae
+numerics: cb355d971c5a2b02
 schedule: tiles T=32, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed V.lane[5:0] T[4:3]
 schedule: tiles T=32, 8 warps, 1 stages, unroll 4
 """
@@ -285,8 +285,8 @@ def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight",
             exists[c] = v[c] < piece_end  # linear_logp.py:64
         inv_temperature_2 = tl.alloc_var("float32", inv_temperature)
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
-        for c in tl.unroll(8):  # logp.py:149
-            differs[c] = ids_2[c] != ignore_index_2  # logp.py:149
+        for c in tl.unroll(8):  # logp.py:197
+            differs[c] = ids_2[c] != ignore_index_2  # logp.py:197
         for c in tl.unroll(32):  # linear_logp.py:64
             exists_2[c] = exists[c // 8] & differs[c % 8]  # linear_logp.py:64
         for c in tl.unroll(8):  # linear_logp.py:65
@@ -319,7 +319,7 @@ def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight",
             v_lane_place_2[c] = thread % 64 + c * 64  # linear_logp.py:65
         for c in tl.unroll(32):  # linear_logp.py:65
             z[c] = z_tile[t_place_2[c % 8], v_lane_place_2[c // 8]]  # linear_logp.py:65
-            product_3[c] = z[c] * inv_temperature_2  # logp.py:54
+            product_3[c] = z[c] * inv_temperature_2  # logp.py:56
         for c in tl.unroll(4):  # linear_logp.py:74
             as_i64[c] = tl.Cast("int64", v[c])  # linear_logp.py:74
         for c in tl.unroll(32):  # linear_logp.py:74
@@ -375,7 +375,7 @@ def linear_logp_2(ids: memory("ids", "int64"), logp: memory("logp", "float32"), 
         writes = (thread & 263) == 0
         ids_2 = tl.alloc_var("int64", tl.if_then_else(t_inside, ids[t], tl.Cast("int64", 0)))  # linear_logp.py:61
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
-        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:149
+        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:197
         v_piece = tl.alloc_var("int32", thread % 8)  # linear_logp.py:64
         m = f32(float("-inf"))  # linear_logp.py:64
         s = f32(-0.0)  # linear_logp.py:64

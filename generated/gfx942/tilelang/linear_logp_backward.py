@@ -1,6 +1,6 @@
 """linear_logp_backward on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: c35b96cfcd802e9c
+numerics: 5abed5bd360368c8
 schedule: tiles D=2048, 4 warps, 1 stages, unroll 1
 schedule: tiles T.within=64, V.within=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed V.within[5:0] T.within[5:4]
 schedule: tiles D=64, T.within=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed D[5:0] T.within[5:4]
@@ -106,7 +106,7 @@ def linear_logp_backward_1(hidden: memory("hidden", "bfloat16"), ids: memory("id
         for c in tl.unroll(8):  # linear_logp.py:132
             hidden_2[c] = hidden[order_2 * hidden_t_stride + d[c]]  # linear_logp.py:132
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
-        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:149
+        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:197
         as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(0.0)))  # linear_logp.py:132
         for c in tl.unroll(8):  # linear_logp.py:132
             chosen[c] = tl.Select(differs, hidden_2[c], as_bf16)  # linear_logp.py:132
@@ -158,8 +158,8 @@ def linear_logp_backward_2(weight: memory("weight", "bfloat16"), ids: memory("id
             order_2[c] = tl.if_then_else(t_within_inside[c], order[t[c]], tl.Cast("int64", 0))  # linear_logp.py:127
             ids_2[c] = tl.if_then_else(t_within_inside[c], ids[order_2[c]], tl.Cast("int64", 0))  # linear_logp.py:127
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
-        for c in tl.unroll(16):  # logp.py:149
-            differs[c] = ids_2[c] != ignore_index_2  # logp.py:149
+        for c in tl.unroll(16):  # logp.py:197
+            differs[c] = ids_2[c] != ignore_index_2  # logp.py:197
             t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:133
             if writes:  # linear_logp.py:133
                 rows_start[t_within_place[c]] = tl.Select(t_within_inside[c], tl.int64(tl.int64(t_within[c]) * rows_t_within_stride), tl.int64(-1))  # linear_logp.py:133
@@ -188,10 +188,10 @@ def linear_logp_backward_2(weight: memory("weight", "bfloat16"), ids: memory("id
         for c in tl.unroll(16):  # linear_logp.py:133
             z[c] = z_tile[t_within_place_2[c], v_within_place_2]  # linear_logp.py:133
             lse_2[c] = tl.if_then_else(t_within_inside[c], lse[order_2[c]], tl.Cast("float32", 0))  # linear_logp.py:135
-            difference[c] = z[c] - lse_2[c]  # logp.py:135
-            product[c] = difference[c] * f32(1.4426950216293335)  # logp.py:136
-            exp2[c] = portable_exp2(product[c])  # logp.py:136
-            product_2[c] = exp2[c] * f32(0.0)  # logp.py:137
+            difference[c] = z[c] - lse_2[c]  # logp.py:183
+            product[c] = difference[c] * f32(1.4426950216293335)  # logp.py:184
+            exp2[c] = portable_exp2(product[c])  # logp.py:184
+            product_2[c] = exp2[c] * f32(0.0)  # logp.py:185
             chosen[c] = tl.Select(differs[c], product_2[c], f32(0.0))  # linear_logp.py:136
             as_bf16[c] = tl.Cast("bfloat16", chosen[c])  # linear_logp.py:136
             if t_within_inside[c]:  # linear_logp.py:136

@@ -1,6 +1,6 @@
 """linear_logp_grad on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: fc0357886fc811a4
+numerics: e56aa01457d5121c
 schedule: tiles D=2048, 4 warps, 1 stages, unroll 1
 schedule: tiles T.within=64, V.within=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed V.within[5:0] T.within[5:4]
 schedule: tiles D=64, T.within=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed D[5:0] T.within[5:4]
@@ -106,7 +106,7 @@ def linear_logp_grad_1(hidden: memory("hidden", "bfloat16"), ids: memory("ids", 
         for c in tl.unroll(8):  # linear_logp.py:132
             hidden_2[c] = hidden[order_2 * hidden_t_stride + d[c]]  # linear_logp.py:132
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
-        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:149
+        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:197
         as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(0.0)))  # linear_logp.py:132
         for c in tl.unroll(8):  # linear_logp.py:132
             chosen[c] = tl.Select(differs, hidden_2[c], as_bf16)  # linear_logp.py:132
@@ -181,8 +181,8 @@ def linear_logp_grad_2(weight: memory("weight", "bfloat16"), ids: memory("ids", 
             ids_2[c] = tl.if_then_else(t_within_inside[c], ids[order_2[c]], tl.Cast("int64", 0))  # linear_logp.py:127
         inv_temperature_2 = tl.alloc_var("float32", inv_temperature)
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
-        for c in tl.unroll(16):  # logp.py:149
-            differs[c] = ids_2[c] != ignore_index_2  # logp.py:149
+        for c in tl.unroll(16):  # logp.py:197
+            differs[c] = ids_2[c] != ignore_index_2  # logp.py:197
             t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:133
             if writes:  # linear_logp.py:133
                 rows_start[t_within_place[c]] = tl.Select(t_within_inside[c], tl.int64(tl.int64(t_within[c]) * rows_t_within_stride), tl.int64(-1))  # linear_logp.py:133
@@ -215,27 +215,27 @@ def linear_logp_grad_2(weight: memory("weight", "bfloat16"), ids: memory("ids", 
             d_logp_2[c] = tl.if_then_else(t_within_inside[c], d_logp[order_2[c]], tl.Cast("float32", 0))  # linear_logp.py:125
             d_lse_2[c] = tl.if_then_else(t_within_inside[c], d_lse[order_2[c]], tl.Cast("float32", 0))  # linear_logp.py:125
             d_entropy_2[c] = tl.if_then_else(t_within_inside[c], d_entropy[order_2[c]], tl.Cast("float32", 0))  # linear_logp.py:125
-            product[c] = z[c] * inv_temperature_2  # logp.py:54
-            difference[c] = product[c] - lse_2[c]  # logp.py:135
-            product_2[c] = difference[c] * f32(1.4426950216293335)  # logp.py:136
-            exp2[c] = portable_exp2(product_2[c])  # logp.py:136
-            difference_2[c] = d_lse_2[c] - d_logp_2[c]  # logp.py:157
-            product_3[c] = exp2[c] * difference_2[c]  # logp.py:137
-            equal[c] = exp2[c] == f32(0.0)  # logp.py:140
-            product_4[c] = d_entropy_2[c] * exp2[c]  # logp.py:140
-            total[c] = difference[c] + entropy_2[c]  # logp.py:140
-            product_5[c] = product_4[c] * total[c]  # logp.py:140
-            chosen[c] = tl.Select(equal[c], f32(0.0), product_5[c])  # logp.py:140
-            difference_3[c] = product_3[c] - chosen[c]  # logp.py:140
-            at_most[c] = 0 <= ids_2[c]  # logp.py:142
-            below[c] = ids_2[c] < 128256  # logp.py:142
-            both[c] = at_most[c] & below[c]  # logp.py:142
-            chosen_2[c] = tl.Select(both[c], ids_2[c], tl.int64(-1))  # logp.py:143
-            as_i32[c] = tl.Cast("int32", chosen_2[c])  # logp.py:143
-            equal_2[c] = v == as_i32[c]  # logp.py:143
-            chosen_3[c] = tl.Select(equal_2[c], d_logp_2[c], f32(0.0))  # logp.py:143
-            total_2[c] = difference_3[c] + chosen_3[c]  # logp.py:143
-            product_6[c] = total_2[c] * inv_temperature_2  # logp.py:60
+            product[c] = z[c] * inv_temperature_2  # logp.py:56
+            difference[c] = product[c] - lse_2[c]  # logp.py:183
+            product_2[c] = difference[c] * f32(1.4426950216293335)  # logp.py:184
+            exp2[c] = portable_exp2(product_2[c])  # logp.py:184
+            difference_2[c] = d_lse_2[c] - d_logp_2[c]  # logp.py:205
+            product_3[c] = exp2[c] * difference_2[c]  # logp.py:185
+            equal[c] = exp2[c] == f32(0.0)  # logp.py:188
+            product_4[c] = d_entropy_2[c] * exp2[c]  # logp.py:188
+            total[c] = difference[c] + entropy_2[c]  # logp.py:188
+            product_5[c] = product_4[c] * total[c]  # logp.py:188
+            chosen[c] = tl.Select(equal[c], f32(0.0), product_5[c])  # logp.py:188
+            difference_3[c] = product_3[c] - chosen[c]  # logp.py:188
+            at_most[c] = 0 <= ids_2[c]  # logp.py:190
+            below[c] = ids_2[c] < 128256  # logp.py:190
+            both[c] = at_most[c] & below[c]  # logp.py:190
+            chosen_2[c] = tl.Select(both[c], ids_2[c], tl.int64(-1))  # logp.py:191
+            as_i32[c] = tl.Cast("int32", chosen_2[c])  # logp.py:191
+            equal_2[c] = v == as_i32[c]  # logp.py:191
+            chosen_3[c] = tl.Select(equal_2[c], d_logp_2[c], f32(0.0))  # logp.py:191
+            total_2[c] = difference_3[c] + chosen_3[c]  # logp.py:191
+            product_6[c] = total_2[c] * inv_temperature_2  # logp.py:62
             chosen_4[c] = tl.Select(differs[c], product_6[c], f32(0.0))  # linear_logp.py:136
             as_bf16[c] = tl.Cast("bfloat16", chosen_4[c])  # linear_logp.py:136
             if t_within_inside[c] & v_within_inside:  # linear_logp.py:136

@@ -1,6 +1,6 @@
 """linear_logp_join on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: fd867667766b1e63
+numerics: e67f059310c5747e
 schedule: tiles T=128, 2 warps, 1 stages, unroll 1
 """
 

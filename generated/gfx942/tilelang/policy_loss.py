@@ -1,6 +1,6 @@
 """policy_loss on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 74b6dbec760459fa
+numerics: 432ed714583d468d
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
 schedule: tiles 1, 8 warps, 1 stages, unroll 1
 """

@@ -1,6 +1,6 @@
 """policy_loss_grad on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 4bed29bf97c0b091
+numerics: 799728a22dc0b045
 schedule: tiles T=2048, 4 warps, 1 stages, unroll 1
 """
 

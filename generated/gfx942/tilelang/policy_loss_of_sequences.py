@@ -1,6 +1,6 @@
 """policy_loss_of_sequences on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 842e7f8842b9d8be
+numerics: 49ec73f9b57ad705
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
 schedule: tiles 1, 8 warps, 1 stages, unroll 1

@@ -1,6 +1,6 @@
 """ratio_kl on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 9ea115f51b94306a
+numerics: 6181c2e178c7d5e5
 schedule: tiles T=2048, 4 warps, 1 stages, unroll 1
 """
 

@@ -1,6 +1,6 @@
 """ratio_kl_grad on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: e8305a14b23d09d6
+numerics: 0f040d6c86285158
 schedule: tiles T=2048, 4 warps, 1 stages, unroll 1
 """
 

@@ -1,6 +1,6 @@
 """rope_grad on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 6b689d088942b609
+numerics: 176c22fcec08cb39
 schedule: tiles C=64, H=32, 4 warps, 1 stages, unroll 1
 """
 

@@ -1,6 +1,6 @@
 """swiglu_grad on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 946832d6cef9dabd
+numerics: deb198645cebb7ff
 schedule: tiles N=2048, 4 warps, 1 stages, unroll 1
 """
 

@@ -1,6 +1,6 @@
 """group_advantage on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 021c629131297f03
+numerics: 469d90de7a5a25ff
 schedule: tiles 1, 1 warps, 3 stages, unroll 1 placed S.lane[3:2] S.lane[1:0]
 """
 

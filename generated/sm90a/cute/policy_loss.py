@@ -1,14 +1,8 @@
 """policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
-<<<<<<< HEAD
-numerics: 74b6dbec760459fa
+numerics: 432ed714583d468d
 schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed S.lane[8:2] S.lane[1:0] S.lane[9:9]
 schedule: tiles 1, 16 warps, 1 stages, unroll 1 placed S_piece.lane[10:2] S_piece.lane[1:0] S_piece.lane[11:11]
-=======
-numerics: 86d365b4431bbd6f
-schedule: tiles 1, 8 warps, 1 stages, unroll 1 placed S.lane[9:2] S.lane[1:0]
-schedule: tiles 1, 1 warps, 1 stages, unroll 16
->>>>>>> 915b637 (sample: three of every lane's best prove a threshold; digits are searched where they do not)
 """
 
 import cuda.bindings.driver as cuda

@@ -1,10 +1,6 @@
 """policy_loss_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-<<<<<<< HEAD
-numerics: 4bed29bf97c0b091
-=======
-numerics: aa1b7ed7c008df59
->>>>>>> 915b637 (sample: three of every lane's best prove a threshold; digits are searched where they do not)
+numerics: 799728a22dc0b045
 schedule: tiles T=128, 4 warps, 1 stages, unroll 1 placed T[6:0]
 """
 

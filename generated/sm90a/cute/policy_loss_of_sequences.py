@@ -1,6 +1,6 @@
 """policy_loss_of_sequences on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 842e7f8842b9d8be
+numerics: 49ec73f9b57ad705
 schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed Q.lane[8:2] Q.lane[1:0] Q.lane[9:9]
 schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed S.lane[8:2] S.lane[1:0] S.lane[9:9]
 schedule: tiles 1, 16 warps, 1 stages, unroll 1 placed S_piece.lane[10:2] S_piece.lane[1:0] S_piece.lane[11:11]

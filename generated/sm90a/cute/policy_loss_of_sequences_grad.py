@@ -1,6 +1,6 @@
 """policy_loss_of_sequences_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 4e422df4bac83745
+numerics: b36010a06a852012
 schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed Q.lane[8:2] Q.lane[1:0] Q.lane[9:9]
 schedule: tiles T=128, 4 warps, 1 stages, unroll 1 placed T[6:0]
 """

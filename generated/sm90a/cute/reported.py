@@ -1,6 +1,6 @@
 """reported on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: c148f64b67bcea21
+numerics: 82de1af30c1256ad
 schedule: tiles B=128, 4 warps, 1 stages, unroll 1 placed B[6:0]
 """
 

@@ -1,6 +1,6 @@
 """gae on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: f06a781158de0787
+numerics: 7687ee342bde8999
 schedule: tiles 1, 4 warps, 3 stages, unroll 1
 """
 

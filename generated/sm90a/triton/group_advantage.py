@@ -1,6 +1,6 @@
 """group_advantage on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 021c629131297f03
+numerics: 469d90de7a5a25ff
 schedule: tiles G=64, 2 warps, 1 stages, unroll 1
 """
 

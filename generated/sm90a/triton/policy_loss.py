@@ -1,10 +1,6 @@
 """policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
 
-<<<<<<< HEAD
-numerics: 74b6dbec760459fa
-=======
-numerics: 86d365b4431bbd6f
->>>>>>> 915b637 (sample: three of every lane's best prove a threshold; digits are searched where they do not)
+numerics: 432ed714583d468d
 schedule: tiles 1, 2 warps, 1 stages, unroll 1
 schedule: tiles 1, 8 warps, 1 stages, unroll 1
 """
