@@ -114,9 +114,9 @@ def forms(lengths: tuple[int, ...] = LENGTHS, width: int = WIDTH) -> dict[str, F
         "packed": Form(lambda x: x[valid], lambda mask: Layout.packed(cu, mask=mask)),
         "right": Form(lambda x: x, lambda mask: Layout.padded(torch.tensor(lengths), width, mask=mask)),
         "left": Form(right, lambda mask: Layout.padded(torch.tensor(lengths), width, side="left", mask=mask)),
-        "behind others": Form(
-            lambda x: torch.cat((x.reshape(-1)[:30], x[valid])),
-            lambda mask: Layout.packed(cu + 30, mask=mask),
+        "wide": Form(
+            lambda x: torch.nn.functional.pad(x, (0, 37)),
+            lambda mask: Layout.padded(torch.tensor(lengths), width + 37, mask=mask),
         ),
     }
 

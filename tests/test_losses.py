@@ -49,7 +49,7 @@ def test_a_loss_is_its_formula_with_its_gradients(name: str, per_token: bool) ->
 def test_layouts_change_no_bit(name: str) -> None:
     given, layouts = batch(1), forms()
     made, grads, laid = run(layouts["packed"], given, RECORDS[name])
-    for form in ("right", "left", "behind others"):
+    for form in ("right", "left", "wide"):
         other, others, layout = run(layouts[form], given, RECORDS[name])
         assert_same_bits(other.loss, made.loss, form)
         for metric, value in made.metrics.items():

@@ -57,6 +57,8 @@ def _independent(lets: tuple[Let, ...], written: set[str], work: set[str]) -> tu
         needs = {v for x in inner for v in operands(x.node)}
         if reads or not waits.isdisjoint(needs) or (_acts(let) and not keeps):
             waits.add(let.value)
+            # who reads what it stores waits for it
+            written |= {x.node.param for x in inner if isinstance(x.node, Store)}
             continue
         if isinstance(let.node, Store):
             written.add(let.node.param)
@@ -74,7 +76,8 @@ def _parted(kernel: Kernel) -> list[Kernel]:
     parts = []
     for found in kept:
         mine = {found, frozenset()} if found == kept[0] else {found}
-        lets = tuple(let for let in kernel.body.lets if not _acts(let) or needs[let.value] in mine)
+        each = (let if needs[let.value] in mine else _without_effects(let) for let in kernel.body.lets)
+        lets = tuple(let for let in each if let is not None)
         parts.append(simplify(replace(kernel, body=Block((), lets))))
     return parts
 
