@@ -163,6 +163,14 @@ def test_one_token_is_a_sequence() -> None:
     assert_same_bits(by_sequence, by_token)
 
 
+def test_segments_are_those_of_the_active_tokens_in_order() -> None:
+    mask = torch.tensor([[True, False, True], [True, True, True], [False, False, True]])
+    layout = Layout.padded(torch.tensor([3, 0, 2]), 3, mask=mask)
+    assert [x.tolist() for x in layout.segments] == [[0, 2, 2], [2, 2, 2]]
+    packed = Layout.packed(torch.tensor([0, 3, 3, 5]), mask=torch.tensor([True, False, True, False, False]))
+    assert [x.tolist() for x in packed.segments] == [[0, 2, 2], [2, 2, 2]]
+
+
 # what selects code
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -35,6 +34,11 @@ class Layout:
     i32 [tokens], the active ones first, sequence by sequence, then the others: in this order sums over tokens
     are taken, so that padded and packed inputs agree. bounds: i32 or i64 [sequences, 2], where the tokens of
     each sequence begin and end in a flat row of all tokens, padding beside it included. first, lengths: i64
+
+
+    are taken, so that padded and packed inputs agree. segments: where the active tokens of each sequence
+    begin and where they end in it, i32 [sequences] each. bounds: i32 or i64 [sequences, 2], where the tokens
+    of each sequence begin and end in a flat row of all tokens, padding included. first, lengths: i64
     [sequences], where its first token that is no padding lies there, and how many of them it has.
     """
 
@@ -43,6 +47,7 @@ class Layout:
     sequence: torch.Tensor
     sequences: int
     order: torch.Tensor
+    segments: tuple[torch.Tensor, torch.Tensor]
     bounds: torch.Tensor
     first: torch.Tensor
     lengths: torch.Tensor
@@ -158,6 +163,7 @@ class Layout:
             sequence=places.sequence.contiguous(),
             sequences=places.lengths.numel(),
             order=_active_first(active.reshape(-1)),
+            segments=_segments(active.reshape(-1), places.sequence.reshape(-1), places.lengths.numel()),
             bounds=places.bounds,
             first=places.first,
             lengths=places.lengths,
@@ -167,18 +173,6 @@ class Layout:
     def tokens(self) -> int:
         """How many tokens there are, active or not."""
         return self.active.numel()
-
-    @cached_property
-    def segments(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where the active tokens of each sequence begin and end in `order`, i32 [sequences] both."""
-        owner = self.sequence.reshape(-1)
-        numbers = torch.arange(self.sequences, device=owner.device, dtype=owner.dtype)
-        counts = torch.zeros(self.tokens + 1, device=owner.device, dtype=torch.int64)
-        counts[1:] = self.active.reshape(-1).cumsum(0)
-        # tokens lie sequence by sequence, also those that are not active
-        places = (torch.searchsorted(owner, numbers, right=right) for right in (False, True))
-        begin, end = (counts[place].to(torch.int32) for place in places)
-        return begin, end
 
     def tokens_like(self, op: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor of one number per token as a flat row; raise LaunchError for another shape."""
@@ -225,6 +219,17 @@ def checked_layout(op: str, layout: object) -> Layout:
         got = type(layout).__name__
         raise LaunchError(Code.ARG_TYPE, op=op, name="layout", wanted="Layout", got=got)
     return layout
+
+
+def _segments(active: torch.Tensor, owner: torch.Tensor, sequences: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where each sequence's active tokens begin and end among all of them, in order of memory."""
+    counts = torch.zeros(active.numel() + 1, device=active.device, dtype=torch.int64)
+    counts[1:] = active.cumsum(0)
+    numbers = torch.arange(sequences, device=owner.device, dtype=owner.dtype)
+    # tokens lie sequence by sequence, also those that are not active
+    places = (torch.searchsorted(owner, numbers, right=right) for right in (False, True))
+    begin, end = (counts[place].to(torch.int32) for place in places)
+    return begin, end
 
 
 def _active_first(active: torch.Tensor) -> torch.Tensor:
