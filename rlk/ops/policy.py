@@ -44,11 +44,11 @@ def policy_loss(
     "gspo", "trl/grpo", "verl/cispo". ref_logp is needed when beta != 0, entropy when entropy_coef != 0,
     rollout_logp by a correction or a rejection; others are not read. Differentiable in logp and entropy.
 
-    Sums run over active tokens in their compacted order, chunks of 1024 as halving trees, chunks ascending;
-    those of a sequence count chunks from its first token: padded and packed inputs give the same bits. No
-    active token: loss 0, metrics["active"] 0. metrics: active (tokens that count), and those of the loss;
-    log_ratio_histogram: i32, how many log ratios lie below, between and at or above `EDGES`. Raises
-    LaunchError.
+    Sums run over active tokens in their compacted order, in chunks of 1024 as halving trees, 4096 chunks at a
+    time in the same way, those ascending; sums of a sequence in chunks of 1024 from its first active token,
+    ascending: padded and packed inputs give the same bits. No active token: loss 0, metrics["active"] 0.
+    metrics: active (tokens that count), and those of the loss; log_ratio_histogram: i32, how many log ratios
+    lie below, between and at or above `rlk.specs.policy.EDGES`. Raises LaunchError.
     """
     record = loss_of(loss)
     checked_layout(NAME, layout)
