@@ -156,14 +156,14 @@ class Layout:
         for each in (spans,) if isinstance(spans, Spans) else spans or ():
             counted = each.counted(places.first, places.lengths, active.numel())
             active = active & counted.reshape(shape)
-        active = active.contiguous()
+        active, sequence = active.contiguous(), places.sequence.contiguous()
         return Layout(
             shape=shape,
             active=active,
-            sequence=places.sequence.contiguous(),
+            sequence=sequence,
             sequences=places.lengths.numel(),
             order=_active_first(active.reshape(-1)),
-            segments=_segments(active.reshape(-1), places.sequence.reshape(-1), places.lengths.numel()),
+            segments=_segments(active.reshape(-1), sequence.reshape(-1), places.lengths.numel()),
             bounds=places.bounds,
             first=places.first,
             lengths=places.lengths,

@@ -46,19 +46,25 @@ class Form:
     @property
     def of_sequences(self) -> tuple[str, ...]:
         """The numbers of each sequence that are sums over its tokens, in a pass of their own."""
+        rejected = any(over != "token" for _, over in self.rejections)
         wanted = {
             "ratio_of_sequence": self.level != "token",
             "weight_of_sequence": bool(self.correction) and self.correction_level == "sequence",
-            "kept_of_sequence": bool(self.rejections),
+            "kept_of_sequence": rejected or (bool(self.rejections) and self.reads_lengths),
             "drift_of_sequence": "most_drift" in self.numbers,
         }
         return tuple(name for name, there in wanted.items() if there)
 
     @property
+    def reads_lengths(self) -> bool:
+        """Whether it matters how many tokens of a sequence count."""
+        return self.level != "token" or self.aggregation in ("sequence_mean", "sequence_sum")
+
+    @property
     def reads_sequences(self) -> bool:
         """Whether a token reads a number of its sequence, its advantage apart."""
-        counts = self.aggregation in ("sequence_mean", "sequence_sum")
-        return bool(self.of_sequences) or counts or (self.normalized and self.correction_level == "sequence")
+        by_sequence = self.normalized and self.correction_level == "sequence"
+        return bool(self.of_sequences) or self.reads_lengths or by_sequence
 
     @property
     def tensors(self) -> dict[str, Any]:
@@ -77,10 +83,9 @@ class Form:
 
     @property
     def saves(self) -> tuple[str, ...]:
-        """What the gradient reads."""
-        found = [n for n in self.tensors if n != "entropy"]
-        found += ["entropy"] * bool(self.entropy)
-        return (*found, *self.of_sequences, "count", "sequences", "mean_weight")
+        """What the gradient reads: the bonus is linear, its slope needs no entropy."""
+        inputs = (n for n in self.tensors if n != "entropy")
+        return (*inputs, *self.of_sequences, "count", "sequences", "mean_weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +249,7 @@ def _finished(x: _Tokens, folds: Mapping[str, Any], count: Tile) -> dict[str, Ti
         if over == "mean":
             statistic = statistic / L.maximum(count, 1).to(f32)
         kept = L.where(_allowed(x, i, statistic), kept, 0)
-    if form.rejections:
+    if "kept_of_sequence" in form.of_sequences:
         made["kept_of_sequence"] = kept
     if "ratio" in folds:
         # + 0.0: the sum of no tokens is -0.0
@@ -297,8 +302,9 @@ def kept_of(x: _Tokens) -> Tile:
     alive = x["active"]
     if x.form.rejections:
         passes = _token_passes(x)
-        alive = alive & (x.of_sequence("kept_of_sequence") > 0)
         alive = alive if passes is None else alive & passes
+    if "kept_of_sequence" in x.form.of_sequences:
+        alive = alive & (x.of_sequence("kept_of_sequence") > 0)
     return alive
 
 
@@ -403,13 +409,10 @@ def _counted(x: _Tokens, place: Tile) -> dict[str, Tile]:
     """Write a token's summand, and return what is summed over tokens, each at its place in the order."""
     form, alive, s = x.form, kept_of(x), summand(x)
     L.place("per_token", (T,), ({T: x.at}, L.where(alive, s.value, 0.0)))
-    share = s.value
-    if form.aggregation == "sequence_mean":
-        share = share / _length(x)
-    made = {"loss": L.where(alive, share, -0.0), "count": alive.to(i32)}
+    made = {"loss": L.where(alive, _share(x, s.value), -0.0), "count": alive.to(i32)}
     if form.aggregation in ("sequence_mean", "sequence_sum") and form.sequences == "active":
         first = x["active"] & (place == x.of_sequence("begin"))
-        if form.rejections:
+        if "kept_of_sequence" in form.of_sequences:
             first = first & (x.of_sequence("kept_of_sequence") > 0)
         made["sequences"] = first.to(i32)
     if form.entropy == "tokens":
@@ -441,11 +444,16 @@ def _measured(x: _Tokens, alive: Tile, s: Summand) -> dict[str, Tile]:
 
 def _length(x: _Tokens) -> Tile:
     """Return how many tokens of a token's sequence count, f32, at least 1."""
-    if x.form.rejections:
+    if "kept_of_sequence" in x.form.of_sequences:
         kept = x.of_sequence("kept_of_sequence")
     else:
         kept = x.of_sequence("end") - x.of_sequence("begin")
     return L.maximum(kept, 1).to(f32)
+
+
+def _share(x: _Tokens, value: Tile) -> Tile:
+    """Return a token's share of its sequence's mean, where means of sequences are taken; else the value."""
+    return value / _length(x) if x.form.aggregation == "sequence_mean" else value
 
 
 def _denominator(form: Form, count: Tile, sequences: Tile | None) -> Tile | None:
@@ -497,13 +505,17 @@ def backward(form: Form, ctx: Any, d_loss: Tile) -> Outputs:
     """
     tensors = {name: getattr(ctx, name) for name in form.saves}
     numbers = {name: getattr(ctx, name) for name in form.numbers}
-    x = _Tokens(form, tensors, numbers)
+    x = _Tokens(replace(form, entropy=""), tensors, numbers)
     scale = _divided(form, d_loss, ctx.count, ctx.sequences, numbers)
     alive = kept_of(x)
     d_logp = None
     if ctx.wants("logp"):
         d_logp = L.where(alive, _shared_slope(x, scale) if form.level in SHARED else _slope(x, scale), 0.0)
-    return L.out(d_logp=d_logp, d_entropy=_d_entropy(x, d_loss, scale, alive, ctx))
+    if not form.entropy or not ctx.wants("entropy"):
+        return L.out(d_logp=d_logp)
+    tokens = L.maximum(ctx.count, 1).to(f32)
+    share = d_loss / tokens if form.entropy == "tokens" else _share(x, scale)
+    return L.out(d_logp=d_logp, d_entropy=L.where(alive, -(share * numbers["entropy_coef"]), 0.0))
 
 
 SHARED = ("sequence", "sequence_sum")
@@ -515,8 +527,7 @@ def _slope(x: _Tokens, scale: Tile) -> Tile:
     s = summand(x)
     slope = s.by_ratio if s.by_logp is None else _plus(s.by_ratio, s.by_logp)
     assert slope is not None, "a surrogate has a slope"
-    scaled = scale * slope
-    return scaled / _length(x) if x.form.aggregation == "sequence_mean" else scaled
+    return _share(x, scale * slope)
 
 
 def _shared_slope(x: _Tokens, scale: Tile) -> Tile:
@@ -527,7 +538,7 @@ def _shared_slope(x: _Tokens, scale: Tile) -> Tile:
         at = replace(rows, at=x.tensors["order"].at(q.pos))
         by_ratio = summand(at).by_ratio
         slope = L.where(kept_of(at), 0.0 if by_ratio is None else by_ratio, -0.0)
-        total.absorb(slope / _length(at) if x.form.aggregation == "sequence_mean" else slope)
+        total.absorb(_share(at, slope))
     slopes = L.table(total.value + 0.0, "slopes_of_sequence")
     shared = replace(x, tensors={**x.tensors, "slopes_of_sequence": slopes})
     slope = shared.of_sequence("slopes_of_sequence")
@@ -538,18 +549,8 @@ def _shared_slope(x: _Tokens, scale: Tile) -> Tile:
         slope = L.where(stopped, 0.0, slope)
     own = summand(x).by_logp
     if own is not None:
-        slope = slope + (own / _length(x) if x.form.aggregation == "sequence_mean" else own)
+        slope = slope + _share(x, own)
     return scale * slope
-
-
-def _d_entropy(x: _Tokens, d_loss: Tile, scale: Tile, alive: Tile, ctx: Any) -> Tile | None:
-    if not x.form.entropy or not ctx.wants("entropy"):
-        return None
-    coefficient = x.numbers["entropy_coef"]
-    if x.form.entropy == "tokens":
-        return L.where(alive, -(d_loss / L.maximum(ctx.count, 1).to(f32) * coefficient), 0.0)
-    share = scale * coefficient
-    return L.where(alive, -(share / _length(x) if x.form.aggregation == "sequence_mean" else share), 0.0)
 
 
 # --- specs of forms --------------------------------------------------------------------------------------

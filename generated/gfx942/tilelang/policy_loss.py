@@ -417,22 +417,22 @@ def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", 
             for c in tl.unroll(8):  # loss.py:79
                 s_5[c] = total_3 + s_lane[c]  # loss.py:79
                 order_2[c] = order[s_5[c]]  # loss.py:80
-                at_most[c] = 0 <= order_2[c]  # policy.py:101
-                below[c] = order_2[c] < T  # policy.py:101
-                both[c] = at_most[c] & below[c]  # policy.py:101
-                active_2[c] = tl.if_then_else(both[c], active[order_2[c]], tl.Cast("bool", 0))  # policy.py:101
-                sequence_2[c] = tl.if_then_else(both[c], sequence[order_2[c]], tl.Cast("int32", 0))  # policy.py:101
-                at_most_2[c] = 0 <= sequence_2[c]  # policy.py:107
-                below_2[c] = sequence_2[c] < B  # policy.py:107
-                both_2[c] = at_most_2[c] & below_2[c]  # policy.py:107
-                advantages_2[c] = tl.if_then_else(both_2[c], advantages[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:107
-                logp_2[c] = tl.if_then_else(both[c], logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:101
-                old_logp_2[c] = tl.if_then_else(both[c], old_logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:101
-                ref_logp_2[c] = tl.if_then_else(both[c], ref_logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:101
-                difference_2[c] = logp_2[c] - old_logp_2[c]  # policy.py:145
-                exp[c] = portable_exp(difference_2[c])  # policy.py:310
-                equal[c] = advantages_2[c] == f32(0.0)  # policy.py:311
-                chosen[c] = tl.Select(equal[c], f32(1.0), exp[c])  # policy.py:311
+                at_most[c] = 0 <= order_2[c]  # policy.py:106
+                below[c] = order_2[c] < T  # policy.py:106
+                both[c] = at_most[c] & below[c]  # policy.py:106
+                active_2[c] = tl.if_then_else(both[c], active[order_2[c]], tl.Cast("bool", 0))  # policy.py:106
+                sequence_2[c] = tl.if_then_else(both[c], sequence[order_2[c]], tl.Cast("int32", 0))  # policy.py:106
+                at_most_2[c] = 0 <= sequence_2[c]  # policy.py:112
+                below_2[c] = sequence_2[c] < B  # policy.py:112
+                both_2[c] = at_most_2[c] & below_2[c]  # policy.py:112
+                advantages_2[c] = tl.if_then_else(both_2[c], advantages[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:112
+                logp_2[c] = tl.if_then_else(both[c], logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:106
+                old_logp_2[c] = tl.if_then_else(both[c], old_logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:106
+                ref_logp_2[c] = tl.if_then_else(both[c], ref_logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:106
+                difference_2[c] = logp_2[c] - old_logp_2[c]  # policy.py:150
+                exp[c] = portable_exp(difference_2[c])  # policy.py:316
+                equal[c] = advantages_2[c] == f32(0.0)  # policy.py:317
+                chosen[c] = tl.Select(equal[c], f32(1.0), exp[c])  # policy.py:317
                 product_3[c] = chosen[c] * advantages_2[c]  # surrogates.py:56
                 negative[c] = product_3[c] * f32(-1.0)  # surrogates.py:56
                 larger_2[c] = larger(chosen[c], surrogate_least_2)  # surrogates.py:59
@@ -443,19 +443,19 @@ def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", 
                 unless[c] = tl.Not(below_3[c])  # surrogates.py:65
                 chosen_2[c] = tl.Select(unless[c], negative[c], negative_2[c])  # surrogates.py:66
                 unless_2[c] = tl.Not(unless[c])  # surrogates.py:73
-                difference_3[c] = ref_logp_2[c] - logp_2[c]  # policy.py:274
+                difference_3[c] = ref_logp_2[c] - logp_2[c]  # policy.py:279
                 k3[c] = portable_k3(difference_3[c])  # loss.py:23
-                product_5[c] = beta_2 * k3[c]  # policy.py:323
-                total_4[c] = chosen_2[c] + product_5[c]  # policy.py:323
-                chosen_3[c] = tl.Select(active_2[c], total_4[c], f32(0.0))  # policy.py:405
-                per_token[order_2[c]] = chosen_3[c]  # policy.py:405
-                chosen_4[c] = tl.Select(active_2[c], total_4[c], f32(-0.0))  # policy.py:409
-                as_i32[c] = tl.Cast("int32", active_2[c])  # policy.py:409
-                both_3[c] = active_2[c] & unless_2[c]  # policy.py:426
-                as_i32_2[c] = tl.Cast("int32", both_3[c])  # policy.py:426
-                negative_3[c] = difference_2[c] * f32(-1.0)  # policy.py:428
-                k3_2[c] = portable_k3(negative_3[c])  # policy.py:428
-                chosen_5[c] = tl.Select(active_2[c], k3_2[c], f32(-0.0))  # policy.py:428
+                product_5[c] = beta_2 * k3[c]  # policy.py:329
+                total_4[c] = chosen_2[c] + product_5[c]  # policy.py:329
+                chosen_3[c] = tl.Select(active_2[c], total_4[c], f32(0.0))  # policy.py:411
+                per_token[order_2[c]] = chosen_3[c]  # policy.py:411
+                chosen_4[c] = tl.Select(active_2[c], total_4[c], f32(-0.0))  # policy.py:412
+                as_i32[c] = tl.Cast("int32", active_2[c])  # policy.py:412
+                both_3[c] = active_2[c] & unless_2[c]  # policy.py:429
+                as_i32_2[c] = tl.Cast("int32", both_3[c])  # policy.py:429
+                negative_3[c] = difference_2[c] * f32(-1.0)  # policy.py:431
+                k3_2[c] = portable_k3(negative_3[c])  # policy.py:431
+                chosen_5[c] = tl.Select(active_2[c], k3_2[c], f32(-0.0))  # policy.py:431
                 sum_s_lane[c] = chosen_4[c]  # loss.py:79
             sum_over_s_lane(sum_s_lane, f32_board, thread)  # loss.py:79
             sum_s_lane_2 = sum_s_lane[0]  # loss.py:79
@@ -490,24 +490,24 @@ def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", 
                 s_14[c] = total_5 + s_lane[c]  # loss.py:79
                 exists[c] = s_14[c] < piece_end  # loss.py:79
                 order_3[c] = tl.if_then_else(exists[c], order[s_14[c]], tl.Cast("int32", 0))  # loss.py:80
-                at_most_3[c] = 0 <= order_3[c]  # policy.py:101
-                below_4[c] = order_3[c] < T  # policy.py:101
-                both_4[c] = at_most_3[c] & below_4[c]  # policy.py:101
-                both_5[c] = exists[c] & both_4[c]  # policy.py:101
-                active_3[c] = tl.if_then_else(both_5[c], active[order_3[c]], tl.Cast("bool", 0))  # policy.py:101
-                sequence_3[c] = tl.if_then_else(both_5[c], sequence[order_3[c]], tl.Cast("int32", 0))  # policy.py:101
-                at_most_4[c] = 0 <= sequence_3[c]  # policy.py:107
-                below_5[c] = sequence_3[c] < B  # policy.py:107
-                both_6[c] = at_most_4[c] & below_5[c]  # policy.py:107
-                both_7[c] = exists[c] & both_6[c]  # policy.py:107
-                advantages_3[c] = tl.if_then_else(both_7[c], advantages[sequence_3[c]], tl.Cast("float32", 0))  # policy.py:107
-                logp_3[c] = tl.if_then_else(both_5[c], logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:101
-                old_logp_3[c] = tl.if_then_else(both_5[c], old_logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:101
-                ref_logp_3[c] = tl.if_then_else(both_5[c], ref_logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:101
-                difference_4[c] = logp_3[c] - old_logp_3[c]  # policy.py:145
-                exp_2[c] = portable_exp(difference_4[c])  # policy.py:310
-                equal_2[c] = advantages_3[c] == f32(0.0)  # policy.py:311
-                chosen_6[c] = tl.Select(equal_2[c], f32(1.0), exp_2[c])  # policy.py:311
+                at_most_3[c] = 0 <= order_3[c]  # policy.py:106
+                below_4[c] = order_3[c] < T  # policy.py:106
+                both_4[c] = at_most_3[c] & below_4[c]  # policy.py:106
+                both_5[c] = exists[c] & both_4[c]  # policy.py:106
+                active_3[c] = tl.if_then_else(both_5[c], active[order_3[c]], tl.Cast("bool", 0))  # policy.py:106
+                sequence_3[c] = tl.if_then_else(both_5[c], sequence[order_3[c]], tl.Cast("int32", 0))  # policy.py:106
+                at_most_4[c] = 0 <= sequence_3[c]  # policy.py:112
+                below_5[c] = sequence_3[c] < B  # policy.py:112
+                both_6[c] = at_most_4[c] & below_5[c]  # policy.py:112
+                both_7[c] = exists[c] & both_6[c]  # policy.py:112
+                advantages_3[c] = tl.if_then_else(both_7[c], advantages[sequence_3[c]], tl.Cast("float32", 0))  # policy.py:112
+                logp_3[c] = tl.if_then_else(both_5[c], logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:106
+                old_logp_3[c] = tl.if_then_else(both_5[c], old_logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:106
+                ref_logp_3[c] = tl.if_then_else(both_5[c], ref_logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:106
+                difference_4[c] = logp_3[c] - old_logp_3[c]  # policy.py:150
+                exp_2[c] = portable_exp(difference_4[c])  # policy.py:316
+                equal_2[c] = advantages_3[c] == f32(0.0)  # policy.py:317
+                chosen_6[c] = tl.Select(equal_2[c], f32(1.0), exp_2[c])  # policy.py:317
                 product_7[c] = chosen_6[c] * advantages_3[c]  # surrogates.py:56
                 negative_4[c] = product_7[c] * f32(-1.0)  # surrogates.py:56
                 larger_3[c] = larger(chosen_6[c], surrogate_least_2)  # surrogates.py:59
@@ -518,20 +518,20 @@ def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", 
                 unless_3[c] = tl.Not(below_6[c])  # surrogates.py:65
                 chosen_7[c] = tl.Select(unless_3[c], negative_4[c], negative_5[c])  # surrogates.py:66
                 unless_4[c] = tl.Not(unless_3[c])  # surrogates.py:73
-                difference_5[c] = ref_logp_3[c] - logp_3[c]  # policy.py:274
+                difference_5[c] = ref_logp_3[c] - logp_3[c]  # policy.py:279
                 k3_3[c] = portable_k3(difference_5[c])  # loss.py:23
-                product_9[c] = beta_2 * k3_3[c]  # policy.py:323
-                total_6[c] = chosen_7[c] + product_9[c]  # policy.py:323
-                chosen_8[c] = tl.Select(active_3[c], total_6[c], f32(0.0))  # policy.py:405
-                if exists[c]:  # policy.py:405
-                    per_token[order_3[c]] = chosen_8[c]  # policy.py:405
-                chosen_9[c] = tl.Select(active_3[c], total_6[c], f32(-0.0))  # policy.py:409
-                as_i32_3[c] = tl.Cast("int32", active_3[c])  # policy.py:409
-                both_8[c] = active_3[c] & unless_4[c]  # policy.py:426
-                as_i32_4[c] = tl.Cast("int32", both_8[c])  # policy.py:426
-                negative_6[c] = difference_4[c] * f32(-1.0)  # policy.py:428
-                k3_4[c] = portable_k3(negative_6[c])  # policy.py:428
-                chosen_10[c] = tl.Select(active_3[c], k3_4[c], f32(-0.0))  # policy.py:428
+                product_9[c] = beta_2 * k3_3[c]  # policy.py:329
+                total_6[c] = chosen_7[c] + product_9[c]  # policy.py:329
+                chosen_8[c] = tl.Select(active_3[c], total_6[c], f32(0.0))  # policy.py:411
+                if exists[c]:  # policy.py:411
+                    per_token[order_3[c]] = chosen_8[c]  # policy.py:411
+                chosen_9[c] = tl.Select(active_3[c], total_6[c], f32(-0.0))  # policy.py:412
+                as_i32_3[c] = tl.Cast("int32", active_3[c])  # policy.py:412
+                both_8[c] = active_3[c] & unless_4[c]  # policy.py:429
+                as_i32_4[c] = tl.Cast("int32", both_8[c])  # policy.py:429
+                negative_6[c] = difference_4[c] * f32(-1.0)  # policy.py:431
+                k3_4[c] = portable_k3(negative_6[c])  # policy.py:431
+                chosen_10[c] = tl.Select(active_3[c], k3_4[c], f32(-0.0))  # policy.py:431
                 chosen_11[c] = tl.Select(exists[c], chosen_9[c], f32(-0.0))  # loss.py:79
                 sum_s_lane_9[c] = chosen_11[c]  # loss.py:79
             sum_over_s_lane(sum_s_lane_9, f32_board, thread)  # loss.py:79
@@ -689,22 +689,22 @@ def policy_loss_2(loss: memory("loss", "float32"), count: memory("count", "int32
             s_10 = s_14  # loss.py:79
             s_11 = s_15  # loss.py:79
             s_12 = s_16  # loss.py:79
-        larger_2 = tl.alloc_var("int32", tl.max(s_10, tl.int32(1)))  # policy.py:471
-        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:471
-        total_2 = tl.alloc_var("float32", s_9 + f32(0.0))  # policy.py:473
-        quotient = tl.alloc_var("float32", total_2 / as_f32)  # policy.py:465
-        as_f32_2 = tl.alloc_var("float32", tl.Cast("float32", s_11))  # policy.py:478
-        quotient_2 = tl.alloc_var("float32", as_f32_2 / as_f32)  # policy.py:478
-        total_3 = tl.alloc_var("float32", s_12 + f32(0.0))  # policy.py:480
-        quotient_3 = tl.alloc_var("float32", total_3 / as_f32)  # policy.py:480
-        if writes:  # policy.py:379
-            loss[0] = quotient  # policy.py:379
-        if writes:  # policy.py:379
-            count[0] = s_10  # policy.py:379
-        if writes:  # policy.py:379
-            clip_fraction[0] = quotient_2  # policy.py:379
-        if writes:  # policy.py:379
-            approx_kl[0] = quotient_3  # policy.py:379
+        larger_2 = tl.alloc_var("int32", tl.max(s_10, tl.int32(1)))  # policy.py:479
+        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:479
+        total_2 = tl.alloc_var("float32", s_9 + f32(0.0))  # policy.py:481
+        quotient = tl.alloc_var("float32", total_2 / as_f32)  # policy.py:473
+        as_f32_2 = tl.alloc_var("float32", tl.Cast("float32", s_11))  # policy.py:486
+        quotient_2 = tl.alloc_var("float32", as_f32_2 / as_f32)  # policy.py:486
+        total_3 = tl.alloc_var("float32", s_12 + f32(0.0))  # policy.py:488
+        quotient_3 = tl.alloc_var("float32", total_3 / as_f32)  # policy.py:488
+        if writes:  # policy.py:385
+            loss[0] = quotient  # policy.py:385
+        if writes:  # policy.py:385
+            count[0] = s_10  # policy.py:385
+        if writes:  # policy.py:385
+            clip_fraction[0] = quotient_2  # policy.py:385
+        if writes:  # policy.py:385
+            approx_kl[0] = quotient_3  # policy.py:385
 
 
 def call(kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, beta, surrogate_least, surrogate_most, S, T, B):

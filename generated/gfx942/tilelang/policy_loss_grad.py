@@ -176,29 +176,29 @@ def policy_loss_grad(logp: memory("logp", "float32"), old_logp: memory("old_logp
         for c in tl.unroll(8):
             t[c] = block * 2048 + thread + c * 256
             t_inside[c] = t[c] < T
-        d_loss_2 = tl.alloc_var("float32", d_loss[0])  # policy.py:578
-        count_2 = tl.alloc_var("int32", count[0])  # policy.py:455
-        for c in tl.unroll(8):  # policy.py:101
-            active_2[c] = tl.if_then_else(t_inside[c], active[t[c]], tl.Cast("bool", 0))  # policy.py:101
-            sequence_2[c] = tl.if_then_else(t_inside[c], sequence[t[c]], tl.Cast("int32", 0))  # policy.py:101
-            at_most[c] = 0 <= sequence_2[c]  # policy.py:107
-            below[c] = sequence_2[c] < B  # policy.py:107
-            both[c] = at_most[c] & below[c]  # policy.py:107
-            advantages_2[c] = tl.if_then_else(both[c] & t_inside[c], advantages[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:107
-            logp_2[c] = tl.if_then_else(t_inside[c], logp[t[c]], tl.Cast("float32", 0))  # policy.py:101
-            old_logp_2[c] = tl.if_then_else(t_inside[c], old_logp[t[c]], tl.Cast("float32", 0))  # policy.py:101
-            ref_logp_2[c] = tl.if_then_else(t_inside[c], ref_logp[t[c]], tl.Cast("float32", 0))  # policy.py:101
+        d_loss_2 = tl.alloc_var("float32", d_loss[0])  # policy.py:579
+        count_2 = tl.alloc_var("int32", count[0])  # policy.py:463
+        for c in tl.unroll(8):  # policy.py:106
+            active_2[c] = tl.if_then_else(t_inside[c], active[t[c]], tl.Cast("bool", 0))  # policy.py:106
+            sequence_2[c] = tl.if_then_else(t_inside[c], sequence[t[c]], tl.Cast("int32", 0))  # policy.py:106
+            at_most[c] = 0 <= sequence_2[c]  # policy.py:112
+            below[c] = sequence_2[c] < B  # policy.py:112
+            both[c] = at_most[c] & below[c]  # policy.py:112
+            advantages_2[c] = tl.if_then_else(both[c] & t_inside[c], advantages[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:112
+            logp_2[c] = tl.if_then_else(t_inside[c], logp[t[c]], tl.Cast("float32", 0))  # policy.py:106
+            old_logp_2[c] = tl.if_then_else(t_inside[c], old_logp[t[c]], tl.Cast("float32", 0))  # policy.py:106
+            ref_logp_2[c] = tl.if_then_else(t_inside[c], ref_logp[t[c]], tl.Cast("float32", 0))  # policy.py:106
         beta_2 = tl.alloc_var("float32", beta)
         surrogate_least_2 = tl.alloc_var("float32", surrogate_least)
         surrogate_most_2 = tl.alloc_var("float32", surrogate_most)
-        larger_2 = tl.alloc_var("int32", tl.max(count_2, tl.int32(1)))  # policy.py:455
-        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:455
-        quotient = tl.alloc_var("float32", d_loss_2 / as_f32)  # policy.py:465
-        for c in tl.unroll(8):  # policy.py:145
-            difference[c] = logp_2[c] - old_logp_2[c]  # policy.py:145
-            exp[c] = portable_exp(difference[c])  # policy.py:310
-            equal[c] = advantages_2[c] == f32(0.0)  # policy.py:311
-            chosen[c] = tl.Select(equal[c], f32(1.0), exp[c])  # policy.py:311
+        larger_2 = tl.alloc_var("int32", tl.max(count_2, tl.int32(1)))  # policy.py:463
+        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:463
+        quotient = tl.alloc_var("float32", d_loss_2 / as_f32)  # policy.py:473
+        for c in tl.unroll(8):  # policy.py:150
+            difference[c] = logp_2[c] - old_logp_2[c]  # policy.py:150
+            exp[c] = portable_exp(difference[c])  # policy.py:316
+            equal[c] = advantages_2[c] == f32(0.0)  # policy.py:317
+            chosen[c] = tl.Select(equal[c], f32(1.0), exp[c])  # policy.py:317
             product[c] = chosen[c] * advantages_2[c]  # surrogates.py:56
             negative[c] = product[c] * f32(-1.0)  # surrogates.py:56
             larger_3[c] = larger(chosen[c], surrogate_least_2)  # surrogates.py:59
@@ -210,15 +210,15 @@ def policy_loss_grad(logp: memory("logp", "float32"), old_logp: memory("old_logp
             differs[c] = advantages_2[c] != f32(0.0)  # surrogates.py:72
             both_2[c] = unless[c] & differs[c]  # surrogates.py:72
             chosen_2[c] = tl.Select(both_2[c], negative[c], f32(0.0))  # surrogates.py:72
-            difference_2[c] = ref_logp_2[c] - logp_2[c]  # policy.py:274
+            difference_2[c] = ref_logp_2[c] - logp_2[c]  # policy.py:279
             expm1[c] = portable_expm1(difference_2[c])  # loss.py:36
             negative_3[c] = expm1[c] * f32(-1.0)  # loss.py:36
-            product_3[c] = beta_2 * negative_3[c]  # policy.py:323
-            total[c] = chosen_2[c] + product_3[c]  # policy.py:365
-            product_4[c] = quotient * total[c]  # policy.py:518
-            chosen_3[c] = tl.Select(active_2[c], product_4[c], f32(0.0))  # policy.py:505
-            if t_inside[c]:  # policy.py:506
-                d_logp[t[c]] = chosen_3[c]  # policy.py:506
+            product_3[c] = beta_2 * negative_3[c]  # policy.py:329
+            total[c] = chosen_2[c] + product_3[c]  # policy.py:371
+            product_4[c] = quotient * total[c]  # policy.py:530
+            chosen_3[c] = tl.Select(active_2[c], product_4[c], f32(0.0))  # policy.py:513
+            if t_inside[c]:  # policy.py:515
+                d_logp[t[c]] = chosen_3[c]  # policy.py:515
 
 
 def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least, surrogate_most, T, B):

@@ -359,96 +359,96 @@ def policy_loss_of_sequences_1(logp: memory("logp", "float32"), old_logp: memory
         sum_q_lane_7 = tl.alloc_local((8,), "float32")
         b = block
         writes = thread == 0
-        begin_2 = tl.alloc_var("int32", begin[b])  # policy.py:197
-        end_2 = tl.alloc_var("int32", end[b])  # policy.py:197
+        begin_2 = tl.alloc_var("int32", begin[b])  # policy.py:202
+        end_2 = tl.alloc_var("int32", end[b])  # policy.py:202
         correction_high_2 = tl.alloc_var("float32", correction_high)
-        difference = tl.alloc_var("int32", end_2 - begin_2)  # policy.py:197
-        total = tl.alloc_var("int32", difference + 1023)  # policy.py:197
-        steps = tl.alloc_var("int32", tl.truncdiv(total, tl.int32(1024)))  # policy.py:197
-        full_steps = tl.alloc_var("int32", tl.truncdiv(difference, tl.int32(1024)))  # policy.py:197
-        for c in tl.unroll(8):  # policy.py:197
-            q_lane[c] = thread + c * 128  # policy.py:197
-        s = f32(-0.0)  # policy.py:197
-        s_2 = f32(-0.0)  # policy.py:197
-        for q_step in tl.serial(0, full_steps):  # policy.py:197
-            product = tl.alloc_var("int32", q_step * 1024)  # policy.py:197
-            total_2 = tl.alloc_var("int32", begin_2 + product)  # policy.py:197
-            for c in tl.unroll(8):  # policy.py:197
-                q[c] = total_2 + q_lane[c]  # policy.py:197
-                at_most[c] = 0 <= q[c]  # policy.py:198
-                below[c] = q[c] < S  # policy.py:198
-                both[c] = at_most[c] & below[c]  # policy.py:198
-                order_2[c] = tl.if_then_else(both[c], order[q[c]], tl.Cast("int32", 0))  # policy.py:198
-                at_most_2[c] = 0 <= order_2[c]  # policy.py:101
-                below_2[c] = order_2[c] < T  # policy.py:101
-                both_2[c] = at_most_2[c] & below_2[c]  # policy.py:101
-                logp_2[c] = tl.if_then_else(both_2[c], logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:101
-                old_logp_2[c] = tl.if_then_else(both_2[c], old_logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:101
-                rollout_logp_2[c] = tl.if_then_else(both_2[c], rollout_logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:101
-                difference_2[c] = logp_2[c] - old_logp_2[c]  # policy.py:145
-                difference_3[c] = old_logp_2[c] - rollout_logp_2[c]  # policy.py:224
-                sum_q_lane[c] = difference_2[c]  # policy.py:197
-            sum_over_q_lane(sum_q_lane, f32_board, thread)  # policy.py:197
-            sum_q_lane_2 = sum_q_lane[0]  # policy.py:197
-            for c in tl.unroll(8):  # policy.py:197
-                sum_q_lane_3[c] = difference_3[c]  # policy.py:197
-            sum_over_q_lane(sum_q_lane_3, f32_board, thread)  # policy.py:197
-            sum_q_lane_4 = sum_q_lane_3[0]  # policy.py:197
-            s_3 = tl.alloc_var("float32", s + sum_q_lane_2)  # policy.py:197
-            s_4 = tl.alloc_var("float32", s_2 + sum_q_lane_4)  # policy.py:197
-            s = s_3  # policy.py:197
-            s_2 = s_4  # policy.py:197
-        s_5 = s  # policy.py:197
-        s_6 = s_2  # policy.py:197
-        for q_step_2 in tl.serial(full_steps, steps):  # policy.py:197
-            product_2 = tl.alloc_var("int32", q_step_2 * 1024)  # policy.py:197
-            total_3 = tl.alloc_var("int32", begin_2 + product_2)  # policy.py:197
-            for c in tl.unroll(8):  # policy.py:197
-                q_2[c] = total_3 + q_lane[c]  # policy.py:197
-                exists[c] = q_2[c] < end_2  # policy.py:197
-                at_most_3[c] = 0 <= q_2[c]  # policy.py:198
-                below_3[c] = q_2[c] < S  # policy.py:198
-                both_3[c] = at_most_3[c] & below_3[c]  # policy.py:198
-                both_4[c] = exists[c] & both_3[c]  # policy.py:198
-                order_3[c] = tl.if_then_else(both_4[c], order[q_2[c]], tl.Cast("int32", 0))  # policy.py:198
-                at_most_4[c] = 0 <= order_3[c]  # policy.py:101
-                below_4[c] = order_3[c] < T  # policy.py:101
-                both_5[c] = at_most_4[c] & below_4[c]  # policy.py:101
-                both_6[c] = exists[c] & both_5[c]  # policy.py:101
-                logp_3[c] = tl.if_then_else(both_6[c], logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:101
-                old_logp_3[c] = tl.if_then_else(both_6[c], old_logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:101
-                rollout_logp_3[c] = tl.if_then_else(both_6[c], rollout_logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:101
-                difference_4[c] = logp_3[c] - old_logp_3[c]  # policy.py:145
-                difference_5[c] = old_logp_3[c] - rollout_logp_3[c]  # policy.py:224
-                chosen[c] = tl.Select(exists[c], difference_4[c], f32(-0.0))  # policy.py:197
-                sum_q_lane_5[c] = chosen[c]  # policy.py:197
-            sum_over_q_lane(sum_q_lane_5, f32_board, thread)  # policy.py:197
-            sum_q_lane_6 = sum_q_lane_5[0]  # policy.py:197
-            for c in tl.unroll(8):  # policy.py:197
-                chosen_2[c] = tl.Select(exists[c], difference_5[c], f32(-0.0))  # policy.py:197
-                sum_q_lane_7[c] = chosen_2[c]  # policy.py:197
-            sum_over_q_lane(sum_q_lane_7, f32_board, thread)  # policy.py:197
-            sum_q_lane_8 = sum_q_lane_7[0]  # policy.py:197
-            s_7 = tl.alloc_var("float32", s_5 + sum_q_lane_6)  # policy.py:197
-            s_8 = tl.alloc_var("float32", s_6 + sum_q_lane_8)  # policy.py:197
-            s_5 = s_7  # policy.py:197
-            s_6 = s_8  # policy.py:197
-        larger_2 = tl.alloc_var("int32", tl.max(difference, tl.int32(1)))  # policy.py:239
-        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:239
-        total_4 = tl.alloc_var("float32", s_5 + f32(0.0))  # policy.py:251
-        quotient = tl.alloc_var("float32", total_4 / as_f32)  # policy.py:252
-        total_5 = tl.alloc_var("float32", s_6 + f32(0.0))  # policy.py:254
-        exp = tl.alloc_var("float32", portable_exp(total_5))  # policy.py:158
-        below_5 = tl.alloc_var("bool", correction_high_2 < exp)  # policy.py:128
-        chosen_3 = tl.alloc_var("float32", tl.Select(below_5, correction_high_2, exp))  # policy.py:128
-        if writes:  # policy.py:384
-            ratio_of_sequence[b] = quotient  # policy.py:384
-        if writes:  # policy.py:384
-            weight_of_sequence[b] = chosen_3  # policy.py:384
-        if writes:  # policy.py:385
-            ratio_of_sequence_table[b] = quotient  # policy.py:385
-        if writes:  # policy.py:385
-            weight_of_sequence_table[b] = chosen_3  # policy.py:385
+        difference = tl.alloc_var("int32", end_2 - begin_2)  # policy.py:202
+        total = tl.alloc_var("int32", difference + 1023)  # policy.py:202
+        steps = tl.alloc_var("int32", tl.truncdiv(total, tl.int32(1024)))  # policy.py:202
+        full_steps = tl.alloc_var("int32", tl.truncdiv(difference, tl.int32(1024)))  # policy.py:202
+        for c in tl.unroll(8):  # policy.py:202
+            q_lane[c] = thread + c * 128  # policy.py:202
+        s = f32(-0.0)  # policy.py:202
+        s_2 = f32(-0.0)  # policy.py:202
+        for q_step in tl.serial(0, full_steps):  # policy.py:202
+            product = tl.alloc_var("int32", q_step * 1024)  # policy.py:202
+            total_2 = tl.alloc_var("int32", begin_2 + product)  # policy.py:202
+            for c in tl.unroll(8):  # policy.py:202
+                q[c] = total_2 + q_lane[c]  # policy.py:202
+                at_most[c] = 0 <= q[c]  # policy.py:203
+                below[c] = q[c] < S  # policy.py:203
+                both[c] = at_most[c] & below[c]  # policy.py:203
+                order_2[c] = tl.if_then_else(both[c], order[q[c]], tl.Cast("int32", 0))  # policy.py:203
+                at_most_2[c] = 0 <= order_2[c]  # policy.py:106
+                below_2[c] = order_2[c] < T  # policy.py:106
+                both_2[c] = at_most_2[c] & below_2[c]  # policy.py:106
+                logp_2[c] = tl.if_then_else(both_2[c], logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:106
+                old_logp_2[c] = tl.if_then_else(both_2[c], old_logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:106
+                rollout_logp_2[c] = tl.if_then_else(both_2[c], rollout_logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:106
+                difference_2[c] = logp_2[c] - old_logp_2[c]  # policy.py:150
+                difference_3[c] = old_logp_2[c] - rollout_logp_2[c]  # policy.py:229
+                sum_q_lane[c] = difference_2[c]  # policy.py:202
+            sum_over_q_lane(sum_q_lane, f32_board, thread)  # policy.py:202
+            sum_q_lane_2 = sum_q_lane[0]  # policy.py:202
+            for c in tl.unroll(8):  # policy.py:202
+                sum_q_lane_3[c] = difference_3[c]  # policy.py:202
+            sum_over_q_lane(sum_q_lane_3, f32_board, thread)  # policy.py:202
+            sum_q_lane_4 = sum_q_lane_3[0]  # policy.py:202
+            s_3 = tl.alloc_var("float32", s + sum_q_lane_2)  # policy.py:202
+            s_4 = tl.alloc_var("float32", s_2 + sum_q_lane_4)  # policy.py:202
+            s = s_3  # policy.py:202
+            s_2 = s_4  # policy.py:202
+        s_5 = s  # policy.py:202
+        s_6 = s_2  # policy.py:202
+        for q_step_2 in tl.serial(full_steps, steps):  # policy.py:202
+            product_2 = tl.alloc_var("int32", q_step_2 * 1024)  # policy.py:202
+            total_3 = tl.alloc_var("int32", begin_2 + product_2)  # policy.py:202
+            for c in tl.unroll(8):  # policy.py:202
+                q_2[c] = total_3 + q_lane[c]  # policy.py:202
+                exists[c] = q_2[c] < end_2  # policy.py:202
+                at_most_3[c] = 0 <= q_2[c]  # policy.py:203
+                below_3[c] = q_2[c] < S  # policy.py:203
+                both_3[c] = at_most_3[c] & below_3[c]  # policy.py:203
+                both_4[c] = exists[c] & both_3[c]  # policy.py:203
+                order_3[c] = tl.if_then_else(both_4[c], order[q_2[c]], tl.Cast("int32", 0))  # policy.py:203
+                at_most_4[c] = 0 <= order_3[c]  # policy.py:106
+                below_4[c] = order_3[c] < T  # policy.py:106
+                both_5[c] = at_most_4[c] & below_4[c]  # policy.py:106
+                both_6[c] = exists[c] & both_5[c]  # policy.py:106
+                logp_3[c] = tl.if_then_else(both_6[c], logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:106
+                old_logp_3[c] = tl.if_then_else(both_6[c], old_logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:106
+                rollout_logp_3[c] = tl.if_then_else(both_6[c], rollout_logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:106
+                difference_4[c] = logp_3[c] - old_logp_3[c]  # policy.py:150
+                difference_5[c] = old_logp_3[c] - rollout_logp_3[c]  # policy.py:229
+                chosen[c] = tl.Select(exists[c], difference_4[c], f32(-0.0))  # policy.py:202
+                sum_q_lane_5[c] = chosen[c]  # policy.py:202
+            sum_over_q_lane(sum_q_lane_5, f32_board, thread)  # policy.py:202
+            sum_q_lane_6 = sum_q_lane_5[0]  # policy.py:202
+            for c in tl.unroll(8):  # policy.py:202
+                chosen_2[c] = tl.Select(exists[c], difference_5[c], f32(-0.0))  # policy.py:202
+                sum_q_lane_7[c] = chosen_2[c]  # policy.py:202
+            sum_over_q_lane(sum_q_lane_7, f32_board, thread)  # policy.py:202
+            sum_q_lane_8 = sum_q_lane_7[0]  # policy.py:202
+            s_7 = tl.alloc_var("float32", s_5 + sum_q_lane_6)  # policy.py:202
+            s_8 = tl.alloc_var("float32", s_6 + sum_q_lane_8)  # policy.py:202
+            s_5 = s_7  # policy.py:202
+            s_6 = s_8  # policy.py:202
+        larger_2 = tl.alloc_var("int32", tl.max(difference, tl.int32(1)))  # policy.py:244
+        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:244
+        total_4 = tl.alloc_var("float32", s_5 + f32(0.0))  # policy.py:256
+        quotient = tl.alloc_var("float32", total_4 / as_f32)  # policy.py:257
+        total_5 = tl.alloc_var("float32", s_6 + f32(0.0))  # policy.py:259
+        exp = tl.alloc_var("float32", portable_exp(total_5))  # policy.py:163
+        below_5 = tl.alloc_var("bool", correction_high_2 < exp)  # policy.py:133
+        chosen_3 = tl.alloc_var("float32", tl.Select(below_5, correction_high_2, exp))  # policy.py:133
+        if writes:  # policy.py:390
+            ratio_of_sequence[b] = quotient  # policy.py:390
+        if writes:  # policy.py:390
+            weight_of_sequence[b] = chosen_3  # policy.py:390
+        if writes:  # policy.py:391
+            ratio_of_sequence_table[b] = quotient  # policy.py:391
+        if writes:  # policy.py:391
+            weight_of_sequence_table[b] = chosen_3  # policy.py:391
 
 
 @tl.prim_func
@@ -606,23 +606,23 @@ def policy_loss_of_sequences_2(logp: memory("logp", "float32"), old_logp: memory
             for c in tl.unroll(8):  # loss.py:79
                 s_6[c] = total_3 + s_lane[c]  # loss.py:79
                 order_2[c] = order[s_6[c]]  # loss.py:80
-                at_most[c] = 0 <= order_2[c]  # policy.py:101
-                below[c] = order_2[c] < T  # policy.py:101
-                both[c] = at_most[c] & below[c]  # policy.py:101
-                active_2[c] = tl.if_then_else(both[c], active[order_2[c]], tl.Cast("bool", 0))  # policy.py:101
-                sequence_2[c] = tl.if_then_else(both[c], sequence[order_2[c]], tl.Cast("int32", 0))  # policy.py:101
-                at_most_2[c] = 0 <= sequence_2[c]  # policy.py:107
-                below_2[c] = sequence_2[c] < B  # policy.py:107
-                both_2[c] = at_most_2[c] & below_2[c]  # policy.py:107
-                advantages_2[c] = tl.if_then_else(both_2[c], advantages[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:107
-                logp_2[c] = tl.if_then_else(both[c], logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:101
-                old_logp_2[c] = tl.if_then_else(both[c], old_logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:101
-                end_2[c] = tl.if_then_else(both_2[c], end[sequence_2[c]], tl.Cast("int32", 0))  # policy.py:107
-                begin_2[c] = tl.if_then_else(both_2[c], begin[sequence_2[c]], tl.Cast("int32", 0))  # policy.py:107
-                ratio_of_sequence_table_2[c] = tl.if_then_else(both_2[c], ratio_of_sequence_table[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:107
-                exp[c] = portable_exp(ratio_of_sequence_table_2[c])  # policy.py:310
-                equal[c] = advantages_2[c] == f32(0.0)  # policy.py:311
-                chosen[c] = tl.Select(equal[c], f32(1.0), exp[c])  # policy.py:311
+                at_most[c] = 0 <= order_2[c]  # policy.py:106
+                below[c] = order_2[c] < T  # policy.py:106
+                both[c] = at_most[c] & below[c]  # policy.py:106
+                active_2[c] = tl.if_then_else(both[c], active[order_2[c]], tl.Cast("bool", 0))  # policy.py:106
+                sequence_2[c] = tl.if_then_else(both[c], sequence[order_2[c]], tl.Cast("int32", 0))  # policy.py:106
+                at_most_2[c] = 0 <= sequence_2[c]  # policy.py:112
+                below_2[c] = sequence_2[c] < B  # policy.py:112
+                both_2[c] = at_most_2[c] & below_2[c]  # policy.py:112
+                advantages_2[c] = tl.if_then_else(both_2[c], advantages[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:112
+                logp_2[c] = tl.if_then_else(both[c], logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:106
+                old_logp_2[c] = tl.if_then_else(both[c], old_logp[order_2[c]], tl.Cast("float32", 0))  # policy.py:106
+                end_2[c] = tl.if_then_else(both_2[c], end[sequence_2[c]], tl.Cast("int32", 0))  # policy.py:112
+                begin_2[c] = tl.if_then_else(both_2[c], begin[sequence_2[c]], tl.Cast("int32", 0))  # policy.py:112
+                ratio_of_sequence_table_2[c] = tl.if_then_else(both_2[c], ratio_of_sequence_table[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:112
+                exp[c] = portable_exp(ratio_of_sequence_table_2[c])  # policy.py:316
+                equal[c] = advantages_2[c] == f32(0.0)  # policy.py:317
+                chosen[c] = tl.Select(equal[c], f32(1.0), exp[c])  # policy.py:317
                 product_3[c] = chosen[c] * advantages_2[c]  # surrogates.py:56
                 negative[c] = product_3[c] * f32(-1.0)  # surrogates.py:56
                 larger_2[c] = larger(chosen[c], surrogate_least_2)  # surrogates.py:59
@@ -633,25 +633,25 @@ def policy_loss_of_sequences_2(logp: memory("logp", "float32"), old_logp: memory
                 unless[c] = tl.Not(below_3[c])  # surrogates.py:65
                 chosen_2[c] = tl.Select(unless[c], negative[c], negative_2[c])  # surrogates.py:66
                 unless_2[c] = tl.Not(unless[c])  # surrogates.py:73
-                weight_of_sequence_table_2[c] = tl.if_then_else(both_2[c], weight_of_sequence_table[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:107
-                product_5[c] = weight_of_sequence_table_2[c] * chosen_2[c]  # policy.py:361
-                chosen_3[c] = tl.Select(active_2[c], product_5[c], f32(0.0))  # policy.py:405
-                per_token[order_2[c]] = chosen_3[c]  # policy.py:405
-                difference_2[c] = end_2[c] - begin_2[c]  # policy.py:447
-                larger_3[c] = tl.max(difference_2[c], tl.int32(1))  # policy.py:448
-                as_f32[c] = tl.Cast("float32", larger_3[c])  # policy.py:448
-                quotient[c] = product_5[c] / as_f32[c]  # policy.py:408
-                chosen_4[c] = tl.Select(active_2[c], quotient[c], f32(-0.0))  # policy.py:409
-                as_i32[c] = tl.Cast("int32", active_2[c])  # policy.py:409
-                equal_2[c] = s_6[c] == begin_2[c]  # policy.py:411
-                both_3[c] = active_2[c] & equal_2[c]  # policy.py:411
-                as_i32_2[c] = tl.Cast("int32", both_3[c])  # policy.py:414
-                difference_3[c] = logp_2[c] - old_logp_2[c]  # policy.py:423
-                both_4[c] = active_2[c] & unless_2[c]  # policy.py:426
-                as_i32_3[c] = tl.Cast("int32", both_4[c])  # policy.py:426
-                negative_3[c] = difference_3[c] * f32(-1.0)  # policy.py:428
-                k3[c] = portable_k3(negative_3[c])  # policy.py:428
-                chosen_5[c] = tl.Select(active_2[c], k3[c], f32(-0.0))  # policy.py:428
+                weight_of_sequence_table_2[c] = tl.if_then_else(both_2[c], weight_of_sequence_table[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:112
+                product_5[c] = weight_of_sequence_table_2[c] * chosen_2[c]  # policy.py:367
+                chosen_3[c] = tl.Select(active_2[c], product_5[c], f32(0.0))  # policy.py:411
+                per_token[order_2[c]] = chosen_3[c]  # policy.py:411
+                difference_2[c] = end_2[c] - begin_2[c]  # policy.py:450
+                larger_3[c] = tl.max(difference_2[c], tl.int32(1))  # policy.py:451
+                as_f32[c] = tl.Cast("float32", larger_3[c])  # policy.py:451
+                quotient[c] = product_5[c] / as_f32[c]  # policy.py:456
+                chosen_4[c] = tl.Select(active_2[c], quotient[c], f32(-0.0))  # policy.py:412
+                as_i32[c] = tl.Cast("int32", active_2[c])  # policy.py:412
+                equal_2[c] = s_6[c] == begin_2[c]  # policy.py:414
+                both_3[c] = active_2[c] & equal_2[c]  # policy.py:414
+                as_i32_2[c] = tl.Cast("int32", both_3[c])  # policy.py:417
+                difference_3[c] = logp_2[c] - old_logp_2[c]  # policy.py:426
+                both_4[c] = active_2[c] & unless_2[c]  # policy.py:429
+                as_i32_3[c] = tl.Cast("int32", both_4[c])  # policy.py:429
+                negative_3[c] = difference_3[c] * f32(-1.0)  # policy.py:431
+                k3[c] = portable_k3(negative_3[c])  # policy.py:431
+                chosen_5[c] = tl.Select(active_2[c], k3[c], f32(-0.0))  # policy.py:431
                 sum_s_lane[c] = chosen_4[c]  # loss.py:79
             sum_over_s_lane(sum_s_lane, f32_board, thread)  # loss.py:79
             sum_s_lane_2 = sum_s_lane[0]  # loss.py:79
@@ -693,25 +693,25 @@ def policy_loss_of_sequences_2(logp: memory("logp", "float32"), old_logp: memory
                 s_17[c] = total_4 + s_lane[c]  # loss.py:79
                 exists[c] = s_17[c] < piece_end  # loss.py:79
                 order_3[c] = tl.if_then_else(exists[c], order[s_17[c]], tl.Cast("int32", 0))  # loss.py:80
-                at_most_3[c] = 0 <= order_3[c]  # policy.py:101
-                below_4[c] = order_3[c] < T  # policy.py:101
-                both_5[c] = at_most_3[c] & below_4[c]  # policy.py:101
-                both_6[c] = exists[c] & both_5[c]  # policy.py:101
-                active_3[c] = tl.if_then_else(both_6[c], active[order_3[c]], tl.Cast("bool", 0))  # policy.py:101
-                sequence_3[c] = tl.if_then_else(both_6[c], sequence[order_3[c]], tl.Cast("int32", 0))  # policy.py:101
-                at_most_4[c] = 0 <= sequence_3[c]  # policy.py:107
-                below_5[c] = sequence_3[c] < B  # policy.py:107
-                both_7[c] = at_most_4[c] & below_5[c]  # policy.py:107
-                both_8[c] = exists[c] & both_7[c]  # policy.py:107
-                advantages_3[c] = tl.if_then_else(both_8[c], advantages[sequence_3[c]], tl.Cast("float32", 0))  # policy.py:107
-                logp_3[c] = tl.if_then_else(both_6[c], logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:101
-                old_logp_3[c] = tl.if_then_else(both_6[c], old_logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:101
-                end_3[c] = tl.if_then_else(both_8[c], end[sequence_3[c]], tl.Cast("int32", 0))  # policy.py:107
-                begin_3[c] = tl.if_then_else(both_8[c], begin[sequence_3[c]], tl.Cast("int32", 0))  # policy.py:107
-                ratio_of_sequence_table_3[c] = tl.if_then_else(both_8[c], ratio_of_sequence_table[sequence_3[c]], tl.Cast("float32", 0))  # policy.py:107
-                exp_2[c] = portable_exp(ratio_of_sequence_table_3[c])  # policy.py:310
-                equal_3[c] = advantages_3[c] == f32(0.0)  # policy.py:311
-                chosen_6[c] = tl.Select(equal_3[c], f32(1.0), exp_2[c])  # policy.py:311
+                at_most_3[c] = 0 <= order_3[c]  # policy.py:106
+                below_4[c] = order_3[c] < T  # policy.py:106
+                both_5[c] = at_most_3[c] & below_4[c]  # policy.py:106
+                both_6[c] = exists[c] & both_5[c]  # policy.py:106
+                active_3[c] = tl.if_then_else(both_6[c], active[order_3[c]], tl.Cast("bool", 0))  # policy.py:106
+                sequence_3[c] = tl.if_then_else(both_6[c], sequence[order_3[c]], tl.Cast("int32", 0))  # policy.py:106
+                at_most_4[c] = 0 <= sequence_3[c]  # policy.py:112
+                below_5[c] = sequence_3[c] < B  # policy.py:112
+                both_7[c] = at_most_4[c] & below_5[c]  # policy.py:112
+                both_8[c] = exists[c] & both_7[c]  # policy.py:112
+                advantages_3[c] = tl.if_then_else(both_8[c], advantages[sequence_3[c]], tl.Cast("float32", 0))  # policy.py:112
+                logp_3[c] = tl.if_then_else(both_6[c], logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:106
+                old_logp_3[c] = tl.if_then_else(both_6[c], old_logp[order_3[c]], tl.Cast("float32", 0))  # policy.py:106
+                end_3[c] = tl.if_then_else(both_8[c], end[sequence_3[c]], tl.Cast("int32", 0))  # policy.py:112
+                begin_3[c] = tl.if_then_else(both_8[c], begin[sequence_3[c]], tl.Cast("int32", 0))  # policy.py:112
+                ratio_of_sequence_table_3[c] = tl.if_then_else(both_8[c], ratio_of_sequence_table[sequence_3[c]], tl.Cast("float32", 0))  # policy.py:112
+                exp_2[c] = portable_exp(ratio_of_sequence_table_3[c])  # policy.py:316
+                equal_3[c] = advantages_3[c] == f32(0.0)  # policy.py:317
+                chosen_6[c] = tl.Select(equal_3[c], f32(1.0), exp_2[c])  # policy.py:317
                 product_7[c] = chosen_6[c] * advantages_3[c]  # surrogates.py:56
                 negative_4[c] = product_7[c] * f32(-1.0)  # surrogates.py:56
                 larger_4[c] = larger(chosen_6[c], surrogate_least_2)  # surrogates.py:59
@@ -722,26 +722,26 @@ def policy_loss_of_sequences_2(logp: memory("logp", "float32"), old_logp: memory
                 unless_3[c] = tl.Not(below_6[c])  # surrogates.py:65
                 chosen_7[c] = tl.Select(unless_3[c], negative_4[c], negative_5[c])  # surrogates.py:66
                 unless_4[c] = tl.Not(unless_3[c])  # surrogates.py:73
-                weight_of_sequence_table_3[c] = tl.if_then_else(both_8[c], weight_of_sequence_table[sequence_3[c]], tl.Cast("float32", 0))  # policy.py:107
-                product_9[c] = weight_of_sequence_table_3[c] * chosen_7[c]  # policy.py:361
-                chosen_8[c] = tl.Select(active_3[c], product_9[c], f32(0.0))  # policy.py:405
-                if exists[c]:  # policy.py:405
-                    per_token[order_3[c]] = chosen_8[c]  # policy.py:405
-                difference_4[c] = end_3[c] - begin_3[c]  # policy.py:447
-                larger_5[c] = tl.max(difference_4[c], tl.int32(1))  # policy.py:448
-                as_f32_2[c] = tl.Cast("float32", larger_5[c])  # policy.py:448
-                quotient_2[c] = product_9[c] / as_f32_2[c]  # policy.py:408
-                chosen_9[c] = tl.Select(active_3[c], quotient_2[c], f32(-0.0))  # policy.py:409
-                as_i32_4[c] = tl.Cast("int32", active_3[c])  # policy.py:409
-                equal_4[c] = s_17[c] == begin_3[c]  # policy.py:411
-                both_9[c] = active_3[c] & equal_4[c]  # policy.py:411
-                as_i32_5[c] = tl.Cast("int32", both_9[c])  # policy.py:414
-                difference_5[c] = logp_3[c] - old_logp_3[c]  # policy.py:423
-                both_10[c] = active_3[c] & unless_4[c]  # policy.py:426
-                as_i32_6[c] = tl.Cast("int32", both_10[c])  # policy.py:426
-                negative_6[c] = difference_5[c] * f32(-1.0)  # policy.py:428
-                k3_2[c] = portable_k3(negative_6[c])  # policy.py:428
-                chosen_10[c] = tl.Select(active_3[c], k3_2[c], f32(-0.0))  # policy.py:428
+                weight_of_sequence_table_3[c] = tl.if_then_else(both_8[c], weight_of_sequence_table[sequence_3[c]], tl.Cast("float32", 0))  # policy.py:112
+                product_9[c] = weight_of_sequence_table_3[c] * chosen_7[c]  # policy.py:367
+                chosen_8[c] = tl.Select(active_3[c], product_9[c], f32(0.0))  # policy.py:411
+                if exists[c]:  # policy.py:411
+                    per_token[order_3[c]] = chosen_8[c]  # policy.py:411
+                difference_4[c] = end_3[c] - begin_3[c]  # policy.py:450
+                larger_5[c] = tl.max(difference_4[c], tl.int32(1))  # policy.py:451
+                as_f32_2[c] = tl.Cast("float32", larger_5[c])  # policy.py:451
+                quotient_2[c] = product_9[c] / as_f32_2[c]  # policy.py:456
+                chosen_9[c] = tl.Select(active_3[c], quotient_2[c], f32(-0.0))  # policy.py:412
+                as_i32_4[c] = tl.Cast("int32", active_3[c])  # policy.py:412
+                equal_4[c] = s_17[c] == begin_3[c]  # policy.py:414
+                both_9[c] = active_3[c] & equal_4[c]  # policy.py:414
+                as_i32_5[c] = tl.Cast("int32", both_9[c])  # policy.py:417
+                difference_5[c] = logp_3[c] - old_logp_3[c]  # policy.py:426
+                both_10[c] = active_3[c] & unless_4[c]  # policy.py:429
+                as_i32_6[c] = tl.Cast("int32", both_10[c])  # policy.py:429
+                negative_6[c] = difference_5[c] * f32(-1.0)  # policy.py:431
+                k3_2[c] = portable_k3(negative_6[c])  # policy.py:431
+                chosen_10[c] = tl.Select(active_3[c], k3_2[c], f32(-0.0))  # policy.py:431
                 chosen_11[c] = tl.Select(exists[c], chosen_9[c], f32(-0.0))  # loss.py:79
                 sum_s_lane_11[c] = chosen_11[c]  # loss.py:79
             sum_over_s_lane(sum_s_lane_11, f32_board, thread)  # loss.py:79
@@ -932,26 +932,26 @@ def policy_loss_of_sequences_3(loss: memory("loss", "float32"), count: memory("c
             s_13 = s_18  # loss.py:79
             s_14 = s_19  # loss.py:79
             s_15 = s_20  # loss.py:79
-        larger_2 = tl.alloc_var("int32", tl.max(s_12, tl.int32(1)))  # policy.py:471
-        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:471
-        total_2 = tl.alloc_var("float32", s_11 + f32(0.0))  # policy.py:473
-        larger_3 = tl.alloc_var("int32", tl.max(s_13, tl.int32(1)))  # policy.py:460
-        as_f32_2 = tl.alloc_var("float32", tl.Cast("float32", larger_3))  # policy.py:460
-        quotient = tl.alloc_var("float32", total_2 / as_f32_2)  # policy.py:465
-        as_f32_3 = tl.alloc_var("float32", tl.Cast("float32", s_14))  # policy.py:478
-        quotient_2 = tl.alloc_var("float32", as_f32_3 / as_f32)  # policy.py:478
-        total_3 = tl.alloc_var("float32", s_15 + f32(0.0))  # policy.py:480
-        quotient_3 = tl.alloc_var("float32", total_3 / as_f32)  # policy.py:480
-        if writes:  # policy.py:379
-            loss[0] = quotient  # policy.py:379
-        if writes:  # policy.py:379
-            count[0] = s_12  # policy.py:379
-        if writes:  # policy.py:379
-            sequences[0] = s_13  # policy.py:379
-        if writes:  # policy.py:379
-            clip_fraction[0] = quotient_2  # policy.py:379
-        if writes:  # policy.py:379
-            approx_kl[0] = quotient_3  # policy.py:379
+        larger_2 = tl.alloc_var("int32", tl.max(s_12, tl.int32(1)))  # policy.py:479
+        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:479
+        total_2 = tl.alloc_var("float32", s_11 + f32(0.0))  # policy.py:481
+        larger_3 = tl.alloc_var("int32", tl.max(s_13, tl.int32(1)))  # policy.py:468
+        as_f32_2 = tl.alloc_var("float32", tl.Cast("float32", larger_3))  # policy.py:468
+        quotient = tl.alloc_var("float32", total_2 / as_f32_2)  # policy.py:473
+        as_f32_3 = tl.alloc_var("float32", tl.Cast("float32", s_14))  # policy.py:486
+        quotient_2 = tl.alloc_var("float32", as_f32_3 / as_f32)  # policy.py:486
+        total_3 = tl.alloc_var("float32", s_15 + f32(0.0))  # policy.py:488
+        quotient_3 = tl.alloc_var("float32", total_3 / as_f32)  # policy.py:488
+        if writes:  # policy.py:385
+            loss[0] = quotient  # policy.py:385
+        if writes:  # policy.py:385
+            count[0] = s_12  # policy.py:385
+        if writes:  # policy.py:385
+            sequences[0] = s_13  # policy.py:385
+        if writes:  # policy.py:385
+            clip_fraction[0] = quotient_2  # policy.py:385
+        if writes:  # policy.py:385
+            approx_kl[0] = quotient_3  # policy.py:385
 
 
 def call(kernels, logp, old_logp, rollout_logp, order, begin, end, ratio_of_sequence, weight_of_sequence, ratio_of_sequence_table, weight_of_sequence_table, advantages, active, sequence, per_token, sum_of_piece2, sum_of_piece3, sum_of_piece4, sum_of_piece5, sum_of_piece6, loss, count, sequences, clip_fraction, approx_kl, correction_high, surrogate_least, surrogate_most, S, T, B):

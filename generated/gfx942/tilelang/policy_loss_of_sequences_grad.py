@@ -172,38 +172,38 @@ def policy_loss_of_sequences_grad_1(advantages: memory("advantages", "float32"),
         sum_q_lane_3 = tl.alloc_local((8,), "float32")
         b = block
         writes = thread == 0
-        begin_2 = tl.alloc_var("int32", begin[b])  # policy.py:526
-        end_2 = tl.alloc_var("int32", end[b])  # policy.py:526
+        begin_2 = tl.alloc_var("int32", begin[b])  # policy.py:537
+        end_2 = tl.alloc_var("int32", end[b])  # policy.py:537
         surrogate_least_2 = tl.alloc_var("float32", surrogate_least)
         surrogate_most_2 = tl.alloc_var("float32", surrogate_most)
-        difference = tl.alloc_var("int32", end_2 - begin_2)  # policy.py:526
-        total = tl.alloc_var("int32", difference + 1023)  # policy.py:526
-        steps = tl.alloc_var("int32", tl.truncdiv(total, tl.int32(1024)))  # policy.py:526
-        full_steps = tl.alloc_var("int32", tl.truncdiv(difference, tl.int32(1024)))  # policy.py:526
-        for c in tl.unroll(8):  # policy.py:526
-            q_lane[c] = thread + c * 128  # policy.py:526
-        larger_2 = tl.alloc_var("int32", tl.max(difference, tl.int32(1)))  # policy.py:448
-        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:448
-        s = f32(-0.0)  # policy.py:526
-        for q_step in tl.serial(0, full_steps):  # policy.py:526
-            advantages_2 = tl.alloc_var("float32", advantages[b])  # policy.py:107
-            ratio_of_sequence_2 = tl.alloc_var("float32", ratio_of_sequence[b])  # policy.py:107
-            weight_of_sequence_2 = tl.alloc_var("float32", weight_of_sequence[b])  # policy.py:107
-            product = tl.alloc_var("int32", q_step * 1024)  # policy.py:526
-            total_2 = tl.alloc_var("int32", begin_2 + product)  # policy.py:526
-            for c in tl.unroll(8):  # policy.py:526
-                q[c] = total_2 + q_lane[c]  # policy.py:526
-                at_most[c] = 0 <= q[c]  # policy.py:527
-                below[c] = q[c] < S  # policy.py:527
-                both[c] = at_most[c] & below[c]  # policy.py:527
-                order_2[c] = tl.if_then_else(both[c], order[q[c]], tl.Cast("int32", 0))  # policy.py:527
-                at_most_2[c] = 0 <= order_2[c]  # policy.py:101
-                below_2[c] = order_2[c] < T  # policy.py:101
-                both_2[c] = at_most_2[c] & below_2[c]  # policy.py:101
-                active_2[c] = tl.if_then_else(both_2[c], active[order_2[c]], tl.Cast("bool", 0))  # policy.py:101
-            exp = tl.alloc_var("float32", portable_exp(ratio_of_sequence_2))  # policy.py:310
-            equal = tl.alloc_var("bool", advantages_2 == f32(0.0))  # policy.py:311
-            chosen = tl.alloc_var("float32", tl.Select(equal, f32(1.0), exp))  # policy.py:311
+        difference = tl.alloc_var("int32", end_2 - begin_2)  # policy.py:537
+        total = tl.alloc_var("int32", difference + 1023)  # policy.py:537
+        steps = tl.alloc_var("int32", tl.truncdiv(total, tl.int32(1024)))  # policy.py:537
+        full_steps = tl.alloc_var("int32", tl.truncdiv(difference, tl.int32(1024)))  # policy.py:537
+        for c in tl.unroll(8):  # policy.py:537
+            q_lane[c] = thread + c * 128  # policy.py:537
+        larger_2 = tl.alloc_var("int32", tl.max(difference, tl.int32(1)))  # policy.py:451
+        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:451
+        s = f32(-0.0)  # policy.py:537
+        for q_step in tl.serial(0, full_steps):  # policy.py:537
+            advantages_2 = tl.alloc_var("float32", advantages[b])  # policy.py:112
+            ratio_of_sequence_2 = tl.alloc_var("float32", ratio_of_sequence[b])  # policy.py:112
+            weight_of_sequence_2 = tl.alloc_var("float32", weight_of_sequence[b])  # policy.py:112
+            product = tl.alloc_var("int32", q_step * 1024)  # policy.py:537
+            total_2 = tl.alloc_var("int32", begin_2 + product)  # policy.py:537
+            for c in tl.unroll(8):  # policy.py:537
+                q[c] = total_2 + q_lane[c]  # policy.py:537
+                at_most[c] = 0 <= q[c]  # policy.py:538
+                below[c] = q[c] < S  # policy.py:538
+                both[c] = at_most[c] & below[c]  # policy.py:538
+                order_2[c] = tl.if_then_else(both[c], order[q[c]], tl.Cast("int32", 0))  # policy.py:538
+                at_most_2[c] = 0 <= order_2[c]  # policy.py:106
+                below_2[c] = order_2[c] < T  # policy.py:106
+                both_2[c] = at_most_2[c] & below_2[c]  # policy.py:106
+                active_2[c] = tl.if_then_else(both_2[c], active[order_2[c]], tl.Cast("bool", 0))  # policy.py:106
+            exp = tl.alloc_var("float32", portable_exp(ratio_of_sequence_2))  # policy.py:316
+            equal = tl.alloc_var("bool", advantages_2 == f32(0.0))  # policy.py:317
+            chosen = tl.alloc_var("float32", tl.Select(equal, f32(1.0), exp))  # policy.py:317
             product_2 = tl.alloc_var("float32", chosen * advantages_2)  # surrogates.py:56
             negative = tl.alloc_var("float32", product_2 * f32(-1.0))  # surrogates.py:56
             larger_3 = tl.alloc_var("float32", larger(chosen, surrogate_least_2))  # surrogates.py:59
@@ -215,38 +215,38 @@ def policy_loss_of_sequences_grad_1(advantages: memory("advantages", "float32"),
             differs = tl.alloc_var("bool", advantages_2 != f32(0.0))  # surrogates.py:72
             both_3 = tl.alloc_var("bool", unless & differs)  # surrogates.py:72
             chosen_2 = tl.alloc_var("float32", tl.Select(both_3, negative, f32(0.0)))  # surrogates.py:72
-            product_4 = tl.alloc_var("float32", weight_of_sequence_2 * chosen_2)  # policy.py:361
-            for c in tl.unroll(8):  # policy.py:529
-                chosen_3[c] = tl.Select(active_2[c], product_4, f32(-0.0))  # policy.py:529
-                quotient[c] = chosen_3[c] / as_f32  # policy.py:530
-                sum_q_lane[c] = quotient[c]  # policy.py:526
-            sum_over_q_lane(sum_q_lane, f32_board, thread)  # policy.py:526
-            sum_q_lane_2 = sum_q_lane[0]  # policy.py:526
-            s_2 = tl.alloc_var("float32", s + sum_q_lane_2)  # policy.py:526
-            s = s_2  # policy.py:526
-        s_3 = s  # policy.py:526
-        for q_step_2 in tl.serial(full_steps, steps):  # policy.py:526
-            advantages_3 = tl.alloc_var("float32", advantages[b])  # policy.py:107
-            ratio_of_sequence_3 = tl.alloc_var("float32", ratio_of_sequence[b])  # policy.py:107
-            weight_of_sequence_3 = tl.alloc_var("float32", weight_of_sequence[b])  # policy.py:107
-            product_5 = tl.alloc_var("int32", q_step_2 * 1024)  # policy.py:526
-            total_3 = tl.alloc_var("int32", begin_2 + product_5)  # policy.py:526
-            for c in tl.unroll(8):  # policy.py:526
-                q_2[c] = total_3 + q_lane[c]  # policy.py:526
-                exists[c] = q_2[c] < end_2  # policy.py:526
-                at_most_3[c] = 0 <= q_2[c]  # policy.py:527
-                below_4[c] = q_2[c] < S  # policy.py:527
-                both_4[c] = at_most_3[c] & below_4[c]  # policy.py:527
-                both_5[c] = exists[c] & both_4[c]  # policy.py:527
-                order_3[c] = tl.if_then_else(both_5[c], order[q_2[c]], tl.Cast("int32", 0))  # policy.py:527
-                at_most_4[c] = 0 <= order_3[c]  # policy.py:101
-                below_5[c] = order_3[c] < T  # policy.py:101
-                both_6[c] = at_most_4[c] & below_5[c]  # policy.py:101
-                both_7[c] = exists[c] & both_6[c]  # policy.py:101
-                active_3[c] = tl.if_then_else(both_7[c], active[order_3[c]], tl.Cast("bool", 0))  # policy.py:101
-            exp_2 = tl.alloc_var("float32", portable_exp(ratio_of_sequence_3))  # policy.py:310
-            equal_2 = tl.alloc_var("bool", advantages_3 == f32(0.0))  # policy.py:311
-            chosen_4 = tl.alloc_var("float32", tl.Select(equal_2, f32(1.0), exp_2))  # policy.py:311
+            product_4 = tl.alloc_var("float32", weight_of_sequence_2 * chosen_2)  # policy.py:367
+            for c in tl.unroll(8):  # policy.py:540
+                chosen_3[c] = tl.Select(active_2[c], product_4, f32(-0.0))  # policy.py:540
+                quotient[c] = chosen_3[c] / as_f32  # policy.py:456
+                sum_q_lane[c] = quotient[c]  # policy.py:537
+            sum_over_q_lane(sum_q_lane, f32_board, thread)  # policy.py:537
+            sum_q_lane_2 = sum_q_lane[0]  # policy.py:537
+            s_2 = tl.alloc_var("float32", s + sum_q_lane_2)  # policy.py:537
+            s = s_2  # policy.py:537
+        s_3 = s  # policy.py:537
+        for q_step_2 in tl.serial(full_steps, steps):  # policy.py:537
+            advantages_3 = tl.alloc_var("float32", advantages[b])  # policy.py:112
+            ratio_of_sequence_3 = tl.alloc_var("float32", ratio_of_sequence[b])  # policy.py:112
+            weight_of_sequence_3 = tl.alloc_var("float32", weight_of_sequence[b])  # policy.py:112
+            product_5 = tl.alloc_var("int32", q_step_2 * 1024)  # policy.py:537
+            total_3 = tl.alloc_var("int32", begin_2 + product_5)  # policy.py:537
+            for c in tl.unroll(8):  # policy.py:537
+                q_2[c] = total_3 + q_lane[c]  # policy.py:537
+                exists[c] = q_2[c] < end_2  # policy.py:537
+                at_most_3[c] = 0 <= q_2[c]  # policy.py:538
+                below_4[c] = q_2[c] < S  # policy.py:538
+                both_4[c] = at_most_3[c] & below_4[c]  # policy.py:538
+                both_5[c] = exists[c] & both_4[c]  # policy.py:538
+                order_3[c] = tl.if_then_else(both_5[c], order[q_2[c]], tl.Cast("int32", 0))  # policy.py:538
+                at_most_4[c] = 0 <= order_3[c]  # policy.py:106
+                below_5[c] = order_3[c] < T  # policy.py:106
+                both_6[c] = at_most_4[c] & below_5[c]  # policy.py:106
+                both_7[c] = exists[c] & both_6[c]  # policy.py:106
+                active_3[c] = tl.if_then_else(both_7[c], active[order_3[c]], tl.Cast("bool", 0))  # policy.py:106
+            exp_2 = tl.alloc_var("float32", portable_exp(ratio_of_sequence_3))  # policy.py:316
+            equal_2 = tl.alloc_var("bool", advantages_3 == f32(0.0))  # policy.py:317
+            chosen_4 = tl.alloc_var("float32", tl.Select(equal_2, f32(1.0), exp_2))  # policy.py:317
             product_6 = tl.alloc_var("float32", chosen_4 * advantages_3)  # surrogates.py:56
             negative_3 = tl.alloc_var("float32", product_6 * f32(-1.0))  # surrogates.py:56
             larger_4 = tl.alloc_var("float32", larger(chosen_4, surrogate_least_2))  # surrogates.py:59
@@ -258,19 +258,19 @@ def policy_loss_of_sequences_grad_1(advantages: memory("advantages", "float32"),
             differs_2 = tl.alloc_var("bool", advantages_3 != f32(0.0))  # surrogates.py:72
             both_8 = tl.alloc_var("bool", unless_2 & differs_2)  # surrogates.py:72
             chosen_5 = tl.alloc_var("float32", tl.Select(both_8, negative_3, f32(0.0)))  # surrogates.py:72
-            product_8 = tl.alloc_var("float32", weight_of_sequence_3 * chosen_5)  # policy.py:361
-            for c in tl.unroll(8):  # policy.py:529
-                chosen_6[c] = tl.Select(active_3[c], product_8, f32(-0.0))  # policy.py:529
-                quotient_2[c] = chosen_6[c] / as_f32  # policy.py:530
-                chosen_7[c] = tl.Select(exists[c], quotient_2[c], f32(-0.0))  # policy.py:526
-                sum_q_lane_3[c] = chosen_7[c]  # policy.py:526
-            sum_over_q_lane(sum_q_lane_3, f32_board, thread)  # policy.py:526
-            sum_q_lane_4 = sum_q_lane_3[0]  # policy.py:526
-            s_4 = tl.alloc_var("float32", s_3 + sum_q_lane_4)  # policy.py:526
-            s_3 = s_4  # policy.py:526
-        total_4 = tl.alloc_var("float32", s_3 + f32(0.0))  # policy.py:531
-        if writes:  # policy.py:531
-            slopes_of_sequence[b] = total_4  # policy.py:531
+            product_8 = tl.alloc_var("float32", weight_of_sequence_3 * chosen_5)  # policy.py:367
+            for c in tl.unroll(8):  # policy.py:540
+                chosen_6[c] = tl.Select(active_3[c], product_8, f32(-0.0))  # policy.py:540
+                quotient_2[c] = chosen_6[c] / as_f32  # policy.py:456
+                chosen_7[c] = tl.Select(exists[c], quotient_2[c], f32(-0.0))  # policy.py:537
+                sum_q_lane_3[c] = chosen_7[c]  # policy.py:537
+            sum_over_q_lane(sum_q_lane_3, f32_board, thread)  # policy.py:537
+            sum_q_lane_4 = sum_q_lane_3[0]  # policy.py:537
+            s_4 = tl.alloc_var("float32", s_3 + sum_q_lane_4)  # policy.py:537
+            s_3 = s_4  # policy.py:537
+        total_4 = tl.alloc_var("float32", s_3 + f32(0.0))  # policy.py:542
+        if writes:  # policy.py:542
+            slopes_of_sequence[b] = total_4  # policy.py:542
 
 
 @tl.prim_func
@@ -297,29 +297,29 @@ def policy_loss_of_sequences_grad_2(active: memory("active", "bool"), sequence: 
         for c in tl.unroll(8):
             t[c] = block * 2048 + thread + c * 256
             t_inside[c] = t[c] < T
-        d_loss_2 = tl.alloc_var("float32", d_loss[0])  # policy.py:578
-        sequences_2 = tl.alloc_var("int32", sequences[0])  # policy.py:460
-        for c in tl.unroll(8):  # policy.py:101
-            active_2[c] = tl.if_then_else(t_inside[c], active[t[c]], tl.Cast("bool", 0))  # policy.py:101
-            sequence_2[c] = tl.if_then_else(t_inside[c], sequence[t[c]], tl.Cast("int32", 0))  # policy.py:101
-            at_most[c] = 0 <= sequence_2[c]  # policy.py:107
-            below[c] = sequence_2[c] < B  # policy.py:107
-            both[c] = at_most[c] & below[c]  # policy.py:107
-            end_2[c] = tl.if_then_else(both[c] & t_inside[c], end[sequence_2[c]], tl.Cast("int32", 0))  # policy.py:107
-            begin_2[c] = tl.if_then_else(both[c] & t_inside[c], begin[sequence_2[c]], tl.Cast("int32", 0))  # policy.py:107
-        larger_2 = tl.alloc_var("int32", tl.max(sequences_2, tl.int32(1)))  # policy.py:460
-        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:460
-        quotient = tl.alloc_var("float32", d_loss_2 / as_f32)  # policy.py:465
-        for c in tl.unroll(8):  # policy.py:107
-            slopes_of_sequence_2[c] = tl.if_then_else(both[c] & t_inside[c], slopes_of_sequence[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:107
-            difference[c] = end_2[c] - begin_2[c]  # policy.py:447
-            larger_3[c] = tl.max(difference[c], tl.int32(1))  # policy.py:448
-            as_f32_2[c] = tl.Cast("float32", larger_3[c])  # policy.py:448
-            quotient_2[c] = slopes_of_sequence_2[c] / as_f32_2[c]  # policy.py:535
-            product[c] = quotient * quotient_2[c]  # policy.py:542
-            chosen[c] = tl.Select(active_2[c], product[c], f32(0.0))  # policy.py:505
-            if t_inside[c]:  # policy.py:506
-                d_logp[t[c]] = chosen[c]  # policy.py:506
+        d_loss_2 = tl.alloc_var("float32", d_loss[0])  # policy.py:579
+        sequences_2 = tl.alloc_var("int32", sequences[0])  # policy.py:468
+        for c in tl.unroll(8):  # policy.py:106
+            active_2[c] = tl.if_then_else(t_inside[c], active[t[c]], tl.Cast("bool", 0))  # policy.py:106
+            sequence_2[c] = tl.if_then_else(t_inside[c], sequence[t[c]], tl.Cast("int32", 0))  # policy.py:106
+            at_most[c] = 0 <= sequence_2[c]  # policy.py:112
+            below[c] = sequence_2[c] < B  # policy.py:112
+            both[c] = at_most[c] & below[c]  # policy.py:112
+            end_2[c] = tl.if_then_else(both[c] & t_inside[c], end[sequence_2[c]], tl.Cast("int32", 0))  # policy.py:112
+            begin_2[c] = tl.if_then_else(both[c] & t_inside[c], begin[sequence_2[c]], tl.Cast("int32", 0))  # policy.py:112
+        larger_2 = tl.alloc_var("int32", tl.max(sequences_2, tl.int32(1)))  # policy.py:468
+        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:468
+        quotient = tl.alloc_var("float32", d_loss_2 / as_f32)  # policy.py:473
+        for c in tl.unroll(8):  # policy.py:112
+            slopes_of_sequence_2[c] = tl.if_then_else(both[c] & t_inside[c], slopes_of_sequence[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:112
+            difference[c] = end_2[c] - begin_2[c]  # policy.py:450
+            larger_3[c] = tl.max(difference[c], tl.int32(1))  # policy.py:451
+            as_f32_2[c] = tl.Cast("float32", larger_3[c])  # policy.py:451
+            quotient_2[c] = slopes_of_sequence_2[c] / as_f32_2[c]  # policy.py:546
+            product[c] = quotient * quotient_2[c]  # policy.py:553
+            chosen[c] = tl.Select(active_2[c], product[c], f32(0.0))  # policy.py:513
+            if t_inside[c]:  # policy.py:515
+                d_logp[t[c]] = chosen[c]  # policy.py:515
 
 
 def call(kernels, advantages, order, active, begin, end, ratio_of_sequence, weight_of_sequence, slopes_of_sequence, sequence, sequences, d_loss, d_logp, surrogate_least, surrogate_most, S, T, B):

@@ -268,22 +268,22 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
         total_3 = piece_begin + product_2  # loss.py:79
         s_5 = [total_3 + s_lane[c] for c in range(8)]  # loss.py:79
         order_2 = [order[s_5[c]] for c in range(8)]  # loss.py:80
-        at_most = [0 <= order_2[c] for c in range(8)]  # policy.py:101
-        below = [order_2[c] < T for c in range(8)]  # policy.py:101
-        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:101
-        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:101
-        sequence_2 = [load_where(both[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # policy.py:101
-        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # policy.py:107
-        below_2 = [sequence_2[c] < B for c in range(8)]  # policy.py:107
-        both_2 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:107
-        advantages_2 = [load_where(both_2[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:107
-        logp_2 = [load_where(both[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        old_logp_2 = [load_where(both[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        ref_logp_2 = [load_where(both[c], ref_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:145
-        exp_of = [portable_exp(difference_2[c]) for c in range(8)]  # policy.py:310
-        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # policy.py:311
-        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # policy.py:311
+        at_most = [0 <= order_2[c] for c in range(8)]  # policy.py:106
+        below = [order_2[c] < T for c in range(8)]  # policy.py:106
+        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:106
+        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:106
+        sequence_2 = [load_where(both[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # policy.py:106
+        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # policy.py:112
+        below_2 = [sequence_2[c] < B for c in range(8)]  # policy.py:112
+        both_2 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:112
+        advantages_2 = [load_where(both_2[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:112
+        logp_2 = [load_where(both[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        old_logp_2 = [load_where(both[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        ref_logp_2 = [load_where(both[c], ref_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:150
+        exp_of = [portable_exp(difference_2[c]) for c in range(8)]  # policy.py:316
+        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # policy.py:317
+        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # policy.py:317
         product_3 = [mul(chosen[c], advantages_2[c]) for c in range(8)]  # surrogates.py:56
         negative = [-product_3[c] for c in range(8)]  # surrogates.py:56
         larger = [fmax(chosen[c], surrogate_least) for c in range(8)]  # surrogates.py:59
@@ -294,20 +294,20 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
         unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:65
         chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # surrogates.py:66
         unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:73
-        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # policy.py:274
+        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # policy.py:279
         k3_of = [portable_k3(difference_3[c]) for c in range(8)]  # loss.py:23
-        product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # policy.py:323
-        total_4 = [chosen_2[c] + product_5[c] for c in range(8)]  # policy.py:323
-        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(8)]  # policy.py:405
-        for c in cutlass.range_constexpr(8):  # policy.py:405
-            per_token[order_2[c]] = chosen_3[c]  # policy.py:405
-        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:409
-        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # policy.py:409
-        both_3 = [active_2[c] & unless_2[c] for c in range(8)]  # policy.py:426
-        as_i32_2 = [Boolean(both_3[c]).to(Int32) for c in range(8)]  # policy.py:426
-        negative_3 = [-difference_2[c] for c in range(8)]  # policy.py:428
-        k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:428
-        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:428
+        product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # policy.py:329
+        total_4 = [chosen_2[c] + product_5[c] for c in range(8)]  # policy.py:329
+        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(8)]  # policy.py:411
+        for c in cutlass.range_constexpr(8):  # policy.py:411
+            per_token[order_2[c]] = chosen_3[c]  # policy.py:411
+        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:412
+        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # policy.py:412
+        both_3 = [active_2[c] & unless_2[c] for c in range(8)]  # policy.py:429
+        as_i32_2 = [Boolean(both_3[c]).to(Int32) for c in range(8)]  # policy.py:429
+        negative_3 = [-difference_2[c] for c in range(8)]  # policy.py:431
+        k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:431
+        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:431
         sum_s_lane = sum_over_s_lane(chosen_4, thread, (board_1,))  # loss.py:79
         sum_s_lane_2 = sum_over_s_lane_2(as_i32, thread, (board_2,))  # loss.py:79
         sum_s_lane_3 = sum_over_s_lane_2(as_i32_2, thread, (board_3,))  # loss.py:79
@@ -327,24 +327,24 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
         s_9 = [total_3 + s_lane[c] for c in range(8)]  # loss.py:79
         exists = [s_9[c] < piece_end for c in range(8)]  # loss.py:79
         order_2 = [load_where(exists[c], order, s_9[c], Int32(0)) for c in range(8)]  # loss.py:80
-        at_most = [0 <= order_2[c] for c in range(8)]  # policy.py:101
-        below = [order_2[c] < T for c in range(8)]  # policy.py:101
-        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:101
-        both_2 = [exists[c] & both[c] for c in range(8)]  # policy.py:101
-        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:101
-        sequence_2 = [load_where(both_2[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # policy.py:101
-        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # policy.py:107
-        below_2 = [sequence_2[c] < B for c in range(8)]  # policy.py:107
-        both_3 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:107
-        both_4 = [exists[c] & both_3[c] for c in range(8)]  # policy.py:107
-        advantages_2 = [load_where(both_4[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:107
-        logp_2 = [load_where(both_2[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        old_logp_2 = [load_where(both_2[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        ref_logp_2 = [load_where(both_2[c], ref_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:145
-        exp_of = [portable_exp(difference_2[c]) for c in range(8)]  # policy.py:310
-        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # policy.py:311
-        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # policy.py:311
+        at_most = [0 <= order_2[c] for c in range(8)]  # policy.py:106
+        below = [order_2[c] < T for c in range(8)]  # policy.py:106
+        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:106
+        both_2 = [exists[c] & both[c] for c in range(8)]  # policy.py:106
+        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:106
+        sequence_2 = [load_where(both_2[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # policy.py:106
+        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # policy.py:112
+        below_2 = [sequence_2[c] < B for c in range(8)]  # policy.py:112
+        both_3 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:112
+        both_4 = [exists[c] & both_3[c] for c in range(8)]  # policy.py:112
+        advantages_2 = [load_where(both_4[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:112
+        logp_2 = [load_where(both_2[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        old_logp_2 = [load_where(both_2[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        ref_logp_2 = [load_where(both_2[c], ref_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:150
+        exp_of = [portable_exp(difference_2[c]) for c in range(8)]  # policy.py:316
+        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # policy.py:317
+        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # policy.py:317
         product_3 = [mul(chosen[c], advantages_2[c]) for c in range(8)]  # surrogates.py:56
         negative = [-product_3[c] for c in range(8)]  # surrogates.py:56
         larger = [fmax(chosen[c], surrogate_least) for c in range(8)]  # surrogates.py:59
@@ -355,20 +355,20 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
         unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:65
         chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # surrogates.py:66
         unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:73
-        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # policy.py:274
+        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # policy.py:279
         k3_of = [portable_k3(difference_3[c]) for c in range(8)]  # loss.py:23
-        product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # policy.py:323
-        total_4 = [chosen_2[c] + product_5[c] for c in range(8)]  # policy.py:323
-        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(8)]  # policy.py:405
-        for c in cutlass.range_constexpr(8):  # policy.py:405
-            store_where(exists[c], per_token, order_2[c], chosen_3[c])  # policy.py:405
-        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:409
-        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # policy.py:409
-        both_5 = [active_2[c] & unless_2[c] for c in range(8)]  # policy.py:426
-        as_i32_2 = [Boolean(both_5[c]).to(Int32) for c in range(8)]  # policy.py:426
-        negative_3 = [-difference_2[c] for c in range(8)]  # policy.py:428
-        k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:428
-        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:428
+        product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # policy.py:329
+        total_4 = [chosen_2[c] + product_5[c] for c in range(8)]  # policy.py:329
+        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(8)]  # policy.py:411
+        for c in cutlass.range_constexpr(8):  # policy.py:411
+            store_where(exists[c], per_token, order_2[c], chosen_3[c])  # policy.py:411
+        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:412
+        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # policy.py:412
+        both_5 = [active_2[c] & unless_2[c] for c in range(8)]  # policy.py:429
+        as_i32_2 = [Boolean(both_5[c]).to(Int32) for c in range(8)]  # policy.py:429
+        negative_3 = [-difference_2[c] for c in range(8)]  # policy.py:431
+        k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:431
+        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:431
         chosen_6 = [select(exists[c], chosen_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
         sum_s_lane = sum_over_s_lane(chosen_6, thread, (board_5,))  # loss.py:79
         chosen_7 = [select(exists[c], as_i32[c], Int32(0)) for c in range(8)]  # loss.py:79
@@ -472,18 +472,18 @@ def policy_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cut
         s_11 = s_7 + sum_s_piece_lane_3  # loss.py:79
         s_12 = s_8 + sum_s_piece_lane_4  # loss.py:79
         s_5, s_6, s_7, s_8 = s_9, s_10, s_11, s_12  # loss.py:79
-    larger = cutlass.max(s_6, 1)  # policy.py:471
-    as_f32 = Int32(larger).to(Float32)  # policy.py:471
-    total_2 = s_5 + Float32(0.0)  # policy.py:473
-    quotient = div(total_2, as_f32)  # policy.py:465
-    as_f32_2 = Int32(s_7).to(Float32)  # policy.py:478
-    quotient_2 = div(as_f32_2, as_f32)  # policy.py:478
-    total_3 = s_8 + Float32(0.0)  # policy.py:480
-    quotient_3 = div(total_3, as_f32)  # policy.py:480
-    store_where(writes, loss, 0, quotient)  # policy.py:379
-    store_where(writes, count, 0, s_6)  # policy.py:379
-    store_where(writes, clip_fraction, 0, quotient_2)  # policy.py:379
-    store_where(writes, approx_kl, 0, quotient_3)  # policy.py:379
+    larger = cutlass.max(s_6, 1)  # policy.py:479
+    as_f32 = Int32(larger).to(Float32)  # policy.py:479
+    total_2 = s_5 + Float32(0.0)  # policy.py:481
+    quotient = div(total_2, as_f32)  # policy.py:473
+    as_f32_2 = Int32(s_7).to(Float32)  # policy.py:486
+    quotient_2 = div(as_f32_2, as_f32)  # policy.py:486
+    total_3 = s_8 + Float32(0.0)  # policy.py:488
+    quotient_3 = div(total_3, as_f32)  # policy.py:488
+    store_where(writes, loss, 0, quotient)  # policy.py:385
+    store_where(writes, count, 0, s_6)  # policy.py:385
+    store_where(writes, clip_fraction, 0, quotient_2)  # policy.py:385
+    store_where(writes, approx_kl, 0, quotient_3)  # policy.py:385
 
 
 @cute.jit

@@ -137,24 +137,24 @@ def policy_loss_grad_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: 
     block, _, _ = cute.arch.block_idx()
     t = block * 128 + thread
     t_inside = t < T
-    d_loss_2 = d_loss[0]  # policy.py:578
-    count_2 = count[0]  # policy.py:455
-    active_2 = load_where(t_inside, active, t, Uint8(0)) != 0  # policy.py:101
-    sequence_2 = load_where(t_inside, sequence, t, Int32(0))  # policy.py:101
-    at_most = 0 <= sequence_2  # policy.py:107
-    below = sequence_2 < B  # policy.py:107
-    both = at_most & below  # policy.py:107
-    advantages_2 = load_where(both & t_inside, advantages, sequence_2, Float32(0))  # policy.py:107
-    logp_2 = load_where(t_inside, logp, t, Float32(0))  # policy.py:101
-    old_logp_2 = load_where(t_inside, old_logp, t, Float32(0))  # policy.py:101
-    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # policy.py:101
-    larger = cutlass.max(count_2, 1)  # policy.py:455
-    as_f32 = Int32(larger).to(Float32)  # policy.py:455
-    quotient = div(d_loss_2, as_f32)  # policy.py:465
-    difference = logp_2 - old_logp_2  # policy.py:145
-    exp_of = portable_exp(difference)  # policy.py:310
-    equal = advantages_2 == Float32(0.0)  # policy.py:311
-    chosen = select(equal, Float32(1.0), exp_of)  # policy.py:311
+    d_loss_2 = d_loss[0]  # policy.py:579
+    count_2 = count[0]  # policy.py:463
+    active_2 = load_where(t_inside, active, t, Uint8(0)) != 0  # policy.py:106
+    sequence_2 = load_where(t_inside, sequence, t, Int32(0))  # policy.py:106
+    at_most = 0 <= sequence_2  # policy.py:112
+    below = sequence_2 < B  # policy.py:112
+    both = at_most & below  # policy.py:112
+    advantages_2 = load_where(both & t_inside, advantages, sequence_2, Float32(0))  # policy.py:112
+    logp_2 = load_where(t_inside, logp, t, Float32(0))  # policy.py:106
+    old_logp_2 = load_where(t_inside, old_logp, t, Float32(0))  # policy.py:106
+    ref_logp_2 = load_where(t_inside, ref_logp, t, Float32(0))  # policy.py:106
+    larger = cutlass.max(count_2, 1)  # policy.py:463
+    as_f32 = Int32(larger).to(Float32)  # policy.py:463
+    quotient = div(d_loss_2, as_f32)  # policy.py:473
+    difference = logp_2 - old_logp_2  # policy.py:150
+    exp_of = portable_exp(difference)  # policy.py:316
+    equal = advantages_2 == Float32(0.0)  # policy.py:317
+    chosen = select(equal, Float32(1.0), exp_of)  # policy.py:317
     product = mul(chosen, advantages_2)  # surrogates.py:56
     negative = -product  # surrogates.py:56
     larger_2 = fmax(chosen, surrogate_least)  # surrogates.py:59
@@ -166,14 +166,14 @@ def policy_loss_grad_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: 
     differs = advantages_2 != Float32(0.0)  # surrogates.py:72
     both_2 = unless & differs  # surrogates.py:72
     chosen_2 = select(both_2, negative, Float32(0.0))  # surrogates.py:72
-    difference_2 = ref_logp_2 - logp_2  # policy.py:274
+    difference_2 = ref_logp_2 - logp_2  # policy.py:279
     expm1_of = portable_expm1(difference_2)  # loss.py:36
     negative_3 = -expm1_of  # loss.py:36
-    product_3 = mul(beta, negative_3)  # policy.py:323
-    total = chosen_2 + product_3  # policy.py:365
-    product_4 = mul(quotient, total)  # policy.py:518
-    chosen_3 = select(active_2, product_4, Float32(0.0))  # policy.py:505
-    store_where(t_inside, d_logp, t, chosen_3)  # policy.py:506
+    product_3 = mul(beta, negative_3)  # policy.py:329
+    total = chosen_2 + product_3  # policy.py:371
+    product_4 = mul(quotient, total)  # policy.py:530
+    chosen_3 = select(active_2, product_4, Float32(0.0))  # policy.py:513
+    store_where(t_inside, d_logp, t, chosen_3)  # policy.py:515
 
 
 @cute.jit

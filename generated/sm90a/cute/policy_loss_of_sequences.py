@@ -261,76 +261,76 @@ def policy_loss_of_sequences_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, ro
     board_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
     b = block
     writes = thread == 0
-    begin_2 = begin[b]  # policy.py:197
-    end_2 = end[b]  # policy.py:197
-    difference = end_2 - begin_2  # policy.py:197
-    total = difference + 1023  # policy.py:197
-    steps = total // 1024  # policy.py:197
-    full_steps = difference // 1024  # policy.py:197
-    q_lane = [thread * 4 + c % 4 + c // 4 * 512 for c in range(8)]  # policy.py:197
-    s = Int32(-(2**31)).bitcast(Float32)  # policy.py:197
-    s_2 = Int32(-(2**31)).bitcast(Float32)  # policy.py:197
-    for q_step in cutlass.range(0, full_steps, unroll=1):  # policy.py:197
-        product = q_step * 1024  # policy.py:197
-        total_2 = begin_2 + product  # policy.py:197
-        q = [total_2 + q_lane[c] for c in range(8)]  # policy.py:197
-        at_most = [0 <= q[c] for c in range(8)]  # policy.py:198
-        below = [q[c] < S for c in range(8)]  # policy.py:198
-        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:198
-        order_2 = [load_where(both[c], order, q[c], Int32(0)) for c in range(8)]  # policy.py:198
-        at_most_2 = [0 <= order_2[c] for c in range(8)]  # policy.py:101
-        below_2 = [order_2[c] < T for c in range(8)]  # policy.py:101
-        both_2 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:101
-        logp_2 = [load_where(both_2[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        old_logp_2 = [load_where(both_2[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        rollout_logp_2 = [load_where(both_2[c], rollout_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:145
-        difference_3 = [old_logp_2[c] - rollout_logp_2[c] for c in range(8)]  # policy.py:224
-        sum_q_lane = sum_over_q_lane(difference_2, thread, (board_1,))  # policy.py:197
-        sum_q_lane_2 = sum_over_q_lane(difference_3, thread, (board_2,))  # policy.py:197
-        s_3 = s + sum_q_lane  # policy.py:197
-        s_4 = s_2 + sum_q_lane_2  # policy.py:197
-        s, s_2 = s_3, s_4  # policy.py:197
-    s_3 = s  # policy.py:197
-    s_4 = s_2  # policy.py:197
-    for q_step_2 in cutlass.range(full_steps, steps, unroll=1):  # policy.py:197
-        product = q_step_2 * 1024  # policy.py:197
-        total_2 = begin_2 + product  # policy.py:197
-        q = [total_2 + q_lane[c] for c in range(8)]  # policy.py:197
-        exists = [q[c] < end_2 for c in range(8)]  # policy.py:197
-        at_most = [0 <= q[c] for c in range(8)]  # policy.py:198
-        below = [q[c] < S for c in range(8)]  # policy.py:198
-        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:198
-        both_2 = [exists[c] & both[c] for c in range(8)]  # policy.py:198
-        order_2 = [load_where(both_2[c], order, q[c], Int32(0)) for c in range(8)]  # policy.py:198
-        at_most_2 = [0 <= order_2[c] for c in range(8)]  # policy.py:101
-        below_2 = [order_2[c] < T for c in range(8)]  # policy.py:101
-        both_3 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:101
-        both_4 = [exists[c] & both_3[c] for c in range(8)]  # policy.py:101
-        logp_2 = [load_where(both_4[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        old_logp_2 = [load_where(both_4[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        rollout_logp_2 = [load_where(both_4[c], rollout_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:145
-        difference_3 = [old_logp_2[c] - rollout_logp_2[c] for c in range(8)]  # policy.py:224
-        chosen = [select(exists[c], difference_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:197
-        sum_q_lane = sum_over_q_lane(chosen, thread, (board_3,))  # policy.py:197
-        chosen_2 = [select(exists[c], difference_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:197
-        sum_q_lane_2 = sum_over_q_lane(chosen_2, thread, (board_4,))  # policy.py:197
-        s_5 = s_3 + sum_q_lane  # policy.py:197
-        s_6 = s_4 + sum_q_lane_2  # policy.py:197
-        s_3, s_4 = s_5, s_6  # policy.py:197
-    larger = cutlass.max(difference, 1)  # policy.py:239
-    as_f32 = Int32(larger).to(Float32)  # policy.py:239
-    total_2 = s_3 + Float32(0.0)  # policy.py:251
-    quotient = div(total_2, as_f32)  # policy.py:252
-    total_3 = s_4 + Float32(0.0)  # policy.py:254
-    exp_of = portable_exp(total_3)  # policy.py:158
-    below = correction_high < exp_of  # policy.py:128
-    chosen = select(below, correction_high, exp_of)  # policy.py:128
-    store_where(writes, ratio_of_sequence, b, quotient)  # policy.py:384
-    store_where(writes, weight_of_sequence, b, chosen)  # policy.py:384
-    store_where(writes, ratio_of_sequence_table, b, quotient)  # policy.py:385
-    store_where(writes, weight_of_sequence_table, b, chosen)  # policy.py:385
+    begin_2 = begin[b]  # policy.py:202
+    end_2 = end[b]  # policy.py:202
+    difference = end_2 - begin_2  # policy.py:202
+    total = difference + 1023  # policy.py:202
+    steps = total // 1024  # policy.py:202
+    full_steps = difference // 1024  # policy.py:202
+    q_lane = [thread * 4 + c % 4 + c // 4 * 512 for c in range(8)]  # policy.py:202
+    s = Int32(-(2**31)).bitcast(Float32)  # policy.py:202
+    s_2 = Int32(-(2**31)).bitcast(Float32)  # policy.py:202
+    for q_step in cutlass.range(0, full_steps, unroll=1):  # policy.py:202
+        product = q_step * 1024  # policy.py:202
+        total_2 = begin_2 + product  # policy.py:202
+        q = [total_2 + q_lane[c] for c in range(8)]  # policy.py:202
+        at_most = [0 <= q[c] for c in range(8)]  # policy.py:203
+        below = [q[c] < S for c in range(8)]  # policy.py:203
+        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:203
+        order_2 = [load_where(both[c], order, q[c], Int32(0)) for c in range(8)]  # policy.py:203
+        at_most_2 = [0 <= order_2[c] for c in range(8)]  # policy.py:106
+        below_2 = [order_2[c] < T for c in range(8)]  # policy.py:106
+        both_2 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:106
+        logp_2 = [load_where(both_2[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        old_logp_2 = [load_where(both_2[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        rollout_logp_2 = [load_where(both_2[c], rollout_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:150
+        difference_3 = [old_logp_2[c] - rollout_logp_2[c] for c in range(8)]  # policy.py:229
+        sum_q_lane = sum_over_q_lane(difference_2, thread, (board_1,))  # policy.py:202
+        sum_q_lane_2 = sum_over_q_lane(difference_3, thread, (board_2,))  # policy.py:202
+        s_3 = s + sum_q_lane  # policy.py:202
+        s_4 = s_2 + sum_q_lane_2  # policy.py:202
+        s, s_2 = s_3, s_4  # policy.py:202
+    s_3 = s  # policy.py:202
+    s_4 = s_2  # policy.py:202
+    for q_step_2 in cutlass.range(full_steps, steps, unroll=1):  # policy.py:202
+        product = q_step_2 * 1024  # policy.py:202
+        total_2 = begin_2 + product  # policy.py:202
+        q = [total_2 + q_lane[c] for c in range(8)]  # policy.py:202
+        exists = [q[c] < end_2 for c in range(8)]  # policy.py:202
+        at_most = [0 <= q[c] for c in range(8)]  # policy.py:203
+        below = [q[c] < S for c in range(8)]  # policy.py:203
+        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:203
+        both_2 = [exists[c] & both[c] for c in range(8)]  # policy.py:203
+        order_2 = [load_where(both_2[c], order, q[c], Int32(0)) for c in range(8)]  # policy.py:203
+        at_most_2 = [0 <= order_2[c] for c in range(8)]  # policy.py:106
+        below_2 = [order_2[c] < T for c in range(8)]  # policy.py:106
+        both_3 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:106
+        both_4 = [exists[c] & both_3[c] for c in range(8)]  # policy.py:106
+        logp_2 = [load_where(both_4[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        old_logp_2 = [load_where(both_4[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        rollout_logp_2 = [load_where(both_4[c], rollout_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:150
+        difference_3 = [old_logp_2[c] - rollout_logp_2[c] for c in range(8)]  # policy.py:229
+        chosen = [select(exists[c], difference_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:202
+        sum_q_lane = sum_over_q_lane(chosen, thread, (board_3,))  # policy.py:202
+        chosen_2 = [select(exists[c], difference_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:202
+        sum_q_lane_2 = sum_over_q_lane(chosen_2, thread, (board_4,))  # policy.py:202
+        s_5 = s_3 + sum_q_lane  # policy.py:202
+        s_6 = s_4 + sum_q_lane_2  # policy.py:202
+        s_3, s_4 = s_5, s_6  # policy.py:202
+    larger = cutlass.max(difference, 1)  # policy.py:244
+    as_f32 = Int32(larger).to(Float32)  # policy.py:244
+    total_2 = s_3 + Float32(0.0)  # policy.py:256
+    quotient = div(total_2, as_f32)  # policy.py:257
+    total_3 = s_4 + Float32(0.0)  # policy.py:259
+    exp_of = portable_exp(total_3)  # policy.py:163
+    below = correction_high < exp_of  # policy.py:133
+    chosen = select(below, correction_high, exp_of)  # policy.py:133
+    store_where(writes, ratio_of_sequence, b, quotient)  # policy.py:390
+    store_where(writes, weight_of_sequence, b, chosen)  # policy.py:390
+    store_where(writes, ratio_of_sequence_table, b, quotient)  # policy.py:391
+    store_where(writes, weight_of_sequence_table, b, chosen)  # policy.py:391
 
 
 @cute.jit
@@ -388,23 +388,23 @@ def policy_loss_of_sequences_2_rows(logp: cute.Tensor, old_logp: cute.Tensor, ad
         total_3 = piece_begin + product_2  # loss.py:79
         s_6 = [total_3 + s_lane[c] for c in range(8)]  # loss.py:79
         order_2 = [order[s_6[c]] for c in range(8)]  # loss.py:80
-        at_most = [0 <= order_2[c] for c in range(8)]  # policy.py:101
-        below = [order_2[c] < T for c in range(8)]  # policy.py:101
-        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:101
-        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:101
-        sequence_2 = [load_where(both[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # policy.py:101
-        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # policy.py:107
-        below_2 = [sequence_2[c] < B for c in range(8)]  # policy.py:107
-        both_2 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:107
-        advantages_2 = [load_where(both_2[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:107
-        logp_2 = [load_where(both[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        old_logp_2 = [load_where(both[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        end_2 = [load_where(both_2[c], end, sequence_2[c], Int32(0)) for c in range(8)]  # policy.py:107
-        begin_2 = [load_where(both_2[c], begin, sequence_2[c], Int32(0)) for c in range(8)]  # policy.py:107
-        ratio_of_sequence_table_2 = [load_where(both_2[c], ratio_of_sequence_table, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:107
-        exp_of = [portable_exp(ratio_of_sequence_table_2[c]) for c in range(8)]  # policy.py:310
-        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # policy.py:311
-        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # policy.py:311
+        at_most = [0 <= order_2[c] for c in range(8)]  # policy.py:106
+        below = [order_2[c] < T for c in range(8)]  # policy.py:106
+        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:106
+        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:106
+        sequence_2 = [load_where(both[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # policy.py:106
+        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # policy.py:112
+        below_2 = [sequence_2[c] < B for c in range(8)]  # policy.py:112
+        both_2 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:112
+        advantages_2 = [load_where(both_2[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:112
+        logp_2 = [load_where(both[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        old_logp_2 = [load_where(both[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        end_2 = [load_where(both_2[c], end, sequence_2[c], Int32(0)) for c in range(8)]  # policy.py:112
+        begin_2 = [load_where(both_2[c], begin, sequence_2[c], Int32(0)) for c in range(8)]  # policy.py:112
+        ratio_of_sequence_table_2 = [load_where(both_2[c], ratio_of_sequence_table, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:112
+        exp_of = [portable_exp(ratio_of_sequence_table_2[c]) for c in range(8)]  # policy.py:316
+        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # policy.py:317
+        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # policy.py:317
         product_3 = [mul(chosen[c], advantages_2[c]) for c in range(8)]  # surrogates.py:56
         negative = [-product_3[c] for c in range(8)]  # surrogates.py:56
         larger = [fmax(chosen[c], surrogate_least) for c in range(8)]  # surrogates.py:59
@@ -415,26 +415,26 @@ def policy_loss_of_sequences_2_rows(logp: cute.Tensor, old_logp: cute.Tensor, ad
         unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:65
         chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # surrogates.py:66
         unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:73
-        weight_of_sequence_table_2 = [load_where(both_2[c], weight_of_sequence_table, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:107
-        product_5 = [mul(weight_of_sequence_table_2[c], chosen_2[c]) for c in range(8)]  # policy.py:361
-        chosen_3 = [select(active_2[c], product_5[c], Float32(0.0)) for c in range(8)]  # policy.py:405
-        for c in cutlass.range_constexpr(8):  # policy.py:405
-            per_token[order_2[c]] = chosen_3[c]  # policy.py:405
-        difference_2 = [end_2[c] - begin_2[c] for c in range(8)]  # policy.py:447
-        larger_2 = [cutlass.max(difference_2[c], 1) for c in range(8)]  # policy.py:448
-        as_f32 = [Int32(larger_2[c]).to(Float32) for c in range(8)]  # policy.py:448
-        quotient = [div(product_5[c], as_f32[c]) for c in range(8)]  # policy.py:408
-        chosen_4 = [select(active_2[c], quotient[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:409
-        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # policy.py:409
-        equal_2 = [s_6[c] == begin_2[c] for c in range(8)]  # policy.py:411
-        both_3 = [active_2[c] & equal_2[c] for c in range(8)]  # policy.py:411
-        as_i32_2 = [Boolean(both_3[c]).to(Int32) for c in range(8)]  # policy.py:414
-        difference_3 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:423
-        both_4 = [active_2[c] & unless_2[c] for c in range(8)]  # policy.py:426
-        as_i32_3 = [Boolean(both_4[c]).to(Int32) for c in range(8)]  # policy.py:426
-        negative_3 = [-difference_3[c] for c in range(8)]  # policy.py:428
-        k3_of = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:428
-        chosen_5 = [select(active_2[c], k3_of[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:428
+        weight_of_sequence_table_2 = [load_where(both_2[c], weight_of_sequence_table, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:112
+        product_5 = [mul(weight_of_sequence_table_2[c], chosen_2[c]) for c in range(8)]  # policy.py:367
+        chosen_3 = [select(active_2[c], product_5[c], Float32(0.0)) for c in range(8)]  # policy.py:411
+        for c in cutlass.range_constexpr(8):  # policy.py:411
+            per_token[order_2[c]] = chosen_3[c]  # policy.py:411
+        difference_2 = [end_2[c] - begin_2[c] for c in range(8)]  # policy.py:450
+        larger_2 = [cutlass.max(difference_2[c], 1) for c in range(8)]  # policy.py:451
+        as_f32 = [Int32(larger_2[c]).to(Float32) for c in range(8)]  # policy.py:451
+        quotient = [div(product_5[c], as_f32[c]) for c in range(8)]  # policy.py:456
+        chosen_4 = [select(active_2[c], quotient[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:412
+        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # policy.py:412
+        equal_2 = [s_6[c] == begin_2[c] for c in range(8)]  # policy.py:414
+        both_3 = [active_2[c] & equal_2[c] for c in range(8)]  # policy.py:414
+        as_i32_2 = [Boolean(both_3[c]).to(Int32) for c in range(8)]  # policy.py:417
+        difference_3 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:426
+        both_4 = [active_2[c] & unless_2[c] for c in range(8)]  # policy.py:429
+        as_i32_3 = [Boolean(both_4[c]).to(Int32) for c in range(8)]  # policy.py:429
+        negative_3 = [-difference_3[c] for c in range(8)]  # policy.py:431
+        k3_of = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:431
+        chosen_5 = [select(active_2[c], k3_of[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:431
         sum_s_lane = sum_over_s_lane(chosen_4, thread, (board_1,))  # loss.py:79
         sum_s_lane_2 = sum_over_s_lane_2(as_i32, thread, (board_2,))  # loss.py:79
         sum_s_lane_3 = sum_over_s_lane_2(as_i32_2, thread, (board_3,))  # loss.py:79
@@ -457,25 +457,25 @@ def policy_loss_of_sequences_2_rows(logp: cute.Tensor, old_logp: cute.Tensor, ad
         s_11 = [total_3 + s_lane[c] for c in range(8)]  # loss.py:79
         exists = [s_11[c] < piece_end for c in range(8)]  # loss.py:79
         order_2 = [load_where(exists[c], order, s_11[c], Int32(0)) for c in range(8)]  # loss.py:80
-        at_most = [0 <= order_2[c] for c in range(8)]  # policy.py:101
-        below = [order_2[c] < T for c in range(8)]  # policy.py:101
-        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:101
-        both_2 = [exists[c] & both[c] for c in range(8)]  # policy.py:101
-        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:101
-        sequence_2 = [load_where(both_2[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # policy.py:101
-        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # policy.py:107
-        below_2 = [sequence_2[c] < B for c in range(8)]  # policy.py:107
-        both_3 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:107
-        both_4 = [exists[c] & both_3[c] for c in range(8)]  # policy.py:107
-        advantages_2 = [load_where(both_4[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:107
-        logp_2 = [load_where(both_2[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        old_logp_2 = [load_where(both_2[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:101
-        end_2 = [load_where(both_4[c], end, sequence_2[c], Int32(0)) for c in range(8)]  # policy.py:107
-        begin_2 = [load_where(both_4[c], begin, sequence_2[c], Int32(0)) for c in range(8)]  # policy.py:107
-        ratio_of_sequence_table_2 = [load_where(both_4[c], ratio_of_sequence_table, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:107
-        exp_of = [portable_exp(ratio_of_sequence_table_2[c]) for c in range(8)]  # policy.py:310
-        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # policy.py:311
-        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # policy.py:311
+        at_most = [0 <= order_2[c] for c in range(8)]  # policy.py:106
+        below = [order_2[c] < T for c in range(8)]  # policy.py:106
+        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:106
+        both_2 = [exists[c] & both[c] for c in range(8)]  # policy.py:106
+        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:106
+        sequence_2 = [load_where(both_2[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # policy.py:106
+        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # policy.py:112
+        below_2 = [sequence_2[c] < B for c in range(8)]  # policy.py:112
+        both_3 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:112
+        both_4 = [exists[c] & both_3[c] for c in range(8)]  # policy.py:112
+        advantages_2 = [load_where(both_4[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:112
+        logp_2 = [load_where(both_2[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        old_logp_2 = [load_where(both_2[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:106
+        end_2 = [load_where(both_4[c], end, sequence_2[c], Int32(0)) for c in range(8)]  # policy.py:112
+        begin_2 = [load_where(both_4[c], begin, sequence_2[c], Int32(0)) for c in range(8)]  # policy.py:112
+        ratio_of_sequence_table_2 = [load_where(both_4[c], ratio_of_sequence_table, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:112
+        exp_of = [portable_exp(ratio_of_sequence_table_2[c]) for c in range(8)]  # policy.py:316
+        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # policy.py:317
+        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # policy.py:317
         product_3 = [mul(chosen[c], advantages_2[c]) for c in range(8)]  # surrogates.py:56
         negative = [-product_3[c] for c in range(8)]  # surrogates.py:56
         larger = [fmax(chosen[c], surrogate_least) for c in range(8)]  # surrogates.py:59
@@ -486,26 +486,26 @@ def policy_loss_of_sequences_2_rows(logp: cute.Tensor, old_logp: cute.Tensor, ad
         unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:65
         chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # surrogates.py:66
         unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:73
-        weight_of_sequence_table_2 = [load_where(both_4[c], weight_of_sequence_table, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:107
-        product_5 = [mul(weight_of_sequence_table_2[c], chosen_2[c]) for c in range(8)]  # policy.py:361
-        chosen_3 = [select(active_2[c], product_5[c], Float32(0.0)) for c in range(8)]  # policy.py:405
-        for c in cutlass.range_constexpr(8):  # policy.py:405
-            store_where(exists[c], per_token, order_2[c], chosen_3[c])  # policy.py:405
-        difference_2 = [end_2[c] - begin_2[c] for c in range(8)]  # policy.py:447
-        larger_2 = [cutlass.max(difference_2[c], 1) for c in range(8)]  # policy.py:448
-        as_f32 = [Int32(larger_2[c]).to(Float32) for c in range(8)]  # policy.py:448
-        quotient = [div(product_5[c], as_f32[c]) for c in range(8)]  # policy.py:408
-        chosen_4 = [select(active_2[c], quotient[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:409
-        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # policy.py:409
-        equal_2 = [s_11[c] == begin_2[c] for c in range(8)]  # policy.py:411
-        both_5 = [active_2[c] & equal_2[c] for c in range(8)]  # policy.py:411
-        as_i32_2 = [Boolean(both_5[c]).to(Int32) for c in range(8)]  # policy.py:414
-        difference_3 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:423
-        both_6 = [active_2[c] & unless_2[c] for c in range(8)]  # policy.py:426
-        as_i32_3 = [Boolean(both_6[c]).to(Int32) for c in range(8)]  # policy.py:426
-        negative_3 = [-difference_3[c] for c in range(8)]  # policy.py:428
-        k3_of = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:428
-        chosen_5 = [select(active_2[c], k3_of[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:428
+        weight_of_sequence_table_2 = [load_where(both_4[c], weight_of_sequence_table, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:112
+        product_5 = [mul(weight_of_sequence_table_2[c], chosen_2[c]) for c in range(8)]  # policy.py:367
+        chosen_3 = [select(active_2[c], product_5[c], Float32(0.0)) for c in range(8)]  # policy.py:411
+        for c in cutlass.range_constexpr(8):  # policy.py:411
+            store_where(exists[c], per_token, order_2[c], chosen_3[c])  # policy.py:411
+        difference_2 = [end_2[c] - begin_2[c] for c in range(8)]  # policy.py:450
+        larger_2 = [cutlass.max(difference_2[c], 1) for c in range(8)]  # policy.py:451
+        as_f32 = [Int32(larger_2[c]).to(Float32) for c in range(8)]  # policy.py:451
+        quotient = [div(product_5[c], as_f32[c]) for c in range(8)]  # policy.py:456
+        chosen_4 = [select(active_2[c], quotient[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:412
+        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # policy.py:412
+        equal_2 = [s_11[c] == begin_2[c] for c in range(8)]  # policy.py:414
+        both_5 = [active_2[c] & equal_2[c] for c in range(8)]  # policy.py:414
+        as_i32_2 = [Boolean(both_5[c]).to(Int32) for c in range(8)]  # policy.py:417
+        difference_3 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:426
+        both_6 = [active_2[c] & unless_2[c] for c in range(8)]  # policy.py:429
+        as_i32_3 = [Boolean(both_6[c]).to(Int32) for c in range(8)]  # policy.py:429
+        negative_3 = [-difference_3[c] for c in range(8)]  # policy.py:431
+        k3_of = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:431
+        chosen_5 = [select(active_2[c], k3_of[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:431
         chosen_6 = [select(exists[c], chosen_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
         sum_s_lane = sum_over_s_lane(chosen_6, thread, (board_6,))  # loss.py:79
         chosen_7 = [select(exists[c], as_i32[c], Int32(0)) for c in range(8)]  # loss.py:79
@@ -628,21 +628,21 @@ def policy_loss_of_sequences_3_rows(loss: cute.Tensor, count: cute.Tensor, seque
         s_14 = s_9 + sum_s_piece_lane_4  # loss.py:79
         s_15 = s_10 + sum_s_piece_lane_5  # loss.py:79
         s_6, s_7, s_8, s_9, s_10 = s_11, s_12, s_13, s_14, s_15  # loss.py:79
-    larger = cutlass.max(s_7, 1)  # policy.py:471
-    as_f32 = Int32(larger).to(Float32)  # policy.py:471
-    total_2 = s_6 + Float32(0.0)  # policy.py:473
-    larger_2 = cutlass.max(s_8, 1)  # policy.py:460
-    as_f32_2 = Int32(larger_2).to(Float32)  # policy.py:460
-    quotient = div(total_2, as_f32_2)  # policy.py:465
-    as_f32_3 = Int32(s_9).to(Float32)  # policy.py:478
-    quotient_2 = div(as_f32_3, as_f32)  # policy.py:478
-    total_3 = s_10 + Float32(0.0)  # policy.py:480
-    quotient_3 = div(total_3, as_f32)  # policy.py:480
-    store_where(writes, loss, 0, quotient)  # policy.py:379
-    store_where(writes, count, 0, s_7)  # policy.py:379
-    store_where(writes, sequences, 0, s_8)  # policy.py:379
-    store_where(writes, clip_fraction, 0, quotient_2)  # policy.py:379
-    store_where(writes, approx_kl, 0, quotient_3)  # policy.py:379
+    larger = cutlass.max(s_7, 1)  # policy.py:479
+    as_f32 = Int32(larger).to(Float32)  # policy.py:479
+    total_2 = s_6 + Float32(0.0)  # policy.py:481
+    larger_2 = cutlass.max(s_8, 1)  # policy.py:468
+    as_f32_2 = Int32(larger_2).to(Float32)  # policy.py:468
+    quotient = div(total_2, as_f32_2)  # policy.py:473
+    as_f32_3 = Int32(s_9).to(Float32)  # policy.py:486
+    quotient_2 = div(as_f32_3, as_f32)  # policy.py:486
+    total_3 = s_10 + Float32(0.0)  # policy.py:488
+    quotient_3 = div(total_3, as_f32)  # policy.py:488
+    store_where(writes, loss, 0, quotient)  # policy.py:385
+    store_where(writes, count, 0, s_7)  # policy.py:385
+    store_where(writes, sequences, 0, s_8)  # policy.py:385
+    store_where(writes, clip_fraction, 0, quotient_2)  # policy.py:385
+    store_where(writes, approx_kl, 0, quotient_3)  # policy.py:385
 
 
 @cute.jit

@@ -153,34 +153,34 @@ def policy_loss_of_sequences_grad_1_rows(advantages: cute.Tensor, order: cute.Te
     board_2 = shared.allocate_tensor(Float32, cute.make_layout((2, 4, 128), stride=(512, 128, 1)), 16)
     b = block
     writes = thread == 0
-    begin_2 = begin[b]  # policy.py:526
-    end_2 = end[b]  # policy.py:526
-    difference = end_2 - begin_2  # policy.py:526
-    total = difference + 1023  # policy.py:526
-    steps = total // 1024  # policy.py:526
-    full_steps = difference // 1024  # policy.py:526
-    q_lane = [thread * 4 + c % 4 + c // 4 * 512 for c in range(8)]  # policy.py:526
-    larger = cutlass.max(difference, 1)  # policy.py:448
-    as_f32 = Int32(larger).to(Float32)  # policy.py:448
-    s = Int32(-(2**31)).bitcast(Float32)  # policy.py:526
-    for q_step in cutlass.range(0, full_steps, unroll=1):  # policy.py:526
-        advantages_2 = advantages[b]  # policy.py:107
-        ratio_of_sequence_2 = ratio_of_sequence[b]  # policy.py:107
-        weight_of_sequence_2 = weight_of_sequence[b]  # policy.py:107
-        product = q_step * 1024  # policy.py:526
-        total_2 = begin_2 + product  # policy.py:526
-        q = [total_2 + q_lane[c] for c in range(8)]  # policy.py:526
-        at_most = [0 <= q[c] for c in range(8)]  # policy.py:527
-        below = [q[c] < S for c in range(8)]  # policy.py:527
-        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:527
-        order_2 = [load_where(both[c], order, q[c], Int32(0)) for c in range(8)]  # policy.py:527
-        at_most_2 = [0 <= order_2[c] for c in range(8)]  # policy.py:101
-        below_2 = [order_2[c] < T for c in range(8)]  # policy.py:101
-        both_2 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:101
-        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:101
-        exp_of = portable_exp(ratio_of_sequence_2)  # policy.py:310
-        equal = advantages_2 == Float32(0.0)  # policy.py:311
-        chosen = select(equal, Float32(1.0), exp_of)  # policy.py:311
+    begin_2 = begin[b]  # policy.py:537
+    end_2 = end[b]  # policy.py:537
+    difference = end_2 - begin_2  # policy.py:537
+    total = difference + 1023  # policy.py:537
+    steps = total // 1024  # policy.py:537
+    full_steps = difference // 1024  # policy.py:537
+    q_lane = [thread * 4 + c % 4 + c // 4 * 512 for c in range(8)]  # policy.py:537
+    larger = cutlass.max(difference, 1)  # policy.py:451
+    as_f32 = Int32(larger).to(Float32)  # policy.py:451
+    s = Int32(-(2**31)).bitcast(Float32)  # policy.py:537
+    for q_step in cutlass.range(0, full_steps, unroll=1):  # policy.py:537
+        advantages_2 = advantages[b]  # policy.py:112
+        ratio_of_sequence_2 = ratio_of_sequence[b]  # policy.py:112
+        weight_of_sequence_2 = weight_of_sequence[b]  # policy.py:112
+        product = q_step * 1024  # policy.py:537
+        total_2 = begin_2 + product  # policy.py:537
+        q = [total_2 + q_lane[c] for c in range(8)]  # policy.py:537
+        at_most = [0 <= q[c] for c in range(8)]  # policy.py:538
+        below = [q[c] < S for c in range(8)]  # policy.py:538
+        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:538
+        order_2 = [load_where(both[c], order, q[c], Int32(0)) for c in range(8)]  # policy.py:538
+        at_most_2 = [0 <= order_2[c] for c in range(8)]  # policy.py:106
+        below_2 = [order_2[c] < T for c in range(8)]  # policy.py:106
+        both_2 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:106
+        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:106
+        exp_of = portable_exp(ratio_of_sequence_2)  # policy.py:316
+        equal = advantages_2 == Float32(0.0)  # policy.py:317
+        chosen = select(equal, Float32(1.0), exp_of)  # policy.py:317
         product_2 = mul(chosen, advantages_2)  # surrogates.py:56
         negative = -product_2  # surrogates.py:56
         larger_2 = fmax(chosen, surrogate_least)  # surrogates.py:59
@@ -192,34 +192,34 @@ def policy_loss_of_sequences_grad_1_rows(advantages: cute.Tensor, order: cute.Te
         differs = advantages_2 != Float32(0.0)  # surrogates.py:72
         both_3 = unless & differs  # surrogates.py:72
         chosen_2 = select(both_3, negative, Float32(0.0))  # surrogates.py:72
-        product_4 = mul(weight_of_sequence_2, chosen_2)  # policy.py:361
-        chosen_3 = [select(active_2[c], product_4, Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:529
-        quotient = [div(chosen_3[c], as_f32) for c in range(8)]  # policy.py:530
-        sum_q_lane = sum_over_q_lane(quotient, thread, (board_1[q_step % 2, None, None],))  # policy.py:526
-        s_2 = s + sum_q_lane  # policy.py:526
-        s = s_2  # policy.py:526
-    s_2 = s  # policy.py:526
-    for q_step_2 in cutlass.range(full_steps, steps, unroll=1):  # policy.py:526
-        advantages_2 = advantages[b]  # policy.py:107
-        ratio_of_sequence_2 = ratio_of_sequence[b]  # policy.py:107
-        weight_of_sequence_2 = weight_of_sequence[b]  # policy.py:107
-        product = q_step_2 * 1024  # policy.py:526
-        total_2 = begin_2 + product  # policy.py:526
-        q = [total_2 + q_lane[c] for c in range(8)]  # policy.py:526
-        exists = [q[c] < end_2 for c in range(8)]  # policy.py:526
-        at_most = [0 <= q[c] for c in range(8)]  # policy.py:527
-        below = [q[c] < S for c in range(8)]  # policy.py:527
-        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:527
-        both_2 = [exists[c] & both[c] for c in range(8)]  # policy.py:527
-        order_2 = [load_where(both_2[c], order, q[c], Int32(0)) for c in range(8)]  # policy.py:527
-        at_most_2 = [0 <= order_2[c] for c in range(8)]  # policy.py:101
-        below_2 = [order_2[c] < T for c in range(8)]  # policy.py:101
-        both_3 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:101
-        both_4 = [exists[c] & both_3[c] for c in range(8)]  # policy.py:101
-        active_2 = [load_where(both_4[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:101
-        exp_of = portable_exp(ratio_of_sequence_2)  # policy.py:310
-        equal = advantages_2 == Float32(0.0)  # policy.py:311
-        chosen = select(equal, Float32(1.0), exp_of)  # policy.py:311
+        product_4 = mul(weight_of_sequence_2, chosen_2)  # policy.py:367
+        chosen_3 = [select(active_2[c], product_4, Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:540
+        quotient = [div(chosen_3[c], as_f32) for c in range(8)]  # policy.py:456
+        sum_q_lane = sum_over_q_lane(quotient, thread, (board_1[q_step % 2, None, None],))  # policy.py:537
+        s_2 = s + sum_q_lane  # policy.py:537
+        s = s_2  # policy.py:537
+    s_2 = s  # policy.py:537
+    for q_step_2 in cutlass.range(full_steps, steps, unroll=1):  # policy.py:537
+        advantages_2 = advantages[b]  # policy.py:112
+        ratio_of_sequence_2 = ratio_of_sequence[b]  # policy.py:112
+        weight_of_sequence_2 = weight_of_sequence[b]  # policy.py:112
+        product = q_step_2 * 1024  # policy.py:537
+        total_2 = begin_2 + product  # policy.py:537
+        q = [total_2 + q_lane[c] for c in range(8)]  # policy.py:537
+        exists = [q[c] < end_2 for c in range(8)]  # policy.py:537
+        at_most = [0 <= q[c] for c in range(8)]  # policy.py:538
+        below = [q[c] < S for c in range(8)]  # policy.py:538
+        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:538
+        both_2 = [exists[c] & both[c] for c in range(8)]  # policy.py:538
+        order_2 = [load_where(both_2[c], order, q[c], Int32(0)) for c in range(8)]  # policy.py:538
+        at_most_2 = [0 <= order_2[c] for c in range(8)]  # policy.py:106
+        below_2 = [order_2[c] < T for c in range(8)]  # policy.py:106
+        both_3 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:106
+        both_4 = [exists[c] & both_3[c] for c in range(8)]  # policy.py:106
+        active_2 = [load_where(both_4[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:106
+        exp_of = portable_exp(ratio_of_sequence_2)  # policy.py:316
+        equal = advantages_2 == Float32(0.0)  # policy.py:317
+        chosen = select(equal, Float32(1.0), exp_of)  # policy.py:317
         product_2 = mul(chosen, advantages_2)  # surrogates.py:56
         negative = -product_2  # surrogates.py:56
         larger_2 = fmax(chosen, surrogate_least)  # surrogates.py:59
@@ -231,15 +231,15 @@ def policy_loss_of_sequences_grad_1_rows(advantages: cute.Tensor, order: cute.Te
         differs = advantages_2 != Float32(0.0)  # surrogates.py:72
         both_5 = unless & differs  # surrogates.py:72
         chosen_2 = select(both_5, negative, Float32(0.0))  # surrogates.py:72
-        product_4 = mul(weight_of_sequence_2, chosen_2)  # policy.py:361
-        chosen_3 = [select(active_2[c], product_4, Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:529
-        quotient = [div(chosen_3[c], as_f32) for c in range(8)]  # policy.py:530
-        chosen_4 = [select(exists[c], quotient[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:526
-        sum_q_lane = sum_over_q_lane(chosen_4, thread, (board_2[q_step_2 % 2, None, None],))  # policy.py:526
-        s_3 = s_2 + sum_q_lane  # policy.py:526
-        s_2 = s_3  # policy.py:526
-    total_2 = s_2 + Float32(0.0)  # policy.py:531
-    store_where(writes, slopes_of_sequence, b, total_2)  # policy.py:531
+        product_4 = mul(weight_of_sequence_2, chosen_2)  # policy.py:367
+        chosen_3 = [select(active_2[c], product_4, Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:540
+        quotient = [div(chosen_3[c], as_f32) for c in range(8)]  # policy.py:456
+        chosen_4 = [select(exists[c], quotient[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:537
+        sum_q_lane = sum_over_q_lane(chosen_4, thread, (board_2[q_step_2 % 2, None, None],))  # policy.py:537
+        s_3 = s_2 + sum_q_lane  # policy.py:537
+        s_2 = s_3  # policy.py:537
+    total_2 = s_2 + Float32(0.0)  # policy.py:542
+    store_where(writes, slopes_of_sequence, b, total_2)  # policy.py:542
 
 
 @cute.jit
@@ -265,26 +265,26 @@ def policy_loss_of_sequences_grad_2_rows(active: cute.Tensor, sequence: cute.Ten
     block, _, _ = cute.arch.block_idx()
     t = block * 128 + thread
     t_inside = t < T
-    d_loss_2 = d_loss[0]  # policy.py:578
-    sequences_2 = sequences[0]  # policy.py:460
-    active_2 = load_where(t_inside, active, t, Uint8(0)) != 0  # policy.py:101
-    sequence_2 = load_where(t_inside, sequence, t, Int32(0))  # policy.py:101
-    at_most = 0 <= sequence_2  # policy.py:107
-    below = sequence_2 < B  # policy.py:107
-    both = at_most & below  # policy.py:107
-    end_2 = load_where(both & t_inside, end, sequence_2, Int32(0))  # policy.py:107
-    begin_2 = load_where(both & t_inside, begin, sequence_2, Int32(0))  # policy.py:107
-    larger = cutlass.max(sequences_2, 1)  # policy.py:460
-    as_f32 = Int32(larger).to(Float32)  # policy.py:460
-    quotient = div(d_loss_2, as_f32)  # policy.py:465
-    slopes_of_sequence_2 = load_where(both & t_inside, slopes_of_sequence, sequence_2, Float32(0))  # policy.py:107
-    difference = end_2 - begin_2  # policy.py:447
-    larger_2 = cutlass.max(difference, 1)  # policy.py:448
-    as_f32_2 = Int32(larger_2).to(Float32)  # policy.py:448
-    quotient_2 = div(slopes_of_sequence_2, as_f32_2)  # policy.py:535
-    product = mul(quotient, quotient_2)  # policy.py:542
-    chosen = select(active_2, product, Float32(0.0))  # policy.py:505
-    store_where(t_inside, d_logp, t, chosen)  # policy.py:506
+    d_loss_2 = d_loss[0]  # policy.py:579
+    sequences_2 = sequences[0]  # policy.py:468
+    active_2 = load_where(t_inside, active, t, Uint8(0)) != 0  # policy.py:106
+    sequence_2 = load_where(t_inside, sequence, t, Int32(0))  # policy.py:106
+    at_most = 0 <= sequence_2  # policy.py:112
+    below = sequence_2 < B  # policy.py:112
+    both = at_most & below  # policy.py:112
+    end_2 = load_where(both & t_inside, end, sequence_2, Int32(0))  # policy.py:112
+    begin_2 = load_where(both & t_inside, begin, sequence_2, Int32(0))  # policy.py:112
+    larger = cutlass.max(sequences_2, 1)  # policy.py:468
+    as_f32 = Int32(larger).to(Float32)  # policy.py:468
+    quotient = div(d_loss_2, as_f32)  # policy.py:473
+    slopes_of_sequence_2 = load_where(both & t_inside, slopes_of_sequence, sequence_2, Float32(0))  # policy.py:112
+    difference = end_2 - begin_2  # policy.py:450
+    larger_2 = cutlass.max(difference, 1)  # policy.py:451
+    as_f32_2 = Int32(larger_2).to(Float32)  # policy.py:451
+    quotient_2 = div(slopes_of_sequence_2, as_f32_2)  # policy.py:546
+    product = mul(quotient, quotient_2)  # policy.py:553
+    chosen = select(active_2, product, Float32(0.0))  # policy.py:513
+    store_where(t_inside, d_logp, t, chosen)  # policy.py:515
 
 
 @cute.jit

@@ -152,74 +152,74 @@ def sum_over_s_piece_lane_2(x):
 def policy_loss_of_sequences_1(logp_ptr, old_logp_ptr, rollout_logp_ptr, order_ptr, begin_ptr, end_ptr, ratio_of_sequence_ptr, weight_of_sequence_ptr, ratio_of_sequence_table_ptr, weight_of_sequence_table_ptr, S, T, correction_high):
     # A program owns 1 of B (rows).
     b = tl.program_id(0)
-    begin = tl.load(begin_ptr + b)  # policy.py:197
-    end = tl.load(end_ptr + b)  # policy.py:197
-    difference = end - begin  # policy.py:197
-    total = difference + 1023  # policy.py:197
-    steps = total // 1024  # policy.py:197
-    full_steps = difference // 1024  # policy.py:197
-    q_lane = tl.arange(0, 1024)  # policy.py:197
-    s = negative_zero()  # policy.py:197
-    s_2 = negative_zero()  # policy.py:197
-    for q_step in tl.range(0, full_steps):  # policy.py:197
-        product = q_step * 1024  # policy.py:197
-        total_2 = begin + product  # policy.py:197
-        q = total_2 + q_lane  # policy.py:197
-        at_most = q >= 0  # policy.py:198
-        below = q < S  # policy.py:198
-        both = at_most & below  # policy.py:198
-        order = tl.load(order_ptr + q, mask=both, other=0)  # policy.py:198
-        at_most_2 = order >= 0  # policy.py:101
-        below_2 = order < T  # policy.py:101
-        both_2 = at_most_2 & below_2  # policy.py:101
-        logp = tl.load(logp_ptr + order, mask=both_2, other=0.0)  # policy.py:101
-        old_logp = tl.load(old_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:101
-        rollout_logp = tl.load(rollout_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:101
-        difference_2 = logp - old_logp  # policy.py:145
-        difference_3 = old_logp - rollout_logp  # policy.py:224
-        sum_q_lane = sum_over_q_lane(difference_2)  # policy.py:197
-        sum_q_lane_2 = sum_over_q_lane(difference_3)  # policy.py:197
-        s_3 = s + sum_q_lane  # policy.py:197
-        s_4 = s_2 + sum_q_lane_2  # policy.py:197
-        s, s_2 = s_3, s_4  # policy.py:197
-    for q_step in tl.range(full_steps, steps):  # policy.py:197
-        product = q_step * 1024  # policy.py:197
-        total_2 = begin + product  # policy.py:197
-        q = total_2 + q_lane  # policy.py:197
-        exists = q < end  # policy.py:197
-        at_most = q >= 0  # policy.py:198
-        below = q < S  # policy.py:198
-        both = at_most & below  # policy.py:198
-        both_2 = exists & both  # policy.py:198
-        order = tl.load(order_ptr + q, mask=both_2, other=0)  # policy.py:198
-        at_most_2 = order >= 0  # policy.py:101
-        below_2 = order < T  # policy.py:101
-        both_3 = at_most_2 & below_2  # policy.py:101
-        both_4 = exists & both_3  # policy.py:101
-        logp = tl.load(logp_ptr + order, mask=both_4, other=0.0)  # policy.py:101
-        old_logp = tl.load(old_logp_ptr + order, mask=both_4, other=0.0)  # policy.py:101
-        rollout_logp = tl.load(rollout_logp_ptr + order, mask=both_4, other=0.0)  # policy.py:101
-        difference_2 = logp - old_logp  # policy.py:145
-        difference_3 = old_logp - rollout_logp  # policy.py:224
-        chosen = tl.where(exists, difference_2, negative_zero())  # policy.py:197
-        sum_q_lane = sum_over_q_lane(chosen)  # policy.py:197
-        chosen_2 = tl.where(exists, difference_3, negative_zero())  # policy.py:197
-        sum_q_lane_2 = sum_over_q_lane(chosen_2)  # policy.py:197
-        s_3 = s + sum_q_lane  # policy.py:197
-        s_4 = s_2 + sum_q_lane_2  # policy.py:197
-        s, s_2 = s_3, s_4  # policy.py:197
-    larger = tl.maximum(difference, 1)  # policy.py:239
-    as_f32 = larger.to(tl.float32)  # policy.py:239
-    total_2 = s + 0.0  # policy.py:251
-    quotient = tl.div_rn(total_2, as_f32)  # policy.py:252
-    total_3 = s_2 + 0.0  # policy.py:254
-    exp = portable_exp(total_3)  # policy.py:158
-    below = correction_high < exp  # policy.py:128
-    chosen = tl.where(below, correction_high, exp)  # policy.py:128
-    tl.store(ratio_of_sequence_ptr + b, quotient)  # policy.py:384
-    tl.store(weight_of_sequence_ptr + b, chosen)  # policy.py:384
-    tl.store(ratio_of_sequence_table_ptr + b, quotient)  # policy.py:385
-    tl.store(weight_of_sequence_table_ptr + b, chosen)  # policy.py:385
+    begin = tl.load(begin_ptr + b)  # policy.py:202
+    end = tl.load(end_ptr + b)  # policy.py:202
+    difference = end - begin  # policy.py:202
+    total = difference + 1023  # policy.py:202
+    steps = total // 1024  # policy.py:202
+    full_steps = difference // 1024  # policy.py:202
+    q_lane = tl.arange(0, 1024)  # policy.py:202
+    s = negative_zero()  # policy.py:202
+    s_2 = negative_zero()  # policy.py:202
+    for q_step in tl.range(0, full_steps):  # policy.py:202
+        product = q_step * 1024  # policy.py:202
+        total_2 = begin + product  # policy.py:202
+        q = total_2 + q_lane  # policy.py:202
+        at_most = q >= 0  # policy.py:203
+        below = q < S  # policy.py:203
+        both = at_most & below  # policy.py:203
+        order = tl.load(order_ptr + q, mask=both, other=0)  # policy.py:203
+        at_most_2 = order >= 0  # policy.py:106
+        below_2 = order < T  # policy.py:106
+        both_2 = at_most_2 & below_2  # policy.py:106
+        logp = tl.load(logp_ptr + order, mask=both_2, other=0.0)  # policy.py:106
+        old_logp = tl.load(old_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:106
+        rollout_logp = tl.load(rollout_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:106
+        difference_2 = logp - old_logp  # policy.py:150
+        difference_3 = old_logp - rollout_logp  # policy.py:229
+        sum_q_lane = sum_over_q_lane(difference_2)  # policy.py:202
+        sum_q_lane_2 = sum_over_q_lane(difference_3)  # policy.py:202
+        s_3 = s + sum_q_lane  # policy.py:202
+        s_4 = s_2 + sum_q_lane_2  # policy.py:202
+        s, s_2 = s_3, s_4  # policy.py:202
+    for q_step in tl.range(full_steps, steps):  # policy.py:202
+        product = q_step * 1024  # policy.py:202
+        total_2 = begin + product  # policy.py:202
+        q = total_2 + q_lane  # policy.py:202
+        exists = q < end  # policy.py:202
+        at_most = q >= 0  # policy.py:203
+        below = q < S  # policy.py:203
+        both = at_most & below  # policy.py:203
+        both_2 = exists & both  # policy.py:203
+        order = tl.load(order_ptr + q, mask=both_2, other=0)  # policy.py:203
+        at_most_2 = order >= 0  # policy.py:106
+        below_2 = order < T  # policy.py:106
+        both_3 = at_most_2 & below_2  # policy.py:106
+        both_4 = exists & both_3  # policy.py:106
+        logp = tl.load(logp_ptr + order, mask=both_4, other=0.0)  # policy.py:106
+        old_logp = tl.load(old_logp_ptr + order, mask=both_4, other=0.0)  # policy.py:106
+        rollout_logp = tl.load(rollout_logp_ptr + order, mask=both_4, other=0.0)  # policy.py:106
+        difference_2 = logp - old_logp  # policy.py:150
+        difference_3 = old_logp - rollout_logp  # policy.py:229
+        chosen = tl.where(exists, difference_2, negative_zero())  # policy.py:202
+        sum_q_lane = sum_over_q_lane(chosen)  # policy.py:202
+        chosen_2 = tl.where(exists, difference_3, negative_zero())  # policy.py:202
+        sum_q_lane_2 = sum_over_q_lane(chosen_2)  # policy.py:202
+        s_3 = s + sum_q_lane  # policy.py:202
+        s_4 = s_2 + sum_q_lane_2  # policy.py:202
+        s, s_2 = s_3, s_4  # policy.py:202
+    larger = tl.maximum(difference, 1)  # policy.py:244
+    as_f32 = larger.to(tl.float32)  # policy.py:244
+    total_2 = s + 0.0  # policy.py:256
+    quotient = tl.div_rn(total_2, as_f32)  # policy.py:257
+    total_3 = s_2 + 0.0  # policy.py:259
+    exp = portable_exp(total_3)  # policy.py:163
+    below = correction_high < exp  # policy.py:133
+    chosen = tl.where(below, correction_high, exp)  # policy.py:133
+    tl.store(ratio_of_sequence_ptr + b, quotient)  # policy.py:390
+    tl.store(weight_of_sequence_ptr + b, chosen)  # policy.py:390
+    tl.store(ratio_of_sequence_table_ptr + b, quotient)  # policy.py:391
+    tl.store(weight_of_sequence_table_ptr + b, chosen)  # policy.py:391
 
 
 @triton.jit
@@ -245,23 +245,23 @@ def policy_loss_of_sequences_2(logp_ptr, old_logp_ptr, advantages_ptr, order_ptr
         total_3 = piece_begin + product_2  # loss.py:79
         s_6 = total_3 + s_lane  # loss.py:79
         order = tl.load(order_ptr + s_6)  # loss.py:80
-        at_most = order >= 0  # policy.py:101
-        below = order < T  # policy.py:101
-        both = at_most & below  # policy.py:101
-        active = tl.load(active_ptr + order, mask=both, other=0)  # policy.py:101
-        sequence = tl.load(sequence_ptr + order, mask=both, other=0)  # policy.py:101
-        at_most_2 = sequence >= 0  # policy.py:107
-        below_2 = sequence < B  # policy.py:107
-        both_2 = at_most_2 & below_2  # policy.py:107
-        advantages = tl.load(advantages_ptr + sequence, mask=both_2, other=0.0)  # policy.py:107
-        logp = tl.load(logp_ptr + order, mask=both, other=0.0)  # policy.py:101
-        old_logp = tl.load(old_logp_ptr + order, mask=both, other=0.0)  # policy.py:101
-        end = tl.load(end_ptr + sequence, mask=both_2, other=0)  # policy.py:107
-        begin = tl.load(begin_ptr + sequence, mask=both_2, other=0)  # policy.py:107
-        ratio_of_sequence_table = tl.load(ratio_of_sequence_table_ptr + sequence, mask=both_2, other=0.0)  # policy.py:107
-        exp = portable_exp(ratio_of_sequence_table)  # policy.py:310
-        equal = advantages == 0.0  # policy.py:311
-        chosen = tl.where(equal, 1.0, exp)  # policy.py:311
+        at_most = order >= 0  # policy.py:106
+        below = order < T  # policy.py:106
+        both = at_most & below  # policy.py:106
+        active = tl.load(active_ptr + order, mask=both, other=0)  # policy.py:106
+        sequence = tl.load(sequence_ptr + order, mask=both, other=0)  # policy.py:106
+        at_most_2 = sequence >= 0  # policy.py:112
+        below_2 = sequence < B  # policy.py:112
+        both_2 = at_most_2 & below_2  # policy.py:112
+        advantages = tl.load(advantages_ptr + sequence, mask=both_2, other=0.0)  # policy.py:112
+        logp = tl.load(logp_ptr + order, mask=both, other=0.0)  # policy.py:106
+        old_logp = tl.load(old_logp_ptr + order, mask=both, other=0.0)  # policy.py:106
+        end = tl.load(end_ptr + sequence, mask=both_2, other=0)  # policy.py:112
+        begin = tl.load(begin_ptr + sequence, mask=both_2, other=0)  # policy.py:112
+        ratio_of_sequence_table = tl.load(ratio_of_sequence_table_ptr + sequence, mask=both_2, other=0.0)  # policy.py:112
+        exp = portable_exp(ratio_of_sequence_table)  # policy.py:316
+        equal = advantages == 0.0  # policy.py:317
+        chosen = tl.where(equal, 1.0, exp)  # policy.py:317
         product_3 = chosen * advantages  # surrogates.py:56
         negative = product_3 * -1.0  # surrogates.py:56
         larger = tl.maximum(chosen, surrogate_least)  # surrogates.py:59
@@ -272,25 +272,25 @@ def policy_loss_of_sequences_2(logp_ptr, old_logp_ptr, advantages_ptr, order_ptr
         unless = ~below_3  # surrogates.py:65
         chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:66
         unless_2 = ~unless  # surrogates.py:73
-        weight_of_sequence_table = tl.load(weight_of_sequence_table_ptr + sequence, mask=both_2, other=0.0)  # policy.py:107
-        product_5 = weight_of_sequence_table * chosen_2  # policy.py:361
-        chosen_3 = tl.where(active, product_5, 0.0)  # policy.py:405
-        tl.store(per_token_ptr + order, chosen_3)  # policy.py:405
-        difference_2 = end - begin  # policy.py:447
-        larger_2 = tl.maximum(difference_2, 1)  # policy.py:448
-        as_f32 = larger_2.to(tl.float32)  # policy.py:448
-        quotient = tl.div_rn(product_5, as_f32)  # policy.py:408
-        chosen_4 = tl.where(active, quotient, negative_zero())  # policy.py:409
-        as_i32 = active.to(tl.int32)  # policy.py:409
-        equal_2 = s_6 == begin  # policy.py:411
-        both_3 = active & equal_2  # policy.py:411
-        as_i32_2 = both_3.to(tl.int32)  # policy.py:414
-        difference_3 = logp - old_logp  # policy.py:423
-        both_4 = active & unless_2  # policy.py:426
-        as_i32_3 = both_4.to(tl.int32)  # policy.py:426
-        negative_3 = difference_3 * -1.0  # policy.py:428
-        k3 = portable_k3(negative_3)  # policy.py:428
-        chosen_5 = tl.where(active, k3, negative_zero())  # policy.py:428
+        weight_of_sequence_table = tl.load(weight_of_sequence_table_ptr + sequence, mask=both_2, other=0.0)  # policy.py:112
+        product_5 = weight_of_sequence_table * chosen_2  # policy.py:367
+        chosen_3 = tl.where(active, product_5, 0.0)  # policy.py:411
+        tl.store(per_token_ptr + order, chosen_3)  # policy.py:411
+        difference_2 = end - begin  # policy.py:450
+        larger_2 = tl.maximum(difference_2, 1)  # policy.py:451
+        as_f32 = larger_2.to(tl.float32)  # policy.py:451
+        quotient = tl.div_rn(product_5, as_f32)  # policy.py:456
+        chosen_4 = tl.where(active, quotient, negative_zero())  # policy.py:412
+        as_i32 = active.to(tl.int32)  # policy.py:412
+        equal_2 = s_6 == begin  # policy.py:414
+        both_3 = active & equal_2  # policy.py:414
+        as_i32_2 = both_3.to(tl.int32)  # policy.py:417
+        difference_3 = logp - old_logp  # policy.py:426
+        both_4 = active & unless_2  # policy.py:429
+        as_i32_3 = both_4.to(tl.int32)  # policy.py:429
+        negative_3 = difference_3 * -1.0  # policy.py:431
+        k3 = portable_k3(negative_3)  # policy.py:431
+        chosen_5 = tl.where(active, k3, negative_zero())  # policy.py:431
         sum_s_lane = sum_over_s_lane(chosen_4)  # loss.py:79
         sum_s_lane_2 = sum_over_s_lane_2(as_i32)  # loss.py:79
         sum_s_lane_3 = sum_over_s_lane_2(as_i32_2)  # loss.py:79
@@ -308,25 +308,25 @@ def policy_loss_of_sequences_2(logp_ptr, old_logp_ptr, advantages_ptr, order_ptr
         s_6 = total_3 + s_lane  # loss.py:79
         exists = s_6 < piece_end  # loss.py:79
         order = tl.load(order_ptr + s_6, mask=exists, other=0)  # loss.py:80
-        at_most = order >= 0  # policy.py:101
-        below = order < T  # policy.py:101
-        both = at_most & below  # policy.py:101
-        both_2 = exists & both  # policy.py:101
-        active = tl.load(active_ptr + order, mask=both_2, other=0)  # policy.py:101
-        sequence = tl.load(sequence_ptr + order, mask=both_2, other=0)  # policy.py:101
-        at_most_2 = sequence >= 0  # policy.py:107
-        below_2 = sequence < B  # policy.py:107
-        both_3 = at_most_2 & below_2  # policy.py:107
-        both_4 = exists & both_3  # policy.py:107
-        advantages = tl.load(advantages_ptr + sequence, mask=both_4, other=0.0)  # policy.py:107
-        logp = tl.load(logp_ptr + order, mask=both_2, other=0.0)  # policy.py:101
-        old_logp = tl.load(old_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:101
-        end = tl.load(end_ptr + sequence, mask=both_4, other=0)  # policy.py:107
-        begin = tl.load(begin_ptr + sequence, mask=both_4, other=0)  # policy.py:107
-        ratio_of_sequence_table = tl.load(ratio_of_sequence_table_ptr + sequence, mask=both_4, other=0.0)  # policy.py:107
-        exp = portable_exp(ratio_of_sequence_table)  # policy.py:310
-        equal = advantages == 0.0  # policy.py:311
-        chosen = tl.where(equal, 1.0, exp)  # policy.py:311
+        at_most = order >= 0  # policy.py:106
+        below = order < T  # policy.py:106
+        both = at_most & below  # policy.py:106
+        both_2 = exists & both  # policy.py:106
+        active = tl.load(active_ptr + order, mask=both_2, other=0)  # policy.py:106
+        sequence = tl.load(sequence_ptr + order, mask=both_2, other=0)  # policy.py:106
+        at_most_2 = sequence >= 0  # policy.py:112
+        below_2 = sequence < B  # policy.py:112
+        both_3 = at_most_2 & below_2  # policy.py:112
+        both_4 = exists & both_3  # policy.py:112
+        advantages = tl.load(advantages_ptr + sequence, mask=both_4, other=0.0)  # policy.py:112
+        logp = tl.load(logp_ptr + order, mask=both_2, other=0.0)  # policy.py:106
+        old_logp = tl.load(old_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:106
+        end = tl.load(end_ptr + sequence, mask=both_4, other=0)  # policy.py:112
+        begin = tl.load(begin_ptr + sequence, mask=both_4, other=0)  # policy.py:112
+        ratio_of_sequence_table = tl.load(ratio_of_sequence_table_ptr + sequence, mask=both_4, other=0.0)  # policy.py:112
+        exp = portable_exp(ratio_of_sequence_table)  # policy.py:316
+        equal = advantages == 0.0  # policy.py:317
+        chosen = tl.where(equal, 1.0, exp)  # policy.py:317
         product_3 = chosen * advantages  # surrogates.py:56
         negative = product_3 * -1.0  # surrogates.py:56
         larger = tl.maximum(chosen, surrogate_least)  # surrogates.py:59
@@ -337,25 +337,25 @@ def policy_loss_of_sequences_2(logp_ptr, old_logp_ptr, advantages_ptr, order_ptr
         unless = ~below_3  # surrogates.py:65
         chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:66
         unless_2 = ~unless  # surrogates.py:73
-        weight_of_sequence_table = tl.load(weight_of_sequence_table_ptr + sequence, mask=both_4, other=0.0)  # policy.py:107
-        product_5 = weight_of_sequence_table * chosen_2  # policy.py:361
-        chosen_3 = tl.where(active, product_5, 0.0)  # policy.py:405
-        tl.store(per_token_ptr + order, chosen_3, mask=exists)  # policy.py:405
-        difference_2 = end - begin  # policy.py:447
-        larger_2 = tl.maximum(difference_2, 1)  # policy.py:448
-        as_f32 = larger_2.to(tl.float32)  # policy.py:448
-        quotient = tl.div_rn(product_5, as_f32)  # policy.py:408
-        chosen_4 = tl.where(active, quotient, negative_zero())  # policy.py:409
-        as_i32 = active.to(tl.int32)  # policy.py:409
-        equal_2 = s_6 == begin  # policy.py:411
-        both_5 = active & equal_2  # policy.py:411
-        as_i32_2 = both_5.to(tl.int32)  # policy.py:414
-        difference_3 = logp - old_logp  # policy.py:423
-        both_6 = active & unless_2  # policy.py:426
-        as_i32_3 = both_6.to(tl.int32)  # policy.py:426
-        negative_3 = difference_3 * -1.0  # policy.py:428
-        k3 = portable_k3(negative_3)  # policy.py:428
-        chosen_5 = tl.where(active, k3, negative_zero())  # policy.py:428
+        weight_of_sequence_table = tl.load(weight_of_sequence_table_ptr + sequence, mask=both_4, other=0.0)  # policy.py:112
+        product_5 = weight_of_sequence_table * chosen_2  # policy.py:367
+        chosen_3 = tl.where(active, product_5, 0.0)  # policy.py:411
+        tl.store(per_token_ptr + order, chosen_3, mask=exists)  # policy.py:411
+        difference_2 = end - begin  # policy.py:450
+        larger_2 = tl.maximum(difference_2, 1)  # policy.py:451
+        as_f32 = larger_2.to(tl.float32)  # policy.py:451
+        quotient = tl.div_rn(product_5, as_f32)  # policy.py:456
+        chosen_4 = tl.where(active, quotient, negative_zero())  # policy.py:412
+        as_i32 = active.to(tl.int32)  # policy.py:412
+        equal_2 = s_6 == begin  # policy.py:414
+        both_5 = active & equal_2  # policy.py:414
+        as_i32_2 = both_5.to(tl.int32)  # policy.py:417
+        difference_3 = logp - old_logp  # policy.py:426
+        both_6 = active & unless_2  # policy.py:429
+        as_i32_3 = both_6.to(tl.int32)  # policy.py:429
+        negative_3 = difference_3 * -1.0  # policy.py:431
+        k3 = portable_k3(negative_3)  # policy.py:431
+        chosen_5 = tl.where(active, k3, negative_zero())  # policy.py:431
         chosen_6 = tl.where(exists, chosen_4, negative_zero())  # loss.py:79
         sum_s_lane = sum_over_s_lane(chosen_6)  # loss.py:79
         chosen_7 = tl.where(exists, as_i32, 0)  # loss.py:79
@@ -435,21 +435,21 @@ def policy_loss_of_sequences_3(loss_ptr, count_ptr, sequences_ptr, clip_fraction
         s_9 = s_4 + sum_s_piece_lane_4  # loss.py:79
         s_10 = s_5 + sum_s_piece_lane_5  # loss.py:79
         s, s_2, s_3, s_4, s_5 = s_6, s_7, s_8, s_9, s_10  # loss.py:79
-    larger = tl.maximum(s_2, 1)  # policy.py:471
-    as_f32 = larger.to(tl.float32)  # policy.py:471
-    total_2 = s + 0.0  # policy.py:473
-    larger_2 = tl.maximum(s_3, 1)  # policy.py:460
-    as_f32_2 = larger_2.to(tl.float32)  # policy.py:460
-    quotient = tl.div_rn(total_2, as_f32_2)  # policy.py:465
-    as_f32_3 = s_4.to(tl.float32)  # policy.py:478
-    quotient_2 = tl.div_rn(as_f32_3, as_f32)  # policy.py:478
-    total_3 = s_5 + 0.0  # policy.py:480
-    quotient_3 = tl.div_rn(total_3, as_f32)  # policy.py:480
-    tl.store(loss_ptr, quotient)  # policy.py:379
-    tl.store(count_ptr, s_2)  # policy.py:379
-    tl.store(sequences_ptr, s_3)  # policy.py:379
-    tl.store(clip_fraction_ptr, quotient_2)  # policy.py:379
-    tl.store(approx_kl_ptr, quotient_3)  # policy.py:379
+    larger = tl.maximum(s_2, 1)  # policy.py:479
+    as_f32 = larger.to(tl.float32)  # policy.py:479
+    total_2 = s + 0.0  # policy.py:481
+    larger_2 = tl.maximum(s_3, 1)  # policy.py:468
+    as_f32_2 = larger_2.to(tl.float32)  # policy.py:468
+    quotient = tl.div_rn(total_2, as_f32_2)  # policy.py:473
+    as_f32_3 = s_4.to(tl.float32)  # policy.py:486
+    quotient_2 = tl.div_rn(as_f32_3, as_f32)  # policy.py:486
+    total_3 = s_5 + 0.0  # policy.py:488
+    quotient_3 = tl.div_rn(total_3, as_f32)  # policy.py:488
+    tl.store(loss_ptr, quotient)  # policy.py:385
+    tl.store(count_ptr, s_2)  # policy.py:385
+    tl.store(sequences_ptr, s_3)  # policy.py:385
+    tl.store(clip_fraction_ptr, quotient_2)  # policy.py:385
+    tl.store(approx_kl_ptr, quotient_3)  # policy.py:385
 
 
 def call(kernels, logp, old_logp, rollout_logp, order, begin, end, ratio_of_sequence, weight_of_sequence, ratio_of_sequence_table, weight_of_sequence_table, advantages, active, sequence, per_token, sum_of_piece2, sum_of_piece3, sum_of_piece4, sum_of_piece5, sum_of_piece6, loss, count, sequences, clip_fraction, approx_kl, correction_high, surrogate_least, surrogate_most, S, T, B):

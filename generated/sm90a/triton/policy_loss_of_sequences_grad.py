@@ -66,34 +66,34 @@ def sum_over_q_lane(x):
 def policy_loss_of_sequences_grad_1(advantages_ptr, order_ptr, active_ptr, begin_ptr, end_ptr, ratio_of_sequence_ptr, weight_of_sequence_ptr, slopes_of_sequence_ptr, S, T, surrogate_least, surrogate_most):
     # A program owns 1 of B (rows).
     b = tl.program_id(0)
-    begin = tl.load(begin_ptr + b)  # policy.py:526
-    end = tl.load(end_ptr + b)  # policy.py:526
-    difference = end - begin  # policy.py:526
-    total = difference + 1023  # policy.py:526
-    steps = total // 1024  # policy.py:526
-    full_steps = difference // 1024  # policy.py:526
-    q_lane = tl.arange(0, 1024)  # policy.py:526
-    larger = tl.maximum(difference, 1)  # policy.py:448
-    as_f32 = larger.to(tl.float32)  # policy.py:448
-    s = negative_zero()  # policy.py:526
-    for q_step in tl.range(0, full_steps):  # policy.py:526
-        advantages = tl.load(advantages_ptr + b)  # policy.py:107
-        ratio_of_sequence = tl.load(ratio_of_sequence_ptr + b)  # policy.py:107
-        weight_of_sequence = tl.load(weight_of_sequence_ptr + b)  # policy.py:107
-        product = q_step * 1024  # policy.py:526
-        total_2 = begin + product  # policy.py:526
-        q = total_2 + q_lane  # policy.py:526
-        at_most = q >= 0  # policy.py:527
-        below = q < S  # policy.py:527
-        both = at_most & below  # policy.py:527
-        order = tl.load(order_ptr + q, mask=both, other=0)  # policy.py:527
-        at_most_2 = order >= 0  # policy.py:101
-        below_2 = order < T  # policy.py:101
-        both_2 = at_most_2 & below_2  # policy.py:101
-        active = tl.load(active_ptr + order, mask=both_2, other=0)  # policy.py:101
-        exp = portable_exp(ratio_of_sequence)  # policy.py:310
-        equal = advantages == 0.0  # policy.py:311
-        chosen = tl.where(equal, 1.0, exp)  # policy.py:311
+    begin = tl.load(begin_ptr + b)  # policy.py:537
+    end = tl.load(end_ptr + b)  # policy.py:537
+    difference = end - begin  # policy.py:537
+    total = difference + 1023  # policy.py:537
+    steps = total // 1024  # policy.py:537
+    full_steps = difference // 1024  # policy.py:537
+    q_lane = tl.arange(0, 1024)  # policy.py:537
+    larger = tl.maximum(difference, 1)  # policy.py:451
+    as_f32 = larger.to(tl.float32)  # policy.py:451
+    s = negative_zero()  # policy.py:537
+    for q_step in tl.range(0, full_steps):  # policy.py:537
+        advantages = tl.load(advantages_ptr + b)  # policy.py:112
+        ratio_of_sequence = tl.load(ratio_of_sequence_ptr + b)  # policy.py:112
+        weight_of_sequence = tl.load(weight_of_sequence_ptr + b)  # policy.py:112
+        product = q_step * 1024  # policy.py:537
+        total_2 = begin + product  # policy.py:537
+        q = total_2 + q_lane  # policy.py:537
+        at_most = q >= 0  # policy.py:538
+        below = q < S  # policy.py:538
+        both = at_most & below  # policy.py:538
+        order = tl.load(order_ptr + q, mask=both, other=0)  # policy.py:538
+        at_most_2 = order >= 0  # policy.py:106
+        below_2 = order < T  # policy.py:106
+        both_2 = at_most_2 & below_2  # policy.py:106
+        active = tl.load(active_ptr + order, mask=both_2, other=0)  # policy.py:106
+        exp = portable_exp(ratio_of_sequence)  # policy.py:316
+        equal = advantages == 0.0  # policy.py:317
+        chosen = tl.where(equal, 1.0, exp)  # policy.py:317
         product_2 = chosen * advantages  # surrogates.py:56
         negative = product_2 * -1.0  # surrogates.py:56
         larger_2 = tl.maximum(chosen, surrogate_least)  # surrogates.py:59
@@ -105,33 +105,33 @@ def policy_loss_of_sequences_grad_1(advantages_ptr, order_ptr, active_ptr, begin
         differs = advantages != 0.0  # surrogates.py:72
         both_3 = unless & differs  # surrogates.py:72
         chosen_2 = tl.where(both_3, negative, 0.0)  # surrogates.py:72
-        product_4 = weight_of_sequence * chosen_2  # policy.py:361
-        chosen_3 = tl.where(active, product_4, negative_zero())  # policy.py:529
-        quotient = tl.div_rn(chosen_3, as_f32)  # policy.py:530
-        sum_q_lane = sum_over_q_lane(quotient)  # policy.py:526
-        s_2 = s + sum_q_lane  # policy.py:526
-        s = s_2  # policy.py:526
-    for q_step in tl.range(full_steps, steps):  # policy.py:526
-        advantages = tl.load(advantages_ptr + b)  # policy.py:107
-        ratio_of_sequence = tl.load(ratio_of_sequence_ptr + b)  # policy.py:107
-        weight_of_sequence = tl.load(weight_of_sequence_ptr + b)  # policy.py:107
-        product = q_step * 1024  # policy.py:526
-        total_2 = begin + product  # policy.py:526
-        q = total_2 + q_lane  # policy.py:526
-        exists = q < end  # policy.py:526
-        at_most = q >= 0  # policy.py:527
-        below = q < S  # policy.py:527
-        both = at_most & below  # policy.py:527
-        both_2 = exists & both  # policy.py:527
-        order = tl.load(order_ptr + q, mask=both_2, other=0)  # policy.py:527
-        at_most_2 = order >= 0  # policy.py:101
-        below_2 = order < T  # policy.py:101
-        both_3 = at_most_2 & below_2  # policy.py:101
-        both_4 = exists & both_3  # policy.py:101
-        active = tl.load(active_ptr + order, mask=both_4, other=0)  # policy.py:101
-        exp = portable_exp(ratio_of_sequence)  # policy.py:310
-        equal = advantages == 0.0  # policy.py:311
-        chosen = tl.where(equal, 1.0, exp)  # policy.py:311
+        product_4 = weight_of_sequence * chosen_2  # policy.py:367
+        chosen_3 = tl.where(active, product_4, negative_zero())  # policy.py:540
+        quotient = tl.div_rn(chosen_3, as_f32)  # policy.py:456
+        sum_q_lane = sum_over_q_lane(quotient)  # policy.py:537
+        s_2 = s + sum_q_lane  # policy.py:537
+        s = s_2  # policy.py:537
+    for q_step in tl.range(full_steps, steps):  # policy.py:537
+        advantages = tl.load(advantages_ptr + b)  # policy.py:112
+        ratio_of_sequence = tl.load(ratio_of_sequence_ptr + b)  # policy.py:112
+        weight_of_sequence = tl.load(weight_of_sequence_ptr + b)  # policy.py:112
+        product = q_step * 1024  # policy.py:537
+        total_2 = begin + product  # policy.py:537
+        q = total_2 + q_lane  # policy.py:537
+        exists = q < end  # policy.py:537
+        at_most = q >= 0  # policy.py:538
+        below = q < S  # policy.py:538
+        both = at_most & below  # policy.py:538
+        both_2 = exists & both  # policy.py:538
+        order = tl.load(order_ptr + q, mask=both_2, other=0)  # policy.py:538
+        at_most_2 = order >= 0  # policy.py:106
+        below_2 = order < T  # policy.py:106
+        both_3 = at_most_2 & below_2  # policy.py:106
+        both_4 = exists & both_3  # policy.py:106
+        active = tl.load(active_ptr + order, mask=both_4, other=0)  # policy.py:106
+        exp = portable_exp(ratio_of_sequence)  # policy.py:316
+        equal = advantages == 0.0  # policy.py:317
+        chosen = tl.where(equal, 1.0, exp)  # policy.py:317
         product_2 = chosen * advantages  # surrogates.py:56
         negative = product_2 * -1.0  # surrogates.py:56
         larger_2 = tl.maximum(chosen, surrogate_least)  # surrogates.py:59
@@ -143,15 +143,15 @@ def policy_loss_of_sequences_grad_1(advantages_ptr, order_ptr, active_ptr, begin
         differs = advantages != 0.0  # surrogates.py:72
         both_5 = unless & differs  # surrogates.py:72
         chosen_2 = tl.where(both_5, negative, 0.0)  # surrogates.py:72
-        product_4 = weight_of_sequence * chosen_2  # policy.py:361
-        chosen_3 = tl.where(active, product_4, negative_zero())  # policy.py:529
-        quotient = tl.div_rn(chosen_3, as_f32)  # policy.py:530
-        chosen_4 = tl.where(exists, quotient, negative_zero())  # policy.py:526
-        sum_q_lane = sum_over_q_lane(chosen_4)  # policy.py:526
-        s_2 = s + sum_q_lane  # policy.py:526
-        s = s_2  # policy.py:526
-    total_2 = s + 0.0  # policy.py:531
-    tl.store(slopes_of_sequence_ptr + b, total_2)  # policy.py:531
+        product_4 = weight_of_sequence * chosen_2  # policy.py:367
+        chosen_3 = tl.where(active, product_4, negative_zero())  # policy.py:540
+        quotient = tl.div_rn(chosen_3, as_f32)  # policy.py:456
+        chosen_4 = tl.where(exists, quotient, negative_zero())  # policy.py:537
+        sum_q_lane = sum_over_q_lane(chosen_4)  # policy.py:537
+        s_2 = s + sum_q_lane  # policy.py:537
+        s = s_2  # policy.py:537
+    total_2 = s + 0.0  # policy.py:542
+    tl.store(slopes_of_sequence_ptr + b, total_2)  # policy.py:542
 
 
 @triton.jit
@@ -159,26 +159,26 @@ def policy_loss_of_sequences_grad_2(active_ptr, sequence_ptr, begin_ptr, end_ptr
     # A program owns 2048 of T (rows).
     t = tl.program_id(0) * 2048 + tl.arange(0, 2048)
     t_inside = t < T
-    d_loss = tl.load(d_loss_ptr)  # policy.py:578
-    sequences = tl.load(sequences_ptr)  # policy.py:460
-    active = tl.load(active_ptr + t, mask=t_inside, other=0)  # policy.py:101
-    sequence = tl.load(sequence_ptr + t, mask=t_inside, other=0)  # policy.py:101
-    at_most = sequence >= 0  # policy.py:107
-    below = sequence < B  # policy.py:107
-    both = at_most & below  # policy.py:107
-    end = tl.load(end_ptr + sequence, mask=both & t_inside, other=0)  # policy.py:107
-    begin = tl.load(begin_ptr + sequence, mask=both & t_inside, other=0)  # policy.py:107
-    larger = tl.maximum(sequences, 1)  # policy.py:460
-    as_f32 = larger.to(tl.float32)  # policy.py:460
-    quotient = tl.div_rn(d_loss, as_f32)  # policy.py:465
-    slopes_of_sequence = tl.load(slopes_of_sequence_ptr + sequence, mask=both & t_inside, other=0.0)  # policy.py:107
-    difference = end - begin  # policy.py:447
-    larger_2 = tl.maximum(difference, 1)  # policy.py:448
-    as_f32_2 = larger_2.to(tl.float32)  # policy.py:448
-    quotient_2 = tl.div_rn(slopes_of_sequence, as_f32_2)  # policy.py:535
-    product = quotient * quotient_2  # policy.py:542
-    chosen = tl.where(active, product, 0.0)  # policy.py:505
-    tl.store(d_logp_ptr + t, chosen, mask=t_inside)  # policy.py:506
+    d_loss = tl.load(d_loss_ptr)  # policy.py:579
+    sequences = tl.load(sequences_ptr)  # policy.py:468
+    active = tl.load(active_ptr + t, mask=t_inside, other=0)  # policy.py:106
+    sequence = tl.load(sequence_ptr + t, mask=t_inside, other=0)  # policy.py:106
+    at_most = sequence >= 0  # policy.py:112
+    below = sequence < B  # policy.py:112
+    both = at_most & below  # policy.py:112
+    end = tl.load(end_ptr + sequence, mask=both & t_inside, other=0)  # policy.py:112
+    begin = tl.load(begin_ptr + sequence, mask=both & t_inside, other=0)  # policy.py:112
+    larger = tl.maximum(sequences, 1)  # policy.py:468
+    as_f32 = larger.to(tl.float32)  # policy.py:468
+    quotient = tl.div_rn(d_loss, as_f32)  # policy.py:473
+    slopes_of_sequence = tl.load(slopes_of_sequence_ptr + sequence, mask=both & t_inside, other=0.0)  # policy.py:112
+    difference = end - begin  # policy.py:450
+    larger_2 = tl.maximum(difference, 1)  # policy.py:451
+    as_f32_2 = larger_2.to(tl.float32)  # policy.py:451
+    quotient_2 = tl.div_rn(slopes_of_sequence, as_f32_2)  # policy.py:546
+    product = quotient * quotient_2  # policy.py:553
+    chosen = tl.where(active, product, 0.0)  # policy.py:513
+    tl.store(d_logp_ptr + t, chosen, mask=t_inside)  # policy.py:515
 
 
 def call(kernels, advantages, order, active, begin, end, ratio_of_sequence, weight_of_sequence, slopes_of_sequence, sequence, sequences, d_loss, d_logp, surrogate_least, surrogate_most, S, T, B):
