@@ -1,4 +1,4 @@
-# make test | test-cute | test-peers | demo | lint | gen | wheel: each prepares what it needs; what is done already is not done again.
+# make test | test-cute | test-cdna | test-peers | demo | lint | gen | wheel: each prepares what it needs, and does nothing twice.
 # TORCH=2.13 (default) or 2.11 picks the torch and triton pair; PYTHON=... picks the interpreter (3.11 or newer).
 
 TORCH ?= 2.13
@@ -18,8 +18,10 @@ CUTE_VERSIONS := 4.7 4.8
 COMPILED := tests/test_cute_machine_code.py tests/test_cute_runtime.py tests/test_tune.py  # what needs the compiler
 
 VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson pyvers ray tensordict
+LADDER := tests/test_tilelang_ladder.py tests/test_tilelang_dots.py  # what needs TileLang and a compiler for CDNA
 
-.PHONY: help test test-only test-cute test-cute-only test-peers test-peers-only lint gen demo wheel clean
+.PHONY: help test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
+.PHONY: lint gen demo wheel clean
 help:
 	@sed -n 's/^# //p' Makefile | head -2
 
@@ -44,6 +46,13 @@ test-peers:
 test-peers-only: $(VENV)/.peers
 	$(PY) -m pytest $(PYTEST_ARGS) tests/test_peers.py
 
+# TileLang's kernels compiled for CDNA and run on this machine: 250 MB that make test does not ask for.
+test-cdna:
+	$(MAKE) test-cdna-only VENV=.venv-cdna
+
+test-cdna-only: $(VENV)/.cdna
+	RLK_REQUIRE_LADDER=1 $(PY) -m pytest $(PYTEST_ARGS) $(LADDER)
+
 lint: $(VENV)/.test
 	$(PY) -m ruff check .
 	$(if $(STRICT),$(PY) -m mypy $(STRICT))
@@ -59,7 +68,7 @@ wheel: $(VENV)/.test
 	$(PY) -m build --wheel --no-isolation
 
 clean:
-	rm -rf .venv .venv-torch-* .venv-cute* .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-torch-* .venv-cute* .venv-cdna .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # --- environments: one stamp for each step, remade when a pin or an extra changes --------------------------------
 
@@ -87,6 +96,10 @@ $(VENV)/.cute: $(VENV)/.run constraints/cute-$(CUTE).txt
 $(VENV)/.peers: $(VENV)/.run constraints/peers.txt
 	$(PIP) -c constraints/peers.txt pytest trl $(VERL_IMPORTS)
 	$(PIP) -c constraints/peers.txt --no-deps verl
+	touch $@
+
+$(VENV)/.cdna: $(VENV)/.run constraints/tilelang.txt
+	$(PIP) -c constraints/tilelang.txt --no-build-isolation -e '.[triton,dev,tilelang,cdna]'
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.run

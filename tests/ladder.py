@@ -30,7 +30,7 @@ def require() -> None:
     package = hip.missing()
     if package is None:
         return
-    reason = f"needs the package {package}: pip install 'rlk[tilelang]' ziglang==0.17.0"
+    reason = f"needs the package {package}: pip install 'rlk[tilelang,cdna]'"
     if os.environ.get("RLK_REQUIRE_LADDER") == "1":
         pytest.fail(reason)
     pytest.skip(reason)

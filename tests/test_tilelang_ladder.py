@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import ladder
 import pytest
 
+from rlk.resources import generated
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import target
-from rlk.testing import check, generated
+from rlk.testing import check
 from rlk.testing.cdna import hip, host, lint
 
 
@@ -146,6 +150,13 @@ def test_a_program_that_tilelang_refuses_names_its_kernel() -> None:
         hip.hip_source(source, "wrong")
 
 
-def test_runs_are_of_the_generated_text() -> None:
-    ran = ladder.executed("swiglu forward")
-    assert isinstance(ran, generated.Ran) and ran.emitted.backend == "tilelang"
+@pytest.mark.parametrize(
+    "path", sorted((generated() / "gfx942" / "tilelang").glob("*.py")), ids=lambda p: p.stem
+)
+def test_checked_in_kernels_compile_without_spilling_to_memory(path: Path) -> None:
+    module = path.read_text(encoding="utf-8")
+    for kernel in re.findall(r"^@tl\.prim_func\ndef (\w+)\(", module, re.MULTILINE):
+        source = hip.hip_source(module, kernel)
+        assert list(lint.findings(source, ladder.MI300X)) == []
+        (found,) = hip.resources(hip.assembly(source))
+        assert found.scratch == found.vector_spills == 0
