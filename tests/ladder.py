@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rlk.interp.run import Outcome, run
+from rlk.ir.dotmodel import native
 from rlk.lang import Op
 from rlk.runtime.catalogue import operators
 from rlk.target.facts import target
@@ -21,8 +22,10 @@ from rlk.testing.examples import EXAMPLES, Example
 MI300X = target("gfx942")
 TARGETS = ("gfx90a", "gfx942", "gfx950")
 WAVES = range(4)  # in order, wave by wave, in two random orders
-OPERATORS = ("logp", "ratio_kl", "policy_loss", "swiglu", "rope", "embedding", "rms_norm")
-CALLS = [f"{name} {label}" for name in OPERATORS for label in ("forward", "gradient")]
+BOTH = ("logp", "ratio_kl", "policy_loss", "swiglu", "rope", "embedding", "rms_norm")
+FORWARD = ("matmul", "matmul_leaf8", "linear_logp_join", "group_advantage", "gae", "scatter_rewards")
+CALLS = [f"{name} {label}" for name in BOTH for label in ("forward", "gradient")]
+CALLS += [f"{name} forward" for name in FORWARD]
 
 
 def require() -> None:
@@ -53,7 +56,8 @@ def call(name: str) -> check.Call:
 def wanted(name: str) -> Outcome:
     """Return what the oracle says of a call."""
     made = call(name)
-    return run(made.program, made.inputs, softmax=MI300X.softmax, extents=made.extents)
+    dots = native(MI300X.name)
+    return run(made.program, made.inputs, softmax=MI300X.softmax, dots=dots, extents=made.extents)
 
 
 def executed(name: str, **options: object) -> generated.Ran:

@@ -19,6 +19,7 @@ from rlk.lower.tilelang.text import literal
 from rlk.lower.tilelang.trees import Folding, tree
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
+from rlk.schedule.waves import by_waves
 from rlk.target.facts import target
 from rlk.testing import check
 
@@ -26,8 +27,9 @@ from rlk.testing import check
 def lowered(name: str, on: str = "gfx942", schedules: list[Schedule] | None = None) -> Emitted:
     call, device = ladder.call(name), target(on)
     bound, signature = check.bound(call, device)
-    chosen = schedules or [choose(k, device, signature, call.extents) for k in bound.kernels]
-    return tilelang.lower(bound, chosen, device, signature)
+    chosen = [choose(k, device, signature, call.extents) for k in bound.kernels]
+    placed = schedules or by_waves(bound, chosen, call.extents)
+    return tilelang.lower(bound, placed, device, signature)
 
 
 @pytest.mark.parametrize("name", ladder.CALLS)

@@ -484,7 +484,7 @@ def group_advantage(rewards: memory("rewards", "float32"), bounds: memory("bound
             s_4[c] = s[c]  # advantage.py:51
         for s_step_2 in tl.serial(least_g_4, most_g_2):  # advantage.py:51
             for c in tl.unroll(8):  # advantage.py:51
-                product_2[c] = s_step_2[c] * 16  # advantage.py:51
+                product_2[c] = s_step_2 * 16  # advantage.py:51
                 total_3[c] = as_i32[c] + product_2[c]  # advantage.py:51
                 s_5[c] = total_3[c] + s_lane  # advantage.py:51
                 exists[c] = s_5[c] < as_i32_2[c]  # advantage.py:51
@@ -556,7 +556,7 @@ def group_advantage(rewards: memory("rewards", "float32"), bounds: memory("bound
             s_10[c] = s_7[c]  # advantage.py:56
         for s_step_4 in tl.serial(least_g_8, most_g_4):  # advantage.py:56
             for c in tl.unroll(8):  # advantage.py:56
-                product_4[c] = s_step_4[c] * 16  # advantage.py:56
+                product_4[c] = s_step_4 * 16  # advantage.py:56
                 total_5[c] = as_i32[c] + product_4[c]  # advantage.py:56
                 s_11[c] = total_5[c] + s_lane  # advantage.py:56
                 exists_2[c] = s_11[c] < as_i32_2[c]  # advantage.py:56
@@ -614,7 +614,7 @@ def group_advantage(rewards: memory("rewards", "float32"), bounds: memory("bound
             s_16[c] = s_13[c]  # advantage.py:60
         for s_step_6 in tl.serial(least_g_12, most_g_6):  # advantage.py:60
             for c in tl.unroll(8):  # advantage.py:60
-                product_7[c] = s_step_6[c] * 16  # advantage.py:60
+                product_7[c] = s_step_6 * 16  # advantage.py:60
                 total_7[c] = as_i32[c] + product_7[c]  # advantage.py:60
                 s_17[c] = total_7[c] + s_lane  # advantage.py:60
                 exists_3[c] = s_17[c] < as_i32_2[c]  # advantage.py:60
@@ -674,7 +674,7 @@ def group_advantage(rewards: memory("rewards", "float32"), bounds: memory("bound
         most_g_8 = most_g_7[0]  # advantage.py:145
         for s_step_8 in tl.serial(least_g_16, most_g_8):  # advantage.py:145
             for c in tl.unroll(8):  # advantage.py:137
-                product_11[c] = s_step_8[c] * 16  # advantage.py:137
+                product_11[c] = s_step_8 * 16  # advantage.py:137
                 total_10[c] = as_i32[c] + product_11[c]  # advantage.py:137
                 s_20[c] = total_10[c] + s_lane  # advantage.py:137
                 exists_4[c] = s_20[c] < as_i32_2[c]  # advantage.py:137

@@ -64,6 +64,10 @@ from rlk.target.cdna3 import limits
 
 INDENT = "    "
 OF_FRAME = frozenset({"tl", "block", "thread", "c", "programs", "f32", "memory", "struct"})
+OF_CPP = frozenset(
+    {"and", "bool", "char", "double", "float", "half", "int", "long", "not", "or", "short", "xor"}
+)
+"""Names that HIP source would read otherwise."""
 _FLOATS = {Combine.ADD: "add", Combine.MAX: "larger", Combine.MIN: "smaller"}
 _INTEGERS = {Combine.ADD: "add", Combine.MAX: "most", Combine.MIN: "least", Combine.OR: "most"}
 
@@ -74,7 +78,7 @@ class Emitter:
     def __init__(self, plan: TilePlan, helpers: dict[str, Function], checks: list[str]) -> None:
         self.plan, self.helpers, self.checks = plan, helpers, checks
         self.types: dict[Value, Type] = types_of(plan.kernel)
-        self.names = Names(set(HELPERS) | OF_FRAME)
+        self.names = Names(set(HELPERS) | OF_FRAME | OF_CPP)
         self.text: dict[Value, str] = {}
         self.consts: dict[Value, tuple[int, DType]] = {}
         self.many: dict[Value, tuple[str, ...]] = {}
@@ -263,8 +267,8 @@ class Emitter:
                 self.text[let.value] = self.many[of][index]
             case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
                 self.value(let, _stem(let), self.expression(let))
-            case Philox():
-                raise refused("random words", self.plan.target, let.loc)
+            case Philox(counter=counter, key=key):
+                self.random(let, (*counter, *key))
             case Stream() | Keep():
                 raise InternalError(Code.NODE_NOT_CORE, let.loc, node=type(let.node).__name__)
             case _:
@@ -311,6 +315,8 @@ class Emitter:
                 made = f"fma({self[a]}, {self[b]}, {self[c]})"
             case Select(cond=cond, a=a, b=b):
                 made = f"tl.Select({self[cond]}, {self[a]}, {self[b]})"
+            case Cast(x=x, dtype=DType.F16) if self.tile(x).dtype is DType.F32:
+                made = f"signed_half({self[x]})"
             case Cast(x=x, dtype=dtype):
                 made = f'tl.Cast("{text.TYPES[dtype]}", {self[x]})'
             case Bits(x=x, dtype=dtype):
@@ -319,6 +325,16 @@ class Emitter:
                 raise AssertionError(let.node)
         self.calls((Line(made),))
         return made
+
+    def random(self, let: Let, words: tuple[Value, ...]) -> None:
+        """Write four random words, for each element of what they are made from."""
+        self.current = self.plan.lists(union(*(self.tile(v).axes for v in words)))
+        made = [self.stored(f"word_{i}", DType.U32, self.size) for i in range(4)]
+        at = "c" if self.current else "0"
+        self.uses("philox")
+        to = ", ".join(f"{name}[{at}]" for name in made)
+        self.each(f"{to} = philox({', '.join(self[v] for v in words)})")
+        self.many[let.value] = tuple(made if self.current else (f"{name}[0]" for name in made))
 
     def binary(self, fn: Fn2, a: Value, b: Value) -> str:
         """Return the text of a function of two operands, of which one at most is a bare number."""
@@ -476,6 +492,7 @@ class Emitter:
         name = self.names.fresh(f"{axis_name(loop.axis)}_step")
         with self.inner(f"for {name} in tl.serial({start}, {stop}):"):
             self.text[step] = name
+            self.types[step] = TileType(self.tile(step).dtype)  # one for all, wherever a loop starts
             self.text.update(zip(args, carried, strict=True))
             self.block(loop.body.lets)
             self.advance(loop, carried, args)

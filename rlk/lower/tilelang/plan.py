@@ -20,6 +20,7 @@ from rlk.target.facts import Target
 
 TARGETS = frozenset(LIMITS)
 MOST_LISTED = 64  # elements of a list: registers end soon after
+ALL_REGISTERS = 256  # threads of a block up to which each has all the registers that an instruction can name
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     threads = min(target.warp * schedule.warps, limits(target.name).threads)
     spreads = spread_out(lengths, schedule.placed, threads)
     listed = math.prod(s.count for s in spreads)
-    if listed > MOST_LISTED:
+    if listed * max(threads, ALL_REGISTERS) > MOST_LISTED * ALL_REGISTERS:
         raise refused(f"lists of {listed} elements", target, alternatives="more warps, or smaller tiles")
     ordered = early(peeled, lambda type: lengths.keys().isdisjoint(type.axes))
     return TilePlan(ordered, kind(kernel), owned, spreads, threads, signature, schedule, target)

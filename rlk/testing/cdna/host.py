@@ -121,13 +121,13 @@ def launcher(emitted: Emitted, build: KernelBuild, target: str, schedule: int) -
     names = [argument.name for argument in build.args]
 
     def start(grid: tuple[int], *given: Any) -> None:
-        arguments = {n: _memory(x) for n, x in zip(names, given, strict=True)}
+        arguments = {n: memory_of(x) for n, x in zip(names, given, strict=True)}
         launch(source, grid[0], {**arguments, "programs": grid[0]}, schedule=schedule)
 
     return start
 
 
-def _memory(value: Any) -> Any:
+def memory_of(value: Any) -> Any:
     """Return a CPU tensor as the array of its memory; other arguments as they are."""
     import torch
 
