@@ -1,0 +1,121 @@
+"""Advantages, the critic's loss and preferences beside the peers' own functions, where they are installed."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlk import Layout, ops
+
+SIZES = (4, 2, 8, 16)
+LENGTHS, WIDTH = torch.tensor([40, 17, 1, 29]), 40
+VALID = torch.arange(WIDTH) < LENGTHS[:, None]
+
+
+def close(got: torch.Tensor, want: torch.Tensor, rtol: float = 2e-6) -> None:
+    torch.testing.assert_close(got.detach().double(), want.detach().double(), rtol=rtol, atol=1e-6)
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def verl() -> Any:
+    pytest.importorskip("verl")
+    from verl.trainer.ppo import core_algos
+
+    return core_algos
+
+
+def of_verl(estimator: Any, rewards: torch.Tensor, sizes: tuple[int, ...], **options: Any) -> torch.Tensor:
+    """Return the advantage of each sample: verl takes rewards of tokens, here of one token a sample."""
+    index = np.repeat(np.arange(len(sizes)), sizes)
+    mask = torch.ones(len(rewards), 1, dtype=torch.float64)
+    return estimator(rewards.double()[:, None], mask, index, **options)[0][:, 0]
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_groups_have_the_advantages_of_verl(verl: Any, scaled: bool) -> None:
+    rewards, edges = drawn(sum(SIZES)), torch.tensor([0, *itertools.accumulate(SIZES)])
+    options = {"epsilon": 1e-6, "norm_adv_by_std_in_grpo": scaled}
+    want = of_verl(verl.compute_grpo_outcome_advantage, rewards, SIZES, **options)
+    close(ops.group_advantage(rewards, edges, scale="group" if scaled else "none", eps=1e-6), want)
+    left_out = of_verl(verl.compute_rloo_outcome_advantage, rewards, SIZES)
+    close(ops.group_advantage(rewards, edges, baseline="loo", scale="none"), left_out)
+
+
+def test_a_lone_sample_differs_on_purpose(verl: Any) -> None:
+    """verl hands on its reward as its advantage: a sample without a baseline has none, and ours is 0."""
+    rewards = torch.tensor([0.7])
+    assert of_verl(verl.compute_grpo_outcome_advantage, rewards, (1,)).abs() > 0.6
+    assert ops.group_advantage(rewards, torch.tensor([0, 1])) == 0.0
+
+
+def test_equal_rewards_differ_on_purpose(verl: Any) -> None:
+    """verl divides what rounding leaves of equal rewards by eps; ours is exactly 0."""
+    rewards = torch.full((3,), 1000.1)
+    theirs = verl.compute_grpo_outcome_advantage(rewards[:, None].clone(), torch.ones(3, 1), np.zeros(3))[0]
+    assert theirs.abs().max() > 0.5
+    assert not ops.group_advantage(rewards, torch.tensor([0, 3]), eps=1e-6).any()
+
+
+@pytest.mark.parametrize("lam", [0.95, 1.0])
+def test_estimates_are_those_of_verl(verl: Any, lam: float) -> None:
+    """verl whitens its advantages: its returns less the values are what was whitened."""
+    values, rewards = drawn(4, WIDTH), drawn(4, WIDTH, seed=1)
+    mask = VALID & (drawn(4, WIDTH, seed=2) > -0.5)
+    given = (rewards.double(), values.double(), mask.double())
+    _, returns = verl.compute_gae_advantage_return(*given, gamma=0.99, lam=lam)
+    made = ops.gae(values, rewards, layout=Layout.padded(LENGTHS, WIDTH, mask=mask), gamma=0.99, lam=lam)
+    close(made.returns[mask], returns[mask])
+    close(made.advantages[mask], (returns - values.double())[mask])
+
+
+def test_a_value_loss_is_that_of_verl(verl: Any) -> None:
+    old, returns, moved = (drawn(4, WIDTH, seed=s) for s in range(3))
+    mask = VALID & (drawn(4, WIDTH, seed=3) > -0.5)
+    leaf, wide = (old + 0.3 * moved).requires_grad_(), (old + 0.3 * moved).double().requires_grad_()
+    layout = Layout.padded(LENGTHS, WIDTH, mask=mask)
+    made = ops.value_loss(leaf, returns, layout=layout, old_values=old, clip=0.2)
+    loss, clipped = verl.compute_value_loss(wide, returns.double(), old.double(), mask.double(), 0.2)
+    made.loss.backward()
+    loss.backward()
+    close(made.loss, loss)
+    close(made.metrics["clip_fraction"], clipped)
+    assert leaf.grad is not None and wide.grad is not None
+    close(leaf.grad, wide.grad, 1e-5)
+
+
+HOST = SimpleNamespace(device="cpu")
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_simpo_and_cpo_are_those_of_trl(smoothing: float) -> None:
+    trainers = pytest.importorskip("trl.experimental.cpo.cpo_trainer")
+    chosen, rejected = (-drawn(50, seed=s).abs() for s in (0, 1))
+    tokens = torch.ones(50, dtype=torch.int64)  # TRL takes means of tokens
+    counts = {"chosen_tokens": tokens, "rejected_tokens": tokens}
+    for name, kind, margin in (("simpo", "simpo", 0.5), ("cpo", "sigmoid", 0.0)):
+        trainer = SimpleNamespace(
+            alpha=0.0, beta=2.0, loss_type=kind, simpo_gamma=margin, label_smoothing=smoothing,
+            accelerator=HOST,
+        )  # fmt: skip
+        terms, *_ = trainers.CPOTrainer.cpo_loss(trainer, chosen.double(), rejected.double())
+        options = {"loss": name, "beta": 2.0, "margin": margin, "smoothing": smoothing}
+        close(ops.preference_loss(chosen, rejected, **options, **counts).per_pair, terms)
+
+
+def test_odds_are_those_of_trl() -> None:
+    trainers = pytest.importorskip("trl.experimental.orpo.orpo_trainer")
+    chosen, rejected = (-drawn(50, seed=s).abs() for s in (0, 1))
+    tokens = torch.ones(50, dtype=torch.int64)
+    trainer = SimpleNamespace(beta=0.3, accelerator=HOST)
+    terms, *_ = trainers.ORPOTrainer.odds_ratio_loss(trainer, chosen, rejected)
+    counts = {"chosen_tokens": tokens, "rejected_tokens": tokens}
+    close(ops.preference_loss(chosen, rejected, loss="orpo", beta=0.3, **counts).per_pair, -terms, 1e-5)
