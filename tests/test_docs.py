@@ -70,3 +70,11 @@ def test_the_loss_of_the_guide_takes_ten_lines() -> None:
     _, spec, _ = blocks("docs/losses.md")
     body = [line for line in spec.splitlines() if line and not line.startswith("#")]
     assert len(body) <= 10
+
+
+def test_the_page_about_advantages_runs() -> None:
+    (block,) = blocks("docs/advantages.md")
+    scope: dict[str, object] = {}
+    exec(compile(block, "advantages.py", "exec"), scope)
+    values, layout = scope["values"], scope["layout"]
+    assert values.grad[layout.active].any() and not values.grad[~layout.active].any()  # type: ignore[attr-defined]
