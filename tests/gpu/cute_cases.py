@@ -26,6 +26,11 @@ SHARED = (
     "sample 64 x 151936, top-k and top-p", "sample 7 x 50257 f32, every option",
     "sample 7 x 3001 f16", "logp 64 x 50257, above a threshold", "logp 64 x 50257, of a mask, all results",
     "logp_grad 64 x 50257, above a threshold", "penalize 64 x 50257",
+    "group_advantage 4095 groups, group mean", "group_advantage 4095 groups, batch loo",
+    "gae 300 sequences", "scatter_rewards 4096 regions, last", "scatter_rewards 4096 regions, all",
+    "preference_loss 3000, sigmoid", "preference_loss_grad 3000, sigmoid", "preference_loss 3000, exo_pair",
+    "kto_loss 3000", "kto_loss_grad 3000", "value_loss 2100", "value_loss_grad 2100", "entropy_bonus 2100",
+    "take_rows 3000 of 4096 x 128", "take_rows_grad 3000 of 4096 x 128",
 )  # fmt: skip
 """Elements, rows, merges and column folds, from the calls of all lowerings."""
 
