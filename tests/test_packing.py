@@ -248,6 +248,12 @@ def test_where_nothing_can_be_waited_for_no_token_counts(
     assert packed(spans=spans(ops.loss_spans)).active.any() and Layout.padded(LENGTHS, 9).active.any()
 
 
+def test_a_layout_without_numbers_has_its_shapes() -> None:
+    layout = Layout.packed(EDGES.to("meta"), tokens=TOKENS)
+    assert layout.active.shape == (TOKENS,) and layout.active.device.type == "meta"
+    assert Layout.padded(LENGTHS.to("meta"), WIDTH).order.shape == (5 * WIDTH,)
+
+
 @pytest.mark.parametrize("source", [[2, 0, -1], [2, 2, -1]])
 def test_a_kernel_reports_a_row_that_is_taken_twice(source: list[int]) -> None:
     given = {"source": np.array(source), "back": np.array([1, -1, 0]), "x": np.ones((3, 2), np.float32)}
