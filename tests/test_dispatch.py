@@ -35,6 +35,7 @@ def f32(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 TABLE = f32(9, 4)
+ENDS = torch.tensor([0, 4, TOKENS])
 
 
 # signatures: api.md, and nothing that it does not have
@@ -463,6 +464,25 @@ CALLS: dict[str, Callable[..., Any]] = {
     "swiglu": lambda x, g: ops.swiglu(x, x + 1),
     "rope": lambda x, g: ops.rope(x.reshape(6, 5, 8), x.reshape(6, 5, 8), TABLE, TABLE + 1, position_ids=IDS),
     "embedding": lambda x, g: ops.embedding(IDS % 3, x),
+    "advantages": lambda x, g: (
+        ops.value_loss(
+            x[:, 0],
+            ops.gae(
+                g,
+                ops.scatter_rewards(ops.group_advantage(g[:2], ENDS[:2] // 2), ENDS, layout=LAYOUT),
+                layout=LAYOUT,
+                gamma=0.9,
+                lam=0.9,
+            ).returns,
+            layout=LAYOUT,
+            old_values=g,
+        ).loss
+    ),
+    "entropy_bonus": lambda x, g: ops.entropy_bonus(x[:, 0], layout=LAYOUT, coef=0.1).loss,
+    "preference_loss": lambda x, g: ops.preference_loss(x[:, 0], x[:, 1], g, g + 1, loss="apo_down").loss,
+    "kto_loss": lambda x, g: ops.kto_loss(x[:, 0], g, g > 0, mismatched=(g, g + 1)).loss,
+    "pack": lambda x, g: ops.pack(x.reshape(2, 3, V), Layout.packed(ENDS[[0, 2, 2]] // 2, tokens=3)),
+    "unpack": lambda x, g: ops.unpack(x, Layout.padded(ENDS.diff(), 5, side="left")),
 }
 
 

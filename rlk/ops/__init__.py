@@ -131,6 +131,9 @@ gae = _published(advantages.gae, reference_rewards.gae, _advantage.gae)
 penalize = _published(sampling.penalize, exact_sampling.penalize, _sampling.penalize)
 sample = _published(sampling.sample, exact_sampling.sample, _sampling.sample, _sampling.penalize, _logp.logp)
 
+for _spec in (_packing.take_whole, _packing.reported):  # parts of operators, on data without gradients
+    register(_spec)
+
 if Env.current().interpret:
     from rlk.testing.interpreter import interpret
 

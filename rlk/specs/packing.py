@@ -29,7 +29,7 @@ LENGTH = "a length outside of its row"
 SPAN = "a span outside of its sequence"
 
 
-@op(saves=("back",))
+@op(saves=("x", "back"))
 def take_rows(source: Tensor[i64, T], x: Tensor[F, R, D], back: Tensor[i64, R]) -> Outputs:
     """y[t] = x[source[t]], 0 where source is negative; back[r] is the t that takes row r, or negative.
 
