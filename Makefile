@@ -39,12 +39,12 @@ test-cute-4.%:
 test-cute-only: $(VENV)/.cute
 	$(PY) -m pytest $(PYTEST_ARGS) $(COMPILED)
 
-# The peers' own loss functions beside the presets, in an environment that nothing else needs.
+# The peers' own functions beside ours, in an environment that nothing else needs.
 test-peers:
 	$(MAKE) test-peers-only VENV=.venv-peers
 
 test-peers-only: $(VENV)/.peers
-	$(PY) -m pytest $(PYTEST_ARGS) tests/test_peers.py
+	$(PY) -m pytest $(PYTEST_ARGS) tests/test_peers.py tests/test_peers_advantages.py
 
 # TileLang's kernels compiled for CDNA and run on this machine: 250 MB that make test does not ask for.
 test-cdna:
