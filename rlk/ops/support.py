@@ -16,21 +16,24 @@ def kept_tokens(op: str, support: object, logits: torch.Tensor, ids: torch.Tenso
     match support:
         case Support():
             for name in ("threshold", "last"):
-                _of_rows(op, f"support.{name}", getattr(support, name).shape, ids)
+                got, wanted = tuple(getattr(support, name).shape), tuple(ids.shape)
+                if got != wanted:
+                    raise LaunchError(
+                        Code.ARG_SIZE, op=op, name=f"support.{name}", axis="T", got=got, other="ids",
+                        wanted=wanted,
+                    )  # fmt: skip
             return {"threshold": support.threshold, "last": support.last}
         case Csr():
-            _of_rows(op, "support.offsets[1:]", support.offsets[1:].shape, ids)
-            return {"words": _words(support, logits.shape[-1])}
+            rows = len(support.offsets) - 1
+            if rows != ids.numel():
+                raise LaunchError(
+                    Code.ARG_SIZE, op=op, name="support.offsets[1:]", axis="T", got=rows, other="ids",
+                    wanted=ids.numel(),
+                )  # fmt: skip
+            return {"words": _words(support, logits.shape[-1]).reshape(*ids.shape, -1)}
         case _:
             got = type(support).__name__
             raise LaunchError(Code.ARG_TYPE, op=op, name="support", wanted="Support or Csr", got=got)
-
-
-def _of_rows(op: str, name: str, got: torch.Size, ids: torch.Tensor) -> None:
-    if got != ids.shape:
-        raise LaunchError(
-            Code.ARG_SIZE, op=op, name=name, axis="T", got=tuple(got), other="ids", wanted=tuple(ids.shape)
-        )
 
 
 def _words(csr: Csr, vocabulary: int) -> torch.Tensor:

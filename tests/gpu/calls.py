@@ -205,6 +205,16 @@ CHANGES: tuple[Change, ...] = (
 )
 
 
+WIDE_CHANGES: tuple[Change, ...] = (
+    lambda s: s,
+    lambda s: replace(s, warps=8),
+    lambda s: replace(s, warps=32),
+    lambda s: replace(s, stages=2),
+    lambda s: s.with_tile("T", 2),
+)
+"""Of rows whose steps fill the registers of many warps: fewer would take compilers minutes."""
+
+
 def _tiled(schedule: Schedule, tile: int, **fields: Any) -> Schedule:
     """Return a contraction's schedule with square tiles, by default a program each, nothing in parts."""
     plain: dict[str, Any] = {"programs": 0, "flat": False, "parts": 1}

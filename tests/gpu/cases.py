@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from gpu.calls import CHANGES, DOT_CHANGES, Case
+from gpu.calls import DOT_CHANGES, WIDE_CHANGES, Case
 
 from rlk.ir.types import DType
 from rlk.runtime.arguments import TORCH_DTYPES
@@ -186,14 +186,14 @@ def tokens_of_sequences(device: torch.device) -> Tensors:
 GROUPS = {"N": 68560, "G": 4095, "E": 2}
 
 
-def sampled(rows: int, vocabulary: int, *present: str, f: DType = DType.BF16, **options: object) -> Case:
+def drawn(rows: int, vocabulary: int, *present: str, f: DType = DType.BF16) -> Case:
     """A draw of rows with many options, some without a finite score."""
 
     def draw(device: torch.device) -> Tensors:
         index = torch.arange(rows, device=device)
         scores = torch.empty(rows, vocabulary, dtype=TORCH_DTYPES[f], device=device).normal_(0.0, 3.0)
         if rows > 5:
-            scores[3], scores[4, ::3], scores[5, 7] = -math.inf, math.nan, math.inf
+            scores[3], scores[4, ::3], scores[5, 7 % vocabulary] = -math.inf, math.nan, math.inf
         top_p = torch.tensor((0.9, 1.0, 0.5, 0.999, 0.0), device=device)
         every = {
             "inv_temperature": torch.tensor((1.0, 1 / 0.7, math.inf, 0.5), device=device)[index % 4],
@@ -206,7 +206,7 @@ def sampled(rows: int, vocabulary: int, *present: str, f: DType = DType.BF16, **
 
     repeated = None if rows <= 8 else (0, 1, 2, 3, 4, 5, rows // 2, rows - 1)
     made = {"T": rows, "W": vocabulary, "U": vocabulary}
-    return Case(sample, made, present=present, given=draw, rows=repeated, f=f, **options)  # type: ignore[arg-type]
+    return Case(sample, made, present=present, given=draw, rows=repeated, f=f, changes=WIDE_CHANGES)
 
 
 def kept(rows: int, vocabulary: int, listed: bool) -> Callable[[torch.device], Tensors]:
@@ -233,15 +233,13 @@ def counted(rows: int, vocabulary: int) -> Callable[[torch.device], Tensors]:
 
 
 CASES: dict[str, Case] = {
-    "sample 64 x 151936, top-k and top-p": sampled(64, 151936, "top_k", "top_p"),
-    "sample 256 x 151936, every option": sampled(
-        256, 151936, "inv_temperature", "top_k", "top_p", "min_p", changes=CHANGES[:6]
+    "sample 64 x 151936, top-k and top-p": drawn(64, 151936, "top_k", "top_p"),
+    "sample 256 x 151936, every option": drawn(256, 151936, "inv_temperature", "top_k", "top_p", "min_p"),
+    "sample 7 x 50257 f32, every option": drawn(
+        7, 50257, "inv_temperature", "top_k", "top_p", "min_p", f=DType.F32
     ),
-    "sample 7 x 50257 f32, every option": sampled(
-        7, 50257, "inv_temperature", "top_k", "top_p", "min_p", f=DType.F32, changes=CHANGES[:6]
-    ),
-    "sample 7 x 3001 f16": sampled(7, 3001, f=DType.F16),
-    "sample 6 x 5, top-p": sampled(6, 5, "top_p"),
+    "sample 7 x 3001 f16": drawn(7, 3001, f=DType.F16),
+    "sample 6 x 5, top-p": drawn(6, 5, "top_p"),
     "logp 64 x 50257, above a threshold": scored(
         64, 50257, WARM, present=("threshold", "last"), given=kept(64, 50257, False)
     ),
