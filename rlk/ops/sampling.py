@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from rlk.specs import sampling as spec
 
 PerRow = float | torch.Tensor
 INTEGERS = (torch.int64, torch.int32)
+EVERY = (-inf, inf)
 
 
 class Sample(NamedTuple):
@@ -82,7 +84,7 @@ def sample(
 ) -> Sample:
     """Draw a token from each row of logits, and say with which probability.
 
-    logits: [B, V] bf16, f16 or f32, V < 523264. seed: an integer, or one for each row; request_id, position:
+    logits: [B, V] bf16, f16 or f32, V <= 523264. seed: an integer, or one for each row; request_id, position:
     [B]; int64 or int32. They are all that a draw depends on beside its row and options: Philox 4x32-10 has
     (request_id, position) as counter and seed as key, and its first word becomes (2 k + 1) / 2**24, which is
     strictly between 0 and 1. Neither the slot in the batch, nor its size, nor a graph's capture matters.
@@ -105,26 +107,34 @@ def sample(
         )
     logits = logits.detach()
     scores = logits if penalties is None else penalize(logits, penalties)
+    who = {"seed": seed, "request_id": request_id, "position": position}
     tensors: Tensors = {"scores": scores, "blocks": scores}
-    for name, x in (("seed", seed), ("request_id", request_id), ("position", position)):
-        tensors[name] = _rows("sample", name, x, logits, torch.int64)
-    if heated := _is_set(temperature, 1.0):
-        by_row = _rows("sample", "temperature", temperature, logits, torch.float32)
-        tensors["inv_temperature"] = torch.reciprocal(by_row)
-    for name, option, off, dtype in (
-        ("top_k", top_k, 0, torch.int32),
-        ("top_p", top_p, 1.0, torch.float32),
-        ("min_p", min_p, 0.0, torch.float32),
-    ):
-        if _is_set(option, off):
-            tensors[name] = _rows("sample", name, option, logits, dtype)
+    tensors |= {name: _rows("sample", name, x, logits, torch.int64) for name, x in who.items()}
+    if _is_set(temperature, 1.0):
+        heat = _rows("sample", "temperature", temperature, logits, torch.float32, (0.0, inf))
+        tensors["inv_temperature"] = torch.reciprocal(heat)
+        temperature = torch.where(heat == 0, 1.0, heat)
+    tensors |= _cuts(logits, top_k, top_p, min_p)
     made = call(spec.sample, tensors, {}, {}, math)
     token, support = made["token"], Support(made["threshold"], made["ties"], made["last"])
     raw = logp(logits, token, math=math).logp
-    heat = torch.where(by_row == 0, 1.0, by_row) if heated else 1.0
-    drawn = logp(scores, token, temperature=heat, support=support, math=math).logp
+    drawn = logp(scores, token, temperature=temperature, support=support, math=math).logp
     assert raw is not None and drawn is not None
     return Sample(token, raw, drawn, support)
+
+
+def _cuts(logits: torch.Tensor, top_k: int | torch.Tensor, top_p: PerRow, min_p: PerRow) -> Tensors:
+    """Return the options that cut tokens off, one for each row, but for those that are off."""
+    cuts = (
+        ("top_k", top_k, 0, torch.int32, EVERY),
+        ("top_p", top_p, 1.0, torch.float32, (0.0, 1.0)),
+        ("min_p", min_p, 0.0, torch.float32, (0.0, 1.0)),
+    )
+    return {
+        name: _rows("sample", name, x, logits, dtype, limits)
+        for name, x, off, dtype, limits in cuts
+        if _is_set(x, off)
+    }
 
 
 # --- checks -------------------------------------------------------------------------------------------------
@@ -156,8 +166,11 @@ def _like(op: str, name: str, x: torch.Tensor, logits: torch.Tensor, dtypes: tup
         )
 
 
-def _rows(op: str, name: str, x: object, logits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return an option as one number for each row."""
+def _rows(
+    op: str, name: str, x: object, logits: torch.Tensor, dtype: torch.dtype,
+    limits: tuple[float, float] = EVERY,
+) -> torch.Tensor:  # fmt: skip
+    """Return an option as one number for each row; limits: of a number, for a tensor's are not looked at."""
     whole = not dtype.is_floating_point
     if isinstance(x, torch.Tensor):
         if whole and x.dtype not in INTEGERS or not whole and not x.dtype.is_floating_point:
@@ -170,4 +183,7 @@ def _rows(op: str, name: str, x: object, logits: torch.Tensor, dtype: torch.dtyp
     if not isinstance(x, int if whole else int | float) or isinstance(x, bool):
         wanted = "int" if whole else "number"
         raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted=wanted, got=type(x).__name__)
+    if not limits[0] <= x <= limits[1]:
+        wanted = f"{limits[0]:g} to {limits[1]:g}"
+        raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=x, wanted=wanted)
     return torch.full((logits.shape[0],), x, dtype=dtype, device=logits.device)
