@@ -40,7 +40,14 @@ def steps() -> dict[str, Step]:
         layout = rlk.Layout.padded(lengths, 16)
         return ops.policy_loss(given.view(4, 16), old.view(4, 16), advantages, layout=layout).loss
 
+    def drawn() -> list[torch.Tensor]:
+        made = ops.sample(logits, seed=1, request_id=ids, position=ids, temperature=0.7, top_k=50, top_p=0.9)
+        again = ops.logp(logits, made.token, temperature=0.7, support=made.support).logp
+        assert again is not None
+        return [made.token, made.raw_logp, made.logp, *made.support, again]
+
     return {
+        "sample": drawn,
         "logp": lambda: of(lambda z: ops.logp(z, ids, needs=("logp", "entropy")).logp, logits),
         "linear_logp": lambda: of(lambda h, t: ops.linear_logp(h, t, ids).logp, hidden, table.bfloat16()),
         "rms_norm": lambda: of(ops.rms_norm, x, w),
@@ -61,7 +68,7 @@ def no_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-NAMES = ("logp", "linear_logp", "rms_norm", "swiglu", "embedding", "ratio_kl", "policy_loss")
+NAMES = ("sample", "logp", "linear_logp", "rms_norm", "swiglu", "embedding", "ratio_kl", "policy_loss")
 
 
 @pytest.mark.parametrize("name", NAMES)
