@@ -69,6 +69,9 @@ SIGNATURES = {
     "kto_loss": "(logp, ref_logp, desirable, *, beta=0.1, mismatched=None, desirable_weight=1.0, "
     "undesirable_weight=1.0)",
     "gae": "(values, rewards, *, layout, gamma, lam, bootstrap=None)",
+    "sample": "(logits, *, seed, request_id, position, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, "
+    "penalties=None, math=None)",
+    "penalize": "(logits, penalties)",
 }
 OVER_RANKS = {"ordered_all_reduce": "(x, group)"}
 """Operators of torch's additions alone: they have no spec."""
@@ -97,7 +100,7 @@ def test_the_docstring_states_shapes_gradients_and_errors(name: str) -> None:
     for word in ("LaunchError", "ifferentiable in", "f32", "shape" if name == "ratio_kl" else "["):
         assert word in text, word
     parameters = inspect.signature(getattr(ops, name)).parameters
-    hidden = {"support", "fold", "rollout_logp"}  # refused until they are built
+    hidden = {"fold", "rollout_logp"}  # refused until they are built
     missing = [p for p in parameters if p not in text and p not in hidden and not p.startswith("old_")]
     assert not missing
 
@@ -135,8 +138,10 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
     "a device without a backend": (
         lambda: ops.logp(f32(6, V).to("meta"), IDS.to("meta")), Code.NO_BACKEND, "cuda, cpu"
     ),
+    "no support": (
+        lambda: ops.logp(f32(6, V), IDS, support=object()), Code.ARG_TYPE, "Support or Csr"
+    ),
     # options that are not built yet
-    "support": (lambda: ops.logp(f32(6, V), IDS, support=object()), Code.UNSUPPORTED, "alternatives"),
     "another fold": (lambda: ops.logp(f32(6, V), IDS, fold="lanes"), Code.UNSUPPORTED, 'fold="chunks"'),
     "several ids a row": (
         lambda: ops.logp(f32(6, V), IDS[:, None].expand(6, 3)), Code.UNSUPPORTED, "alternatives"

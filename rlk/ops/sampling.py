@@ -55,8 +55,8 @@ def penalize(logits: torch.Tensor, penalties: Penalties) -> torch.Tensor:
     """Return scores: logits, f32, with penalties: repetition, then frequency, then presence.
 
     logits: [B, V] bf16, f16 or f32. `sample(logits, penalties=p)` draws from these scores, and
-    `logp(penalize(logits, p), token, temperature=..., support=...)` is its log-prob. Not differentiable.
-    Raises LaunchError.
+    `logp(penalize(logits, p), token, temperature=..., support=...)` is its log-prob.
+    Differentiable in no input. Raises LaunchError.
     """
     _matrix("penalize", logits)
     _like("penalize", "counts", penalties.counts, logits, INTEGERS)
@@ -97,7 +97,8 @@ def sample(
     Tokens weigh exp((z - max z) / temperature) in units of 2**-22, rounded. top_p, to 2**-20, and the draw
     (the first token at which the running weight by index exceeds its part of the whole) are exact integers,
     which no order changes. A row without a finite score gives token -1, log-probs NaN, and sets the device's
-    error word. Not differentiable: replay with `logp` for gradients. Raises LaunchError.
+    error word. Differentiable in no input: replay with `logp` for gradients.
+    math: "portable" or "sm90" overrides who defines exp2. Raises LaunchError.
     """
     _matrix("sample", logits)
     if not 0 < logits.shape[1] <= spec.MOST_TOKENS:
