@@ -42,9 +42,9 @@ CHECKS = (
 class Execution:
     """What a run did.
 
-    opcodes: how often each instruction was executed. approximations: executed hardware approximations (whose
-    bits this emulator does not know). shared: the highest byte of LDS that was touched. checks: what would
-    have stopped the run.
+    opcodes, lines: how often each instruction, and each line of the text, was executed. approximations:
+    executed hardware approximations (whose bits this emulator does not know). shared: the end of the highest
+    byte of LDS that was touched. checks: what would have stopped the run.
     """
 
     kernel: str
@@ -53,6 +53,7 @@ class Execution:
     workgroups: int
     waves: int
     opcodes: Mapping[str, int]
+    lines: Mapping[int, int]
     approximations: int
     shared: int
     resources: Resources
@@ -78,12 +79,12 @@ class Execution:
 class Group:
     """What the waves of a workgroup share: memory, LDS, and counts of the whole run."""
 
-    __slots__ = ("approximations", "memory", "perturb", "products", "shared")
+    __slots__ = ("approximations", "memory", "perturb", "shared")
 
     def __init__(self, memory: Memory, shared: int, perturb: np.random.Generator | None) -> None:
         self.memory, self.perturb = memory, perturb
         self.shared = Shared(shared)
-        self.approximations = self.products = 0
+        self.approximations = 0
 
 
 def emulate(
@@ -132,20 +133,26 @@ def emulate(
                 approximations += group.approximations
     finally:
         backs.write()
-    opcodes = Counter[str]()
-    for instruction, count in zip(decoded.instructions, counts, strict=True):
-        opcodes[instruction.name] += count
     return Execution(
         kernel=kernel,
         target=target,
         schedule=schedule,
         workgroups=len(places),
         waves=len(places) * -(-_lanes(block) // LANES),
-        opcodes={name: n for name, n in opcodes.most_common() if n},
+        opcodes=_opcodes(decoded, counts),
+        lines={i.line: n for i, n in zip(decoded.instructions, counts, strict=True) if n},
         approximations=approximations,
         shared=touched,
         resources=decoded.descriptor.resources,
     )
+
+
+def _opcodes(what: Program, counts: Sequence[int]) -> dict[str, int]:
+    """Return how often each instruction was executed, most often first."""
+    found = Counter[str]()
+    for instruction, count in zip(what.instructions, counts, strict=True):
+        found[instruction.name] += count
+    return {name: n for name, n in found.most_common() if n}
 
 
 def _lanes(block: Size) -> int:

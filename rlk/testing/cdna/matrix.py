@@ -93,7 +93,6 @@ def _step(i: Instruction, shape: Shape, total: Sum) -> Step:
         result = total(a(w), b(w), c(w)).astype(np.float32)[rows, columns].view(np.uint32)
         for register, value in zip(out, result, strict=True):
             register(w)[:] = value  # EXEC does not matter here
-        w.group.products += 1
 
     return step
 

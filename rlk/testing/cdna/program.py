@@ -89,6 +89,6 @@ def _end(w: Wave) -> None:
 
 
 def _arrive(w: Wave) -> None:
-    if w.pending & waits.LDS_WRITE:
-        raise Fault(FaultKind.UNFINISHED, "s_barrier while a write of LDS is under way")
+    if w.pending & waits.LDS_ACCESS:
+        raise Fault(FaultKind.UNFINISHED, "s_barrier while an access of LDS is under way")
     w.arrived = True

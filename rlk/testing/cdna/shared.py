@@ -114,7 +114,7 @@ def decode(i: Instruction) -> Step | None:
 def _read(i: Instruction, count: int, offsets: list[int], signed: bool) -> Step:
     address, words = word(i.operands[1]), max(1, count // 4)
     out = [row(i.operands[0], part) for part in range(words * len(offsets))]
-    destination = waits.registers(i.operands[:1])
+    destination = waits.registers(i.operands[:1]) | waits.LDS_ACCESS
 
     def step(w: Wave) -> None:
         active = np.flatnonzero(w.active)
@@ -141,7 +141,7 @@ def _write(i: Instruction, count: int, offsets: list[int]) -> Step:
             base = np.broadcast_to(address(w), LANES)[active].astype(np.int64)
             for offset, value in zip(offsets, values, strict=True):
                 shared.write(w, base + offset, count, value(w)[active])
-        waits.issue(w, waits.LDS, waits.LDS_WRITE)
+        waits.issue(w, waits.LDS, waits.LDS_ACCESS)
 
     return step
 

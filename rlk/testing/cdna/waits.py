@@ -13,8 +13,8 @@ from rlk.testing.cdna.wave import REGISTERS, SCALARS, Wave
 VECTOR_MEMORY, LDS, SCALAR_MEMORY = "vmcnt", "lgkmcnt", "smem"
 """What a load is counted by; scalar loads share lgkmcnt with LDS but come back in any order."""
 
-LDS_WRITE = 1 << (SCALARS + 2 * REGISTERS)
-"""Stands in a set of registers for a write of LDS that is under way."""
+LDS_ACCESS = 1 << (SCALARS + 2 * REGISTERS)
+"""Stands in a set of registers for a read or write of LDS that is under way."""
 
 _FIRST = {Kind.SCALAR: 0, Kind.VECTOR: SCALARS, Kind.ACCUMULATOR: SCALARS + REGISTERS}
 
