@@ -1,4 +1,4 @@
-# make test | test-cute | test-cdna | test-peers | demo | lint | gen | wheel: each prepares what it needs, and does nothing twice.
+# make test | test-cute | test-cdna | check-machine | test-peers | demo | lint | gen | wheel: each prepares what it needs.
 # TORCH=2.13 (default) or 2.11 picks the torch and triton pair; PYTHON=... picks the interpreter (3.11 or newer).
 
 TORCH ?= 2.13
@@ -21,7 +21,7 @@ VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson p
 LADDER := $(wildcard tests/test_tilelang_*.py)  # what needs TileLang and a compiler for CDNA
 
 .PHONY: help test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
-.PHONY: lint gen demo wheel clean
+.PHONY: check-machine lint gen demo wheel clean
 help:
 	@sed -n 's/^# //p' Makefile | head -2
 
@@ -52,6 +52,10 @@ test-cdna:
 
 test-cdna-only: $(VENV)/.cdna
 	RLK_REQUIRE_LADDER=1 $(PY) -m pytest $(PYTEST_ARGS) $(LADDER)
+
+# Every kernel that Triton compiles for an AMD device that is not there, on an emulator of its machine code.
+check-machine: $(VENV)/.test
+	$(PY) -m rlk.cli check --all --target gfx942 --law machine
 
 lint: $(VENV)/.test
 	$(PY) -m ruff check .
