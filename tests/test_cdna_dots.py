@@ -38,6 +38,8 @@ def recorded(dtype: DType, family: str) -> dict[str, np.ndarray]:
 def test_a_dot_has_the_bits_of_the_published_simulator(model: DotModel, dtype: DType, family: str) -> None:
     case = recorded(dtype, family)
     assert_same_bits(dot(case["a"], case["b"], model, dtype, case["acc"]), case[model.value])
+    emulated = MODELS[model](case["a"], case["b"], case["acc"], FLOOR[dtype])
+    assert_same_bits(emulated, case[model.value])
 
 
 @pytest.mark.parametrize("dtype", TYPES)
