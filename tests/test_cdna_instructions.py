@@ -189,3 +189,26 @@ def test_lds_reads_two_places_and_narrow_ones() -> None:
     emulated(body, out, shared=256)
     lane = np.arange(63)
     assert_same_bits(out, (lane + (lane + 1) * 256 + (lane + 1) * 65536).astype(I))
+
+
+@pytest.mark.parametrize(("line", "want"), [
+    ("global_atomic_smax v9, v2, s[4:5]", 63),
+    ("global_atomic_add v9, v2, s[4:5]", 7 + sum(range(64))),
+    ("global_atomic_cmpswap v9, v[2:3], s[4:5]", 5),
+    ("global_atomic_cmpswap v2, v9, v[2:3], s[4:5] sc0", 5),
+])  # fmt: skip
+def test_atomics_take_every_lane_once(line: str, want: int) -> None:
+    """The swap finds 7 and writes lane 5's number: the other lanes expect what is never there."""
+    body = f"""
+        {POINTER}
+        v_mov_b32_e32 v9, 0
+        v_mov_b32_e32 v2, v0
+        v_cmp_eq_u32_e32 vcc, 5, v0
+        v_mov_b32_e32 v4, 7
+        v_cndmask_b32_e32 v3, -1, v4, vcc
+        s_waitcnt lgkmcnt(0)
+        {line}
+    """
+    out = np.array([7], I)
+    emulated(body, out)
+    assert out[0] == want

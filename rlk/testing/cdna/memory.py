@@ -98,7 +98,7 @@ def decode(i: Instruction) -> Step | None:
     """Return what a global, buffer or scalar memory instruction does to a wave; None for an unknown one."""
     if match := re.match(r"s_load_dword(?:x(\d+))?$", i.name):
         return _scalar_load(i, int(match[1] or 1))
-    if match := re.match(r"global_atomic_(smax|smin|umax|umin|add|or|and)$", i.name):
+    if match := re.match(r"global_atomic_(smax|smin|umax|umin|add|or|and|cmpswap)$", i.name):
         return _atomic(i, match[1])
     match = _ACCESS.match(i.name)
     if match is None or match[1] == "flat" or "lds" in i.modifiers:
@@ -206,23 +206,32 @@ _ATOMICS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _atomic(i: Instruction, name: str) -> Step | None:
-    """An integer atomic: commutative, so that its order does not matter; `sc0` returns what was there."""
-    fn, returns = _ATOMICS[name], "sc0" in i.modifiers
+def _atomic(i: Instruction, name: str) -> Step:
+    """An integer atomic; `sc0` (or `glc`, on gfx90a) returns what was there. Lanes go one after the other."""
+    returns = bool({"sc0", "glc"} & i.modifiers.keys())
     address, data, base = i.operands[1:] if returns else i.operands
-    addresses, value = _global_addresses(i, address, base), word(data)
+    addresses, change = _global_addresses(i, address, base), _change(name, data)
     out = row(i.operands[0]) if returns else None
     destination = waits.registers(i.operands[:1]) if returns else 0
 
     def step(w: Wave) -> None:
-        active = np.flatnonzero(w.active)
-        at, values = np.broadcast_to(addresses(w)[0], LANES), np.broadcast_to(value(w), LANES)
-        for lane in active:
+        at, new = np.broadcast_to(addresses(w)[0], LANES), change(w)
+        for lane in np.flatnonzero(w.active).tolist():
             ((region, _, offset),) = w.group.memory.split(at[lane : lane + 1], 4, i.name)
             old = region.storage.gather(offset, 4)
-            if out is not None:
+            region.storage.scatter(offset, 4, new(old, lane))
+            if out is not None:  # last: the destination may be a source
                 out(w)[lane] = old[0, 0]
-            region.storage.scatter(offset, 4, fn(old, values[lane : lane + 1, None]))
         waits.issue(w, waits.VECTOR_MEMORY, destination)
 
     return step
+
+
+def _change(name: str, data: Operand) -> Callable[[Wave], Callable[[Any, int], Any]]:
+    """Return what gives a wave's new value at a place, from the old one and the lane."""
+    value = word(data)
+    if name != "cmpswap":
+        fn = _ATOMICS[name]
+        return lambda w: lambda old, lane: fn(old, np.broadcast_to(value(w), LANES)[lane : lane + 1, None])
+    expected = word(data, 1)
+    return lambda w: lambda old, lane: np.where(old == expected(w)[lane], value(w)[lane], old)
