@@ -1,4 +1,13 @@
-"""CDNA without a device: HIP source is compiled and run on a CPU, assembly executed lane by lane."""
+"""CDNA without a device: HIP source is compiled and run on a CPU, assembly executed lane by lane.
+
+    ran = emulate(assembly, "kernel", (4, 1, 1), (256, 1, 1), [x, y, np.int32(n)], schedule=2)
+    print(ran.instructions, ran.opcodes, ran.resources)
+
+`text` and `descriptor` parse what LLVM prints; `wave` holds registers, `access` and `lanes` reach them;
+`scalar`, `integers`, `floating` and `matrix` compute; `shared`, `memory` and `storage` keep bytes; `waits`
+and `scheduling` order what happens; `program` decodes a kernel, `emulator` launches it, `faults` says what is
+wrong. `hip` compiles HIP source for the devices and for the host, `host` runs it there, `lint` reads it.
+"""
 
 from __future__ import annotations
 
