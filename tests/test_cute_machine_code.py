@@ -32,7 +32,8 @@ from rlk.testing.hopper import accumulator_place
 pytestmark = pytest.mark.skipif(cute.toolchain() is None, reason="nvidia-cutlass-dsl is not installed")
 H200 = target("sm_90a")
 LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, which lose one-hot comparisons
-STACK = {"linear_logp_grad_2": 256, "linear_logp_backward_1": 256}  # bytes; the gradient of scores is long
+# bytes; the gradient of scores is long, so is the search of a sampler
+STACK = {"linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8}
 
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
 """Reads and writes of 16 bytes that a kernel has at least."""
@@ -64,7 +65,8 @@ WITHOUT_GRADIENT = {
     f"{name}_grad"
     for name in (
         "linear_logp_backward", "linear_logp_join", "matmul", "matmul_leaf8", "group_advantage",
-        "scatter_rewards", "gae", "take_whole", "reported",
+        "scatter_rewards", "gae", "take_whole", "reported", "sample",
+        "penalize",
     )
 }  # fmt: skip
 
