@@ -119,7 +119,7 @@ class RowsEmitter(Emitter):
         self.spreads = {s.axis: s for s in plan.spreads}
         self.thread_bits = plan.threads.bit_length() - 1
         self.current: tuple[Spread, ...] = ()  # what the list that is written now runs over
-        self.boards: list[tuple[str, str, str]] = []  # of shared memory: name, type, shape
+        self.boards: list[tuple[str, DType, tuple[int, ...]]] = []  # of shared memory: name, type, shape
         self.inside_loop = False
         self.turn = ""  # which half of a board a step of a loop has, where only one meeting parts the steps
         self.writers: dict[int, str] = {}
@@ -293,20 +293,22 @@ class RowsEmitter(Emitter):
         for count in tree.boards:
             for dtype in dtypes:
                 name = f"board_{len(self.boards) + 1}"
-                shape = f"{count}, {self.plan.threads}"
-                self.boards.append((name, text.TYPES[dtype], f"2, {shape}" if self.turn else shape))
+                shape = (2, count, self.plan.threads) if self.turn else (count, self.plan.threads)
+                self.boards.append((name, dtype, shape))
                 boards.append(f"{name}[{self.turn}, None, None]" if self.turn else name)
         told = any("thread" in line.text for line in tree.lines)
         return ["thread"] * told + ([f"({', '.join(boards)},)"] if boards else [])
 
     def shared(self) -> tuple[Line, ...]:
-        """Return the lines that lay out what threads of several warps exchange."""
+        """Return the lines that lay out what threads of several warps exchange; refuse more than there is."""
+        size = sum(dtype.bytes * math.prod(shape) for _, dtype, shape in self.boards)
+        if size > self.plan.target.shared << 10:
+            raise refused(f"{size} bytes of shared memory for sums", self.plan.target)
         found = [Line("shared = utils.SmemAllocator()")] if self.boards else []
-        for name, kind, shape in self.boards:
-            *_, count, threads = shape.split(", ")
-            strides = ", ".join([str(int(count) * int(threads))] * (shape.count(",") == 2) + [threads, "1"])
-            layout = f"cute.make_layout(({shape}), stride=({strides}))"
-            found.append(Line(f"{name} = shared.allocate_tensor({kind}, {layout}, 16)"))
+        for name, dtype, shape in self.boards:
+            strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+            layout = f"cute.make_layout({shape}, stride={strides})"
+            found.append(Line(f"{name} = shared.allocate_tensor({text.TYPES[dtype]}, {layout}, 16)"))
         return tuple(found)
 
     def merge(self, let: Let, merge: Merge) -> None:
