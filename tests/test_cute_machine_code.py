@@ -33,7 +33,10 @@ pytestmark = pytest.mark.skipif(cute.toolchain() is None, reason="nvidia-cutlass
 H200 = target("sm_90a")
 LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, which lose one-hot comparisons
 # bytes; the gradient of scores is long, so is the search of a sampler
-STACK = {"linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8}
+STACK = {
+    "linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8, "sample_2": 288,
+    "policy_loss_of_sequences_3": 8,
+}  # fmt: skip
 
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
 """Reads and writes of 16 bytes that a kernel has at least."""

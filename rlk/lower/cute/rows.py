@@ -119,7 +119,8 @@ class RowsEmitter(Emitter):
         self.spreads = {s.axis: s for s in plan.spreads}
         self.thread_bits = plan.threads.bit_length() - 1
         self.current: tuple[Spread, ...] = ()  # what the list that is written now runs over
-        self.boards: list[tuple[str, DType, tuple[int, ...]]] = []  # of shared memory: name, type, shape
+        self.boards: dict[tuple[DType, tuple[int, ...], tuple[int, int]], str] = {}  # of shared memory
+        self.met = 0  # how often warps have met so far, outside of loops
         self.inside_loop = False
         self.turn = ""  # which half of a board a step of a loop has, where only one meeting parts the steps
         self.writers: dict[int, str] = {}
@@ -291,21 +292,29 @@ class RowsEmitter(Emitter):
         """Return what a tree needs beside its terms: the thread, and where warps meet."""
         boards = []
         for count in tree.boards:
-            for dtype in dtypes:
-                name = f"board_{len(self.boards) + 1}"
+            self.met += not self.inside_loop
+            for i, dtype in enumerate(dtypes):
                 shape = (2, count, self.plan.threads) if self.turn else (count, self.plan.threads)
-                self.boards.append((name, dtype, shape))
+                name = self.board(dtype, shape, i)
                 boards.append(f"{name}[{self.turn}, None, None]" if self.turn else name)
         told = any("thread" in line.text for line in tree.lines)
         return ["thread"] * told + ([f"({', '.join(boards)},)"] if boards else [])
 
+    def board(self, dtype: DType, shape: tuple[int, ...], index: int) -> str:
+        """Return a board for this meeting: outside of loops that of the last but one, if it fits."""
+        meeting = len(self.boards) + 2 if self.inside_loop else self.met % 2
+        key = dtype, shape, (meeting, index)
+        if key not in self.boards:
+            self.boards[key] = f"board_{len(self.boards) + 1}"
+        return self.boards[key]
+
     def shared(self) -> tuple[Line, ...]:
         """Return the lines that lay out what threads of several warps exchange; refuse more than there is."""
-        size = sum(dtype.bytes * math.prod(shape) for _, dtype, shape in self.boards)
+        size = sum(dtype.bytes * math.prod(shape) for dtype, shape, _ in self.boards)
         if size > self.plan.target.shared << 10:
             raise refused(f"{size} bytes of shared memory for sums", self.plan.target)
         found = [Line("shared = utils.SmemAllocator()")] if self.boards else []
-        for name, dtype, shape in self.boards:
+        for (dtype, shape, _), name in self.boards.items():
             strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
             layout = f"cute.make_layout({shape}, stride={strides})"
             found.append(Line(f"{name} = shared.allocate_tensor({text.TYPES[dtype]}, {layout}, 16)"))
