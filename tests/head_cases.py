@@ -159,7 +159,7 @@ def policy_losses(head_: Head, *where: Any) -> Found:
         record = Loss(beta=0.1, entropy_coef=0.01)
         at = torch.tensor([0, 8, 13, 20] if len(head_.rows) == 1 else [7, 5, 3], device=ids.device)
         packed = len(head_.rows) == 1
-        layout = Layout.packed(at, tokens=21) if packed else Layout.padded(at, 7)
+        layout = Layout.packed(at, tokens=21, outside="padding") if packed else Layout.padded(at, 7)
         ids = ids.clamp(min=0)
         old, ref = numbers["old_logp"], numbers["ref_logp"]
         made = ops.linear_policy_loss(

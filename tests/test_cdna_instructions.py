@@ -212,3 +212,26 @@ def test_atomics_take_every_lane_once(line: str, want: int) -> None:
     out = np.array([7], I)
     emulated(body, out)
     assert out[0] == want
+
+
+@pytest.mark.parametrize("number", [0, 8, 31])
+def test_single_bits_are_tested_and_written(number: int) -> None:
+    word = 0x80000100
+    body = f"""
+    s_mov_b32 s12, {word:#x}
+    s_bitcmp1_b32 s12, {number}
+    s_cselect_b32 s13, 1, 0
+    s_bitcmp0_b32 s12, {number}
+    s_cselect_b32 s14, 2, 0
+    s_or_b32 s13, s13, s14
+    s_bitset0_b32 s12, {number}
+    s_lshl_b32 s14, s12, 2
+    s_or_b32 s13, s13, s14
+    s_bitset1_b32 s12, 1
+    s_xor_b32 s13, s13, s12
+    v_mov_b32_e32 v3, s13
+    """
+    bit = word >> number & 1
+    left = word & ~(1 << number)
+    want = ((1 if bit else 2) | left << 2 & 0xFFFFFFFF) ^ (left | 2)
+    assert (result(body, *patterns()) == U(want)).all()

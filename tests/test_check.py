@@ -132,9 +132,9 @@ def test_an_oracle_that_looks_at_the_batch_is_found() -> None:
 
 def test_a_sum_whose_order_a_layout_chooses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    from rlk.testing import generated
+    from rlk.lower import triton
 
-    lower = generated.lower
+    lower = triton.lower
 
     def careless(*args: Any, **options: Any) -> Emitted:
         emitted = lower(*args, **options)
@@ -145,7 +145,7 @@ def test_a_sum_whose_order_a_layout_chooses_is_found(monkeypatch: pytest.MonkeyP
 
     call = first_call()
     assert check_source(call, H100).ok
-    monkeypatch.setattr(generated, "lower", careless)
+    monkeypatch.setattr(triton, "lower", careless)
     found = check_source(call, H100)
     assert found.ok is False and "y:" in found.note and "warps" in found.note
 

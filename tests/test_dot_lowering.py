@@ -19,6 +19,7 @@ from rlk.errors import ScheduleError, UnsupportedError  # noqa: E402
 from rlk.interp.run import run  # noqa: E402
 from rlk.ir.nodes import Let, MathModel, Program, Select  # noqa: E402
 from rlk.lang import Axis, DTypeVar, L, Op, Scalar, Tensor, Variant, bf16, f16, f32, i32, i64, op  # noqa: E402
+from rlk.lower import triton as lowering  # noqa: E402
 from rlk.lower.common.contract import contractions, covered  # noqa: E402
 from rlk.lower.common.emitted import Emitted, Signature  # noqa: E402
 from rlk.lower.triton import lower  # noqa: E402
@@ -261,7 +262,7 @@ def edited(monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str]) -> int:
         return replace(emitted, source=source)
 
     given = products(64, 48, 128)
-    monkeypatch.setattr(generated, "lower", changed)
+    monkeypatch.setattr(lowering, "lower", changed)
     ran = generated.run_generated(program(product), given, schedules=(placed(("M", "N"), 32, 16),))
     return differing(ran.tensors["y"], run(program(product), given)["y"])
 

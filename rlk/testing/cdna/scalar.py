@@ -98,6 +98,9 @@ def decode(i: Instruction) -> Step | None:
         return _shift_add(i, int(match[1]))
     if i.name in ("s_sext_i32_i16", "s_sext_i32_i8"):
         return _unary(i, _UNARY[i.name.replace("i32_", "").removeprefix("s_")], 32, 32)
+    if match := re.match(r"s_bit(cmp|set)([01])_b(32|64)$", i.name):
+        made = _tested_bit if match[1] == "cmp" else _written_bit
+        return made(i, int(match[2]), int(match[3]))
     match = _FORM.match(i.name)
     return _arithmetic(i, match) if match else None
 
@@ -167,6 +170,25 @@ def _binary(i: Instruction, fn: Binary, bits: int, right: int, scc: bool) -> Ste
         put(w, x)
         if scc:
             w.condition = int(x != 0)
+
+    return step
+
+
+def _tested_bit(i: Instruction, wanted: int, bits: int) -> Step:
+    word, number = _source(i.operands[0], bits), _source(i.operands[1], 32)
+
+    def step(w: Wave) -> None:
+        w.condition = int(word(w) >> (number(w) & bits - 1) & 1 == wanted)
+
+    return step
+
+
+def _written_bit(i: Instruction, value: int, bits: int) -> Step:
+    put, word, number = _target(i.operands[0], bits), _source(i.operands[0], bits), _source(i.operands[1], 32)
+
+    def step(w: Wave) -> None:
+        place = number(w) & bits - 1
+        put(w, word(w) & ~(1 << place) | value << place)
 
     return step
 
