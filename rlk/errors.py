@@ -75,6 +75,10 @@ class Code(Enum):
     NO_SUCH_AXIS = ("{what} has no axis {axis} (its axes are {axes})", "name an axis the tile has")
     AXIS_NEEDS_CHUNK = ("axis {axis} is streamed but has no chunk", "declare Axis({axis!r}, chunk=...)")
     AXIS_LEAF = ("axis {axis}: leaf={leaf!r} is unknown", 'use leaf="chunk" or leaf="piece"')
+    AXIS_LEAF_SIZE = (
+        "axis {axis}: its leaf is the piece, but {piece} elements are no whole number of chunks of {chunk}",
+        "declare piece= as a multiple of chunk=",
+    )
     AXIS_SIZE = ("axis {axis}: {field}={value} must be a power of two", "choose a power of two")
     AXIS_TWO_CUTS = ("axis {axis} has both split and piece", "keep one: split is a count, piece a size")
     AXIS_FAN_IN = ("axis {axis} has a fan_in but no pieces", "declare Axis({axis!r}, piece=..., fan_in=...)")
@@ -121,7 +125,7 @@ class Code(Enum):
     )
     DOT_SHARES_AXIS = (
         "dot: both factors have axis {axis}, which is not contracted",
-        "a batched contraction is not offered; give one factor another axis",
+        "give one factor another axis, or name the axis in each=: one contraction for each of its indices",
     )
     DOT_ONTO = (
         "dot over {axis} adds onto a sum, but the axis has no pieces in ascending order",

@@ -280,7 +280,16 @@ class Leaf:
         return Axis("A", chunk=8, leaf="tile")  # <-
 
     def right():
-        return Axis("A", chunk=8, leaf="piece")
+        return Axis("A", chunk=8, piece=16, leaf="piece")
+
+
+@pair(Code.AXIS_LEAF_SIZE)
+class LeafSize:
+    def wrong():
+        return Axis("A", chunk=8, piece=20, leaf="piece")  # <-
+
+    def right():
+        return Axis("A", chunk=8, piece=24, leaf="piece")
 
 
 @pair(Code.AXIS_SIZE)

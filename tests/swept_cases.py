@@ -230,9 +230,10 @@ def once(kernel: Kernel, step: Step, memory: dict[str, Any], extents: Extents) -
 class _Tiles(_Tile):
     """Contracts pieces without elements too."""
 
-    def product(self, node: Dot, a: Tile, b: Tile) -> Tile:
+    def product(self, node: Dot, a: Tile, b: Tile, onto: Tile | None) -> Tile:
         if self.size(node.over):
-            return super().product(node, a, b)
+            return super().product(node, a, b, onto)
+        assert onto is None
         every = {axis for tile in (a, b) for axis in tile.axes if axis != node.over}
         axes = tuple(sorted(every, key=self.launch.rank.__getitem__))
         return Tile(np.zeros([self.size(axis) for axis in axes], np.float32), axes)

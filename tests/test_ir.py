@@ -186,8 +186,9 @@ def test_names_and_places_take_no_part_in_equality() -> None:
 
 def test_numerics_of_an_axis_take_part_in_equality() -> None:
     base = Axis("V", chunk=256, split=8)
-    changed = (replace(base, chunk=128), replace(base, split=4), replace(base, leaf="piece"), base.pieces)
-    assert len({base, *changed}) == 5
+    changed = (replace(base, chunk=128), replace(base, split=4), base.pieces)
+    sized = Axis("V", chunk=256, piece=512)
+    assert len({base, *changed, sized, replace(sized, leaf="piece")}) == 6
     assert all(axis.whole == base for axis in (base.pieces, base.lanes, base))
 
 

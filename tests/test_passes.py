@@ -14,6 +14,7 @@ from oracle_cases import GRADIENTS, Gradient, Inputs, params, random_inputs, var
 from random_programs import K, X, random_program, random_tensors
 
 from rlk.errors import Code, SpecError, UnsupportedError
+from rlk.interp.floats import tree_sum
 from rlk.interp.run import Outcome, run
 from rlk.ir.build import Builder
 from rlk.ir.nodes import (
@@ -37,7 +38,6 @@ from rlk.ir.types import DType, TileType
 from rlk.ir.verify import verify
 from rlk.lang import Axis, L, Op, Outputs, Scalar, Tensor, Tree, f32, i32, i64, op
 from rlk.lang.op import Variant
-from rlk.passes.expand import expand
 from rlk.passes.mask import mask
 from rlk.passes.pipeline import CANONICAL, canonical, specialize
 from rlk.passes.rewrite import each
@@ -346,18 +346,54 @@ def test_steps_that_leave_too_little_are_refused() -> None:
 
 @op()
 def piecewise(x: Tensor[f32, LEAVES]) -> Outputs:
-    """A fold that would restart at each piece."""
+    """A fold that restarts at each piece."""
     total = L.total()
     for p in L.stream(LEAVES):
         total.absorb(x[p])
     return L.out(y=total.value)
 
 
-def test_a_leaf_of_a_piece_is_refused() -> None:
+@pytest.mark.parametrize("apart", [frozenset(), frozenset({"LEAVES"})], ids=["in one loop", "apart"])
+def test_a_leaf_of_a_piece_is_the_sum_of_its_chunks(apart: frozenset[str]) -> None:
+    """Chunks of 4 by halving, two of them ascending to a piece, pieces ascending: an order of its own."""
+    x = np.random.default_rng(3).normal(size=101).astype(np.float32)
+    padded = np.pad(x, (0, 3)).reshape(-1, 4)
+    chunks = [tree_sum(chunk, 0, Tree.halving) for chunk in padded]
+    pieces = [sum(chunks[i : i + 2], np.float32(0)) for i in range(0, len(chunks), 2)]
+    want = sum(pieces, np.float32(0))
+    program = canonical(piecewise.trace(piecewise.reference()), apart=apart)
+    assert run(program, {"x": x})["y"] == want
+    assert sum(chunks, np.float32(0)) != want
+
+
+FANNED = replace(LEAVES, name="FANNED", fan_in=4)
+
+
+@op()
+def fanned(x: Tensor[f32, FANNED]) -> Outputs:
+    """Pieces that one loop would merge one at a time, and a second kernel by fours."""
+    total = L.total()
+    for p in L.stream(FANNED):
+        total.absorb(x[p])
+    return L.out(y=total.value)
+
+
+@op()
+def kept_apart(x: Tensor[f32, LEAVES]) -> Outputs:
+    """A state for every lane, where one loop holds that of a single piece."""
+    total, lanes = L.total(), L.total(kept=True)
+    for p in L.stream(LEAVES):
+        total.absorb(x[p])
+        lanes.absorb(x[p])
+    return L.out(y=total.value)
+
+
+@pytest.mark.parametrize("operator", [fanned, kept_apart], ids=lambda operator: operator.name)
+def test_a_leaf_of_a_piece_merges_whole_states_one_at_a_time(operator: Op) -> None:
     with pytest.raises(UnsupportedError) as caught:
-        each(piecewise.trace(piecewise.reference()), expand)
+        canonical(operator.trace(operator.reference()))
     assert caught.value.code is Code.UNSUPPORTED
-    assert caught.value.diagnostics[0].loc.source() == "for p in L.stream(LEAVES):"
+    assert caught.value.diagnostics[0].loc.source().startswith("for p in L.stream(")
 
 
 # --- controls: what must change bits does ---

@@ -38,7 +38,7 @@ class Arithmetic(Protocol):
     def bits(self, x: Array, source: DType, dtype: DType) -> Array: ...
     def fma(self, a: Array, b: Array, c: Array) -> Array: ...
     def math(self, fn: MathFn, x: Array, model: MathModel) -> Array: ...
-    def dot(self, a: Array, b: Array, model: DotModel, dtype: DType) -> Array: ...
+    def dot(self, a: Array, b: Array, model: DotModel, dtype: DType, onto: Array | None) -> Array: ...
 
 
 class Exact:
@@ -88,8 +88,8 @@ class Exact:
                     alternatives="portable, or exp2 in sm90",
                 )
 
-    def dot(self, a: Array, b: Array, model: DotModel, dtype: DType) -> Array:
-        return dot(a, b, self.dots if model is DotModel.CHAIN16 else model, dtype)
+    def dot(self, a: Array, b: Array, model: DotModel, dtype: DType, onto: Array | None) -> Array:
+        return dot(a, b, self.dots if model is DotModel.CHAIN16 else model, dtype, onto)
 
 
 def _k3(x: Array) -> Array:
@@ -146,8 +146,8 @@ class Wide:
         narrow = Exact().bits(x.astype(np.float32) if source.is_float else x, source, dtype)
         return self.cast(narrow, dtype)
 
-    def dot(self, a: Array, b: Array, model: DotModel, dtype: DType) -> Array:
-        return np.asarray(a @ b.T)
+    def dot(self, a: Array, b: Array, model: DotModel, dtype: DType, onto: Array | None) -> Array:
+        return np.asarray(a @ b.T if onto is None else onto + a @ b.T)
 
     def fma(self, a: Array, b: Array, c: Array) -> Array:
         return a * b + c

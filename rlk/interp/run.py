@@ -401,8 +401,8 @@ class _Tile:
                 return ()
             case Reduce(x=x):
                 return self.reduce(let.node, get(x))
-            case Dot(a=a, b=b):
-                return self.dot(let.node, get(a), get(b))
+            case Dot(a=a, b=b, onto=onto):
+                return self.dot(let.node, get(a), get(b), maybe(onto))
             case Merge(states=states, onto=onto):
                 return self.merge(let.node, tuple(get(s) for s in states), maybe(onto))
             case Loop():
@@ -494,20 +494,31 @@ class _Tile:
 
     # --- combines ---
 
-    def dot(self, node: Dot, a: Tile, b: Tile) -> Tile:
-        pieces = node.over.pieces
-        if pieces not in a.axes or pieces not in b.axes:
-            return self.product(node, a, b)
-        each = [self.product(node, _at(a, pieces, i), _at(b, pieces, i)) for i in range(self.size(pieces))]
-        axes = tuple(sorted((*each[0].axes, pieces), key=self.launch.rank.__getitem__))
-        return Tile(np.stack([tile.data for tile in each], axes.index(pieces)), axes)
+    def dot(self, node: Dot, a: Tile, b: Tile, onto: Tile | None) -> Tile:
+        """Contract: a product of its own for every index of the axes that both factors keep."""
+        kept = (axis for axis in (*(node.each or ()), node.over.pieces) if axis in a.axes and axis in b.axes)
+        one = next(kept, None)
+        if one is None:
+            return self.product(node, a, b, onto)
+        begin = onto and self.spread(onto, (one,))
+        each = [
+            self.dot(node, _at(a, one, i), _at(b, one, i), begin and _at(begin, one, i))
+            for i in range(self.size(one))
+        ]
+        axes = tuple(sorted((*each[0].axes, one), key=self.launch.rank.__getitem__))
+        return Tile(np.stack([tile.data for tile in each], axes.index(one)), axes)
 
-    def product(self, node: Dot, a: Tile, b: Tile) -> Tile:
+    def product(self, node: Dot, a: Tile, b: Tile, onto: Tile | None) -> Tile:
         left, right = ([axis for axis in t.axes if axis != node.over] for t in (a, b))
         rows, columns = (
             np.moveaxis(t.data, t.axes.index(node.over), -1).reshape(-1, self.size(node.over)) for t in (a, b)
         )
-        made = self.launch.arithmetic.dot(rows, columns, node.model, self.launch.dtypes[node.a])
+        begin = None
+        if onto is not None:
+            from_axes = self.spread(onto, (*left, *right))
+            turned = [from_axes.axes.index(axis) for axis in (*left, *right)]
+            begin = np.transpose(from_axes.data, turned).reshape(len(rows), len(columns))
+        made = self.launch.arithmetic.dot(rows, columns, node.model, self.launch.dtypes[node.a], begin)
         made = made.reshape([self.size(axis) for axis in (*left, *right)])
         order = sorted((*left, *right), key=self.launch.rank.__getitem__)
         return Tile(np.transpose(made, [(*left, *right).index(axis) for axis in order]), tuple(order))

@@ -57,6 +57,9 @@ class Axis:
             raise SpecError(Code.AXIS_FAN_IN, author(), axis=self.name)
         if self.leaf not in ("chunk", "piece"):
             raise SpecError(Code.AXIS_LEAF, author(), axis=self.name, leaf=self.leaf)
+        chunk, piece = self.chunk or 0, self.piece or 0
+        if self.leaf == "piece" and (not chunk or not piece or piece % chunk):
+            raise SpecError(Code.AXIS_LEAF_SIZE, author(), axis=self.name, piece=piece, chunk=chunk)
 
     def __str__(self) -> str:
         return self.name if self.part is Part.ALL else f"{self.name}.{self.part.value}"
@@ -94,9 +97,9 @@ class Axis:
         return replace(self, part=Part.ALL)
 
 
-def Ragged(name: str, over: Axis, *, chunk: int = 1, piece: int | None = None) -> Axis:
+def Ragged(name: str, over: Axis, *, chunk: int = 1, piece: int | None = None, leaf: str = "chunk") -> Axis:
     """Return a ragged axis: index i of `over` owns the segment [cu[i], cu[i + 1]) of it."""
-    return Axis(name, chunk=chunk, piece=piece, over=over.name, dynamic=True)
+    return Axis(name, chunk=chunk, piece=piece, leaf=leaf, over=over.name, dynamic=True)
 
 
 def extent_of(axis: Axis, whole: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rlk.errors import NOWHERE, Code, Loc, SpecError
 from rlk.ir.dims import Axis, union, without
-from rlk.ir.dotmodel import FACTORS
+from rlk.ir.dotmodel import FACTORS, DotModel
 from rlk.ir.monoid import Kind
 from rlk.ir.nodes import (
     Bits,
@@ -88,10 +88,12 @@ def infer(node: Node, types: Mapping[Value, Type], params: Mapping[str, Decl], l
             if i >= len(items):
                 raise SpecError(Code.RESULT_INDEX, loc, index=i, value=of, count=len(items))
             return items[i]
-        case Stream(axis=axis, folds=folds, begin=begin, end=end, when=when, types=carried):
-            known.integers("begin and end of a stream", *(v for v in (begin, end) if v is not None))
-            known.condition("when", when)
-            bounds = known.joined(*(v for v in (begin, end, when) if v is not None))
+        case Stream(axis=axis, folds=folds, when=when, types=carried) as stream:
+            numbers = (stream.begin, stream.end, stream.since, stream.until, stream.row)
+            known.integers("the bounds of a stream", *(v for v in numbers if v is not None))
+            for name, condition in (("when", when), ("kept", stream.kept)):
+                known.condition(name, condition)
+            bounds = known.joined(*(v for v in (*numbers[:4], when) if v is not None))
             for held in carried:
                 if not {*bounds} <= {*held.axes}:
                     rows = TileType(held.dtype, bounds)
@@ -224,12 +226,18 @@ def _memory(node: Load | Store | Check, known: _Known) -> TileType | NoType:
 
 
 def _dot(node: Dot, known: _Known) -> TileType:
-    """Return the type of a contraction: f32 over the other axes of both factors, pieces shared."""
+    """Return the type of a contraction: f32 over the other axes of both factors, shared ones once."""
     a, b = known.reduced(node.a, node.over), known.reduced(node.b, node.over)
     if a.dtype is not b.dtype:
         raise SpecError(Code.DTYPE_MIX, known.loc, what="dot", a=known.tile(node.a), b=known.tile(node.b))
     known.want("dot", node.a, a.dtype in FACTORS[node.model], _listed(FACTORS[node.model]))
-    shared = [axis for axis in a.axes if axis in b.axes and axis != node.over.pieces]
+    each = node.each or ()
+    for axis in each:
+        if axis not in a.axes or axis not in b.axes:
+            factor = known.tile(node.a if axis not in a.axes else node.b)
+            names = ", ".join(map(str, factor.axes))
+            raise SpecError(Code.NO_SUCH_AXIS, known.loc, what=factor, axis=axis, axes=names)
+    shared = [axis for axis in a.axes if axis in b.axes and axis not in (node.over.pieces, *each)]
     if shared:
         raise SpecError(Code.DOT_SHARES_AXIS, known.loc, axis=shared[0])
     axes = union(a.axes, b.axes)
@@ -246,7 +254,12 @@ def _combines(fn: Combine, x: Value, known: _Known) -> None:
 
 
 def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known) -> list[TileType]:
-    """Return the types of a fold's state: over the axes of its inputs and of the stream's bounds."""
+    """Return the types of a fold's state: over the axes of its inputs and of the stream's bounds.
+
+    A payload that is contracted adds its own axes to those of the scores.
+    """
+    if axis.leaf == "piece" and fold.monoid.kind is Kind.SOFTMAX_SUM:
+        return _online_types(fold, axis, bounds, known)
     rows = without(union(known.joined(*fold.inputs), bounds), axis)
     if fold.kept:
         rows = union(rows, kept_axes(axis))
@@ -268,6 +281,19 @@ def kept_axes(axis: Axis) -> tuple[Axis, ...]:
     """Return the axes that the states of a kept fold over an axis have beside its rows: pieces, lanes."""
     pieces = (axis.pieces,) if axis.split is not None or axis.piece is not None else ()
     return (*pieces, *((axis.lanes,) if (axis.chunk or 1) > 1 else ()))
+
+
+def _online_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known) -> list[TileType]:
+    score, *payloads = fold.inputs
+    known.want(fold.monoid.kind.value, score, known.tile(score).dtype is DType.F32, "f32")
+    rows = without(union(known.tile(score).axes, bounds), axis)
+    types = [TileType(DType.F32, rows)] * 2
+    for x in payloads:
+        other = [a for a in known.tile(x).axes if a not in (*rows, axis)]
+        wanted = FACTORS[DotModel.CHAIN16] if other else F32
+        known.want(fold.monoid.kind.value, x, known.tile(x).dtype in wanted, _listed(wanted))
+        types.append(TileType(DType.F32, union(rows, tuple(other))))
+    return types
 
 
 def _accepted1(fn: Fn1) -> frozenset[DType]:

@@ -248,9 +248,10 @@ class Reduce:
 class Dot:
     """Contract an axis: one f32 accumulator takes it in ascending order, products added as a model says.
 
-    a and b have no axis in common but the contracted one, which is not padded, and the axis of its pieces. In
-    a traced form the axis is whole, and the contraction of each piece is merged with the others'; `onto` is
-    there what the first piece is added to.
+    a and b have no axis in common but the contracted one, which is not padded, the axis of its pieces, and
+    those of `each`: every index of these has a contraction of its own. `onto` is what the accumulator holds
+    at first. In a traced form the axis is whole, and the contraction of each piece is merged with the
+    others'; of an axis with pieces `onto` is there what the first piece is added to.
     """
 
     a: Value
@@ -258,6 +259,7 @@ class Dot:
     over: Axis
     model: DotModel
     onto: Value | None = None
+    each: tuple[Axis, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +293,8 @@ class Block:
 class Loop:
     """For step in [start, stop), ascending: body.args = (step, *carried); body.results = the next carried.
 
-    stop may vary along axes: the loop runs to the largest, and what lies beyond a smaller one does not exist.
+    start and stop may vary along axes: the loop runs from the smallest to the largest, a step is one number,
+    and what lies outside of an index's own bounds does not exist for it.
     types: of the carried values; an init of fewer axes is broadcast. Yields the last carried values.
     full: in steps below its smallest element, `exists`, a bool of the body, is true everywhere.
     """
@@ -346,6 +349,10 @@ class Stream:
     init, types: of values that each step hands to the next, along an axis taken one by one: body.args are
     what the step before left, body.results what this one leaves; the last are yielded behind the states.
     reverse: from the last element to the first.
+    since, until: the elements of the segment that a row sees, where not all; chunks and pieces count from
+    begin all the same.
+    rows, row, kept: where memory must hold states, that of a row is at index `row` of the axis `rows`, if
+    `kept` holds; other states may be anything.
     """
 
     axis: Axis
@@ -357,6 +364,11 @@ class Stream:
     init: tuple[Value, ...] = ()
     types: tuple[TileType, ...] = ()
     reverse: bool = False
+    since: Value | None = None
+    until: Value | None = None
+    row: Value | None = None
+    kept: Value | None = None
+    rows: Axis | None = None
 
 
 Node = (
@@ -475,6 +487,11 @@ class Program:
         return self.launches or tuple(Launch(k.name) for k in self.kernels)
 
 
+def bounds_of(stream: Stream) -> tuple[Value | None, ...]:
+    """Return what limits a stream, in the order of its fields; None for what does not."""
+    return (stream.begin, stream.end, stream.when, stream.since, stream.until, stream.row, stream.kept)
+
+
 def operands(node: Node) -> tuple[Value, ...]:
     """Return the values that a node reads directly (not those read inside its region)."""
     match node:
@@ -504,8 +521,8 @@ def operands(node: Node) -> tuple[Value, ...]:
             return (start, stop, *init, *_present(full))
         case Result(of=of):
             return (of,)
-        case Stream(begin=begin, end=end, when=when, init=init):
-            return (*_present(begin, end, when), *init)
+        case Stream(init=init):
+            return (*_present(*bounds_of(node)), *init)
 
 
 def _present(*values: Value | None) -> tuple[Value, ...]:

@@ -21,7 +21,7 @@ from rlk.ir.nodes import (
     Value,
     operands,
 )
-from rlk.ir.types import TileType, Type
+from rlk.ir.types import DType, TileType, Type
 
 
 def verify(program: Program) -> None:
@@ -87,7 +87,8 @@ class _Verifier:
     def loop(self, loop: Loop, let: Let) -> None:
         self.scopes.append(set())
         step, *carried = loop.body.args
-        self.define(step, self.types.get(loop.start, let.type), let.loc)
+        start = self.types.get(loop.start)
+        self.define(step, TileType(start.dtype if isinstance(start, TileType) else DType.I32), let.loc)
         for value, type in zip(carried, loop.types, strict=False):
             self.define(value, type, let.loc)
         self.block(loop.body, let.loc)

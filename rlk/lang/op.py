@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -88,6 +89,7 @@ class Op:
     saves: tuple[str, ...]
     doc: str
     loc: Loc
+    bounds: tuple[tuple[str, tuple[str, ...]], ...] = ()
     gradient: Vjp | None = None
     _traced: dict[Variant, Program] = field(default_factory=dict)
 
@@ -106,6 +108,11 @@ class Op:
             name=name,
             choices=", ".join(f.name for f in self.formals),
         )
+
+    def bounded(self, extents: Mapping[str, int]) -> dict[str, int]:
+        """Return extents with those of the axes that no tensor has: what none of their segments exceeds."""
+        within = {name: math.prod(extents.get(of, 0) for of in factors) for name, factors in self.bounds}
+        return within | dict(extents)
 
     def reference(self) -> Variant:
         """Return the variant that stands for the operator: first dtypes, defaults, no optional input."""
@@ -136,14 +143,21 @@ class Op:
         return register
 
 
-def op(*, saves: tuple[str, ...] = (), name: str | None = None) -> Callable[[SpecFunction], Op]:
+def op(
+    *,
+    saves: tuple[str, ...] = (),
+    name: str | None = None,
+    bounds: Mapping[Axis, tuple[Axis, ...]] | None = None,
+) -> Callable[[SpecFunction], Op]:
     """Make an operator of a spec function.
 
-    saves: the inputs and outputs that the gradient reads.
+    saves: the inputs and outputs that the gradient reads. bounds: for a dynamic axis that no tensor has, axes
+    whose extents' product none of its segments exceeds, nor, of segments of one tensor, all of them together.
     """
+    within = tuple((a.name, tuple(x.name for x in of)) for a, of in (bounds or {}).items())
 
     def make(fn: SpecFunction) -> Op:
-        return Op(name or fn.__name__, fn, _formals(fn), saves, inspect.getdoc(fn) or "", _loc(fn))
+        return Op(name or fn.__name__, fn, _formals(fn), saves, inspect.getdoc(fn) or "", _loc(fn), within)
 
     return make
 

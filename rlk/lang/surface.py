@@ -97,7 +97,11 @@ class SoftmaxSum(_Fold):
     what = "softmax_sum"
 
     def absorb(self, z: Operand, **payloads: Operand) -> None:
-        """Absorb one chunk of scores, f32, and named payloads."""
+        """Absorb one chunk of scores, f32, and named payloads.
+
+        On an axis whose leaf is the piece, a 16-bit payload with axes that the scores lack is contracted with
+        the weights, which are rounded to its type: chunk after chunk onto one accumulator a piece.
+        """
         self._names = tuple(payloads)
         self._absorb(Monoid(Kind.SOFTMAX_SUM, self._names, self._lanes), z, *payloads.values())
 
@@ -247,18 +251,25 @@ class L:
         end: Operand | None = None,
         when: Operand | None = None,
         reverse: bool = False,
+        since: Operand | None = None,
+        until: Operand | None = None,
+        rows: tuple[Axis, Operand, Operand] | None = None,
     ) -> Iterator[StreamVar]:
         """Iterate an axis chunk by chunk, ascending; the body is traced once.
 
         begin, end: the segment of a ragged axis, i32 or i64 over the axis that owns the segments.
         when: rows for which it is false see an empty axis: their folds keep the identity and nothing is read.
         reverse: from the last element to the first, one by one.
+        since, until: of an axis whose leaf is the piece: all that a row sees of the segment, such as what is
+        before it. Chunks and pieces count from `begin`, whatever a row sees of them.
+        rows: an axis, the index of each row there, and whether it has one: where its state is kept if no
+        program can hold it. What is not kept may be anything and must not be stored.
         """
         t = tracer("stream")
-        low, high, there = (
-            None if x is None else t.use(as_tile(t, x, DType.I32)) for x in (begin, end, when)
-        )
-        return t.stream(axis, low, high, there, reverse)
+        over, *place = (None, None, None) if rows is None else rows
+        given = (begin, end, when, since, until, *place)
+        bounds = [None if x is None else t.use(as_tile(t, x, DType.I32)) for x in given]
+        return t.stream(axis, *bounds, reverse=reverse, rows=over)
 
     softmax_sum = SoftmaxSum
     softmax_states = SoftmaxStates
@@ -321,12 +332,15 @@ class L:
         return t.wrap(t.at().let(Reduce(fn, t.use(tile), over, tree)))
 
     @staticmethod
-    def dot(a: Operand, b: Operand, over: Axis, onto: Operand | None = None) -> Tile:
+    def dot(
+        a: Operand, b: Operand, over: Axis, onto: Operand | None = None, each: tuple[Axis, ...] = ()
+    ) -> Tile:
         """Return the contraction over an axis of two 16-bit tiles (chain16) or two f32 ones (an fma chain).
 
         f32: one accumulator takes the axis in ascending order; `rlk.ir.dotmodel` has the rules. An axis with
         `split` or `piece` is contracted piece by piece: pieces of a split merge pairwise, others ascending.
         onto: of an axis with `piece`, the f32 sum that its pieces are added to, the first one first.
+        each: axes that both tiles have; every index of them has a contraction of its own.
         """
         t = tracer("dot")
         x, y = as_tile(t, a), as_tile(t, b)
@@ -334,7 +348,7 @@ class L:
         begin = None if onto is None else t.use(as_tile(t, onto))
         if begin is not None and over.piece is None:
             raise SpecError(Code.DOT_ONTO, author(), axis=over)
-        return t.wrap(t.at().let(Dot(t.use(x), t.use(y), over, model, begin), "z"))
+        return t.wrap(t.at().let(Dot(t.use(x), t.use(y), over, model, begin, each or None), "z"))
 
     # --- elementwise ---
 
@@ -519,17 +533,26 @@ class L:
             _store(t, name, as_tile(t, tile))
 
     @staticmethod
-    def place(name: str, axes: tuple[Axis, ...], *parts: tuple[dict[Axis, Operand], Tile]) -> None:
-        """Write an output in disjoint parts: each maps some of its axes to an index tile, the others run."""
+    def place(
+        name: str,
+        axes: tuple[Axis, ...],
+        *parts: tuple[dict[Axis, Operand], Tile],
+        when: Operand | None = None,
+    ) -> None:
+        """Write an output in disjoint parts: each maps some of its axes to an index tile, the others run.
+
+        when: where it is false nothing is written.
+        """
         t = tracer("place")
         _new(t, name)
+        guard = None if when is None else t.use(as_tile(t, when, DType.BOOL))
         for where, tile in parts:
             b = t.at()
             index = tuple(
                 t.use(as_tile(t, where[axis], DType.I32)) if axis in where else b.let(Pos(axis))
                 for axis in axes
             )
-            t.write(name, axes, index, t.use(tile))
+            t.write(name, axes, index, t.use(tile), guard)
 
     @staticmethod
     def out(**tiles: Tile | TensorArg | None) -> Outputs:

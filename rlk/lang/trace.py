@@ -82,9 +82,12 @@ class Tracer:
         return tuple(s.axis for s in self.scopes if s.axis is not None)
 
     def stream(
-        self, axis: Axis, begin: Value | None, end: Value | None, when: Value | None, reverse: bool = False
+        self, axis: Axis, *bounds: Value | None, reverse: bool = False, rows: Axis | None = None
     ) -> Iterator[StreamVar]:
-        """Yield the one symbolic chunk of a stream, then record the stream with all its folds and carries."""
+        """Yield the one symbolic chunk of a stream, then record the stream with all its folds and carries.
+
+        bounds: as `nodes.bounds_of` orders them. rows: of its states, where they are kept.
+        """
         loc = author()
         if axis.chunk is None:
             raise SpecError(Code.AXIS_NEEDS_CHUNK, loc, axis=axis.name)
@@ -110,7 +113,11 @@ class Tracer:
         folds, carries = tuple(a.fold for a in scope.folds), tuple(scope.carries)
         body = Block(tuple(c.held for c in carries), tuple(lets), tuple(c.left(loc) for c in carries))
         init, types = tuple(c.init for c in carries), tuple(c.type for c in carries)
-        made = self.builder.let(Stream(axis, body, folds, begin, end, when, init, types, reverse))
+        begin, end, when, since, until, row, kept = bounds
+        stream = Stream(
+            axis, body, folds, begin, end, when, init, types, reverse, since, until, row, kept, rows
+        )
+        made = self.builder.let(stream)
         names = (*(n for f in folds for n in f.monoid.state), *("" for _ in carries))
         states = iter(self.builder.results(made, names))
         for absorbing in scope.folds:
@@ -122,15 +129,18 @@ class Tracer:
         """Return the position along an axis: the window's inside its stream."""
         return self.builder.let(Pos(axis), axis.name.lower())
 
-    def write(self, name: str, axes: tuple[Axis, ...], index: tuple[Value, ...], value: Value) -> None:
-        """Store to an output, declaring it at its first write."""
+    def write(
+        self, name: str, axes: tuple[Axis, ...], index: tuple[Value, ...], value: Value,
+        guard: Value | None = None,
+    ) -> None:  # fmt: skip
+        """Store to an output where a guard holds, declaring it at its first write."""
         b = self.builder
         if name not in b.params:
             b.params[name] = Decl(name, TileType(b.tile(value).dtype, axes), Role.OUT)
             self.outputs.append(name)
         elif b.params[name].role is not Role.OUT:
             raise SpecError(Code.OUTPUT_TWICE, b.loc, name=name)
-        b.let(Store(name, index, value))
+        b.let(Store(name, index, value, guard))
 
     def table(self, name: str, tile: Tile) -> TensorArg:
         """Store a tile to a workspace of its own, and return it as a tensor."""

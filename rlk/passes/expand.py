@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from rlk.errors import Code, UnsupportedError
+from rlk.errors import Code, Loc, UnsupportedError
 from rlk.ir import fold as folds
+from rlk.ir import online
 from rlk.ir.build import Builder
-from rlk.ir.dims import Axis, without
+from rlk.ir.dims import Axis, Part, without
 from rlk.ir.nodes import (
     Block,
     Cast,
     Check,
     Decl,
+    Dot,
     Extent,
     Fn2,
     Fold,
@@ -30,10 +34,11 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.tree import Rule
-from rlk.ir.types import DType, TileType
+from rlk.ir.types import DType, TileType, TupleType
 from rlk.passes.rewrite import Replay, rewrite
 
 State = tuple[Value, ...]
+X = TypeVar("X")
 
 
 def expand(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
@@ -43,7 +48,9 @@ def expand(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
     sits at piece * size + step * c + lane. With A.split the piece is an index of the axis A.piece, and piece
     states merge by `Tree.pairwise`; with A.piece (a size) the states of pieces go through a workspace and
     merge in ascending order, one at a time or A.fan_in at once: `cut` puts the cut there. What steps hand on
-    is carried by the loop; a step whose element does not exist hands on what it got.
+    is carried by the loop; a step whose element does not exist hands on what it got. Where the leaf is the
+    piece, one loop walks the chunks of all pieces, and merges the state of a piece when the next one begins;
+    with A in `apart` each piece has a loop of its own, and their states go through a workspace.
     """
     return rewrite(kernel, _Expand(apart))
 
@@ -58,16 +65,12 @@ class _Expand:
     def __call__(self, replay: Replay, let: Let) -> bool:
         match let.node:
             case Stream() as stream:
-                if stream.axis.leaf != "chunk":
-                    raise UnsupportedError(
-                        Code.UNSUPPORTED,
-                        let.loc,
-                        what=f"leaf={stream.axis.leaf!r} of axis {stream.axis}",
-                        backend="the expansion of streams",
-                        target="any target",
-                        alternatives='leaf="chunk"',
-                    )
-                self.states[let.value] = _stream(replay, stream, self.apart)
+                if stream.axis.leaf == "chunk":
+                    self.states[let.value] = _stream(replay, stream, self.apart)
+                else:
+                    assert isinstance(let.type, TupleType)
+                    _mergeable(stream, let.loc)
+                    self.states[let.value] = _online(replay, stream, let.type, self.apart)
                 return True
             case Result(of=of, index=index) if of in self.states:
                 replay.renamed[let.value] = self.states[of][index]
@@ -96,14 +99,50 @@ def _stream(replay: Replay, stream: Stream, apart: frozenset[str]) -> list[Value
     return [value for state in states for value in state]
 
 
-def _merge_ascending(b: Builder, stream: Stream, states: list[State], over: Axis) -> list[State]:
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Where memory holds the states of rows: at their own positions, or at an index of another axis."""
+
+    axis: Axis | None = None
+    row: Value | None = None
+    kept: Value | None = None
+
+    def place(self, b: Builder, axes: tuple[Axis, ...]) -> tuple[tuple[Axis, ...], tuple[Value, ...]]:
+        """Return the dims of a tensor of states over these axes, and the index of each state there."""
+        if self.axis is None or self.row is None:
+            return axes, tuple(b.let(Pos(axis)) for axis in axes)
+        rest = tuple(axis for axis in axes if axis not in b.tile(self.row).axes)
+        return (self.axis, *rest), (self.row, *(b.let(Pos(axis)) for axis in rest))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A component of states in memory: its workspace, the axes of a state, and where each row has its own."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    rows: _Rows
+
+    def load(self, b: Builder, at: Value, exists: Value | None) -> Value:
+        """Append the load of what was stored at a place of the axis, where it exists."""
+        index = (at, *self.rows.place(b, self.axes)[1])
+        kept = self.rows.kept
+        if exists is not None and kept is not None:
+            kept = b.map2(Fn2.AND, exists, kept)
+        guard = exists if kept is None else kept
+        return b.let(Load(self.name, index, guard), self.name)
+
+
+def _merge_ascending(
+    b: Builder, stream: Stream, states: list[State], over: Axis, rows: _Rows = _Rows()
+) -> list[State]:
     """Store the states along an axis, then load and merge them in order: `cut` makes this two kernels.
 
     One at a time, or a fan of them: combined along its lanes first, as the elements of a chunk are.
     """
     stored = [
         [
-            _store_state(b, over, f"{n}_of_{over.part.value}", v)
+            _store_state(b, over, f"{n}_of_{over.part.value}", v, rows)
             for n, v in zip(f.monoid.state, s, strict=True)
         ]
         for f, s in zip(stream.folds, states, strict=True)
@@ -133,7 +172,7 @@ def _steps(b: Builder, length: Value, chunk: int) -> tuple[Value, Value]:
 
 
 def _fan(
-    b: Builder, folded: tuple[Fold, ...], stored: list[list[str]], fan: Axis, step: Value, count: Value
+    b: Builder, folded: tuple[Fold, ...], stored: list[list[_Stored]], fan: Axis, step: Value, count: Value
 ) -> tuple[Value, list[State]]:
     """Append the reading of one fan of states; return which of them exist, and each fold's of them all."""
     name = fan.name.lower()
@@ -144,24 +183,21 @@ def _fan(
     return exists, [folds.leaf(b, f.monoid, state, fan, exists, at) for f, state in pairs]
 
 
-def _store_state(b: Builder, over: Axis, name: str, value: Value) -> str:
-    """Store one component of the states to a workspace of its own; return the workspace's name."""
+def _store_state(b: Builder, over: Axis, name: str, value: Value, rows: _Rows) -> _Stored:
+    """Store one component of the states to a workspace of its own."""
     unique = f"{name}{sum(1 for d in b.params.values() if d.role is Role.WORK) or ''}"
     tile = b.tile(value)
-    axes = (over, *without(tile.axes, over))
-    b.params[unique] = Decl(unique, TileType(tile.dtype, axes), Role.WORK)
-    b.let(Store(unique, tuple(b.let(Pos(axis)) for axis in axes), value))
-    return unique
+    piece = b.let(Pos(over))
+    axes = without(tile.axes, over)
+    dims, index = rows.place(b, axes)
+    b.params[unique] = Decl(unique, TileType(tile.dtype, (over, *dims)), Role.WORK)
+    b.let(Store(unique, (piece, *index), value, rows.kept))
+    return _Stored(unique, axes, rows)
 
 
-def _loaded(b: Builder, stored: list[list[str]], at: Value, exists: Value | None = None) -> list[State]:
+def _loaded(b: Builder, stored: list[list[_Stored]], at: Value, exists: Value | None = None) -> list[State]:
     """Load the states that were stored at a place of their axis, where they exist."""
-    return [tuple(_load_state(b, name, at, exists) for name in names) for names in stored]
-
-
-def _load_state(b: Builder, name: str, at: Value, exists: Value | None) -> Value:
-    rows = b.params[name].type.axes[1:]
-    return b.let(Load(name, (at, *(b.let(Pos(axis)) for axis in rows)), exists), name)
+    return [tuple(component.load(b, at, exists) for component in state) for state in stored]
 
 
 def _identities(b: Builder, folded: tuple[Fold, ...], states: list[State]) -> State:
@@ -207,15 +243,16 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
     with b.region() as lets:
         step = b.fresh(TileType(DType.I32))
         held = replay.carried(stream.body.args, stream.types)
-        exists, leaves = _chunk(replay, stream, begin, end, step)
+        each = _chunk(replay, stream, begin, end, step)
+        leaves = _leaves(replay, stream, each)
         carried, merged = _carry(b, stream.folds, leaves)
         handed = tuple(
-            b.select(exists, replay[v], old) for v, old in zip(stream.body.results, held, strict=True)
+            b.select(each.exists, replay[v], old) for v, old in zip(stream.body.results, held, strict=True)
         )
     init = _identities(b, stream.folds, leaves)
     types = tuple(b.tile(v) for v in carried)
     body = Block((step, *carried, *held), tuple(lets), (*merged, *handed))
-    made = b.let(Loop(axis, start, stop, (*init, *first), (*types, *stream.types), body, full, exists))
+    made = b.let(Loop(axis, start, stop, (*init, *first), (*types, *stream.types), body, full, each.exists))
     results = iter(b.results(made, (*(n for f in stream.folds for n in f.monoid.state), *("" for _ in held))))
     return [tuple(next(results) for _ in state) for state in (*leaves, *((held,) if held else ()))]
 
@@ -224,14 +261,21 @@ def _apart(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Sta
     """Append all chunks side by side, along an axis of steps; return the states merged in step order."""
     b, steps = replay.builder, stream.axis.steps
     step = b.let(Pos(steps), f"{stream.axis.name.lower()}_step")
-    _, leaves = _chunk(replay, stream, begin, end, step)
+    leaves = _leaves(replay, stream, _chunk(replay, stream, begin, end, step))
     return _merge_ascending(b, stream, leaves, steps) if stream.folds else leaves
 
 
-def _chunk(
-    replay: Replay, stream: Stream, begin: Value, end: Value, step: Value
-) -> tuple[Value, list[State]]:
-    """Append the body for one step; return which of its elements exist, and the states of the chunk."""
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """One chunk: the axis of its elements if it has several, where they are, and which of them exist."""
+
+    lanes: Axis | None
+    pos: Value
+    exists: Value
+
+
+def _chunk(replay: Replay, stream: Stream, begin: Value, end: Value, step: Value) -> _Chunk:
+    """Append the body for one step."""
     b, axis = replay.builder, stream.axis
     chunk = axis.chunk or 1
     lanes = axis.lanes if chunk > 1 else None
@@ -246,12 +290,22 @@ def _chunk(
     exists = inside
     if stream.when is not None:
         exists = b.map2(Fn2.AND, inside, replay[stream.when], "exists")
+    if stream.until is not None:
+        exists = b.map2(Fn2.AND, exists, b.map2(Fn2.LT, pos, _as_i32(b, replay[stream.until])), "exists")
+    if stream.since is not None:
+        exists = b.map2(Fn2.AND, exists, b.map2(Fn2.LE, _as_i32(b, replay[stream.since]), pos), "exists")
     place = b.loc
     body = _Body(replay, axis, pos, inside, exists)
     body.streamed.update(stream.body.args)
     body.replay(stream.body.lets)
     b.loc = place
-    return exists, [
+    return _Chunk(lanes, pos, exists)
+
+
+def _leaves(replay: Replay, stream: Stream, chunk: _Chunk) -> list[State]:
+    """Append the state of one chunk, for each fold."""
+    b, lanes, exists, pos = replay.builder, chunk.lanes, chunk.exists, chunk.pos
+    return [
         folds.leaf(b, f.monoid, tuple(replay[v] for v in f.inputs), None if f.kept else lanes, exists, pos)
         for f in stream.folds
     ]
@@ -266,6 +320,157 @@ def _carry(b: Builder, folded: tuple[Fold, ...], leaves: list[State]) -> tuple[S
         carried += args
         merged += folds.merge(b, f.monoid, args, state)
     return tuple(carried), tuple(merged)
+
+
+# --- folds that restart at each piece ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The chunks of a segment, from its first element on, of which a row sees some: [start, stop).
+
+    full: below it a row sees every element of all of them; None where the first may be seen in part.
+    """
+
+    start: Value
+    stop: Value
+    full: Value | None
+
+
+def _mergeable(stream: Stream, loc: Loc) -> None:
+    """Raise unless the states of pieces merge one at a time, as one loop over all pieces does it."""
+    kept = next((f"kept {f.monoid.kind.value}" for f in stream.folds if f.kept), None)
+    what = kept or (stream.axis.fan_in and f"fan_in={stream.axis.fan_in}")
+    if what:
+        raise UnsupportedError(
+            Code.UNSUPPORTED,
+            loc,
+            what=f"{what} on axis {stream.axis}, whose leaf is the piece,",
+            backend="the expansion of streams",
+            target="any target",
+            alternatives='leaf="chunk"',
+        )
+
+
+def _online(replay: Replay, stream: Stream, type: TupleType, apart: frozenset[str]) -> list[Value]:
+    """Append what a stream means whose folds restart at each piece; return their states, in a row."""
+    b, axis = replay.builder, stream.axis
+    begin = b.i32(0) if stream.begin is None else _as_i32(b, replay[stream.begin])
+    end = b.let(Extent(axis)) if stream.end is None else _as_i32(b, replay[stream.end])
+    steps = _seen(replay, stream, begin, end)
+    names = tuple(n for f in stream.folds for n in f.monoid.state)
+    if axis.name in apart:
+        steps = _of_piece(b, axis, steps)
+        types = [TileType(t.dtype, (axis.pieces, *t.axes)) for t in type.items]
+        made = _walk(replay, stream, (begin, end), steps, types)
+        rows = _Rows(stream.rows, replay.optional(stream.row), replay.optional(stream.kept))
+        states = _by_fold(stream.folds, b.results(made, names))
+        return _flat(_merge_ascending(b, stream, states, axis.pieces, rows))
+    made = _walk(replay, stream, (begin, end), steps, [*type.items] * 2)
+    both = b.results(made, tuple(f"{n}_of_piece" for n in names) + names)
+    last, merged = both[: len(names)], both[len(names) :]
+    return _flat(_merged(b, stream.folds, _by_fold(stream.folds, merged), _by_fold(stream.folds, last)))
+
+
+def _seen(replay: Replay, stream: Stream, begin: Value, end: Value) -> _Steps:
+    """Append which chunks of a segment a row sees some elements of."""
+    b, chunk = replay.builder, stream.axis.chunk or 1
+    zero, size = b.i32(0), b.i32(chunk)
+    length = b.max(zero, b.sub(end, begin))
+    if stream.until is not None:
+        length = b.min(length, b.max(zero, b.sub(_as_i32(b, replay[stream.until]), begin)), "seen")
+    start = zero
+    full: Value | None = None
+    if stream.since is None:
+        full = b.map2(Fn2.DIV, length, size, "full_steps")
+    else:
+        unseen = b.max(zero, b.sub(_as_i32(b, replay[stream.since]), begin), "unseen")
+        start = b.map2(Fn2.DIV, unseen, size, "first_step")
+    stop = b.map2(Fn2.DIV, b.add(length, b.i32(chunk - 1)), size, "steps")
+    when = replay.optional(stream.when)
+    if when is not None:
+        stop = b.select(when, stop, zero, "steps")
+        full = None if full is None else b.select(when, full, zero, "full_steps")
+    return _Steps(start, stop, full)
+
+
+def _of_piece(b: Builder, axis: Axis, steps: _Steps) -> _Steps:
+    """Append which of the chunks that a row sees are those of one piece, along the axis of pieces."""
+    count = b.i32(_steps_of(axis))
+    first = b.mul(b.let(Pos(axis.pieces), f"{axis.name.lower()}_piece"), count)
+    last = b.add(first, count)
+    start, stop = b.max(steps.start, first, "first_step"), b.min(steps.stop, last, "steps")
+    full = steps.full
+    return _Steps(start, stop, None if full is None else b.max(start, b.min(full, last), "full_steps"))
+
+
+def _steps_of(axis: Axis) -> int:
+    """Return how many chunks a piece has."""
+    return (axis.piece or 1) // (axis.chunk or 1)
+
+
+def _walk(
+    replay: Replay, stream: Stream, bounds: tuple[Value, Value], steps: _Steps, types: list[TileType]
+) -> Value:
+    """Append the loop over chunks, which carries the state of a piece.
+
+    types: of that state, or of it and of what the pieces before it merged to: then the first chunk of a piece
+    has the last one merged, and starts anew.
+    """
+    b, axis, folded = replay.builder, stream.axis, stream.folds
+    held = sum(len(f.monoid.state) for f in folded)
+    dtypes = [group[0].dtype for group in _by_fold(folded, tuple(types[:held]))]
+    begun = _flat([online.start(b, f.monoid, t) for f, t in zip(folded, dtypes, strict=True)])
+    nothing = _flat([folds.init(b, f.monoid, t) for f, t in zip(folded, dtypes, strict=True)])
+    with b.region() as lets:
+        step = b.fresh(TileType(DType.I32))
+        carried = tuple(b.fresh(t) for t in types)
+        mine, before = _by_fold(folded, carried[:held]), carried[held:]
+        chunk = _chunk(replay, stream, *bounds, step)
+        if before:
+            # after the chunk's scores: a lowering that waits for those has the last piece's sums by then
+            mine, before = _turned(b, folded, _first_of_piece(b, axis, step), mine, before)
+        new = [_absorbed(replay, f, state, chunk) for f, state in zip(folded, mine, strict=True)]
+        results = (*_flat(new), *before)
+    init = (*begun, *nothing)[: len(types)]
+    body = Block((step, *carried), tuple(lets), results)
+    return b.let(Loop(axis, steps.start, steps.stop, init, tuple(types), body, steps.full, chunk.exists))
+
+
+def _absorbed(replay: Replay, fold: Fold, state: State, chunk: _Chunk) -> State:
+    """Append the state of a piece with a chunk."""
+    inputs = tuple(replay[v] for v in fold.inputs)
+    return online.absorb(replay.builder, fold.monoid, state, inputs, chunk.lanes, chunk.exists, chunk.pos)
+
+
+def _first_of_piece(b: Builder, axis: Axis, step: Value) -> Value:
+    return b.map2(Fn2.EQ, b.map2(Fn2.MOD, step, b.i32(_steps_of(axis))), b.i32(0), "turn")
+
+
+def _turned(
+    b: Builder, folded: tuple[Fold, ...], turn: Value, last: list[State], before: State
+) -> tuple[list[State], State]:
+    """Append what a step starts from: at a turn a new piece, the last one merged with those before it."""
+    merged = _flat(_merged(b, folded, _by_fold(folded, before), last))
+    begun = _flat([online.restart(b, f.monoid, state) for f, state in zip(folded, last, strict=True)])
+    pairs = zip((*begun, *merged), (*_flat(last), *before), strict=True)
+    chosen = [old if new == old else b.select(turn, new, old) for new, old in pairs]
+    return _by_fold(folded, chosen[: len(begun)]), tuple(chosen[len(begun) :])
+
+
+def _merged(b: Builder, folded: tuple[Fold, ...], one: list[State], two: list[State]) -> list[State]:
+    """Append the merge of each fold's two states."""
+    return [folds.merge(b, f.monoid, x, y) for f, x, y in zip(folded, one, two, strict=True)]
+
+
+def _flat(states: list[State]) -> list[Value]:
+    return [value for state in states for value in state]
+
+
+def _by_fold(folded: tuple[Fold, ...], values: Iterable[X]) -> list[tuple[X, ...]]:
+    """Return what belongs to states in a row as one tuple for each fold."""
+    rest = iter(values)
+    return [tuple(next(rest) for _ in f.monoid.state) for f in folded]
 
 
 class _Body:
@@ -294,9 +499,19 @@ class _Body:
                     b.let(Store(param, tuple(r[i] for i in index), r[value], self._and(self.exists, guard)))
                 case Check(bad=bad, what=what):
                     b.let(Check(b.map2(Fn2.AND, self.exists, r[bad]), what))
+                case Dot() as dot:
+                    r.renamed[let.value] = b.let(self._apart(dot), let.name)
                 case _:
                     if not r.rule(r, let):
                         r.copy(let)
+
+    def _apart(self, dot: Dot) -> Dot:
+        """Return a contraction for each segment, where a factor now varies along those who own them."""
+        r, b = self.outer, self.outer.builder
+        a, c = (set(b.tile(r[v]).axes) for v in (dot.a, dot.b))
+        shared = [x for x in b.tile(self.pos).axes if x in a & c and x.part is Part.ALL]
+        each = tuple(dict.fromkeys((*(dot.each or ()), *shared)))
+        return replace(dot, a=r[dot.a], b=r[dot.b], onto=r.optional(dot.onto), each=each or None)
 
     def _read(self, index: tuple[Value, ...]) -> Value:
         """Return where a load reads: a tensor without the rows of `when` is read for all of them at once."""

@@ -35,6 +35,7 @@ from rlk.ir.nodes import (
     Store,
     Stream,
     Value,
+    bounds_of,
 )
 from rlk.ir.types import TileType
 
@@ -100,21 +101,23 @@ class Replay:
 
     def stream(self, stream: Stream) -> Stream:
         """Return a stream whose body is replayed in a region of its own."""
-        begin, end, when = (self.optional(v) for v in (stream.begin, stream.end, stream.when))
+        begin, end, when, since, until, row, kept = (self.optional(v) for v in bounds_of(stream))
         init = tuple(self[v] for v in stream.init)
         with self.builder.region() as lets:
             args = self.carried(stream.body.args, stream.types)
             self.block(stream.body.lets)
             folds = tuple(replace(f, inputs=tuple(self[v] for v in f.inputs)) for f in stream.folds)
             results = tuple(self[v] for v in stream.body.results)
-        body = Block(args, tuple(lets), results)
-        return replace(stream, body=body, folds=folds, begin=begin, end=end, when=when, init=init)
+        return replace(
+            stream, body=Block(args, tuple(lets), results), folds=folds, init=init, begin=begin, end=end,
+            when=when, since=since, until=until, row=row, kept=kept,
+        )  # fmt: skip
 
     def arguments(self, loop: Loop) -> tuple[Value, ...]:
         """Declare the arguments of a loop's body: the step and the carried values."""
         b = self.builder
         step, *carried = loop.body.args
-        self.renamed[step] = b.fresh(b.types[self[loop.start]])
+        self.renamed[step] = b.fresh(TileType(b.tile(self[loop.start]).dtype))
         return (self[step], *self.carried(carried, loop.types))
 
     def carried(self, args: Sequence[Value], types: tuple[TileType, ...]) -> tuple[Value, ...]:

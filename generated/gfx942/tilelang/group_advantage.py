@@ -259,7 +259,6 @@ def group_advantage(rewards: memory("rewards", "float32"), bounds: memory("bound
         m_3 = tl.alloc_local((8,), "float32")
         s_state_2 = tl.alloc_local((8,), "int32")
         s_4 = tl.alloc_local((8,), "int32")
-        product_2 = tl.alloc_local((8,), "int32")
         total_3 = tl.alloc_local((8,), "int32")
         s_5 = tl.alloc_local((8,), "int32")
         exists = tl.alloc_local((8,), "bool")
@@ -303,7 +302,6 @@ def group_advantage(rewards: memory("rewards", "float32"), bounds: memory("bound
         least_g_7 = tl.alloc_local((8,), "int32")
         most_g_3 = tl.alloc_local((8,), "int32")
         s_10 = tl.alloc_local((8,), "float32")
-        product_4 = tl.alloc_local((8,), "int32")
         total_5 = tl.alloc_local((8,), "int32")
         s_11 = tl.alloc_local((8,), "int32")
         exists_2 = tl.alloc_local((8,), "bool")
@@ -339,7 +337,6 @@ def group_advantage(rewards: memory("rewards", "float32"), bounds: memory("bound
         least_g_11 = tl.alloc_local((8,), "int32")
         most_g_5 = tl.alloc_local((8,), "int32")
         s_16 = tl.alloc_local((8,), "float32")
-        product_7 = tl.alloc_local((8,), "int32")
         total_7 = tl.alloc_local((8,), "int32")
         s_17 = tl.alloc_local((8,), "int32")
         exists_3 = tl.alloc_local((8,), "bool")
@@ -380,7 +377,6 @@ def group_advantage(rewards: memory("rewards", "float32"), bounds: memory("bound
         chosen_16 = tl.alloc_local((8,), "float32")
         least_g_15 = tl.alloc_local((8,), "int32")
         most_g_7 = tl.alloc_local((8,), "int32")
-        product_11 = tl.alloc_local((8,), "int32")
         total_10 = tl.alloc_local((8,), "int32")
         s_20 = tl.alloc_local((8,), "int32")
         exists_4 = tl.alloc_local((8,), "bool")
@@ -483,9 +479,9 @@ def group_advantage(rewards: memory("rewards", "float32"), bounds: memory("bound
             s_state_2[c] = s_state[c]  # advantage.py:51
             s_4[c] = s[c]  # advantage.py:51
         for s_step_2 in tl.serial(least_g_4, most_g_2):  # advantage.py:51
+            product_2 = tl.alloc_var("int32", s_step_2 * 16)  # advantage.py:51
             for c in tl.unroll(8):  # advantage.py:51
-                product_2[c] = s_step_2 * 16  # advantage.py:51
-                total_3[c] = as_i32[c] + product_2[c]  # advantage.py:51
+                total_3[c] = as_i32[c] + product_2  # advantage.py:51
                 s_5[c] = total_3[c] + s_lane  # advantage.py:51
                 exists[c] = s_5[c] < as_i32_2[c]  # advantage.py:51
                 at_most_2[c] = 0 <= s_5[c]  # advantage.py:52
@@ -555,9 +551,9 @@ def group_advantage(rewards: memory("rewards", "float32"), bounds: memory("bound
         for c in tl.unroll(8):  # advantage.py:56
             s_10[c] = s_7[c]  # advantage.py:56
         for s_step_4 in tl.serial(least_g_8, most_g_4):  # advantage.py:56
+            product_4 = tl.alloc_var("int32", s_step_4 * 16)  # advantage.py:56
             for c in tl.unroll(8):  # advantage.py:56
-                product_4[c] = s_step_4 * 16  # advantage.py:56
-                total_5[c] = as_i32[c] + product_4[c]  # advantage.py:56
+                total_5[c] = as_i32[c] + product_4  # advantage.py:56
                 s_11[c] = total_5[c] + s_lane  # advantage.py:56
                 exists_2[c] = s_11[c] < as_i32_2[c]  # advantage.py:56
                 at_most_4[c] = 0 <= s_11[c]  # advantage.py:57
@@ -613,9 +609,9 @@ def group_advantage(rewards: memory("rewards", "float32"), bounds: memory("bound
         for c in tl.unroll(8):  # advantage.py:60
             s_16[c] = s_13[c]  # advantage.py:60
         for s_step_6 in tl.serial(least_g_12, most_g_6):  # advantage.py:60
+            product_7 = tl.alloc_var("int32", s_step_6 * 16)  # advantage.py:60
             for c in tl.unroll(8):  # advantage.py:60
-                product_7[c] = s_step_6 * 16  # advantage.py:60
-                total_7[c] = as_i32[c] + product_7[c]  # advantage.py:60
+                total_7[c] = as_i32[c] + product_7  # advantage.py:60
                 s_17[c] = total_7[c] + s_lane  # advantage.py:60
                 exists_3[c] = s_17[c] < as_i32_2[c]  # advantage.py:60
                 at_most_6[c] = 0 <= s_17[c]  # advantage.py:61
@@ -673,9 +669,9 @@ def group_advantage(rewards: memory("rewards", "float32"), bounds: memory("bound
         most_over_g(most_g_7, i32_board, thread)  # advantage.py:145
         most_g_8 = most_g_7[0]  # advantage.py:145
         for s_step_8 in tl.serial(least_g_16, most_g_8):  # advantage.py:145
+            product_11 = tl.alloc_var("int32", s_step_8 * 16)  # advantage.py:137
             for c in tl.unroll(8):  # advantage.py:137
-                product_11[c] = s_step_8 * 16  # advantage.py:137
-                total_10[c] = as_i32[c] + product_11[c]  # advantage.py:137
+                total_10[c] = as_i32[c] + product_11  # advantage.py:137
                 s_20[c] = total_10[c] + s_lane  # advantage.py:137
                 exists_4[c] = s_20[c] < as_i32_2[c]  # advantage.py:137
                 at_most_8[c] = 0 <= s_20[c]  # advantage.py:138

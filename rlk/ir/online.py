@@ -1,0 +1,72 @@
+"""The arithmetic of folds that restart at each piece: its first state, and a chunk absorbed into one."""
+
+from __future__ import annotations
+
+from rlk.ir import fold
+from rlk.ir.build import Builder
+from rlk.ir.dims import Axis
+from rlk.ir.dotmodel import DotModel
+from rlk.ir.fold import State
+from rlk.ir.monoid import Kind, Monoid
+from rlk.ir.nodes import Cast, Combine, Dot, Value
+from rlk.ir.types import DType
+
+
+def start(b: Builder, monoid: Monoid, dtype: DType) -> State:
+    """Return the state of a piece before its first chunk."""
+    match monoid.kind:
+        case Kind.SOFTMAX_SUM:
+            # 0.0, not -0.0: what a contraction adds to -0.0 is +0.0, so that only from +0.0 on a chunk that a
+            # row sees nothing of leaves every bit
+            return (fold.init(b, monoid)[0], *(b.f32(0.0) for _ in monoid.state[1:]))
+        case Kind.TOTAL | Kind.ARGMAX | Kind.TOP:
+            return fold.init(b, monoid, dtype)
+
+
+def restart(b: Builder, monoid: Monoid, state: State) -> State:
+    """Return a state that the next piece may begin with, made of that of the last one.
+
+    The sums of a softmax_sum stay: under a maximum of -inf they weigh nothing, if they are finite.
+    """
+    match monoid.kind:
+        case Kind.SOFTMAX_SUM:
+            return (fold.init(b, monoid)[0], *state[1:])
+        case Kind.TOTAL | Kind.ARGMAX | Kind.TOP:
+            return fold.init(b, monoid, b.tile(state[0]).dtype)
+
+
+def absorb(
+    b: Builder, monoid: Monoid, state: State, inputs: State, lanes: Axis | None, exists: Value, pos: Value
+) -> State:
+    """Return the state of a piece with one more chunk: of a softmax_sum under a maximum that runs along.
+
+    m' = max(m, max z), e = exp2((z - m') log2 e), and with a = exp2((m - m') log2 e) each sum x becomes
+    x a + sum of e y, by the monoid's tree; of a payload that is contracted, the accumulator x a goes on with
+    the products of y and of e rounded to its type. Every operation rounds. (Online softmax: Milakov and
+    Gimelshein, arXiv 1805.02867; with products: Dao, arXiv 2307.08691.)
+    """
+    match monoid.kind:
+        case Kind.SOFTMAX_SUM if lanes is not None:
+            return _softmax(b, monoid, state, inputs, lanes, exists)
+        case Kind.SOFTMAX_SUM | Kind.TOTAL | Kind.ARGMAX | Kind.TOP:
+            return fold.merge(b, monoid, state, fold.leaf(b, monoid, inputs, lanes, exists, pos))
+
+
+def _softmax(b: Builder, monoid: Monoid, state: State, inputs: State, lanes: Axis, exists: Value) -> State:
+    score, *payloads = inputs
+    z = b.select(exists, score, b.f32(float("-inf")))
+    m = b.max(state[0], b.reduce(Combine.MAX, z, lanes, None, "m_chunk"), "m_new")
+    again = fold.weight(b, state[0], m, "again")
+    e = fold.weight(b, z, m, "e")
+    sums = [b.add(b.mul(state[1], again), b.reduce(Combine.ADD, e, lanes, monoid.lanes, "s_chunk"), "s_new")]
+    for name, x, y in zip(monoid.payloads, state[2:], payloads, strict=True):
+        before = b.mul(x, again, f"{name}_before")
+        dtype = b.tile(y).dtype
+        if dtype is DType.F32:
+            chunk = b.reduce(Combine.ADD, b.mul(e, y), lanes, monoid.lanes, f"{name}_chunk")
+            sums.append(b.add(before, chunk, f"{name}_new"))
+        else:
+            p = b.let(Cast(e, dtype), "p")
+            each = tuple(a for a in b.tile(p).axes if a in b.tile(y).axes and a != lanes) or None
+            sums.append(b.let(Dot(p, y, lanes, DotModel.CHAIN16, before, each), f"{name}_new"))
+    return (m, *sums)
