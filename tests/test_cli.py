@@ -125,7 +125,14 @@ def _missing(name: str) -> None:
 # --- list and show ---
 
 
-DOTS = ("linear_logp", "linear_logp_backward", "matmul", "matmul_leaf8")
+DOTS = (
+    "linear_logp",
+    "linear_logp_backward",
+    "matmul",
+    "matmul_leaf8",
+    "varlen_attention",
+    "paged_attention",
+)
 
 
 def test_list_names_every_operator_with_its_id(rlk: Rlk) -> None:

@@ -72,6 +72,10 @@ SIGNATURES = {
     "sample": "(logits, *, seed, request_id, position, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, "
     "penalties=None, math=None)",
     "penalize": "(logits, penalties)",
+    "varlen_attention": "(q, k, v, cu_seqlens_q, cu_seqlens_k, *, causal=True, window=None, softcap=None, "
+    "scale=None, sinks=None, math=None)",
+    "paged_attention": "(q, k_cache, v_cache, block_table, context_lens, cu_seqlens_q, *, causal=True, "
+    "window=None, softcap=None, scale=None, sinks=None, math=None)",
 }
 OVER_RANKS = {"ordered_all_reduce": "(x, group)"}
 """Operators of torch's additions alone: they have no spec."""

@@ -22,6 +22,7 @@ from rlk.runtime import calls
 from rlk.runtime.dispatch import lowered
 from rlk.runtime.invocation import Invocation, Tensors, geometry_of
 from rlk.runtime.toolchain import compile_triton
+from rlk.specs.attention import varlen_attention
 from rlk.specs.linear_logp import linear_logp
 from rlk.target.facts import target
 
@@ -104,6 +105,26 @@ def test_products_run_on_and_no_comparison_is_packed(form: str, tmp_path: Path) 
         assert code.groups == 1, f"{name} waits {code.groups} times for {code.products} products"
         assert code.lost == 0, f"{name} packs the predicates of {code.lost} selections"
         assert code.spilled <= SPILLED, f"{name} spills {code.spilled} words"
+
+
+ATTENTION = {"64": (64, 64), "96": (96, 96), "128": (128, 128), "256": (256, 256), "192 and 128": (192, 128)}
+
+
+def attention(e: int, w: int, queries: int = 8192, sequences: int = 8) -> Emitted:
+    shapes = {"q": (queries, 8, 4, e), "k": (8192, 8, e), "v": (8192, 8, w)}
+    tensors = {name: torch.empty(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
+    offsets = torch.zeros(sequences, dtype=torch.int32)
+    tensors |= dict.fromkeys(("begin_q", "end_q", "begin_k", "end_k"), offsets)
+    statics = {"causal": True}
+    return source(calls.invoke(varlen_attention, tensors, {"scale": 0.1}, statics, None), tensors)
+
+
+@pytest.mark.parametrize("width", ATTENTION)
+def test_attention_waits_once_for_each_of_its_products(width: str, tmp_path: Path) -> None:
+    """Two products a step, in a loop without masks and in one with them; the sums stay in registers."""
+    ((name, code),) = codes(attention(*ATTENTION[width]), tmp_path)
+    assert code.groups == 4, f"{name} waits {code.groups} times for {code.products} products"
+    assert code.lost == 0 and code.spilled <= SPILLED, f"{name} spills {code.spilled} words"
 
 
 def test_the_marks_are_found_in_a_text_that_has_them() -> None:

@@ -12,6 +12,8 @@ from rlk.env import Env
 from rlk.lang.op import Op
 from rlk.ops import (
     advantages,
+    attention,
+    exact_attention,
     exact_sampling,
     fused,
     linear,
@@ -38,6 +40,7 @@ from rlk.runtime.dispatch import Decision, decide, dispatch
 from rlk.runtime.invocation import Invocation
 from rlk.runtime.library import register
 from rlk.specs import advantage as _advantage
+from rlk.specs import attention as _attention
 from rlk.specs import linear_logp as _linear
 from rlk.specs import logp as _logp
 from rlk.specs import loss as _loss
@@ -133,6 +136,12 @@ sample = _published(sampling.sample, exact_sampling.sample, _sampling.sample, _s
 
 for _spec in (_packing.take_whole, _packing.reported):  # parts of operators, on data without gradients
     register(_spec)
+varlen_attention = _published(
+    attention.varlen_attention, exact_attention.varlen_attention, _attention.varlen_attention
+)
+paged_attention = _published(
+    attention.paged_attention, exact_attention.paged_attention, _attention.paged_attention
+)
 
 if Env.current().interpret:
     from rlk.testing.interpreter import interpret
@@ -173,6 +182,7 @@ __all__ = [
     "modality_spans",
     "ordered_all_reduce",
     "pack",
+    "paged_attention",
     "penalize",
     "policy_loss",
     "preference_loss",
@@ -184,4 +194,5 @@ __all__ = [
     "swiglu",
     "unpack",
     "value_loss",
+    "varlen_attention",
 ]

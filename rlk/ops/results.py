@@ -77,6 +77,13 @@ class Gae(NamedTuple):
     returns: torch.Tensor
 
 
+class Attention(NamedTuple):
+    """o: [Tq, Hq, F], the dtype of v. lse: f32 [Hq, Tq], natural log of each query's softmax denominator."""
+
+    o: torch.Tensor
+    lse: torch.Tensor
+
+
 class RMSNorm(NamedTuple):
     """y: the normalised rows. residual: x + residual in x's dtype."""
 

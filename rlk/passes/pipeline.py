@@ -11,6 +11,7 @@ from rlk.passes.expand import expand
 from rlk.passes.mask import mask
 from rlk.passes.pieces import pieces
 from rlk.passes.rewrite import each
+from rlk.passes.rows import one_axis_of_rows
 from rlk.passes.simplify import simplify
 from rlk.passes.specialize import bind_extents, bind_math
 from rlk.passes.sweep import sweep
@@ -62,6 +63,9 @@ def launched(
 ) -> Program:
     """Return the program that a lowering launches: specialized, and piece by piece where it has pieces.
 
+    Rows that share the keys of a contraction of weights are one axis.
+
     extents: of all axes, as one call has them; static: of those that a signature knows.
     """
-    return sweep(specialize(program, static, softmax), extents)
+    swept = sweep(specialize(program, static, softmax), extents)
+    return each(swept, lambda k: one_axis_of_rows(k, static))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import torch
@@ -59,19 +59,22 @@ def traced(invocation: Invocation, apart: frozenset[str] = frozenset()) -> Progr
     return canonical(shard(invocation.spec.trace(invocation.variant), *invocation.shard), apart=apart)
 
 
+def operator_of(spec: Spec) -> Op:
+    """Return the operator that a spec is, or is the gradient of."""
+    return spec.op if isinstance(spec, Vjp) else spec
+
+
 @cache
 def shape_givers(invocation: Invocation) -> tuple[Decl, ...]:
     """Return the declarations of the operator's own inputs, read by this invocation's kernels or not."""
-    spec = invocation.spec
-    op = spec.op if isinstance(spec, Vjp) else spec
+    op = operator_of(invocation.spec)
     found = (declared(f, invocation.variant) for f in op.formals)
     return tuple(d for d in found if d is not None and d.role is Role.IN)
 
 
 def row_axis(spec: Spec) -> Axis | None:
     """Return the axis that may stand for several leading dims: the first of the operator's first tensor."""
-    op = spec.op if isinstance(spec, Vjp) else spec
-    first = next(f.type.axes for f in op.formals if isinstance(f.type, TensorType))
+    first = next(f.type.axes for f in operator_of(spec).formals if isinstance(f.type, TensorType))
     return first[0] if first and first[0].dynamic else None
 
 
@@ -148,7 +151,8 @@ def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
     # a gradient's kernels may not read the input whose gradient they write; its sizes count all the same
     sizes = (*decls, *(d for d in shape_givers(invocation) if d.name in tensors and d.name not in read))
     given = {d.name: tensors[d.name] for d in sizes if d.role is Role.IN}
-    return measure(name, row_axis(invocation.spec), sizes, given)
+    found = measure(name, row_axis(invocation.spec), sizes, given)
+    return replace(found, extents=operator_of(invocation.spec).bounded(found.extents))
 
 
 def static_extents(invocation: Invocation, geometry: Geometry) -> dict[str, int]:
@@ -156,6 +160,7 @@ def static_extents(invocation: Invocation, geometry: Geometry) -> dict[str, int]
     dynamic = {
         a.name for k in traced(invocation).kernels for d in k.params for a in d.type.axes if a.whole.dynamic
     }
+    dynamic |= {name for name, _ in operator_of(invocation.spec).bounds}
     return {name: size for name, size in geometry.extents.items() if name not in dynamic}
 
 

@@ -24,7 +24,7 @@ from rlk.target.facts import Target, target
 TARGETS = ("sm_90a", "gfx942")
 UNSHOWN = frozenset(
     "sample penalize preference_loss kto_loss value_loss entropy_bonus scatter_rewards".split()
-    + ["take_rows", "take_whole"]
+    + ["take_rows", "take_whole", "varlen_attention", "paged_attention"]
 )
 """Operators whose kernels are not checked in: too long to be read, or nothing that others do not show."""
 BACKENDS = {"sm_90a": ("triton", "cute"), "gfx942": ("tilelang",)}
@@ -43,6 +43,8 @@ class Reference:
 ROWS = 8192
 _EXTENTS = (("H", 32), ("E", 128), ("C", 64), ("P", 40960), ("D", 4096), ("B", 64), ("U", 151937), ("R", 8))
 
+_HEADS = (("H", 8), ("G", 4), ("E", 128), ("W", 128))
+
 REFERENCES: dict[str, Reference] = {
     "logp": Reference((("V", 128256),), ("inv_temperature",), (("needs", ("logp", "entropy")),)),
     "linear_logp": Reference((("V", 128256),), ("inv_temperature",), (("needs", ("entropy",)),)),
@@ -60,6 +62,8 @@ REFERENCES: dict[str, Reference] = {
         (("T", 256), ("W", 151936), ("U", 151936)), ("inv_temperature", "top_k", "top_p", "min_p")
     ),
     "penalize": Reference((("V", 151936),), ("prompt",)),
+    "varlen_attention": Reference((*_HEADS, ("B", 8))),
+    "paged_attention": Reference((*_HEADS, ("B", 64), ("T", 64), ("P", 8192), ("O", 64), ("M", 128))),
 }
 
 
@@ -75,7 +79,7 @@ def reference_extents(op: Op, program: Program) -> dict[str, int]:
     given = dict(REFERENCES.get(op.name, Reference()).extents)
     axes = {axis.name: axis for k in program.kernels for d in k.params for axis in d.type.axes}
     known = {**dict(_EXTENTS), **given}
-    return {name: known.get(name, ROWS if axis.dynamic else 4096) for name, axis in axes.items()}
+    return op.bounded({name: known.get(name, ROWS if axis.dynamic else 4096) for name, axis in axes.items()})
 
 
 def placed(op: Op, traced: Program) -> Program:
@@ -101,7 +105,7 @@ def emit(
     """
     from rlk.lower import tilelang, triton
 
-    axes = {axis for k in program.kernels for d in k.params for axis in d.type.axes}
+    axes = {axis.whole for k in program.kernels for d in k.params for axis in d.type.axes}
     static = {axis.name: extents[axis.name] for axis in axes if not axis.dynamic}
     bound = launched(program, static, on.softmax, extents)
     signature = Signature(tuple(sorted(static.items())))

@@ -11,6 +11,7 @@ from rlk.ir.dims import Axis, Part, extent_of, union
 from rlk.ir.nodes import Block, Dot, Kernel, Let, Load, Loop, Merge, Reduce, Role, Store, Value
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType, Type
+from rlk.passes.rows import computed_factor
 from rlk.passes.walk import walk
 
 
@@ -32,7 +33,9 @@ def types_of(kernel: Kernel) -> dict[Value, Type]:
     for let in walk(kernel.body):
         if isinstance(let.node, Loop):
             step, *carried = let.node.body.args
-            types[step] = types[let.node.start]
+            start = types[let.node.start]
+            assert isinstance(start, TileType)
+            types[step] = TileType(start.dtype)
             types.update(zip(carried, let.node.types, strict=True))
     return types
 
@@ -87,10 +90,12 @@ def length(axis: Axis, extents: Mapping[str, int]) -> int:
 def kind(kernel: Kernel) -> str:
     """Name the nest from its dataflow.
 
-    "stream_dot" reduces what it contracts, "dot_map" does not; "merge" combines states that other kernels
-    left, "col_fold" folds along an outer dim.
+    "stream_dot" reduces what it contracts, "dot_map" does not, "chained_dot" contracts what it has computed;
+    "merge" combines states that other kernels left, "col_fold" folds along an outer dim.
     """
     lets = tuple(walk(kernel.body))
+    if computed_factor(kernel):
+        return "chained_dot"
     if any(isinstance(let.node, Dot) for let in lets):
         return "stream_dot" if any(isinstance(let.node, Reduce) for let in lets) else "dot_map"
     work = {d.name for d in kernel.params if d.role is Role.WORK}

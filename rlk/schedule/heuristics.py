@@ -12,6 +12,8 @@ from rlk.ir.tree import padded
 from rlk.ir.types import DType, TileType, Type
 from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, kind, roles, types_of
+from rlk.schedule.chained import chained, pieces_apart, rows_axis
+from rlk.schedule.chained import variety as chained_variety
 from rlk.schedule.entries import Facts
 from rlk.schedule.schedule import Schedule, Span
 from rlk.schedule.table import UNEVEN_DEPTH, Tiling, tabled
@@ -44,6 +46,8 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
     alone (see `table.ROW_CLASSES`), so that a kernel has few variants.
     """
     found = roles(kernel, extents)
+    if kind(kernel) == "chained_dot":
+        return chained(kernel, found, extents)
     if found.contracted:
         return _contraction(kernel, found, target, extents)
     lengths = dict(found.inside)
@@ -64,12 +68,16 @@ def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
     """Return the axes whose chunks or pieces should run side by side: rows alone would leave cores idle.
 
     Chunks that contract are tiles of one matrix product, and always stand side by side, for a piece of the
-    rows at a time where these have pieces; pieces that are contracted do where their results are few.
+    rows at a time where these have pieces; pieces that are contracted do where their results are few, and
+    pieces at which a fold restarts where its rows are.
     program: canonical. What they yield then goes through memory and merges in a second kernel, with the same
     bits.
     """
     found: set[str] = set()
     for kernel in program.kernels:
+        if kind(kernel) == "chained_dot":
+            found |= pieces_apart(kernel, extents)
+            continue
         loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
         found |= {loop.axis.name for loop in loops if loop.axis.part is Part.ALL and _contracts(loop)}
         streamed = {let.node.axis for let in walk(kernel.body) if isinstance(let.node, Loop)}
@@ -310,7 +318,9 @@ def _columns(found: Roles, extents: Mapping[str, int]) -> Schedule:
 
 def _partials(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> Schedule:
     """A program owns few columns and merges partial states: latency is hidden by loads of many steps."""
-    tiles = [(str(a), min(32, padded(_extent(a, extents, 32)))) for a in found.parallel[-1:]]
+    # of segments a program has one row, and a vector of its sums
+    near = [a for a in found.parallel if rows_axis(found) is None or not a.dynamic]
+    tiles = [(str(a), min(32, padded(_extent(a, extents, 32)))) for a in near[-1:]]
     bodies = [len(let.node.body.lets) for let in walk(kernel.body) if isinstance(let.node, Loop)]
     # a merge of softmax states is long: 64 of them in a row take minutes to compile
     steps = UNROLLED // padded(max(bodies, default=1))
@@ -348,6 +358,8 @@ def warps(elements: int) -> int:
 def variety(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> tuple[Schedule, ...]:
     """Return schedules that place a kernel in different ways: all of them must give the same bits."""
     found = roles(kernel, extents)
+    if kind(kernel) == "chained_dot":
+        return chained_variety(kernel, found, extents)
     if found.contracted:
         return _contraction_variety(kernel, found, target, extents)
     names = [str(a) for a in found.parallel]

@@ -11,8 +11,8 @@ import numpy as np
 
 from rlk.errors import Code, LaunchError
 from rlk.interp import arithmetic
-from rlk.ir.dims import Axis
-from rlk.ir.nodes import Bits, Cast, Decl, Extent, Load, Map2, Program, Role, Select, Store, Value
+from rlk.ir.dims import Axis, Part
+from rlk.ir.nodes import Bits, Cast, Decl, Extent, Load, Map2, Pos, Program, Role, Select, Store, Value
 from rlk.ir.types import DType
 from rlk.lang.op import Op, Variant
 from rlk.lang.types import DTypeVar, TensorType
@@ -149,7 +149,7 @@ def sizes(
             if decl.name in given:
                 found.setdefault(axis.name, np.shape(given[decl.name])[at])
     for let in (let for k in program.kernels for let in walk(k.body)):
-        if isinstance(let.node, Extent):
+        if isinstance(let.node, Extent | Pos) and let.node.axis.part is not Part.LANE:
             axes.setdefault(let.node.axis.name, let.node.axis.whole)
     left = [axis for name, axis in axes.items() if name not in found]
     return found | {axis.name: _size(axis, i) for i, axis in enumerate(left)}

@@ -25,6 +25,7 @@ from rlk.lang.op import Op
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
 from rlk.lower.common.emitted import Emitted, Signature
 from rlk.passes.pipeline import CANONICAL, canonical, launched
+from rlk.passes.rows import indices_of
 from rlk.schedule.axes import roles
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
@@ -261,7 +262,7 @@ def calls(case: Case, seed: int = 0) -> tuple[Call, ...]:
     """Return the forward call of a case, and its gradient's, with infinities and NaN among the floats."""
     rng = np.random.default_rng(seed + 2)
     forward = forward_program(case.op, case.variant)
-    values = {n: _edges(v, rng) for n, v in case.values.items()}
+    values = {n: v if n in case.example.finite else _edges(v, rng) for n, v in case.values.items()}
     made = [_call("forward", case.op.trace(case.variant), values, {})]
     wanted, given = differentiable(case.op, case.variant), cotangents(case.op, case.variant)
     if wanted and given:
@@ -320,7 +321,7 @@ def check_tiles(call: Call, on: Target, oracle: Oracle = run) -> Verdict:
 def parallel(kernel: Kernel, call: Call) -> dict[str, int]:
     """Return how many indices each parallel axis of a kernel has."""
     found = roles(kernel, call.extents).parallel
-    return {str(a): extent_of(a, call.extents[a.name]) for a in found}
+    return {str(a): extent_of(a, indices_of(a, call.extents)) for a in found}
 
 
 def compared(outs: Sequence[Decl], got: Mapping[str, Any], want: Mapping[str, Any]) -> dict[str, int]:
@@ -382,7 +383,8 @@ def check_source(call: Call, on: Target, generated: Generated | None = None, ora
     wrong, note = 0, ""
     plans = schedules(call, on)
     for plan in plans:
-        got = generated(call.placed, call.inputs | _sized_by_outputs(call), schedules=plan, on=on)
+        given = call.inputs | _sized_by_outputs(call)
+        got = generated(call.placed, given, schedules=plan, on=on, extents=call.extents)
         found = compared(call.stores, got.tensors, want.tensors)
         wrong += sum(found.values()) + (bool(got.errors[0]) != bool(want.errors))
         note = note or _first_wrong(found, " / ".join(map(str, plan)))
@@ -474,7 +476,8 @@ def check_machine(
     wrong, notes, ran = 0, [], ""
     for order in (*orders, len(orders)):
         device = Emulated(on.name, order, order if order == len(orders) else None, compiler)
-        got = run_generated(call.placed, call.inputs | _sized_by_outputs(call), on=on, device=device)
+        given = call.inputs | _sized_by_outputs(call)
+        got = run_generated(call.placed, given, on=on, device=device, extents=call.extents)
         found = compared(call.stores, got.tensors, want.tensors)
         wrong += sum(found.values()) + (bool(got.errors[0]) != bool(want.errors))
         notes += [note] if (note := _first_wrong(found, f"waves in order {order}")) else []

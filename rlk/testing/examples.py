@@ -21,7 +21,8 @@ class Example:
 
     inputs: what cannot be drawn freely; its shapes fix extents. gradient: extra inputs of the gradient.
     present: sets of optional inputs to try beside none and all. statics: values to try of statics that list
-    no choices. straight: per static, values whose gradient is by definition that of another one.
+    no choices. straight: per static, values whose gradient is by definition that of another one. finite:
+    inputs that hold neither infinities nor NaN where bits are compared.
     """
 
     inputs: Callable[[np.random.Generator], Values] = lambda rng: {}
@@ -29,6 +30,7 @@ class Example:
     present: tuple[tuple[str, ...], ...] = ()
     statics: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     straight: Mapping[str, Mapping[object, object]] = field(default_factory=dict)
+    finite: tuple[str, ...] = ()
 
 
 def of_module(module: object, name: str) -> Example:
@@ -178,9 +180,28 @@ def _preference_loss(rng: np.random.Generator) -> Values:
     return logps | refs | tokens | {"beta": 0.4, "smoothing": 0.1, "margin": 0.3, "tau": 0.7}
 
 
+def _attention(rng: np.random.Generator) -> Values:
+    queries, keys = np.array([0, 2, 2, 5]), np.array([0, 530, 531, 560])
+    return {
+        "q": rng.normal(size=(5, 1, 2, 12)), "k": rng.normal(size=(560, 1, 12)),
+        "v": rng.normal(size=(560, 1, 10)), "begin_q": queries[:-1], "end_q": queries[1:],
+        "begin_k": keys[:-1], "end_k": keys[1:], "scale": 0.3, "window": 70, "softcap": 20.0,
+        "inv_softcap": 0.05,
+    }  # fmt: skip
+
+
+def _paged_attention(rng: np.random.Generator) -> Values:
+    given = {n: x for n, x in _attention(rng).items() if n not in ("k", "v", "begin_k", "end_k")}
+    pages = {"k_cache": rng.normal(size=(7, 32, 1, 12)), "v_cache": rng.normal(size=(7, 32, 1, 10))}
+    table = rng.permutation(7)[np.arange(12).reshape(3, 4) % 7]
+    return given | pages | {"block_table": table, "context_lens": np.array([70, 1, 29])}
+
+
 _STRAIGHT: dict[str, dict[object, object]] = {"kl": {"k1+": "k2", "k3+": "k2"}}
 
 EXAMPLES: dict[str, Example] = {
+    "varlen_attention": Example(_attention, finite=("v",)),
+    "paged_attention": Example(_paged_attention, finite=("v_cache",)),
     "logp": Example(
         _logp,
         present=(("inv_temperature", "mask"), ("threshold", "last")),

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from rlk.interp import floats
 from rlk.ir.nodes import Decl, MathModel, Program, Role
-from rlk.ir.types import DType
+from rlk.ir.types import DType, TileType
 from rlk.lower import cute, tilelang, triton
 from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
 from rlk.lower.common.memory import memory_shape
 from rlk.passes.pipeline import launched, specialize
+from rlk.passes.walk import walk
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
 from rlk.schedule.waves import by_waves
@@ -74,7 +75,9 @@ def run_generated(
     """
     on = on or target("gfx942" if backend == "tilelang" else "sm_90a")
     extents = {**(extents or {}), **extents_of(canonical, inputs)}
-    dynamic = {a.name for k in canonical.kernels for d in k.params for a in d.type.axes if a.dynamic}
+    types = [let.type for k in canonical.kernels for let in walk(k.body)]
+    dynamic = {a.name for t in types if isinstance(t, TileType) for a in t.axes if a.dynamic}
+    dynamic |= {a.name for k in canonical.kernels for d in k.params for a in d.type.axes if a.dynamic}
     static = {n: e for n, e in extents.items() if n not in dynamic}
     program = launched(canonical, static, softmax or on.softmax, extents)
     if backend == "cute" and schedules is not None and len(schedules) != len(program.kernels):

@@ -21,6 +21,7 @@ from rlk.runtime.invocation import (
     Tensors,
     inputs_of,
     model_of,
+    operator_of,
     outputs_of,
     row_axis,
     shape_givers,
@@ -145,7 +146,8 @@ def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
     """Return the sizes of a call."""
     decls = tuple(d for d in reads(invocation) if d.name in tensors)
     given = {d.name: tensors[d.name] for d in decls}
-    return measure(invocation.spec.name, row_axis(invocation.spec), decls, given)
+    found = measure(invocation.spec.name, row_axis(invocation.spec), decls, given)
+    return replace(found, extents=operator_of(invocation.spec).bounded(found.extents))
 
 
 def sampled(made: Made, tensors: Tensors, decls: tuple[Decl, ...]) -> Tensors:
@@ -241,6 +243,22 @@ DOT_CHANGES: tuple[Change, ...] = (
     OfDots(lambda s: _tiled(s, 16, depth=16, stages=1, warps=1)),
 )
 """Of the schedules of contractions: loads, tiles, turns, one loop, parts."""
+
+
+def _rows(tile: int) -> Change:
+    """Return a change of how many rows share a tile of keys; other kernels keep theirs."""
+    return lambda s: s.with_tile("Q_G", tile) if "Q_G" in dict(s.tiles) else s
+
+
+ATTENTION_CHANGES: tuple[Change, ...] = (
+    lambda s: s,
+    _rows(16),
+    lambda s: replace(_rows(64)(s), warps=4),
+    lambda s: replace(_rows(128)(s), warps=8, stages=2),
+    lambda s: replace(_rows(64)(s), warps=8, stages=3),
+    lambda s: replace(_rows(32)(s), warps=2, stages=1),
+)
+"""Of the schedules of attention: rows of a tile, warps, loads ahead."""
 
 
 def _lowered(

@@ -95,9 +95,9 @@ def covered(kernel: Kernel, value: Value, guard: Value) -> bool:
                 return False
             case _ if not read:
                 pass
-            case Select(cond=cond, b=b) if _implies(nodes, cond, guard) and not read & {cond, b}:
+            case Select(cond=cond, b=b) if implies(nodes, cond, guard) and not read & {cond, b}:
                 pass
-            case Store(index=index, guard=mask) if mask is not None and _implies(nodes, mask, guard):
+            case Store(index=index, guard=mask) if mask is not None and implies(nodes, mask, guard):
                 if read.intersection((*index, mask)):
                     return False
             case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
@@ -107,14 +107,14 @@ def covered(kernel: Kernel, value: Value, guard: Value) -> bool:
     return True
 
 
-def _implies(nodes: dict[Value, Node], condition: Value, guard: Value) -> bool:
+def implies(nodes: Mapping[Value, Node], condition: Value, guard: Value) -> bool:
     """Return whether a condition is a guard, or that guard and more."""
     node = nodes.get(condition)
     match node:
         case _ if condition == guard:
             return True
         case Map2(fn=Fn2.AND, a=a, b=b):
-            return _implies(nodes, a, guard) or _implies(nodes, b, guard)
+            return implies(nodes, a, guard) or implies(nodes, b, guard)
         case _:
             return False
 

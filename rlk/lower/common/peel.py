@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlk.ir.nodes import Kernel, Let, Loop, Result, Value
+from rlk.ir.nodes import Fn2, Kernel, Let, Loop, Map2, Result, Value
 from rlk.ir.types import DType
 from rlk.passes.rewrite import Replay
 from rlk.passes.simplify import simplify
@@ -39,14 +39,30 @@ class _Peel:
                 return False
 
 
+def _conjuncts(loop: Loop, condition: Value) -> frozenset[Value]:
+    """Return a condition and those of a loop's body that hold wherever it does."""
+    nodes = {let.value: let.node for let in loop.body.lets}
+    found: set[Value] = set()
+    left = [condition]
+    while left:
+        value = left.pop()
+        if value in nodes:
+            found.add(value)
+            node = nodes[value]
+            left += [node.a, node.b] if isinstance(node, Map2) and node.fn is Fn2.AND else []
+    return frozenset(found)
+
+
 def _in_two(peel: _Peel, replay: Replay, let: Let, loop: Loop, full: Value, exists: Value) -> Value:
     b, limit = replay.builder, replay[full]
     head = Loop(loop.axis, loop.start, full, loop.init, loop.types, loop.body, full, None)
     outer = replay.rule
 
+    true = _conjuncts(loop, exists)
+
     def every(inner: Replay, each: Let) -> bool:
-        if each.value == exists:
-            inner.renamed[exists] = b.const(True, DType.BOOL)
+        if each.value in true:
+            inner.renamed[each.value] = b.const(True, DType.BOOL)
             return True
         return outer(inner, each)
 

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 from rlk.ir.dims import Axis, Part, union
 from rlk.ir.nodes import Decl, Let, Load, Role, Store, Turn, Value
 from rlk.ir.types import DType
+from rlk.lower.common.contract import implies
 from rlk.lower.common.emitted import CallArg, From
+from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import axis_name
+from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import POINTERS, SCALARS
 from rlk.lower.common.turns import length_name
 
@@ -20,6 +23,19 @@ if TYPE_CHECKING:
     from rlk.lower.triton.plan import Shared, TritonPlan
 
 ERRORS = "errors"
+SEGMENT = Function(
+    "segment_of",
+    ("begin_ptr", "tile", "count", "EACH: tl.constexpr", "TILE: tl.constexpr"),
+    "The segment that a tile of rows lies in: segment i takes the tiles from begin[i] * EACH // TILE + i on.",
+    (
+        Line("low, high = 0, count"),
+        Line("while high - low > 1:"),
+        Line("    middle = (low + high) // 2"),
+        Line("    later = tl.load(begin_ptr + middle) * EACH // TILE + middle > tile"),
+        Line("    low, high = tl.where(later, low, middle), tl.where(later, middle, high)"),
+        Line("return low"),
+    ),
+)
 
 
 class Addresses:
@@ -36,7 +52,7 @@ class Addresses:
         self.owned: dict[Axis, str] = {}
         self.first: dict[Axis, str] = {}  # of a tile, where contractions ask for it
         self.inside: dict[Axis, str] = {}
-        self.widened: dict[str, str] = {}
+        self.limits: dict[Axis, tuple[str, Value]] = {}  # of segments, where no guard says as much
         for decl in self.plan.kernel.params:
             self.e.names.taken.add(decl.name if decl.role is Role.SCALAR else f"{decl.name}_ptr")
             self.e.names.taken |= {axis.name for axis in decl.type.axes}
@@ -75,6 +91,9 @@ class Addresses:
         shared = self.plan.shared
         if not shared:
             return
+        if self.plan.segments is not None:
+            self.segment(program, self.plan.segments)
+            return
         rest, order = program, list(reversed(range(len(shared))))
         if len(shared) > 1 and not rest.isidentifier():
             rest = self.e.let("program", rest)
@@ -89,6 +108,42 @@ class Addresses:
                 tile = f"{rest} % {count}"
                 rest = self.e.let("program", f"{rest} // {count}")
             self.own(i, tile)
+
+    def segment(self, program: str, found: Segments) -> None:
+        """Write the tile of rows that a program owns, the segment it lies in, and the rest of its indices.
+
+        The last rows of all segments come first: where a row sees what is before it, they take longest.
+        """
+        self.e.helpers.setdefault(SEGMENT.name, SEGMENT)
+        rows, over = (next(s for s in self.plan.shared if s.axis == a) for a in (found.axis, found.over))
+        whole, count = self.argument(found.whole, From.EXTENT, found.whole), self.extent(over.axis)
+        tiles = self.e.let("tiles", f"{whole} * {found.each} // {rows.tile} + {count}")
+        tile = self.e.let("tile", f"{tiles} - 1 - {program} % {tiles}")
+        owner = f"{SEGMENT.name}({found.begin}_ptr, {tile}, {count}, {found.each}, {rows.tile})"
+        self.owned[over.axis] = name = self.e.let(axis_name(over.axis), owner)
+        begin = self.e.let("begin", f"tl.load({found.begin}_ptr + {name}) * {found.each}")
+        end = self.e.let("end", f"tl.load({found.end}_ptr + {name}) * {found.each}")
+        first = self.e.let("first", f"({tile} - ({begin} // {rows.tile} + {name})) * {rows.tile}")
+        with self.e.inner(f"if {first} >= {end} - {begin}:"):
+            self.e.line("return")
+        indices = f"{first} + {self.indices(rows.axis)}" if rows.tile > 1 else first
+        self.owned[rows.axis] = row = self.e.let(axis_name(rows.axis), indices)
+        self.limits[rows.axis] = (f"({row} < {end} - {begin})", found.inside)
+        others = [i for i, s in enumerate(self.plan.shared) if s not in (rows, over)]
+        self.rest(others[::-1], f"{program} // {tiles}")
+
+    def rest(self, order: list[int], program: str) -> None:
+        """Write the indices of axes that share out what is left of a program's number, the first fastest."""
+        for i in order:
+            count = self.tiles(i)
+            if count == "1":
+                self.own(i, "0")
+            elif i == order[-1]:
+                self.own(i, program)
+            else:
+                rest = self.e.let("program", program)
+                self.own(i, f"{rest} % {count}")
+                program = f"{rest} // {count}"
 
     def banded(self) -> int | None:
         """Return which parallel axis has its tiles taken in groups: the outer one of a contraction's tile."""
@@ -109,7 +164,9 @@ class Addresses:
     def own(self, index: int, tile: str) -> None:
         """Write the indices of one parallel axis that are in a tile."""
         s = self.plan.shared[index]
-        if s.tile > 1:
+        if s.tile > 1 and tile == "0":
+            tile = self.indices(s.axis)
+        elif s.tile > 1:
             tile = f"({tile})" if " " in tile else tile
             if self.e.dots.of:
                 self.first[s.axis] = self.e.let(f"{axis_name(s.axis)}_first", f"{tile} * {s.tile}")
@@ -150,10 +207,11 @@ class Addresses:
     def indices(self, axis: Axis) -> str:
         """Return 0, 1, 2, ... along the dims of an axis."""
         terms = []
-        for i, dim in enumerate(self.plan.dims):
+        dims = self.plan.held((axis,))
+        for i, dim in enumerate(dims):
             if dim.axis == axis:
-                at = "".join(", :" if j == i else ", None" for j in range(len(self.plan.dims)))[2:]
-                range_ = f"tl.arange(0, {dim.length})" + (f"[{at}]" if len(self.plan.dims) > 1 else "")
+                at = "".join(", :" if j == i else ", None" for j in range(len(dims)))[2:]
+                range_ = f"tl.arange(0, {dim.length})" + (f"[{at}]" if len(dims) > 1 else "")
                 terms.append(range_ if dim.low == 0 else f"{range_} * {1 << dim.low}")
         return " + ".join(terms)
 
@@ -202,6 +260,10 @@ class Addresses:
         always = guard is None or self.e.consts.get(guard) == (1, DType.BOOL)
         terms = [] if guard is None or always else [self.e[guard]]
         terms += [name for axis, name in self.inside.items() if axis in axes]
+        for axis, (text, limit) in self.limits.items():
+            if axis in axes and self.plan.schedule.tile(str(axis)) > 1:
+                said = guard is not None and implies(self.e.nodes, guard, limit)
+                terms += [] if said else [text]
         return " & ".join(terms) or None
 
     def pointer(self, decl: Decl, index: tuple[Value, ...]) -> str:

@@ -10,11 +10,11 @@ from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Decl, Let, Loop, Role, Value
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
 from rlk.lower.common.names import axis_name
+from rlk.lower.triton.plan import SMALLEST_TILE
 
 if TYPE_CHECKING:
     from rlk.lower.triton.emit import Emitter
 
-SMALLEST_TILE = 16  # of a factor of tl.dot
 LARGEST_BOX = 256  # elements along a dim that one descriptor load copies
 
 
@@ -26,8 +26,12 @@ class Dots:
         self.plan = emitter.plan
         found = contractions(self.plan.kernel)
         self.of, self.unheld = found.of, found.unheld
+        self.turned: frozenset[Value] = frozenset()
         self.descriptors: dict[tuple[str, tuple[int, ...]], str] = {}
         self.described: set[tuple[Value, int]] = set()  # contractions, and the dim of a factor
+
+    def leave(self) -> None:
+        """End the scope of a region: no name outlives it here."""
 
     def prepare(self) -> None:
         """Declare every stride and extent, and write the descriptors that all tiles of a program share."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import assert_never
 
@@ -54,8 +54,10 @@ from rlk.lower.common.names import Names, axis_name
 from rlk.lower.common.picked import Picked, picked_sums
 from rlk.lower.common.spelling import STEMS
 from rlk.lower.common.static import Static
+from rlk.lower.common.turning import turning
 from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
+from rlk.lower.triton.chained import Chained
 from rlk.lower.triton.contract import Dots
 from rlk.lower.triton.functions import NEGATIVE_ZERO, PHILOX, SIGNED_HALF, float_literal, portable
 from rlk.lower.triton.parts import in_parts
@@ -95,7 +97,7 @@ class Emitter:
         self.picked = {v: p for v, p in sums if p.lane in inside and not self.shape(p.first)}
         self.waiting = {let.value for p in self.picked.values() for let in p.inside}
         self.addresses = Addresses(self)
-        self.dots = Dots(self)
+        self.dots: Dots | Chained = Dots(self) if plan.outer is None else Chained(self)
 
     # --- writing --------------------------------------------------------------------------------------------
 
@@ -115,6 +117,7 @@ class Emitter:
         self.depth += 1
         with self.names.scope():
             yield
+        self.dots.leave()
         self.depth -= 1
 
     def tile(self, value: Value) -> TileType:
@@ -182,6 +185,9 @@ class Emitter:
                 self.position(let, axis)
             case Extent(axis=axis):
                 self.text[let.value] = self.addresses.extent(axis)
+            case Load() if let.value in self.dots.turned:
+                assert isinstance(self.dots, Chained)
+                self.text[let.value] = self.dots.factor(let)
             case Load() as load:
                 self.text[let.value] = self.addresses.load(load, let)
             case Store() as store:
@@ -315,8 +321,8 @@ class Emitter:
 
         def make(unique: str) -> Function:
             if ordered and order is not None:
-                return tree(unique, self.plan.dims, type.axes, over, order)
-            return unordered(unique, fn, self.plan.dims, type.axes, over)
+                return tree(unique, self.plan.held(type.axes), type.axes, over, order)
+            return unordered(unique, fn, self.plan.held(type.axes), type.axes, over)
 
         return f"{self.helper(f'{_VERBS[fn]}_over_{axis_name(over)}', make)}({self[reduce.x]})"
 
@@ -414,11 +420,34 @@ class Emitter:
             self.text[step] = name
             for arg, variable in zip(args, carried, strict=True):
                 self.text[arg] = variable
-            self.block(loop.body.lets)
-            new = [self.whole(v, t.axes) for v, t in zip(loop.body.results, loop.types, strict=True)]
-            if carried:
-                self.line(f"{', '.join(carried)} = {', '.join(new)}")
+            self.steps(loop)
+            self.assign(carried, loop.body.results, loop.types)
         self.names.taken.discard(name)
+
+    def steps(self, loop: Loop) -> None:
+        """Write a loop's body; what some steps exchange, and what they need for it, under their condition."""
+        found = turning(loop)
+        if found is None:
+            self.block(loop.body.lets)
+            return
+        waiting, types = found.waiting, [self.tile(old) for _, old, _ in found.changes]
+        at = next(i for i, let in enumerate(loop.body.lets) if let.value == found.at)
+        self.block(tuple(let for let in loop.body.lets[:at] if let.value not in waiting))
+        variables = tuple(self.text[old] for _, old, _ in found.changes)
+        with self.inner(f"if {self[found.condition]}:"):
+            self.block(found.rare)
+            self.assign(variables, tuple(new for _, _, new in found.changes), types)
+        self.text.update(zip((value for value, _, _ in found.changes), variables, strict=True))
+        self.block(tuple(let for let in loop.body.lets[at:] if let.value not in waiting))
+
+    def assign(
+        self, variables: tuple[str, ...], values: tuple[Value, ...], types: Sequence[TileType]
+    ) -> None:
+        """Write what a loop carries into its next step."""
+        new = [self.whole(v, t.axes) for v, t in zip(values, types, strict=True)]
+        moved = [(x, y) for x, y in zip(variables, new, strict=True) if x != y]
+        if moved:
+            self.line(f"{', '.join(x for x, _ in moved)} = {', '.join(y for _, y in moved)}")
 
     def loop_options(self) -> str:
         schedule = self.plan.schedule

@@ -16,7 +16,7 @@ from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header
 from rlk.lower.common.turns import host_lines, length_name, loop_extents
 from rlk.lower.triton.emit import Emitter
-from rlk.lower.triton.plan import Shared, TritonPlan, plan
+from rlk.lower.triton.plan import TritonPlan, plan
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
@@ -57,7 +57,7 @@ def lower(
         emitter = Emitter(placed, helpers, checks)
         body = emitter.run()
         arguments = _arguments(kernel, emitter, turns)
-        sizes = [CallArg(s.axis.name, From.EXTENT, s.axis.name) for s in placed.shared if _asks(s)]
+        sizes = [CallArg(name, From.EXTENT, name) for name in _sizes(placed)]
         given = (a for a in (*arguments, *sizes) if a.kind not in OF_LOOPS)
         call.update((a.name, a) for a in given if a.name not in call)
         kernels.append(Function(kernel.name, tuple(map(_in_kernel, arguments)), _about(placed), body))
@@ -107,20 +107,32 @@ def _build(kernel: Kernel, emitter: Emitter, arguments: list[CallArg]) -> Kernel
     return KernelBuild(kernel.name, args, emitter.plan.schedule.warps, emitter.plan.schedule.stages)
 
 
-def _asks(shared: Shared) -> bool:
-    """Return whether the host needs the extent of a whole axis to count tiles."""
-    return shared.length is None and shared.axis.part is not Part.WITHIN
+def _sizes(placed: TritonPlan) -> list[str]:
+    """Return the axes whose extents the host needs to count tiles."""
+    found = placed.segments
+    asks = [s.axis for s in placed.shared if s.length is None and s.axis.part is not Part.WITHIN]
+    return [axis.name if found is None or axis != found.axis else found.whole for axis in asks]
 
 
 def _launch(kernel: Kernel, placed: TritonPlan, arguments: list[CallArg]) -> list[str]:
     """Return the host lines that launch one kernel, unless it has no programs."""
-    counts = [_count(placed, i) for i in range(len(placed.shared))]
+    counts = _counts(placed)
     given = ", ".join(a.name for a in arguments)
     launch = f"kernels.{kernel.name}((programs,), {given})"
     tiles = " * ".join(counts) or "1"
     limit = placed.schedule.programs
     programs = f"min({tiles}, {limit})" if limit else tiles
     return [f"programs = {programs}", "if programs > 0:", f"    {launch}"]
+
+
+def _counts(placed: TritonPlan) -> list[str]:
+    """Return how many tiles the parallel axes have; those of segments are counted together, none too few."""
+    found = placed.segments
+    if found is None:
+        return [_count(placed, i) for i in range(len(placed.shared))]
+    tiles = f"({found.whole} * {found.each} // {placed.schedule.tile(str(found.axis))} + {found.over.name})"
+    rest = [i for i, s in enumerate(placed.shared) if s.axis not in (found.axis, found.over)]
+    return [tiles, *(_count(placed, i) for i in rest)]
 
 
 def _count(placed: TritonPlan, index: int) -> str:

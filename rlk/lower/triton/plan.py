@@ -6,15 +6,19 @@ from dataclasses import dataclass
 
 from rlk.errors import Code, ScheduleError
 from rlk.ir.dims import Axis, fixed_extent
-from rlk.ir.nodes import Kernel
+from rlk.ir.nodes import Dot, Kernel, Load
+from rlk.ir.types import TileType
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.early import early
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.peel import peel
-from rlk.schedule.axes import kind, roles
+from rlk.lower.common.segments import Segments, segments
+from rlk.passes.walk import walk
+from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import Target
 
+SMALLEST_TILE = 16  # of a factor of tl.dot
 LARGEST_TILE = 1 << 17  # elements of a tensor; Triton refuses 2**20, registers end long before
 
 
@@ -51,7 +55,11 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class TritonPlan:
-    """A kernel, its loops in two parts; the axes that programs share out; the dims of their tensors."""
+    """A kernel, its loops in two parts; the axes that programs share out; the dims of their tensors.
+
+    segments: what the rows are, if there is a segment of them for each index of another axis. outer: the axis
+    of rows of a kernel that contracts what it computed.
+    """
 
     kernel: Kernel
     kind: str
@@ -60,12 +68,26 @@ class TritonPlan:
     signature: Signature
     schedule: Schedule
     target: Target
+    segments: Segments | None = None
+    outer: Axis | None = None
+
+    def held(self, axes: tuple[Axis, ...]) -> tuple[Dim, ...]:
+        """Return the dims of a value over these axes.
+
+        With an outer axis every value has two: that one, and one of the others.
+        """
+        if self.outer is None:
+            return self.dims
+        outer = [d for d in self.dims if d.axis == self.outer]
+        inner = [d for d in self.dims if d.axis != self.outer]
+        return (*outer, next((d for d in inner if d.axis in axes), inner[0]))
 
     def shape(self, axes: tuple[Axis, ...]) -> tuple[int, ...]:
         """Return the shape of a value over these axes: length 1 along every other dim; () for a scalar."""
-        if not any(d.axis in axes for d in self.dims):
+        dims = self.held(axes)
+        if not any(d.axis in axes for d in dims):
             return ()
-        return tuple(d.length if d.axis in axes else 1 for d in self.dims)
+        return tuple(d.length if d.axis in axes else 1 for d in dims)
 
 
 def plan(
@@ -86,11 +108,16 @@ def plan(
     shared = tuple(Shared(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
     lengths = [(s.axis, s.tile) for s in shared if s.tile > 1]
     lengths += [(a, n) for a, n in found.inside if n > 1]
-    dims = _placed(schedule.placed, lengths)
+    nest, outer = kind(kernel), None
+    if nest == "chained_dot":
+        dims = tuple(_chained(peeled, shared, found, extents))
+        outer = dims[0].axis
+    else:
+        dims = _placed(schedule.placed, lengths)
     if schedule.placed and version >= (3, 7):
         dims = (*dims[-2::-1], dims[-1])
     elements = 1
-    for dim in dims:
+    for dim in dims if outer is None else (dims[0], max(dims[1:], key=lambda d: d.length)):
         elements *= dim.length
     if elements > LARGEST_TILE:
         raise ScheduleError(
@@ -98,7 +125,39 @@ def plan(
         )
     placed = {d.axis for d in dims}
     ordered = early(peeled, lambda type: placed.isdisjoint(type.axes))
-    return TritonPlan(ordered, kind(kernel), shared, dims, signature, schedule, target)
+    rows = segments(ordered, found.parallel)
+    return TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer)
+
+
+def _chained(kernel: Kernel, shared: tuple[Shared, ...], found: Roles, extents: dict[str, int]) -> list[Dim]:
+    """Place a kernel that contracts what it computed: its rows, then the axes that share the inner dim."""
+    rows = outer_axis(kernel, shared)
+    lengths = [(rows.axis, rows.tile)] + [(s.axis, s.tile) for s in shared if s.tile > 1 and s is not rows]
+    lengths += found.inside
+    held = {axis for axis, _ in lengths}
+    lengths += [(a, max(SMALLEST_TILE, length(a, extents))) for a in found.contracted if a not in held]
+    dims = [Dim(axis, 0, n.bit_length() - 1, i) for i, (axis, n) in enumerate(lengths)]
+    if min(d.length for d in dims) < SMALLEST_TILE:
+        value = ", ".join(f"{d.axis}={d.length}" for d in dims)
+        why = f"{SMALLEST_TILE} or more indices of every axis that a matrix unit sees"
+        raise ScheduleError(Code.SCHEDULE_FIELD, field="tiles", value=value, why=why)
+    return dims
+
+
+def outer_axis(kernel: Kernel, shared: tuple[Shared, ...]) -> Shared:
+    """Return the axis of rows: of those that the computed factor has, the one that is tiled."""
+    lets = tuple(walk(kernel.body))
+    nodes, types = {x.value: x.node for x in lets}, {x.value: x.type for x in lets}
+    for dot in (node for node in nodes.values() if isinstance(node, Dot)):
+        for factor in (dot.a, dot.b):
+            type = types[factor]
+            if not isinstance(nodes[factor], Load) and isinstance(type, TileType):
+                tiled = [s for s in shared if s.axis in type.axes and s.tile > 1]
+                if len(tiled) == 1:
+                    return tiled[0]
+    raise ScheduleError(
+        Code.SCHEDULE_FIELD, field="tiles", value="none", why=f"one axis of rows, {SMALLEST_TILE} or more"
+    )
 
 
 def _placed(spans: tuple[Span, ...], lengths: list[tuple[Axis, int]]) -> tuple[Dim, ...]:

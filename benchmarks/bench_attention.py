@@ -1,0 +1,169 @@
+"""What attention costs beside its peers: packed sequences, and decode over pages."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import rlk
+from benchmarks import peers
+from benchmarks.harness import Bar, Case, Checked, main, of_backend
+from benchmarks.identity import compare, describe
+from benchmarks.peers import Absent, Launch
+
+HEADS, SHARED, WIDTH = 32, 8, 128
+PAGE = 64
+SAMPLED = 2  # queries of a sequence that are compared with the oracle
+DECODES = ((8, 4096), (8, 32768), (8, 131072), (64, 4096), (64, 16384), (1, 16384), (1, 131072))
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Sequences one after the other, and where they begin."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    cu: Tensor
+    lengths: tuple[int, ...]
+
+    @property
+    def longest(self) -> int:
+        return max(self.lengths)
+
+
+def packed(lengths: Sequence[int]) -> Packed:
+    """Draw queries, keys and values of sequences."""
+    total = sum(lengths)
+    q, k, v = (
+        torch.randn(total, heads, WIDTH, device="cuda", dtype=torch.bfloat16)
+        for heads in (HEADS, SHARED, SHARED)
+    )
+    cu = torch.tensor([0, *accumulate(lengths)], device="cuda", dtype=torch.int32)
+    return Packed(q, k, v, cu, tuple(lengths))
+
+
+def flops(lengths: Sequence[int]) -> float:
+    """Return the operations of causal attention: two products over half of each square."""
+    return sum(2.0 * HEADS * 2 * WIDTH * n * (n + 1) / 2 for n in lengths)
+
+
+# --- peers ---
+
+
+def fa4_cute(x: Packed) -> Launch:
+    """FlashAttention's CuTe kernel for packed sequences."""
+    op = peers.module("flash_attn.cute.interface").flash_attn_varlen_func
+    return peers.without_grad(lambda: op(x.q, x.k, x.v, cu_seqlens_q=x.cu, cu_seqlens_k=x.cu, causal=True))
+
+
+def cudnn(x: Packed) -> Launch:
+    """cuDNN's kernel behind torch's attention; it takes sequences of one length."""
+    if len(set(x.lengths)) > 1:
+        raise Absent("cudnn: sequences of different lengths")
+    shape = (len(x.lengths), x.longest, -1, WIDTH)
+    q, k, v = (t.reshape(shape).transpose(1, 2).contiguous() for t in (x.q, x.k, x.v))
+
+    def launch() -> Tensor:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION), torch.no_grad():
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+    return launch
+
+
+def fa4_cute_paged(
+    q: Tensor, caches: tuple[Tensor, Tensor], table: Tensor, lens: Tensor, cu: Tensor
+) -> Launch:
+    """FlashAttention's CuTe kernel over pages."""
+    op = peers.module("flash_attn.cute.interface").flash_attn_varlen_func
+    given = {"cu_seqlens_q": cu, "seqused_k": lens, "page_table": table, "causal": True}
+    return peers.without_grad(lambda: op(q, *caches, **given))
+
+
+# --- rows ---
+
+
+def forward(lengths: Sequence[int], shape: dict[str, int | str]) -> Case:
+    """Causal attention of packed sequences, forward."""
+    x = packed(lengths)
+    arguments = (x.q, x.k, x.v, x.cu, x.cu)
+
+    def check() -> Checked:
+        first = slice(0, x.lengths[0])
+        few = slice(x.lengths[0] - SAMPLED, x.lengths[0])
+        got = rlk.ops.varlen_attention(*arguments)
+        cu_q, cu_k = (torch.tensor([0, n], dtype=torch.int32, device="cuda") for n in (SAMPLED, x.lengths[0]))
+        sampled = (x.q[few], x.k[first], x.v[first], cu_q, cu_k)
+        wide = rlk.ops.varlen_attention.reference(*sampled)
+        error = float((got.o[few].double() - wide.o).abs().max())
+        return Checked(error, compare(rlk.ops.varlen_attention, (got.o[few], got.lse[:, few]), *sampled))
+
+    return Case(
+        op="varlen_attention",
+        passes="fwd",
+        shape={**shape, "Hq": HEADS, "Hk": SHARED, "d": WIDTH},
+        rlk=lambda: peers.without_grad(lambda: rlk.ops.varlen_attention(*arguments)),
+        peers={"fa4_cute": lambda: fa4_cute(x), "cudnn": lambda: cudnn(x)},
+        moved=2 * x.q.nbytes + x.k.nbytes + x.v.nbytes,
+        flops=flops(x.lengths),
+        bar=of_backend(triton=Bar(round(1 / 0.60, 3), "fa4_cute"), cute=Bar(round(1 / 0.85, 3), "fa4_cute")),
+        reference="fa4_cute",
+        check=check,
+        describe=lambda: describe(rlk.ops.varlen_attention.explain(*arguments)),
+    )
+
+
+def decode(batch: int, context: int) -> Case:
+    """One query for each of so many sequences, whose keys lie in pages in any order."""
+    pages = context // PAGE
+    table = torch.randperm(batch * pages, device="cuda").int().reshape(batch, pages)
+    cache = torch.empty(2, batch * pages, PAGE, SHARED, WIDTH, device="cuda", dtype=torch.bfloat16).normal_()
+    q = torch.randn(batch, HEADS, WIDTH, device="cuda", dtype=torch.bfloat16)
+    lens = torch.full((batch,), context, device="cuda", dtype=torch.int32)
+    cu = torch.arange(batch + 1, device="cuda", dtype=torch.int32)
+    arguments = (q, cache[0], cache[1], table, lens, cu)
+
+    def check() -> Checked:
+        got, of = rlk.ops.paged_attention(*arguments), table[0].long()
+        own = torch.arange(pages, device="cuda", dtype=torch.int32)[None]
+        sampled = (q[:1], cache[0][of], cache[1][of], own, lens[:1], cu[:2])
+        wide = rlk.ops.paged_attention.reference(*sampled)
+        error = float((got.o[:1].double() - wide.o).abs().max())
+        return Checked(error, compare(rlk.ops.paged_attention, (got.o[:1], got.lse[:, :1]), *sampled))
+
+    return Case(
+        op="paged_attention",
+        passes="fwd",
+        shape={"B": batch, "S": context, "Hq": HEADS, "Hk": SHARED, "d": WIDTH},
+        rlk=lambda: peers.without_grad(lambda: rlk.ops.paged_attention(*arguments)),
+        peers={"fa4_cute": lambda: fa4_cute_paged(q, (cache[0], cache[1]), table, lens, cu)},
+        moved=cache.nbytes,
+        bar=of_backend(triton=None, cute=Bar(1.20, "fa4_cute")),
+        reference="fa4_cute",
+        check=check,
+        describe=lambda: describe(rlk.ops.paged_attention.explain(*arguments)),
+        notes={"page": PAGE},
+    )
+
+
+def cases() -> Iterator[Case]:
+    """Yield the rows of the family; the inputs of one row live at a time."""
+    for batch, length in ((4, 4096), (16, 1024), (1, 16384)):
+        yield forward([length] * batch, {"B": batch, "S": length})
+    draw = random.Random(0)
+    ragged = [draw.randint(200, 10000) for _ in range(64)]
+    yield forward(ragged, {"B": 64, "lengths": "200-10000"})
+    for batch, context in DECODES:
+        torch.cuda.empty_cache()
+        yield decode(batch, context)
+
+
+if __name__ == "__main__":
+    main("attention", cases, matrix=True)

@@ -1,0 +1,127 @@
+"""Contractions of what a kernel computed: tiles of two dims, the streamed axis outer in those from memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rlk.errors import Code, Loc, UnsupportedError
+from rlk.ir.dims import Axis
+from rlk.ir.dotmodel import DotModel
+from rlk.ir.nodes import Dot, Let, Load, Value, operands
+from rlk.ir.types import TileType
+from rlk.lower.common.contract import Contraction
+from rlk.lower.common.names import axis_name
+from rlk.passes.walk import walk
+
+if TYPE_CHECKING:
+    from rlk.lower.triton.emit import Emitter
+
+
+class Chained:
+    """The part of an emitter that knows contractions whose first factor, with the rows, a program holds.
+
+    turned: the loads that are the other factors. A tile of theirs has the streamed axis as its outer dim,
+    where all other values have it as the inner one: what its addresses need is written once more that way.
+    """
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.e = emitter
+        self.plan = emitter.plan
+        self.of: dict[Value, Contraction] = {}
+        self.unheld: frozenset[Value] = frozenset()
+        self.one_loop = False
+        self.lets = {let.value: let for let in walk(self.plan.kernel.body)}
+        dots = [let for let in self.lets.values() if isinstance(let.node, Dot)]
+        self.turned = frozenset(self.factors(let)[1] for let in dots)
+        self.again: dict[Value, str] = {}
+
+    def leave(self) -> None:
+        """End the scope of a region: no name outlives it."""
+        self.again.clear()
+
+    def factors(self, let: Let) -> tuple[Value, Value]:
+        """Return the factor with the rows, and the other one, which is in memory."""
+        dot = let.node
+        assert isinstance(dot, Dot)
+        if dot.model is not DotModel.CHAIN16:
+            raise _unsupported(let.loc, f"a {dot.model.value} contraction beside one of computed factors")
+        held, other = (dot.a, dot.b) if self.plan.outer in self.axes(dot.a) else (dot.b, dot.a)
+        streamed = any(axis.chunk is not None for axis in self.axes(other))
+        if self.plan.outer in self.axes(other) or not isinstance(self.lets[other].node, Load) or not streamed:
+            raise _unsupported(let.loc, "a contraction of two factors that are computed, or not streamed")
+        return held, other
+
+    def axes(self, value: Value) -> tuple[Axis, ...]:
+        type = self.e.types[value]
+        return type.axes if isinstance(type, TileType) else ()
+
+    def streamed(self, factor: Value) -> Axis:
+        """Return the axis that is the outer dim of a factor from memory."""
+        return next(axis for axis in self.axes(factor) if axis.chunk is not None)
+
+    # --- text -----------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Write the indices of the axes that are only contracted, and which of them there are."""
+        extents = dict(self.plan.signature.extents)
+        shared = {s.axis for s in self.plan.shared}
+        for dim in self.plan.dims:
+            if dim.axis not in shared and dim.axis.chunk is None:
+                name, indices = axis_name(dim.axis), self.e.addresses.indices(dim.axis)
+                self.e.addresses.owned[dim.axis] = self.e.let(name, indices)
+                if extents[dim.axis.name] != dim.length:
+                    inside = self.e.let(f"{name}_inside", f"{name} < {extents[dim.axis.name]}")
+                    self.e.addresses.inside[dim.axis] = inside
+
+    def dot(self, let: Let) -> str:
+        """Write a contraction of whole tiles, onto its accumulator if it has one; return its name."""
+        dot = let.node
+        assert isinstance(dot, Dot)
+        held, other = self.factors(let)
+        turned = self.e[other] if self.streamed(other) == dot.over else f"{self.e[other]}.T"
+        onto = "" if dot.onto is None else f", {self.e.whole(dot.onto, self.e.tile(let.value).axes)}"
+        return self.e.let(let.name or "product", f"tl.dot({self.e[held]}, {turned}{onto})")
+
+    def factor(self, let: Let) -> str:
+        """Write the load of a factor from memory, streamed axis outer; return its name."""
+        assert isinstance(let.node, Load)
+        axis = self.streamed(let.value)
+        with self.streamed_outer(axis):
+            for value in operands(let.node):
+                self.write_again(value, axis)
+            return self.e.addresses.load(let.node, let)
+
+    @contextmanager
+    def streamed_outer(self, axis: Axis) -> Iterator[None]:
+        """Let values have a streamed axis as their outer dim."""
+        before, text = self.plan, self.e.text
+        dims = tuple(d for d in before.dims if d.axis != before.outer)
+        self.e.plan = self.e.addresses.plan = replace(before, dims=dims, outer=axis)
+        self.e.text = {**text, **self.again}
+        yield
+        self.e.plan = self.e.addresses.plan = before
+        self.e.text = text
+
+    def write_again(self, value: Value, axis: Axis) -> None:
+        """Write what a value is computed from, as far as it runs along an axis, and the value."""
+        if axis not in self.axes(value) or value in self.again:
+            return
+        let = self.lets[value]
+        for operand in operands(let.node):
+            self.write_again(operand, axis)
+        self.e.node(let)
+        self.again[value] = self.e.text[value]
+
+
+def _unsupported(loc: Loc, what: str) -> UnsupportedError:
+    return UnsupportedError(
+        Code.UNSUPPORTED,
+        loc,
+        what=what,
+        backend="triton",
+        target="every target",
+        alternatives="one factor from memory, 16-bit, for each contraction",
+    )

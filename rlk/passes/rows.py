@@ -1,0 +1,97 @@
+"""Which axes a contraction of weights walks as one: the rows that share the keys of a head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import Dot, Fn2, Kernel, Let, Load, Loop, Pos
+from rlk.ir.types import DType, TileType
+from rlk.passes.rewrite import Replay
+from rlk.passes.simplify import simplify
+from rlk.passes.walk import walk
+
+JOINT = "_"  # between the names of two axes that are walked as one
+
+
+def segments_of(axis: Axis) -> str:
+    """Return the name of the axis of segments that an axis of rows walks, alone or with another one."""
+    return axis.name.partition(JOINT)[0]
+
+
+def indices_of(axis: Axis, extents: Mapping[str, int]) -> int:
+    """Return the extent of an axis, one of rows included; of segments, what all together do not exceed."""
+    return math.prod(extents[name] for name in axis.name.split(JOINT))
+
+
+def computed_factor(kernel: Kernel) -> bool:
+    """Return whether a kernel contracts what it has computed itself."""
+    nodes = {let.value: let.node for let in walk(kernel.body)}
+    dots = (node for node in nodes.values() if isinstance(node, Dot))
+    return any(not isinstance(nodes.get(v), Load) for dot in dots for v in (dot.a, dot.b))
+
+
+def one_axis_of_rows(kernel: Kernel, extents: Mapping[str, int]) -> Kernel:
+    """Return the kernel with one axis for an axis of segments and a static one, both rows of one product.
+
+    Its index i is index i // n of a segment and i % n of the other axis, which has n: a tile of rows is then
+    as long as a matrix unit wants it, however few queries there are, and shares one tile of keys.
+    """
+    pair = _pair(kernel) if computed_factor(kernel) else None
+    if pair is None or pair[1].name not in extents:
+        return kernel
+    segments, other = pair
+    axis = replace(segments, name=f"{segments.name}{JOINT}{other.name}")
+    replay = Replay(kernel, _Rows(segments, other, axis, extents[other.name]))
+    replay.block(kernel.body.lets)
+    return simplify(Kernel(kernel.name, tuple(replay.builder.params.values()), replay.builder.body()))
+
+
+def _pair(kernel: Kernel) -> tuple[Axis, Axis] | None:
+    """Return the axis of segments and the static axis that one factor of a product alone has."""
+    types = {let.value: let.type for let in walk(kernel.body)}
+    for let in walk(kernel.body):
+        if isinstance(let.node, Dot):
+            a, b = types[let.node.a], types[let.node.b]
+            assert isinstance(a, TileType) and isinstance(b, TileType)
+            rows = [axis for axis in a.axes if axis not in b.axes]
+            segments = [axis for axis in rows if axis.over is not None]
+            others = [axis for axis in rows if not axis.dynamic]
+            if len(segments) == len(others) == 1:
+                return segments[0], others[0]
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rule: positions of both axes come from those of one."""
+
+    segments: Axis
+    other: Axis
+    axis: Axis
+    count: int
+
+    def __call__(self, replay: Replay, let: Let) -> bool:
+        b = replay.builder
+        match let.node:
+            case Pos(axis=axis) if axis == self.segments:
+                row = b.let(Pos(self.axis), self.axis.name.lower())
+                replay.renamed[let.value] = b.map2(Fn2.DIV, row, b.i32(self.count), let.name)
+            case Pos(axis=axis) if axis == self.other and self.count == 1:
+                replay.renamed[let.value] = b.const(0, DType.I32)
+            case Pos(axis=axis) if axis == self.other:
+                row = b.let(Pos(self.axis), self.axis.name.lower())
+                replay.renamed[let.value] = b.map2(Fn2.MOD, row, b.i32(self.count), let.name)
+            case Loop() as loop:
+                types = tuple(self.fused(t) for t in loop.types)
+                replay.renamed[let.value] = b.let(replay.loop(replace(loop, types=types)), let.name)
+            case _:
+                return False
+        return True
+
+    def fused(self, type: TileType) -> TileType:
+        both = (self.segments, self.other)
+        axes = dict.fromkeys(self.axis if axis in both else axis for axis in type.axes)
+        return replace(type, axes=tuple(axes))

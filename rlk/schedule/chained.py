@@ -1,0 +1,97 @@
+"""Which schedule a kernel gets that contracts what it computed: how many rows share the tiles that go by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from rlk.ir.dims import Axis, Part, extent_of
+from rlk.ir.nodes import Dot, Kernel, Loop
+from rlk.ir.tree import padded
+from rlk.ir.types import TileType
+from rlk.passes.rows import indices_of, one_axis_of_rows
+from rlk.passes.walk import walk
+from rlk.schedule.axes import Roles, roles, types_of
+from rlk.schedule.schedule import Schedule
+
+FEWEST_ROWS, MOST_ROWS = 16, 128  # of a tile: what a matrix unit takes; what two warpgroups hold the sums of
+WIDE = 128  # elements of a row's sums beyond which half as many rows fit
+FEW_ROWS_STAGES, STAGES = 3, 2
+FILLED = 264  # programs that keep a device busy: two for each multiprocessor of the largest
+LARGEST_STATES = 1 << 28  # bytes of the states of pieces that lie side by side
+
+
+def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> Schedule:
+    """Return the schedule: tiles of rows as long as segments are on average, and other axes whole."""
+    rows = rows_axis(found)
+    if rows is None:
+        return Schedule()
+    held = {str(axis): padded(extents[axis.name]) for axis in columns(kernel, found)}
+    most = MOST_ROWS if max(held.values(), default=1) <= WIDE else MOST_ROWS // 2
+    return scheduled(str(rows), held, min(most, max(FEWEST_ROWS, padded(mean_rows(rows, extents)))))
+
+
+def scheduled(rows: str, held: Mapping[str, int], tile: int) -> Schedule:
+    """Return the schedule of tiles of so many rows."""
+    many = tile >= MOST_ROWS or tile * max(held.values(), default=1) > MOST_ROWS // 2 * WIDE
+    tiles = {rows: tile, **{axis: max(FEWEST_ROWS, n) for axis, n in held.items()}}
+    return Schedule(
+        tiles=tuple(sorted(tiles.items())),
+        warps=8 if many else 4,
+        stages=STAGES if many else FEW_ROWS_STAGES,
+    )
+
+
+def variety(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> tuple[Schedule, ...]:
+    """Return schedules of other tiles: all of them must give the same bits."""
+    rows = rows_axis(found)
+    held = {str(axis): padded(extents[axis.name]) for axis in columns(kernel, found)}
+    made = [chained(kernel, found, extents)]
+    if rows is not None:
+        made += [scheduled(str(rows), held, tile) for tile in (16, 32, 64, 128)]
+    return tuple(dict.fromkeys(made))
+
+
+def rows_axis(found: Roles) -> Axis | None:
+    """Return the parallel axis of segments: of the rows that share what is streamed."""
+    return next((axis for axis in found.parallel if axis.over is not None and axis.part is Part.ALL), None)
+
+
+def columns(kernel: Kernel, found: Roles) -> tuple[Axis, ...]:
+    """Return the axes that a factor from memory adds to a contraction's result: a program has all of each."""
+    types = types_of(kernel)
+    made: dict[Axis, None] = {}
+    for let in walk(kernel.body):
+        if isinstance(let.node, Dot):
+            a, b = (types[v] for v in (let.node.a, let.node.b))
+            assert isinstance(a, TileType) and isinstance(b, TileType)
+            alone = (*(x for x in b.axes if x not in a.axes), *(x for x in a.axes if x not in b.axes))
+            made.update(dict.fromkeys(x for x in alone if x in found.parallel and not x.dynamic))
+    return tuple(made)
+
+
+def mean_rows(axis: Axis, extents: Mapping[str, int]) -> int:
+    """Return how many rows a segment has on average, at most."""
+    return max(1, indices_of(axis, extents) // max(1, extents.get(axis.over or "", 1)))
+
+
+def pieces_apart(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
+    """Return the streamed axis, by name, if a program for every tile of rows would leave a device idle.
+
+    Its pieces then have programs of their own, as long as their states fit.
+    """
+    walked = one_axis_of_rows(kernel, extents)
+    found = roles(walked, extents)
+    loops = [let.node for let in walk(walked.body) if isinstance(let.node, Loop)]
+    streamed = next((loop.axis for loop in loops if loop.axis.leaf == "piece"), None)
+    rows = rows_axis(found)
+    if streamed is None or streamed.name not in extents or rows is None:
+        return set()
+    whole = columns(walked, found)
+    others = [extents.get(axis.name, 1) for axis in found.parallel if axis not in (rows, *whole)]
+    wide = math.prod(extents.get(axis.name, 1) for axis in whole)
+    segments = extents.get(rows.over or "", 1)
+    pieces = extent_of(streamed.pieces, extents[streamed.name])
+    states = math.prod(others) // segments * indices_of(rows, extents) * (wide + 2) * pieces
+    programs = math.prod(others) * -(-mean_rows(rows, extents) // MOST_ROWS)
+    return {streamed.name} if pieces > 1 and programs < FILLED and 4 * states <= LARGEST_STATES else set()

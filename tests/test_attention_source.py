@@ -1,0 +1,183 @@
+"""Generated attention has the oracle's bits under any schedule; what it does in its rare steps is needed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_cases import Inputs, batch, extents, of, oracle, packed, paged
+
+pytest.importorskip("triton")
+
+from rlk.errors import ScheduleError, UnsupportedError
+from rlk.interp.run import run
+from rlk.ir.nodes import Loop, MathModel, Store
+from rlk.lower.common.emitted import Emitted
+from rlk.lower.common.segments import segments
+from rlk.lower.common.turning import turning
+from rlk.passes.pipeline import launched
+from rlk.passes.walk import walk
+from rlk.schedule import heuristics
+from rlk.schedule.axes import kind, roles
+from rlk.schedule.chained import scheduled
+from rlk.target.facts import target
+from rlk.testing import generated
+from rlk.testing.bits import assert_same_bits, differing
+
+H200 = target("sm_90a")
+RAGGED = batch((9, 0, 5, 1), (70, 0, 5, 530), group=3, e=24, w=40)
+SINKS = np.array([[0.5, -2.0, 3.0]], np.float32)
+FORMS: dict[str, Inputs] = {
+    "packed": packed(RAGGED),
+    "i64 offsets": packed(RAGGED, np.int64),
+    "f16": packed(batch((9, 0, 5, 1), (70, 0, 5, 530), heads=2, group=1, e=32, w=16, dtype="f16")),
+    "window": packed(RAGGED) | {"window": 20},
+    "softcap and sinks": packed(RAGGED) | {"softcap": 3.0, "inv_softcap": 1 / 3.0, "sinks": SINKS},
+    "paged": paged(RAGGED),
+    "paged, one query each": paged(RAGGED.tail(1).only(0, 2, 3), 64),
+}
+
+
+def interpreted(inputs: Inputs, tile: int | None = None, **more: Any) -> generated.Ran:
+    schedules = None if tile is None else (scheduled("Q_G", {"W": inputs_width(inputs)}, tile),)
+    return generated.run_generated(of(inputs, **more), inputs, extents=extents(inputs), schedules=schedules)
+
+
+def inputs_width(inputs: Inputs) -> int:
+    width = inputs["v_cache" if "v_cache" in inputs else "v"].shape[-1]
+    return 1 << (width - 1).bit_length()
+
+
+def assert_same(ran: generated.Ran, want: Any) -> None:
+    for name in ("o", "lse"):
+        assert_same_bits(
+            ran.tensors[name], want[name], name, "bf16" if ran.tensors[name].dtype == np.uint16 else None
+        )
+
+
+# --- the same bits ---
+
+
+@pytest.mark.parametrize("tile", [16, 32, 128])
+@pytest.mark.parametrize("form", FORMS)
+def test_generated_attention_has_the_bits_of_the_oracle(form: str, tile: int) -> None:
+    assert_same(interpreted(FORMS[form], tile), oracle(FORMS[form]))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_pieces_with_programs_of_their_own_have_the_same_bits(form: str) -> None:
+    ran = interpreted(FORMS[form], apart=True)
+    assert len(ran.emitted.kernels) == 2
+    assert_same(ran, oracle(FORMS[form]))
+
+
+def test_without_a_mask_too() -> None:
+    assert_same(interpreted(FORMS["packed"], 16, causal=False), oracle(FORMS["packed"], causal=False))
+
+
+# --- what the kernels are ---
+
+
+def kernel_of(inputs: Inputs) -> Any:
+    bound = launched(of(inputs), statics(inputs), MathModel.SM90, sizes(inputs))
+    return bound.kernels[0]
+
+
+def statics(inputs: Inputs) -> dict[str, int]:
+    _, heads, group, width = inputs["q"].shape
+    return {"H": heads, "G": group, "E": width, "W": inputs["v"].shape[-1]}
+
+
+def sizes(inputs: Inputs, **more: int) -> dict[str, int]:
+    rows, keys = len(inputs["q"]), len(inputs["k"])
+    return {**statics(inputs), "B": len(inputs["begin_q"]), "Q": rows, "T": rows, "S": keys, **more}
+
+
+def test_rows_of_all_heads_that_share_keys_are_one_axis() -> None:
+    kernel = kernel_of(FORMS["packed"])
+    found = segments(kernel, roles(kernel, sizes(FORMS["packed"])).parallel)
+    assert kind(kernel) == "chained_dot" and found is not None
+    assert (str(found.axis), found.whole, found.each, found.begin, found.end) == (
+        "Q_G",
+        "Q",
+        3,
+        "begin_q",
+        "end_q",
+    )
+
+
+def test_one_loop_walks_all_pieces_and_merges_at_its_turns() -> None:
+    (loop,) = (let.node for let in walk(kernel_of(FORMS["packed"]).body) if isinstance(let.node, Loop))
+    found = turning(loop)
+    assert found is not None and len(found.changes) == 4  # the maximum starts anew; three merged states
+    assert found.rare
+
+
+@pytest.mark.parametrize(
+    ("more", "apart"),
+    [({"Q": 8, "T": 8, "B": 8, "S": 8192}, True), ({"Q": 8, "T": 8, "B": 8, "S": 512}, False),
+     ({"Q": 4096, "T": 4096, "B": 1, "S": 4096, "H": 8, "G": 4}, False)],
+)  # fmt: skip
+def test_few_rows_have_their_pieces_apart(more: dict[str, int], apart: bool) -> None:
+    found = heuristics.apart(of(FORMS["packed"]), sizes(FORMS["packed"], **more))
+    assert found == (frozenset({"S"}) if apart else frozenset())
+
+
+# --- controls ---
+
+
+def edited(pattern: str, new: str, inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return how many results differ from the oracle's after an edit of the generated text."""
+    real = generated.triton.lower
+
+    def changed(*args: Any, **kwargs: Any) -> Emitted:
+        emitted = real(*args, **kwargs)
+        source = re.sub(pattern, new, emitted.source)
+        assert source != emitted.source
+        return replace(emitted, source=source)
+
+    monkeypatch.setattr(generated.triton, "lower", changed)
+    ran, want = interpreted(inputs, 16), oracle(inputs)
+    return sum(differing(ran.tensors[n], want[n], "bf16" if n == "o" else None) for n in ("o", "lse"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new"),
+    [
+        (r"if turn:", "if s_step < 0:"),  # one split
+        (r"% 8", "% 4"),  # pieces of half the size
+        (r"p = e_2\.to\(tl\.bfloat16\)", "p = (e_2 * 0.99).to(tl.bfloat16)"),
+        (r"again = tl\.exp2\((\w+)\)", r"again = tl.exp2(\1) * 0.999"),
+    ],
+)
+def test_an_edit_of_the_text_is_seen(pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert edited(pattern, new, FORMS["packed"], monkeypatch)
+
+
+def test_a_store_beyond_segments_is_refused() -> None:
+    kernel = kernel_of(FORMS["packed"])
+    bare = tuple(
+        replace(let, node=replace(let.node, guard=None)) if isinstance(let.node, Store) else let
+        for let in kernel.body.lets
+    )
+    open_ended = replace(kernel, body=replace(kernel.body, lets=bare))
+    with pytest.raises(UnsupportedError, match="beyond the segments of Q_G"):
+        segments(open_ended, roles(kernel, sizes(FORMS["packed"])).parallel)
+
+
+def test_tiles_that_no_matrix_unit_takes_are_refused() -> None:
+    with pytest.raises(ScheduleError, match="16 or more"):
+        interpreted(FORMS["packed"], 8)
+
+
+def test_the_rule_of_rows_changes_no_bit() -> None:
+    """The oracle runs the kernel with one axis of rows, too: n rows for every query that there is."""
+    inputs = packed(RAGGED.only(0))
+    fused = launched(of(inputs), statics(inputs), MathModel.SM90, sizes(inputs))
+    got = run(fused, inputs, extents={"Q_G": 27, "Q": 9})
+    want = run(of(inputs), inputs, softmax=MathModel.SM90, extents={"Q": 9})
+    for name in ("o", "lse"):
+        assert_same_bits(got[name], want[name], name)
