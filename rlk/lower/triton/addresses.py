@@ -121,8 +121,10 @@ class Addresses:
         tile = self.e.let("tile", f"{tiles} - 1 - {program} % {tiles}")
         owner = f"{SEGMENT.name}({found.begin}_ptr, {tile}, {count}, {found.each}, {rows.tile})"
         self.owned[over.axis] = name = self.e.let(axis_name(over.axis), owner)
-        begin = self.e.let("begin", f"tl.load({found.begin}_ptr + {name}) * {found.each}")
-        end = self.e.let("end", f"tl.load({found.end}_ptr + {name}) * {found.each}")
+        begin, end = (
+            self.e.let(what, f"tl.load({tensor}_ptr + {name}).to(tl.int32) * {found.each}")
+            for what, tensor in (("begin", found.begin), ("end", found.end))
+        )
         first = self.e.let("first", f"({tile} - ({begin} // {rows.tile} + {name})) * {rows.tile}")
         with self.e.inner(f"if {first} >= {end} - {begin}:"):
             self.e.line("return")
