@@ -37,6 +37,7 @@ SM90 = MathModel.SM90
 H200 = target("sm_90a")
 M = Axis("M", dynamic=True)
 N = Axis("N")
+B = Axis("B")
 K = Axis("K")
 T = Axis("T", dynamic=True)
 V = Axis("V", chunk=256, split=8)
@@ -58,6 +59,11 @@ def product(x: Tensor[F, M, K], w: Tensor[F, N, K], bias: Tensor[F, N], base: Te
 @op()
 def turned(x: Tensor[F, K, M], w: Tensor[F, K, N]):
     return L.out(y=L.dot(x, w, over=K))
+
+
+@op()
+def batched(x: Tensor[F, M, B, K], w: Tensor[F, B, N, K]):
+    return L.out(y=L.dot(x, w, over=K, each=(B,)))
 
 
 @op()
@@ -162,6 +168,16 @@ def test_factors_may_be_contracted_along_their_first_dim(k: int, aligned: bool) 
     m, n = (48, 32) if aligned else (50, 21)
     given = {"x": array("f16", k, m), "w": array("f16", k, n)}
     agree(program(turned), given, aligned=aligned)
+
+
+def test_an_axis_that_both_factors_keep_has_a_product_for_each_index() -> None:
+    x, w = array("f16", 37, 3, 40), array("f16", 3, 50, 40)
+    made = run(program(batched), {"x": x, "w": w})["y"]
+    for i in range(3):
+        alone = {"x": np.ascontiguousarray(x[:, i : i + 1]), "w": w[i : i + 1]}
+        assert_same_bits(made[:, i : i + 1], run(program(batched), alone)["y"])
+    agree(program(batched), {"x": x, "w": w})
+    assert differing(made, run(program(batched), {"x": x, "w": w[::-1].copy()})["y"])
 
 
 @pytest.mark.parametrize("aligned", [False, True])

@@ -63,6 +63,23 @@ class BatchedDot:
         return trace(spec)
 
 
+@pair(Code.NO_SUCH_AXIS)
+class EachOfOne:
+    def wrong():
+        @op()
+        def spec(x: Tensor[bf16, T, N], w: Tensor[bf16, U, N]) -> Outputs:
+            return L.out(y=L.dot(x, w, over=N, each=(T,)))  # <-
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[bf16, T, N], w: Tensor[bf16, T, N]) -> Outputs:
+            return L.out(y=L.dot(x, w, over=N, each=(T,)))
+
+        return trace(spec)
+
+
 @pair(Code.DTYPE_WANTED)
 class HalfArithmetic:
     def wrong():

@@ -122,7 +122,8 @@ def factor_tiles(kernel: Kernel, found: Roles) -> tuple[Axis, Axis] | None:
             types = types_of(kernel)
             sides = [types[v] for v in (let.node.a, let.node.b)]
             held = [t.axes if isinstance(t, TileType) else () for t in sides]
-            axes = [[a for a in tiled if a in group and a.part is not Part.PIECE] for group in held]
+            shared = (*(a for a in tiled if a.part is Part.PIECE), *(let.node.each or ()))
+            axes = [[a for a in tiled if a in group and a not in shared] for group in held]
             if all(axes):
                 rows, columns = sorted((axes[0][-1], axes[1][-1]), key=tiled.index)
                 return rows, columns
