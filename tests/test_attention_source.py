@@ -42,7 +42,7 @@ FORMS: dict[str, Inputs] = {
 
 
 def interpreted(inputs: Inputs, tile: int | None = None, **more: Any) -> generated.Ran:
-    schedules = None if tile is None else (scheduled("Q_G", {"W": inputs_width(inputs)}, tile),)
+    schedules = None if tile is None else (scheduled("Q*G", {"W": inputs_width(inputs)}, tile),)
     return generated.run_generated(of(inputs, **more), inputs, extents=extents(inputs), schedules=schedules)
 
 
@@ -101,7 +101,7 @@ def test_rows_of_all_heads_that_share_keys_are_one_axis() -> None:
     found = segments(kernel, roles(kernel, sizes(FORMS["packed"])).parallel)
     assert kind(kernel) == "chained_dot" and found is not None
     assert (str(found.axis), found.whole, found.each, found.begin, found.end) == (
-        "Q_G",
+        "Q*G",
         "Q",
         3,
         "begin_q",
@@ -164,7 +164,7 @@ def test_a_store_beyond_segments_is_refused() -> None:
         for let in kernel.body.lets
     )
     open_ended = replace(kernel, body=replace(kernel.body, lets=bare))
-    with pytest.raises(UnsupportedError, match="beyond the segments of Q_G"):
+    with pytest.raises(UnsupportedError, match=r"beyond the segments of Q\*G"):
         segments(open_ended, roles(kernel, sizes(FORMS["packed"])).parallel)
 
 
@@ -177,7 +177,7 @@ def test_the_rule_of_rows_changes_no_bit() -> None:
     """The oracle runs the kernel with one axis of rows, too: n rows for every query that there is."""
     inputs = packed(RAGGED.only(0))
     fused = launched(of(inputs), statics(inputs), MathModel.SM90, sizes(inputs))
-    got = run(fused, inputs, extents={"Q_G": 27, "Q": 9})
+    got = run(fused, inputs, extents={"Q*G": 27, "Q": 9})
     want = run(of(inputs), inputs, softmax=MathModel.SM90, extents={"Q": 9})
     for name in ("o", "lse"):
         assert_same_bits(got[name], want[name], name)

@@ -13,7 +13,7 @@ from rlk.passes.rewrite import Replay
 from rlk.passes.simplify import simplify
 from rlk.passes.walk import walk
 
-JOINT = "_"  # between the names of two axes that are walked as one
+JOINT = "*"  # between the names of two axes that are walked as one: no name has it
 
 
 def segments_of(axis: Axis) -> str:

@@ -247,7 +247,7 @@ DOT_CHANGES: tuple[Change, ...] = (
 
 def _rows(tile: int) -> Change:
     """Return a change of how many rows share a tile of keys; other kernels keep theirs."""
-    return lambda s: s.with_tile("Q_G", tile) if "Q_G" in dict(s.tiles) else s
+    return lambda s: s.with_tile("Q*G", tile) if "Q*G" in dict(s.tiles) else s
 
 
 ATTENTION_CHANGES: tuple[Change, ...] = (
