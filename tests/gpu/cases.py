@@ -313,6 +313,13 @@ CASES: dict[str, Case] = {
     "varlen_attention 2 heads of 192 and 128, no mask": attention(
         (150, 20), (700, 20), (2, 1), 192, 128, statics={"causal": False}
     ),
+    "varlen_attention 8 x 4 heads of 128, one loop": attention(
+        (90,) * 12, (90, 700, 1100) * 4, (8, 4), 128, 128
+    ),
+    "varlen_attention 8 x 4 heads of 64 f16, one loop, window": attention(
+        (90,) * 12, (90, 700, 1100) * 4, (8, 4), 64, 64, {"window": 333}, f=DType.F16
+    ),
+    "paged_attention decode, one loop": paged((600, 70, 1, 1025) * 10, (1,) * 40, 64, (8, 4), 128),
     "paged_attention decode, pieces apart": paged((3000, 17, 513, 1), (1, 1, 1, 1), 64, (2, 4), 128),
     "paged_attention chunked prefill": paged((900, 600), (100, 257), 16, (4, 8), 64),
     "logp 7 x 50257": scored(7, 50257),
