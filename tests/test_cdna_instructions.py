@@ -78,6 +78,12 @@ WHOLE: dict[str, Callable[[Array, Array], Array]] = {
     "v_and_b32_sdwa v3, v1, v2 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:WORD_1 src1_sel:BYTE_2": (
         lambda a, b: a >> U(16) & (b >> U(16) & U(255))
     ),
+    "v_or_b32_sdwa v3, v1, v2 dst_sel:WORD_1 dst_unused:UNUSED_PAD src0_sel:DWORD src1_sel:DWORD": (
+        lambda a, b: (a | b) << U(16)
+    ),
+    "v_mov_b32_e32 v3, v2\nv_mov_b32_sdwa v3, v1 dst_sel:BYTE_1 dst_unused:UNUSED_PRESERVE src0_sel:WORD_1": (
+        lambda a, b: b & U(0xFFFF00FF) | a >> U(8) & U(0xFF00)
+    ),
     "v_cmp_gt_i32_e32 vcc, v1, v2\nv_cndmask_b32_e32 v3, v1, v2, vcc": lambda a, b: np.where(
         a.view(I) > b.view(I), b, a
     ),

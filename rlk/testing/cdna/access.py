@@ -156,8 +156,10 @@ def written(instruction: Instruction, part: int = 0) -> Write:
             np.copyto(register(w), value, where=writes(w))
 
         return write
-    lanes.check_selected_destination(instruction)
-    return lambda w, value: w.write(register(w), value)
+    if lanes.whole(instruction):
+        return lambda w, value: w.write(register(w), value)
+    placed = lanes.placed(instruction)
+    return lambda w, value: w.write(register(w), placed(value, register(w)))
 
 
 def written_pair(instruction: Instruction) -> Write:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlk.testing.cdna.faults import Fault, FaultKind
 from rlk.testing.cdna.text import Instruction
-from rlk.testing.cdna.wave import LANE, LANES, Wave
+from rlk.testing.cdna.wave import LANE, LANES, Wave, Words
 
 Read = Callable[[Wave], Any]
 Bits = NDArray[np.bool_]
@@ -116,10 +116,23 @@ def selected(instruction: Instruction, source: int, signed: bool, read: Read) ->
     return lambda w: read(w) >> down & keep
 
 
-def check_selected_destination(instruction: Instruction) -> None:
-    """Refuse an SDWA destination that is a part of a register."""
-    if instruction.modifiers.get("dst_sel", "DWORD") != "DWORD":
-        raise Fault(FaultKind.UNKNOWN, f"dst_sel:{instruction.modifiers['dst_sel']} is not emulated")
+def whole(instruction: Instruction) -> bool:
+    """Return whether an instruction writes all of its destination."""
+    return instruction.modifiers.get("dst_sel", "DWORD") == "DWORD"
+
+
+def placed(instruction: Instruction) -> Callable[[Any, Words], Any]:
+    """Return what SDWA makes of a result and a register: the result in a part of it, padded or not."""
+    part = instruction.modifiers["dst_sel"]
+    shift, width = _PARTS[part]
+    up, keep = np.uint32(shift), np.uint32((1 << width) - 1)
+    match instruction.modifiers.get("dst_unused"):
+        case "UNUSED_PAD":
+            return lambda value, register: (value & keep) << up
+        case "UNUSED_PRESERVE":
+            return lambda value, register: (value & keep) << up | register & ~(keep << up)
+        case unused:
+            raise Fault(FaultKind.UNKNOWN, f"dst_sel:{part} dst_unused:{unused} is not emulated")
 
 
 # --- permutes --------------------------------------------------------------------------------------------
