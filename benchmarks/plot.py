@@ -23,7 +23,7 @@ TARGET = Path(__file__).parent.parent / "docs" / "figures"
 OURS = ("#0b6e4f", "#5fb894")  # the row itself, and its variants
 PEERS = ("#b8c4cc", "#8fa1ad", "#6b7f8d", "#4c5f6c", "#33434e", "#202c35")
 MOST_ROWS = 8
-COLOURS = 32
+COLOURS = 16
 
 
 def bars(row: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -148,7 +148,7 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS
     target = Path(sys.argv[2]) if len(sys.argv) > 2 else TARGET
     for record in records(folder):
-        if any("G" in row["shape"] for row in record.rows):
+        if any({"G", "L"} <= row["shape"].keys() for row in record.rows):
             print(grown(record, target))
             continue
         rows = [row for row in joined(record.rows) if len(bars(row)) > 1][:MOST_ROWS]

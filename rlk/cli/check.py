@@ -40,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", help="every shipped operator")
     parser.add_argument(
+        "--except", action="append", default=[], dest="left_out", metavar="OP", help="of --all, not this one"
+    )  # fmt: skip
+    parser.add_argument(
         "--target",
         action="append",
         metavar="NAME",
@@ -88,7 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _subjects(arguments: argparse.Namespace) -> list[tuple[Op, Example]]:
-    names: Sequence[str] = [*operators()] if arguments.all else arguments.op
+    every = [name for name in operators() if name not in arguments.left_out]
+    names: Sequence[str] = every if arguments.all else arguments.op
     if not names or (arguments.all and arguments.op):
         raise LaunchError(Code.ARG_MISSING, op="rlk check", name="OP or --all", why="(one of them)")
     found = [find(name) for name in names]
