@@ -70,6 +70,10 @@ WHOLE: dict[str, Callable[[Array, Array], Array]] = {
     "v_ashrrev_i32_e32 v3, 5, v1": lambda a, b: (a.view(I) >> 5).view(U),
     "v_bfe_i32 v3, v1, 4, 9": lambda a, b: (a.view(I) << 19 >> 23).view(U),
     "v_bfrev_b32_e32 v3, v1": lambda a, b: np.array([int(f"{x:032b}"[::-1], 2) for x in a.tolist()], U),
+    "v_lshrrev_b32_e32 v3, v2, v1\nv_ffbh_u32_e32 v3, v3": lambda a, b: np.array(
+        [32 - (x >> (n & 31)).bit_length() if x >> (n & 31) else -1 for x, n in zip(a.tolist(), b.tolist())]
+    ).astype(U),
+    "v_mov_b32_e32 v3, 0\nv_ffbh_u32_e32 v3, v3": lambda a, b: np.full(64, 0xFFFFFFFF, U),
     "v_perm_b32 v3, v1, v2, 0x07060100": lambda a, b: a & U(0xFFFF0000) | b & U(0xFFFF),
     "v_lshl_add_u32 v3, v1, 3, v2": lambda a, b: (a << U(3)) + b,
     "v_mad_u64_u32 v[4:5], s[8:9], v1, v2, 0\nv_mov_b32_e32 v3, v5": lambda a, b: (

@@ -69,6 +69,12 @@ def _med3(a: Any, b: Any, c: Any) -> Any:
     return np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
 
 
+def _first_bit(x: Any) -> Any:
+    """v_ffbh_u32: how many zeros come before the highest one, -1 where there is none."""
+    length = np.frexp(x.astype(np.float64))[1].astype(U32)
+    return np.where(x == 0, ~U32(0), U32(32) - length)
+
+
 _UNSIGNED: dict[str, Function] = {
     "mov_b32": lambda a: a,
     "accvgpr_read_b32": lambda a: a,
@@ -76,6 +82,7 @@ _UNSIGNED: dict[str, Function] = {
     "accvgpr_mov_b32": lambda a: a,
     "not_b32": lambda a: ~a,
     "bfrev_b32": _reversed_bits,
+    "ffbh_u32": _first_bit,
     "add_u32": lambda a, b: a + b,
     "sub_u32": lambda a, b: a - b,
     "subrev_u32": lambda a, b: b - a,
