@@ -57,6 +57,7 @@ class From(Enum):
     ERRORS = "errors"  # the device's error words, i32[2]: the code, and one more than the row
 
 
+OF_POINTERS = (From.TENSOR, From.ERRORS)
 OF_LOOPS = frozenset({From.TURN, From.LENGTH})
 """Arguments of kernels that the loops of `call` find, so that it has no parameter for them."""
 

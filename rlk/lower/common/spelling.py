@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from rlk.ir.nodes import Fn2
+from rlk.ir.dims import Axis, Part
+from rlk.ir.nodes import Decl, Fn2, Turn
 from rlk.ir.types import DType
+from rlk.lower.common.emitted import CallArg, From
 
 POINTERS = {
     DType.F32: "*fp32",
@@ -49,3 +52,32 @@ class Header:
     version: str
     target: str
     schedules: tuple[str, ...]
+
+
+def argument_type(argument: CallArg, decls: Mapping[str, Decl]) -> str:
+    """Return the type of an argument, as builds spell it."""
+    match argument.kind:
+        case From.TENSOR:
+            return POINTERS[decls[argument.source].type.dtype]
+        case From.SCALAR:
+            return SCALARS[decls[argument.source].type.dtype]
+        case From.ERRORS:
+            return "*i32"
+        case From.EXTENT | From.INNER_EXTENT | From.LENGTH | From.TURN:
+            return "i32"
+        case From.STRIDE | From.OUTER_STRIDE | From.INNER_STRIDE:
+            return "i64"
+
+
+def row_number(axes: Iterable[Axis], own: Callable[[Axis], str]) -> str | None:
+    """Return one more than the row that indices of some axes are in, as error words say it; None for no row.
+
+    own: the text of the index of an axis.
+    """
+    for axis in axes:
+        match axis.part:
+            case Part.ALL:
+                return f"{own(axis)} + 1"
+            case Part.WITHIN if axis.piece is not None:
+                return f"{Turn(axis.pieces).index} * {axis.piece} + {own(axis)} + 1"
+    return None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from rlk.ir.portable import FUNCTIONS
 from rlk.ir.types import DType
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.machine import TextMachine, written
 from rlk.lower.cute.text import literal
 
 
@@ -237,28 +236,16 @@ _ALL = (
 HELPERS = {h.function.name: h for h in _ALL}
 
 
-@dataclass(slots=True)
-class TextMachine:
-    """A machine of rlk.ir.portable whose values are names: every operation appends a line."""
+class CuteMachine(TextMachine):
+    """What CuTe DSL spells in its own way."""
 
-    lines: list[Line] = field(default_factory=list)
-
-    def let(self, text: str, stem: str) -> str:
-        name = f"{stem}{len(self.lines)}"
-        self.lines.append(Line(f"{name} = {text}"))
-        return name
+    __slots__ = ()
 
     def f32(self, value: float) -> str:
         return literal(float(value), DType.F32)
 
     def i32(self, value: int) -> str:
         return literal(value, DType.I32)
-
-    def add(self, a: str, b: str) -> str:
-        return self.let(f"{a} + {b}", "f")
-
-    def sub(self, a: str, b: str) -> str:
-        return self.let(f"{a} - {b}", "f")
 
     def mul(self, a: str, b: str) -> str:
         return self.let(f"mul({a}, {b})", "f")
@@ -275,38 +262,14 @@ class TextMachine:
     def max(self, a: str, b: str) -> str:
         return self.let(f"fmax({a}, {b})", "f")
 
-    def lt(self, a: str, b: str) -> str:
-        return f"({a} < {b})"
-
-    def eq(self, a: str, b: str) -> str:
-        return f"({a} == {b})"
-
     def select(self, cond: str, a: str, b: str) -> str:
         return self.let(f"select({cond}, {a}, {b})", "f")
-
-    def iadd(self, a: str, b: str) -> str:
-        return self.let(f"{a} + {b}", "i")
-
-    def isub(self, a: str, b: str) -> str:
-        return self.let(f"{a} - {b}", "i")
-
-    def iand(self, a: str, b: str) -> str:
-        return self.let(f"{a} & {b}", "i")
-
-    def ior(self, a: str, b: str) -> str:
-        return self.let(f"{a} | {b}", "i")
-
-    def ixor(self, a: str, b: str) -> str:
-        return self.let(f"{a} ^ {b}", "i")
 
     def shl(self, a: str, bits: int) -> str:
         return self.let(f"{a} << Int32({bits})", "i")
 
     def sar(self, a: str, bits: int) -> str:
         return self.let(f"{a} >> Int32({bits})", "i")
-
-    def ieq(self, a: str, b: str) -> str:
-        return f"({a} == {b})"
 
     def as_i32(self, x: str) -> str:
         return self.let(f"Float32({x}).bitcast(Int32)", "i")
@@ -320,8 +283,4 @@ class TextMachine:
 
 def portable(name: str) -> Helper:
     """Return a portable function as a function of one element."""
-    definition = FUNCTIONS[name]
-    machine = TextMachine()
-    result = definition(machine, "x")
-    about = (inspect.getdoc(definition) or name).splitlines()[0]
-    return Helper(Function(f"portable_{name}", ("x",), about, (*machine.lines, Line(f"return {result}"))))
+    return Helper(written(name, CuteMachine()))

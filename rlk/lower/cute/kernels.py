@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlk.ir.nodes import Kernel, Role
-from rlk.lower.common.emitted import CallArg, From, KernelArg, KernelBuild
+from rlk.lower.common.emitted import OF_POINTERS, CallArg, From, KernelArg, KernelBuild
 from rlk.lower.common.lines import Line
+from rlk.lower.common.spelling import argument_type
 from rlk.lower.cute import text
 from rlk.lower.cute.emit import Emitter
 from rlk.lower.cute.memory import ERRORS
-
-OF_POINTERS = (From.TENSOR, From.ERRORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,8 @@ def build(kernel: Kernel, given: list[CallArg], emitter: Emitter) -> KernelBuild
     """Return how to compile a kernel."""
     divisible = emitter.plan.signature.divisible
     args = tuple(
-        KernelArg(_outside(a), emitter.memory.dtype(a), divisible=a.name in divisible) for a in given
+        KernelArg(_outside(a), argument_type(a, emitter.memory.decls), divisible=a.name in divisible)
+        for a in given
     )
     return KernelBuild(kernel.name, args)
 
@@ -102,7 +102,7 @@ def _outside(argument: CallArg) -> str:
 def _host_type(argument: CallArg, emitter: Emitter) -> str:
     if argument.kind in OF_POINTERS:
         return "cute.Pointer"
-    return text.OF_SCALARS[emitter.memory.dtype(argument)]
+    return text.OF_SCALARS[argument_type(argument, emitter.memory.decls)]
 
 
 def _type(argument: CallArg, emitter: Emitter) -> str:
@@ -112,7 +112,7 @@ def _type(argument: CallArg, emitter: Emitter) -> str:
         case From.ERRORS:
             return "cute.Pointer"
         case _:
-            return text.OF_SCALARS[emitter.memory.dtype(argument)]
+            return text.OF_SCALARS[argument_type(argument, emitter.memory.decls)]
 
 
 @dataclass(frozen=True, slots=True)

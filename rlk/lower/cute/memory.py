@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rlk.ir.dims import Axis, Part, fixed_extent, union
-from rlk.ir.nodes import Decl, Let, Load, Role, Store, Turn, Value
+from rlk.ir.nodes import Decl, Let, Load, Role, Store, Value
 from rlk.ir.types import DType
 from rlk.lower.common.emitted import CallArg, From
 from rlk.lower.common.names import axis_name
-from rlk.lower.common.spelling import POINTERS, SCALARS
+from rlk.lower.common.spelling import row_number
 from rlk.lower.common.spread import Owned
 from rlk.lower.common.turns import length_name
 from rlk.lower.cute import text
@@ -184,29 +184,9 @@ class Memory:
 
     def row(self, axes: tuple[Axis, ...]) -> str:
         """Return one more than the row that a thread is in, as the error words say it."""
-        for axis in self.owned:
-            match axis.part:
-                case Part.ALL if axis in axes:
-                    return f"{self.owner(axis)} + 1"
-                case Part.WITHIN if axis in axes and axis.piece is not None:
-                    return f"{Turn(axis.pieces).index} * {axis.piece} + {self.owner(axis)} + 1"
-        return "Int32(1)"
+        return row_number((axis for axis in self.owned if axis in axes), self.owner) or "Int32(1)"
 
     # --- the signature --------------------------------------------------------------------------------------
-
-    def dtype(self, argument: CallArg) -> str:
-        """Return the type of an argument, as builds spell it."""
-        match argument.kind:
-            case From.TENSOR:
-                return POINTERS[self.decls[argument.source].type.dtype]
-            case From.SCALAR:
-                return SCALARS[self.decls[argument.source].type.dtype]
-            case From.ERRORS:
-                return "*i32"
-            case From.EXTENT | From.INNER_EXTENT | From.LENGTH | From.TURN:
-                return "i32"
-            case From.STRIDE | From.OUTER_STRIDE | From.INNER_STRIDE:
-                return "i64"
 
     def tensors(self) -> tuple[Decl, ...]:
         return tuple(d for d in self.plan.kernel.params if d.role is not Role.SCALAR)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import dataclass, field
-
-from rlk.ir.portable import FUNCTIONS
 from rlk.ir.types import DType
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.machine import TextMachine, written
 from rlk.lower.tilelang.text import held, literal
 
 
@@ -75,32 +72,20 @@ _ALL = (
 HELPERS = {helper.name: helper for helper in _ALL}
 
 
-@dataclass(slots=True)
-class TextMachine:
-    """A machine of rlk.ir.portable whose values are names: every operation appends a line."""
+class TileLangMachine(TextMachine):
+    """What TileLang spells in its own way."""
 
-    lines: list[Line] = field(default_factory=list)
+    __slots__ = ()
+    real = "y"
 
     def let(self, text: str, stem: str) -> str:
-        name = f"{stem}{len(self.lines)}"
-        dtype = DType.I32 if stem == "i" else DType.F32
-        self.lines.append(Line(f"{name} = {held(text, dtype)}"))
-        return name
+        return super().let(held(text, DType.I32 if stem == "i" else DType.F32), stem)
 
     def f32(self, value: float) -> str:
         return literal(value, DType.F32)
 
     def i32(self, value: int) -> str:
         return literal(value, DType.I32)
-
-    def add(self, a: str, b: str) -> str:
-        return self.let(f"{a} + {b}", "y")
-
-    def sub(self, a: str, b: str) -> str:
-        return self.let(f"{a} - {b}", "y")
-
-    def mul(self, a: str, b: str) -> str:
-        return self.let(f"{a} * {b}", "y")
 
     def div(self, a: str, b: str) -> str:
         return self.let(f"{a} / {b}", "y")
@@ -124,27 +109,6 @@ class TextMachine:
     def select(self, cond: str, a: str, b: str) -> str:
         return self.let(f"tl.Select({cond}, {a}, {b})", "y")
 
-    def iadd(self, a: str, b: str) -> str:
-        return self.let(f"{a} + {b}", "i")
-
-    def isub(self, a: str, b: str) -> str:
-        return self.let(f"{a} - {b}", "i")
-
-    def iand(self, a: str, b: str) -> str:
-        return self.let(f"{a} & {b}", "i")
-
-    def ior(self, a: str, b: str) -> str:
-        return self.let(f"{a} | {b}", "i")
-
-    def ixor(self, a: str, b: str) -> str:
-        return self.let(f"{a} ^ {b}", "i")
-
-    def shl(self, a: str, bits: int) -> str:
-        return self.let(f"{a} << {bits}", "i")
-
-    def sar(self, a: str, bits: int) -> str:
-        return self.let(f"{a} >> {bits}", "i")
-
     def ieq(self, a: str, b: str) -> str:
         return f"{a} == {b}"
 
@@ -160,9 +124,4 @@ class TextMachine:
 
 def portable(name: str) -> Function:
     """Return a portable function as a TileLang macro."""
-    definition = FUNCTIONS[name]
-    machine = TextMachine()
-    result = definition(machine, "x")
-    lines = (*machine.lines, Line(f"return {result}"))
-    about = (inspect.getdoc(definition) or name).splitlines()[0]
-    return Function(f"portable_{name}", ("x",), about, lines)
+    return written(name, TileLangMachine())

@@ -8,18 +8,25 @@ from dataclasses import dataclass
 from rlk import __version__
 from rlk.ir.nodes import Program, Role
 from rlk.ir.types import DType
-from rlk.lower.common.emitted import OF_LOOPS, CallArg, Emitted, From, KernelArg, KernelBuild, Signature
+from rlk.lower.common.emitted import (
+    OF_LOOPS,
+    OF_POINTERS,
+    CallArg,
+    Emitted,
+    From,
+    KernelArg,
+    KernelBuild,
+    Signature,
+)
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
-from rlk.lower.common.spelling import Header
+from rlk.lower.common.spelling import Header, argument_type
 from rlk.lower.common.turns import host_lines, loop_extents
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.emit import Emitter
 from rlk.lower.tilelang.plan import TilePlan, plan
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
-
-OF_POINTERS = (From.TENSOR, From.ERRORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +116,7 @@ def _function(
 
 
 def _parameter(argument: CallArg, emitter: Emitter) -> str:
-    kind = emitter.memory.dtype(argument)
+    kind = argument_type(argument, emitter.memory.decls)
     if argument.kind not in OF_POINTERS:
         return f"{argument.name}: tl.{text.OF_SCALARS[kind]}"
     decl = emitter.memory.decls.get(argument.name)
@@ -119,5 +126,7 @@ def _parameter(argument: CallArg, emitter: Emitter) -> str:
 
 def _build(placed: TilePlan, emitter: Emitter, given: Sequence[CallArg]) -> KernelBuild:
     known = placed.signature.divisible
-    args = tuple(KernelArg(a.name, emitter.memory.dtype(a), divisible=a.name in known) for a in given)
+    args = tuple(
+        KernelArg(a.name, argument_type(a, emitter.memory.decls), divisible=a.name in known) for a in given
+    )
     return KernelBuild(placed.kernel.name, args, placed.threads // placed.target.warp)

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rlk.ir.dims import Axis, Part, union
-from rlk.ir.nodes import Decl, Let, Load, Role, Store, Turn, Value
+from rlk.ir.nodes import Decl, Let, Load, Role, Store, Value
 from rlk.ir.types import DType
 from rlk.lower.common.contract import implies
 from rlk.lower.common.emitted import CallArg, From
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
-from rlk.lower.common.spelling import POINTERS, SCALARS
+from rlk.lower.common.spelling import row_number
 from rlk.lower.common.turns import length_name
 
 if TYPE_CHECKING:
@@ -330,26 +330,5 @@ class Addresses:
 
     def row(self, axes: tuple[Axis, ...]) -> str:
         """Return one more than the row that a tile is in, as the error words say it."""
-        for axis in (s.axis for s in self.plan.shared if s.axis in axes):
-            match axis.part:
-                case Part.ALL:
-                    return f"{self.owned[axis]} + 1"
-                case Part.WITHIN if axis.piece is not None:
-                    return f"{Turn(axis.pieces).index} * {axis.piece} + {self.owned[axis]} + 1"
-        return "1"
-
-    # --- the signature --------------------------------------------------------------------------------------
-
-    def dtype(self, argument: CallArg) -> str:
-        """Return the Triton type of an argument."""
-        match argument.kind:
-            case From.TENSOR:
-                return POINTERS[self.decls[argument.source].type.dtype]
-            case From.SCALAR:
-                return SCALARS[self.decls[argument.source].type.dtype]
-            case From.ERRORS:
-                return "*i32"
-            case From.EXTENT | From.INNER_EXTENT | From.LENGTH | From.TURN:
-                return "i32"
-            case From.STRIDE | From.OUTER_STRIDE | From.INNER_STRIDE:
-                return "i64"
+        own = (s.axis for s in self.plan.shared if s.axis in axes)
+        return row_number(own, lambda axis: self.owned[axis]) or "1"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import struct
-from dataclasses import dataclass, field
 
-from rlk.ir.portable import FUNCTIONS
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.machine import TextMachine, written
 
 SMALLEST_NORMAL = 2.0**-126
 LARGEST = (2.0 - 2.0**-23) * 2.0**127  # a literal above it is an f64 to Triton
@@ -70,31 +68,16 @@ def _short(single: float) -> float:
     return single
 
 
-@dataclass(slots=True)
-class TextMachine:
-    """A machine of rlk.ir.portable whose values are names: every operation appends a line."""
+class TritonMachine(TextMachine):
+    """What Triton spells in its own way."""
 
-    lines: list[Line] = field(default_factory=list)
-
-    def let(self, text: str, stem: str) -> str:
-        name = f"{stem}{len(self.lines)}"
-        self.lines.append(Line(f"{name} = {text}"))
-        return name
+    __slots__ = ()
 
     def f32(self, value: float) -> str:
         return float_literal(value)
 
     def i32(self, value: int) -> str:
         return str(value)
-
-    def add(self, a: str, b: str) -> str:
-        return self.let(f"{a} + {b}", "f")
-
-    def sub(self, a: str, b: str) -> str:
-        return self.let(f"{a} - {b}", "f")
-
-    def mul(self, a: str, b: str) -> str:
-        return self.let(f"{a} * {b}", "f")
 
     def div(self, a: str, b: str) -> str:
         return self.let(f"tl.div_rn({a}, {b})", "f")
@@ -108,38 +91,8 @@ class TextMachine:
     def max(self, a: str, b: str) -> str:
         return self.let(f"tl.maximum({a}, {b})", "f")
 
-    def lt(self, a: str, b: str) -> str:
-        return f"({a} < {b})"
-
-    def eq(self, a: str, b: str) -> str:
-        return f"({a} == {b})"
-
     def select(self, cond: str, a: str, b: str) -> str:
         return self.let(f"tl.where({cond}, {a}, {b})", "f")
-
-    def iadd(self, a: str, b: str) -> str:
-        return self.let(f"{a} + {b}", "i")
-
-    def isub(self, a: str, b: str) -> str:
-        return self.let(f"{a} - {b}", "i")
-
-    def iand(self, a: str, b: str) -> str:
-        return self.let(f"{a} & {b}", "i")
-
-    def ior(self, a: str, b: str) -> str:
-        return self.let(f"{a} | {b}", "i")
-
-    def ixor(self, a: str, b: str) -> str:
-        return self.let(f"{a} ^ {b}", "i")
-
-    def shl(self, a: str, bits: int) -> str:
-        return self.let(f"{a} << {bits}", "i")
-
-    def sar(self, a: str, bits: int) -> str:
-        return self.let(f"{a} >> {bits}", "i")
-
-    def ieq(self, a: str, b: str) -> str:
-        return f"({a} == {b})"
 
     def as_i32(self, x: str) -> str:
         return self.let(f"{x}.to(tl.int32, bitcast=True)", "i")
@@ -153,9 +106,4 @@ class TextMachine:
 
 def portable(name: str) -> Function:
     """Return a portable function as a Triton function."""
-    definition = FUNCTIONS[name]
-    machine = TextMachine()
-    result = definition(machine, "x")
-    lines = (*machine.lines, Line(f"return {result}"))
-    about = (inspect.getdoc(definition) or name).splitlines()[0]
-    return Function(f"portable_{name}", ("x",), about, lines)
+    return written(name, TritonMachine())

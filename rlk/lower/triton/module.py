@@ -13,7 +13,7 @@ from rlk.ir.nodes import Kernel, Program, Role
 from rlk.lower.common.emitted import OF_LOOPS, CallArg, Emitted, From, KernelArg, KernelBuild, Signature
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
-from rlk.lower.common.spelling import Header
+from rlk.lower.common.spelling import Header, argument_type
 from rlk.lower.common.turns import host_lines, length_name, loop_extents
 from rlk.lower.triton.emit import Emitter
 from rlk.lower.triton.plan import TritonPlan, plan
@@ -102,7 +102,8 @@ def _in_kernel(argument: CallArg) -> str:
 def _build(kernel: Kernel, emitter: Emitter, arguments: list[CallArg]) -> KernelBuild:
     known = emitter.plan.signature.divisible
     args = tuple(
-        KernelArg(_in_kernel(a), emitter.addresses.dtype(a), divisible=a.name in known) for a in arguments
+        KernelArg(_in_kernel(a), argument_type(a, emitter.addresses.decls), divisible=a.name in known)
+        for a in arguments
     )
     return KernelBuild(kernel.name, args, emitter.plan.schedule.warps, emitter.plan.schedule.stages)
 

@@ -1,0 +1,102 @@
+"""How portable functions become text: an operation a line, most of them spelled alike everywhere."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from rlk.ir.portable import FUNCTIONS
+from rlk.lower.common.lines import Function, Line
+
+
+@dataclass(slots=True)
+class TextMachine(ABC):
+    """A machine of rlk.ir.portable whose values are names: every operation appends a line."""
+
+    lines: list[Line] = field(default_factory=list)
+    real: ClassVar[str] = "f"  # what names of floats begin with
+
+    def let(self, text: str, stem: str) -> str:
+        name = f"{stem}{len(self.lines)}"
+        self.lines.append(Line(f"{name} = {text}"))
+        return name
+
+    def add(self, a: str, b: str) -> str:
+        return self.let(f"{a} + {b}", self.real)
+
+    def sub(self, a: str, b: str) -> str:
+        return self.let(f"{a} - {b}", self.real)
+
+    def mul(self, a: str, b: str) -> str:
+        return self.let(f"{a} * {b}", self.real)
+
+    def lt(self, a: str, b: str) -> str:
+        return f"({a} < {b})"
+
+    def eq(self, a: str, b: str) -> str:
+        return f"({a} == {b})"
+
+    def ieq(self, a: str, b: str) -> str:
+        return f"({a} == {b})"
+
+    def iadd(self, a: str, b: str) -> str:
+        return self.let(f"{a} + {b}", "i")
+
+    def isub(self, a: str, b: str) -> str:
+        return self.let(f"{a} - {b}", "i")
+
+    def iand(self, a: str, b: str) -> str:
+        return self.let(f"{a} & {b}", "i")
+
+    def ior(self, a: str, b: str) -> str:
+        return self.let(f"{a} | {b}", "i")
+
+    def ixor(self, a: str, b: str) -> str:
+        return self.let(f"{a} ^ {b}", "i")
+
+    def shl(self, a: str, bits: int) -> str:
+        return self.let(f"{a} << {bits}", "i")
+
+    def sar(self, a: str, bits: int) -> str:
+        return self.let(f"{a} >> {bits}", "i")
+
+    @abstractmethod
+    def f32(self, value: float) -> str: ...
+
+    @abstractmethod
+    def i32(self, value: int) -> str: ...
+
+    @abstractmethod
+    def div(self, a: str, b: str) -> str: ...
+
+    @abstractmethod
+    def fma(self, a: str, b: str, c: str) -> str: ...
+
+    @abstractmethod
+    def min(self, a: str, b: str) -> str: ...
+
+    @abstractmethod
+    def max(self, a: str, b: str) -> str: ...
+
+    @abstractmethod
+    def select(self, cond: str, a: str, b: str) -> str: ...
+
+    @abstractmethod
+    def as_i32(self, x: str) -> str: ...
+
+    @abstractmethod
+    def as_f32(self, i: str) -> str: ...
+
+    @abstractmethod
+    def to_f32(self, i: str) -> str: ...
+
+
+def written(name: str, machine: TextMachine) -> Function:
+    """Return the portable function of a name as a machine writes it."""
+    definition = FUNCTIONS[name]
+    result = definition(machine, "x")
+    lines = (*machine.lines, Line(f"return {result}"))
+    about = (inspect.getdoc(definition) or name).splitlines()[0]
+    return Function(f"portable_{name}", ("x",), about, lines)
