@@ -30,6 +30,7 @@ from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
 from rlk.runtime.toolchain import executed
 
 TARGETS = ("sm_90a",)
+KNOWN = (["4", "7"], ["4", "8"])  # releases of cutlass-dsl whose kernels the tests compile
 HOST = "launch_"  # with a kernel's name: the function of a module that launches it
 
 _RUNTIME = "cute_dsl_runtime"
@@ -107,6 +108,19 @@ def toolchain() -> tuple[tuple[str, str], ...] | None:
 
 
 # --- compiling
+
+
+@cache
+def compiles() -> bool:
+    """Return whether kernels can be compiled here: a compiler that rlk knows, and what links its objects."""
+    versions = dict(toolchain() or ())
+    if versions.get("nvidia-cutlass-dsl", "").split(".")[:2] not in KNOWN:
+        return False
+    try:
+        _linker()
+    except ToolError:
+        return False
+    return True
 
 
 def compile_cute(emitted: Emitted, target: str, folder: Path) -> None:

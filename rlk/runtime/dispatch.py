@@ -48,6 +48,7 @@ from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
 
 Lowered = tuple[Program, Signature, Schedules, Emitted]
+FASTEST = "cute or triton"  # whichever `by_cute_first` says
 MOST_SHAPES = 4096  # bound calls that are kept; the oldest are dropped together
 
 
@@ -83,8 +84,10 @@ def _backend(on: Target | None) -> str:
         if dispatch.interpreter is None:
             return "oracle"
         return "triton-interpreter" if dispatch.cute_interpreter is None else "cute-interpreter"
-    wanted = Env.current().backend or "triton"
     built = ("triton", "cute") if on.name in cute.TARGETS else ("triton",)
+    wanted = Env.current().backend
+    if wanted is None:
+        return FASTEST if "cute" in built and cute.compiles() else "triton"
     if wanted not in built:
         alternatives = ", ".join(built)
         raise UnsupportedError(
@@ -185,12 +188,13 @@ def lowered(
 
     schedules: of the program that is launched, whose form their number says: pieces side by side, launched
     one after the other, or, of the CuTe lowering, walked by each block; by default what heuristics choose.
-    backend: "triton" or "cute"; by default what the environment asks for on a device, and for tensors on a
-    CPU the one that an interpreter runs. The source says which it is for: what the CuTe lowering refuses is
+    backend: "triton" or "cute"; by default what the environment asks for on a device, or else the faster one
+    of those that can be compiled here, and for tensors on a CPU the one that an interpreter runs. The source says which it is for: what the CuTe lowering refuses is
     Triton's, for both have the program's numerics id, and so its bits.
     """
     from rlk.lower import triton as triton_lowering
     from rlk.schedule.heuristics import apart, choose
+    from rlk.schedule.lowerings import by_cute_first
 
     static, extents = static_extents(invocation, geometry), geometry.extents
     asked = backend or _asked(on, tensors)
@@ -208,7 +212,7 @@ def lowered(
     made = {d.name for d in (*outputs_of(invocation), *work)}
     divisible = frozenset(name for name, value in values if _is_divisible(value, tensors, made))
     signature = replace(plain, divisible=divisible)
-    if asked == "cute":
+    if asked == "cute" or asked == FASTEST and by_cute_first(program, on, extents):
         whole = specialize(traced(invocation), static, model)
         try:
             made = by_cute(program, chosen, whole, on, signature, extents, identity, schedules)

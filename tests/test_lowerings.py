@@ -1,0 +1,79 @@
+"""Which of two lowerings a call is given on Hopper where the user names none, and that its bits do not tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlk.errors import Code, UnsupportedError
+from rlk.ir.nodes import MathModel, Program
+from rlk.ops import linear_logp, swiglu
+from rlk.runtime import calls
+from rlk.runtime import dispatch as dispatching
+from rlk.runtime.catalogue import operators
+from rlk.runtime.dispatch import FASTEST, lowered
+from rlk.runtime.invocation import geometry_of
+from rlk.runtime.reference import placed, reference_extents, reference_gradient, reference_variant
+from rlk.schedule.lowerings import MANY_ROWS, by_cute_first
+from rlk.target.facts import target
+
+H200 = target("sm_90a")
+ALWAYS = {"matmul", "matmul_leaf8"}
+OF_MANY_ROWS = {"linear_logp", "linear_logp_grad", "linear_logp_backward"}
+
+
+def programs() -> dict[str, tuple[Program, dict[str, int]]]:
+    """Return every reference program and its extents."""
+    found = {}
+    for op in operators().values():
+        variant = reference_variant(op)
+        for program in (placed(op, op.trace(variant)), reference_gradient(op, variant)):
+            if program is not None:
+                found[program.name] = program, reference_extents(op, program)
+    return found
+
+
+@pytest.mark.parametrize("rows", [1, MANY_ROWS, MANY_ROWS + 1])
+def test_contractions_of_many_rows_and_products_alone_are_cutes(rows: int) -> None:
+    wanted = ALWAYS | (OF_MANY_ROWS if rows > MANY_ROWS else set())
+    found = {n for n, (p, extents) in programs().items() if by_cute_first(p, H200, {**extents, "T": rows})}
+    assert found == wanted
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, spec: Any, tensors: dict[str, torch.Tensor], backend: str) -> bool:
+    """Return whether lowering a call asks the CuTe lowering."""
+    asked = []
+
+    def refusing(*args: Any, **options: Any) -> None:
+        asked.append(args)
+        raise UnsupportedError(Code.UNSUPPORTED, what="it", backend="cute", target="", alternatives="triton")
+
+    monkeypatch.setattr("rlk.lower.cute.lower", refusing)
+    invocation = calls.invoke(spec, tensors, {}, {}, None)
+    geometry = geometry_of(invocation, tensors)
+    _, _, _, emitted = lowered(invocation, MathModel.SM90, geometry, tensors, H200, backend=backend)
+    assert emitted.backend == "triton"
+    return bool(asked)
+
+
+def test_a_call_asks_the_lowering_that_is_faster_for_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rows, faster in ((8, False), (MANY_ROWS + 1, True)):
+        head = {
+            "hidden": torch.zeros(rows, 64, dtype=torch.bfloat16),
+            "weight": torch.zeros(512, 64, dtype=torch.bfloat16),
+            "ids": torch.zeros(rows, dtype=torch.int64),
+        }
+        spec = linear_logp.specs[0]  # type: ignore[attr-defined]
+        assert asked(monkeypatch, spec, head, FASTEST) is faster
+        assert asked(monkeypatch, spec, head, "cute")
+        assert not asked(monkeypatch, spec, head, "triton")
+    elements = {"gate": torch.zeros(2000, 64), "up": torch.zeros(2000, 64)}
+    assert not asked(monkeypatch, swiglu.specs[0], elements, FASTEST)  # type: ignore[attr-defined]
+
+
+def test_calls_on_a_device_ask_the_faster_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatching.cute, "compiles", lambda: True)
+    assert dispatching._backend(H200) == FASTEST
+    assert dispatching._backend(target("gfx942")) == "triton"
