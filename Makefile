@@ -44,7 +44,7 @@ test-peers:
 	$(MAKE) test-peers-only VENV=.venv-peers
 
 test-peers-only: $(VENV)/.peers
-	$(PY) -m pytest $(PYTEST_ARGS) tests/test_peers.py tests/test_peers_advantages.py
+	$(PY) -m pytest $(PYTEST_ARGS) tests/test_peers.py tests/test_peers_advantages.py tests/test_peers_swapped.py
 
 # TileLang's kernels compiled for CDNA and run on this machine: 250 MB that make test does not ask for.
 test-cdna:
