@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,9 @@ import pytest
 import torch
 from loss_cases import Tensors, batch
 from peer_losses import _surroundings, advantages
+from test_docs import blocks
 
+from rlk import ops
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.integrations import trl as trl_adapter
 from rlk.integrations import verl as verl_adapter
@@ -148,9 +152,10 @@ INFO: dict[str, Any] = {
 @pytest.mark.parametrize("info", INFO)
 @pytest.mark.parametrize("mode", verl_losses.MODES)
 def test_aggregations_are_verls(verl: Any, mode: str, info: str) -> None:
+    rows = torch.tensor([[True], [True], [True], [False]])  # the last has no token
     losses_agree(
-        lambda g, m: original("agg_loss")(g["logp"], m, mode, **INFO[info]),
-        lambda g, m: verl.agg_loss(g["logp"], m, mode, **INFO[info]),
+        lambda g, m: original("agg_loss")(g["logp"], m & rows, mode, **INFO[info]),
+        lambda g, m: verl.agg_loss(g["logp"], m & rows, mode, **INFO[info]),
     )
     with pytest.raises(UnsupportedError, match="token-median"):
         verl.agg_loss(torch.zeros(2, 3), torch.ones(2, 3), "token-median")
@@ -321,8 +326,6 @@ def test_a_fused_head_is_trls(trl: Any, options: Any, biased: bool) -> None:
 
 def test_16_bit_heads_have_no_logits_in_memory(trl: Any) -> None:
     """The bits are linear_logp's: those of the exact product, which TRL rounds to 16 bits."""
-    from rlk import ops
-
     hidden, weight = scores(ROWS, 64).bfloat16(), (scores(VOCABULARY, 64, seed=1) / 8).bfloat16()
     ids = torch.randint(VOCABULARY, (ROWS,))
     got = trl._ChunkedLogProbFunction.apply(
@@ -432,6 +435,66 @@ def test_what_has_no_record_is_refused(trl: Any) -> None:
     trainer, _ = trainer_of(given, mask, {"loss_type": "new"})
     with pytest.raises(UnsupportedError, match="loss_type='new'"):
         trl_adapter.loss_of(trainer)
+
+
+def trained(folder: str) -> tuple[list[dict[str, float]], torch.Tensor]:
+    """Return what TRL's trainer logs of two steps of a tiny model, the second off-policy, and its weights."""
+    from datasets import Dataset
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+    from trl import GRPOConfig, GRPOTrainer
+
+    vocabulary = {c: i for i, c in enumerate(("<pad>", "<eos>", "a", "b", "c", "d"))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 6}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "eos_token_id": 1, "pad_token_id": 0}
+    Qwen2ForCausalLM(Qwen2Config(**shape, **heads)).save_pretrained(folder)
+    trainer = GRPOTrainer(
+        Qwen2ForCausalLM.from_pretrained(folder),
+        reward_funcs=lambda completions, **_: [float(c.count("a")) for c in completions],
+        args=GRPOConfig(
+            folder, max_steps=2, num_iterations=2, per_device_train_batch_size=8, num_generations=4,
+            max_completion_length=6, beta=0.04, learning_rate=1e-3, logging_steps=1, seed=0, bf16=False,
+            use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True,
+        ),
+        train_dataset=Dataset.from_dict({"prompt": ["ab", "cd", "ba", "dc"] * 4}),
+        processing_class=PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>"
+        ),
+    )  # fmt: skip
+    trainer.train()
+    return trainer.state.log_history[:2], torch.cat(
+        [p.detach().flatten() for p in trainer.model.parameters()]
+    )
+
+
+@pytest.mark.slow
+def test_a_trainer_trains_as_with_trls_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("trl")
+    want, weights = trained(str(tmp_path / "theirs"))
+    seen: Counter[str] = Counter()
+    for name in ("logp", "policy_loss"):
+        real = getattr(ops, name)
+        counted = lambda *a, real=real, name=name, **o: seen.update([name]) or real(*a, **o)  # noqa: E731
+        monkeypatch.setattr(ops, name, counted)
+    with trl_adapter.patched():
+        got, same = trained(str(tmp_path / "ours"))
+    assert seen["policy_loss"] == 2 and seen["logp"] >= 4  # of the policy twice, before it, of the reference
+    for theirs, ours in zip(want, got, strict=True):
+        for name in ("loss", "kl", "entropy", "grad_norm", "clip_ratio/region_mean"):
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-6), name
+    assert want[1]["kl"] > 0
+    torch.testing.assert_close(same, weights, rtol=0, atol=1e-5)
+
+
+def test_the_page_about_adapters_runs() -> None:
+    pytest.importorskip("trl")
+    pytest.importorskip("verl")
+    for block in blocks("docs/integrations.md"):
+        exec(compile(block, "integrations.py", "exec"), {})
+    assert not any(swap.on for a in (trl_adapter, verl_adapter) for swap in a.SWAPS.parts)
 
 
 def test_trl_is_put_back_as_it_was() -> None:

@@ -99,7 +99,7 @@ def gae(
     token_level_rewards: torch.Tensor, values: torch.Tensor, response_mask: torch.Tensor, gamma: float,
     lam: float,
 ) -> Pair:  # fmt: skip
-    """Return advantages whitened by verl's own masked_whiten, and returns; both 0 where the mask is."""
+    """Return advantages whitened by verl's own masked_whiten, and returns, which are 0 where the mask is."""
     from verl.utils.torch_functional import masked_whiten
 
     with torch.no_grad():
