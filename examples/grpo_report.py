@@ -53,6 +53,7 @@ def chart(path: Path, steps: Sequence[Any]) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from PIL import Image  # what matplotlib writes PNGs with
 
     figure, panels = pyplot.subplots(1, 3, figsize=(10, 2.8), layout="constrained")
     lines = (
@@ -70,5 +71,10 @@ def chart(path: Path, steps: Sequence[Any]) -> None:
     panels[0].set_ylim(0, 1)
     panels[0].legend(fontsize=8, frameon=False)
     panels[1].set_yscale("log")
-    figure.savefig(path, dpi=80)
+    panels[1].yaxis.set_major_formatter("{x:g}")
+    panels[1].yaxis.set_minor_formatter("")
+    figure.savefig(path, dpi=64)
     pyplot.close(figure)
+    with Image.open(path) as drawing:
+        small = drawing.convert("RGB").quantize(16)
+    small.save(path, optimize=True)

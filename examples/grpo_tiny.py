@@ -23,7 +23,7 @@ from torch import Tensor
 
 from rlk import Layout, ops
 from rlk.ops.losses import METRICS, Loss, clip
-from rlk.ops.results import Support
+from rlk.ops.results import Csr
 
 LOSS = Loss(clip(0.2, 0.28), entropy_coef=0.03, metrics=METRICS)
 
@@ -60,23 +60,28 @@ class Setting:
 
 
 class Rollout(NamedTuple):
-    """Samples. ids, drawn: [B, width]; old_logp, support: of the token after each position, [B, width - 1].
+    """Samples. ids, drawn: [B, width]; old_logp, kept: of the token after each position, [B, width - 1].
 
-    drawn: where a token was drawn. rewards: [B], on the host.
+    drawn: where a token was drawn. kept: bool [B, width - 1, V], what could be drawn there. rewards: [B], on
+    the host.
     """
 
     ids: Tensor
     drawn: Tensor
     old_logp: Tensor
-    support: Support
+    kept: Tensor
     rewards: Tensor
     answers: list[str]
 
+    @property
+    def support(self) -> Csr:
+        """What could be drawn, by ids: the policy moves on, and a threshold of its scores would not hold."""
+        sizes = self.kept.sum(-1).reshape(-1)
+        return Csr(torch.cat((sizes.new_zeros(1), sizes.cumsum(0))), self.kept.nonzero()[:, -1])
+
     def part(self, start: int, stop: int) -> Rollout:
         """Return some of the samples."""
-        ids, drawn, old_logp = (x[start:stop] for x in self[:3])
-        support = Support(*(x[start:stop] for x in self.support))
-        return Rollout(ids, drawn, old_logp, support, self.rewards[start:stop], self.answers[start:stop])
+        return Rollout(*(x[start:stop] for x in self))
 
 
 class Step(NamedTuple):
@@ -127,15 +132,16 @@ def roll_out(model: Any, setting: Setting, prompts: list[str], first_request: in
     ids, lengths = (x.to(device) for x in task.rows(asked))
     places = (len(asked), task.width - 1)
     drawn = torch.zeros_like(ids, dtype=torch.bool)
-    old_logp, threshold = (torch.zeros(places, device=device) for _ in range(2))
-    ties, final = (torch.zeros(places, dtype=torch.int32, device=device) for _ in range(2))
+    tokens = torch.arange(len(task.vocabulary), device=device)
+    old_logp = torch.zeros(places, device=device)
+    kept = torch.zeros(*places, len(tokens), dtype=torch.bool, device=device)
     rows = torch.arange(len(asked), device=device)
     for number in range(task.answer_tokens):
         at = lengths[rows] + (number - 1)
         read = ids if setting.rollout == "fixed" else ids[:, : int(at.max()) + 1]
-        logits = torch.cat([model(input_ids=x).logits for x in read.split(setting.rows)])
+        scores = torch.cat([model(input_ids=x).logits for x in read.split(setting.rows)])[rows, at]
         made = ops.sample(
-            logits[rows, at],
+            scores,
             seed=setting.seed,
             request_id=rows + first_request,
             position=at + 1,
@@ -143,14 +149,13 @@ def roll_out(model: Any, setting: Setting, prompts: list[str], first_request: in
             min_p=setting.min_p,
         )
         ids[rows, at + 1], drawn[rows, at + 1] = made.token, True
-        for into, of in zip((old_logp, threshold, ties, final), (made.logp, *made.support), strict=True):
-            into[rows, at] = of
+        old_logp[rows, at], kept[rows, at] = made.logp, made.support.holds(scores, tokens)
         rows = rows[made.token != END]
         if not len(rows):
             break
     answers = [task.decode(row[n:]) for row, n in zip(ids.tolist(), lengths.tolist(), strict=True)]
     rewards = torch.tensor([task.reward(p, a) for p, a in zip(asked, answers, strict=True)])
-    return Rollout(ids, drawn, old_logp, Support(threshold, ties, final), rewards, answers)
+    return Rollout(ids, drawn, old_logp, kept, rewards, answers)
 
 
 def advantages_of(setting: Setting, rewards: Tensor) -> Tensor:

@@ -68,6 +68,12 @@ def test_reward_rises() -> None:
     assert rise(LEARNS) > MARGIN
 
 
+def test_what_was_drawn_stays_in_its_support_when_the_policy_moves() -> None:
+    """With thresholds of scores instead of ids, this KL becomes infinite."""
+    steps, _ = trained(replace(SHORT, min_p=0.3, steps=4, rate=2e-2))
+    assert all(0 < step.kl < float("inf") for step in steps)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.0, -1.0])
 def test_reward_does_not_rise_without_advantages_or_against_them(scale: float) -> None:
