@@ -1,4 +1,4 @@
-# make test | test-cute | test-cdna | check-machine | test-peers | demo | lint | gen | wheel: each prepares what it needs.
+# make test | test-cute | test-cdna | check-machine | test-peers | demo | example | lint | gen | wheel: each prepares what it needs.
 # TORCH=2.13 (default) or 2.11 picks the torch and triton pair; PYTHON=... picks the interpreter (3.11 or newer).
 
 TORCH ?= 2.13
@@ -7,6 +7,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+EXAMPLE_ARGS ?=
 
 PY := $(VENV)/bin/python
 CONSTRAINTS := constraints/torch-$(TORCH).txt
@@ -21,7 +22,7 @@ VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson p
 LADDER := $(wildcard tests/test_tilelang_*.py)  # what needs TileLang and a compiler for CDNA
 
 .PHONY: help test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
-.PHONY: check-machine lint gen demo wheel clean
+.PHONY: check-machine lint gen demo example wheel clean
 help:
 	@sed -n 's/^# //p' Makefile | head -2
 
@@ -44,7 +45,7 @@ test-peers:
 	$(MAKE) test-peers-only VENV=.venv-peers
 
 test-peers-only: $(VENV)/.peers
-	$(PY) -m pytest $(PYTEST_ARGS) tests/test_peers.py tests/test_peers_advantages.py
+	$(PY) -m pytest $(PYTEST_ARGS) tests/test_peers.py tests/test_peers_advantages.py tests/test_peers_swapped.py
 
 # TileLang's kernels compiled for CDNA and run on this machine: 250 MB that make test does not ask for.
 test-cdna:
@@ -68,6 +69,10 @@ gen: $(VENV)/.run
 
 demo: $(VENV)/.demo
 	$(PY) -m rlk.cli demo $(DEMO_ARGS)
+
+# A tiny model trained with GRPO from the sampler to the loss; EXAMPLE_ARGS=--device cuda on a GPU.
+example: $(VENV)/.demo
+	$(PY) examples/grpo_tiny.py $(EXAMPLE_ARGS)
 
 wheel: $(VENV)/.test
 	$(PY) -m build --wheel --no-isolation

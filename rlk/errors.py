@@ -164,6 +164,16 @@ class Code(Enum):
     DOUBLE_BACKWARD = ("{op} has no second derivative",)
     BAD_ROW = ("{op}: row {row} has {what}",)
     LAYOUT_MISMATCH = ("{op}: {name} has {got} tokens, but the layout has {wanted}",)
+    # adapters to other packages
+    PEER_ABSENT = ("{peer} is not installed", "install {peer} {versions}")
+    PEER_UNKNOWN = (
+        "{peer} {got} is not one that rlk knows ({versions}); not as expected: {missing}",
+        "looked for: {looked}",
+        "install {peer} {versions}, or call rlk.ops yourself",
+    )
+    PEER_CALL = ("{peer}: {what} has no form in rlk.ops", "{instead}")
+    SWAP_OFF = ("rlk's functions are not in {peer}", "call patch() first, once for each unpatch()")
+    SWAP_LOST = ("another replaced {names} of {peer} after rlk did", "undo replacements in reverse order")
     # bits
     IDS_DIFFER = ("numerics ids differ: {a} and {b}", "use one backend and version for rollout and trainer")
     BITS_DIFFER = ("{name}[{index}] = {got}, expected {want}",)

@@ -29,7 +29,7 @@ def test_imports_point_down() -> None:
 
 
 def test_files_are_short() -> None:
-    check(lints.file_size, [*python_files("rlk", "tests", "tools", "benchmarks"), *templates()])
+    check(lints.file_size, [*python_files("rlk", "tests", "tools", "benchmarks", "examples"), *templates()])
 
 
 def test_functions_are_short() -> None:
@@ -37,7 +37,7 @@ def test_functions_are_short() -> None:
 
 
 def test_modules_say_what_they_decide() -> None:
-    check(lints.module_docstring, python_files("rlk", "tests", "tools", "benchmarks"))
+    check(lints.module_docstring, python_files("rlk", "tests", "tools", "benchmarks", "examples"))
 
 
 def test_only_env_reads_the_environment() -> None:

@@ -1,0 +1,195 @@
+"""How functions of another package are exchanged for ours, and exactly put back."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import Any
+
+from rlk.errors import Code, LaunchError, UnsupportedError
+
+Holder = dict[str, Any] | type
+Place = tuple[Holder, str, Any]
+"""Where an object of a package is bound: a namespace or registry, or a class; the name; and the object."""
+
+
+@dataclass(slots=True)
+class Swap:
+    """Functions of one package that stand for other functions while the swap is on.
+
+    peer: the package. versions: those that the replacements were compared with; others are refused. names:
+    what is replaced, "module:name" or "module:Class.name", by what. registries: "module:name" of dicts that
+    hold some of these functions too.
+
+    A function is replaced wherever a module of the package has it under any name, also in modules that are
+    imported while the swap is on; one that was put elsewhere before (an attribute of an object, a compiled
+    graph) is not seen. Swaps nest: the outermost puts back. Not to be switched by several threads at once.
+    """
+
+    peer: str
+    versions: tuple[str, ...]
+    names: Mapping[str, Callable[..., Any]]
+    registries: tuple[str, ...] = ()
+    depth: int = 0
+    originals: dict[str, Any] = field(default_factory=dict)
+
+    def patch(self) -> None:
+        """Switch on; raise UnsupportedError for a package, version, name or signature that is not known."""
+        if self.depth == 0:
+            self.originals = self._found()
+            self._exchange({id(old): self.names[name] for name, old in self.originals.items()})
+        self.depth += 1
+
+    def unpatch(self) -> None:
+        """Undo one `patch()`; raise LaunchError where there is none, or where another holds what was ours."""
+        if self.depth == 0:
+            raise LaunchError(Code.SWAP_OFF, peer=self.peer)
+        self.depth -= 1
+        if self.depth:
+            return
+        originals, self.originals = self.originals, {}
+        lost = [name for name, old in originals.items() if _bound(name)[2] is not self.names[name]]
+        self._exchange({id(self.names[name]): old for name, old in originals.items()})
+        if lost:
+            raise LaunchError(Code.SWAP_LOST, peer=self.peer, names=", ".join(lost))
+
+    @contextmanager
+    def patched(self) -> Iterator[None]:
+        """Switch on for the length of a `with`."""
+        self.patch()
+        try:
+            yield
+        finally:
+            self.unpatch()
+
+    @property
+    def on(self) -> bool:
+        """Whether the package calls ours."""
+        return self.depth > 0
+
+    def original(self, name: str) -> Any:
+        """Return what the package calls while the swap is off."""
+        return self.originals[name] if self.on else _bound(name)[2]
+
+    def _found(self) -> dict[str, Any]:
+        """Return what is to be replaced, by name."""
+        try:
+            got = version(self.peer)
+        except PackageNotFoundError:
+            raise UnsupportedError(
+                Code.PEER_ABSENT, peer=self.peer, versions=", ".join(self.versions)
+            ) from None
+        found: dict[str, Any] = {}
+        missing = []
+        for name, ours in self.names.items():
+            try:
+                found[name] = _bound(name)[2]
+            except (ImportError, AttributeError, KeyError):
+                missing.append(f"{name} (not there)")
+                continue
+            if (theirs := _parameters(found[name])) != _parameters(ours):
+                missing.append(f"{name}({', '.join(_parameters(ours))}), found ({', '.join(theirs)})")
+        if missing or got not in self.versions:
+            raise UnsupportedError(
+                Code.PEER_UNKNOWN, peer=self.peer, got=got, versions=", ".join(self.versions),
+                missing="; ".join(missing) or "nothing", looked=", ".join(self.names),
+            )  # fmt: skip
+        return found
+
+    def _exchange(self, new: Mapping[int, Any]) -> None:
+        """Bind other objects wherever the package holds the given ones, all or none."""
+        done: list[Place] = []
+        try:
+            for holder, name, old in self._places(new):
+                _bind(holder, name, new[id(old)])
+                done.append((holder, name, old))
+        except BaseException:
+            for holder, name, old in done:
+                _bind(holder, name, old)
+            raise
+
+    def _places(self, of: Mapping[int, Any]) -> list[Place]:
+        """Return every place of the package that holds one of some objects."""
+        holders: list[Holder] = [vars(module) for module in _modules(self.peer)]
+        holders += [_bound(name)[2] for name in self.registries]
+        found: list[Place] = [
+            (holder, key, value)
+            for holder in holders
+            if isinstance(holder, dict)
+            for key, value in list(holder.items())
+            if id(value) in of
+        ]
+        for name in self.names:
+            holder, key, value = _bound(name)
+            if isinstance(holder, type) and id(value) in of:
+                found.append((holder, key, value))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Swaps:
+    """Several swaps of one package, switched on together: all of them or none."""
+
+    parts: tuple[Swap, ...]
+
+    def patch(self) -> None:
+        """Switch all on; raise what `Swap.patch` raises, with none of them switched."""
+        with ExitStack() as undo:
+            for part in self.parts:
+                part.patch()
+                undo.callback(part.unpatch)
+            undo.pop_all()
+
+    def unpatch(self) -> None:
+        """Undo one `patch()` of each, the last one first."""
+        with ExitStack() as undo:
+            for part in self.parts:
+                undo.callback(part.unpatch)
+
+    @contextmanager
+    def patched(self) -> Iterator[None]:
+        """Switch on for the length of a `with`."""
+        self.patch()
+        try:
+            yield
+        finally:
+            self.unpatch()
+
+
+def _modules(package: str) -> list[ModuleType]:
+    """Return the modules of a package that are loaded."""
+    named = list(sys.modules.items())
+    return [m for n, m in named if n.split(".")[0] == package and isinstance(m, ModuleType)]
+
+
+def _bound(name: str) -> Place:
+    """Return where "module:name" or "module:Class.name" is bound, without calling a module's __getattr__."""
+    path, _, rest = name.partition(":")
+    module = vars(importlib.import_module(path))
+    first, _, attribute = rest.partition(".")
+    if not attribute:
+        return module, first, module[first]
+    owner = module[first]
+    return owner, attribute, vars(owner)[attribute]
+
+
+def _bind(holder: Holder, name: str, value: Any) -> None:
+    if isinstance(holder, type):
+        setattr(holder, name, value)
+    else:
+        holder[name] = value
+
+
+def _parameters(function: Any) -> tuple[str, ...]:
+    """Return the names of a function's parameters; of a class, those of its apply, or as autograd's."""
+    if not isinstance(function, type):
+        return tuple(inspect.signature(function).parameters)
+    if "apply" in vars(function):
+        return tuple(inspect.signature(function.apply).parameters)
+    return tuple(inspect.signature(function.forward).parameters)[1:]  # without ctx

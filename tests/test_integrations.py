@@ -1,0 +1,146 @@
+"""Functions of another package are exchanged everywhere, and exactly put back: of one made for the test."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlk.errors import LaunchError, UnsupportedError
+from rlk.integrations import swap as module
+from rlk.integrations.swap import Swap, Swaps
+
+SOURCES = {
+    "__init__": "",
+    "core": "REGISTRY = {}\n\ndef double(x, by=2):\n    return x * by\n\nREGISTRY['double'] = double\n"
+    "def triple(x):\n    return 3 * x\n\nclass Trainer:\n    def loss(self, x):\n        return x\n",
+    "user": "from toy.core import double as twice\n\ndef run(x):\n    return twice(x)\n",
+    "late": "from toy.core import double\n",
+}
+
+
+def ours(x: int, by: int = 2) -> str:
+    return f"{x} by {by}"
+
+
+def loss_of_ours(self: Any, x: int) -> str:
+    return f"loss {x}"
+
+
+NAMES = {"toy.core:double": ours, "toy.core:Trainer.loss": loss_of_ours}
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    for name, source in SOURCES.items():
+        (folder / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(module, "version", lambda peer: "1.0")
+    yield importlib.import_module("toy.user")
+    for name in [n for n in sys.modules if n.split(".")[0] == "toy"]:
+        del sys.modules[name]
+
+
+def made(**options: Any) -> Swap:
+    return Swap("toy", ("1.0",), **{"names": NAMES, "registries": ("toy.core:REGISTRY",), **options})
+
+
+def held(user: Any) -> tuple[Any, ...]:
+    """Everything that the package has bound, as objects."""
+    core = sys.modules["toy.core"]
+    return (user.twice, core.double, core.REGISTRY["double"], vars(core.Trainer)["loss"], core.triple)
+
+
+def test_a_function_is_exchanged_under_every_name(toy: Any) -> None:
+    before = held(toy)
+    with made().patched():
+        assert toy.run(3) == "3 by 2"
+        assert held(toy)[:4] == (ours, ours, ours, loss_of_ours)
+        assert sys.modules["toy.core"].Trainer().loss(1) == "loss 1"
+        assert held(toy)[4] is before[4]
+    assert toy.run(3) == 6
+    assert all(a is b for a, b in zip(held(toy), before, strict=True))
+
+
+def test_an_exception_puts_everything_back(toy: Any) -> None:
+    before = held(toy)
+    with pytest.raises(ZeroDivisionError), made().patched():
+        raise ZeroDivisionError
+    assert all(a is b for a, b in zip(held(toy), before, strict=True))
+
+
+def test_the_outermost_of_nested_swaps_puts_back(toy: Any) -> None:
+    before, one = held(toy), made()
+    with one.patched():
+        with one.patched():
+            assert toy.run(1) == "1 by 2"
+        assert toy.run(1) == "1 by 2" and one.on
+    assert not one.on and all(a is b for a, b in zip(held(toy), before, strict=True))
+    with pytest.raises(LaunchError, match="once for each unpatch"):
+        one.unpatch()
+
+
+def test_a_module_that_is_imported_meanwhile_is_put_right_too(toy: Any) -> None:
+    original = toy.twice
+    with made().patched():
+        late = importlib.import_module("toy.late")
+        assert late.double is ours
+    assert late.double is original
+
+
+def test_what_another_put_there_since_stays_and_is_named(toy: Any) -> None:
+    original, core, one = toy.twice, sys.modules["toy.core"], made()
+    one.patch()
+    other = core.double = lambda x, by=2: 0
+    with pytest.raises(LaunchError, match="toy.core:double"):
+        one.unpatch()
+    assert core.double is other and toy.twice is original and not one.on
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"versions": ("2.0",)}, r"toy 1\.0 is not one that rlk knows \(2\.0\); not as expected: nothing"),
+        ({"names": {**NAMES, "toy.core:gone": ours}}, r"toy\.core:gone \(not there\)"),
+        ({"names": {"toy.nowhere:gone": ours}}, r"toy\.nowhere:gone \(not there\)"),
+        ({"names": {**NAMES, "toy.core:triple": ours}}, r"toy\.core:triple\(x, by\), found \(x\)"),
+    ],
+)
+def test_what_is_not_known_is_refused_and_nothing_is_exchanged(toy: Any, options: Any, said: str) -> None:
+    before = held(toy)
+    versions = options.pop("versions", ("1.0",))
+    with pytest.raises(UnsupportedError, match=said) as refused:
+        Swap("toy", versions, **{"names": NAMES, **options}).patch()
+    assert "looked for: toy." in str(refused.value)
+    assert all(a is b for a, b in zip(held(toy), before, strict=True))
+
+
+def test_a_package_that_is_not_installed_is_named() -> None:
+    with pytest.raises(UnsupportedError, match="no-such-package is not installed"):
+        Swap("no-such-package", ("1.0",), {}).patch()
+
+
+def test_of_several_swaps_none_stays_where_one_fails(toy: Any) -> None:
+    before, good = held(toy), made()
+    both = Swaps((good, Swap("toy", ("1.0",), {"toy.core:gone": ours})))
+    with pytest.raises(UnsupportedError):
+        both.patch()
+    assert not good.on and all(a is b for a, b in zip(held(toy), before, strict=True))
+    with Swaps((good,)).patched():
+        assert good.on
+    assert not good.on
+
+
+def test_adapters_import_no_framework() -> None:
+    code = (
+        "import sys, rlk.integrations.trl, rlk.integrations.verl\n"
+        "sys.exit(any(name in sys.modules for name in ('trl', 'verl', 'transformers')))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
