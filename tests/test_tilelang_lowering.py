@@ -28,7 +28,7 @@ def lowered(name: str, on: str = "gfx942", schedules: list[Schedule] | None = No
     call, device = ladder.call(name), target(on)
     bound, signature = check.bound(call, device)
     chosen = [choose(k, device, signature, call.extents) for k in bound.kernels]
-    placed = schedules or by_waves(bound, chosen, call.extents)
+    placed = schedules or by_waves(bound, chosen, call.extents, device)
     return tilelang.lower(bound, placed, device, signature)
 
 

@@ -1,4 +1,4 @@
-"""Which tiles a contraction has on CDNA: products that fit in shared memory beside the factors of a step."""
+"""Which tiles a contraction has in TileLang: products fit in shared memory beside the factors of a step."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from rlk.passes.walk import walk
 from rlk.schedule.axes import roles
 from rlk.schedule.heuristics import factor_tiles
 from rlk.schedule.schedule import Schedule, Span
+from rlk.target.facts import Target
 
 WAVES = 4
-LANE_BITS = 6  # of a thread's number: those of its place in the wave
 SQUARE = 64  # rows and columns of a tile that a kernel may choose
 FEW_ROWS = 32  # of a tile whose columns are a whole chunk
 DEPTH = {DotModel.FMA: 16}
-HALF_DEPTH = 32  # of a step with factors of 16 bits
+HALF_DEPTH = {"amd": 32, "nvidia": 16}  # of a step with factors of 16 bits
 
 
 def by_waves(
-    program: Program, chosen: Sequence[Schedule], extents: Mapping[str, int]
+    program: Program, chosen: Sequence[Schedule], extents: Mapping[str, int], on: Target
 ) -> tuple[Schedule, ...]:
     """Return the schedules of a program's kernels, those of contractions with tiles for matrix cores."""
     return tuple(
-        waves(kernel, schedule, extents) for kernel, schedule in zip(program.kernels, chosen, strict=True)
+        waves(kernel, schedule, extents, on) for kernel, schedule in zip(program.kernels, chosen, strict=True)
     )
 
 
-def waves(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) -> Schedule:
+def waves(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int], on: Target) -> Schedule:
     """Return a kernel's schedule; another one than was chosen only where it contracts."""
     found = roles(kernel, extents)
     sides = factor_tiles(kernel, found) if found.contracted else None
@@ -42,10 +42,10 @@ def waves(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) -> Sched
         if axis not in whole:
             tiles[axis] = FEW_ROWS if other in whole else SQUARE
     models = {let.node.model for let in walk(kernel.body) if isinstance(let.node, Dot)}
-    depth = min(DEPTH.get(model, HALF_DEPTH) for model in models)
+    depth = min(DEPTH.get(model, HALF_DEPTH[on.vendor]) for model in models)
     named = tuple(sorted((str(axis), tile) for axis, tile in tiles.items()))
     of_rows = (tiles.get(rows) or whole[rows]).bit_length() - 1
     # a wave has the columns of its rows, so that sums along them leave no wave
     apart = WAVES.bit_length() - 1
-    placed = (Span(str(columns), 0, LANE_BITS), Span(str(rows), of_rows - apart, apart))
+    placed = (Span(str(columns), 0, on.warp.bit_length() - 1), Span(str(rows), of_rows - apart, apart))
     return Schedule(tiles=named, placed=placed, warps=WAVES, depth=depth)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -81,20 +82,27 @@ def hip_source(source: str, kernel: str, target: str = "gfx942") -> str:
 
     Raises CompileError where it refuses the program.
     """
+    return framed(made_by_tilelang(source, kernel, device(target), OPTIONS))
+
+
+def made_by_tilelang(source: str, kernel: str, on: Any, options: Mapping[str, bool]) -> str:
+    """Return the C++ that TileLang makes of a kernel of a generated module for a target as it names them.
+
+    Raises CompileError where it refuses the program.
+    """
     import tilelang
     from tilelang import tvm
 
-    on = device(target)
     function = getattr(load(source), kernel)
     try:
-        with on, tvm.transform.PassContext(opt_level=3, config=OPTIONS):
+        with on, tvm.transform.PassContext(opt_level=3, config=dict(options)):
             made: Any = tilelang.lower(function, target=on, target_host="c", enable_device_compile=False)
     except Exception as error:
         reason = str(error).strip().splitlines()[-1]
         raise CompileError(
             Code.COMPILE_FAILED, backend="tilelang", kernel=kernel, reason=reason, path=load(source).__file__
         ) from error
-    return framed(str(made.kernel_source))
+    return str(made.kernel_source)
 
 
 def framed(source: str) -> str:
