@@ -17,16 +17,18 @@ CASES: dict[str, Case] = {
 }
 """Of the calls of the CuTe lowering all but those of a sampler, whose exchanges have no room in a block."""
 
-
-def _contracts(schedule: Schedule) -> bool:
-    return schedule.depth != Schedule().depth
+Change = Callable[[Schedule], Schedule]
 
 
-CHANGES: dict[str, Callable[[Schedule], Schedule]] = {
-    "chosen": lambda s: s,
-    "twice the threads": lambda s: s if _contracts(s) else replace(s, warps=min(32, 2 * s.warps)),
-    "half the threads": lambda s: s if _contracts(s) else replace(s, warps=max(1, s.warps // 2)),
-    "bits in another order": lambda s: s if _contracts(s) else replace(s, placed=s.placed[::-1]),
-    "deeper steps": lambda s: replace(s, depth=2 * s.depth) if _contracts(s) else s,
+def _same(schedule: Schedule) -> Schedule:
+    return schedule
+
+
+CHANGES: dict[str, tuple[Change, Change]] = {
+    "chosen": (_same, _same),
+    "twice the threads": (lambda s: replace(s, warps=min(32, 2 * s.warps)), _same),
+    "half the threads": (lambda s: replace(s, warps=max(1, s.warps // 2)), _same),
+    "bits in another order": (lambda s: replace(s, placed=s.placed[::-1]), _same),
+    "shallow steps": (_same, lambda s: replace(s, depth=16)),
 }
-"""Of schedules; the first is what a call runs."""
+"""Of schedules: those of kernels without a contraction, and of others; the first is what a call runs."""

@@ -11,8 +11,9 @@ from gpu.cute_child import compile_at_once
 from gpu.tilelang_cases import CASES, CHANGES
 
 from rlk.errors import ScheduleError, UnsupportedError
-from rlk.ir.nodes import MathModel
+from rlk.ir.nodes import Dot, MathModel, Program
 from rlk.lower.common.emitted import Emitted
+from rlk.passes.walk import walk
 from rlk.runtime.dispatch import lowered
 from rlk.runtime.invocation import model_of, target_of
 from rlk.target.facts import Target
@@ -20,16 +21,16 @@ from rlk.target.facts import Target
 
 def written(
     made: Made, model: MathModel, on: Target, schedules: Schedules | None
-) -> tuple[Schedules, Emitted] | None:
-    """Return the schedules of a case and its source; None where the lowering has no form under them."""
+) -> tuple[Program, Schedules, Emitted] | None:
+    """Return the program of a case, schedules and source; None where the lowering has no form under them."""
     geometry = geometry_of(made.invocation, made.tensors)
     try:
-        _, _, chosen, emitted = lowered(made.invocation, model, geometry, made.tensors, on, schedules)
+        program, _, chosen, emitted = lowered(made.invocation, model, geometry, made.tensors, on, schedules)
     except (ScheduleError, UnsupportedError):
         if schedules is None:
             raise
         return None
-    return chosen, emitted
+    return program, chosen, emitted
 
 
 def main(name: str, file: Path) -> None:
@@ -43,10 +44,11 @@ def main(name: str, file: Path) -> None:
     assert on is not None
     first = written(made, model, on, None)
     assert first is not None
-    chosen, emitted = first
+    program, chosen, emitted = first
+    dots = [any(isinstance(let.node, Dot) for let in walk(k.body)) for k in program.kernels]
     tried: dict[Schedules, str] = {}
-    for text, change in CHANGES.items():
-        schedules = tuple(map(change, chosen))
+    for text, changes in CHANGES.items():
+        schedules = tuple(changes[dot](s) for s, dot in zip(chosen, dots, strict=True))
         if schedules not in tried and written(made, model, on, schedules) is not None:
             tried[schedules] = text
     compile_at_once(made, on, model, tuple(tried))
