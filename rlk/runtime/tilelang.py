@@ -129,14 +129,19 @@ def _cuda(module: str, kernel: KernelBuild, on: str, folder: Path) -> LaunchReco
     return _record(kernel, source, made)
 
 
-def cuda_source(module: str, kernel: str, on: str) -> str:
+def cuda_source(module: str, kernel: str, on: str, *, wgmma: bool = True) -> str:
     """Return the CUDA C++ that TileLang makes of a kernel of a generated module.
 
-    Tiles that the tensor core reads start where its swizzle does. Raises CompileError where TileLang refuses.
+    Tiles that the tensor core reads start where its swizzle does. wgmma: without it every product is one of
+    mma.sync, which has the same bits. Raises CompileError where TileLang refuses.
     """
     from tilelang import tvm
 
-    source = hip.made_by_tilelang(module, kernel, tvm.target.Target({"kind": "cuda", "arch": on}), _OPTIONS)
+    device, options = (
+        tvm.target.Target({"kind": "cuda", "arch": on}),
+        {**_OPTIONS, "tl.disable_wgmma": not wgmma},
+    )
+    source = hip.made_by_tilelang(module, kernel, device, options)
     for name in set(_SWIZZLED.findall(source)):
         source = re.sub(
             rf"__shared__ __align__\(\d+\) (\w+ {name}\[)", rf"__shared__ __align__({ATOM}) \1", source
