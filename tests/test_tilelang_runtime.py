@@ -26,7 +26,7 @@ from rlk.runtime.driver import Hip
 from rlk.runtime.launch import make_launcher
 from rlk.runtime.loader import bind
 from rlk.runtime.pool import Pool
-from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord, decode_request, encode_request
+from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
 from rlk.target.blocks import BLOCKS
 from rlk.target.facts import target
 from rlk.testing.cdna import jit
@@ -63,11 +63,6 @@ def compiled(workers: Pool, folder: Path, emitted: Emitted, on: str = "gfx942") 
 
 
 # --- compiling
-
-
-def test_requests_survive_the_pipe(tmp_path: Path) -> None:
-    emitted = lowered("swiglu forward")
-    assert decode_request(encode_request(emitted, "gfx942", tmp_path)) == (emitted, "gfx942", tmp_path)
 
 
 @pytest.mark.parametrize("on", ["gfx90a", "gfx942", "gfx950", pytest.param("sm_90a", marks=needs_nvcc)])

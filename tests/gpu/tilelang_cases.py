@@ -17,18 +17,10 @@ CASES: dict[str, Case] = {
 }
 """Of the calls of the CuTe lowering all but those of a sampler, whose exchanges have no room in a block."""
 
-Change = Callable[[Schedule], Schedule]
-
-
-def _same(schedule: Schedule) -> Schedule:
-    return schedule
-
-
-CHANGES: dict[str, tuple[Change, Change]] = {
-    "chosen": (_same, _same),
-    "twice the threads": (lambda s: replace(s, warps=min(32, 2 * s.warps)), _same),
-    "half the threads": (lambda s: replace(s, warps=max(1, s.warps // 2)), _same),
-    "bits in another order": (lambda s: replace(s, placed=s.placed[::-1]), _same),
-    "shallow steps": (_same, lambda s: replace(s, depth=16)),
+CHANGES: dict[str, Callable[[Schedule], Schedule]] = {
+    "chosen": lambda s: s,
+    "twice the threads": lambda s: replace(s, warps=min(32, 2 * s.warps)),
+    "half the threads": lambda s: replace(s, warps=max(1, s.warps // 2)),
+    "shallow steps": lambda s: replace(s, depth=16),
 }
-"""Of schedules: those of kernels without a contraction, and of others; the first is what a call runs."""
+"""Of schedules; the first is what a call runs."""

@@ -38,15 +38,16 @@ int rlk_allocation(uint64_t at, uint64_t *start, uint64_t *size) {
 const char *hipGetErrorString(status s) { return s ? "the stand-in for HIP refused" : "success"; }
 const char *hipGetErrorName(status s) { return s ? "hipErrorStandIn" : "hipSuccess"; }
 status hipGetLastError(void) { return SUCCESS; }
-status hipInit(unsigned flags) { return SUCCESS; }
+#define DOES_NOTHING(name, ...) status name(__VA_ARGS__) { return SUCCESS; }
+DOES_NOTHING(hipInit, unsigned flags)
+DOES_NOTHING(hsa_init, void)
+DOES_NOTHING(hsa_shut_down, void)
 status hipSetDevice(int device) { return device ? INVALID : SUCCESS; }
 status hipGetDevice(int *device) { return *device = 0, SUCCESS; }
 status hipGetDeviceCount(int *count) { return *count = 1, SUCCESS; }
 status hipDeviceGetAttribute(int *value, int which, int device) { return *value = 64, SUCCESS; }
 status hipDeviceGetName(char *name, int length, int device) { return strncpy(name, "emulated", length), SUCCESS; }
 status hipGetDevicePropertiesR0600(void *given, int device) { return memset(given, 0, 256), SUCCESS; }
-status hsa_init(void) { return SUCCESS; }
-status hsa_shut_down(void) { return SUCCESS; }
 
 // --- memory ---
 
@@ -74,13 +75,13 @@ status hipMemcpyPeerAsync(void *to, int there, const void *from, int here, size_
 // --- order: everything is done when its call returns ---
 
 status hipStreamCreate(void **stream) { return *stream = 0, SUCCESS; }
-status hipStreamDestroy(void *stream) { return SUCCESS; }
-status hipStreamSynchronize(void *stream) { return SUCCESS; }
 status hipEventCreate(void **event) { return *event = 0, SUCCESS; }
-status hipEventDestroy(void *event) { return SUCCESS; }
-status hipEventRecord(void *event, void *stream) { return SUCCESS; }
-status hipEventSynchronize(void *event) { return SUCCESS; }
 status hipEventElapsedTime(float *time, void *from, void *to) { return *time = 0, SUCCESS; }
+DOES_NOTHING(hipStreamDestroy, void *stream)
+DOES_NOTHING(hipStreamSynchronize, void *stream)
+DOES_NOTHING(hipEventDestroy, void *event)
+DOES_NOTHING(hipEventRecord, void *event, void *stream)
+DOES_NOTHING(hipEventSynchronize, void *event)
 
 // --- kernels ---
 
@@ -100,7 +101,7 @@ status hipModuleLoadData(void **to, const void *image) {
   *made = (module){memcpy(copy, image, end_of(image)), end_of(image)};
   return *to = made, SUCCESS;
 }
-status hipModuleUnload(void *given) { return SUCCESS; }
+DOES_NOTHING(hipModuleUnload, void *given)
 status hipModuleGetFunction(void **to, void *of, const char *name) {
   function *made = calloc(1, sizeof *made);
   if (!made) return OUT_OF_MEMORY;
