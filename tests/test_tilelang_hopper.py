@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -54,16 +53,7 @@ class Threads:
     def launcher(self, emitted: Emitted, build: KernelBuild) -> Callable[..., None]:
         text = cuda_source(emitted.source, build.name, HOPPER.name, wgmma=False)
         source = self.change(FRAME + text[text.index('extern "C" __global__') :])
-        names = [argument.name for argument in build.args]
-        # a name that C++ has a function for gets a number
-        renamed = {p.name: re.sub(r"_\d+$", "", p.name) for p in host.entry(source).parameters}
-
-        def start(grid: tuple[int], *given: Any) -> None:
-            found = {n: host.memory_of(x) for n, x in zip(names, given, strict=True)} | {"programs": grid[0]}
-            found |= {new: found[old] for new, old in renamed.items() if new not in found}
-            host.launch(source, grid[0], found, schedule=self.waves)
-
-        return start
+        return host.starter(source, build, self.waves)
 
 
 # --- operators

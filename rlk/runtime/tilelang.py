@@ -19,7 +19,7 @@ from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
 from rlk.target.blocks import BLOCKS
 from rlk.target.facts import target
 from rlk.testing.cdna import hip
-from rlk.testing.cdna.host import entry
+from rlk.testing.cdna.host import entry, place_of
 
 TARGETS = frozenset(BLOCKS)
 SOURCES = (Path(__file__), Path(hip.__file__), hip.SHIM / "kernel.h", hip.SHIM / "device.h")
@@ -162,7 +162,7 @@ def _record(kernel: KernelBuild, source: str, file: str) -> LaunchRecord:
     """Return how a kernel is launched: its parameters in TileLang's order, which lacks what is unused."""
     given = [*((argument.name, argument.type) for argument in kernel.args), ("programs", "i32")]
     names, found = [name for name, _ in given], entry(source)
-    order = tuple(_place(names, parameter.name) for parameter in found.parameters)
+    order = tuple(place_of(parameter, names) for parameter in found.parameters)
     return LaunchRecord(
         name=kernel.name,
         file=file,
@@ -174,8 +174,3 @@ def _record(kernel: KernelBuild, source: str, file: str) -> LaunchRecord:
         takes=len(kernel.args),
         order=order,
     )
-
-
-def _place(names: list[str], parameter: str) -> int:
-    """Return which argument a parameter is: TileLang numbers names that C++ has for functions, as cos."""
-    return names.index(parameter if parameter in names else re.sub(r"_\d+$", "", parameter))

@@ -64,10 +64,8 @@ status hipFree(void *given) {
 }
 status hipHostMalloc(void **to, size_t size, unsigned flags) { return (*to = malloc(size)) ? SUCCESS : OUT_OF_MEMORY; }
 status hipHostFree(void *given) { return free(given), SUCCESS; }
-status hipMemcpy(void *to, const void *from, size_t size, int kind) { return memcpy(to, from, size), SUCCESS; }
-status hipMemcpyAsync(void *to, const void *from, size_t size, int kind, void *stream) {
-  return memcpy(to, from, size), SUCCESS;
-}
+status hipMemcpy(void *to, const void *from, size_t size) { return memcpy(to, from, size), SUCCESS; }
+status hipMemcpyAsync(void *to, const void *from, size_t size) { return memcpy(to, from, size), SUCCESS; }
 status hipMemcpyPeerAsync(void *to, int there, const void *from, int here, size_t size, void *stream) {
   return memcpy(to, from, size), SUCCESS;
 }
@@ -124,7 +122,4 @@ status hipModuleLaunchKernel(void *what, unsigned gx, unsigned gy, unsigned gz, 
   unsigned sizes[7] = {gx, gy, gz, bx, by, bz, shared};
   return take(launched->name, launched->of->image, launched->of->size, sizes, arguments, length);
 }
-status hipModuleLaunchCooperativeKernel(void *what, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                                        unsigned bz, unsigned shared, void *stream, void **one_by_one) {
-  return INVALID;
-}
+status hipModuleLaunchCooperativeKernel(void) { return INVALID; }
