@@ -5,8 +5,6 @@
 
 #define __shfl_xor_sync(mask, value, apart, width) __shfl_xor(value, apart, width)
 
-static inline float rlk_exp2(float) { __builtin_trap(); }  // a table of the hardware that C has not
-
 namespace tl {
 
 enum class DataType { kBFloat16, kFloat16, kFloat32 };
