@@ -72,7 +72,7 @@ def digest_file(path: Path) -> str:
 
 
 def digest_sources(folders: Iterable[Path]) -> str:
-    """Return one digest of every file below `folders`: an emitter and its templates.
+    """Return one digest of every file below `folders`, or that is named itself: an emitter and its templates.
 
     Files are named relative to their folder, so the digest is the same wherever rlk is installed. The content
     is read once per process.
@@ -84,6 +84,9 @@ def digest_sources(folders: Iterable[Path]) -> str:
 def _digest_sources(folders: tuple[Path, ...]) -> str:
     listing: list[list[tuple[str, str]]] = []
     for folder in folders:
+        if folder.is_file():
+            listing.append([(folder.name, digest_file(folder))])
+            continue
         files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
         if not files:
             raise FileNotFoundError(f"no source files below {folder}")

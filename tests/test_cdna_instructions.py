@@ -245,3 +245,31 @@ def test_single_bits_are_tested_and_written(number: int) -> None:
     left = word & ~(1 << number)
     want = ((1 if bit else 2) | left << 2 & 0xFFFFFFFF) ^ (left | 2)
     assert (result(body, *patterns()) == U(want)).all()
+
+
+def test_clamp_cuts_to_the_unit_and_does_not_guess_of_negative_zero() -> None:
+    a, b = floats()
+    got = result("v_max_f32_e64 v3, v1, v1 clamp", a, b).view(F)
+    unsure = (a == 0) & np.signbit(a)
+    want = np.where(np.isnan(a), F(0), np.clip(a, F(0), F(1)))
+    assert unsure.any() and np.isnan(got[unsure]).all()
+    assert_same_bits(got[~unsure], want[~unsure])
+
+
+@pytest.mark.parametrize("forward", [True, False])
+def test_branches_by_address_reach_their_label(forward: bool) -> None:
+    jump = """
+    s_getpc_b64 s[8:9]
+    .Lpost{n}:
+    s_add_u32 s8, s8, (.L{to}-.Lpost{n})&4294967295
+    s_addc_u32 s9, s9, (.L{to}-.Lpost{n})>>32
+    s_setpc_b64 s[8:9]
+    """
+    there, skipped = "v_mov_b32_e32 v3, 7", "v_mov_b32_e32 v3, 8"
+    if forward:
+        body = [jump.format(n=1, to="end"), skipped, ".Lend:", "v_add_u32_e32 v3, 1, v3"]
+    else:
+        body = ["s_branch .Lfirst", ".Lback:", there, "s_branch .Lend", ".Lfirst:"]
+        body += [jump.format(n=1, to="back"), skipped, ".Lend:"]
+    a, b = patterns()
+    assert set(result("\n".join(body), a, b)) == ({0} if forward else {7})

@@ -259,6 +259,11 @@ def test_check_needs_an_operator(rlk: Rlk) -> None:
     assert status == 2 and "OP or --all is required" in err
 
 
+def test_check_leaves_out_no_operator_that_is_not_there(rlk: Rlk) -> None:
+    status, out, err = rlk("check", "--all", "--except", "smaple", "--law", "compiles")
+    assert status == 2 and out == "" and "'smaple'" in err and "sample" in err
+
+
 # --- gen ---
 
 

@@ -413,12 +413,14 @@ def forced(monkeypatch: pytest.MonkeyPatch, backend: str | None) -> None:
 
 def test_the_environment_chooses_among_what_a_target_has(monkeypatch: pytest.MonkeyPatch) -> None:
     for wanted, on, chosen in (
-        (None, "gfx942", "triton"), ("triton", "gfx942", "triton"), ("cute", "sm_90a", "cute")
+        (None, "gfx942", "triton"), ("triton", "gfx942", "triton"), ("cute", "sm_90a", "cute"),
+        ("tilelang", "gfx942", "tilelang"), ("tilelang", "sm_90a", "tilelang"),
     ):  # fmt: skip
         forced(monkeypatch, wanted)
         assert dispatching._backend(target(on)) == chosen
     for wanted, on, instead in (
-        ("cute", "gfx942", "triton"), ("cute", "sm_100a", "triton"), ("tilelang", "sm_90a", "triton, cute")
+        ("cute", "gfx942", "triton, tilelang"), ("cute", "sm_100a", "triton"),
+        ("tilelang", "sm_80", "triton"), ("oracle", "sm_90a", "triton, cute, tilelang"),
     ):  # fmt: skip
         forced(monkeypatch, wanted)
         with pytest.raises(UnsupportedError, match=f"alternatives: {instead}   "):

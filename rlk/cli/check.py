@@ -91,6 +91,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _subjects(arguments: argparse.Namespace) -> list[tuple[Op, Example]]:
+    for name in arguments.left_out:  # one that is not there would leave nothing out
+        if name not in operators():
+            choices = ", ".join(sorted(operators()))
+            raise LaunchError(Code.UNKNOWN_NAME, what="operator", name=name, choices=choices)
     every = [name for name in operators() if name not in arguments.left_out]
     names: Sequence[str] = every if arguments.all else arguments.op
     if not names or (arguments.all and arguments.op):

@@ -15,7 +15,7 @@ from rlk.env import Env
 from rlk.errors import Code, InternalError, UnsupportedError
 from rlk.lower.common.emitted import Emitted
 from rlk.resources import templates
-from rlk.runtime import cute
+from rlk.runtime import cute, tilelang
 from rlk.runtime.pool import pool
 from rlk.runtime.record import ABI
 
@@ -42,12 +42,14 @@ def triton_version() -> str | None:
 
 
 def kernel_key(backend: str, ir: str, schedule: object, target: str) -> CacheKey:
-    """Return the key of a kernel of a backend, "triton" or "cute"; `ir` as in `triton_key`."""
+    """Return the key of a kernel of a backend, "triton", "cute" or "tilelang"; `ir` as in `triton_key`."""
     match backend:
         case "triton":
             return triton_key(ir, schedule, target)
         case "cute":
             return cute_key(ir, schedule, target)
+        case "tilelang":
+            return tilelang_key(ir, schedule, target)
         case other:
             raise InternalError(Code.INTERNAL, what=f"there is no compiler for backend {other!r}")
 
@@ -63,7 +65,19 @@ def cute_key(ir: str, schedule: object, target: str) -> CacheKey:
     return _key("cute", ir, schedule, target, cute.toolchain())
 
 
-def _key(backend: str, ir: str, schedule: object, target: str, toolchain: Toolchain | None) -> CacheKey:
+def tilelang_key(ir: str, schedule: object, target: str) -> CacheKey:
+    """Return the key of a TileLang kernel; `ir` digests all that the lowering reads, but for the schedule."""
+    return _key("tilelang", ir, schedule, target, tilelang.toolchain(target), tilelang.SOURCES)
+
+
+def _key(
+    backend: str,
+    ir: str,
+    schedule: object,
+    target: str,
+    toolchain: Toolchain | None,
+    beside: tuple[Path, ...] = (),
+) -> CacheKey:
     if toolchain is None:
         raise UnsupportedError(
             Code.UNSUPPORTED,
@@ -72,7 +86,7 @@ def _key(backend: str, ir: str, schedule: object, target: str, toolchain: Toolch
             target=target,
             alternatives=f"pip install 'rlk[{backend}]'",
         )
-    sources = [_PACKAGE / "lower" / "common", _PACKAGE / "lower" / backend, templates() / backend]
+    sources = [_PACKAGE / "lower" / "common", _PACKAGE / "lower" / backend, templates() / backend, *beside]
     return CacheKey(
         ir=ir,
         schedule=schedule,

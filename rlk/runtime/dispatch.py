@@ -18,7 +18,7 @@ from rlk.ir.text import print_program
 from rlk.lower.common.emitted import Emitted, Signature
 from rlk.lower.common.memory import memory_shape, placed, workspaces
 from rlk.passes.pipeline import launched, specialize
-from rlk.runtime import cute
+from rlk.runtime import cute, tilelang
 from rlk.runtime.arguments import (
     TORCH_DTYPES,
     VECTOR,
@@ -27,7 +27,7 @@ from rlk.runtime.arguments import (
 )
 from rlk.runtime.build import kernel_key, obtain
 from rlk.runtime.compose import compose, host_values, raise_data_errors
-from rlk.runtime.forms import Schedules, by_cute, walks_pieces
+from rlk.runtime.forms import Schedules, by_cute, by_tilelang, walks_pieces
 from rlk.runtime.invocation import (
     Invocation,
     Run,
@@ -84,7 +84,8 @@ def _backend(on: Target | None) -> str:
         if dispatch.interpreter is None:
             return "oracle"
         return "triton-interpreter" if dispatch.cute_interpreter is None else "cute-interpreter"
-    built = ("triton", "cute") if on.name in cute.TARGETS else ("triton",)
+    built = ["triton"]
+    built += ["cute"] * (on.name in cute.TARGETS) + ["tilelang"] * (on.name in tilelang.TARGETS)
     wanted = Env.current().backend
     if wanted is None:
         return FASTEST if "cute" in built and cute.compiles() else "triton"
@@ -188,9 +189,11 @@ def lowered(
 
     schedules: of the program that is launched, whose form their number says: pieces side by side, launched
     one after the other, or, of the CuTe lowering, walked by each block; by default what heuristics choose.
-    backend: "triton" or "cute"; by default what the environment asks for on a device, or else the faster one
-    of those that can be compiled here, and for tensors on a CPU the one that an interpreter runs. The source says which it is for: what the CuTe lowering refuses is
-    Triton's, for both have the program's numerics id, and so its bits.
+    backend: "triton", "cute" or "tilelang"; by default what the environment asks for on a device, or else the
+    faster one of the first two of those that can be compiled here, and for tensors on a CPU the one that an
+    interpreter runs. The source says which it is for: what the CuTe lowering refuses is Triton's, for both
+    have the program's numerics id, and so its bits. What the TileLang lowering refuses raises
+    UnsupportedError.
     """
     from rlk.lower import triton as triton_lowering
     from rlk.schedule.heuristics import apart, choose
@@ -221,6 +224,9 @@ def lowered(
                 raise  # Triton cannot stand in for blocks that walk pieces
         else:
             return made[0], signature, made[1], made[2]
+    if asked == "tilelang":
+        placed, emitted = by_tilelang(program, chosen, on, signature, extents, identity, schedules)
+        return program, signature, placed, emitted
     chosen = schedules or chosen
     return (
         program,

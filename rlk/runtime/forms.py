@@ -1,4 +1,4 @@
-"""Which form of a program the CuTe lowering writes: blocks that walk all pieces, or launches of one each."""
+"""Which form of a program a lowering writes: blocks that walk all pieces, or launches of one each."""
 
 from __future__ import annotations
 
@@ -46,3 +46,18 @@ def walks_pieces(whole: Program, schedules: Schedules) -> bool:
     from rlk.schedule.hopper import walks
 
     return walks(whole) and len(schedules) == len(whole.kernels)
+
+
+def by_tilelang(
+    program: Program, chosen: Schedules, on: Target, signature: Signature, extents: Mapping[str, int],
+    identity: str, schedules: Schedules | None = None,
+) -> tuple[Schedules, Emitted]:  # fmt: skip
+    """Return the schedules of a program in TileLang, and its source; raise UnsupportedError without a form.
+
+    program, chosen: as another lowering launches it. schedules: instead of what heuristics choose.
+    """
+    from rlk.lower import tilelang
+    from rlk.schedule.waves import by_waves
+
+    placed = schedules or by_waves(program, chosen, extents, on)
+    return placed, tilelang.lower(program, placed, on, signature, numerics_id=identity)

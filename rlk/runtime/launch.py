@@ -17,7 +17,7 @@ _CODES = {
     "u1": "B", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
     "fp32": "f", "fp64": "d",
 }  # fmt: skip
-_SCRATCH_POINTERS = 2  # every kernel ends with two hidden pointers: global and profile scratch
+_SCRATCH_POINTERS = 2  # every kernel of Triton ends with two hidden pointers: global and profile scratch
 
 
 def _code(type: str) -> str:
@@ -28,10 +28,13 @@ def _code(type: str) -> str:
     return _CODES[type]
 
 
-def parameter_layout(types: tuple[str, ...]) -> tuple[str, tuple[int, ...]]:
-    """Return the struct format of a kernel's parameters and their offsets: each aligned to its own size."""
+def parameter_layout(types: tuple[str, ...], hidden: int = _SCRATCH_POINTERS) -> tuple[str, tuple[int, ...]]:
+    """Return the struct format of a kernel's parameters and their offsets: each aligned to its own size.
+
+    hidden: pointers that follow those of the caller.
+    """
     text, offset, offsets = "", 0, []
-    for code in [*(_code(type) for type in types), *"Q" * _SCRATCH_POINTERS]:
+    for code in [*(_code(type) for type in types), *"Q" * hidden]:
         size = struct.calcsize(f"={code}")
         gap = -offset % size
         text += (f"{gap}x" if gap else "") + code
@@ -65,7 +68,8 @@ def make_launcher(
     `allocate(bytes)` gives a scratch tensor. The function is composed as text, once per kernel, because a
     loop over the arguments would cost more than the launch.
     """
-    parameters, offsets = parameter_layout(record.types)
+    names, values = _passed(record)
+    parameters, offsets = parameter_layout(record.types, len(values) - len(record.types))
     layout = struct.Struct(driver.header + parameters)
     start = struct.calcsize(driver.header)
     _check_layout(record, function, driver, offsets)
@@ -81,8 +85,6 @@ def make_launcher(
             what = f"launching {record.name} failed: {driver.describe(error)}"
             raise LaunchError(Code.INTERNAL, what=what)
 
-    names = [f"a{index}" for index in range(len(record.types))]
-    values = [f"{n}.data_ptr()" if t[0] == "*" else n for n, t in zip(names, record.types, strict=True)]
     block = record.num_warps * driver.warp_size
     lines = [
         f"def launch({', '.join(['grid', *names])}):",
@@ -97,7 +99,6 @@ def make_launcher(
         "    pack(",
         f"        slot.buffer, 0, x, y, z, {block}, 1, 1, {record.shared}, stream({function.device}),",
         f"        {''.join(value + ', ' for value in values)}",
-        f"        {'scratch.data_ptr()' if record.scratch else '0'}, 0,",
         "    )",
         f"    error = call(slot.configuration, {function.handle}, slot.parameters, None)",
         "    if error:",
@@ -111,6 +112,18 @@ def make_launcher(
     exec(compile("\n".join(lines), f"<launch {record.name}>", "exec"), scope)
     launch: Callable[..., None] = scope["launch"]
     return launch
+
+
+def _passed(record: LaunchRecord) -> tuple[list[str], list[str]]:
+    """Return the names of a launch's arguments, and the text of each parameter's value."""
+    if not record.order:  # Triton's
+        names = [f"a{index}" for index in range(len(record.types))]
+        values = [f"{n}.data_ptr()" if t[0] == "*" else n for n, t in zip(names, record.types, strict=True)]
+        return names, [*values, "scratch.data_ptr()" if record.scratch else "0", "0"]
+    names = [f"a{index}" for index in range(record.takes)]
+    given = [*names, "x"]  # of a grid that has one size
+    found = [given[place] for place in record.order]
+    return names, [f"{n}.data_ptr()" if t[0] == "*" else n for n, t in zip(found, record.types, strict=True)]
 
 
 def _check_layout(record: LaunchRecord, function: Function, driver: Driver, offsets: tuple[int, ...]) -> None:

@@ -33,7 +33,7 @@ def load(folder: Path, kind: str, device: int) -> tuple[Host, ModuleRecord]:
     source = (folder / MODULE).read_text()
     module = ModuleRecord.read(folder)
     match module.backend:
-        case "triton":
+        case "triton" | "tilelang":
             launchers = _load_binaries(folder, module.kernels, kind, device)
         case "cute":
             services = _cute_services()
@@ -52,7 +52,7 @@ def _load_binaries(
     stream, allocate = _torch_services(device)
     launchers: dict[str, Launcher] = {}
     for record in kernels:
-        function = backend.load(images[record.name], record.name, record.shared, device)
+        function = backend.load(images[record.name], record.symbol or record.name, record.shared, device)
         launchers[record.name] = make_launcher(record, function, backend, stream, allocate)
     return launchers
 

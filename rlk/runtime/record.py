@@ -12,7 +12,7 @@ from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBu
 
 MODULE = "module.py"
 LAUNCH = "launch.json"
-ABI = "launch-2"  # the layout of an entry and of a launch; part of every key
+ABI = "launch-3"  # the layout of an entry and of a launch; part of every key
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,9 @@ class LaunchRecord:
     """What launching a compiled kernel needs: the argument types without constexprs, and its resources.
 
     `shared` is in bytes, `scratch` in bytes per program. A CuTe kernel's `file` knows its own launch: its
-    `num_warps` is what was asked for, and the rest 0.
+    `num_warps` is what was asked for, and the rest 0. A TileLang kernel has another name in its file, its
+    `symbol`. Of the `takes` arguments of a launch its parameters, of these `types`, are those that `order`
+    says, by their places; the number of programs has the place after the last.
     """
 
     name: str
@@ -29,6 +31,9 @@ class LaunchRecord:
     num_warps: int
     shared: int
     scratch: int
+    symbol: str = ""
+    takes: int = 0
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,8 @@ class ModuleRecord:
         """Read launch.json."""
         members = json.loads((folder / LAUNCH).read_text())
         kernels = tuple(
-            LaunchRecord(**{**kernel, "types": tuple(kernel["types"])}) for kernel in members["kernels"]
+            LaunchRecord(**{**kernel, "types": tuple(kernel["types"]), "order": tuple(kernel["order"])})
+            for kernel in members["kernels"]
         )
         return ModuleRecord(kernels, _call(members["call"]), tuple(members["checks"]), members["backend"])
 

@@ -119,7 +119,7 @@ def emit(
         bound, chosen, emitted = by_cute(bound, chosen, whole, on, signature, extents, name)
         return emitted, chosen, bound
     if backend == "tilelang":
-        chosen = by_waves(bound, chosen, extents)
+        chosen = by_waves(bound, chosen, extents, on)
         return tilelang.lower(bound, chosen, on, signature, numerics_id=name), chosen, bound
     return triton.lower(bound, chosen, on, signature, numerics_id=name, version=TRITON), chosen, bound
 

@@ -13,6 +13,7 @@ from typing import TextIO
 from rlk.lower.common.emitted import Emitted
 from rlk.runtime.cute import compile_cute
 from rlk.runtime.record import decode_request
+from rlk.runtime.tilelang import compile_tilelang
 from rlk.runtime.toolchain import compile_triton
 
 
@@ -37,6 +38,8 @@ def compile_module(emitted: Emitted, target: str, folder: Path) -> None:
             compile_triton(emitted, target, folder)
         case "cute":
             compile_cute(emitted, target, folder)
+        case "tilelang":
+            compile_tilelang(emitted, target, folder)
         case other:
             raise ValueError(f"there is no compiler for backend {other!r}")
 

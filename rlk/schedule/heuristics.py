@@ -22,8 +22,8 @@ from rlk.target.facts import Target
 STRETCH = 2048  # elements of a program without sums
 ROWS = 1024  # elements below which a program takes several rows
 FOLD = 4096  # elements of one step of a fold along rows
-SQUARE = 1 << 14  # elements along two axes that a step of a row holds: 32 registers a lane of 16 warps
-SQUARE_WARPS = 16
+SQUARE = 1 << 14  # elements along two axes that a step of a row holds: 32 registers a lane
+SQUARE_THREADS = 512
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
 UNROLLED = 128  # nodes of an unrolled loop
 ROWS_ALONE = 1024  # rows below which a stream's chunks run side by side
@@ -61,7 +61,7 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
         case "merge":
             return _partials(kernel, found, extents)
         case _:
-            return _rows(kernel, found, extents)
+            return _rows(kernel, found, target, extents)
 
 
 def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
@@ -291,7 +291,7 @@ def pieces_as_lanes(lanes: Axis, lengths: Mapping[Axis, int], extent: int) -> Sc
     return Schedule(placed=placed, warps=2 if aligned else 4)
 
 
-def _rows(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> Schedule:
+def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:
     """A program holds whole rows, or a stretch of the contiguous axis where nothing is reduced."""
     held = _held(found)
     room = (ROWS if found.inside else STRETCH) // held
@@ -306,7 +306,9 @@ def _rows(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> Schedule:
         # rows one after the other: the next ones are loaded ahead, which needs registers more than warps
         return Schedule(warps=min(4, warps(held)), stages=3)
     many = len(found.inside) > 1 and held >= SQUARE
-    return Schedule(tiles=tuple(sorted(tiles.items())), warps=SQUARE_WARPS if many else warps(held))
+    return Schedule(
+        tiles=tuple(sorted(tiles.items())), warps=SQUARE_THREADS // target.warp if many else warps(held)
+    )
 
 
 def _columns(found: Roles, extents: Mapping[str, int]) -> Schedule:

@@ -85,7 +85,7 @@ def run_generated(
     signature = Signature(tuple(sorted(static.items())), split_rows is not None, divisible)
     chosen = schedules or [choose(k, on, signature, extents) for k in program.kernels]
     if backend == "tilelang" and schedules is None:
-        chosen = by_waves(program, chosen, extents)
+        chosen = by_waves(program, chosen, extents, on)
     emitted = LOWERINGS[backend].lower(program, chosen, on, signature)
     decls = {d.name: d for k in program.kernels for d in k.params}
     memory = {d.name: _buffer(d, inputs, extents) for d in decls.values() if d.role is not Role.SCALAR}

@@ -62,6 +62,8 @@ class Dots:
     def dot(self, let: Let) -> None:
         """Write a contraction; its product is left in lists, through shared memory."""
         contraction = self.of[let.value]
+        if contraction.model not in self.plan.block.dots:
+            raise refused(f"a contraction by {contraction.model.value}", self.plan.target, let.loc)
         sides = (self.side(contraction.a), self.side(contraction.b))
         if sides[0].axis == sides[1].axis:
             raise refused("two factors along one axis", self.plan.target, let.loc)

@@ -60,7 +60,6 @@ from rlk.lower.tilelang.plan import TilePlan, refused
 from rlk.lower.tilelang.trees import Folding, boards, tree
 from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
-from rlk.target.cdna3 import limits
 
 INDENT = "    "
 OF_FRAME = frozenset({"tl", "block", "thread", "c", "programs", "f32", "memory", "struct"})
@@ -208,7 +207,7 @@ class Emitter:
             met.append(Line(f"{board_name(dtype, i)} = tl.alloc_shared({given})"))
         shared = self.dots.bytes
         shared += sum(n * self.plan.threads * dtype.bytes for (dtype, _), n in self.boards.items())
-        if shared > limits(self.plan.target.name).shared:
+        if shared > self.plan.block.shared:
             what = f"{shared} bytes of shared memory in a block"
             raise refused(what, self.plan.target, alternatives="a schedule with smaller tiles")
         return (*met, *self.storage, *self.lines)
@@ -351,6 +350,8 @@ class Emitter:
                 name = f"portable_{fn.value}"
                 self.calls(self.helpers.setdefault(name, portable(fn.value)).body)
                 return name
+            case MathModel.SM90 if fn is MathFn.EXP2 and self.plan.target.softmax is MathModel.SM90:
+                return "hardware_exp2"
             case MathModel.SM90 | MathModel.SOFTMAX:
                 raise refused(f"{fn.value} as {model.value} computes it", self.plan.target)
 

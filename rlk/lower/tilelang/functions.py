@@ -41,6 +41,10 @@ _ALL = (
         "fma", "a, b, c", "a * b + c with one rounding.", 'return tl.call_extern("float32", "fmaf", a, b, c)'
     ),
     _helper(
+        "hardware_exp2", "x", "2**x as the hardware has it: ex2.approx.ftz.",
+        'return tl.call_extern("float32", "rlk_exp2", x)',
+    ),
+    _helper(
         "signed_half", "x", "LLVM makes f16(a * b) of f16(a * b + 0.0), which loses the sign of a zero.",
         'half = tl.alloc_var("int16", tl.reinterpret(tl.Cast("float16", x), "int16"))',
         'sign = tl.alloc_var("int16", tl.Cast("int16", bits_of(x) >> 16) & tl.int16(-32768))',

@@ -15,10 +15,10 @@ from rlk.lower.common.peel import peel
 from rlk.lower.common.spread import Owned, Spread, spread_out
 from rlk.schedule.axes import kind, roles
 from rlk.schedule.schedule import Schedule
-from rlk.target.cdna3 import LIMITS, limits
+from rlk.target.blocks import BLOCKS, Block
 from rlk.target.facts import Target
 
-TARGETS = frozenset(LIMITS)
+TARGETS = frozenset(BLOCKS)
 MOST_LISTED = 64  # elements of a list: registers end soon after
 ALL_REGISTERS = 256  # threads of a block up to which each has all the registers that an instruction can name
 
@@ -38,6 +38,11 @@ class TilePlan:
     signature: Signature
     schedule: Schedule
     target: Target
+
+    @property
+    def block(self) -> Block:
+        """What a block may take of the device."""
+        return BLOCKS[self.target.name]
 
     def spread(self, axis: Axis) -> Spread | None:
         """Return how an axis lies on the block; None where the block has one index of it."""
@@ -68,7 +73,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     found = roles(peeled, extents)
     owned = tuple(Owned(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
     lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in owned if o.tile > 1}
-    threads = min(target.warp * schedule.warps, limits(target.name).threads)
+    threads = min(target.warp * schedule.warps, BLOCKS[target.name].threads)
     spreads = spread_out(lengths, schedule.placed, threads)
     listed = math.prod(s.count for s in spreads)
     if listed * max(threads, ALL_REGISTERS) > MOST_LISTED * ALL_REGISTERS:

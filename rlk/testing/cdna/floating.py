@@ -65,11 +65,11 @@ _HALVES: dict[str, Function] = {
 
 def decode(i: Instruction) -> Step | None:
     """Return what a vector instruction on floats does to a wave; None for one that is not known."""
-    if "clamp" in i.modifiers or "mul" in i.modifiers or "div" in i.modifiers:
-        return None
     name = i.name.removeprefix("v_")
+    if "mul" in i.modifiers or "div" in i.modifiers or "clamp" in i.modifiers and name not in _ROUNDED:
+        return None
     if name in _ROUNDED:
-        return _mapped(i, _ROUNDED[name])
+        return _mapped(i, _clamped(_ROUNDED[name]) if "clamp" in i.modifiers else _ROUNDED[name])
     if name in _APPROXIMATE:
         return _approximated(i, _APPROXIMATE[name])
     if name in _CONVERSIONS:
@@ -93,6 +93,20 @@ def _mapped(i: Instruction, fn: Function) -> Step:
         case _:
             a, b, c = read
             return lambda w: write(w, fn(a(w), b(w), c(w)).view(U32))
+
+
+def _clamped(fn: Function) -> Function:
+    """Return a function whose results are cut to what lies between 0 and 1; NaN becomes 0 (dx10_clamp).
+
+    What becomes of -0.0 is not documented: it is a NaN here, which no output survives unseen.
+    """
+
+    def clamped(*given: Any) -> Any:
+        x = np.asarray(fn(*given))
+        cut = np.where(np.isnan(x), F32(0), np.clip(x, F32(0), F32(1)))
+        return np.where((x == 0) & np.signbit(x), F32(np.nan), cut).astype(F32)
+
+    return clamped
 
 
 def _accumulated(i: Instruction) -> Step:
@@ -432,6 +446,7 @@ def check_modes(directives: Mapping[str, int]) -> None:
         "float_round_mode_16_64": 0,
         "float_denorm_mode_32": 3,
         "float_denorm_mode_16_64": 3,
+        "dx10_clamp": 1,
     }
     for name, value in wanted.items():
         if directives.get(name, value) != value:

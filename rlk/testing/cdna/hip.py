@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -26,6 +27,8 @@ DEVICE = (
     "-std=c++17", "-ffp-contract=off", "-mcode-object-version=5", f"-I{SHIM}",
 )  # fmt: skip
 FRAME = '#pragma clang fp contract(off)\n#include "kernel.h"\n'
+OPTIONS = {"tl.disable_safe_memory_legalize": True, "tl.disable_thread_storage_sync": True}
+"""Of TileLang: guards and barriers are the module's own."""
 _INCLUDES = re.compile(r"^#include <(?:hip|tl_templates)/[^>]*>\n", re.MULTILINE)
 
 
@@ -77,25 +80,44 @@ def load(source: str) -> ModuleType:
 def hip_source(source: str, kernel: str, target: str = "gfx942") -> str:
     """Return the HIP C++ that TileLang makes of a kernel of a generated module.
 
-    Its includes are replaced by rlk's own, which name what such kernels use; contraction is off by a pragma
-    too, so that no flag of a compiler decides it. Guards and barriers are the module's own, so TileLang is
-    asked to add none. Raises CompileError where it refuses the program.
+    Raises CompileError where it refuses the program.
+    """
+    return framed(made_by_tilelang(source, kernel, device(target), OPTIONS))
+
+
+def made_by_tilelang(source: str, kernel: str, on: Any, options: Mapping[str, bool]) -> str:
+    """Return the C++ that TileLang makes of a kernel of a generated module for a target as it names them.
+
+    Raises CompileError where it refuses the program.
     """
     import tilelang
     from tilelang import tvm
 
-    device = tvm.target.Target({"kind": "hip", "mcpu": target, "thread_warp_size": 64})
-    options = {"tl.disable_safe_memory_legalize": True, "tl.disable_thread_storage_sync": True}
     function = getattr(load(source), kernel)
     try:
-        with device, tvm.transform.PassContext(opt_level=3, config=options):
-            made: Any = tilelang.lower(function, target=device, target_host="c", enable_device_compile=False)
+        with on, tvm.transform.PassContext(opt_level=3, config=dict(options)):
+            made: Any = tilelang.lower(function, target=on, target_host="c", enable_device_compile=False)
     except Exception as error:
         reason = str(error).strip().splitlines()[-1]
         raise CompileError(
             Code.COMPILE_FAILED, backend="tilelang", kernel=kernel, reason=reason, path=load(source).__file__
         ) from error
-    return FRAME + _INCLUDES.sub("", str(made.kernel_source))
+    return str(made.kernel_source)
+
+
+def framed(source: str) -> str:
+    """Return HIP source with rlk's header, which names what such kernels use, in the place of its includes.
+
+    Contraction is off by a pragma too, so that no flag of a compiler decides it.
+    """
+    return FRAME + _INCLUDES.sub("", source)
+
+
+def device(target: str) -> Any:
+    """Return a target as TileLang names it."""
+    from tilelang import tvm
+
+    return tvm.target.Target({"kind": "hip", "mcpu": target, "thread_warp_size": 64})
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -117,14 +117,24 @@ def launch(source: str, groups: int, arguments: Mapping[str, Any], *, schedule: 
 
 def launcher(emitted: Emitted, build: KernelBuild, target: str, schedule: int) -> Callable[..., None]:
     """Return what the host function of a generated module calls to launch a kernel, on CPU tensors."""
-    source = hip_source(emitted.source, build.name, target)
-    names = [argument.name for argument in build.args]
+    return starter(hip_source(emitted.source, build.name, target), build, schedule)
+
+
+def starter(source: str, build: KernelBuild, schedule: int) -> Callable[..., None]:
+    """Return what launches a kernel of this source with the arguments of the generated module's."""
+    names = [*(argument.name for argument in build.args), "programs"]
+    places = {p.name: place_of(p, names) for p in entry(source).parameters}
 
     def start(grid: tuple[int], *given: Any) -> None:
-        arguments = {n: memory_of(x) for n, x in zip(names, given, strict=True)}
-        launch(source, grid[0], {**arguments, "programs": grid[0]}, schedule=schedule)
+        values = [*map(memory_of, given), grid[0]]
+        launch(source, grid[0], {name: values[at] for name, at in places.items()}, schedule=schedule)
 
     return start
+
+
+def place_of(parameter: Parameter, names: Sequence[str]) -> int:
+    """Return which argument a parameter is: TileLang numbers names that C++ has for functions, as cos."""
+    return names.index(parameter.name if parameter.name in names else re.sub(r"_\d+$", "", parameter.name))
 
 
 def memory_of(value: Any) -> Any:

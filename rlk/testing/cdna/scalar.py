@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from rlk.testing.cdna.access import Step, scalar, scalar_pair, unknown
-from rlk.testing.cdna.text import EXEC, VCC, Instruction, Kind, Operand
+from rlk.testing.cdna.faults import Fault, FaultKind
+from rlk.testing.cdna.text import EXEC, STEP, VCC, Instruction, Kind, Operand
 from rlk.testing.cdna.wave import Wave
 
 Binary = Callable[[int, int, int], int]
@@ -307,6 +309,9 @@ _BRANCHES: dict[str, Callable[[Wave], Any]] = {
 
 def decode_branch(i: Instruction, labels: Mapping[str, int]) -> Step | None:
     """Return what a branch does to a wave; None for an instruction that is none."""
+    if i.name in ("s_getpc_b64", "s_setpc_b64"):
+        index = i.operands[0].index
+        return partial(_far, index) if i.name == "s_setpc_b64" else partial(_here, index)
     taken = _BRANCHES.get(i.name)
     if taken is None:
         return None
@@ -317,3 +322,16 @@ def decode_branch(i: Instruction, labels: Mapping[str, int]) -> Step | None:
             w.next = target
 
     return step
+
+
+def _here(index: int, w: Wave) -> None:
+    """s_getpc_b64: where the next instruction is."""
+    w.set_pair(index, STEP * w.next)
+
+
+def _far(index: int, w: Wave) -> None:
+    """s_setpc_b64: go on where two registers say."""
+    at = w.pair(index)
+    if at % STEP:
+        raise Fault(FaultKind.UNKNOWN, f"{at:#x} is the address of no instruction")
+    w.next = at // STEP

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from rlk.testing.cdna.faults import Fault, FaultKind
@@ -25,7 +25,12 @@ _MODIFIER = re.compile(
     rf"(?:^|\s)(?:([a-z][a-z0-9_]*):(\[[^\]]*\]|[A-Za-z_]+\([^)]*\)|[^\s\]]+)|({_FLAGS})(?=\s|$))"
 )
 _ENCODING = re.compile(r"_(e32|e64|dpp|sdwa)$")
+_DISTANCE = re.compile(r"\((\.\w+)-(\.\w+)\)(&4294967295|>>32)$")
 _COMMENT = re.compile(r"\s*(?:;|//).*")
+
+
+STEP = 4
+"""Bytes that an instruction is counted as where a kernel computes with addresses of instructions."""
 
 
 class Kind(Enum):
@@ -97,7 +102,23 @@ def instructions(assembly: str, kernel: str) -> tuple[tuple[Instruction, ...], d
             labels[line[:-1]] = len(found)
         elif not line.startswith("."):
             found.append(instruction(line, number))
-    return tuple(found), labels
+    return tuple(_located(i, labels) for i in found), labels
+
+
+def _located(i: Instruction, labels: Mapping[str, int]) -> Instruction:
+    """Return an instruction whose distances between labels are numbers: branches too far for an s_branch."""
+    if not any(_DISTANCE.match(o.text) for o in i.operands):
+        return i
+    return replace(i, operands=tuple(_distance(o, labels) for o in i.operands))
+
+
+def _distance(o: Operand, labels: Mapping[str, int]) -> Operand:
+    match = _DISTANCE.match(o.text)
+    if match is None or not {match[1], match[2]} <= labels.keys():
+        return o
+    apart = STEP * (labels[match[1]] - labels[match[2]])
+    value = apart >> 32 if match[3] == ">>32" else apart
+    return replace(o, kind=Kind.LITERAL, value=value & 0xFFFFFFFF)
 
 
 def _body(assembly: str, kernel: str) -> Iterator[tuple[int, str]]:

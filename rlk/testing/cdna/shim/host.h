@@ -4,7 +4,7 @@
 #define __host__
 #define __device__
 #define __global__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __shared__ static __attribute__((section("rlk_shared")))  // one workgroup runs at a time
 
 struct rlk_index { uint x, y, z; };

@@ -1,0 +1,176 @@
+"""How generated TileLang source becomes machine code, on no device: through HIP for CDNA, CUDA for Hopper.
+
+Code of CDNA is compiled as for the emulator, so that what was verified is what runs.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from rlk.errors import Code, CompileError
+from rlk.lower.common.emitted import Emitted, KernelBuild
+from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
+from rlk.target.blocks import BLOCKS
+from rlk.target.facts import target
+from rlk.testing.cdna import hip
+from rlk.testing.cdna.host import entry, place_of
+
+TARGETS = frozenset(BLOCKS)
+SOURCES = (Path(__file__), Path(hip.__file__), hip.SHIM / "kernel.h", hip.SHIM / "device.h")
+"""What decides a kernel's bytes beside the lowering."""
+
+_NVCC = "/usr/local/cuda/bin/nvcc"  # where CUDA is, if not on the path
+_FLAGS = (
+    "--cubin",
+    "-O3",
+    "-std=c++20",
+    "-fmad=false",
+    "-ftz=false",
+    "-prec-div=true",
+    "-prec-sqrt=true",
+    "-w",
+)
+_CUDA = """static __device__ __forceinline__ float rlk_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+"""
+_OPTIONS = {**hip.OPTIONS, "tl.disable_tma_lower": True, "tl.disable_warp_specialized": True}
+_SWIZZLED = re.compile(r"initialize_wgmma_descriptor<[^>]*>\(\w+, \(&\((\w+)\[")
+ATOM = 1024  # bytes after which the hardware's swizzle repeats: where a tile that it reads must start
+
+
+class ToolError(Exception):
+    """A compiler is missing; the message says which."""
+
+
+@cache
+def toolchain(on: str) -> tuple[tuple[str, str], ...] | None:
+    """Return the versions that decide the bytes of kernels for a target; None where a part is missing."""
+    names = ["tilelang", "apache-tvm-ffi", *([] if _by_cuda(on) else [hip.COMPILER])]
+    try:
+        versions = [(name, metadata.version(name)) for name in names]
+    except metadata.PackageNotFoundError:
+        return None
+    if _by_cuda(on):
+        found = nvcc_version()
+        if found is None:
+            return None
+        versions.append(("nvcc", found))
+    return tuple(versions)
+
+
+def _by_cuda(on: str) -> bool:
+    return target(on).vendor == "nvidia"
+
+
+@cache
+def nvcc() -> str | None:
+    """Return the path of CUDA's compiler, if there is one."""
+    return shutil.which("nvcc") or shutil.which(_NVCC)
+
+
+@cache
+def nvcc_version() -> str | None:
+    """Return the build of CUDA's compiler, if there is one."""
+    path = nvcc()
+    if path is None:
+        return None
+    said = subprocess.run([path, "--version"], capture_output=True, text=True).stdout.strip()
+    return said.splitlines()[-1] if said else None
+
+
+# --- compiling
+
+
+def compile_tilelang(emitted: Emitted, on: str, folder: Path) -> None:
+    """Compile every kernel of a module for a target; write module, binaries and launch.json to `folder`.
+
+    Beside each binary lies what it was made of last: CDNA assembly, CUDA source. Imports TileLang and needs
+    no device. Raises CompileError where TileLang or a compiler refuses, ToolError where one is missing.
+    """
+    if on not in TARGETS:
+        raise ToolError(f"the TileLang lowering compiles for {', '.join(sorted(TARGETS))}, not for {on}")
+    (folder / MODULE).write_text(emitted.source)
+    make = _cuda if _by_cuda(on) else _hip
+    records = tuple(make(emitted.source, kernel, on, folder) for kernel in emitted.kernels)
+    ModuleRecord(records, emitted.call, emitted.checks, emitted.backend).write(folder)
+
+
+def _hip(module: str, kernel: KernelBuild, on: str, folder: Path) -> LaunchRecord:
+    source = hip.hip_source(module, kernel.name, on)
+    assembly = hip.assembly(source, on)
+    (folder / f"{kernel.name}.amdgcn").write_text(assembly)
+    (folder / f"{kernel.name}.hsaco").write_bytes(hip.code_object(assembly, on))
+    return _record(kernel, source, f"{kernel.name}.hsaco")
+
+
+def _cuda(module: str, kernel: KernelBuild, on: str, folder: Path) -> LaunchRecord:
+    path = nvcc()
+    if path is None:
+        raise ToolError("CUDA's compiler was not found: nvcc must be on the path")
+    source = cuda_source(module, kernel.name, on)
+    written, made = folder / f"{kernel.name}.cu", f"{kernel.name}.cubin"
+    written.write_text(source)
+    command = [path, *_FLAGS, f"-arch={on}", *(f"-I{each}" for each in _includes()), written.name, "-o", made]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr or done.stdout).strip()[-2000:]
+        raise CompileError(
+            Code.COMPILE_FAILED, backend="nvcc", kernel=kernel.name, reason=reason, path=str(written)
+        )
+    return _record(kernel, source, made)
+
+
+def cuda_source(module: str, kernel: str, on: str, *, wgmma: bool = True) -> str:
+    """Return the CUDA C++ that TileLang makes of a kernel of a generated module.
+
+    Tiles that the tensor core reads start where its swizzle does. wgmma: without it every product is one of
+    mma.sync, which has the same bits. Raises CompileError where TileLang refuses.
+    """
+    from tilelang import tvm
+
+    device, options = (
+        tvm.target.Target({"kind": "cuda", "arch": on}),
+        {**_OPTIONS, "tl.disable_wgmma": not wgmma},
+    )
+    source = hip.made_by_tilelang(module, kernel, device, options)
+    for name in set(_SWIZZLED.findall(source)):
+        source = re.sub(
+            rf"__shared__ __align__\(\d+\) (\w+ {name}\[)", rf"__shared__ __align__({ATOM}) \1", source
+        )
+    return _CUDA + source
+
+
+def _includes() -> tuple[Path, ...]:
+    """Return where TileLang's templates and what they include lie."""
+    spec = find_spec("tilelang")
+    if spec is None or spec.origin is None:
+        raise ToolError("TileLang is not installed; pip install 'rlk[tilelang]'")
+    root = Path(spec.origin).parent
+    return root / "src", root / "3rdparty" / "cutlass" / "include"
+
+
+def _record(kernel: KernelBuild, source: str, file: str) -> LaunchRecord:
+    """Return how a kernel is launched: its parameters in TileLang's order, which lacks what is unused."""
+    given = [*((argument.name, argument.type) for argument in kernel.args), ("programs", "i32")]
+    names, found = [name for name, _ in given], entry(source)
+    order = tuple(place_of(parameter, names) for parameter in found.parameters)
+    return LaunchRecord(
+        name=kernel.name,
+        file=file,
+        types=tuple(given[place][1] for place in order),
+        num_warps=kernel.num_warps,
+        shared=0,
+        scratch=0,
+        symbol=found.name,
+        takes=len(kernel.args),
+        order=order,
+    )

@@ -1,0 +1,53 @@
+"""On a Hopper TileLang's kernels have the oracle's bits; first launches are in children that may hang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from gpu.children import Children
+from gpu.tilelang_cases import CASES
+
+from rlk.runtime import tilelang
+from rlk.runtime.invocation import target_of
+from rlk.testing.bits import assert_same_bits, differing
+
+SECONDS = 240  # a kernel that waits for ever would take the whole sitting
+CHILDREN = 12
+
+
+def require() -> None:
+    on = target_of(torch.device("cuda", 0))
+    if on is None or on.name not in tilelang.TARGETS or tilelang.toolchain(on.name) is None:
+        pytest.skip("no device that TileLang is lowered for, or no TileLang, or no compiler below it")
+
+
+@pytest.fixture(scope="module")
+def children(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Children]:
+    """Start the children of all tests that were selected."""
+    require()
+    folder = tmp_path_factory.mktemp("tilelang")
+    found = Children(folder, "gpu.tilelang_child", SECONDS, CHILDREN, RLK_BACKEND="tilelang", RLK_JOBS="1")
+    found.start_selected(request)
+    yield found
+    found.pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tilelang_has_the_bits_of_the_oracle(name: str, children: Children) -> None:
+    run = children.start(name).result()
+    assert run["backend"] == "tilelang"
+    for schedule, got in run["outputs"]:
+        for output, want in run["want"].items():
+            assert_same_bits(got[output], want, f"{output} under {schedule}")
+
+
+def test_products_fused_into_sums_would_be_seen(tmp_path_factory: pytest.TempPathFactory) -> None:
+    require()
+    folder = tmp_path_factory.mktemp("fused")
+    # the last of two values counts; the flags of the environment are part of a kernel's key
+    fused = {"NVCC_APPEND_FLAGS": "-fmad=true", "RLK_BACKEND": "tilelang", "RLK_JOBS": "1"}
+    run = Children(folder, "gpu.tilelang_child", SECONDS, 1, **fused).start("ratio_kl 5000").result()
+    pairs = [(got[name], want) for _, got in run["outputs"] for name, want in run["want"].items()]
+    assert sum(differing(got, want) for got, want in pairs) > 100

@@ -1,0 +1,26 @@
+"""Which calls TileLang's kernels run on a Hopper, and under which schedules beside the chosen ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpu.calls import Case
+from gpu.cute_cases import CASES as OF_CUTE
+from gpu.cute_cases import SOME, product
+
+from rlk.schedule.schedule import Schedule
+
+CASES: dict[str, Case] = {
+    **{name: case for name, case in OF_CUTE.items() if not name.startswith("sample")},
+    "matmul 2048 x 4096 x 4096": product(2048, 4096, 4096, rows=(*SOME, 1024, 2047)),
+}
+"""Of the calls of the CuTe lowering all but those of a sampler, whose exchanges have no room in a block."""
+
+CHANGES: dict[str, Callable[[Schedule], Schedule]] = {
+    "chosen": lambda s: s,
+    "twice the threads": lambda s: replace(s, warps=min(32, 2 * s.warps)),
+    "half the threads": lambda s: replace(s, warps=max(1, s.warps // 2)),
+    "shallow steps": lambda s: replace(s, depth=16),
+}
+"""Of schedules; the first is what a call runs."""
