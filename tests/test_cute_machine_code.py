@@ -40,8 +40,9 @@ STACK = {
 
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
 """Reads and writes of 16 bytes that a kernel has at least."""
-GROUPS = {"matmul_leaf8": 16}
-"""Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block."""
+GROUPS = {"matmul_leaf8": 16, "varlen_attention": 6}
+"""Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block; of what
+is computed, one that begins, two for each part of a loop, and one that ends."""
 BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
 """Meetings of the warps of a block: once a row, where the rest of a tree stays inside of warps."""
 
@@ -72,7 +73,7 @@ WITHOUT_GRADIENT = {
         "penalize",
     )
 }  # fmt: skip
-WITHOUT_FORM = {f"{name}{end}" for name in ("varlen_attention", "paged_attention") for end in ("", "_grad")}
+WITHOUT_FORM = {"varlen_attention_grad", "paged_attention", "paged_attention_grad"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def codes(emitted: Emitted, folder: Path) -> Iterator[tuple[str, Code]]:
             kernel.name,
             Code(
                 text.count("HGMMA"),
-                text.count("UTMALDG"),
+                text.count("UTMALDG") + text.count("LDGSTS"),
                 text.count("WARPGROUP.ARRIVE"),
                 len(LOST.findall(text)),
                 text.count("LDG.E.128"),

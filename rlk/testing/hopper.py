@@ -25,6 +25,7 @@ from rlk.ir.dotmodel import DotModel
 from rlk.ir.types import DType
 from rlk.testing import blocks, exchange, simt, streams
 from rlk.testing.simt import Array, Fault, Float32, Int32, Memory, Number
+from rlk.testing.streams import BoxRing, State
 
 WARP, WARPGROUP = 32, 128
 BOX_WORDS = 256  # of a warp
@@ -117,61 +118,10 @@ class _Launch:
 # --- the ring ---
 
 
-@dataclass(slots=True)
-class _Ring:
-    """Stages by their use: the tiles and how many bytes of them have landed."""
-
-    stages: int
-    bytes: int
-    filled: list[dict[str, Array]] = field(default_factory=list)
-    landed: list[int] = field(default_factory=list)
-    reading: int = -1
-    taken: int = 0
-
-    def producer_acquire(self, state: _State) -> None:
-        if state.count != len(self.filled):
-            raise Fault("a stage is filled out of turn")
-        self.filled.append({})
-        self.landed.append(0)
-
-    def producer_get_barrier(self, state: _State) -> int:
-        return state.count
-
-    def producer_tail(self, state: _State) -> None:
-        pass
-
-    def consumer_wait(self, state: _State) -> None:
-        if state.count >= len(self.filled):
-            raise Fault("a stage is awaited that nothing fills")
-        if self.landed[state.count] != self.bytes:
-            raise Fault(f"{self.landed[state.count]} bytes landed in a stage that waits for {self.bytes}")
-        self.reading = state.count
-
-    def consumer_release(self, state: _State) -> None:
-        if state.count != self.taken:
-            raise Fault("a stage is released out of turn")
-        if any((id(self), state.count) in uses for _, uses in _now.groups):
-            raise Fault("a stage is released that products still read")
-        self.taken += 1
-
-
-@dataclass(slots=True)
-class _State:
-    stages: int
-    count: int = 0
-
-    @property
-    def index(self) -> int:
-        return self.count % self.stages
-
-    def advance(self) -> None:
-        self.count += 1
-
-
 def _ring(*, barrier_storage: Any, num_stages: int, tx_count: int, **groups: Any) -> _Ring:
     if not _now.ring:
-        _now.ring.append(_Ring(num_stages, tx_count))
-    found: _Ring = _now.ring[0]
+        _now.ring.append(BoxRing(num_stages, tx_count, lambda: _now.groups))
+    found: BoxRing = _now.ring[0]
     return found
 
 
@@ -222,7 +172,7 @@ class _Stage:
 
 
 def _copy(atom: Any, box: _Rows, to: _Stage, *, tma_bar_ptr: int, mcast_mask: Any = None) -> None:
-    ring: _Ring = _now.ring[0]
+    ring: BoxRing = _now.ring[0]
     if to.index != (tma_bar_ptr % ring.stages,):
         raise Fault("a box lands in another stage than its barrier counts")
     if (mcast_mask is not None) != (atom.shared > 1):
@@ -379,7 +329,7 @@ def _gemm(unit: _Unit, to: _Fragment, a: Any, b: Any, onto: _Fragment) -> None:
     if not isinstance(b, _Stage):
         _products(unit, to, a, b)
         return
-    ring: _Ring = _now.ring[0]
+    ring: BoxRing = _now.ring[0]
     step, index = a.index
     if a.index != b.index or index != ring.reading % ring.stages:
         raise Fault("factors of a stage that is not read")
@@ -562,7 +512,7 @@ def _dsl() -> dict[str, Any]:
         CooperativeGroup=lambda agent, count=1: count,
         Agent=SimpleNamespace(Thread="thread"),
         PipelineUserType=SimpleNamespace(Producer="producer", Consumer="consumer"),
-        make_pipeline_state=lambda role, stages: _State(stages),
+        make_pipeline_state=lambda role, stages: State(stages),
     )
     cpasync = SimpleNamespace(
         prefetch_descriptor=lambda atom: None,

@@ -1,7 +1,8 @@
-"""Tiles that the threads of a warpgroup copy, on a CPU: rings whose stages are filled by vectors, and fences."""
+"""Rings through which tiles travel, on a CPU: filled by boxes of hardware, or by vectors of many threads."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,20 +12,81 @@ from rlk.testing import blocks
 from rlk.testing.simt import Array, Fault, Int32, Memory, Number
 
 Use = tuple[int, int]  # of a ring, and how often a stage of it was filled before
+Flying = Callable[[], list[tuple[list[Any], set[Use]]]]
+"""Groups of products that are not waited for: accumulators, and what they read."""
+
+
+# --- boxes ---
+
+
+@dataclass(slots=True)
+class BoxRing:
+    """Stages by their use: the tiles and how many bytes of them have landed."""
+
+    stages: int
+    bytes: int
+    flying: Flying
+    filled: list[dict[str, Array]] = field(default_factory=list)
+    landed: list[int] = field(default_factory=list)
+    reading: int = -1
+    taken: int = 0
+
+    def producer_acquire(self, state: State) -> None:
+        if state.count != len(self.filled):
+            raise Fault("a stage is filled out of turn")
+        self.filled.append({})
+        self.landed.append(0)
+
+    def producer_get_barrier(self, state: State) -> int:
+        return state.count
+
+    def producer_tail(self, state: State) -> None:
+        pass
+
+    def consumer_wait(self, state: State) -> None:
+        if state.count >= len(self.filled):
+            raise Fault("a stage is awaited that nothing fills")
+        if self.landed[state.count] != self.bytes:
+            raise Fault(f"{self.landed[state.count]} bytes landed in a stage that waits for {self.bytes}")
+        self.reading = state.count
+
+    def consumer_release(self, state: State) -> None:
+        if state.count != self.taken:
+            raise Fault("a stage is released out of turn")
+        if any((id(self), state.count) in uses for _, uses in self.flying()):
+            raise Fault("a stage is released that products still read")
+        self.taken += 1
+
+
+@dataclass(slots=True)
+class State:
+    stages: int
+    count: int = 0
+
+    @property
+    def index(self) -> int:
+        return self.count % self.stages
+
+    def advance(self) -> None:
+        self.count += 1
+
+
+# --- vectors ---
 
 
 @dataclass(slots=True, eq=False)
 class CopyRing:
-    """Stages by their use: tiles, which elements of them were written, and whether the copies were handed on.
+    """Stages by their use: tiles, which elements of them are there, and whether the copies were handed on.
 
-    flying: what groups of products still read. seen: whether the threads that read a stage have made its
+    seen: whether the threads that read a stage have made its
     bytes visible to the matrix unit.
     """
 
     name: str
     stages: int
-    flying: Any
+    flying: Flying
     tiles: list[Array] = field(default_factory=list)
+    there: list[Array] = field(default_factory=list)
     acquired: int = 0
     committed: int = 0
     reading: int = -1
@@ -44,7 +106,7 @@ class CopyRing:
     def consumer_wait(self, state: Any) -> None:
         if state.count >= self.committed:
             raise Fault("a stage is awaited that nothing fills")
-        if np.isnan(self.tiles[state.count].imag).any():
+        if not self.there[state.count].all():
             raise Fault("a stage is handed on with elements that no thread wrote")
         self.reading, self.seen = state.count, False
 
@@ -107,7 +169,7 @@ class Tiles:
             raise Fault("factors of a stage that is not read")
         if not ring.seen:
             raise Fault("a tile is multiplied that threads wrote, and no fence made visible")
-        tile = ring.tiles[ring.reading].real.astype(np.float32)
+        tile = ring.tiles[ring.reading]
         return tile[:, self.step * depth : (self.step + 1) * depth], (id(ring), ring.reading)
 
     def put(self, place: Any, values: list[Number], threads: Array) -> None:
@@ -115,20 +177,22 @@ class Tiles:
         ring, inner = self.ring, self.layout.inner
         *at, stage = (np.broadcast_to(Int32(p).data, threads.shape) for p in place)
         if len(ring.tiles) < ring.acquired:
-            ring.tiles.append(np.full(self.layout.shape, complex(np.nan, np.nan)))
+            ring.tiles.append(np.zeros(self.layout.shape, np.float32))
+            ring.there.append(np.zeros(self.layout.shape, np.bool_))
         if (stage != (ring.acquired - 1) % ring.stages).any() or ring.committed == ring.acquired:
             raise Fault("a vector lands in another stage than the one that is filled")
         if (at[inner] % len(values)).any():
             raise Fault("a vector in shared memory that is not aligned")
-        tile = ring.tiles[-1]
+        tile, there = ring.tiles[-1], ring.there[-1]
         for i, x in enumerate(values):
             to = tuple(a + i if dim == inner else a for dim, a in enumerate(at))
             if any(((a < 0) | (a >= n)).any() for a, n in zip(to, self.layout.shape, strict=True)):
                 raise Fault("a vector outside of its tile")
             if len(set(zip(*(a.tolist() for a in to), strict=True))) != len(threads):
                 raise Fault("two threads write one element of a tile")
-            if not np.isnan(tile[to].imag).all():
+            if there[to].any():
                 raise Fault("an element of a tile is written twice")
+            there[to] = True
             tile[to] = np.broadcast_to(x.data, threads.shape)
 
 
@@ -145,7 +209,9 @@ def layout(order: str, rows: int, depth: int) -> Layout:
     return Layout((rows, depth), 1 if order == "row" else 0)
 
 
-def ring(rings: dict[str, CopyRing], flying: Any, *, barrier_storage: Any, num_stages: int, **groups: Any) -> CopyRing:
+def ring(
+    rings: dict[str, CopyRing], flying: Flying, *, barrier_storage: Any, num_stages: int, **groups: Any
+) -> CopyRing:
     """Return the ring of this name, whose full barrier a warpgroup signals."""
     if groups["producer_group"] != 128:
         raise Fault(f"{groups['producer_group']} threads hand a stage on that a warpgroup fills")

@@ -16,7 +16,6 @@ from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.spread import Owned
 from rlk.lower.cute.plan import (
     INSTRUCTION,
-    REGISTERS,
     ROWS_OF_WARPGROUP,
     WARPGROUP,
     Held,
@@ -30,6 +29,7 @@ from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
 CONSUMERS = 2
+COPYING = (56, 224)  # registers of a thread that copies, and of one that multiplies
 PAIRS = (1, 2)  # index bits that tell the four threads apart which share a row of an accumulator
 VECTOR = 16  # bytes that a thread copies at once
 WIDEST = 128  # elements of a row's sums, of which a thread holds two lists for two rows
@@ -150,6 +150,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     parts = _parts(kernel, target)
     scores, sums = _held(parts[-1], kernel, extents, target)
     tile = CONSUMERS * ROWS_OF_WARPGROUP
+    if schedule.tile(str(rows.axis)) != tile:
+        raise refused(f"tiles of {schedule.tile(str(rows.axis))} rows", target)
     queries, columns, values = _copies(parts[-1], kernel, tile, scores, sums, extents, target)
     for each in (queries, columns, values):
         _copyable(kernel, each, signature, target)
@@ -158,7 +160,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     if any(o.length is None for o in owned):
         raise refused("a parallel axis of unknown extent beside segments", target)
     dtype = next(d.type.dtype for d in kernel.params if d.name == queries.param)
-    registers = REGISTERS[CONSUMERS]
+    registers = COPYING
     claim_registers(WARPGROUP * (1 + CONSUMERS), (registers[0], *[registers[1]] * CONSUMERS))
     stages = _stages(schedule, dtype, queries, columns, values, target)
     _sound(stages, CONSUMERS)
