@@ -41,8 +41,8 @@ STACK = {
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
 """Reads and writes of 16 bytes that a kernel has at least."""
 GROUPS = {"matmul_leaf8": 16, "varlen_attention": 6}
-"""Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block; of what
-is computed, one that begins, two for each part of a loop, and one that ends."""
+"""Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block; where
+what is computed is contracted, one that begins, two for each part of a loop, and one that ends."""
 BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
 """Meetings of the warps of a block: once a row, where the rest of a tree stays inside of warps."""
 

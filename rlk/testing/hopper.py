@@ -118,7 +118,7 @@ class _Launch:
 # --- the ring ---
 
 
-def _ring(*, barrier_storage: Any, num_stages: int, tx_count: int, **groups: Any) -> _Ring:
+def _ring(*, barrier_storage: Any, num_stages: int, tx_count: int, **groups: Any) -> BoxRing:
     if not _now.ring:
         _now.ring.append(BoxRing(num_stages, tx_count, lambda: _now.groups))
     found: BoxRing = _now.ring[0]

@@ -1,4 +1,4 @@
-"""A kernel that contracts what it computed, on Hopper: a warpgroup copies tiles, others multiply and weigh."""
+"""A kernel that contracts what it computed, on Hopper: a warpgroup copies, others multiply and weigh."""
 
 from __future__ import annotations
 

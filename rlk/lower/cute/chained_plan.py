@@ -1,7 +1,8 @@
-"""Where a kernel that contracts what it computed lives on Hopper: rows in warpgroups, streamed tiles in rings."""
+"""Where a kernel that contracts what it computed lives on Hopper: rows in warpgroups, tiles in rings."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -38,7 +39,7 @@ BARRIERS = 1024  # bytes beside the tiles, and what aligns these
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """How the threads of a warpgroup copy a tile of rows: so many share a row, and go down the rows in passes.
+    """How the threads of a warpgroup copy a tile: so many share a row, and go down the rows in passes.
 
     param: of the tensor. load: what is copied, from the loop's last part, where nothing is left unmasked.
     """
@@ -72,7 +73,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A loop's part: its two contractions, the first of factors from memory, the second of what it computed."""
+    """A loop's part: a contraction of factors from memory, and one of what it computed."""
 
     loop: Loop
     scores: Let
@@ -198,7 +199,7 @@ def _parts(kernel: Kernel, target: Target) -> tuple[Step, ...]:
     return tuple(_step(let.node, nodes, target) for let in loops if isinstance(let.node, Loop))
 
 
-def _step(loop: Loop, nodes: dict[Value, object], target: Target) -> Step:
+def _step(loop: Loop, nodes: Mapping[Value, object], target: Target) -> Step:
     dots = [let for let in loop.body.lets if isinstance(let.node, Dot)]
     if len(dots) != 2 or any(isinstance(let.node, Loop) for let in loop.body.lets):
         raise refused(f"a loop of {len(dots)} contractions", target)
@@ -217,12 +218,12 @@ def _step(loop: Loop, nodes: dict[Value, object], target: Target) -> Step:
 
 
 def _held(step: Step, kernel: Kernel, extents: dict[str, int], target: Target) -> tuple[Held, Held]:
-    """Return how threads hold scores, along the streamed axis, and sums, along the axis of what is weighed."""
+    """Return how threads hold scores, along the streamed axis, and sums, along that of what is weighed."""
     types, dot = types_of(kernel), step.sums.node
     assert isinstance(dot, Dot)
     values = types[dot.b]
     assert isinstance(values, TileType)
-    new = [a for a in values.axes if a != dot.over and a not in dot.each]
+    new = [a for a in values.axes if a != dot.over and a not in (dot.each or ())]
     width = fixed_extent(new[0], extents) if len(new) == 1 else None
     length = dict(roles(kernel, extents).inside).get(dot.over, 0)
     if width is None or width % INSTRUCTION or not INSTRUCTION <= width <= WIDEST or length % INSTRUCTION:

@@ -35,7 +35,7 @@ PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from
 OF_FRAME = frozenset(
     "thread block warp group lane memory put get got mine row quad first_of_quad r c i j column down stream "
     "programs tiles tile first count rows weights scores sums scoring summing acc_scores acc_sums "
-    "acc_weights share layout_a layout_b layout_c full_steps last_steps first_steps".split()
+    "acc_weights only share layout_a layout_b layout_c full_steps last_steps first_steps".split()
 )
 
 
@@ -151,7 +151,7 @@ class ChainedEmitter(Emitter):
     # --- the place of a tile --------------------------------------------------------------------------------
 
     def of_tile(self) -> tuple[Line, ...]:
-        """Return what all threads compute: the tile of rows of a block, its segment, and what is of one number.
+        """Return what all threads compute: the tile of a block, its segment, and what is of one number.
 
         The last rows of all segments come first: where a row sees what is before it, they take longest.
         """
@@ -176,7 +176,7 @@ class ChainedEmitter(Emitter):
 
     def other_axes(self, rest: str) -> None:
         """Write the indices of the axes of which a block has one, the last of them fastest."""
-        left = [o for o in reversed(self.plan.others)]
+        left = list(reversed(self.plan.others))
         for i, owned in enumerate(left):
             index = rest if i == len(left) - 1 else f"{rest} % {owned.tiles}"
             self.memory.owned[owned.axis] = self.let(axis_name(owned.axis), index)

@@ -255,7 +255,7 @@ _ALL = (
     ),
     _helper(
         "segment_of", "begin: cute.Tensor, tile, count, each: cutlass.Constexpr, size: cutlass.Constexpr",
-        "The segment that a tile of rows lies in: segment i takes the tiles from begin[i] * each // size + i on.",
+        "The segment that a tile lies in: segment i takes the tiles from begin[i] * each // size + i on.",
         "low, high = Int32(0), Int32(count)",
         "while high - low > 1:",
         "    middle = (low + high) // 2",
