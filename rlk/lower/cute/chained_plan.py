@@ -258,8 +258,9 @@ def _copies(
 def _copyable(kernel: Kernel, copies: Copies, signature: Signature, target: Target) -> None:
     """Refuse a tensor whose vectors do not lie at multiples of 16 bytes."""
     decl = next(d for d in kernel.params if d.name == copies.param)
-    strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
-    if not {decl.name, *strides} <= signature.divisible:
+    extents = dict(signature.extents)
+    outer = [d for d, axis in enumerate(decl.type.axes[:-1]) if fixed_extent(axis, extents) != 1]
+    if not {decl.name, *(stride_name(decl, d) for d in outer)} <= signature.divisible:
         raise refused(f"{decl.name}, whose rows do not lie at multiples of {VECTOR} bytes", target)
 
 
