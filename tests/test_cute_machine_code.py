@@ -205,13 +205,13 @@ UNIT = """
 import cutlass.cute as cute
 import cutlass.utils.hopper_helpers as sm90
 from cutlass import BFloat16, Float32
-from cutlass.cute.nvgpu import OperandMajorMode
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
 
 @cute.jit
 def shown():
     k = OperandMajorMode.K
-    print(sm90.make_trivial_tiled_mma(BFloat16, BFloat16, k, k, Float32, (1, 1, 1), tiler_mn=(64, 256)))
+    print(sm90.make_trivial_tiled_mma(BFloat16, BFloat16, k, k, Float32, (1, 1, 1), tiler_mn=(64, 256){more}))
 
 
 cute.compile(shown, options="--gpu-arch sm_90a")
@@ -232,13 +232,24 @@ def offset(index: int, shape: Any, stride: Any) -> int:
 
 def test_the_interpreter_hands_accumulators_out_as_the_compiler_does(tmp_path: Path) -> None:
     file = tmp_path / "unit.py"
-    file.write_text(UNIT)
+    file.write_text(UNIT.replace("{more}", ""))
+    assert_handed_out(file, "C", 128)
+
+
+def test_weights_are_handed_out_as_the_scores_that_they_are_made_of(tmp_path: Path) -> None:
+    file = tmp_path / "unit.py"
+    file.write_text(UNIT.replace("{more}", ", a_source=warpgroup.OperandSource.RMEM"))
+    assert_handed_out(file, "A", 8)  # of 16 columns, which an instruction takes
+
+
+def assert_handed_out(file: Path, factor: str, registers: int) -> None:
+    """Compare the registers of each thread with those that the interpreter gives it."""
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
-    found = re.search(r"TV Layout C: +(\S+):(\S+)", done.stdout)
+    found = re.search(rf"TV Layout {factor}: +(\S+):(\S+)", done.stdout)
     assert found is not None, done.stdout
     (threads, values), (by_thread, by_value) = (ast.literal_eval(text) for text in found.groups())
     for thread in range(128):
-        for register in range(128):
+        for register in range(registers):
             at = offset(thread, threads, by_thread) + offset(register, values, by_value)
             row, column = accumulator_place(np.array(thread), register)
             assert (at % 64, at // 64) == (row, column)

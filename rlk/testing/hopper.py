@@ -118,11 +118,10 @@ class _Launch:
 # --- the ring ---
 
 
-def _ring(*, barrier_storage: Any, num_stages: int, tx_count: int, **groups: Any) -> BoxRing:
+def _ring(*, barrier_storage: Any, num_stages: int, tx_count: int, **groups: Any) -> Any:
     if not _now.ring:
         _now.ring.append(BoxRing(num_stages, tx_count, lambda: _now.groups))
-    found: BoxRing = _now.ring[0]
-    return found
+    return _now.ring[0]
 
 
 # --- copies ---
@@ -560,7 +559,9 @@ class _Layout:
 
 def _shared(of: type) -> SimpleNamespace:
     if "ring" not in of.__annotations__:
-        return SimpleNamespace(**{name: streams.Storage(name, _now.rings) for name in of.__annotations__})
+        _now.boxes = exchange.Shared(BOX_WORDS * len(_now.threads) // WARP)
+        parts = {name: streams.Storage(name, _now.rings) for name in of.__annotations__}
+        return SimpleNamespace(**{**parts, "boxes": _now.boxes})
     _now.boxes = exchange.Shared(BOX_WORDS * len(_now.threads) // WARP)
     kept = exchange.Shared(KEPT_WORDS * len(_now.threads))
     return SimpleNamespace(ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"), boxes=_now.boxes, kept=kept)

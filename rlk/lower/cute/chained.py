@@ -23,6 +23,7 @@ from rlk.lower.cute.kernels import (
     tensors_of,
 )
 from rlk.lower.cute.plan import refused
+from rlk.lower.cute.trades import BOX_WORDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,12 @@ class ChainedText:
     first: tuple[Line, ...]
     loop: tuple[Line, ...]
     after: tuple[Line, ...]
+    boxed: bool  # whether warps trade pairs for vectors
+
+    @property
+    def words(self) -> int:
+        """Words of shared memory by which all warps do."""
+        return BOX_WORDS * self.plan.warps
 
     @property
     def factors(self) -> tuple[Streamed, Streamed, Streamed]:
@@ -128,6 +135,7 @@ def write(
         first=first,
         loop=loop,
         after=after,
+        boxed=emitter.boxed,
     )
     return KernelText(
         template="chained.py.j2",

@@ -32,8 +32,10 @@ from rlk.target.facts import Target
 CONSUMERS = 2
 COPYING = (56, 224)  # registers of a thread that copies, and of one that multiplies
 PAIRS = (1, 2)  # index bits that tell the four threads apart which share a row of an accumulator
+MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
 VECTOR = 16  # bytes that a thread copies at once
 WIDEST = 128  # elements of a row's sums, of which a thread holds two lists for two rows
+BOX = 1024  # bytes by which the threads of a warp trade elements
 BARRIERS = 1024  # bytes beside the tiles, and what aligns these
 
 
@@ -52,9 +54,9 @@ class Copies:
 
     @property
     def across(self) -> int:
-        """How many threads share a row."""
+        """How many threads share a row: eight at most, so that each has several vectors of few rows."""
         vectors = self.elements // self.width
-        return vectors & -vectors
+        return min(MOST_ACROSS, vectors & -vectors)
 
     @property
     def vectors(self) -> int:
@@ -267,7 +269,7 @@ def _copyable(kernel: Kernel, copies: Copies, signature: Signature, target: Targ
 def _stages(
     schedule: Schedule, dtype: DType, queries: Copies, columns: Copies, values: Copies, target: Target
 ) -> int:
-    own = queries.rows * queries.elements * dtype.bytes
+    own = queries.rows * queries.elements * dtype.bytes + BOX * 4 * CONSUMERS
     each = (columns.rows * columns.elements + values.rows * values.elements) * dtype.bytes
     return max(2, min(schedule.stages, ((target.shared << 10) - BARRIERS * 2 - own) // each))
 

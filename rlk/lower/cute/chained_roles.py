@@ -33,8 +33,8 @@ ROWS = 2  # of an accumulator that a thread has a part of
 LANES = 32
 PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from the first of its thread
 OF_FRAME = frozenset(
-    "thread block warp group lane memory put get got mine row quad first_of_quad r c i j column down stream "
-    "programs tiles tile first count rows weights scores sums scoring summing acc_scores acc_sums "
+    "thread block warp box vectors group lane memory put get got mine row quad first_of_quad r c i j column "
+    "down stream programs tiles tile first count rows weights scores sums scoring summing acc_scores acc_sums "
     "acc_weights only share layout_a layout_b layout_c full_steps last_steps first_steps".split()
 )
 
@@ -161,7 +161,7 @@ class ChainedEmitter(Emitter):
         count = self.memory.extent(over)
         self.line(f"tiles = {whole} * {found.each} // {tile} + {count}")
         self.line("tile = tiles - 1 - block % tiles")
-        segment = f"segment_of({found.begin}, tile, {count}, {found.each}, {tile})"
+        segment = f"segment_of({found.begin}, tile, {count}, lane, {found.each}, {tile})"
         name = self.memory.owned[over] = self.let(axis_name(over), segment)
         begin = self.let("begin", f"{found.begin}[{name}].to(Int32) * {found.each}")
         self.line(f"count = {found.end}[{name}].to(Int32) * {found.each} - {begin}")

@@ -24,10 +24,11 @@ from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.turning import turning
 from rlk.lower.cute.chained_plan import Step
-from rlk.lower.cute.chained_roles import ROWS, ChainedEmitter
+from rlk.lower.cute.chained_roles import PLACE, ROWS, ChainedEmitter
 from rlk.lower.cute.emit import stem
 from rlk.lower.cute.kernels import lines
-from rlk.lower.cute.plan import INSTRUCTION, Held, refused
+from rlk.lower.cute.plan import INSTRUCTION, Held, refused, stride_name
+from rlk.lower.cute.trades import ROW, THREADS, Vectors
 
 EACH_ROW = f"for r in cutlass.range_constexpr({ROWS}):"
 
@@ -36,6 +37,7 @@ class StepEmitter(ChainedEmitter):
     """Writes the lines of a multiplying thread; `places` are where it holds what the loop carries."""
 
     places: tuple[str, ...] = ()
+    boxed = False  # whether threads trade pairs for vectors
     sums_of_steps = ""
 
     # --- before the loop ------------------------------------------------------------------------------------
@@ -249,6 +251,37 @@ class StepEmitter(ChainedEmitter):
         return lines(self.lines)
 
     # --- rows -----------------------------------------------------------------------------------------------
+
+    def node(self, let: Let) -> None:
+        match let.node:
+            case Store() as store if (by := self.by_vectors(store)) is not None:
+                self.store_vectors(store, by)
+            case _:
+                super().node(let)
+
+    def by_vectors(self, store: Store) -> Vectors | None:
+        """Return how a row's list reaches memory, where its vectors are aligned and end with the row."""
+        held, decl = self.plan.sums, self.memory.decls[store.param]
+        if not self.listed(store.value) or store.value in self.consts or decl.type.axes[-1] != held.axis:
+            return None
+        fits = ROW // THREADS // decl.type.dtype.bytes
+        found = Vectors(decl.type.dtype, fits if held.count % fits == 0 else fits // 2)
+        strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
+        aligned = {decl.name, *strides} <= self.plan.signature.divisible and held.count % found.elements == 0
+        by_row = store.guard is None or not self.listed(store.guard)
+        return found if aligned and by_row and decl.type.dtype.is_float else None
+
+    def store_vectors(self, store: Store, by: Vectors) -> None:
+        """Write a row's list by vectors, for which the threads of a row trade pairs."""
+        self.boxed = True
+        self.uses("to_vectors", "store_vector_where")
+        mask = self.memory.mask((), store.guard) or "Boolean(True)"
+        at = self.memory.index(store.index).replace(PLACE, by.place)
+        with self.inner(f"for c in cutlass.range_constexpr(0, {self.plan.sums.count}, {by.elements}):"):
+            given = f"{self.text[store.value]}[c : c + {by.elements}]"
+            self.line(f"vectors = to_vectors(box, {store.param}.element_type, {given})")
+            with self.inner(f"for i in cutlass.range_constexpr({by.count}):"):
+                self.line(f"store_vector_where({mask}, {store.param}, {at}, vectors[i])")
 
     def elementwise(self, let: Let) -> bool:
         known = isinstance(let.node, Map1 | Map2 | Math | Fma | Select | Cast | Bits)
