@@ -34,8 +34,9 @@ LANES = 32
 PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from the first of its thread
 OF_FRAME = frozenset(
     "thread block warp box vectors group lane memory put get got mine row quad first_of_quad r c i j column "
-    "down stream programs tiles tile first count rows weights scores sums scoring summing acc_scores acc_sums "
-    "acc_weights only share layout_a layout_b layout_c full_steps last_steps first_steps".split()
+    "down stream programs tiles tile first count rows weights scores sums scoring summing acc_scores "
+    "acc_of_scores acc_of_weights only share layout_a layout_b layout_c full_steps last_steps "
+    "first_steps".split()
 )
 
 
