@@ -155,7 +155,7 @@ SEEN = {
     "the columns of another thread": (r"quad = 2 \* \(mine % 4\)", "quad = 2 * ((mine + 1) % 4)"),
     "a maximum that does not start anew": (r"max_of_piece\[r\], m\[r\]", "m[r], m[r]"),
     "masked steps without a mask": (r"chosen.append\(select\(exists_2, ", "chosen.append(select(True, "),
-    "the last step alone masked": (r"least_of_rows\(full_steps_2\)", "least_of_rows(steps)"),
+    "the last step alone masked": (r"of_rows\(full_steps_2, least\)", "of_rows(steps, least)"),
 }
 
 
@@ -217,6 +217,11 @@ def test_what_has_no_form_is_refused() -> None:
         ran(inputs, divisible=DIVISIBLE - {"k_s_stride"})
     with pytest.raises(UnsupportedError, match="rows of 24 elements"):
         ran(packed(batch((9,), (70,), e=24, w=64)))
+    with pytest.raises(UnsupportedError, match="unknown extent"):
+        generated.run_generated(
+            of(inputs, apart=True), inputs, extents=extents(inputs), schedules=(schedule(), schedule()),
+            divisible=DIVISIBLE, backend="cute",
+        )  # fmt: skip
     few = (schedule(rows=32),)
     with pytest.raises(UnsupportedError, match="tiles of 32 rows"):
         generated.run_generated(

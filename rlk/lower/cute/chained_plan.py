@@ -8,7 +8,7 @@ from functools import cache
 
 from rlk.ir.dims import fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Dot, Kernel, Let, Load, Loop, Result, Value
+from rlk.ir.nodes import Check, Dot, Kernel, Let, Load, Loop, Result, Store, Value
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.emitted import Signature
@@ -17,6 +17,7 @@ from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.spread import Owned
 from rlk.lower.cute.plan import (
     INSTRUCTION,
+    REGISTERS,
     ROWS_OF_WARPGROUP,
     WARPGROUP,
     Held,
@@ -30,7 +31,6 @@ from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
 CONSUMERS = 2
-COPYING = (56, 224)  # registers of a thread that copies, and of one that multiplies
 PAIRS = (1, 2)  # index bits that tell the four threads apart which share a row of an accumulator
 MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
 VECTOR = 16  # bytes that a thread copies at once
@@ -163,7 +163,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     if any(o.length is None for o in owned):
         raise refused("a parallel axis of unknown extent beside segments", target)
     dtype = next(d.type.dtype for d in kernel.params if d.name == queries.param)
-    registers = COPYING
+    registers = REGISTERS[CONSUMERS]
     claim_registers(WARPGROUP * (1 + CONSUMERS), (registers[0], *[registers[1]] * CONSUMERS))
     stages = _stages(schedule, dtype, queries, columns, values, target)
     _sound(stages, CONSUMERS)
@@ -189,16 +189,19 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
 
 def _parts(kernel: Kernel, target: Target) -> tuple[Step, ...]:
     """Return the parts of the only loop, if each is a contraction of memory and one of what it computed."""
-    loops = [let for let in kernel.body.lets if isinstance(let.node, Loop)]
+    loops = [(let.value, let.node) for let in kernel.body.lets if isinstance(let.node, Loop)]
     nodes = {let.value: let.node for let in walk(kernel.body)}
+    stepped = [let.node for _, loop in loops for let in walk(loop.body)]
+    checked = any(isinstance(node, Check) for node in nodes.values())
+    if checked or any(isinstance(node, Store) for node in stepped):
+        raise refused("contractions of what is computed that are stored or checked step by step", target)
     if not 1 <= len(loops) <= 2:
         raise refused("contractions of what is computed in several loops", target)
-    for first, second in zip(loops, loops[1:]):
-        assert isinstance(second.node, Loop)
-        goes_on = tuple(nodes[v] for v in second.node.init)
-        if goes_on != tuple(Result(first.value, i) for i in range(len(goes_on))):
+    for (first, _), (_, second) in zip(loops, loops[1:], strict=False):
+        goes_on = tuple(nodes.get(v) for v in second.init)
+        if goes_on != tuple(Result(first, i) for i in range(len(goes_on))):
             raise refused("a loop that changes what another yields", target)
-    return tuple(_step(let.node, nodes, target) for let in loops if isinstance(let.node, Loop))
+    return tuple(_step(loop, nodes, target) for _, loop in loops)
 
 
 def _step(loop: Loop, nodes: Mapping[Value, object], target: Target) -> Step:
@@ -207,11 +210,11 @@ def _step(loop: Loop, nodes: Mapping[Value, object], target: Target) -> Step:
         raise refused(f"a loop of {len(dots)} contractions", target)
     one, two = (let.node for let in dots)
     assert isinstance(one, Dot) and isinstance(two, Dot)
-    of_memory = all(isinstance(nodes[v], Load) for v in (one.a, one.b, two.b))
+    of_memory = all(isinstance(nodes.get(v), Load) for v in (one.a, one.b, two.b))
     inside = {let.value for let in loop.body.lets}
     streamed = one.b in inside and two.b in inside and one.a not in inside
     carried = two.onto is not None and dots[1].value in loop.body.results
-    chained = one.onto is None and two.a in inside and not isinstance(nodes[two.a], Load)
+    chained = one.onto is None and two.a in inside and not isinstance(nodes.get(two.a), Load)
     if not (of_memory and streamed and carried and chained):
         raise refused("contractions that are no weights of rows, and then sums of what they weigh", target)
     if DotModel.CHAIN16 is not one.model or one.model is not two.model:

@@ -229,9 +229,8 @@ class ChainedEmitter(Emitter):
         """Return the least or the most of a number over all rows of a tile."""
         if value not in self.rowwise:
             return self[value] if value in self.consts else f"Int32({self[value]})"
-        helper = f"{pick}_of_rows"
-        self.uses(helper)
-        return f"{helper}({self.text[value]})"
+        self.uses("of_rows")
+        return f"of_rows({self.text[value]}, {pick})"
 
     # --- copies ---------------------------------------------------------------------------------------------
 

@@ -268,19 +268,11 @@ _ALL = (
         traced=True,
     ),
     _helper(
-        "least_of_rows", "x", "The least of what the lanes of a warp have.",
+        "of_rows", "x, pick", "The least or the most of what the lanes of a warp have.",
         "while len(x) > 1:",
-        "    x = [least(a, b) for a, b in zip(x[::2], x[1::2])]",
+        "    x = [pick(a, b) for a, b in zip(x[::2], x[1::2])]",
         "for lanes in (16, 8, 4, 2, 1):",
-        "    x = exchanged(x, lanes, least)",
-        "return cute.arch.make_warp_uniform(x[0])",
-    ),
-    _helper(
-        "most_of_rows", "x", "The most of what the lanes of a warp have.",
-        "while len(x) > 1:",
-        "    x = [most(a, b) for a, b in zip(x[::2], x[1::2])]",
-        "for lanes in (16, 8, 4, 2, 1):",
-        "    x = exchanged(x, lanes, most)",
+        "    x = exchanged(x, lanes, pick)",
         "return cute.arch.make_warp_uniform(x[0])",
     ),
     _helper(
