@@ -162,6 +162,29 @@ def test_blocks_that_walk_pieces_keep_their_sums_in_registers(name: str, tmp_pat
     assert code.groups <= 8 * most, f"{code.groups} waits: products that do not run ahead"
 
 
+STREAMED = {
+    "heads of 64": ("varlen_attention", 64, ()),
+    "heads of 96, window": ("varlen_attention", 96, ("window",)),
+    "heads of 128 in pages": ("paged_attention", 128, ()),
+    "heads of 64 in pages": ("paged_attention", 64, ()),
+}
+"""The operator, the elements of a head, and what else is given."""
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_what_is_streamed_leaves_registers(name: str, tmp_path: Path) -> None:
+    """Nothing is spilled, and products run in groups: three copies of a step, or two where all are masked."""
+    op, width, more = STREAMED[name]
+    variant = Variant.of(dict(reference_variant(operators()[op]).dtypes), {"scale", *more}, {"causal": True})
+    what = canonical(operators()[op].trace(variant))
+    extents = reference_extents(operators()[op], what) | {"E": width, "W": width, "T": 8192, "Q": 8192}
+    emitted, _, _ = emit(what, extents, H200, "cute")
+    ((_, code),) = codes(emitted, tmp_path)
+    copies = 2 if more else 3
+    assert code.stack == 0 and code.groups == 2 * copies
+    assert code.products == copies * (width // 16 + 4) and code.writes > 0
+
+
 ZEROS = """
 import cutlass
 import cutlass.cute as cute

@@ -34,6 +34,7 @@ CONSUMERS = 2
 PAIRS = (1, 2)  # index bits that tell the four threads apart which share a row of an accumulator
 MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
 VECTOR = 16  # bytes that a thread copies at once
+NARROW, NARROWER = 96, (56, 224)  # sums that leave more registers for threads that copy, and how many
 WIDEST = 128  # elements of a row's sums, of which a thread holds two lists for two rows
 BOX = 1024  # bytes by which the threads of a warp trade elements
 BARRIERS = 1024  # bytes beside the tiles, and what aligns these
@@ -163,7 +164,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     if any(o.length is None for o in owned):
         raise refused("a parallel axis of unknown extent beside segments", target)
     dtype = next(d.type.dtype for d in kernel.params if d.name == queries.param)
-    registers = REGISTERS[CONSUMERS]
+    registers = REGISTERS[CONSUMERS] if sums.length > NARROW else NARROWER
     claim_registers(WARPGROUP * (1 + CONSUMERS), (registers[0], *[registers[1]] * CONSUMERS))
     stages = _stages(schedule, dtype, queries, columns, values, target)
     _sound(stages, CONSUMERS)
