@@ -40,8 +40,9 @@ STACK = {
 
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
 """Reads and writes of 16 bytes that a kernel has at least."""
-GROUPS = {"matmul_leaf8": 16}
-"""Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block."""
+GROUPS = {"matmul_leaf8": 16, "varlen_attention": 6}
+"""Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block; where
+what is computed is contracted, one that begins, two for each part of a loop, and one that ends."""
 BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
 """Meetings of the warps of a block: once a row, where the rest of a tree stays inside of warps."""
 
@@ -72,7 +73,7 @@ WITHOUT_GRADIENT = {
         "penalize",
     )
 }  # fmt: skip
-WITHOUT_FORM = {f"{name}{end}" for name in ("varlen_attention", "paged_attention") for end in ("", "_grad")}
+WITHOUT_FORM = {"varlen_attention_grad", "paged_attention", "paged_attention_grad"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def codes(emitted: Emitted, folder: Path) -> Iterator[tuple[str, Code]]:
             kernel.name,
             Code(
                 text.count("HGMMA"),
-                text.count("UTMALDG"),
+                text.count("UTMALDG") + text.count("LDGSTS"),
                 text.count("WARPGROUP.ARRIVE"),
                 len(LOST.findall(text)),
                 text.count("LDG.E.128"),
@@ -161,6 +162,29 @@ def test_blocks_that_walk_pieces_keep_their_sums_in_registers(name: str, tmp_pat
     assert code.groups <= 8 * most, f"{code.groups} waits: products that do not run ahead"
 
 
+STREAMED = {
+    "heads of 64": ("varlen_attention", 64, ()),
+    "heads of 96, window": ("varlen_attention", 96, ("window",)),
+    "heads of 128 in pages": ("paged_attention", 128, ()),
+    "heads of 64 in pages": ("paged_attention", 64, ()),
+}
+"""The operator, the elements of a head, and what else is given."""
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_what_is_streamed_leaves_registers(name: str, tmp_path: Path) -> None:
+    """Nothing is spilled, and products run in groups: three copies of a step, or two where all are masked."""
+    op, width, more = STREAMED[name]
+    variant = Variant.of(dict(reference_variant(operators()[op]).dtypes), {"scale", *more}, {"causal": True})
+    what = canonical(operators()[op].trace(variant))
+    extents = reference_extents(operators()[op], what) | {"E": width, "W": width, "T": 8192, "Q": 8192}
+    emitted, _, _ = emit(what, extents, H200, "cute")
+    ((_, code),) = codes(emitted, tmp_path)
+    copies = 2 if more else 3
+    assert code.stack == 0 and code.groups == 2 * copies
+    assert code.products == copies * (width // 16 + 4) and code.writes > 0
+
+
 ZEROS = """
 import cutlass
 import cutlass.cute as cute
@@ -204,13 +228,13 @@ UNIT = """
 import cutlass.cute as cute
 import cutlass.utils.hopper_helpers as sm90
 from cutlass import BFloat16, Float32
-from cutlass.cute.nvgpu import OperandMajorMode
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
 
 @cute.jit
 def shown():
     k = OperandMajorMode.K
-    print(sm90.make_trivial_tiled_mma(BFloat16, BFloat16, k, k, Float32, (1, 1, 1), tiler_mn=(64, 256)))
+    print(sm90.make_trivial_tiled_mma(BFloat16, BFloat16, k, k, Float32, (1, 1, 1), tiler_mn=(64, 256){more}))
 
 
 cute.compile(shown, options="--gpu-arch sm_90a")
@@ -231,13 +255,24 @@ def offset(index: int, shape: Any, stride: Any) -> int:
 
 def test_the_interpreter_hands_accumulators_out_as_the_compiler_does(tmp_path: Path) -> None:
     file = tmp_path / "unit.py"
-    file.write_text(UNIT)
+    file.write_text(UNIT.replace("{more}", ""))
+    assert_handed_out(file, "C", 128)
+
+
+def test_weights_are_handed_out_as_the_scores_that_they_are_made_of(tmp_path: Path) -> None:
+    file = tmp_path / "unit.py"
+    file.write_text(UNIT.replace("{more}", ", a_source=warpgroup.OperandSource.RMEM"))
+    assert_handed_out(file, "A", 8)  # of 16 columns, which an instruction takes
+
+
+def assert_handed_out(file: Path, factor: str, registers: int) -> None:
+    """Compare the registers of each thread with those that the interpreter gives it."""
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
-    found = re.search(r"TV Layout C: +(\S+):(\S+)", done.stdout)
+    found = re.search(rf"TV Layout {factor}: +(\S+):(\S+)", done.stdout)
     assert found is not None, done.stdout
     (threads, values), (by_thread, by_value) = (ast.literal_eval(text) for text in found.groups())
     for thread in range(128):
-        for register in range(128):
+        for register in range(registers):
             at = offset(thread, threads, by_thread) + offset(register, values, by_value)
             row, column = accumulator_place(np.array(thread), register)
             assert (at % 64, at // 64) == (row, column)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
 from rlk.ir.dims import Axis, Part, extent_of
 from rlk.ir.nodes import Dot, Kernel, Loop
@@ -14,6 +18,8 @@ from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, roles, types_of
 from rlk.schedule.schedule import Schedule
 
+TABLE = Path(__file__).parent / "tables" / "streams.toml"
+ROWS_OF_WARPGROUP = 64
 FEWEST_ROWS, MOST_ROWS = 16, 128  # of a tile: what a matrix unit takes; what two warpgroups hold the sums of
 WIDE = 128  # elements of a row's sums beyond which half as many rows fit
 FEW_ROWS_STAGES, STAGES = 3, 2
@@ -40,6 +46,36 @@ def scheduled(rows: str, held: Mapping[str, int], tile: int) -> Schedule:
         warps=8 if many else 4,
         stages=STAGES if many else FEW_ROWS_STAGES,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Rows of a tile and stages of its rings, for sums of at most so many elements of a row."""
+
+    most: int
+    rows: int
+    stages: int
+    why: str
+
+
+@cache
+def table() -> tuple[Entry, ...]:
+    """Return the reviewed table, the narrowest sums first."""
+    read = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    return tuple(Entry(**entry) for entry in read["entry"])
+
+
+def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) -> Schedule:
+    """Return the schedule of a lowering that places threads itself: that of the table.
+
+    Where segments have too few rows for a warpgroup, the chosen one stays, for which there is no form.
+    """
+    found = roles(kernel, extents)
+    rows, wide = rows_axis(found), [extents[a.name] for a in columns(kernel, found)]
+    entry = next((e for e in table() if max(wide, default=1) <= e.most), None)
+    if rows is None or entry is None or chosen.tile(str(rows)) < ROWS_OF_WARPGROUP:
+        return chosen
+    return replace(chosen, stages=entry.stages).with_tile(str(rows), entry.rows)
 
 
 def variety(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> tuple[Schedule, ...]:

@@ -11,6 +11,7 @@ from rlk.ir.types import DType, TileType
 from rlk.passes.sweep import one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
+from rlk.schedule.chained import by_warpgroups as streams
 from rlk.schedule.entries import MORE, row_class
 from rlk.schedule.heuristics import factor_tiles, facts_of
 from rlk.schedule.rows import rows as placed_rows
@@ -36,6 +37,8 @@ def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mappin
 
     That of the reviewed table, else one whose tiles fill the cores.
     """
+    if kind(kernel) == "chained_dot":
+        return streams(kernel, chosen, extents)
     if kind(kernel) not in ("dot_map", "stream_dot"):
         return placed_rows(kernel, chosen, extents)
     if one_piece(kernel) is not None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +23,9 @@ from rlk.interp.arithmetic import decode
 from rlk.interp.dot import dot
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.types import DType
-from rlk.testing import blocks, exchange, simt
+from rlk.testing import blocks, exchange, simt, streams
 from rlk.testing.simt import Array, Fault, Float32, Int32, Memory, Number
+from rlk.testing.streams import BoxRing, State
 
 WARP, WARPGROUP = 32, 128
 BOX_WORDS = 256  # of a warp
@@ -44,7 +47,8 @@ def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace
     tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
     scope: dict[str, Any] = dict(_dsl())
     exec(compile(tree, filename, "exec", dont_inherit=True), scope)
-    scope.update({name: made for name, made in OVERRIDDEN.items() if name in scope})
+    made = OVERRIDDEN | {"copy_vector_where": lambda *args: streams.copy_vector_where(_now.threads, *args)}
+    scope.update({name: each for name, each in made.items() if name in scope})
     return SimpleNamespace(**scope)
 
 
@@ -55,7 +59,8 @@ def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace
 class _Block:
     """The block that runs: its number, how many there are, the threads that run now, and their ring.
 
-    given, groups: accumulators that products go into, not yet a group; and groups in flight, with a stage.
+    rings: those that threads fill, by name. given, read, groups: accumulators that products go into and what
+    they read, not yet a group; and groups in flight.
     """
 
     index: int = 0
@@ -65,8 +70,10 @@ class _Block:
     ring: Any = None
     boxes: Any = None
     boards: list[blocks.Board] = field(default_factory=list)
+    rings: dict[str, streams.CopyRing] = field(default_factory=dict)
     given: list[Any] = field(default_factory=list)
-    groups: list[tuple[list[Any], int]] = field(default_factory=list)
+    read: set[streams.Use] = field(default_factory=set)
+    groups: list[tuple[list[Any], set[streams.Use]]] = field(default_factory=list)
 
 
 _now = _Block()
@@ -94,12 +101,16 @@ class _Launch:
         if count % cluster[0]:
             raise Fault(f"{count} blocks in clusters of {cluster[0]}")
         whole = np.arange(threads)
-        roles = [whole] if not roles_apart else [whole[:WARP], whole[WARPGROUP:]]
+        copying = WARPGROUP if "PipelineCpAsync" in self.body.__code__.co_names else WARP
+        roles = [whole] if not roles_apart else [whole[:copying], whole[WARPGROUP:]]
         for index in range(count):
             ring: list[Any] = []
+            rings: dict[str, streams.CopyRing] = {}
             for each in roles:
-                _now = _Block(index, count, cluster[0], each, ring)
+                _now = _Block(index, count, cluster[0], each, ring, rings=rings)
                 self.body(*self.args)
+            if any(each.left for each in rings.values()):
+                raise Fault("stages were filled that were not read")
             if ring and ring[0].taken != len(ring[0].filled):
                 raise Fault(f"{len(ring[0].filled)} stages were filled, {ring[0].taken} read")
 
@@ -107,62 +118,10 @@ class _Launch:
 # --- the ring ---
 
 
-@dataclass(slots=True)
-class _Ring:
-    """Stages by their use: the tiles and how many bytes of them have landed."""
-
-    stages: int
-    bytes: int
-    filled: list[dict[str, Array]] = field(default_factory=list)
-    landed: list[int] = field(default_factory=list)
-    reading: int = -1
-    taken: int = 0
-
-    def producer_acquire(self, state: _State) -> None:
-        if state.count != len(self.filled):
-            raise Fault("a stage is filled out of turn")
-        self.filled.append({})
-        self.landed.append(0)
-
-    def producer_get_barrier(self, state: _State) -> int:
-        return state.count
-
-    def producer_tail(self, state: _State) -> None:
-        pass
-
-    def consumer_wait(self, state: _State) -> None:
-        if state.count >= len(self.filled):
-            raise Fault("a stage is awaited that nothing fills")
-        if self.landed[state.count] != self.bytes:
-            raise Fault(f"{self.landed[state.count]} bytes landed in a stage that waits for {self.bytes}")
-        self.reading = state.count
-
-    def consumer_release(self, state: _State) -> None:
-        if state.count != self.taken:
-            raise Fault("a stage is released out of turn")
-        if any(stage == state.count for _, stage in _now.groups):
-            raise Fault("a stage is released that products still read")
-        self.taken += 1
-
-
-@dataclass(slots=True)
-class _State:
-    stages: int
-    count: int = 0
-
-    @property
-    def index(self) -> int:
-        return self.count % self.stages
-
-    def advance(self) -> None:
-        self.count += 1
-
-
-def _ring(*, barrier_storage: Any, num_stages: int, tx_count: int, **groups: Any) -> _Ring:
+def _ring(*, barrier_storage: Any, num_stages: int, tx_count: int, **groups: Any) -> Any:
     if not _now.ring:
-        _now.ring.append(_Ring(num_stages, tx_count))
-    found: _Ring = _now.ring[0]
-    return found
+        _now.ring.append(BoxRing(num_stages, tx_count, lambda: _now.groups))
+    return _now.ring[0]
 
 
 # --- copies ---
@@ -212,7 +171,7 @@ class _Stage:
 
 
 def _copy(atom: Any, box: _Rows, to: _Stage, *, tma_bar_ptr: int, mcast_mask: Any = None) -> None:
-    ring: _Ring = _now.ring[0]
+    ring: BoxRing = _now.ring[0]
     if to.index != (tma_bar_ptr % ring.stages,):
         raise Fault("a box lands in another stage than its barrier counts")
     if (mcast_mask is not None) != (atom.shared > 1):
@@ -247,6 +206,13 @@ class _Unit:
 
     partition_B = make_fragment_A = make_fragment_B = partition_A
 
+    @property
+    def op(self) -> _Unit:
+        return replace(self)
+
+    def partition_shape_A(self, tile: tuple[int, int]) -> tuple[int, int]:
+        return tile
+
     def partition_shape_C(self, tile: tuple[int, int]) -> tuple[int, int]:
         if tile != (64 * self.groups, self.columns):
             raise Fault(f"a tile of {tile} for {self.groups} warpgroups of 64 x {self.columns}")
@@ -258,25 +224,34 @@ class _Unit:
 
 @dataclass(slots=True)
 class _Fragment:
-    """An accumulator: a matrix of which every thread has some registers."""
+    """An accumulator, or weights: a matrix of which every thread has some registers; `step`: a part of it."""
 
     matrix: Array
+    kind: type[Number] = Float32
+    step: int = -1
 
     @property
     def iterator(self) -> _Fragment:
         return self
 
-    def fill(self, x: float) -> None:
-        self.matrix[...] = x
+    def fill(self, x: Any) -> None:
+        self.load()[...] = x.data if isinstance(x, Number) else x
+
+    def __getitem__(self, index: tuple[None, None, int]) -> _Fragment:
+        return _Fragment(self.matrix, self.kind, index[2])
+
+    def part(self, depth: int) -> tuple[Array, None]:
+        """Return what an instruction reads of weights."""
+        return self.matrix[:, self.step * depth : (self.step + 1) * depth], None
 
     def load(self) -> Array:
         flying = [_now.given, *(group for group, _ in _now.groups)]
-        if any(self is each for group in flying for each in group):
+        if any(self.matrix is each for group in flying for each in group):
             raise Fault("an accumulator is read before its products were waited for")
         return self.matrix
 
     def store(self, x: Array) -> None:
-        self.matrix = x
+        self.matrix[...] = x
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,9 +263,14 @@ class _View:
     stride: Any
 
     def __getitem__(self, at: tuple[int, int]) -> Number:
-        found = Float32.of(self.fragment.load()[self.places(at)])
+        found = self.fragment.kind.of(self.fragment.load()[self.places(at)])
         assert isinstance(found, Number)
         return found
+
+    def __setitem__(self, at: tuple[int, int], x: Number) -> None:
+        if type(x) is not self.fragment.kind:
+            raise Fault(f"{type(x).__name__} in registers of {self.fragment.kind.__name__}")
+        self.fragment.load()[self.places(at)] = x.data
 
     def places(self, at: tuple[int, int]) -> tuple[Array, Array]:
         """Return where the threads' elements at a coordinate lie in the accumulator."""
@@ -344,21 +324,34 @@ def _place(c: int, shape: Any, stride: Any) -> int:
     return offset
 
 
-def _gemm(unit: _Unit, to: _Fragment, a: _Stage, b: _Stage, onto: _Fragment) -> None:
-    ring: _Ring = _now.ring[0]
+def _gemm(unit: _Unit, to: _Fragment, a: Any, b: Any, onto: _Fragment) -> None:
+    if not isinstance(b, _Stage):
+        _products(unit, to, a, b)
+        return
+    ring: BoxRing = _now.ring[0]
     step, index = a.index
     if a.index != b.index or index != ring.reading % ring.stages:
         raise Fault("factors of a stage that is not read")
     tiles = ring.filled[ring.reading]
     part = slice(step * DEPTH_OF_INSTRUCTION, (step + 1) * DEPTH_OF_INSTRUCTION)
     start = onto.matrix if unit.accumulates else None
-    _now.given.append(to)
-    to.matrix = dot(tiles["a"][:, part], tiles["b"][:, part], DotModel.CHAIN16, unit.dtype, start)
+    _now.given.append(to.matrix)
+    _now.read.add((id(ring), ring.reading))
+    to.matrix[...] = dot(tiles["a"][:, part], tiles["b"][:, part], DotModel.CHAIN16, unit.dtype, start)
+
+
+def _products(unit: _Unit, to: _Fragment, a: Any, b: streams.Tiles) -> None:
+    """Multiply a tile or weights with a tile that threads copied."""
+    (one, used), (two, of) = a.part(DEPTH_OF_INSTRUCTION), b.part(DEPTH_OF_INSTRUCTION)
+    _now.given += [to.matrix, *([] if used is not None else [a.matrix])]
+    _now.read |= {use for use in (used, of) if use is not None}
+    start = to.matrix if unit.accumulates else None
+    to.matrix[...] = dot(one, two, DotModel.CHAIN16, unit.dtype, start)
 
 
 def _commit_group() -> None:
-    _now.groups.append((_now.given, _now.ring[0].reading))
-    _now.given = []
+    _now.groups.append((_now.given, _now.read))
+    _now.given, _now.read = [], set()
 
 
 def _wait_group(left: int) -> None:
@@ -416,7 +409,7 @@ def _registers(shape: tuple[int, ...], kind: Any) -> Any:
     """Return an accumulator, or a few elements of each thread."""
     if len(shape) == 1:
         return exchange.Registers(kind, shape[0])
-    return _Fragment(np.zeros(shape, np.float32))
+    return _Fragment(np.zeros(shape, np.float32), kind)
 
 
 def _recast(of: exchange.Registers, kind: Any) -> exchange.Recast:
@@ -465,6 +458,8 @@ def _cute() -> SimpleNamespace:
         setmaxregister_increase=lambda count: None,
         lane_idx=lambda: Int32(_now.threads % WARP),
         sync_warp=_sync_warp,
+        elect_one=nullcontext,
+        fence_view_async_shared=lambda: streams.fence(_now.rings),
         fmax=simt.fmax,
         fmin=simt.fmin,
         shuffle_sync_bfly=simt.shuffled,
@@ -491,25 +486,32 @@ def _cute() -> SimpleNamespace:
         slice_=lambda layout, at: layout,
         copy=_copy,
         gemm=_gemm,
+        make_mma_atom=lambda unit: unit,
         Pointer=object, Tensor=object, CopyAtom=object, TiledMma=object,
     )  # fmt: skip
 
 
+def _tiles(side: int, order: str, tile: tuple[int, int, int], kind: Any, stages: int) -> SimpleNamespace:
+    return SimpleNamespace(outer=streams.layout(order, tile[side], tile[2]), inner=None)
+
+
 def _dsl() -> dict[str, Any]:
-    layouts = SimpleNamespace(outer=None, inner=None)
     sm90 = SimpleNamespace(
-        make_smem_layout_a=lambda *args: layouts,
-        make_smem_layout_b=lambda *args: layouts,
-        make_trivial_tiled_mma=lambda a, b, ka, kb, acc, groups, tiler_mn: _Unit(
+        make_smem_layout_a=partial(_tiles, 0),
+        make_smem_layout_b=partial(_tiles, 1),
+        make_trivial_tiled_mma=lambda a, b, ka, kb, acc, groups, tiler_mn, a_source=None: _Unit(
             a.dtype, groups[0], tiler_mn[1]
         ),
     )
     pipeline = SimpleNamespace(
         PipelineTmaAsync=SimpleNamespace(create=_ring),
+        PipelineCpAsync=SimpleNamespace(
+            create=lambda **given: streams.ring(_now.rings, lambda: _now.groups, **given)
+        ),
         CooperativeGroup=lambda agent, count=1: count,
         Agent=SimpleNamespace(Thread="thread"),
         PipelineUserType=SimpleNamespace(Producer="producer", Consumer="consumer"),
-        make_pipeline_state=lambda role, stages: _State(stages),
+        make_pipeline_state=lambda role, stages: State(stages),
     )
     cpasync = SimpleNamespace(
         prefetch_descriptor=lambda atom: None,
@@ -523,12 +525,12 @@ def _dsl() -> dict[str, Any]:
         const_expr=bool,
     )  # fmt: skip
     utils = SimpleNamespace(
-        SmemAllocator=lambda: SimpleNamespace(allocate=lambda of: _shared(), allocate_tensor=_board),
+        SmemAllocator=lambda: SimpleNamespace(allocate=_shared, allocate_tensor=_board),
         LayoutEnum=SimpleNamespace(ROW_MAJOR="row", COL_MAJOR="column"),
     )
     warpgroup = SimpleNamespace(
         fence=lambda: None, commit_group=_commit_group, wait_group=_wait_group,
-        Field=SimpleNamespace(ACCUMULATE="accumulate"),
+        Field=SimpleNamespace(ACCUMULATE="accumulate"), OperandSource=SimpleNamespace(RMEM="registers"),
     )  # fmt: skip
     kinds = {k.__name__: k for k in (*simt.KINDS.values(), simt.Int16)}
     return kinds | {
@@ -555,7 +557,11 @@ class _Layout:
         return index * self.stride
 
 
-def _shared() -> SimpleNamespace:
+def _shared(of: type) -> SimpleNamespace:
+    if "ring" not in of.__annotations__:
+        _now.boxes = exchange.Shared(BOX_WORDS * len(_now.threads) // WARP)
+        parts = {name: streams.Storage(name, _now.rings) for name in of.__annotations__}
+        return SimpleNamespace(**{**parts, "boxes": _now.boxes})
     _now.boxes = exchange.Shared(BOX_WORDS * len(_now.threads) // WARP)
     kept = exchange.Shared(KEPT_WORDS * len(_now.threads))
     return SimpleNamespace(ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"), boxes=_now.boxes, kept=kept)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpu.calls import Case
 from gpu.cases import CASES as EVERY
-from gpu.cases import WARM, linear, linear_gradient
+from gpu.cases import WARM, attention, linear, linear_gradient, paged
 
 from rlk.ir.types import DType
 from rlk.schedule.schedule import Schedule
@@ -31,6 +31,8 @@ SHARED = (
     "preference_loss 3000, sigmoid", "preference_loss_grad 3000, sigmoid", "preference_loss 3000, exo_pair",
     "kto_loss 3000", "kto_loss_grad 3000", "value_loss 2100", "value_loss_grad 2100", "entropy_bonus 2100",
     "take_rows 3000 of 4096 x 128", "take_rows_grad 3000 of 4096 x 128",
+    "varlen_attention 8 x 4 heads of 128, one loop",
+    "varlen_attention 8 x 4 heads of 64 f16, one loop, window",
 )  # fmt: skip
 """Elements, rows, merges and column folds, from the calls of all lowerings."""
 
@@ -77,6 +79,24 @@ CASES: dict[str, Case] = {
         300, 512, 5120, WARM, statics=ENTROPY, cotangents=None
     ),
     "linear_logp_grad 20000 x 64 x 256, three pieces of rows": linear_gradient(20000, 64, 256),
+    "varlen_attention 4 x 4 heads of 128, empty sequences": attention(
+        (300, 0, 70, 1) * 10, (300, 0, 1100, 900) * 10, (4, 4), 128, 128
+    ),
+    "varlen_attention 8 x 2 heads of 96, softcap and sinks": attention(
+        (130, 5, 300) * 5,
+        (130, 777, 300) * 5,
+        (8, 2),
+        96,
+        96,
+        {"softcap": 20.0, "inv_softcap": 0.05},
+        present=("sinks",),
+    ),
+    "varlen_attention 8 heads of 64, no mask": attention(
+        (260,) * 12, (512, 700, 63) * 4, (8, 1), 64, 64, statics={"causal": False}
+    ),
+    "paged_attention 8 x 4 heads of 128, chunked prefill": paged(
+        (900, 600) * 6, (100, 257) * 6, 16, (8, 4), 128
+    ),
     **{name: EVERY[name] for name in SHARED},
 }
 

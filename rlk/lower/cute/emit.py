@@ -50,7 +50,7 @@ from rlk.lower.common.spelling import STEMS
 from rlk.lower.cute import text
 from rlk.lower.cute.functions import HELPERS, Helper, portable
 from rlk.lower.cute.memory import Memory
-from rlk.lower.cute.plan import Held, Plan, refused
+from rlk.lower.cute.plan import Held, Placed, refused
 from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
 
@@ -60,7 +60,7 @@ INDENT = "    "
 class Emitter:
     """Writes the values of one kernel; `helpers` collects the functions that its lines call, by name."""
 
-    def __init__(self, plan: Plan, helpers: dict[str, Helper], checks: list[str]) -> None:
+    def __init__(self, plan: Placed, helpers: dict[str, Helper], checks: list[str]) -> None:
         self.plan, self.helpers, self.checks = plan, helpers, checks
         self.held: Held | None = plan.held
         self.types: dict[Value, Type] = types_of(plan.kernel)

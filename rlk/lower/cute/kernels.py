@@ -58,7 +58,8 @@ def tensors_of(
     for decl in emitter.memory.tensors():
         shape, strides = emitter.memory.layout(decl)
         by = copied.get(decl.name, 1)
-        each = [f"cute.assume({s}, divby={by})" if by > 1 and s != "1" else s for s in strides]
+        known = [by > 1 and s != "1" and n != "1" for s, n in zip(strides, shape, strict=True)]
+        each = [f"cute.assume({s}, divby={by})" if k else s for s, k in zip(strides, known, strict=True)]
         order = slice(None, None, -1) if decl.name in turned else slice(None)
         found.append(TensorText(decl.name, _tuple(shape[order]), _tuple(each[order])))
     return tuple(found)

@@ -136,7 +136,7 @@ class Memory:
         decl, known = self.decls[store.param], self.plan.signature.divisible
         strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
         extent = fixed_extent(decl.type.axes[-1], dict(self.plan.signature.extents))
-        always = store.guard is None or self.e.consts.get(store.guard) == (1, DType.BOOL)
+        always = store.guard is None or not self.e.listed(store.guard)
         together = bool(self.e.held.lanes) and always and decl.type.axes[-1] == self.e.held.axis
         return together and extent is not None and extent % 2 == 0 and {decl.name, *strides} <= known
 

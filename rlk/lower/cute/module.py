@@ -12,7 +12,8 @@ from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header
 from rlk.lower.common.turns import host_lines, loop_extents
-from rlk.lower.cute import contraction, rows
+from rlk.lower.cute import chained, contraction, rows
+from rlk.lower.cute.chained_plan import ChainedPlan
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.placement import plan
 from rlk.lower.cute.plan import ContractionPlan
@@ -52,6 +53,8 @@ def lower(
         placed = plan(kernel, schedule, target, signature)
         if isinstance(placed, ContractionPlan):
             made = contraction.write(placed, helpers, checks, turns)
+        elif isinstance(placed, ChainedPlan):
+            made = chained.write(placed, helpers, checks, turns)
         else:
             made = rows.write(placed, helpers, checks, turns)
         given = (a for a in (*made.arguments, *made.sizes) if a.kind not in OF_LOOPS)

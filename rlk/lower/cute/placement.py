@@ -11,7 +11,9 @@ from rlk.lower.common.early import early
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.peel import peel
 from rlk.lower.common.spread import Owned, spread_out
+from rlk.lower.cute import chained_plan
 from rlk.lower.cute import plan as plans
+from rlk.lower.cute.chained_plan import ChainedPlan
 from rlk.lower.cute.plan import Plan, RowsPlan, refused
 from rlk.schedule.axes import kind, roles
 from rlk.schedule.schedule import Schedule
@@ -21,9 +23,11 @@ MOST_LISTED = 64  # elements of a list: registers end soon after
 LANES = 32
 
 
-def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> Plan:
+def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> Plan | ChainedPlan:
     """Place a specialized kernel; raise UnsupportedError where this lowering has no form for it."""
     found = roles(kernel, dict(signature.extents))
+    if kind(kernel) == "chained_dot":
+        return chained_plan.plan(kernel, schedule, target, signature)
     if found.contracted or signature.split_rows or signature.strided:
         return plans.plan(kernel, schedule, target, signature)
     return _rows(kernel, schedule, target, signature)

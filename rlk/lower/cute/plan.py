@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Protocol
 
 from rlk.errors import Code, Loc, UnsupportedError
 from rlk.ir.dims import Axis, Part, fixed_extent
@@ -242,6 +243,22 @@ class RowsPlan:
 
 
 Plan = ContractionPlan | RowsPlan
+
+
+class Placed(Protocol):
+    """What every plan says, and emitters of all nests read."""
+
+    @property
+    def kernel(self) -> Kernel: ...
+
+    @property
+    def held(self) -> Held | None: ...
+
+    @property
+    def signature(self) -> Signature: ...
+
+    @property
+    def target(self) -> Target: ...
 
 
 def refused(what: str, target: Target, loc: Loc | None = None) -> UnsupportedError:

@@ -159,6 +159,31 @@ def ring_protocol(
     return Protocol(cluster, (ring,), (producer, *readers))
 
 
+def streams_protocol(stages: int, consumers: int, steps: int, *, arrivals: int = 4) -> Protocol:
+    """Return the protocol of two contractions in a row: a tile of rows, and a ring for each streamed factor.
+
+    A consumer begins the first product of a step before it ends the second of the last one. The threads of a
+    producer land their parts of a slot in any order: two stand for them.
+    """
+    names, parts = ("rows", "columns", "values"), (1, 1)
+
+    def fill(ring: str) -> tuple[Op, ...]:
+        return (Acquire(ring), Fill(ring, parts))
+
+    copying = (*fill("rows"), Repeat(steps, (*fill("columns"), *fill("values"))))
+    scores: tuple[Op, ...] = (Wait("columns"), Read("columns"))
+    sums: tuple[Op, ...] = (Wait("values"), Read("values"), Drain())
+    freed = (Release("columns", arrivals), Release("values", arrivals))
+    multiplying = (
+        Wait("rows"), Read("rows"), *scores, Drain(), Release("columns", arrivals),
+        Repeat(steps - 1, (*scores, *sums, *freed)),
+        *sums, Release("values", arrivals),
+    )  # fmt: skip
+    rings = tuple(Ring(n, 1 if n == "rows" else stages, 2, consumers * arrivals) for n in names)
+    readers = (Role(f"consumer {i}", multiplying) for i in range(consumers))
+    return Protocol(1, rings, (Role("producer", copying), *readers))
+
+
 def check(protocol: Protocol) -> Report:
     """Explore every interleaving, once for each order of the events whose order matters.
 

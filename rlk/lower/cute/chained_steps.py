@@ -1,0 +1,343 @@
+"""What a multiplying thread does in the steps of a kernel that contracts what it computed, and after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rlk.ir.nodes import (
+    Bits,
+    Cast,
+    Dot,
+    Fma,
+    Let,
+    Loop,
+    Map1,
+    Map2,
+    Math,
+    Result,
+    Select,
+    Store,
+    Value,
+    operands,
+)
+from rlk.lower.common.lines import Line
+from rlk.lower.common.names import axis_name
+from rlk.lower.common.turning import turning
+from rlk.lower.cute.chained_plan import Step
+from rlk.lower.cute.chained_roles import PLACE, ROWS, ChainedEmitter
+from rlk.lower.cute.emit import stem
+from rlk.lower.cute.kernels import lines
+from rlk.lower.cute.plan import INSTRUCTION, Held, refused, stride_name
+from rlk.lower.cute.trades import ROW, THREADS, Vectors
+
+EACH_ROW = f"for r in cutlass.range_constexpr({ROWS}):"
+
+
+class StepEmitter(ChainedEmitter):
+    """Writes the lines of a multiplying thread; `places` are where it holds what the loop carries."""
+
+    places: tuple[str, ...] = ()
+    boxed = False  # whether threads trade pairs for vectors
+    sums_of_steps = ""
+
+    # --- before the loop ------------------------------------------------------------------------------------
+
+    def before(self) -> tuple[Line, ...]:
+        """Return the rows of a thread, what the steps need of each, and the places of what they carry."""
+        axis = self.plan.rows.axis
+        rows = self.let(axis_name(axis), self.both("first + row + 8 * r"))
+        self.memory.owned[axis] = f"{rows}[r]"
+        inside = [v for part in self.plan.parts for v in part.loop.body.results]
+        of_steps = {let.value for part in self.plan.parts for let in part.loop.body.lets}
+        conditions = [t.condition for part in self.plan.parts if (t := turning(part.loop)) is not None]
+        wanted = self.needed([*inside, *conditions, *self.plan.parts[0].loop.init])
+        self.write((let for let in wanted if let.value not in of_steps), ROWS)
+        self.uses("by_rows")
+        found: list[str] = []
+        for i, init in enumerate(self.plan.parts[0].loop.init):
+            found.append(self.carried(i, init))
+        self.places = tuple(found)
+        self.sums_of_steps = found[self.index_of_sums].removesuffix("[r, c]")
+        for loop in self.loops():
+            for value, result in self.results_of(loop):
+                self.text[value] = self.places[result]
+                self.whole.add(value)
+                self.written.add(value)
+        return lines(self.lines)
+
+    @property
+    def index_of_sums(self) -> int:
+        """Return which of the carried values the second contraction goes on with."""
+        return self.plan.last.loop.body.results.index(self.plan.last.sums.value)
+
+    def loops(self) -> list[Value]:
+        return [let.value for let in self.plan.kernel.body.lets if isinstance(let.node, Loop)]
+
+    def results_of(self, loop: Value) -> list[tuple[Value, int]]:
+        nodes = ((let.value, let.node) for let in self.plan.kernel.body.lets)
+        return [(v, node.index) for v, node in nodes if isinstance(node, Result) and node.of == loop]
+
+    def carried(self, index: int, init: Value) -> str:
+        """Write a place of what the loop carries, with its first value; return the text of an element."""
+        loop = self.loops()[-1]
+        hint = self.yields.get((loop, index)) or f"{axis_name(self.plan.scores.axis)}_state"
+        arg = self.plan.last.loop.body.args[1 + index]
+        if init not in self.consts or not self.by_row(arg):
+            raise refused("a loop that does not begin with numbers of rows", self.plan.target)
+        name, first = self.names.fresh(hint), self[init]
+        held = self.held_by(arg)
+        if held is None:
+            self.line(f"{name} = cute.make_rmem_tensor(({ROWS},), Float32)")
+            self.line(f"{name}.fill({first})")
+            return f"{name}[r]"
+        if held != self.plan.sums:
+            raise refused(f"a loop that carries a list along {held.axis}", self.plan.target)
+        shape = f"summing.partition_shape_C(({self.plan.rows.tile}, {held.length}))"
+        self.line(f"{name}_acc = cute.make_rmem_tensor({shape}, Float32)")
+        self.line(f"{name}_acc.fill({first})")
+        self.line(f"{name} = by_rows({name}_acc, {held.length // 8})")
+        return f"{name}[r, c]"
+
+    # --- steps ----------------------------------------------------------------------------------------------
+
+    def loop_lines(self) -> tuple[Line, ...]:
+        """Return all steps: the next step's scores are begun before this one's are looked at."""
+        name = self.names.fresh(f"{axis_name(self.plan.last.loop.axis)}_step")
+        before = "first_steps"
+        if len(self.plan.parts) > 1:
+            with self.inner(f"for {name} in cutlass.range(first_steps, full_steps, unroll=1):"):
+                self.step(self.plan.parts[0], name, more=True)
+            before = "full_steps"
+        with self.inner(f"for {name} in cutlass.range({before}, last_steps - 1, unroll=1):"):
+            self.step(self.plan.last, name, more=True)
+        self.step(self.plan.last, "(last_steps - 1)", more=False)
+        return lines(self.lines)
+
+    def step(self, part: Step, name: str, *, more: bool) -> None:
+        """Write a step; more: whether it begins the scores of the next."""
+        loop, held = part.loop, self.held
+        with self.apart():
+            self.held = self.plan.scores
+            self.text[loop.body.args[0]] = name
+            for arg, place in zip(loop.body.args[1:], self.places, strict=True):
+                self.text[arg] = place
+                self.whole.add(arg)
+            found = turning(loop)
+            roots = [*loop.body.results, *(() if found is None else (found.condition,))]
+            lets = self.needed(roots)
+            self.write(let for let in lets if not self.by_row(let.value) and not self.listed(let.value))
+            if found is not None:
+                self.turn(part)
+            self.taken(part)
+            if more:
+                self.scores("get")
+            self.rows_of_step(part, [let for let in lets if let.value not in self.written])
+            self.sums()
+            self.line("warpgroup.wait_group(0)")
+            self.free("get", "got") if more else self.free("", "got")
+        self.held = held
+
+    def turn(self, part: Step) -> None:
+        """Write what some steps exchange, and what they need for it, under their condition."""
+        found = turning(part.loop)
+        assert found is not None
+        place = dict(zip(part.loop.body.args[1:], self.places, strict=True))
+        with self.inner(f"if {self[found.condition]}:"), self.inner(EACH_ROW):
+            listed = {new: place[old] for _, old, new in found.changes if self.listed(old)}
+            self.targets = listed
+            self.ordered(found.rare)
+            self.targets = {}
+            self.assign([(place[old], new) for _, old, new in found.changes if new not in listed])
+        for value, old, _ in found.changes:
+            self.text[value] = place[old]
+            self.whole.add(value)
+        self.written |= found.waiting
+
+    def assign(self, pairs: list[tuple[str, Value]]) -> None:
+        """Write new values of a row to their places, all at once."""
+        moved = [(to, self[value]) for to, value in pairs if self[value] != to]
+        if moved:
+            self.line(f"{', '.join(to for to, _ in moved)} = {', '.join(x for _, x in moved)}")
+
+    def taken(self, part: Step) -> None:
+        """Write what first becomes of the scores: the next ones take their registers."""
+        score, lets = part.scores.value, part.loop.body.lets
+        self.written.add(score)
+        users = [let for let in lets if score in operands(let.node)]
+        both = "[[{} for c in range(" + str(self.plan.scores.count) + ")] for r in range(" + str(ROWS) + ")]"
+        self.text[score] = "acc_scores[r, c]"
+        self.whole.add(score)
+        if not all(map(self.direct, users)):
+            name = self.let("held_scores", both.format("acc_scores[r, c]"))
+            self.text[score] = f"{name}[r]"
+            self.whole.discard(score)
+            return
+        for let in users:
+            self.at(let)
+            name = self.let(let.name or stem(let), both.format(self.expression(let)))
+            self.text[let.value] = f"{name}[r]"
+            self.written.add(let.value)
+
+    def direct(self, let: Let) -> bool:
+        """Return whether a list is made of scores and of numbers that all rows share."""
+        scores = {part.scores.value for part in self.plan.parts}
+        known = self.written | self.consts.keys()
+        return self.elementwise(let) and all(
+            v in scores or (v in known and not self.by_row(v)) for v in operands(let.node)
+        )
+
+    def rows_of_step(self, part: Step, lets: list[Let]) -> None:
+        """Write a step's values row by row, and what the loop carries on."""
+        dot, place = part.sums.node, self.places[self.index_of_sums]
+        assert isinstance(dot, Dot) and dot.onto is not None
+        self.targets = {dot.a: "weights[r, c]", dot.onto: place}
+        with self.inner(EACH_ROW):
+            self.ordered([let for let in lets if let != part.sums])
+            self.targets = {}
+            pairs = zip(self.places, part.loop.body.results, strict=True)
+            self.assign([(to, value) for to, value in pairs if value != part.sums.value])
+
+    # --- products -------------------------------------------------------------------------------------------
+
+    def scores(self, state: str) -> None:
+        """Begin the scores of the step whose tile is next."""
+        q, k = self.plan.queries, self.plan.columns
+        self.uses("multiply")
+        self.line(f"{k.param}_ring.consumer_wait({state})")
+        self.line("cute.arch.fence_view_async_shared()")
+        a, b = f"{q.param}_factor[None, None, None, 0]", f"{k.param}_factor[None, None, None, {state}.index]"
+        self.line(f"multiply(scoring, acc_of_scores, {a}, {b}, False, {q.elements // INSTRUCTION})")
+
+    def sums(self) -> None:
+        """Begin the second contraction of a step."""
+        v, count = self.plan.values, self.plan.scores.length // INSTRUCTION
+        self.line(f"{v.param}_ring.consumer_wait(got)")
+        self.line("cute.arch.fence_view_async_shared()")
+        b = f"{v.param}_factor[None, None, None, got.index]"
+        self.line(f"multiply(summing, {self.sums_of_steps}_acc, acc_of_weights, {b}, True, {count})")
+
+    def free(self, columns: str, values: str) -> None:
+        """Free the stages whose products are there: one thread of each warp does."""
+        given = [(self.plan.columns.param, columns), (self.plan.values.param, values)]
+        with self.inner("with cute.arch.elect_one():"):
+            for param, state in given:
+                if state:
+                    self.line(f"{param}_ring.consumer_release({state})")
+        for _, state in given:
+            if state:
+                self.line(f"{state}.advance()")
+
+    def first_scores(self) -> tuple[Line, ...]:
+        """Return the wait for a block's rows, and the scores of the first step."""
+        q = self.plan.queries.param
+        self.line(
+            f"{q}_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))"
+        )
+        self.scores("get")
+        self.line("warpgroup.wait_group(0)")
+        self.free("get", "")
+        return lines(self.lines)
+
+    # --- after the loop -------------------------------------------------------------------------------------
+
+    def after(self) -> tuple[Line, ...]:
+        """Return what becomes of each row in the end."""
+        self.held, self.memory.alone = self.plan.sums, "first_of_quad"
+        rest = [let for let in self.top() if isinstance(let.node, Store)]
+        needed = self.needed([v for let in rest for v in operands(let.node)])
+        self.write(let for let in needed if not self.by_row(let.value) and not self.waits(let))
+        with self.inner(EACH_ROW):
+            self.ordered([*(let for let in needed if let.value not in self.written), *rest])
+        return lines(self.lines)
+
+    # --- rows -----------------------------------------------------------------------------------------------
+
+    def node(self, let: Let) -> None:
+        match let.node:
+            case Store() as store if (by := self.by_vectors(store)) is not None:
+                self.store_vectors(store, by)
+            case _:
+                super().node(let)
+
+    def by_vectors(self, store: Store) -> Vectors | None:
+        """Return how a row's list reaches memory, where its vectors are aligned and end with the row."""
+        held, decl = self.plan.sums, self.memory.decls[store.param]
+        if not self.listed(store.value) or store.value in self.consts or decl.type.axes[-1] != held.axis:
+            return None
+        fits = ROW // THREADS // decl.type.dtype.bytes
+        found = Vectors(decl.type.dtype, fits if held.count % fits == 0 else fits // 2)
+        strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
+        aligned = {decl.name, *strides} <= self.plan.signature.divisible and held.count % found.elements == 0
+        by_row = store.guard is None or not self.listed(store.guard)
+        return found if aligned and by_row and decl.type.dtype.is_float else None
+
+    def store_vectors(self, store: Store, by: Vectors) -> None:
+        """Write a row's list by vectors, for which the threads of a row trade pairs."""
+        self.boxed = True
+        self.uses("to_vectors", "store_vector_where")
+        mask = self.memory.mask((), store.guard) or "Boolean(True)"
+        at = self.memory.index(store.index).replace(PLACE, by.place)
+        with self.inner(f"for c in cutlass.range_constexpr(0, {self.plan.sums.count}, {by.elements}):"):
+            given = f"{self.text[store.value]}[c : c + {by.elements}]"
+            self.line(f"vectors = to_vectors(box, {store.param}.element_type, {given})")
+            with self.inner(f"for i in cutlass.range_constexpr({by.count}):"):
+                self.line(f"store_vector_where({mask}, {store.param}, {at}, vectors[i])")
+
+    def elementwise(self, let: Let) -> bool:
+        known = isinstance(let.node, Map1 | Map2 | Math | Fma | Select | Cast | Bits)
+        return known and self.listed(let.value)
+
+    def ordered(self, lets: Iterable[Let]) -> None:
+        """Write values of a row: what is of one number first, then lists, as many together as can be."""
+        left = list(lets)
+        while left:
+            missing = {let.value for let in left}
+            ready = [x for x in left if not self.elementwise(x) and not missing & set(self.operands(x))]
+            if ready:
+                for let in ready:
+                    self.at(let)
+                    self.node(let)
+                    self.written.add(let.value)
+            else:
+                ready = self.together(left, missing)
+                self.group(ready, [let for let in left if let not in ready])
+            left = [let for let in left if let not in ready]
+
+    def together(self, left: list[Let], missing: set[Value]) -> list[Let]:
+        """Return lists along one axis that can be written element by element."""
+        group: list[Let] = []
+        axis: Held | None = None
+        for let in left:
+            if self.elementwise(let) and axis in (None, self.held_by(let.value)):
+                if not (missing & set(self.operands(let))) - {x.value for x in group}:
+                    group.append(let)
+                    axis = self.held_by(let.value)
+        if not group:
+            raise refused(
+                f"a node {type(left[0].node).__name__} in this place", self.plan.target, left[0].loc
+            )
+        return group
+
+    def group(self, group: list[Let], rest: list[Let]) -> None:
+        """Write lists element by element; those that others need are kept."""
+        held = self.held_by(group[0].value)
+        assert held is not None
+        needed = {v for let in rest for v in operands(let.node)}
+        kept = [let for let in group if let.value in needed and let.value not in self.targets]
+        self.at(group[0])
+        for let in kept:
+            self.text[let.value] = self.let(let.name or stem(let), "[]")
+        with self.inner(f"for c in cutlass.range_constexpr({held.count}):"):
+            for let in group:
+                self.at(let)
+                made = self.expression(let)
+                if let.value in self.targets:
+                    self.line(f"{self.targets[let.value]} = {made}")
+                elif let in kept:
+                    self.line(f"{self.text[let.value]}.append({made})")
+                    continue
+                else:
+                    self.text[let.value] = self.let(let.name or stem(let), made)
+                    self.whole.add(let.value)
+                self.written.add(let.value)
+        self.written |= {let.value for let in kept}

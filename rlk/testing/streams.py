@@ -1,0 +1,227 @@
+"""Rings through which tiles travel, on a CPU: filled by boxes of hardware, or by vectors of many threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from rlk.testing import blocks
+from rlk.testing.simt import Array, Fault, Int32, Memory, Number
+
+Use = tuple[int, int]  # of a ring, and how often a stage of it was filled before
+Flying = Callable[[], list[tuple[list[Any], set[Use]]]]
+"""Groups of products that are not waited for: accumulators, and what they read."""
+
+
+# --- boxes ---
+
+
+@dataclass(slots=True)
+class BoxRing:
+    """Stages by their use: the tiles and how many bytes of them have landed."""
+
+    stages: int
+    bytes: int
+    flying: Flying
+    filled: list[dict[str, Array]] = field(default_factory=list)
+    landed: list[int] = field(default_factory=list)
+    reading: int = -1
+    taken: int = 0
+
+    def producer_acquire(self, state: State) -> None:
+        if state.count != len(self.filled):
+            raise Fault("a stage is filled out of turn")
+        self.filled.append({})
+        self.landed.append(0)
+
+    def producer_get_barrier(self, state: State) -> int:
+        return state.count
+
+    def producer_tail(self, state: State) -> None:
+        pass
+
+    def consumer_wait(self, state: State) -> None:
+        if state.count >= len(self.filled):
+            raise Fault("a stage is awaited that nothing fills")
+        if self.landed[state.count] != self.bytes:
+            raise Fault(f"{self.landed[state.count]} bytes landed in a stage that waits for {self.bytes}")
+        self.reading = state.count
+
+    def consumer_release(self, state: State) -> None:
+        if state.count != self.taken:
+            raise Fault("a stage is released out of turn")
+        if any((id(self), state.count) in uses for _, uses in self.flying()):
+            raise Fault("a stage is released that products still read")
+        self.taken += 1
+
+
+@dataclass(slots=True)
+class State:
+    stages: int
+    count: int = 0
+
+    @property
+    def index(self) -> int:
+        return self.count % self.stages
+
+    def advance(self) -> None:
+        self.count += 1
+
+
+# --- vectors ---
+
+
+@dataclass(slots=True, eq=False)
+class CopyRing:
+    """Stages by their use: tiles, which elements of them are there, and whether the copies were handed on.
+
+    seen: whether the threads that read a stage have made its
+    bytes visible to the matrix unit.
+    """
+
+    name: str
+    stages: int
+    flying: Flying
+    tiles: list[Array] = field(default_factory=list)
+    there: list[Array] = field(default_factory=list)
+    acquired: int = 0
+    committed: int = 0
+    reading: int = -1
+    seen: bool = False
+    taken: int = 0
+
+    def producer_acquire(self, state: Any) -> None:
+        if state.count != self.acquired or self.committed != self.acquired:
+            raise Fault("a stage is filled out of turn")
+        self.acquired += 1
+
+    def producer_commit(self, state: Any) -> None:
+        if state.count != self.committed or len(self.tiles) != self.acquired:
+            raise Fault("a stage is handed on that nothing fills")
+        self.committed += 1
+
+    def consumer_wait(self, state: Any) -> None:
+        if state.count >= self.committed:
+            raise Fault("a stage is awaited that nothing fills")
+        if not self.there[state.count].all():
+            raise Fault("a stage is handed on with elements that no thread wrote")
+        self.reading, self.seen = state.count, False
+
+    def consumer_release(self, state: Any) -> None:
+        if state.count != self.taken:
+            raise Fault("a stage is released out of turn")
+        if any((id(self), state.count) in uses for _, uses in self.flying()):
+            raise Fault("a stage is released that products still read")
+        self.taken += 1
+
+    @property
+    def left(self) -> bool:
+        """Whether stages were filled that nobody freed: of one with a single tile, nobody needs to."""
+        return self.stages > 1 and self.taken != self.committed
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a tile lies: its extents, and which of its dims follows itself in memory."""
+
+    shape: tuple[int, int]
+    inner: int
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A part of shared memory by its name; `rings` are those of the block by theirs."""
+
+    name: str
+    rings: dict[str, CopyRing]
+
+    def data_ptr(self) -> str:
+        return self.name
+
+    def get_tensor(self, outer: Layout, *, swizzle: Any) -> Tiles:
+        return Tiles(self, outer)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """The tiles of a factor; `stage`, `step`: the part of them that an instruction reads."""
+
+    of: Storage
+    layout: Layout
+    stage: int = -1
+    step: int = -1
+
+    @property
+    def ring(self) -> CopyRing:
+        return self.of.rings[f"{self.of.name}_ring"]
+
+    def __getitem__(self, index: tuple[Any, ...]) -> Tiles:
+        last = int(index[-1])
+        return replace(self, stage=last) if len(index) == 4 else replace(self, step=last)
+
+    def part(self, depth: int) -> tuple[Array, Use]:
+        """Return what an instruction reads, and of which use of a stage."""
+        ring = self.ring
+        if self.stage != ring.reading % ring.stages:
+            raise Fault("factors of a stage that is not read")
+        if not ring.seen:
+            raise Fault("a tile is multiplied that threads wrote, and no fence made visible")
+        tile = ring.tiles[ring.reading]
+        return tile[:, self.step * depth : (self.step + 1) * depth], (id(ring), ring.reading)
+
+    def put(self, place: Any, values: list[Number], threads: Array) -> None:
+        """Write the vectors of all threads: each element once."""
+        ring, inner = self.ring, self.layout.inner
+        *at, stage = (np.broadcast_to(Int32(p).data, threads.shape) for p in place)
+        if len(ring.tiles) < ring.acquired:
+            ring.tiles.append(np.zeros(self.layout.shape, np.float32))
+            ring.there.append(np.zeros(self.layout.shape, np.bool_))
+        if (stage != (ring.acquired - 1) % ring.stages).any() or ring.committed == ring.acquired:
+            raise Fault("a vector lands in another stage than the one that is filled")
+        if (at[inner] % len(values)).any():
+            raise Fault("a vector in shared memory that is not aligned")
+        tile, there = ring.tiles[-1], ring.there[-1]
+        for i, x in enumerate(values):
+            to = tuple(a + i if dim == inner else a for dim, a in enumerate(at))
+            if any(((a < 0) | (a >= n)).any() for a, n in zip(to, self.layout.shape, strict=True)):
+                raise Fault("a vector outside of its tile")
+            if len(set(zip(*(a.tolist() for a in to), strict=True))) != len(threads):
+                raise Fault("two threads write one element of a tile")
+            if there[to].any():
+                raise Fault("an element of a tile is written twice")
+            there[to] = True
+            tile[to] = np.broadcast_to(x.data, threads.shape)
+
+
+def copy_vector_where(
+    threads: Array, condition: Any, memory: Memory, index: Any, tiles: Tiles, place: Any, count: int
+) -> None:
+    """Send vectors to a tile, zeros where a condition does not hold."""
+    zero = memory.element_type(0.0)
+    tiles.put(place, blocks.load_vector_where(condition, memory, index, zero, count), threads)
+
+
+def layout(order: str, rows: int, depth: int) -> Layout:
+    """Return how a tile of so many rows of a factor lies: contracted elements, or rows, follow each other."""
+    return Layout((rows, depth), 1 if order == "row" else 0)
+
+
+def ring(
+    rings: dict[str, CopyRing], flying: Flying, *, barrier_storage: Any, num_stages: int, **groups: Any
+) -> CopyRing:
+    """Return the ring of this name, whose full barrier a warpgroup signals."""
+    if groups["producer_group"] != 128:
+        raise Fault(f"{groups['producer_group']} threads hand a stage on that a warpgroup fills")
+    warps = groups["consumer_group"]
+    if warps % 4:
+        raise Fault(f"{warps} warps free a stage that warpgroups read")
+    return rings.setdefault(barrier_storage, CopyRing(barrier_storage, num_stages, flying))
+
+
+def fence(rings: dict[str, CopyRing]) -> None:
+    """Make what threads wrote to the stages that are read visible to the matrix unit."""
+    for each in rings.values():
+        each.seen = each.reading >= 0

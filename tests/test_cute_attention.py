@@ -1,0 +1,262 @@
+"""Attention by the CuTe lowering, thread by thread: the oracle's bits, and what changes them is seen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_cases import Inputs, batch, extents, last, of, oracle, packed, paged, rows, stored
+
+pytest.importorskip("triton")  # the harness knows both lowerings
+
+from rlk.errors import UnsupportedError
+from rlk.lower import cute
+from rlk.lower.common.emitted import Emitted
+from rlk.lower.cute.protocol import Hazard, Release, Repeat, check, streams_protocol
+from rlk.schedule.chained import by_warpgroups, table
+from rlk.schedule.schedule import Schedule
+from rlk.testing import generated
+from rlk.testing.bits import assert_same_bits, differing
+from rlk.testing.simt import Fault
+
+DIMS = {"q": "thg", "k": "sh", "v": "sh", "k_cache": "poh", "v_cache": "poh", "o": "thg"}
+DIVISIBLE = frozenset({*DIMS, *(f"{name}_{axis}_stride" for name, axes in DIMS.items() for axis in axes)})
+LENGTHS = (9, 0, 5, 1, 70), (70, 0, 5, 530, 70)
+RAGGED = batch(*LENGTHS, heads=2, group=2, e=64, w=64)
+SINKS = np.array([[0.5, -2.0], [3.0, 1.0]], np.float32)
+FORMS: dict[str, Inputs] = {
+    "heads of 64": packed(RAGGED),
+    "heads of 128": packed(batch(*LENGTHS, heads=2, group=4, e=128, w=128)),
+    "heads of 96, f16": packed(batch(*LENGTHS, heads=2, group=1, e=96, w=96, dtype="f16")),
+    "keys of 64, values of 128": packed(batch((9, 0, 5), (70, 0, 530), group=3, e=64, w=128)),
+    "keys of 48, values of 16": packed(batch((9, 0, 5), (70, 0, 530), group=3, e=48, w=16)),
+    "i64 offsets": packed(RAGGED, np.int64),
+    "window": packed(RAGGED) | {"window": 20},
+    "softcap and sinks": packed(RAGGED) | {"softcap": 3.0, "inv_softcap": 1 / 3.0, "sinks": SINKS},
+    "paged": paged(RAGGED),
+    "paged, one query each": paged(RAGGED.tail(1).only(0, 2, 3, 4), 64),
+    "paged, window": paged(RAGGED, 16) | {"window": 100},
+    "more keys than a tile has rows": packed(batch((300, 3), (700, 1100), group=2, e=64, w=64)),
+}
+
+
+def schedule(stages: int = 4, rows: int = 128) -> Schedule:
+    return Schedule(tiles=(("Q*G", rows),), warps=8, stages=stages)
+
+
+def ran(inputs: Inputs, stages: int = 4, divisible: frozenset[str] = DIVISIBLE, **more: Any) -> generated.Ran:
+    return generated.run_generated(
+        of(inputs, **more), inputs, extents=extents(inputs), schedules=(schedule(stages),),
+        divisible=divisible, backend="cute",
+    )  # fmt: skip
+
+
+def assert_same(found: generated.Ran, want: Any) -> None:
+    for name in ("o", "lse"):
+        made = found.tensors[name]
+        assert_same_bits(made, want[name], name, "bf16" if made.dtype == np.uint16 else None)
+
+
+# --- the same bits ---
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_it_has_the_bits_of_the_oracle(form: str) -> None:
+    assert_same(ran(FORMS[form]), oracle(FORMS[form]))
+
+
+@pytest.mark.parametrize("stages", [2, 3, 8])
+def test_stages_change_no_bit(stages: int) -> None:
+    found = ran(FORMS["heads of 64"], stages)
+    assert f"num_stages={stages}," in found.emitted.source
+    assert_same(found, oracle(FORMS["heads of 64"]))
+
+
+def test_without_a_mask_too() -> None:
+    assert_same(ran(FORMS["heads of 64"], causal=False), oracle(FORMS["heads of 64"], causal=False))
+
+
+def test_triton_has_the_same_bits() -> None:
+    inputs = FORMS["heads of 128"]
+    other = generated.run_generated(of(inputs), inputs, extents=extents(inputs))
+    assert_same(ran(inputs), other.tensors)
+
+
+def test_a_query_does_not_know_its_neighbours_or_how_its_keys_lie() -> None:
+    """Alone, packed, as a chunk of a prefill and over pages."""
+    whole = rows(ran(packed(RAGGED)).tensors, RAGGED)
+    for i in (0, 3, 4):
+        alone = RAGGED.only(i)
+        for inputs in (packed(alone), paged(alone, 32)):
+            ((o, lse),) = rows(ran(inputs).tensors, alone)
+            assert np.array_equal(o, whole[i][0]) and np.array_equal(
+                lse.view(np.uint32), whole[i][1].view(np.uint32)
+            )
+    chunk = RAGGED.tail(3)
+    found = rows(ran(packed(chunk)).tensors, chunk)
+    assert all(equal(one, two) for one, two in zip(found, last(whole, 3), strict=True))
+
+
+def equal(one: tuple[Any, Any], two: tuple[Any, Any]) -> bool:
+    """Return whether two results have the same bits."""
+    return all(np.array_equal(bits(a), bits(b)) for a, b in zip(one, two, strict=True))
+
+
+def bits(x: Any) -> Any:
+    return np.ascontiguousarray(x).view(np.uint8)
+
+
+def test_values_of_a_neighbour_that_are_not_numbers_stay_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zero times NaN is NaN: rows behind the end of a sequence are zeros, not what lies there."""
+    inputs = dict(packed(RAGGED))
+    inputs["v"] = inputs["v"].copy()
+    inputs["v"][75:] = stored(np.nan, "bf16")
+    count = len(RAGGED.q[0]) + len(RAGGED.q[2])
+    want = ran(packed(RAGGED)).tensors["o"][:count]
+    assert np.array_equal(ran(inputs).tensors["o"][:count], want)
+    text = edited_text(monkeypatch, lambda x: x.replace("exists, v,", "s < S, v,"))
+    leaked = ran(inputs).tensors["o"][:count]
+    assert text and not np.array_equal(leaked, want), "the control: what lies there is read"
+
+
+# --- controls ---
+
+
+def edited_text(monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str]) -> bool:
+    """Have the generated text edited from now on."""
+    real = cute.lower
+
+    def changed(*args: Any, **kwargs: Any) -> Emitted:
+        emitted = real(*args, **kwargs)
+        source = edit(emitted.source)
+        assert source != emitted.source
+        return replace(emitted, source=source)
+
+    monkeypatch.setattr(cute, "lower", changed)
+    return True
+
+
+SEEN = {
+    "another piece": (r"s_step % 8", "s_step % 4"),
+    "a row's weights for the other row": (r"weights\[r, c\] =", "weights[1 - r, c] ="),
+    "sums that are not scaled again": (
+        r"o_of_piece\[r, c\] = mul\(o_of_piece\[r, c\], again\)",
+        "o_of_piece[r, c] = o_of_piece[r, c]",
+    ),
+    "a key too many": (r"(below = s_\d) < ", r"\1 <= "),
+    "another order of a sum": (
+        r"folded\(x, 8, add\)\n(.*)folded\(x, 4, add\)",
+        r"folded(x, 2, add)\n\1folded(x, 4, add)",
+    ),
+    "the columns of another thread": (r"quad = 2 \* \(mine % 4\)", "quad = 2 * ((mine + 1) % 4)"),
+    "a maximum that does not start anew": (r"max_of_piece\[r\], m\[r\]", "m[r], m[r]"),
+    "masked steps without a mask": (r"chosen.append\(select\(exists_2, ", "chosen.append(select(True, "),
+    "the last step alone masked": (r"of_rows\(full_steps_2, least\)", "of_rows(steps, least)"),
+}
+
+
+@pytest.mark.parametrize("mistake", SEEN)
+def test_a_mistake_in_the_text_is_seen(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    edited_text(monkeypatch, lambda text: re.sub(*SEEN[mistake], text))
+    inputs = FORMS["heads of 64"]
+    found, want = ran(inputs), oracle(inputs)
+    assert any(differing(found.tensors[name], want[name]) for name in ("o", "lse"))
+
+
+REFUSED = {
+    "no fence": (r" +cute.arch.fence_view_async_shared\(\)\n", "", "no fence made visible"),
+    "products that nothing waits for": (
+        r"(acc_of_weights.*\n +)warpgroup.wait_group\(0\)",
+        r"\1warpgroup.wait_group(1)",
+        "before its products|products still read",
+    ),
+    "a stage that nobody frees": (r"v_ring.consumer_release\(got\)", "pass", "were not read"),
+    "a stage that is freed too early": (
+        r"( +)(v_ring.consumer_wait\(got\)\n)",
+        r"\1\2\1v_ring.consumer_release(got)\n",
+        "out of turn",
+    ),
+    "threads on each other's vectors": (r"8 \* \(thread % 8\)", "8 * (thread % 4)", "two threads write"),
+    "rows that nobody copies": (
+        r"range_constexpr\(4\):\n(.*down)",
+        r"range_constexpr(3):\n\1",
+        "no thread wrote",
+    ),
+    "keys that are not there": (
+        r"copy_vector_where\(exists, k",
+        "copy_vector_where(Boolean(True), k",
+        "an index outside",
+    ),
+    "a stage that is not waited for": (
+        r"( +)k_ring.consumer_wait\(get\)\n(.*\n.*multiply\(scoring(?:.*\n)+?.*for r)",
+        r"\2",
+        "not read|fence",
+    ),
+    "four threads write": (r" & first_of_quad", "", "two threads write"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_what_a_device_would_not_do_is_refused(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern, new, why = REFUSED[mistake]
+    edited_text(monkeypatch, lambda text: re.sub(pattern, new, text))
+    with pytest.raises(Fault, match=why):
+        ran(FORMS["heads of 64"])
+
+
+# --- what has a form, and how it is scheduled ---
+
+
+def test_what_has_no_form_is_refused() -> None:
+    inputs = FORMS["heads of 64"]
+    with pytest.raises(UnsupportedError, match="multiples of 16 bytes"):
+        ran(inputs, divisible=DIVISIBLE - {"k_s_stride"})
+    with pytest.raises(UnsupportedError, match="rows of 24 elements"):
+        ran(packed(batch((9,), (70,), e=24, w=64)))
+    with pytest.raises(UnsupportedError, match="unknown extent"):
+        generated.run_generated(
+            of(inputs, apart=True), inputs, extents=extents(inputs), schedules=(schedule(), schedule()),
+            divisible=DIVISIBLE, backend="cute",
+        )  # fmt: skip
+    few = (schedule(rows=32),)
+    with pytest.raises(UnsupportedError, match="tiles of 32 rows"):
+        generated.run_generated(
+            of(inputs), inputs, extents=extents(inputs), schedules=few, divisible=DIVISIBLE, backend="cute"
+        )
+
+
+def test_schedules_are_those_of_the_table_where_rows_fill_a_warpgroup() -> None:
+    from rlk.ir.nodes import MathModel
+    from rlk.passes.pipeline import launched
+
+    assert [e.most for e in table()] == sorted(e.most for e in table())
+    sizes = {"H": 2, "G": 2, "E": 64, "W": 64}
+    (kernel,) = launched(of(FORMS["heads of 64"]), sizes, MathModel.SM90, sizes).kernels
+    assert by_warpgroups(kernel, schedule(2), sizes).stages == table()[0].stages
+    assert by_warpgroups(kernel, schedule(2, 32), sizes) == schedule(2, 32)
+
+
+@pytest.mark.parametrize("stages", [2, 3, 6])
+def test_a_stage_that_is_freed_before_its_products_end_is_found(stages: int) -> None:
+    sound = streams_protocol(stages, 2, 2 * stages + 3)
+    assert check(sound).fault is None
+    reader = sound.roles[1]
+    body = tuple(
+        replace(op, body=(Release("values", 4), *op.body[:-1])) if isinstance(op, Repeat) else op
+        for op in reader.body
+    )
+    found = check(replace(sound, roles=(sound.roles[0], replace(reader, body=body), sound.roles[2]))).fault
+    assert found is not None and found.hazard in (Hazard.OVERWRITE, Hazard.ARRIVALS)
+
+
+def test_a_step_that_waits_for_a_stage_that_comes_later_is_found() -> None:
+    """The control: with one stage the next scores wait for columns whose place this step's still hold."""
+    assert check(streams_protocol(1, 2, 5)).fault is None
+    sound = streams_protocol(2, 2, 5)
+    producer = replace(sound.roles[0], body=sound.roles[0].body[:-1])
+    found = check(replace(sound, roles=(producer, *sound.roles[1:]))).fault
+    assert found is not None and found.hazard is Hazard.DEADLOCK
