@@ -161,6 +161,27 @@ class Total(_Fold):
         return self._state(0)
 
 
+class ProductSum(_Fold):
+    """The sum of x * y over what is streamed: one f32 accumulator takes chunk after chunk."""
+
+    what = "product_sum"
+
+    def absorb(self, x: Operand, y: Operand) -> None:
+        """Absorb one chunk of x, f32, and of y, 16-bit: x is rounded to y's type, products add as chain16.
+
+        The axis restarts its states at pieces or never; an element that a row does not see adds nothing, bit
+        for bit.
+        """
+        axis = tracer(self.what).scope.axis
+        if axis is not None and (axis.leaf == "chunk" or (axis.chunk or 1) < 16):
+            raise SpecError(Code.FOLD_LEAF, author(), what=self.what, axis=axis, chunk=axis.chunk)
+        self._absorb(Monoid(Kind.TOTAL, ("products",)), x, y)
+
+    @property
+    def value(self) -> Tile:
+        return self._state(0)
+
+
 class Argmax(_Fold):
     """The largest score and its lowest index; kept: of each piece of the axis and each lane of a chunk."""
 
@@ -260,7 +281,7 @@ class L:
         begin, end: the segment of a ragged axis, i32 or i64 over the axis that owns the segments.
         when: rows for which it is false see an empty axis: their folds keep the identity and nothing is read.
         reverse: from the last element to the first, one by one.
-        since, until: of an axis whose leaf is the piece: all that a row sees of the segment, such as what is
+        since, until: of an axis whose leaf is no chunk: all that a row sees of the segment, such as what is
         before it. Chunks and pieces count from `begin`, whatever a row sees of them.
         rows: an axis, the index of each row there, and whether it has one: where its state is kept if no
         program can hold it. What is not kept may be anything and must not be stored.
@@ -274,6 +295,7 @@ class L:
     softmax_sum = SoftmaxSum
     softmax_states = SoftmaxStates
     total = Total
+    product_sum = ProductSum
     argmax = Argmax
     carry = Carry
     top = Top

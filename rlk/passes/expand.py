@@ -50,7 +50,8 @@ def expand(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
     merge in ascending order, one at a time or A.fan_in at once: `cut` puts the cut there. What steps hand on
     is carried by the loop; a step whose element does not exist hands on what it got. Where the leaf is the
     piece, one loop walks the chunks of all pieces, and merges the state of a piece when the next one begins;
-    with A in `apart` each piece has a loop of its own, and their states go through a workspace.
+    with A in `apart` each piece has a loop of its own, and their states go through a workspace. Where the leaf
+    is the segment, one state takes all chunks.
     """
     return rewrite(kernel, _Expand(apart))
 
@@ -359,6 +360,8 @@ def _online(replay: Replay, stream: Stream, type: TupleType, apart: frozenset[st
     end = b.let(Extent(axis)) if stream.end is None else _as_i32(b, replay[stream.end])
     steps = _seen(replay, stream, begin, end)
     names = tuple(n for f in stream.folds for n in f.monoid.state)
+    if axis.leaf == "segment":
+        return b.results(_walk(replay, stream, (begin, end), steps, list(type.items)), names)
     if axis.name in apart:
         steps = _of_piece(b, axis, steps)
         types = [TileType(t.dtype, (axis.pieces, *t.axes)) for t in type.items]
