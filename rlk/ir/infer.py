@@ -299,10 +299,11 @@ def _online_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Know
 
 
 def _products(fold: Fold, rows: tuple[Axis, ...], known: _Known) -> TileType:
-    """Return the type of a sum of products: f32, of a factor that is rounded to the type of the other."""
-    held, other = fold.inputs
+    """Return the type of a sum of products: f32, whose first factors are rounded to the type of the other."""
+    held, other, *times = fold.inputs
     wanted = FACTORS[DotModel.CHAIN16]
-    known.want(fold.monoid.kind.value, held, known.tile(held).dtype is DType.F32, "f32")
+    for x in (held, *times):
+        known.want(fold.monoid.kind.value, x, known.tile(x).dtype is DType.F32, "f32")
     known.want(fold.monoid.kind.value, other, known.tile(other).dtype in wanted, _listed(wanted))
     return TileType(DType.F32, rows)
 

@@ -1,4 +1,4 @@
-"""The arithmetic of folds that restart at pieces, or never: their first state, and a chunk absorbed into one."""
+"""The arithmetic of folds that restart at pieces or never: the first state, and a chunk absorbed into one."""
 
 from __future__ import annotations
 
@@ -47,14 +47,16 @@ def absorb(
     m' = max(m, max z), e = exp2((z - m') log2 e), and with a = exp2((m - m') log2 e) each sum x becomes
     x a + sum of e y, by the monoid's tree; of a payload that is contracted, the accumulator x a goes on with
     the products of y and of e rounded to its type. Every operation rounds. (Online softmax: Milakov and
-    Gimelshein, arXiv 1805.02867; with products: Dao, arXiv 2307.08691.) Of a sum of products the accumulator goes
-    on with the products of y and of x rounded to its type.
+    Gimelshein, arXiv 1805.02867; with products: Dao, arXiv 2307.08691.) Of a sum of products the accumulator
+    goes on with the products of y and of x rounded to its type.
     """
     match monoid.kind:
         case Kind.SOFTMAX_SUM if lanes is not None:
             return _softmax(b, monoid, state, inputs, lanes, exists)
         case Kind.TOTAL if monoid.contracts and lanes is not None:
             x = b.select(exists, inputs[0], b.f32(0.0))
+            for factor in inputs[2:]:
+                x = b.mul(x, factor)
             return (_products(b, x, inputs[1], lanes, state[0], "sum_new"),)
         case Kind.SOFTMAX_SUM | Kind.TOTAL | Kind.ARGMAX | Kind.TOP:
             return fold.merge(b, monoid, state, fold.leaf(b, monoid, inputs, lanes, exists, pos))

@@ -166,16 +166,18 @@ class ProductSum(_Fold):
 
     what = "product_sum"
 
-    def absorb(self, x: Operand, y: Operand) -> None:
+    def absorb(self, x: Operand, y: Operand, times: Operand | None = None) -> None:
         """Absorb one chunk of x, f32, and of y, 16-bit: x is rounded to y's type, products add as chain16.
 
-        The axis restarts its states at pieces or never; an element that a row does not see adds nothing, bit
-        for bit.
+        times: an f32 factor that x is multiplied by before it is rounded. The axis restarts its states at
+        pieces or never. Of an element that a row does not see x is 0: where all else is finite it adds
+        nothing, bit for bit.
         """
         axis = tracer(self.what).scope.axis
         if axis is not None and (axis.leaf == "chunk" or (axis.chunk or 1) < 16):
             raise SpecError(Code.FOLD_LEAF, author(), what=self.what, axis=axis, chunk=axis.chunk)
-        self._absorb(Monoid(Kind.TOTAL, ("products",)), x, y)
+        more = () if times is None else (times,)
+        self._absorb(Monoid(Kind.TOTAL, ("products",)), x, y, *more)
 
     @property
     def value(self) -> Tile:

@@ -41,7 +41,9 @@ O = Axis("O")  # slots of a page
 M = Axis("M", dynamic=True)  # pages that a sequence may have
 J = Ragged("J", over=B)  # keys of one sequence, each with its gradient
 Z = Ragged("Z", over=B, chunk=CHUNK, leaf="segment")  # keys of one sequence, on one accumulator
-R = Ragged("R", over=B, chunk=CHUNK, leaf="segment")  # queries of one sequence, and heads of each that share keys
+R = Ragged(
+    "R", over=B, chunk=CHUNK, leaf="segment"
+)  # queries of one sequence, and heads of each that share keys
 X = Axis("X", chunk=256, piece=8192, dynamic=True)  # queries of all sequences
 F = DTypeVar("F", (bf16, f16))
 Offsets = DTypeVar("Offsets", (i32, i64))
@@ -81,11 +83,11 @@ def varlen_attention(
 def varlen_attention_grad(ctx, d_o: Tensor[F, T, H, G, W], d_lse: Tensor[f32, H, G, T] | None) -> Outputs:
     """dv = p^T d_o, dq = scale ds k, dk = scale ds^T q, of p = exp(z - lse) and ds = p (d_o v^T - delta).
 
-    delta = sum of d_o o (halving over W) - d_lse, the slope of a row's own denominator (Dao, arXiv 2307.08691,
-    section 3.1). p and ds are rounded to the dtype of q before they are contracted, and nothing else is before
-    the results: dq is one chain16 over the keys of a query, ascending; dk and dv one each over the queries that
-    see a key, ascending, and of each of these over the heads that share it. d_sinks = - sum of exp(sink - lse)
-    delta over queries as they are packed, in chunks of 256 (halving) and pieces of 8192, ascending.
+    delta = sum of d_o o (halving over W) - d_lse (Dao, arXiv 2307.08691, section 3.1). p and ds are rounded
+    to the dtype of q before they are contracted, and nothing else is before the results: dq is one chain16
+    over the keys of a query, ascending; dk and dv are one each over the queries that see a key, ascending,
+    and for each of these over the heads that share it. d_sinks = - sum of exp(sink - lse) delta over queries as
+    they are packed, in chunks of 256 (halving) and pieces of 8192, ascending.
     """
     row = L.sum(d_o.to(f32) * ctx.o.to(f32), over=W, tree=Tree.halving)
     delta = L.table(row if d_lse is None else row - d_lse, "delta")
@@ -102,36 +104,38 @@ def _of_queries(ctx: Any, d_o: Any, delta: Any) -> None:
     """Write the gradient of the queries: a query meets the keys that it sees."""
     begin = ctx.begin_k.to(i32)
     rows = Rows.of(ctx.begin_q, ctx.end_q, ctx.end_k.to(i32) - begin)
-    q = ctx.q.at(rows.token, H, G, E, when=rows.inside)
-    d = d_o.at(rows.token, H, G, W, when=rows.inside)
-    lse, own = ctx.lse.at(H, G, rows.token), delta.at(rows.token, H, G)
+    q = ctx.q.at(rows.token, H, G, E, when=rows.inside, inside=True)
+    d = d_o.at(rows.token, H, G, W, when=rows.inside, inside=True)
+    lse = ctx.lse.at(H, G, rows.token, when=rows.inside, inside=True)
+    own = delta.at(rows.token, H, G, when=rows.inside, inside=True)
     total = L.product_sum()
     for s in L.stream(Z, begin=begin, end=ctx.end_k, **rows.seen(begin, ctx.causal, ctx.window)):
-        k, v = ctx.k.at(s.pos, H, E), ctx.v.at(s.pos, H, W)
+        k, v = ctx.k.at(s.pos, H, E, inside=True), ctx.v.at(s.pos, H, W, inside=True)
         p, slope = _weights(ctx, L.dot(q, k, over=E, each=(H,)), lse)
-        total.absorb(_of_scores(p, L.dot(d, v, over=W, each=(H,)), own, slope), k)
-    L.place("d_q", (T, H, G, E), ({T: rows.token}, (total.value * ctx.scale).to(ctx.q.dtype)), when=rows.inside)
+        total.absorb(p, k, times=_slope(L.dot(d, v, over=W, each=(H,)) - own, slope))
+    d_q = (total.value * ctx.scale).to(ctx.q.dtype)
+    L.place("d_q", (T, H, G, E), ({T: rows.token}, d_q), when=rows.inside)
 
 
 def _of_keys(ctx: Any, d_o: Any, delta: Any) -> None:
-    """Write the gradients of keys and values: a key meets the queries that see it, of all heads that share it."""
+    """Write the gradients of keys and values: a key meets the queries that see it, of all heads it has."""
     begin, key = ctx.begin_k.to(i32), L.pos(J)
     count = ctx.end_k.to(i32) - begin
     token, inside = begin + key, key < count
-    k, v = ctx.k.at(token, H, E, when=inside), ctx.v.at(token, H, W, when=inside)
+    k, v = ctx.k.at(token, H, E, when=inside, inside=True), ctx.v.at(token, H, W, when=inside, inside=True)
     first, heads = ctx.begin_q.to(i32), L.extent(G)
     last = ctx.end_q.to(i32)
     seen = _seeing(ctx, first, key + (last - first) - count, heads, count)
     to_k, to_v = L.product_sum(), L.product_sum()
     for r in L.stream(R, begin=first * heads, end=last * heads, **seen):
         asks, head = r.pos // heads, r.pos % heads
-        q, d = ctx.q.at(asks, H, head, E), d_o.at(asks, H, head, W)
-        lse, own = ctx.lse.at(H, head, asks), delta.at(asks, H, head)
+        q, d = ctx.q.at(asks, H, head, E, inside=True), d_o.at(asks, H, head, W, inside=True)
+        lse, own = ctx.lse.at(H, head, asks, inside=True), delta.at(asks, H, head, inside=True)
         p, slope = _weights(ctx, L.dot(k, q, over=E, each=(H,)), lse)
         if ctx.wants("v"):
             to_v.absorb(p, d)
         if ctx.wants("k"):
-            to_k.absorb(_of_scores(p, L.dot(v, d, over=W, each=(H,)), own, slope), q)
+            to_k.absorb(p, q, times=_slope(L.dot(v, d, over=W, each=(H,)) - own, slope))
     if ctx.wants("k"):
         L.place("d_k", (S, H, E), ({S: token}, (to_k.value * ctx.scale).to(ctx.q.dtype)), when=inside)
     if ctx.wants("v"):
@@ -157,18 +161,17 @@ def _weights(ctx: Any, product: Tile, lse: Tile) -> tuple[Tile, Tile | None]:
     return L.softmax_exp2(L.fma(t, ctx.softcap * LOG2E, below)), 1.0 - t * t
 
 
-def _of_scores(p: Tile, of_p: Tile, delta: Tile, slope: Tile | None) -> Tile:
-    ds = p * (of_p - delta)
-    return ds if slope is None else ds * slope
+def _slope(of_p: Tile, of_cap: Tile | None) -> Tile:
+    return of_p if of_cap is None else of_p * of_cap
 
 
 def _of_sinks(ctx: Any, delta: Any) -> None:
     """Write the gradient of the sinks, whose values are 0."""
     total = L.total()
     for x in L.stream(X, begin=0, end=ctx.end_q.at(L.extent(B) - 1)):
-        lse = ctx.lse.at(H, G, x.pos)
+        lse = ctx.lse.at(H, G, x.pos, inside=True)
         p = L.softmax_exp2((ctx.sinks - lse) * LOG2E)
-        total.absorb(L.where(lse == -math.inf, 0.0, p) * delta.at(x.pos, H, G))
+        total.absorb(L.where(lse == -math.inf, 0.0, p) * delta.at(x.pos, H, G, inside=True))
     L.out(d_sinks=-total.value)
 
 
