@@ -86,8 +86,8 @@ def varlen_attention_grad(ctx, d_o: Tensor[F, T, H, G, W], d_lse: Tensor[f32, H,
     delta = sum of d_o o (halving over W) - d_lse (Dao, arXiv 2307.08691, section 3.1). p and ds are rounded
     to the dtype of q before they are contracted, and nothing else is before the results: dq is one chain16
     over the keys of a query, ascending; dk and dv are one each over the queries that see a key, ascending,
-    and for each of these over the heads that share it. d_sinks = - sum of exp(sink - lse) delta over queries as
-    they are packed, in chunks of 256 (halving) and pieces of 8192, ascending.
+    and for each of these over the heads that share it. d_sinks = - sum of exp(sink - lse) delta over queries
+    as they are packed, in chunks of 256 (halving) and pieces of 8192, ascending.
     """
     row = L.sum(d_o.to(f32) * ctx.o.to(f32), over=W, tree=Tree.halving)
     delta = L.table(row if d_lse is None else row - d_lse, "delta")

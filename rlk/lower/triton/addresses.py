@@ -113,8 +113,8 @@ class Addresses:
     def segment(self, program: str, found: Segments) -> None:
         """Write the tile of rows that a program owns, the segment it lies in, and the rest of its indices.
 
-        The rows that take longest come first: the last ones of all segments where a row sees what is before it,
-        the first ones where it sees what comes after.
+        The rows that take longest come first: the last ones of all segments where a row sees what is before
+        it, the first ones where it sees what comes after.
         """
         self.e.helpers.setdefault(SEGMENT.name, SEGMENT)
         rows, over = (next(s for s in self.plan.shared if s.axis == a) for a in (found.axis, found.over))
