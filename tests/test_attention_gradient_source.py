@@ -1,4 +1,4 @@
-"""Generated gradients of attention have the bits of the oracle under any schedule, and need all their loops."""
+"""Generated gradients of attention have the bits of the oracle under any schedule; all their loops count."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rlk.ir.dims import Axis, Part, extent_of
 from rlk.ir.nodes import Dot, Kernel, Loop
@@ -21,7 +22,7 @@ FILLED = 264  # programs that keep a device busy: two for each multiprocessor of
 LARGEST_STATES = 1 << 28  # bytes of the states of pieces that lie side by side
 
 
-def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> Schedule:
+def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int], vendor: str = "nvidia") -> Schedule:
     """Return the schedule: tiles of rows as long as segments are on average, and other axes whole."""
     rows = rows_axis(found)
     if rows is None:
@@ -29,7 +30,11 @@ def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> Schedul
     held = {str(axis): padded(extents[axis.name]) for axis in columns(kernel, found)}
     wide = widest(kernel, found, extents)
     most = MOST_ROWS if wide <= WIDE else MOST_ROWS // 2
-    return scheduled(str(rows), held, min(most, max(FEWEST_ROWS, padded(mean_rows(rows, extents)))), wide)
+    tile = min(most, max(FEWEST_ROWS, padded(mean_rows(rows, extents))))
+    if vendor == "amd" and not held:
+        # two products beside the sums: what 4 waves of 64 lanes have registers for, with no load ahead
+        return replace(scheduled(str(rows), held, min(tile, MOST_ROWS // 2), wide), warps=4, stages=1)
+    return scheduled(str(rows), held, tile, wide)
 
 
 def scheduled(rows: str, held: Mapping[str, int], tile: int, wide: int = 1) -> Schedule:
