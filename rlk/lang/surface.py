@@ -153,31 +153,15 @@ class Total(_Fold):
 
     what = "total"
 
-    def absorb(self, x: Operand) -> None:
-        self._absorb(Monoid(Kind.TOTAL, lanes=self._lanes), x)
+    def absorb(self, x: Operand, by: Operand | None = None, times: Operand | None = None) -> None:
+        """Absorb one chunk; by: 16-bit, contracted with x times `times` rounded to its type, onto one sum.
 
-    @property
-    def value(self) -> Tile:
-        return self._state(0)
-
-
-class ProductSum(_Fold):
-    """The sum of x * y over what is streamed: one f32 accumulator takes chunk after chunk."""
-
-    what = "product_sum"
-
-    def absorb(self, x: Operand, y: Operand, times: Operand | None = None) -> None:
-        """Absorb one chunk of x, f32, and of y, 16-bit: x is rounded to y's type, products add as chain16.
-
-        times: an f32 factor that x is multiplied by before it is rounded. The axis restarts its states at
-        pieces or never. Of an element that a row does not see x is 0: where all else is finite it adds
-        nothing, bit for bit.
+        Of what a row does not see x is 0: it adds nothing, bit for bit, where all else is finite.
         """
-        axis = tracer(self.what).scope.axis
-        if axis is not None and (axis.leaf == "chunk" or (axis.chunk or 1) < 16):
+        axis, more = tracer(self.what).scope.axis, [y for y in (by, times) if y is not None]
+        if by is not None and axis is not None and (axis.leaf == "chunk" or (axis.chunk or 1) < 16):
             raise SpecError(Code.FOLD_LEAF, author(), what=self.what, axis=axis, chunk=axis.chunk)
-        more = () if times is None else (times,)
-        self._absorb(Monoid(Kind.TOTAL, ("products",)), x, y, *more)
+        self._absorb(Monoid(Kind.TOTAL, ("products",) if more else (), self._lanes), x, *more)
 
     @property
     def value(self) -> Tile:
@@ -297,7 +281,6 @@ class L:
     softmax_sum = SoftmaxSum
     softmax_states = SoftmaxStates
     total = Total
-    product_sum = ProductSum
     argmax = Argmax
     carry = Carry
     top = Top

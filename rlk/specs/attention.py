@@ -108,11 +108,11 @@ def _of_queries(ctx: Any, d_o: Any, delta: Any) -> None:
     d = d_o.at(rows.token, H, G, W, when=rows.inside, inside=True)
     lse = ctx.lse.at(H, G, rows.token, when=rows.inside, inside=True)
     own = delta.at(rows.token, H, G, when=rows.inside, inside=True)
-    total = L.product_sum()
+    total = L.total()
     for s in L.stream(Z, begin=begin, end=ctx.end_k, **rows.seen(begin, ctx.causal, ctx.window)):
         k, v = ctx.k.at(s.pos, H, E, inside=True), ctx.v.at(s.pos, H, W, inside=True)
         p, slope = _weights(ctx, L.dot(q, k, over=E, each=(H,)), lse)
-        total.absorb(p, k, times=_slope(L.dot(d, v, over=W, each=(H,)) - own, slope))
+        total.absorb(p, by=k, times=_slope(L.dot(d, v, over=W, each=(H,)) - own, slope))
     d_q = (total.value * ctx.scale).to(ctx.q.dtype)
     L.place("d_q", (T, H, G, E), ({T: rows.token}, d_q), when=rows.inside)
 
@@ -126,16 +126,16 @@ def _of_keys(ctx: Any, d_o: Any, delta: Any) -> None:
     first, heads = ctx.begin_q.to(i32), L.extent(G)
     last = ctx.end_q.to(i32)
     seen = _seeing(ctx, first, key + (last - first) - count, heads, count)
-    to_k, to_v = L.product_sum(), L.product_sum()
+    to_k, to_v = L.total(), L.total()
     for r in L.stream(R, begin=first * heads, end=last * heads, **seen):
         asks, head = r.pos // heads, r.pos % heads
         q, d = ctx.q.at(asks, H, head, E, inside=True), d_o.at(asks, H, head, W, inside=True)
         lse, own = ctx.lse.at(H, head, asks, inside=True), delta.at(asks, H, head, inside=True)
         p, slope = _weights(ctx, L.dot(k, q, over=E, each=(H,)), lse)
         if ctx.wants("v"):
-            to_v.absorb(p, d)
+            to_v.absorb(p, by=d)
         if ctx.wants("k"):
-            to_k.absorb(p, q, times=_slope(L.dot(v, d, over=W, each=(H,)) - own, slope))
+            to_k.absorb(p, by=q, times=_slope(L.dot(v, d, over=W, each=(H,)) - own, slope))
     if ctx.wants("k"):
         L.place("d_k", (S, H, E), ({S: token}, (to_k.value * ctx.scale).to(ctx.q.dtype)), when=inside)
     if ctx.wants("v"):
