@@ -246,8 +246,13 @@ DOT_CHANGES: tuple[Change, ...] = (
 
 
 def _rows(tile: int) -> Change:
-    """Return a change of how many rows share a tile of keys; other kernels keep theirs."""
-    return lambda s: s.with_tile("Q*G", tile) if "Q*G" in dict(s.tiles) else s
+    """Return a change of how many rows share what goes by; other kernels keep theirs."""
+
+    def change(schedule: Schedule) -> Schedule:
+        rows = next((name for name in ("Q*G", "J") if name in dict(schedule.tiles)), None)
+        return schedule if rows is None else schedule.with_tile(rows, tile)
+
+    return change
 
 
 ATTENTION_CHANGES: tuple[Change, ...] = (
