@@ -264,6 +264,12 @@ ATTENTION_CHANGES: tuple[Change, ...] = (
     lambda s: replace(_rows(32)(s), warps=2, stages=1),
 )
 """Of the schedules of attention: rows of a tile, warps, loads ahead."""
+WIDE_ATTENTION_CHANGES: tuple[Change, ...] = (
+    lambda s: s,
+    lambda s: replace(_rows(16)(s), stages=1),
+    lambda s: replace(_rows(32)(s), warps=4, stages=1),
+)
+"""Of those of gradients with wide heads: longer tiles would not fit shared memory."""
 
 
 def _lowered(

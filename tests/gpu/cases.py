@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from gpu.calls import ATTENTION_CHANGES, DOT_CHANGES, WIDE_CHANGES, Case
+from gpu.calls import ATTENTION_CHANGES, DOT_CHANGES, WIDE_ATTENTION_CHANGES, WIDE_CHANGES, Case
 
 from rlk.ir.types import DType
 from rlk.runtime.arguments import TORCH_DTYPES
@@ -336,11 +336,25 @@ CASES: dict[str, Case] = {
         wanted=("q", "k", "v", "sinks"),
     ),  # fmt: skip
     "varlen_attention_grad 2 x 2 heads of 256": attention(
-        (150,), (200,), (2, 2), 256, 256, wanted=("q", "k", "v"), cotangents=("o",)
-    ),
+        (150,),
+        (200,),
+        (2, 2),
+        256,
+        256,
+        wanted=("q", "k", "v"),
+        cotangents=("o",),
+        changes=WIDE_ATTENTION_CHANGES,
+    ),  # fmt: skip
     "varlen_attention_grad 2 heads of 192 and 128, no mask": attention(
-        (150, 20), (200, 20), (2, 1), 192, 128, statics={"causal": False}, wanted=("q", "k", "v")
-    ),
+        (150, 20),
+        (200, 20),
+        (2, 1),
+        192,
+        128,
+        statics={"causal": False},
+        wanted=("q", "k", "v"),
+        changes=WIDE_ATTENTION_CHANGES,
+    ),  # fmt: skip
     "paged_attention decode, one loop": paged((600, 70, 1, 1025) * 10, (1,) * 40, 64, (8, 4), 128),
     "paged_attention decode, pieces apart": paged((3000, 17, 513, 1), (1, 1, 1, 1), 64, (2, 4), 128),
     "paged_attention chunked prefill": paged((900, 600), (100, 257), 16, (4, 8), 64),
