@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +18,13 @@ from benchmarks import peers
 from benchmarks.harness import Bar, Case, Checked, main, of_backend
 from benchmarks.identity import compare, describe
 from benchmarks.peers import Absent, Launch
+from benchmarks.turns import aside
+from rlk.testing.bits import differing
 
 HEADS, SHARED, WIDTH = 32, 8, 128
 PAGE = 64
 SAMPLED = 2  # queries of a sequence that are compared with the oracle
+LAST = 64  # rows of one whose gradients are
 DECODES = ((8, 4096), (8, 32768), (8, 131072), (64, 4096), (64, 16384), (1, 16384), (1, 131072))
 
 
@@ -120,6 +124,84 @@ def forward(lengths: Sequence[int], shape: dict[str, int | str]) -> Case:
     )
 
 
+def fa4_cute_backward(x: Packed, seed: Tensor) -> Launch:
+    """The backward of FlashAttention's CuTe kernel for packed sequences."""
+    op = peers.module("flash_attn.cute.interface").flash_attn_varlen_func
+
+    def call() -> Tensor:
+        made = op(x.q, x.k, x.v, cu_seqlens_q=x.cu, cu_seqlens_k=x.cu, causal=True)
+        return made[0] if isinstance(made, tuple) else made
+
+    return peers.backward_of(call, (x.q, x.k, x.v), seed)
+
+
+def cudnn_backward(x: Packed, seed: Tensor) -> Launch:
+    """The backward of cuDNN's kernel behind torch's attention; it takes sequences of one length."""
+    if len(set(x.lengths)) > 1:
+        raise Absent("cudnn: sequences of different lengths")
+    shape = (len(x.lengths), x.longest, -1, WIDTH)
+    q, k, v, d = (t.detach().reshape(shape).transpose(1, 2).contiguous() for t in (x.q, x.k, x.v, seed))
+    inputs = tuple(t.requires_grad_() for t in (q, k, v))
+
+    def call() -> Tensor:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return F.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)
+
+    return peers.backward_of(call, inputs, d)
+
+
+def last_rows(x: Packed, got: Sequence[Tensor], seed: Tensor) -> Checked:
+    """Compare the gradients of the first sequence's last rows and first heads with float64 and the oracle.
+
+    No other query sees those keys, and a multiple of 16 rows before them leaves an accumulator as it is.
+    """
+    length, shared = x.lengths[0], HEADS // SHARED
+    few = LAST + length % 4
+    tail, ends = slice(length - few, length), (few, length)
+    parts = (x.q[tail, :shared], x.k[:length, :1], x.v[:length, :1])
+    cus = tuple(torch.tensor([0, n], dtype=torch.int32) for n in ends)
+    found = (got[0][tail, :shared], got[1][tail, :1], got[2][tail, :1])
+    pull = seed[tail, :shared].cpu()
+
+    def gradients(call: Callable[..., Any], dtype: torch.dtype, **options: Any) -> list[Tensor]:
+        inputs = tuple(t.detach().cpu().to(dtype).requires_grad_() for t in parts)
+        with aside():
+            made = torch.autograd.grad(call(*inputs, *cus, **options).o, inputs, pull.to(dtype))
+        return [grad[-few:] for grad in made]
+
+    op = rlk.ops.varlen_attention
+    wide = gradients(op.reference, torch.float64)
+    want = gradients(op, torch.bfloat16, math=op.explain(x.q.device).math.value)
+    error = max(float((a.cpu().double() - b).abs().max()) for a, b in zip(found, wide, strict=True))
+    return Checked(error, sum(differing(a.cpu(), b) for a, b in zip(found, want, strict=True)))
+
+
+def backward(lengths: Sequence[int], shape: dict[str, int | str]) -> Case:
+    """The gradients of causal attention of packed sequences, after a forward that ran before."""
+    x = packed(lengths)
+    leaves = tuple(t.requires_grad_() for t in (x.q, x.k, x.v))
+    seed = torch.randn_like(x.q)
+    arguments = (*leaves, x.cu, x.cu)
+
+    def check() -> Checked:
+        got = torch.autograd.grad(rlk.ops.varlen_attention(*arguments).o, leaves, seed)
+        return last_rows(x, got, seed)
+
+    return Case(
+        op="varlen_attention",
+        passes="bwd",
+        shape={**shape, "Hq": HEADS, "Hk": SHARED, "d": WIDTH},
+        rlk=lambda: peers.backward_of(lambda: rlk.ops.varlen_attention(*arguments).o, leaves, seed),
+        peers={"fa4_cute": lambda: fa4_cute_backward(x, seed), "cudnn": lambda: cudnn_backward(x, seed)},
+        moved=4 * x.q.nbytes + 2 * (x.k.nbytes + x.v.nbytes),
+        flops=2.5 * flops(x.lengths),
+        bar=of_backend(triton=None, cute=None),
+        reference="fa4_cute",
+        check=check,
+        describe=lambda: describe(rlk.ops.varlen_attention.explain(*arguments)),
+    )
+
+
 def decode(batch: int, context: int) -> Case:
     """One query for each of so many sequences, whose keys lie in pages in any order."""
     pages = context // PAGE
@@ -155,11 +237,15 @@ def decode(batch: int, context: int) -> Case:
 
 def cases() -> Iterator[Case]:
     """Yield the rows of the family; the inputs of one row live at a time."""
-    for batch, length in ((4, 4096), (16, 1024), (1, 16384)):
-        yield forward([length] * batch, {"B": batch, "S": length})
     draw = random.Random(0)
-    ragged = [draw.randint(200, 10000) for _ in range(64)]
-    yield forward(ragged, {"B": 64, "lengths": "200-10000"})
+    rows: list[tuple[list[int], dict[str, int | str]]] = [
+        ([length] * batch, {"B": batch, "S": length}) for batch, length in ((4, 4096), (16, 1024), (1, 16384))
+    ]
+    rows.append(([draw.randint(200, 10000) for _ in range(64)], {"B": 64, "lengths": "200-10000"}))
+    for build in (forward, backward):
+        for lengths, shape in rows:
+            torch.cuda.empty_cache()
+            yield build(lengths, shape)
     for batch, context in DECODES:
         torch.cuda.empty_cache()
         yield decode(batch, context)

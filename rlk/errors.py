@@ -74,10 +74,14 @@ class Code(Enum):
     TILE_NOT_ITERABLE = ("a tile cannot be iterated while tracing", "use L.stream(axis)")
     NO_SUCH_AXIS = ("{what} has no axis {axis} (its axes are {axes})", "name an axis the tile has")
     AXIS_NEEDS_CHUNK = ("axis {axis} is streamed but has no chunk", "declare Axis({axis!r}, chunk=...)")
-    AXIS_LEAF = ("axis {axis}: leaf={leaf!r} is unknown", 'use leaf="chunk" or leaf="piece"')
+    AXIS_LEAF = ("axis {axis}: leaf={leaf!r} is unknown", 'use leaf="chunk", "piece" or "segment"')
     AXIS_LEAF_SIZE = (
         "axis {axis}: its leaf is the piece, but {piece} elements are no whole number of chunks of {chunk}",
         "declare piece= as a multiple of chunk=",
+    )
+    AXIS_SEGMENT = (
+        "axis {axis}: its leaf is the segment, so that it has chunks ({chunk}) and neither split nor piece",
+        "declare chunk= alone",
     )
     AXIS_SIZE = ("axis {axis}: {field}={value} must be a power of two", "choose a power of two")
     AXIS_TWO_CUTS = ("axis {axis} has both split and piece", "keep one: split is a count, piece a size")
@@ -118,6 +122,10 @@ class Code(Enum):
         "declare an axis with chunk=1 and neither split nor piece",
     )
     CARRY_TYPE = ("a carry of {held} is handed {given}", "name its rows in L.carry(init, rows), and cast")
+    FOLD_LEAF = (
+        "fold {what} absorbs along axis {axis}, where one accumulator would take a single chunk of {chunk}",
+        'declare the axis with leaf="segment" or leaf="piece", and chunks of 16 or more',
+    )
     FOLD_OUTSIDE = ("fold {what} absorbs outside a stream", "absorb inside for ... in L.stream(axis)")
     PIECES_COMBINED = (
         "axis {axis} is contracted piece by piece, and {what} in the same kernel",

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import stream_mistakes
 import value_mistakes
-from spec_pairs import PAIRS, Spec, of_row, trace
+from spec_pairs import PAIRS, Spec, T, of_row, of_stream, trace
 
 from rlk.errors import NOWHERE, Code, Loc, SpecError
-from rlk.ir.nodes import Role
+from rlk.ir.nodes import Load, Role
 from rlk.ir.types import DType
 from rlk.lang import L, Outputs, Tile
 from rlk.lang.op import Variant
@@ -85,3 +85,11 @@ def test_tiles_show_their_types() -> None:
 
     of_row(body)
     assert shown[0].endswith(": f32[T, N]>")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_index_that_is_said_to_be_inside_is_not_compared(inside: bool) -> None:
+    """The oracle refuses it where it is not: `test_an_unguarded_index_out_of_range_is_refused`."""
+    program = of_stream(lambda x, k: L.out(y=x.at(T, k, inside=inside)))
+    (load,) = (let.node for let in program.kernels[0].body.lets if getattr(let.node, "param", "") == "x")
+    assert isinstance(load, Load) and (load.guard is None) is inside

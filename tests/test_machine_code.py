@@ -127,6 +127,31 @@ def test_attention_waits_once_for_each_of_its_products(width: str, tmp_path: Pat
     assert code.lost == 0 and code.spilled <= SPILLED, f"{name} spills {code.spilled} words"
 
 
+def attention_gradient(e: int, w: int, rows: int = 8192, sequences: int = 8) -> Emitted:
+    shapes = {"q": (rows, 8, 4, e), "k": (rows, 8, e), "v": (rows, 8, w), "o": (rows, 8, 4, w)}
+    tensors = {name: torch.empty(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
+    tensors |= dict.fromkeys(("begin_q", "end_q", "begin_k", "end_k"), torch.zeros(sequences).int())
+    saved = tensors | {"lse": torch.empty(8, 4, rows), "d_o": tensors.pop("o")}
+    invocation = calls.invoke(varlen_attention, tensors, {"scale": 0.1}, {"causal": True}, None)
+    backward_of = calls._backward(invocation, frozenset({"d_o"}), frozenset({"q", "k", "v"}))
+    return source(backward_of, saved | {"o": saved["d_o"]})
+
+
+@pytest.mark.parametrize(
+    ("width", "spilled"), [("64", 0), ("128", SPILLED), ("256", 256), ("192 and 128", 128)]
+)
+def test_gradients_of_attention_wait_once_for_each_of_their_products(
+    width: str, spilled: int, tmp_path: Path
+) -> None:
+    """Three products a step of queries, in two loops, and four a step of keys, in three; wide rows spill."""
+    found = {
+        name: code for name, code in codes(attention_gradient(*ATTENTION[width]), tmp_path) if code.products
+    }
+    assert [code.groups for code in found.values()] == [6, 12], found
+    for name, code in found.items():
+        assert code.lost == 0 and code.spilled <= spilled, f"{name} spills {code.spilled} words"
+
+
 def test_the_marks_are_found_in_a_text_that_has_them() -> None:
     """The control: what the tests look for, as the disassembler writes it."""
     text = "WARPGROUP.ARRIVE\nHGMMA.64x256x16\nWARPGROUP.ARRIVE\n SEL R12, RZ, 0x7fff8, P0 ;\n STL [R1], R2 ;"

@@ -110,10 +110,76 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], said: str) -> None
         ops.varlen_attention(**{**arguments(), **change})
 
 
-def test_a_gradient_is_refused() -> None:
+# --- gradients ---
+
+
+def leaves(given: dict[str, torch.Tensor], dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
+    """Return what a gradient is wanted for, each a leaf of its own."""
+    names = [n for n in ("q", "k", "v", "sinks") if n in given]
+    return {n: given[n].detach().to(dtype or given[n].dtype).requires_grad_() for n in names}
+
+
+def gradients(call: Any, given: dict[str, torch.Tensor], **options: Any) -> list[torch.Tensor]:
+    """Return the gradients of a sum of both results, weighted."""
+    weight = torch.randn(15, 6, 40, generator=torch.Generator().manual_seed(1))
+    dtype = None if call is ops.varlen_attention else torch.float64
+    inputs = leaves(given, dtype)
+    made = call(**{**given, **inputs}, **options)
+    loss = (made.o * weight.to(made.o.dtype)).sum() + (made.lse * weight[:, :, 0].T.to(made.lse.dtype)).sum()
+    loss.backward()
+    return [x.grad for x in inputs.values() if x.grad is not None]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"causal": False}, {"window": 20}, {"softcap": 5.0, "scale": 0.7}, {"sinks": torch.arange(6.0)}],
+)
+def test_gradients_are_close_to_float64(options: dict[str, Any]) -> None:
+    given = arguments() | {n: options[n] for n in ("sinks",) if n in options}
+    rest = {n: x for n, x in options.items() if n != "sinks"}
+    got = gradients(ops.varlen_attention, given, **rest)
+    want = gradients(ops.varlen_attention.reference, given, **rest)
+    assert len(got) == len(want) == 3 + ("sinks" in options)
+    for mine, theirs in zip(got, want, strict=True):
+        assert mine.dtype is (torch.float32 if mine.dim() == 1 else torch.bfloat16)
+        torch.testing.assert_close(mine.double(), theirs, rtol=2**-6, atol=float(theirs.abs().max()) / 64)
+
+
+def test_only_what_is_wanted_is_computed() -> None:
+    given, want = arguments(), gradients(ops.varlen_attention, arguments())
+    for name, theirs in zip(("q", "k", "v"), want, strict=True):
+        one = leaves(given)[name]
+        made = ops.varlen_attention(**{**given, name: one})
+        weight = torch.randn(15, 6, 40, generator=torch.Generator().manual_seed(1))
+        loss = (made.o * weight.to(made.o.dtype)).sum() + (made.lse * weight[:, :, 0].T).sum()
+        loss.backward()
+        assert one.grad is not None
+        assert_same_bits(one.grad, theirs)
+
+
+def test_a_gradient_through_lse_alone_says_what_it_needs() -> None:
     given = arguments()
+    made = ops.varlen_attention(**{**given, **leaves(given)})
+    with pytest.raises(LaunchError, match="o"):
+        made.lse.sum().backward()
+
+
+def test_pages_have_no_gradient() -> None:
+    given = in_pages()
     with pytest.raises(LaunchError, match="q"):
-        ops.varlen_attention(**given | {"q": given["q"].requires_grad_()})
+        ops.paged_attention(**given | {"q": given["q"].requires_grad_()})
+
+
+@pytest.mark.parametrize("empty", ["q", "k"])
+def test_of_nothing_the_gradient_is_zero(empty: str) -> None:
+    given = arguments()
+    none = {n: given[n][:0] for n in (("q",) if empty == "q" else ("k", "v"))}
+    given |= none | {f"cu_seqlens_{empty}": torch.zeros(5, dtype=torch.int32)}
+    inputs = leaves(given)
+    made = ops.varlen_attention(**{**given, **inputs})
+    made.o.sum().backward()
+    for name, x in inputs.items():
+        assert x.grad is not None and x.grad.shape == x.shape and not x.grad.any(), name
 
 
 @pytest.mark.parametrize("op", [ops.varlen_attention, ops.paged_attention])

@@ -9,11 +9,47 @@ from spec_pairs import F, N, T, U, V, of_row, of_stream, pair, trace
 
 from rlk.errors import Code
 from rlk.ir.nodes import Program
-from rlk.lang import L, Op, Outputs, Scalar, Static, Tensor, bf16, f32, i32, op
+from rlk.lang import Axis, L, Op, Outputs, Scalar, Static, Tensor, bf16, f32, i32, op
 from rlk.lang.op import Variant
 from rlk.passes.pipeline import canonical
 
 KINDS = ("one", "two")
+K = Axis("K", chunk=16, leaf="segment")
+
+
+# --- sums of products ---
+
+
+@pair(Code.AXIS_SEGMENT)
+class SegmentOfPieces:
+    def wrong():
+        return Axis("K", chunk=16, piece=64, leaf="segment")  # <-
+
+    def right():
+        return Axis("K", chunk=16, leaf="segment")
+
+
+@pair(Code.FOLD_LEAF)
+class ProductsOfChunks:
+    def wrong():
+        @op()
+        def spec(x: Tensor[f32, T, V], w: Tensor[bf16, V, N]) -> Outputs:
+            total = L.total()
+            for v in L.stream(V):
+                total.absorb(x[v], by=w[v])  # <-
+            return L.out(y=total.value)
+
+        return trace(spec)
+
+    def right():
+        @op()
+        def spec(x: Tensor[f32, T, K], w: Tensor[bf16, K, N]) -> Outputs:
+            total = L.total()
+            for k in L.stream(K):
+                total.absorb(x[k], by=w[k])
+            return L.out(y=total.value)
+
+        return trace(spec)
 
 
 # --- dtypes ---

@@ -32,7 +32,7 @@ class Axis:
     split: into how many pieces the axis is cut, counted from the true extent: ceil(extent / split) each.
     piece: the size of a piece, counted from the start of the axis (or of the segment of a ragged axis).
     fan_in: how many pieces' sums are added at once, by halving (a power of two); without it, one at a time.
-    leaf: where a fold restarts its state: at each "chunk", or at each "piece".
+    leaf: where a fold restarts its state: at each "chunk", at each "piece", or at the "segment" alone: never.
     over: for a ragged axis, the name of the axis whose every index owns one segment of it.
     dynamic: the extent is a run-time value and never part of a cache key.
     """
@@ -55,11 +55,13 @@ class Axis:
             raise SpecError(Code.AXIS_TWO_CUTS, author(), axis=self.name)
         if self.fan_in is not None and self.piece is None:
             raise SpecError(Code.AXIS_FAN_IN, author(), axis=self.name)
-        if self.leaf not in ("chunk", "piece"):
+        if self.leaf not in ("chunk", "piece", "segment"):
             raise SpecError(Code.AXIS_LEAF, author(), axis=self.name, leaf=self.leaf)
         chunk, piece = self.chunk or 0, self.piece or 0
         if self.leaf == "piece" and (not chunk or not piece or piece % chunk):
             raise SpecError(Code.AXIS_LEAF_SIZE, author(), axis=self.name, piece=piece, chunk=chunk)
+        if self.leaf == "segment" and (not chunk or self.piece or self.split):
+            raise SpecError(Code.AXIS_SEGMENT, author(), axis=self.name, chunk=chunk)
 
     def __str__(self) -> str:
         return self.name if self.part is Part.ALL else f"{self.name}.{self.part.value}"

@@ -258,12 +258,14 @@ def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known)
 
     A payload that is contracted adds its own axes to those of the scores.
     """
-    if axis.leaf == "piece" and fold.monoid.kind is Kind.SOFTMAX_SUM:
+    if axis.leaf != "chunk" and fold.monoid.kind is Kind.SOFTMAX_SUM:
         return _online_types(fold, axis, bounds, known)
     rows = without(union(known.joined(*fold.inputs), bounds), axis)
     if fold.kept:
         rows = union(rows, kept_axes(axis))
     wanted = {Kind.TOTAL: NUMBERS, Kind.TOP: frozenset({DType.I32})}.get(fold.monoid.kind, F32)
+    if fold.monoid.contracts:
+        return [_products(fold, rows, known)]
     for x in fold.inputs:
         known.want(fold.monoid.kind.value, x, known.tile(x).dtype in wanted, _listed(wanted))
     match fold.monoid.kind:
@@ -294,6 +296,16 @@ def _online_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Know
         known.want(fold.monoid.kind.value, x, known.tile(x).dtype in wanted, _listed(wanted))
         types.append(TileType(DType.F32, union(rows, tuple(other))))
     return types
+
+
+def _products(fold: Fold, rows: tuple[Axis, ...], known: _Known) -> TileType:
+    """Return the type of a sum of products: f32, whose first factors are rounded to the type of the other."""
+    held, other, *times = fold.inputs
+    wanted = FACTORS[DotModel.CHAIN16]
+    for x in (held, *times):
+        known.want(fold.monoid.kind.value, x, known.tile(x).dtype is DType.F32, "f32")
+    known.want(fold.monoid.kind.value, other, known.tile(other).dtype in wanted, _listed(wanted))
+    return TileType(DType.F32, rows)
 
 
 def _accepted1(fn: Fn1) -> frozenset[DType]:

@@ -19,7 +19,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Monoid:
-    """kind, the names of a softmax_sum's payloads, and the tree by which a chunk's lanes are summed."""
+    """kind, the names of payloads, and the tree by which a chunk's lanes are summed.
+
+    A softmax_sum has a sum for each payload; a total with one is a sum of products, contracted onto one
+    accumulator by folds that do not restart at each chunk.
+    """
 
     kind: Kind
     payloads: tuple[str, ...] = ()
@@ -37,6 +41,11 @@ class Monoid:
                 return ("max", "index")
             case Kind.TOP:
                 return ("first", "second", "third")
+
+    @property
+    def contracts(self) -> bool:
+        """Whether the state is the accumulator of a contraction of all that is absorbed."""
+        return self.kind is Kind.TOTAL and bool(self.payloads)
 
     def __str__(self) -> str:
         return f"{self.kind.value}({', '.join(self.payloads)})"

@@ -296,7 +296,8 @@ class Loop:
     start and stop may vary along axes: the loop runs from the smallest to the largest, a step is one number,
     and what lies outside of an index's own bounds does not exist for it.
     types: of the carried values; an init of fewer axes is broadcast. Yields the last carried values.
-    full: in steps below its smallest element, `exists`, a bool of the body, is true everywhere.
+    full: in steps below its smallest element, `exists`, a bool of the body, is true everywhere; where there
+    is `first`, in those from its largest element on.
     """
 
     axis: Axis
@@ -307,6 +308,7 @@ class Loop:
     body: Block
     full: Value | None = None
     exists: Value | None = None
+    first: Value | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,8 +519,8 @@ def operands(node: Node) -> tuple[Value, ...]:
             return (bad,)
         case Merge(states=states, onto=onto):
             return (*states, *_present(onto))
-        case Loop(start=start, stop=stop, init=init, full=full):
-            return (start, stop, *init, *_present(full))
+        case Loop(start=start, stop=stop, init=init, full=full, first=first):
+            return (start, stop, *init, *_present(full, first))
         case Result(of=of):
             return (of,)
         case Stream(init=init):

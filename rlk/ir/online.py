@@ -1,4 +1,4 @@
-"""The arithmetic of folds that restart at each piece: its first state, and a chunk absorbed into one."""
+"""The arithmetic of folds that restart at pieces or never: the first state, and a chunk absorbed into one."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ def start(b: Builder, monoid: Monoid, dtype: DType) -> State:
             # 0.0, not -0.0: what a contraction adds to -0.0 is +0.0, so that only from +0.0 on a chunk that a
             # row sees nothing of leaves every bit
             return (fold.init(b, monoid)[0], *(b.f32(0.0) for _ in monoid.state[1:]))
+        case Kind.TOTAL if monoid.contracts:
+            return (b.f32(0.0),)
         case Kind.TOTAL | Kind.ARGMAX | Kind.TOP:
             return fold.init(b, monoid, dtype)
 
@@ -31,6 +33,8 @@ def restart(b: Builder, monoid: Monoid, state: State) -> State:
     match monoid.kind:
         case Kind.SOFTMAX_SUM:
             return (fold.init(b, monoid)[0], *state[1:])
+        case Kind.TOTAL if monoid.contracts:
+            return (b.f32(0.0),)
         case Kind.TOTAL | Kind.ARGMAX | Kind.TOP:
             return fold.init(b, monoid, b.tile(state[0]).dtype)
 
@@ -43,11 +47,17 @@ def absorb(
     m' = max(m, max z), e = exp2((z - m') log2 e), and with a = exp2((m - m') log2 e) each sum x becomes
     x a + sum of e y, by the monoid's tree; of a payload that is contracted, the accumulator x a goes on with
     the products of y and of e rounded to its type. Every operation rounds. (Online softmax: Milakov and
-    Gimelshein, arXiv 1805.02867; with products: Dao, arXiv 2307.08691.)
+    Gimelshein, arXiv 1805.02867; with products: Dao, arXiv 2307.08691.) Of a sum of products the accumulator
+    goes on with the products of y and of x rounded to its type.
     """
     match monoid.kind:
         case Kind.SOFTMAX_SUM if lanes is not None:
             return _softmax(b, monoid, state, inputs, lanes, exists)
+        case Kind.TOTAL if monoid.contracts and lanes is not None:
+            x = b.select(exists, inputs[0], b.f32(0.0))
+            for factor in inputs[2:]:
+                x = b.mul(x, factor)
+            return (_products(b, x, inputs[1], lanes, state[0], "sum_new"),)
         case Kind.SOFTMAX_SUM | Kind.TOTAL | Kind.ARGMAX | Kind.TOP:
             return fold.merge(b, monoid, state, fold.leaf(b, monoid, inputs, lanes, exists, pos))
 
@@ -66,7 +76,12 @@ def _softmax(b: Builder, monoid: Monoid, state: State, inputs: State, lanes: Axi
             chunk = b.reduce(Combine.ADD, b.mul(e, y), lanes, monoid.lanes, f"{name}_chunk")
             sums.append(b.add(before, chunk, f"{name}_new"))
         else:
-            p = b.let(Cast(e, dtype), "p")
-            each = tuple(a for a in b.tile(p).axes if a in b.tile(y).axes and a != lanes) or None
-            sums.append(b.let(Dot(p, y, lanes, DotModel.CHAIN16, before, each), f"{name}_new"))
+            sums.append(_products(b, e, y, lanes, before, f"{name}_new"))
     return (m, *sums)
+
+
+def _products(b: Builder, x: Value, y: Value, lanes: Axis, onto: Value, name: str) -> Value:
+    """Return an accumulator that went on with the products of y and of x rounded to its type."""
+    p = b.let(Cast(x, b.tile(y).dtype), "p")
+    each = tuple(a for a in b.tile(p).axes if a in b.tile(y).axes and a != lanes) or None
+    return b.let(Dot(p, y, lanes, DotModel.CHAIN16, onto, each), name)

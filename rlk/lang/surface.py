@@ -153,8 +153,15 @@ class Total(_Fold):
 
     what = "total"
 
-    def absorb(self, x: Operand) -> None:
-        self._absorb(Monoid(Kind.TOTAL, lanes=self._lanes), x)
+    def absorb(self, x: Operand, by: Operand | None = None, times: Operand | None = None) -> None:
+        """Absorb one chunk; by: 16-bit, contracted with x times `times` rounded to its type, onto one sum.
+
+        Of what a row does not see x is 0: it adds nothing, bit for bit, where all else is finite.
+        """
+        axis, more = tracer(self.what).scope.axis, [y for y in (by, times) if y is not None]
+        if by is not None and axis is not None and (axis.leaf == "chunk" or (axis.chunk or 1) < 16):
+            raise SpecError(Code.FOLD_LEAF, author(), what=self.what, axis=axis, chunk=axis.chunk)
+        self._absorb(Monoid(Kind.TOTAL, ("products",) if more else (), self._lanes), x, *more)
 
     @property
     def value(self) -> Tile:
@@ -260,7 +267,7 @@ class L:
         begin, end: the segment of a ragged axis, i32 or i64 over the axis that owns the segments.
         when: rows for which it is false see an empty axis: their folds keep the identity and nothing is read.
         reverse: from the last element to the first, one by one.
-        since, until: of an axis whose leaf is the piece: all that a row sees of the segment, such as what is
+        since, until: of an axis whose leaf is no chunk: all that a row sees of the segment, such as what is
         before it. Chunks and pieces count from `begin`, whatever a row sees of them.
         rows: an axis, the index of each row there, and whether it has one: where its state is kept if no
         program can hold it. What is not kept may be anything and must not be stored.

@@ -371,16 +371,18 @@ class TensorArg:
         return self.at(*(windows.get(axis, axis) for axis in self.axes))
 
     def at(
-        self, *index: Tile | TensorArg | Axis | int, fill: Number | None = None, when: Tile | None = None
-    ) -> Tile:
+        self, *index: Tile | TensorArg | Axis | int, fill: Number | None = None, when: Tile | None = None,
+        inside: bool = False,
+    ) -> Tile:  # fmt: skip
         """Load at one index per dim: an axis stands for its own positions, an integer tile gathers.
 
         A gathered index outside the dim reads nothing and gives `fill` (0 when no fill is named); so does
-        `when` where it is false.
+        `when` where it is false. inside: where `when` holds, and the element of a stream exists, no index is
+        outside.
         """
         if len(index) != len(self.axes):
-            found = len(index)
-            raise SpecError(Code.INDEX_COUNT, author(), what=self.decl.name, dims=len(self.axes), got=found)
+            got = len(index)
+            raise SpecError(Code.INDEX_COUNT, author(), what=self.decl.name, dims=len(self.axes), got=got)
         b = self.tracer.at()
         values: list[Value] = []
         guard: Value | None = None if when is None else self.tracer.use(when)
@@ -388,13 +390,13 @@ class TensorArg:
         for i, dim in zip(tiles, self.axes, strict=True):
             value = self._index(i, dim)
             values.append(value)
-            if isinstance(i, Tile) and i.axes != (dim,):
-                inside = b.map2(
+            if isinstance(i, Tile) and i.axes != (dim,) and not inside:
+                found = b.map2(
                     Fn2.AND,
                     b.map2(Fn2.LE, b.const(0, i.dtype), value),
                     b.map2(Fn2.LT, value, self._extent(dim, i.dtype)),
                 )
-                guard = inside if guard is None else b.map2(Fn2.AND, guard, inside)
+                guard = found if guard is None else b.map2(Fn2.AND, guard, found)
         filled = None if fill is None else lift(self.tracer, fill, self.dtype)
         return self.tracer.wrap(b.let(Load(self.decl.name, tuple(values), guard, filled), self.decl.name))
 

@@ -45,8 +45,15 @@ def varlen_attention(
     Keys come in chunks of 64, ascending, in pieces of 512 from the start of their sequence: a softmax whose
     maximum runs along inside a piece, the weights rounded to the dtype before they multiply v, f32 sums;
     pieces merge in ascending order (docs/decisions/0025-*). So a row's bits depend on its sequence up to it
-    and on nothing else, as long as what its chunks hold is finite. Differentiable in nothing yet: a tensor
-    that requires a gradient raises; detach it. math: as in `logp`. Raises LaunchError.
+    and on nothing else, as long as what its chunks hold is finite. math: as in `logp`. Raises LaunchError.
+
+    Differentiable in q, k, v and sinks, through o and lse (but not through lse alone); one that needs no
+    gradient costs none. Weights and the gradients of scores are rounded to the dtype before they are
+    contracted. Each row of a gradient is one f32 sum in a fixed order, rounded once: of q over its keys,
+    ascending; of k and v over the queries that see the key, ascending from the first of their sequence, and
+    for each of these over the heads that share it (docs/decisions/0027-*). So it depends on its sequence
+    alone; that of sinks is summed over all queries as they are packed. Rows outside of every sequence have
+    undefined gradients too. Extra memory: 4 bytes for each query and head.
     """
     name = "varlen_attention"
     _tensors(name, q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)

@@ -50,7 +50,8 @@ def expand(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
     merge in ascending order, one at a time or A.fan_in at once: `cut` puts the cut there. What steps hand on
     is carried by the loop; a step whose element does not exist hands on what it got. Where the leaf is the
     piece, one loop walks the chunks of all pieces, and merges the state of a piece when the next one begins;
-    with A in `apart` each piece has a loop of its own, and their states go through a workspace.
+    with A in `apart` each piece has a loop of its own, and their states go through a workspace. Where the
+    leaf is the segment, one state takes all chunks.
     """
     return rewrite(kernel, _Expand(apart))
 
@@ -329,12 +330,14 @@ def _carry(b: Builder, folded: tuple[Fold, ...], leaves: list[State]) -> tuple[S
 class _Steps:
     """The chunks of a segment, from its first element on, of which a row sees some: [start, stop).
 
-    full: below it a row sees every element of all of them; None where the first may be seen in part.
+    full: below it a row sees every element of all of them, from `first` on where there is one; None where the
+    first may be seen in part.
     """
 
     start: Value
     stop: Value
     full: Value | None
+    first: Value | None = None
 
 
 def _mergeable(stream: Stream, loc: Loc) -> None:
@@ -359,6 +362,8 @@ def _online(replay: Replay, stream: Stream, type: TupleType, apart: frozenset[st
     end = b.let(Extent(axis)) if stream.end is None else _as_i32(b, replay[stream.end])
     steps = _seen(replay, stream, begin, end)
     names = tuple(n for f in stream.folds for n in f.monoid.state)
+    if axis.leaf == "segment":
+        return list(b.results(_walk(replay, stream, (begin, end), steps, list(type.items)), names))
     if axis.name in apart:
         steps = _of_piece(b, axis, steps)
         types = [TileType(t.dtype, (axis.pieces, *t.axes)) for t in type.items]
@@ -381,17 +386,22 @@ def _seen(replay: Replay, stream: Stream, begin: Value, end: Value) -> _Steps:
         length = b.min(length, b.max(zero, b.sub(_as_i32(b, replay[stream.until]), begin)), "seen")
     start = zero
     full: Value | None = None
-    if stream.since is None:
+    first: Value | None = None
+    whole = stream.axis.leaf == "segment"
+    if stream.since is None or whole:
         full = b.map2(Fn2.DIV, length, size, "full_steps")
-    else:
+    if stream.since is not None:
         unseen = b.max(zero, b.sub(_as_i32(b, replay[stream.since]), begin), "unseen")
         start = b.map2(Fn2.DIV, unseen, size, "first_step")
     stop = b.map2(Fn2.DIV, b.add(length, b.i32(chunk - 1)), size, "steps")
+    if stream.since is not None and whole:
+        seen = b.map2(Fn2.DIV, b.add(unseen, b.i32(chunk - 1)), size)
+        first = b.min(seen, stop, "first_full_step")
     when = replay.optional(stream.when)
     if when is not None:
         stop = b.select(when, stop, zero, "steps")
         full = None if full is None else b.select(when, full, zero, "full_steps")
-    return _Steps(start, stop, full)
+    return _Steps(start, stop, full, first)
 
 
 def _of_piece(b: Builder, axis: Axis, steps: _Steps) -> _Steps:
@@ -434,7 +444,8 @@ def _walk(
         results = (*_flat(new), *before)
     init = (*begun, *nothing)[: len(types)]
     body = Block((step, *carried), tuple(lets), results)
-    return b.let(Loop(axis, steps.start, steps.stop, init, tuple(types), body, steps.full, chunk.exists))
+    bounds_of_full = (steps.full, chunk.exists, steps.first)
+    return b.let(Loop(axis, steps.start, steps.stop, init, tuple(types), body, *bounds_of_full))
 
 
 def _absorbed(replay: Replay, fold: Fold, state: State, chunk: _Chunk) -> State:

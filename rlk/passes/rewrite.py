@@ -90,14 +90,15 @@ class Replay:
         """Return a loop whose body is replayed in a region of its own."""
         b = self.builder
         init = tuple(self[v] for v in loop.init)
-        start, stop, full = self[loop.start], self[loop.stop], self.optional(loop.full)
+        start, stop = self[loop.start], self[loop.stop]
+        full, first = self.optional(loop.full), self.optional(loop.first)
         with b.region() as lets:
             args = self.arguments(loop)
             self.block(loop.body.lets)
             results = tuple(self[v] for v in loop.body.results)
             exists = self.optional(loop.exists)
         body = Block(args, tuple(lets), results)
-        return Loop(loop.axis, start, stop, init, loop.types, body, full, exists)
+        return Loop(loop.axis, start, stop, init, loop.types, body, full, exists, first)
 
     def stream(self, stream: Stream) -> Stream:
         """Return a stream whose body is replayed in a region of its own."""

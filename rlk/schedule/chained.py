@@ -27,19 +27,24 @@ FILLED = 264  # programs that keep a device busy: two for each multiprocessor of
 LARGEST_STATES = 1 << 28  # bytes of the states of pieces that lie side by side
 
 
-def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> Schedule:
+def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int], vendor: str = "nvidia") -> Schedule:
     """Return the schedule: tiles of rows as long as segments are on average, and other axes whole."""
     rows = rows_axis(found)
     if rows is None:
         return Schedule()
     held = {str(axis): padded(extents[axis.name]) for axis in columns(kernel, found)}
-    most = MOST_ROWS if max(held.values(), default=1) <= WIDE else MOST_ROWS // 2
-    return scheduled(str(rows), held, min(most, max(FEWEST_ROWS, padded(mean_rows(rows, extents)))))
+    wide = widest(kernel, found, extents)
+    most = MOST_ROWS if wide <= WIDE else MOST_ROWS // 2
+    tile = min(most, max(FEWEST_ROWS, padded(mean_rows(rows, extents))))
+    if vendor == "amd" and not held:
+        # two products beside the sums: what 4 waves of 64 lanes have registers for, with no load ahead
+        return replace(scheduled(str(rows), held, min(tile, MOST_ROWS // 2), wide), warps=4, stages=1)
+    return scheduled(str(rows), held, tile, wide)
 
 
-def scheduled(rows: str, held: Mapping[str, int], tile: int) -> Schedule:
-    """Return the schedule of tiles of so many rows."""
-    many = tile >= MOST_ROWS or tile * max(held.values(), default=1) > MOST_ROWS // 2 * WIDE
+def scheduled(rows: str, held: Mapping[str, int], tile: int, wide: int = 1) -> Schedule:
+    """Return the schedule of tiles of so many rows; wide: elements of a row's sum."""
+    many = tile >= MOST_ROWS or tile * max(wide, *held.values(), 1) > MOST_ROWS // 2 * WIDE
     tiles = {rows: tile, **{axis: max(FEWEST_ROWS, n) for axis, n in held.items()}}
     return Schedule(
         tiles=tuple(sorted(tiles.items())),
@@ -84,7 +89,8 @@ def variety(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> tuple[S
     held = {str(axis): padded(extents[axis.name]) for axis in columns(kernel, found)}
     made = [chained(kernel, found, extents)]
     if rows is not None:
-        made += [scheduled(str(rows), held, tile) for tile in (16, 32, 64, 128)]
+        wide = widest(kernel, found, extents)
+        made += [scheduled(str(rows), held, tile, wide) for tile in (16, 32, 64, 128)]
     return tuple(dict.fromkeys(made))
 
 
@@ -104,6 +110,14 @@ def columns(kernel: Kernel, found: Roles) -> tuple[Axis, ...]:
             alone = (*(x for x in b.axes if x not in a.axes), *(x for x in a.axes if x not in b.axes))
             made.update(dict.fromkeys(x for x in alone if x in found.parallel and not x.dynamic))
     return tuple(made)
+
+
+def widest(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> int:
+    """Return how many elements the longest sum of a row has, whether its axis is contracted too or not."""
+    held = {*columns(kernel, found), *(axis for axis in found.contracted if axis.part is Part.ALL)}
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    carried = {axis for loop in loops for type in loop.types for axis in type.axes}
+    return max((padded(extents[axis.name]) for axis in held & carried), default=1)
 
 
 def mean_rows(axis: Axis, extents: Mapping[str, int]) -> int:

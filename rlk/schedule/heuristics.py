@@ -47,7 +47,7 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
     """
     found = roles(kernel, extents)
     if kind(kernel) == "chained_dot":
-        return chained(kernel, found, extents)
+        return chained(kernel, found, extents, target.vendor)
     if found.contracted:
         return _contraction(kernel, found, target, extents)
     lengths = dict(found.inside)

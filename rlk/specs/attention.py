@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from rlk.lang import (
     Static,
     Tensor,
     Tile,
+    Tree,
     bf16,
     f16,
     f32,
@@ -37,11 +39,20 @@ W = Axis("W")  # elements of a value
 P = Axis("P", dynamic=True)  # pages of a cache
 O = Axis("O")  # slots of a page
 M = Axis("M", dynamic=True)  # pages that a sequence may have
+J = Ragged("J", over=B)  # keys of one sequence, each with its gradient
+Z = Ragged("Z", over=B, chunk=CHUNK, leaf="segment")  # keys of one sequence, on one accumulator
+R = Ragged(
+    "R", over=B, chunk=CHUNK, leaf="segment"
+)  # queries of one sequence, and heads of each that share keys
+X = Axis("X", chunk=256, piece=8192, dynamic=True)  # queries of all sequences
 F = DTypeVar("F", (bf16, f16))
 Offsets = DTypeVar("Offsets", (i32, i64))
 
 
-@op(bounds={Q: (T,)})
+@op(
+    saves=("q", "k", "v", "begin_q", "end_q", "begin_k", "end_k", "sinks", "o", "lse"),
+    bounds={Q: (T,), Z: (S,), J: (S,), R: (T, G), X: (T,)},
+)
 def varlen_attention(
     q: Tensor[F, T, H, G, E],
     k: Tensor[F, S, H, E],
@@ -66,6 +77,102 @@ def varlen_attention(
         z = L.dot(queries, k[s], over=E, each=(H,)) * scale
         soft.absorb(z if softcap is None else softcap * L.tanh(z * inv_softcap), o=v[s])
     return finished(soft, rows, sinks, q.dtype)
+
+
+@varlen_attention.vjp("q", "k", "v", "sinks")
+def varlen_attention_grad(ctx, d_o: Tensor[F, T, H, G, W], d_lse: Tensor[f32, H, G, T] | None) -> Outputs:
+    """dv = p^T d_o, dq = scale ds k, dk = scale ds^T q, of p = exp(z - lse) and ds = p (d_o v^T - delta).
+
+    delta = sum of d_o o (halving over W) - d_lse (Dao, arXiv 2307.08691, section 3.1). p and ds are rounded
+    to the dtype of q before they are contracted, and nothing else is before the results: dq is one chain16
+    over the keys of a query, ascending; dk and dv are one each over the queries that see a key, ascending,
+    and for each of these over the heads that share it. d_sinks = - sum of exp(sink - lse) delta over queries
+    as they are packed, in chunks of 256 (halving) and pieces of 8192, ascending.
+    """
+    row = L.sum(d_o.to(f32) * ctx.o.to(f32), over=W, tree=Tree.halving)
+    delta = L.table(row if d_lse is None else row - d_lse, "delta")
+    if ctx.wants("q"):
+        _of_queries(ctx, d_o, delta)
+    if ctx.wants("k") or ctx.wants("v"):
+        _of_keys(ctx, d_o, delta)
+    if ctx.wants("sinks"):
+        _of_sinks(ctx, delta)
+    return L.out()
+
+
+def _of_queries(ctx: Any, d_o: Any, delta: Any) -> None:
+    """Write the gradient of the queries: a query meets the keys that it sees."""
+    begin = ctx.begin_k.to(i32)
+    rows = Rows.of(ctx.begin_q, ctx.end_q, ctx.end_k.to(i32) - begin)
+    q = ctx.q.at(rows.token, H, G, E, when=rows.inside, inside=True)
+    d = d_o.at(rows.token, H, G, W, when=rows.inside, inside=True)
+    lse = ctx.lse.at(H, G, rows.token, when=rows.inside, inside=True)
+    own = delta.at(rows.token, H, G, when=rows.inside, inside=True)
+    total = L.total()
+    for s in L.stream(Z, begin=begin, end=ctx.end_k, **rows.seen(begin, ctx.causal, ctx.window)):
+        k, v = ctx.k.at(s.pos, H, E, inside=True), ctx.v.at(s.pos, H, W, inside=True)
+        p, slope = _weights(ctx, L.dot(q, k, over=E, each=(H,)), lse)
+        total.absorb(p, by=k, times=_slope(L.dot(d, v, over=W, each=(H,)) - own, slope))
+    d_q = (total.value * ctx.scale).to(ctx.q.dtype)
+    L.place("d_q", (T, H, G, E), ({T: rows.token}, d_q), when=rows.inside)
+
+
+def _of_keys(ctx: Any, d_o: Any, delta: Any) -> None:
+    """Write the gradients of keys and values: a key meets the queries that see it, of all heads it has."""
+    begin, key = ctx.begin_k.to(i32), L.pos(J)
+    count = ctx.end_k.to(i32) - begin
+    token, inside = begin + key, key < count
+    k, v = ctx.k.at(token, H, E, when=inside, inside=True), ctx.v.at(token, H, W, when=inside, inside=True)
+    first, heads = ctx.begin_q.to(i32), L.extent(G)
+    last = ctx.end_q.to(i32)
+    seen = _seeing(ctx, first, key + (last - first) - count, heads, count)
+    to_k, to_v = L.total(), L.total()
+    for r in L.stream(R, begin=first * heads, end=last * heads, **seen):
+        asks, head = r.pos // heads, r.pos % heads
+        q, d = ctx.q.at(asks, H, head, E, inside=True), d_o.at(asks, H, head, W, inside=True)
+        lse, own = ctx.lse.at(H, head, asks, inside=True), delta.at(asks, H, head, inside=True)
+        p, slope = _weights(ctx, L.dot(k, q, over=E, each=(H,)), lse)
+        if ctx.wants("v"):
+            to_v.absorb(p, by=d)
+        if ctx.wants("k"):
+            to_k.absorb(p, by=q, times=_slope(L.dot(v, d, over=W, each=(H,)) - own, slope))
+    if ctx.wants("k"):
+        L.place("d_k", (S, H, E), ({S: token}, (to_k.value * ctx.scale).to(ctx.q.dtype)), when=inside)
+    if ctx.wants("v"):
+        L.place("d_v", (S, H, W), ({S: token}, to_v.value.to(ctx.q.dtype)), when=inside)
+
+
+def _seeing(ctx: Any, begin: Tile, query: Tile, heads: Tile, keys: Tile) -> dict[str, Any]:
+    """Return which queries see a key, as bounds of a stream; query: the one that stands at it."""
+    bounds: dict[str, Any] = {}
+    if ctx.causal:
+        bounds["since"] = (begin + query) * heads
+    if ctx.window is not None:
+        bounds["until"] = (begin + query + L.minimum(ctx.window, keys)) * heads
+    return bounds
+
+
+def _weights(ctx: Any, product: Tile, lse: Tile) -> tuple[Tile, Tile | None]:
+    """Return exp(z - lse), and the slope of z where scores are capped: 1 - tanh^2."""
+    below = -(lse * LOG2E)
+    if ctx.softcap is None:
+        return L.softmax_exp2(L.fma(product, ctx.scale * LOG2E, below)), None
+    t = L.tanh(product * ctx.scale * ctx.inv_softcap)
+    return L.softmax_exp2(L.fma(t, ctx.softcap * LOG2E, below)), 1.0 - t * t
+
+
+def _slope(of_p: Tile, of_cap: Tile | None) -> Tile:
+    return of_p if of_cap is None else of_p * of_cap
+
+
+def _of_sinks(ctx: Any, delta: Any) -> None:
+    """Write the gradient of the sinks, whose values are 0."""
+    total = L.total()
+    for x in L.stream(X, begin=0, end=ctx.end_q.at(L.extent(B) - 1)):
+        lse = ctx.lse.at(H, G, x.pos, inside=True)
+        p = L.softmax_exp2((ctx.sinks - lse) * LOG2E)
+        total.absorb(L.where(lse == -math.inf, 0.0, p) * delta.at(x.pos, H, G, inside=True))
+    L.out(d_sinks=-total.value)
 
 
 @op(bounds={Q: (T,), S: (M, O)})

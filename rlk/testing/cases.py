@@ -138,9 +138,9 @@ def inputs_of(program: Program) -> dict[str, Decl]:
 
 
 def sizes(
-    program: Program, given: Mapping[str, Any], known: Mapping[str, int] | None = None
+    program: Program, given: Mapping[str, Any], known: Mapping[str, int] | None = None, op: Op | None = None
 ) -> dict[str, int]:
-    """Return the extent of every axis: a known one, a given array's, else a small one that leaves tails."""
+    """Return the extent of every axis: a known one, a given array's, what these bound, else a small one."""
     found = dict(known or {})
     axes: dict[str, Axis] = {}
     for decl in (d for k in program.kernels for d in k.params):
@@ -151,6 +151,8 @@ def sizes(
     for let in (let for k in program.kernels for let in walk(k.body)):
         if isinstance(let.node, Extent | Pos) and let.node.axis.part is not Part.LANE:
             axes.setdefault(let.node.axis.name, let.node.axis.whole)
+    if op is not None and {name for _, factors in op.bounds for name in factors} <= found.keys():
+        found = op.bounded(found)
     left = [axis for name, axis in axes.items() if name not in found]
     return found | {axis.name: _size(axis, i) for i, axis in enumerate(left)}
 

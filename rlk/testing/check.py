@@ -170,14 +170,16 @@ def check_slopes(case: Case, wide: Oracle = run_wide, tolerance: float = TOLERAN
     forward = forward_program(op, case.slope)
     values = {n: _float64(v) for n, v in case.values.items()}
     rng = np.random.default_rng(7)
-    made = wide(forward, values)
+    forward_sizes = sizes(forward, values, op=op)
+    made = wide(forward, values, extents=forward_sizes)
     pulls = {n: rng.normal(size=np.shape(made[n])) for n in given}
     groups = [(n,) for n in given] + ([given] if len(given) > 1 else [])
     slopes = {group: _gradients(case, values, wide, pulls, group, wanted) for group in groups}
     count, worst, where = 0, 0.0, ""
     for name in wanted:
         for move in _moves(values[name], rng):
-            up, down = (wide(forward, values | {name: values[name] + s * STEP * move}) for s in (1, -1))
+            both = (values | {name: values[name] + s * STEP * move} for s in (1, -1))
+            up, down = (wide(forward, moved, extents=forward_sizes) for moved in both)
             for group in groups:
                 moved = sum(float(np.sum(pulls[n] * (up[n] - down[n]))) for n in group) / (2 * STEP)
                 lost = EPSILON / STEP * sum(float(np.sum(np.abs(pulls[n] * made[n]))) for n in group)
@@ -201,12 +203,13 @@ def _gradients(
     needed = {f.name for f in op.gradient.formals if not f.optional}
     there = tuple(n for n in pulls if n in group or f"d_{n}" in needed)
     program = gradient_program(op, gradient_variant(case.variant, wanted, there))
-    forward = wide(forward_program(op, case.variant), values)
+    plain = forward_program(op, case.variant)
+    forward = wide(plain, values, extents=sizes(plain, values, op=op))
     saved = values | {n: forward[n] for n in forward.tensors}
     extra = case.example.gradient(saved)
     asked = {f"d_{n}": pulls[n] if n in group else np.zeros_like(pulls[n]) for n in there}
     given = {**saved, **extra, **asked}
-    known = sizes(forward_program(op, case.variant), values)
+    known = sizes(plain, values, op=op)
     found = wide(program, given, extents=sizes(program, given, known))
     return {n: found[f"d_{n}"] for n in wanted}
 
@@ -263,7 +266,7 @@ def calls(case: Case, seed: int = 0) -> tuple[Call, ...]:
     rng = np.random.default_rng(seed + 2)
     forward = forward_program(case.op, case.variant)
     values = {n: v if n in case.example.finite else _edges(v, rng) for n, v in case.values.items()}
-    made = [_call("forward", case.op.trace(case.variant), values, {})]
+    made = [_call(case.op, "forward", case.op.trace(case.variant), values, {})]
     wanted, given = differentiable(case.op, case.variant), cotangents(case.op, case.variant)
     if wanted and given:
         ran = run(forward, made[0].inputs, extents=made[0].extents)
@@ -273,13 +276,13 @@ def calls(case: Case, seed: int = 0) -> tuple[Call, ...]:
         assert case.op.gradient is not None
         backward = case.op.gradient.trace(gradient_variant(case.variant, wanted, given))
         values = {**saved, **case.example.gradient(saved), **pulls}
-        made.append(_call("gradient", backward, values, made[0].extents))
+        made.append(_call(case.op, "gradient", backward, values, made[0].extents))
     return tuple(made)
 
 
-def _call(label: str, traced: Program, values: Values, known: Mapping[str, int]) -> Call:
+def _call(op: Op, label: str, traced: Program, values: Values, known: Mapping[str, int]) -> Call:
     program = canonical(traced)
-    extents = sizes(program, values, known)
+    extents = sizes(program, values, known, op)
     names = apart(program, extents)
     placed = canonical(traced, apart=names) if names else program
     return Call(label, program, stored(values, program), extents, placed)

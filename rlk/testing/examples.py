@@ -200,7 +200,7 @@ def _paged_attention(rng: np.random.Generator) -> Values:
 _STRAIGHT: dict[str, dict[object, object]] = {"kl": {"k1+": "k2", "k3+": "k2"}}
 
 EXAMPLES: dict[str, Example] = {
-    "varlen_attention": Example(_attention, finite=("v",)),
+    "varlen_attention": Example(_attention, finite=("q", "k", "v")),
     "paged_attention": Example(_paged_attention, finite=("v_cache",)),
     "logp": Example(
         _logp,

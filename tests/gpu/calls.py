@@ -246,8 +246,13 @@ DOT_CHANGES: tuple[Change, ...] = (
 
 
 def _rows(tile: int) -> Change:
-    """Return a change of how many rows share a tile of keys; other kernels keep theirs."""
-    return lambda s: s.with_tile("Q*G", tile) if "Q*G" in dict(s.tiles) else s
+    """Return a change of how many rows share what goes by; other kernels keep theirs."""
+
+    def change(schedule: Schedule) -> Schedule:
+        rows = next((name for name in ("Q*G", "J") if name in dict(schedule.tiles)), None)
+        return schedule if rows is None else schedule.with_tile(rows, tile)
+
+    return change
 
 
 ATTENTION_CHANGES: tuple[Change, ...] = (
@@ -261,6 +266,12 @@ ATTENTION_CHANGES: tuple[Change, ...] = (
     lambda s: replace(_rows(32)(s), warps=4, stages=2),
 )
 """Of the schedules of attention: rows of a tile, warps, loads ahead."""
+WIDE_ATTENTION_CHANGES: tuple[Change, ...] = (
+    lambda s: s,
+    lambda s: replace(_rows(16)(s), stages=1),
+    lambda s: replace(_rows(32)(s), warps=4, stages=1),
+)
+"""Of those of gradients with wide heads: longer tiles would not fit shared memory."""
 
 
 def _lowered(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from gpu.calls import ATTENTION_CHANGES, DOT_CHANGES, WIDE_CHANGES, Case
+from gpu.calls import ATTENTION_CHANGES, DOT_CHANGES, WIDE_ATTENTION_CHANGES, WIDE_CHANGES, Case
 
 from rlk.ir.types import DType
 from rlk.runtime.arguments import TORCH_DTYPES
@@ -319,6 +319,42 @@ CASES: dict[str, Case] = {
     "varlen_attention 8 x 4 heads of 64 f16, one loop, window": attention(
         (90,) * 12, (90, 700, 1100) * 4, (8, 4), 64, 64, {"window": 333}, f=DType.F16
     ),
+    "varlen_attention_grad 2 x 4 heads of 128, ragged": attention(
+        (300, 0, 70, 1), (300, 20, 310, 200), (2, 4), 128, 128, wanted=("q", "k", "v")
+    ),
+    "varlen_attention_grad 8 heads of 64 f16, window": attention(
+        (200, 333), (320, 333), (8, 1), 64, 64, {"window": 100}, f=DType.F16, wanted=("q", "k", "v")
+    ),
+    "varlen_attention_grad 1 x 7 heads of 96, softcap and sinks": attention(
+        (130, 5),
+        (130, 77),
+        (1, 7),
+        96,
+        96,
+        {"softcap": 20.0, "inv_softcap": 0.05},
+        present=("sinks",),
+        wanted=("q", "k", "v", "sinks"),
+    ),  # fmt: skip
+    "varlen_attention_grad 2 x 2 heads of 256": attention(
+        (150,),
+        (200,),
+        (2, 2),
+        256,
+        256,
+        wanted=("q", "k", "v"),
+        cotangents=("o",),
+        changes=WIDE_ATTENTION_CHANGES,
+    ),  # fmt: skip
+    "varlen_attention_grad 2 heads of 192 and 128, no mask": attention(
+        (150, 20),
+        (200, 20),
+        (2, 1),
+        192,
+        128,
+        statics={"causal": False},
+        wanted=("q", "k", "v"),
+        changes=WIDE_ATTENTION_CHANGES,
+    ),  # fmt: skip
     "paged_attention decode, one loop": paged((600, 70, 1, 1025) * 10, (1,) * 40, 64, (8, 4), 128),
     "paged_attention decode, pieces apart": paged((3000, 17, 513, 1), (1, 1, 1, 1), 64, (2, 4), 128),
     "paged_attention chunked prefill": paged((900, 600), (100, 257), 16, (4, 8), 64),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlk.ir.nodes import Fn2, Kernel, Let, Loop, Map2, Result, Value
+from rlk.ir.nodes import Block, Fn2, Kernel, Let, Loop, Map2, Result, Value
 from rlk.ir.types import DType
 from rlk.passes.rewrite import Replay
 from rlk.passes.simplify import simplify
@@ -14,7 +14,9 @@ from rlk.passes.walk import walk
 def peel(kernel: Kernel) -> Kernel:
     """Return the kernel with each loop of full steps in two: the full steps, then the rest.
 
-    The first has `full` as its stop and runs to its smallest element; the second starts there.
+    The first has `full` as its stop and runs to its smallest element; the second starts there. Where full
+    steps do not begin at once, a loop before them runs to the largest element of `first`, where they start,
+    and none of the rest is below it.
     """
     results = [let for let in walk(kernel.body) if isinstance(let.node, Result)]
     names = {(r.node.of, r.node.index): r.name for r in results if isinstance(r.node, Result)}
@@ -54,9 +56,13 @@ def _conjuncts(loop: Loop, condition: Value) -> frozenset[Value]:
 
 
 def _in_two(peel: _Peel, replay: Replay, let: Let, loop: Loop, full: Value, exists: Value) -> Value:
-    b, limit = replay.builder, replay[full]
-    head = Loop(loop.axis, loop.start, full, loop.init, loop.types, loop.body, full, None)
-    outer = replay.rule
+    b, limit, names = replay.builder, replay[full], peel.names
+    hints = tuple(names.get((let.value, i), "") for i in range(len(loop.types)))
+    outer, start, init = replay.rule, replay[loop.start], tuple(replay[v] for v in loop.init)
+    if loop.first is not None:
+        begin = start
+        start = replay[loop.first]
+        init = b.results(_masked(replay, let, loop, (begin, start), init), hints)
 
     true = _conjuncts(loop, exists)
 
@@ -67,13 +73,26 @@ def _in_two(peel: _Peel, replay: Replay, let: Let, loop: Loop, full: Value, exis
         return outer(inner, each)
 
     replay.rule = every
-    first = b.let(replay.loop(head), let.name)
-    replay.rule = outer
-    init = b.results(first, tuple(peel.names.get((let.value, i), "") for i in range(len(loop.types))))
     with b.region() as lets:
         args = replay.arguments(loop)
         replay.block(loop.body.lets)
         results = tuple(replay[v] for v in loop.body.results)
-        there = replay[exists]
-    body = type(loop.body)(args, tuple(lets), results)
-    return b.let(Loop(loop.axis, limit, replay[loop.stop], init, loop.types, body, None, there), let.name)
+    body, late = Block(args, tuple(lets), results), replay.optional(loop.first)
+    made = b.let(Loop(loop.axis, start, limit, init, loop.types, body, limit, None, late), let.name)
+    replay.rule = outer
+    return _masked(replay, let, loop, (limit, replay[loop.stop]), b.results(made, hints), late)
+
+
+def _masked(
+    replay: Replay, let: Let, loop: Loop, bounds: tuple[Value, Value], init: tuple[Value, ...],
+    late: Value | None = None,
+) -> Value:  # fmt: skip
+    """Append a loop over steps whose elements may not exist, none of them below the largest of `late`."""
+    b = replay.builder
+    with b.region() as lets:
+        args = replay.arguments(loop)
+        replay.block(loop.body.lets)
+        results = tuple(replay[v] for v in loop.body.results)
+        there = replay.optional(loop.exists)
+    body = Block(args, tuple(lets), results)
+    return b.let(Loop(loop.axis, *bounds, init, loop.types, body, None, there, late), let.name)

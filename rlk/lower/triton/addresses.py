@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rlk.ir.dims import Axis, Part, union
-from rlk.ir.nodes import Decl, Let, Load, Role, Store, Value
+from rlk.ir.nodes import Decl, Let, Load, Loop, Role, Store, Value
 from rlk.ir.types import DType
 from rlk.lower.common.contract import implies
 from rlk.lower.common.emitted import CallArg, From
@@ -17,6 +17,7 @@ from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
 from rlk.lower.common.turns import length_name
+from rlk.passes.walk import walk
 
 if TYPE_CHECKING:
     from rlk.lower.triton.emit import Emitter
@@ -112,13 +113,15 @@ class Addresses:
     def segment(self, program: str, found: Segments) -> None:
         """Write the tile of rows that a program owns, the segment it lies in, and the rest of its indices.
 
-        The last rows of all segments come first: where a row sees what is before it, they take longest.
+        The rows that take longest come first: the last ones of all segments where a row sees what is before
+        it, the first ones where it sees what comes after.
         """
         self.e.helpers.setdefault(SEGMENT.name, SEGMENT)
         rows, over = (next(s for s in self.plan.shared if s.axis == a) for a in (found.axis, found.over))
         whole, count = self.argument(found.whole, From.EXTENT, found.whole), self.extent(over.axis)
         tiles = self.e.let("tiles", f"{whole} * {found.each} // {rows.tile} + {count}")
-        tile = self.e.let("tile", f"{tiles} - 1 - {program} % {tiles}")
+        later = f"{program} % {tiles}"
+        tile = self.e.let("tile", later if self.sees_what_follows(rows.axis) else f"{tiles} - 1 - {later}")
         owner = f"{SEGMENT.name}({found.begin}_ptr, {tile}, {count}, {found.each}, {rows.tile})"
         self.owned[over.axis] = name = self.e.let(axis_name(over.axis), owner)
         begin, end = (
@@ -133,6 +136,12 @@ class Addresses:
         self.limits[rows.axis] = (f"({row} < {end} - {begin})", found.inside)
         others = [i for i, s in enumerate(self.plan.shared) if s not in (rows, over)]
         self.rest(others[::-1], f"{program} // {tiles}")
+
+    def sees_what_follows(self, rows: Axis) -> bool:
+        """Return whether loops start later for later rows, and end for all alike."""
+        loops = [let.node for let in walk(self.plan.kernel.body) if isinstance(let.node, Loop)]
+        axes = [(self.e.tile(loop.start).axes, self.e.tile(loop.stop).axes) for loop in loops]
+        return any(rows in start and rows not in stop for start, stop in axes)
 
     def rest(self, order: list[int], program: str) -> None:
         """Write the indices of axes that share out what is left of a program's number, the first fastest."""

@@ -408,7 +408,7 @@ class Emitter:
 
     def loop(self, let: Let, loop: Loop) -> None:
         runs_full = loop.full is not None and loop.full == loop.stop
-        start = self.bound(loop.start, "tl.min")
+        start = self.begin(loop)
         stop = self.bound(loop.stop, "tl.min" if runs_full else "tl.max")
         carried = self.carry(let.value, loop)
         self.many[let.value] = carried
@@ -423,6 +423,15 @@ class Emitter:
             self.steps(loop)
             self.assign(carried, loop.body.results, loop.types)
         self.names.taken.discard(name)
+
+    def begin(self, loop: Loop) -> str:
+        """Return where a loop starts: not before the largest of `first`, where it is after that."""
+        if loop.first is None:
+            return self.bound(loop.start, "tl.min")
+        first = self.bound(loop.first, "tl.max")
+        if loop.start == loop.first:
+            return first
+        return self.let("rest", f"tl.maximum({first}, {self.bound(loop.start, 'tl.min')})")
 
     def steps(self, loop: Loop) -> None:
         """Write a loop's body; what some steps exchange, and what they need for it, under their condition."""
