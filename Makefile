@@ -16,7 +16,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS
 STRICT := $(wildcard rlk/errors.py rlk/env.py rlk/digest.py rlk/ir rlk/lang rlk/passes rlk/lower rlk/cache)
 
 CUTE_VERSIONS := 4.7 4.8
-COMPILED := tests/test_cute_machine_code.py tests/test_cute_runtime.py tests/test_tune.py  # what needs the compiler
+COMPILED := tests/test_cute_machine_code.py tests/test_cute_runtime.py tests/test_aot_cute.py tests/test_tune.py  # what needs the compiler
 
 VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson pyvers ray tensordict
 LADDER := $(wildcard tests/test_tilelang_*.py)  # what needs TileLang and a compiler for CDNA

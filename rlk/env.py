@@ -69,8 +69,9 @@ class Env:
 
     `cache_dir` and `cache_limit` (bytes) belong to the kernel store, `backend` forces one lowering, `check`
     raises data errors at once instead of lazily, `interpret` runs Triton source on the CPU, `jobs` is the
-    number of compile processes, `cc` is the C compiler to link with, `toolchain` lists the compilers' own
-    variables that are set.
+    number of compile processes, `cc` is the C compiler to link with, `aot` is false where no kernel of an
+    installed wheel is used, `system_cache` is a store that is only read, `epoch` is the date of files in
+    archives, in seconds, `toolchain` lists the compilers' own variables that are set.
     """
 
     cache_dir: Path
@@ -81,6 +82,9 @@ class Env:
     jobs: int = 2
     log: str = "warning"
     cc: str | None = None
+    aot: bool = True
+    system_cache: Path | None = None
+    epoch: int | None = None
     toolchain: tuple[tuple[str, str], ...] = ()
 
     @staticmethod
@@ -96,6 +100,9 @@ class Env:
             jobs=_count(variables, "RLK_JOBS", min(8, cpus)),
             log=_choice(variables, "RLK_LOG", LOG_LEVELS) or "warning",
             cc=variables.get("CC") or None,
+            aot=not variables.get("RLK_AOT") or _switch(variables, "RLK_AOT"),
+            system_cache=_system_cache(variables),
+            epoch=_epoch(variables),
             toolchain=tuple((name, variables[name]) for name in TOOLCHAIN_VARIABLES if variables.get(name)),
         )
 
@@ -127,6 +134,18 @@ def _cache_dir(variables: Mapping[str, str]) -> Path:
     if home := variables.get("HOME", ""):
         return Path(home) / ".cache" / "rlk"
     return Path(tempfile.gettempdir()) / f"rlk-{os.geteuid()}"
+
+
+def _epoch(variables: Mapping[str, str]) -> int | None:
+    value = variables.get("SOURCE_DATE_EPOCH", "")
+    return int(value) if value.isascii() and value.isdigit() else None
+
+
+def _system_cache(variables: Mapping[str, str]) -> Path | None:
+    given = variables.get("RLK_SYSTEM_CACHE")
+    if given and not Path(given).is_absolute():
+        raise _bad("RLK_SYSTEM_CACHE", given, "an absolute path")
+    return Path(given) if given else None
 
 
 def _choice(variables: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str | None:

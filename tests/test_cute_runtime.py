@@ -430,14 +430,14 @@ def test_the_environment_chooses_among_what_a_target_has(monkeypatch: pytest.Mon
 def test_the_faster_lowering_is_asked_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     forced(monkeypatch, None)
     for compiles, chosen in ((True, dispatching.FASTEST), (False, "triton")):
-        monkeypatch.setattr(dispatching.cute, "compiles", lambda: compiles)
+        monkeypatch.setattr(dispatching.cute, "compiles", lambda compiles=compiles: compiles)
         assert dispatching._backend(target("sm_90a")) == chosen
 
 
 def test_kernels_are_compiled_by_releases_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cute, "_linker", lambda: ["cc"])
     for version, wanted in (("4.8.1", True), ("4.7.0", True), ("4.9.0", False), ("5.7.0", False)):
-        monkeypatch.setattr(cute, "toolchain", lambda: (("nvidia-cutlass-dsl", version),))
+        monkeypatch.setattr(cute, "toolchain", lambda version=version: (("nvidia-cutlass-dsl", version),))
         assert cute.compiles.__wrapped__() == wanted
     monkeypatch.setattr(cute, "toolchain", lambda: None)
     assert not cute.compiles.__wrapped__()

@@ -78,3 +78,13 @@ def test_the_page_about_advantages_runs() -> None:
     exec(compile(block, "advantages.py", "exec"), scope)
     values, layout = scope["values"], scope["layout"]
     assert values.grad[layout.active].any() and not values.grad[~layout.active].any()  # type: ignore[attr-defined]
+
+
+def test_the_matrix_of_the_guide_is_one(tmp_path: Path) -> None:
+    from rlk.aot.matrix import read_matrix
+
+    (text,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/aot.md").read_text(), re.DOTALL)
+    (tmp_path / "matrix.toml").write_text(text)
+    made = read_matrix(str(tmp_path / "matrix.toml"))
+    assert [model.vocab for model in made.models] == [151936, 65536]
+    assert made.calls[0].backward and made.calls[0].rows == (8191, 8192)

@@ -1,4 +1,4 @@
-"""Which of two lowerings a call is given on Hopper where the user names none, and that its bits do not tell."""
+"""Which of two lowerings a call gets on Hopper where the user names none, and that its bits do not tell."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,17 +58,31 @@ def entries(root: Path) -> tuple[Entry, ...]:
 
 def evict(root: Path, limit: int, grace: float) -> tuple[Entry, ...]:
     """Remove the least recently used entries that `limit` bytes cannot hold; return them."""
-    present = entries(root / "entries")
+    now = clock(root)
+    # a use that lies ahead of the store's clock says nothing: such entries go first
+    present = sorted(entries(root / "entries"), key=lambda e: (e.last_used <= now + grace, e.last_used))
     excess = sum(entry.size for entry in present) - limit
-    newest = time.time() - grace
     evicted = []
     for entry in present:
-        if excess <= 0 or entry.last_used > newest:
+        if excess <= 0:
             break
-        if _remove(root, entry):
+        if abs(now - entry.last_used) >= grace and _remove(root, entry):
             excess -= entry.size
             evicted.append(entry)
     return tuple(evicted)
+
+
+def clock(root: Path) -> float:
+    """Return the time by the clock that dates files below `root`: another machine's on a shared disk."""
+    try:
+        handle, path = tempfile.mkstemp(prefix="clock.", dir=root / "staging")
+    except OSError:
+        return time.time()
+    try:
+        return os.fstat(handle).st_mtime
+    finally:
+        os.close(handle)
+        _discard(Path(path))
 
 
 def _remove(root: Path, entry: Entry) -> bool:
@@ -87,11 +102,14 @@ def _remove(root: Path, entry: Entry) -> bool:
 
 
 def sweep(root: Path) -> None:
-    """Remove staging folders older than a day, and all but the newest quarantined entries."""
+    """Remove what nobody builds in for a day, and all but the newest quarantined entries."""
+    now = clock(root)
     for path in _listing(root / "staging"):
-        if time.time() - _changed(path) > _DAY:
-            shutil.rmtree(path, ignore_errors=True)
-    aside = sorted(_listing(root / "quarantine"), key=_changed, reverse=True)
+        if now - _changed(path, now) > _DAY:
+            with hold(root / "locks" / f"{path.name.split('.')[0]}.lock", 0.0) as outcome:
+                if outcome is not Hold.TIMED_OUT:  # the lock of an entry that is being built is held
+                    _discard(path)
+    aside = sorted(_listing(root / "quarantine"), key=lambda path: _changed(path, now), reverse=True)
     for path in aside[_KEPT_IN_QUARANTINE:]:
         _discard(path)
 
@@ -103,8 +121,8 @@ def _discard(path: Path) -> None:
         pass  # it is tried again at the next sweep
 
 
-def _changed(path: Path) -> float:
+def _changed(path: Path, now: float) -> float:
     try:
         return os.lstat(path).st_ctime
     except OSError:
-        return time.time()
+        return now

@@ -73,5 +73,7 @@ def _release(handle: int) -> None:
     # Unlock before closing: a forked child may still share this open file description.
     try:
         fcntl.flock(handle, fcntl.LOCK_UN)
+    except OSError:
+        pass  # closing does it too, where nobody shares the description
     finally:
         os.close(handle)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from rlk.digest import Json, canonical, digest, digest_file
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+LARGEST = 1 << 24  # bytes of a manifest
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class BadEntry(Exception):
@@ -51,15 +54,15 @@ class Manifest:
         }
         return canonical({**members, "sha256": digest(members)})
 
-    def check_sizes(self, folder: Path) -> None:
-        """Raise BadEntry when a file is missing, is no plain file, or has another size."""
+    def check_sizes(self, folder: Path, forbidden: int = OTHERS_WRITE) -> None:
+        """Raise BadEntry when a file is missing, is no plain file, lies behind a link, or has another size.
+
+        forbidden: permissions that neither a file nor a folder of the entry may have.
+        """
+        for inside in sorted({parent for file in self.files for parent in PurePosixPath(file.name).parents}):
+            _checked(folder, inside.as_posix(), stat.S_ISDIR, "directory", forbidden)
         for file in self.files:
-            try:
-                status = os.lstat(folder / file.name)
-            except FileNotFoundError:
-                raise BadEntry(f"{file.name} is missing") from None
-            if not stat.S_ISREG(status.st_mode):
-                raise BadEntry(f"{file.name} is not a plain file")
+            status = _checked(folder, file.name, stat.S_ISREG, "plain file", forbidden)
             if status.st_size != file.size:
                 raise BadEntry(f"{file.name} has {status.st_size} bytes instead of {file.size}")
 
@@ -70,6 +73,20 @@ class Manifest:
                 raise BadEntry(f"{file.name} has another sha256 than when it was published")
 
 
+def _checked(
+    folder: Path, name: str, kind: Callable[[int], bool], what: str, forbidden: int
+) -> os.stat_result:
+    try:
+        status = os.lstat(folder / name)
+    except FileNotFoundError:
+        raise BadEntry(f"{name} is missing") from None
+    if not kind(status.st_mode):
+        raise BadEntry(f"{name} is not a {what}")
+    if status.st_mode & forbidden:
+        raise BadEntry(f"{name} can be written by other users")
+    return status
+
+
 def read_manifest(folder: Path, name: str) -> Manifest:
     """Read and check the manifest of entry `name`; raises BadEntry, or FileNotFoundError without a folder."""
     status = os.lstat(folder)
@@ -77,8 +94,17 @@ def read_manifest(folder: Path, name: str) -> Manifest:
         raise BadEntry("it is not a directory")
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
         raise BadEntry("another user could have written it")
+    return decode_manifest(folder, name)
+
+
+def decode_manifest(folder: Path, name: str) -> Manifest:
+    """Read and check the manifest of entry `name`, whoever owns it; raises BadEntry."""
     try:
-        return _decode((folder / MANIFEST).read_bytes(), name)
+        with (folder / MANIFEST).open("rb") as stream:
+            data = stream.read(LARGEST + 1)
+        if len(data) > LARGEST:
+            raise BadEntry(f"{MANIFEST} is larger than {LARGEST} bytes")
+        return _decode(data, name)
     except FileNotFoundError:
         raise BadEntry(f"{MANIFEST} is missing") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -96,9 +122,15 @@ def _decode(data: bytes, name: str) -> Manifest:
         File(file, members["files"][file]["bytes"], members["files"][file]["sha256"])
         for file in sorted(members["files"])
     )
-    if any(os.path.isabs(file.name) or ".." in Path(file.name).parts for file in files):
+    if not all(is_inside(file.name) and file.size >= 0 for file in files):
         raise BadEntry(f"{MANIFEST} names files outside the entry")
     return Manifest(members["key"], members["label"], files)
+
+
+def is_inside(name: str) -> bool:
+    """Tell whether a name is one that `describe` writes: relative, forward, and of nothing but names."""
+    parts = name.split("/")
+    return bool(name) and "\0" not in name and not {"", ".", ".."} & set(parts) and name != MANIFEST
 
 
 def describe(folder: Path, key: Json, label: str) -> Manifest:

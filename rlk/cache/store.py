@@ -30,6 +30,10 @@ _STORAGE_ERRORS = {
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EFBIG,
     errno.EMFILE, errno.ENFILE,
 }  # fmt: skip
+# Errors that say nothing of what is read: this process has too much open, or a server was away.
+_PASSING_ERRORS = {
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.ESTALE, errno.ETIMEDOUT,
+}  # fmt: skip
 _PUBLICATIONS_PER_GC = 32
 
 
@@ -110,7 +114,7 @@ class Store:
         """Create the folders of a store; say what cannot be trusted. A store that is read-only is fine."""
         for name in ("entries", "locks", "staging", "quarantine"):
             problem = refusal(root / name)
-            if problem is not None and (root / name).exists():
+            if problem is not None and os.path.lexists(root / name):
                 return f"({name}) {problem}"
         return None
 
@@ -183,6 +187,25 @@ class Store:
                 findings.append(Finding(path.name, str(error)))
         return tuple(findings)
 
+    def adopt(self, folder: Path, name: str) -> bool:
+        """Publish what stands in a folder of the store's disk as entry `name`; False where there is one.
+
+        The folder is moved. Raises BadEntry for what is not that entry, whole and alone; OSError.
+        """
+        manifest = self._check(folder, name, hashed=True)
+        held = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+        if held != {MANIFEST, *(file.name for file in manifest.files)}:
+            raise BadEntry("it holds files that its manifest does not name")
+        with hold(self.root / "locks" / f"{name}.lock", self.lock_timeout):
+            if self._load(name, quarantine=True) is not None:
+                return False
+            for path in (*folder.rglob("*"), folder):
+                sync(path)
+            path = self._entry(name)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            os.rename(folder, path)
+        return True
+
     # loading ------------------------------------------------------------------------------------------------
 
     def _entry(self, name: str) -> Path:
@@ -200,7 +223,7 @@ class Store:
         except FileNotFoundError:
             return None
         except (BadEntry, OSError) as error:
-            if quarantine:
+            if quarantine and not (isinstance(error, OSError) and error.errno in _PASSING_ERRORS):
                 self._quarantine(path, str(error))
             return None
         with self._guard:
@@ -247,7 +270,8 @@ class Store:
             self._step("built")
             return self._publish(name, key, label, staging)
         except OSError as error:
-            if error.errno not in _STORAGE_ERRORS:
+            # a folder that vanished was swept by someone else, whose clock may be far ahead
+            if error.errno not in _STORAGE_ERRORS and staging.is_dir():
                 raise
             self._trouble("publish", str(error))
             return None

@@ -17,7 +17,9 @@ COMMANDS = {
     "check": "whether operators obey the laws: gradients, tilings, rows, bits of generated source",
     "gen": "write the checked-in kernels, or say whether they are stale",
     "tune": "measure schedules of a contraction, and propose entries of the reviewed tables",
-    "cache": "the kernel store: list, shrink, verify",
+    "aot": "wheels of kernels compiled ahead: build them without a GPU, show what one holds",
+    "warmup": "prepare every kernel that a model needs, before it is first called",
+    "cache": "the kernel store: list, shrink, verify, export, import",
     "doctor": "versions, devices, the store, and what this machine's arithmetic does",
     "demo": "one GRPO step from logits on real text, measured against the oracle, float64 and torch",
 }

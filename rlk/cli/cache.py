@@ -1,12 +1,15 @@
-"""The kernel store: list its entries, shrink it to a size, or hash every file and set damaged ones aside."""
+"""The kernel store: list it, shrink it, hash every file and set damaged ones aside, carry it elsewhere."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import time
+from pathlib import Path
+from tarfile import TarError
 
 from rlk.cache import Entry, Store
+from rlk.cache.archive import export_entries, import_entries
 from rlk.cli.text import size, table
 from rlk.env import Env
 from rlk.errors import Code, LaunchError
@@ -16,11 +19,19 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `rlk cache`."""
-    commands = parser.add_subparsers(dest="command", required=True, metavar="ls | gc | verify")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="ls | gc | verify | export | import"
+    )
     commands.add_parser("ls", help="the entries, most recently used first")
     gc = commands.add_parser("gc", help="evict the least recently used entries beyond a size")
     gc.add_argument("--limit", metavar="SIZE", help="such as 500M or 8G; default: RLK_CACHE_LIMIT")
     commands.add_parser("verify", help="hash every file; exit 1 if an entry is damaged")
+    export = commands.add_parser("export", help="write entries to an archive, which another store can import")
+    export.add_argument("file", type=Path)
+    export.add_argument("--target", help="only those for this target")
+    export.add_argument("--backend", help="only those of this backend")
+    load = commands.add_parser("import", help="add the entries of an archive; it is code: know who made it")
+    load.add_argument("file", type=Path)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,6 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
         case "gc":
             _shrink(store, limit)
             return 0
+        case "export":
+            return _export(store, arguments)
+        case "import":
+            return _import(store, arguments.file)
         case _:
             return _verify(store)
 
@@ -93,3 +108,31 @@ def _verify(store: Store) -> int:
         return 1
     print(f"{count} entries in {store.root}, all sound")
     return 0
+
+
+def _export(store: Store, arguments: argparse.Namespace) -> int:
+    wanted = {"target": arguments.target, "backend": arguments.backend}
+    chosen = [e for e in store.entries() if isinstance(e.key, dict)
+              and all(value in (None, e.key.get(field)) for field, value in wanted.items())]  # fmt: skip
+    try:
+        count = export_entries(chosen, arguments.file)
+    except OSError as error:
+        raise _unusable(arguments.file, error) from None
+    print(f"{count} entries, {size(arguments.file.stat().st_size)} in {arguments.file}")
+    return 0
+
+
+def _import(store: Store, file: Path) -> int:
+    try:
+        made = import_entries(store, file)
+    except (OSError, TarError) as error:
+        raise _unusable(file, error) from None
+    for name, why in made.refused:
+        print(f"refused  {name[:12]}  {why}")
+    print(f"{len(made.added)} entries added to {store.root}, {len(made.present)} were there")
+    return 1 if made.refused else 0
+
+
+def _unusable(file: Path, error: Exception) -> LaunchError:
+    wanted = f"an archive of entries ({error})"
+    return LaunchError(Code.ARG_VALUE, op="rlk cache", name="FILE", value=str(file), wanted=wanted)

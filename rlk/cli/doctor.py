@@ -9,15 +9,17 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from rlk import __version__
-from rlk.cache import Store
+from rlk.cache import Reader, Store
 from rlk.cli.text import Progress, fields, size
 from rlk.env import Env
 from rlk.errors import Code, LaunchError, RlkError
 from rlk.ir.dotmodel import DotModel, validated
-from rlk.runtime import probes
+from rlk.runtime import probes, wheels
+from rlk.runtime.dispatch import backends_of
 from rlk.runtime.invocation import target_of
 from rlk.runtime.probes import Place
 from rlk.runtime.reference import TARGETS
+from rlk.target.facts import TARGETS as KNOWN
 from rlk.target.facts import Target
 from rlk.testing import probe_dot
 
@@ -116,7 +118,20 @@ def _store(wrong: list[str]) -> Lines:
     if store.root != env.cache_dir:
         wrong.append(f"the store {env.cache_dir} cannot be used: kernels are compiled anew in every process")
     health = "usable" if store.root == env.cache_dir else f"refused: {env.cache_dir}"
-    return [*lines, ("health", f"{health}; rlk cache verify hashes every file")]
+    lines.append(("health", f"{health}; rlk cache verify hashes every file"))
+    if env.system_cache is not None:
+        refused = Reader(env.system_cache).problem
+        lines.append(("system cache", f"{env.system_cache}{f': {refused}' if refused else ''}"))
+    return [*lines, *_wheels()]
+
+
+def _wheels() -> Lines:
+    """Return the installed wheels of kernels, and why those that are refused are."""
+    pairs = [(on, backend) for on in KNOWN.values() for backend in backends_of(on)]
+    found = [wheels.installed(*pair) for pair in pairs]
+    held = [w.label for each, _ in found for w in each]
+    refused = [why for _, reasons in found for why in reasons]
+    return [("wheel", label) for label in held] + [("refused wheel", why) for why in refused]
 
 
 def _arithmetic(where: torch.device | None, asked: argparse.Namespace, wrong: list[str]) -> Lines:

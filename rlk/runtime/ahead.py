@@ -11,15 +11,17 @@ from typing import Any
 import torch
 
 from rlk.digest import digest
-from rlk.errors import Code, LaunchError
-from rlk.ir.nodes import Role
+from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.ir.nodes import MathModel, Program, Role
 from rlk.ir.numerics import Tier
 from rlk.lang.op import Op
+from rlk.lower.common.emitted import Emitted
 from rlk.runtime import calls
 from rlk.runtime.arguments import TORCH_DTYPES, output_shape
-from rlk.runtime.build import obtain_later
+from rlk.runtime.build import obtain_later, stored
 from rlk.runtime.calls import Statics
-from rlk.runtime.dispatch import Decision, decide, entry_key, lowered
+from rlk.runtime.dispatch import Decision, asked_for, decide, entry_key, lowered, serving
+from rlk.runtime.forms import Schedules
 from rlk.runtime.invocation import (
     Invocation,
     Scalars,
@@ -31,6 +33,8 @@ from rlk.runtime.invocation import (
     target_of,
 )
 from rlk.runtime.pool import pool
+from rlk.runtime.shipped import ship
+from rlk.target.facts import Target
 
 Public = Callable[..., Any]
 
@@ -94,6 +98,8 @@ def joined(parts: Sequence[Decision]) -> Decision:
         numerics_id=digest([part.numerics_id for part in parts])[: len(last.numerics_id)],
         tiers=last.tiers if exact else tuple((name, Tier.PINNED) for name, _ in last.tiers),
         schedules=tuple(schedule for part in parts for schedule in part.schedules),
+        source=", ".join(dict.fromkeys(part.source for part in parts if part.source)),
+        refused=tuple(dict.fromkeys(why for part in parts for why in part.refused)),
     )
 
 
@@ -105,8 +111,30 @@ def _explained(invocation: Invocation, tensors: Tensors) -> Decision:
     if on is None:
         return decision
     model = model_of(invocation, device)
-    _, _, schedules, emitted = lowered(invocation, model, geometry, _used(invocation, tensors), on)
-    return replace(decision, backend=emitted.backend, schedules=tuple(map(str, schedules)))
+    call = (invocation, model, geometry, _used(invocation, tensors), on)
+    answer = ship(*call, serving(on), whole=True)
+    if answer.found is not None:
+        form, wheel = answer.found.form, answer.found.kernel.wheel
+        decision = replace(decision, backend=form.backend, schedules=tuple(map(str, form.schedules)))
+        return replace(decision, source=wheel.label, refused=answer.refused)
+    program, _, schedules, emitted = lowered(*call)
+    source = source_of(program, schedules, emitted, on)
+    return replace(
+        decision,
+        backend=emitted.backend,
+        schedules=tuple(map(str, schedules)),
+        source=source,
+        refused=answer.refused,
+    )
+
+
+def source_of(program: Program, schedules: Schedules, emitted: Emitted, on: Target) -> str:
+    """Return where the kernels of a lowered program come from: a store, or a compiler if there is one."""
+    try:
+        present = stored(entry_key(program, schedules, emitted, on))
+    except UnsupportedError as error:
+        return f"none: {error}"
+    return f"compiled at the first call by {emitted.backend}" if present is None else present[1]
 
 
 def prefetch(op: Public, *args: Any, **options: Any) -> Future[Path | None]:
@@ -124,16 +152,35 @@ def _prefetched(invocation: Invocation, tensors: Tensors) -> Future[Path | None]
     device = next(iter(tensors.values())).device
     on = target_of(device)
     if on is None:
-        done: Future[Path | None] = Future()
-        done.set_result(None)
-        return done
-    model = model_of(invocation, device)
+        return _done(None)
+    return prepared(invocation, model_of(invocation, device), tensors, on)
+
+
+def prepared(invocation: Invocation, model: MathModel, tensors: Tensors, on: Target) -> Future[Path | None]:
+    """Start preparing what an invocation runs on a target, which need not be here: a future of its entry.
+
+    tensors: those of the call, on any device. A kernel of an installed wheel is there already; one that
+    another process compiles is waited for.
+    """
     geometry = geometry_of(invocation, tensors)
-    program, _, schedules, emitted = lowered(invocation, model, geometry, _used(invocation, tensors), on)
-    found: Future[Any] = obtain_later(
+    if any(size == 0 for size in geometry.extents.values()):
+        return _done(None)
+    used = _used(invocation, tensors) | {name: tensors[name] for name in invocation.into}
+    call = (invocation, model, geometry, used, on)
+    held = ship(*call, serving(on)).found
+    if held is not None:
+        return _done(held.kernel.folder)
+    program, _, schedules, emitted = lowered(*call, None, asked_for(on))
+    started: Future[Any] = obtain_later(
         entry_key(program, schedules, emitted, on), lambda: emitted, label=program.name
     )
-    return found
+    return started
+
+
+def _done(path: Path | None) -> Future[Path | None]:
+    done: Future[Path | None] = Future()
+    done.set_result(path)
+    return done
 
 
 def _used(invocation: Invocation, tensors: Tensors) -> dict[str, torch.Tensor]:

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from rlk.cache import CacheKey, Store
+from rlk.cache import CacheKey, Reader, Store
 from rlk.digest import digest_sources
 from rlk.env import Env
 from rlk.errors import Code, InternalError, UnsupportedError
@@ -99,8 +99,29 @@ def _key(
     )
 
 
+@cache
+def system_store() -> Reader | None:
+    """Return the store that is only read, which a machine's owner fills; None where there is none."""
+    place = Env.current().system_cache
+    return None if place is None else Reader(place)
+
+
+def stored(key: CacheKey) -> tuple[Path, str] | None:
+    """Return the entry of `key` and the name of the store that has it, if one has."""
+    system = system_store()
+    held = None if system is None else system.find(key)
+    if held is not None:
+        return held, "system cache"
+    held = store().find(key)
+    return None if held is None else (held, "cache")
+
+
 def obtain(key: CacheKey, emit: Callable[[], Emitted], *, label: str) -> Path:
     """Return the entry of `key`; on a miss lower with `emit` and compile in a worker process."""
+    system = system_store()
+    present = None if system is None else system.find(key)
+    if present is not None:
+        return present
     return store().get_or_build(key, lambda folder: pool().compile(emit(), key.target, folder), label=label)
 
 

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ir.nodes import Decl
+from rlk.ir.nodes import Decl, Program
 from rlk.lower.common.emitted import CallArg, From
+from rlk.lower.common.memory import workspaces
 from rlk.runtime.arguments import (
+    VECTOR,
     Geometry,
     contiguous,
 )
-from rlk.runtime.invocation import Run, Tensors
+from rlk.runtime.invocation import Invocation, Run, Tensors, outputs_of
 
 Made = list[tuple[str, tuple[int, ...], torch.dtype]]
 
@@ -123,6 +125,25 @@ def host_values(
             case From.TURN | From.LENGTH:
                 raise AssertionError(f"{arg.name} is found by the loops of the host function")
     return found
+
+
+def divisible(
+    program: Program, invocation: Invocation, geometry: Geometry, tensors: Tensors, call: tuple[CallArg, ...]
+) -> frozenset[str]:
+    """Return the parameters of a host function that are multiples of 16: sizes, and addresses in bytes."""
+    written = (*outputs_of(invocation), *workspaces(program))
+    made = {d.name for d in written}
+
+    def fits(value: int | str | None) -> bool:
+        match value:
+            case None:
+                return False
+            case int():
+                return value % VECTOR == 0
+            case str():  # torch aligns what it makes; a scalar's value is not known
+                return value in made or (value in tensors and tensors[value].data_ptr() % VECTOR == 0)
+
+    return frozenset(name for name, value in host_values(call, written, geometry) if fits(value))
 
 
 def raise_data_errors(op: str, checks: tuple[str, ...], device: torch.device) -> None:

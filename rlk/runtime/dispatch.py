@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,9 +16,9 @@ from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.ir.nodes import MathModel, Program, Role
 from rlk.ir.numerics import Tier
 from rlk.ir.text import print_program
-from rlk.lower.common.emitted import Emitted, Signature
+from rlk.lower.common.emitted import CallArg, Emitted, Signature
 from rlk.lower.common.memory import memory_shape, placed, workspaces
-from rlk.passes.pipeline import launched, specialize
+from rlk.passes.pipeline import specialize
 from rlk.runtime import cute, tilelang
 from rlk.runtime.arguments import (
     TORCH_DTYPES,
@@ -26,8 +27,8 @@ from rlk.runtime.arguments import (
     output_shape,
 )
 from rlk.runtime.build import kernel_key, obtain
-from rlk.runtime.compose import compose, host_values, raise_data_errors
-from rlk.runtime.forms import Schedules, by_cute, by_tilelang, walks_pieces
+from rlk.runtime.compose import compose, divisible, host_values, raise_data_errors
+from rlk.runtime.forms import Schedules, by_cute, by_tilelang, formed, walks_pieces
 from rlk.runtime.invocation import (
     Invocation,
     Run,
@@ -38,12 +39,11 @@ from rlk.runtime.invocation import (
     judged,
     model_of,
     outputs_of,
-    static_extents,
-    strided,
     target_of,
     traced,
 )
 from rlk.runtime.loader import Interpreter, interpret, load
+from rlk.runtime.shipped import Answer, Found, ship
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
 
@@ -54,7 +54,11 @@ MOST_SHAPES = 4096  # bound calls that are kept; the oldest are dropped together
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a call on a device runs: shown by `rlk.explain`."""
+    """What a call on a device runs: shown by `rlk.explain`.
+
+    source: where its kernel comes from: an installed wheel, a store, a compiler. refused: which kernels of
+    installed wheels were not taken, and why.
+    """
 
     backend: str
     target: str
@@ -62,12 +66,16 @@ class Decision:
     numerics_id: str
     tiers: tuple[tuple[str, Tier], ...]
     schedules: tuple[str, ...] = ()
+    source: str = ""
+    refused: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"backend      {self.backend} on {self.target}", f"numerics id  {self.numerics_id}"]
         lines.append(f"exp2 model   {self.math.value} (softmax folds)")
         lines += [f"tier         {name}: {found.value}" for name, found in self.tiers]
         lines += [f"schedule     {text}" for text in self.schedules]
+        lines += [f"kernel       {self.source}"] if self.source else []
+        lines += [f"refused      {why}" for why in self.refused]
         return "\n".join(lines)
 
 
@@ -84,8 +92,7 @@ def _backend(on: Target | None) -> str:
         if dispatch.interpreter is None:
             return "oracle"
         return "triton-interpreter" if dispatch.cute_interpreter is None else "cute-interpreter"
-    built = ["triton"]
-    built += ["cute"] * (on.name in cute.TARGETS) + ["tilelang"] * (on.name in tilelang.TARGETS)
+    built = (*backends_of(on), *["tilelang"] * (on.name in tilelang.TARGETS))
     wanted = Env.current().backend
     if wanted is None:
         return FASTEST if "cute" in built and cute.compiles() else "triton"
@@ -95,6 +102,24 @@ def _backend(on: Target | None) -> str:
             Code.UNSUPPORTED, what="RLK_BACKEND", backend=wanted, target=on.name, alternatives=alternatives
         )
     return wanted
+
+
+def asked_for(on: Target) -> str:
+    """Return the lowering that a call on a device asks for, as `lowered` takes it."""
+    return _backend(on)
+
+
+def backends_of(on: Target) -> tuple[str, ...]:
+    """Return the backends whose kernels run on a target, and lie in wheels for it."""
+    return ("triton", "cute") if on.name in cute.TARGETS else ("triton",)
+
+
+def serving(on: Target) -> tuple[str, ...]:
+    """Return the backends whose wheels serve a call: the one that the environment names, else all."""
+    return backends_of(on) if Env.current().backend is None else (_backend(on),)
+
+
+Recorder = Callable[[Invocation, Tensors], Run]
 
 
 class Dispatcher:
@@ -108,6 +133,7 @@ class Dispatcher:
         self.bound: dict[object, Run] = {}
         self.interpreter: Interpreter | None = None
         self.cute_interpreter: Interpreter | None = None
+        self.recorder: Recorder | None = None
         self.forgetting: list[Callable[[], None]] = [self.bound.clear]
 
     def forgets(self, forget: Callable[[], None]) -> None:
@@ -120,14 +146,31 @@ class Dispatcher:
         cute: an interpreter of CuTe source, which is then asked for first.
         """
         self.interpreter, self.cute_interpreter = interpreter, cute
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget every bound call."""
         for forget in self.forgetting:
             forget()
+
+    @contextmanager
+    def recorded(self, recorder: Recorder) -> Iterator[None]:
+        """Run what `recorder` returns instead of kernels, in all threads; what was bound is forgotten."""
+        before, self.recorder = self.recorder, recorder
+        self.forget()
+        try:
+            yield
+        finally:
+            self.recorder = before
+            self.forget()
 
     def find(self, invocation: Invocation, tensors: Tensors) -> Run:
         """Return the bound call for tensors of these shapes, strides, devices and alignments.
 
         Raises LaunchError, before anything is launched, when an argument does not fit.
         """
+        if self.recorder is not None:
+            return self.recorder(invocation, tensors)
         key = (
             invocation.key,
             *[(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in tensors.values()],
@@ -196,25 +239,15 @@ def lowered(
     UnsupportedError.
     """
     from rlk.lower import triton as triton_lowering
-    from rlk.schedule.heuristics import apart, choose
     from rlk.schedule.lowerings import by_cute_first
 
-    static, extents = static_extents(invocation, geometry), geometry.extents
     asked = backend or _asked(on, tensors)
-    program = launched(traced(invocation, apart(traced(invocation), extents)), static, model, extents)
-    if schedules is not None and len(schedules) != len(program.kernels):
-        # schedules of the serial form
-        program = launched(traced(invocation), static, model, extents)
-    plain = Signature(tuple(sorted(static.items())), geometry.split, strided=strided(invocation, geometry))
-    chosen = tuple(choose(k, on, plain, extents) for k in program.kernels)
-    # what the host passes depends neither on the lowering nor on what is divisible: a first text tells it
+    plain, program, chosen = formed(invocation, model, geometry, on, schedules)
+    static, extents = dict(plain.extents), geometry.extents
     identity, _ = judged(invocation, model, on.name)
+    # what the host passes depends neither on the lowering nor on what is divisible: a first text tells it
     first = triton_lowering.lower(program, chosen, on, plain, numerics_id=identity)
-    work = workspaces(program)
-    values = host_values(first.call, (*outputs_of(invocation), *work), geometry)
-    made = {d.name for d in (*outputs_of(invocation), *work)}
-    divisible = frozenset(name for name, value in values if _is_divisible(value, tensors, made))
-    signature = replace(plain, divisible=divisible)
+    signature = replace(plain, divisible=divisible(program, invocation, geometry, tensors, first.call))
     if asked == "cute" or asked == FASTEST and by_cute_first(program, on, extents):
         whole = specialize(traced(invocation), static, model)
         try:
@@ -243,20 +276,6 @@ def _asked(on: Target, tensors: Tensors) -> str:
     return "triton" if dispatch.cute_interpreter is None else "cute"
 
 
-def _is_divisible(value: int | str | None, tensors: Tensors, made: set[str]) -> bool:
-    """Return whether a size is a multiple of 16, or a tensor aligned so; a scalar's value is not known.
-
-    made: outputs and workspaces, which torch aligns.
-    """
-    match value:
-        case None:
-            return False
-        case int():
-            return value % VECTOR == 0
-        case str():
-            return value in made or (value in tensors and tensors[value].data_ptr() % VECTOR == 0)
-
-
 def bind_lowered(
     invocation: Invocation,
     model: MathModel,
@@ -271,16 +290,78 @@ def bind_lowered(
 
     schedules, backend: as `lowered` takes them.
     """
+    if device is not None:
+        shipped = schedules is None and backend is None and Env.current().backend != "tilelang"
+        program, host, call, checks = resolve(
+            invocation, model, geometry, tensors, on, device, schedules, backend, shipped
+        )
+        return _caller(invocation, program, call, checks, geometry, tensors, device, host)
     program, _, chosen, emitted = lowered(invocation, model, geometry, tensors, on, schedules, backend)
-    if device is None:
-        interpreter = dispatch.cute_interpreter if emitted.backend == "cute" else dispatch.interpreter
-        assert interpreter is not None
-        host = interpret(emitted, interpreter)
-        where = torch.device("cpu")
-    else:
-        host = _compiled(entry_key(program, chosen, emitted, on), emitted, on, device)
-        where = device
-    return _caller(invocation, program, emitted, geometry, tensors, where, host)
+    interpreter = dispatch.cute_interpreter if emitted.backend == "cute" else dispatch.interpreter
+    assert interpreter is not None
+    host = interpret(emitted, interpreter)
+    where = torch.device("cpu")
+    return _caller(invocation, program, emitted.call, emitted.checks, geometry, tensors, where, host)
+
+
+Resolved = tuple[Program, Callable[..., Any], tuple[CallArg, ...], tuple[str, ...]]
+
+
+def resolve(
+    invocation: Invocation,
+    model: MathModel,
+    geometry: Geometry,
+    tensors: Tensors,
+    on: Target,
+    device: torch.device,
+    schedules: tuple[Schedule, ...] | None = None,
+    backend: str | None = None,
+    shipped: bool = True,
+) -> Resolved:
+    """Return the program that a call runs on a device, its host function, its parameters and its data errors.
+
+    shipped: out of an installed wheel where one holds it; else out of a store of kernels, or newly compiled.
+    Where nothing can be compiled a wheel of another backend stands in, with the same numerics id.
+    """
+    call = (invocation, model, geometry, tensors, on)
+    if shipped:
+        found = ship(*call, serving(on)).found
+        if found is not None:
+            return _held(found, on, device)
+    try:
+        program, _, chosen, emitted = lowered(*call, schedules, backend)
+        key = entry_key(program, chosen, emitted, on)
+    except UnsupportedError as error:
+        answer = ship(*call, backends_of(on), whole=True) if shipped else None
+        if answer is not None and answer.found is not None:
+            return _held(answer.found, on, device)
+        raise (error if answer is None else without_compiler(error, on, answer)) from error
+    return program, _compiled(key, emitted, on, device), emitted.call, emitted.checks
+
+
+def without_compiler(error: UnsupportedError, on: Target, answer: Answer) -> UnsupportedError:
+    """Return an error that also says why no installed wheel helps."""
+    if error.diagnostics[0].code is not Code.UNSUPPORTED:
+        return error
+    fields = dict(error.diagnostics[0].fields)
+    wheels = "; ".join(answer.refused) or "none is installed that holds it"
+    alternatives = f"{fields.pop('alternatives')}, or a wheel of kernels for {on.name} ({wheels})"
+    return UnsupportedError(Code.UNSUPPORTED, error.diagnostics[0].loc, **fields, alternatives=alternatives)
+
+
+def _held(found: Found, on: Target, device: torch.device) -> Resolved:
+    host, module = load(found.kernel.folder, kind_of(on), index_of(device))
+    return found.form.program, host, module.call, module.checks
+
+
+def kind_of(on: Target) -> str:
+    """Return whose driver launches on a target."""
+    return "hip" if on.vendor == "amd" else "cuda"
+
+
+def index_of(device: torch.device) -> int:
+    """Return the number of a device: the current one's where it has none."""
+    return device.index if device.index is not None else torch.cuda.current_device()
 
 
 def entry_key(program: Program, schedules: tuple[Schedule, ...], emitted: Emitted, on: Target) -> CacheKey:
@@ -290,11 +371,10 @@ def entry_key(program: Program, schedules: tuple[Schedule, ...], emitted: Emitte
 
 
 def _compiled(key: CacheKey, emitted: Emitted, on: Target, device: torch.device) -> Callable[..., Any]:
-    index = device.index if device.index is not None else torch.cuda.current_device()
     for _ in range(2):  # an entry may be evicted between being found and being read
         folder = obtain(key, lambda: emitted, label=emitted.file)
         try:
-            host, _ = load(folder, "hip" if on.vendor == "amd" else "cuda", index)
+            host, _ = load(folder, kind_of(on), index_of(device))
         except FileNotFoundError:
             continue
         return host
@@ -304,7 +384,8 @@ def _compiled(key: CacheKey, emitted: Emitted, on: Target, device: torch.device)
 def _caller(
     invocation: Invocation,
     program: Program,
-    emitted: Emitted,
+    call: tuple[CallArg, ...],
+    checks: tuple[str, ...],
     geometry: Geometry,
     tensors: Tensors,
     device: torch.device,
@@ -314,14 +395,14 @@ def _caller(
     outs = [(d.name, output_shape(d, geometry), TORCH_DTYPES[d.type.dtype]) for d in outputs_of(invocation)]
     made = workspaces(program)
     work = [(d.name, memory_shape(d, geometry.extents), TORCH_DTYPES[d.type.dtype]) for d in made]
-    values = [v for _, v in host_values(emitted.call, (*outputs_of(invocation), *made), geometry)]
+    values = [v for _, v in host_values(call, (*outputs_of(invocation), *made), geometry)]
     check = Env.current().check
     block = placed(program, geometry.extents)
     run = compose(outs, work, values, tensors, host, device, block, invocation.into)
 
     def checked(given: Tensors, scalars: Scalars) -> Tensors:
         made = run(given, scalars)
-        raise_data_errors(invocation.spec.name, emitted.checks, device)
+        raise_data_errors(invocation.spec.name, checks, device)
         return made
 
     return checked if check else run

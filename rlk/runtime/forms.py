@@ -1,16 +1,44 @@
-"""Which form of a program a lowering writes: blocks that walk all pieces, or launches of one each."""
+"""Which programs a call may run, before any text is written: forms and schedules, in order of choice."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rlk.errors import UnsupportedError
-from rlk.ir.nodes import Program
+from rlk.ir.nodes import MathModel, Program
 from rlk.lower.common.emitted import Emitted, Signature
+from rlk.passes.pipeline import launched, specialize
+from rlk.runtime.arguments import Geometry
+from rlk.runtime.invocation import Invocation, static_extents, strided, traced
+from rlk.schedule.heuristics import apart, choose
+from rlk.schedule.lowerings import by_cute_first
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
 Schedules = tuple[Schedule, ...]
+
+
+def formed(
+    invocation: Invocation,
+    model: MathModel,
+    geometry: Geometry,
+    on: Target,
+    schedules: tuple[Schedule, ...] | None = None,
+) -> tuple[Signature, Program, Schedules]:
+    """Return a call's signature but for what is divisible, the program that is launched, its schedules.
+
+    schedules: of the program that is asked for, whose form their number says; by default heuristics choose.
+    """
+    static, extents = static_extents(invocation, geometry), geometry.extents
+    whole = traced(invocation)
+    aside = apart(whole, extents)
+    program = launched(traced(invocation, aside) if aside else whole, static, model, extents)
+    if schedules is not None and len(schedules) != len(program.kernels):
+        # schedules of the serial form
+        program = launched(whole, static, model, extents)
+    plain = Signature(tuple(sorted(static.items())), geometry.split, strided=strided(invocation, geometry))
+    return plain, program, tuple(choose(k, on, plain, extents) for k in program.kernels)
 
 
 def by_cute(
@@ -24,21 +52,74 @@ def by_cute(
     `schedules` are for it.
     """
     from rlk.lower import cute
-    from rlk.schedule.heuristics import choose
-    from rlk.schedule.hopper import by_warpgroups, in_turn
 
     def written(what: Program, placed: Schedules) -> tuple[Program, Schedules, Emitted]:
         return what, placed, cute.lower(what, placed, on, signature, numerics_id=identity)
 
     if schedules is not None:
         return written(whole if walks_pieces(whole, schedules) else program, schedules)
-    if in_turn(whole, on, extents):
-        alone = tuple(choose(k, on, signature, extents) for k in whole.kernels)
+    refused: UnsupportedError | None = None
+    for what, placed in of_cute(program, chosen, whole, on, extents):
         try:
-            return written(whole, by_warpgroups(whole, alone, on, extents))
+            return written(what, placed)
+        except UnsupportedError as error:
+            refused = error
+    assert refused is not None
+    raise refused
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A program with its schedules, and the lowering that writes it."""
+
+    backend: str
+    program: Program
+    schedules: Schedules
+
+
+def forms(
+    invocation: Invocation, model: MathModel, geometry: Geometry, on: Target, backends: Sequence[str]
+) -> tuple[Signature, Iterator[Form]]:
+    """Return a call's signature but for what is divisible, and what may run it, the fastest first.
+
+    All forms have the numerics id of the call, and so its bits.
+    """
+    plain, program, chosen = formed(invocation, model, geometry, on)
+
+    def found() -> Iterator[Form]:
+        sooner = "cute" if len(backends) > 1 and by_cute_first(program, on, geometry.extents) else "triton"
+        for backend in sorted(backends, key=lambda each: each != sooner):
+            if backend != "cute":
+                yield Form(backend, program, chosen)
+                continue
+            whole = specialize(traced(invocation), dict(plain.extents), model)
+            try:
+                for each in of_cute(program, chosen, whole, on, geometry.extents):
+                    yield Form(backend, *each)
+            except UnsupportedError:
+                pass  # the forms before it are there
+
+    return plain, found()
+
+
+def of_cute(
+    program: Program, chosen: Schedules, whole: Program, on: Target, extents: Mapping[str, int]
+) -> Iterator[tuple[Program, Schedules]]:
+    """Yield the forms that the CuTe lowering may write, the one that is wanted most first.
+
+    The last one's schedules may raise UnsupportedError.
+    """
+    from rlk.schedule.hopper import by_warpgroups, in_turn
+
+    if in_turn(whole, on, extents):
+        alone = tuple(choose(k, on, None, extents) for k in whole.kernels)
+        try:
+            walking = by_warpgroups(whole, alone, on, extents)
         except UnsupportedError:
             pass  # pieces that it launches one after the other
-    return written(program, by_warpgroups(program, chosen, on, extents))
+        else:
+            yield whole, walking
+    yield program, by_warpgroups(program, chosen, on, extents)
 
 
 def walks_pieces(whole: Program, schedules: Schedules) -> bool:

@@ -157,9 +157,8 @@ def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
 
 def static_extents(invocation: Invocation, geometry: Geometry) -> dict[str, int]:
     """Return the extents that enter cache keys: those of the axes that are not dynamic."""
-    dynamic = {
-        a.name for k in traced(invocation).kernels for d in k.params for a in d.type.axes if a.whole.dynamic
-    }
+    decls = [*(d for k in traced(invocation).kernels for d in k.params), *shape_givers(invocation)]
+    dynamic = {a.name for d in decls for a in d.type.axes if a.whole.dynamic}
     dynamic |= {name for name, _ in operator_of(invocation.spec).bounds}
     return {name: size for name, size in geometry.extents.items() if name not in dynamic}
 

@@ -1,4 +1,4 @@
-"""Which lowering of a program is the faster one on Hopper, as far as it was measured: bits do not depend on it."""
+"""Which lowering of a program is the faster one on Hopper, as far as measured: bits do not depend on it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rlk.schedule.heuristics import facts_of
 from rlk.target.facts import Target
 
 MANY_ROWS = 1024  # and classes of rows end there
-"""Of a contraction whose products are folded at once: a head of 128256 tokens takes 0.295 ms for 1 row by CuTe
-and 0.265 by Triton, 0.743 and 0.626 for 300, 1.634 and 1.618 for 1024, 12.43 and 13.17 for 8192; its forward and
-backward of 8192 rows are equal (docs/measured/cute.md)."""
+"""Of a contraction whose products are folded at once: a head of 128256 tokens takes 0.295 ms for 1 row by
+CuTe and 0.265 by Triton, 0.743 and 0.626 for 300, 1.634 and 1.618 for 1024, 12.43 and 13.17 for 8192; its
+forward and backward of 8192 rows are equal (docs/measured/cute.md)."""
 
 
 def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) -> bool:
     """Return whether CuTe kernels of a program are at least as fast as Triton's: those of most contractions.
 
     A product alone is faster at any number of rows, 0.76 to 1.01 of Triton's time; one whose products are
-    folded, or that is one of several, of more than `MANY_ROWS`. Rows without a contraction are equal in both, and
-    Triton compiles them sooner; a contraction of what was computed is Triton's.
+    folded, or that is one of several, of more than `MANY_ROWS`. Rows without a contraction are equal in both,
+    and Triton compiles them sooner; a contraction of what was computed is Triton's.
     """
     kinds = [kind(kernel) for kernel in program.kernels]
     dots = [k for k, found in zip(program.kernels, kinds, strict=True) if found in ("dot_map", "stream_dot")]

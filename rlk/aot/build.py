@@ -1,0 +1,209 @@
+"""How the calls of a matrix become a wheel of kernels: lowered here, compiled in workers, on no device."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rlk import __version__
+from rlk.aot.calls import observe
+from rlk.aot.matrix import Matrix
+from rlk.aot.progress import Progress
+from rlk.aot.wheel import Facts, write_wheel
+from rlk.cache.manifest import File, Manifest
+from rlk.digest import Json, canonical, digest, digest_bytes
+from rlk.env import Env
+from rlk.errors import Code, RlkError, UnsupportedError
+from rlk.ir.numerics import Tier
+from rlk.lower.common.emitted import Emitted
+from rlk.runtime import cute
+from rlk.runtime.build import kernel_key, obtain_later
+from rlk.runtime.dispatch import backends_of, entry_key, lowered
+from rlk.runtime.forms import formed
+from rlk.runtime.invocation import Invocation, Tensors, geometry_of, inputs_of, judged
+from rlk.runtime.record import ABI, LAUNCH, MODULE, ModuleRecord
+from rlk.runtime.shipped import call_key
+from rlk.runtime.wheels import ENTRIES, FORMAT, HEAD, program_key, wheel_name
+from rlk.target.facts import Target
+
+INIT = '"""Kernels of rlk, compiled ahead: data, found by its entry point in the group rlk.aot."""\n'
+SHIPPED_FLAVOUR = 12  # of CUDA: code of a newer one does not load on drivers of this one
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a wheel will hold: the key of each entry, what compiles it, and what was left out.
+
+    left: calls that another backend's wheel has to serve, and why.
+    """
+
+    on: Target
+    backend: str
+    wanted: dict[str, tuple[dict[str, Json], Future[Path]]] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    seen: set[tuple[object, ...]] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A wheel that was written, its entries, and the calls that it does not hold."""
+
+    path: Path
+    entries: int
+    left: tuple[str, ...]
+
+
+def checked(on: Target, backend: str) -> tuple[tuple[str, str], ...]:
+    """Return the versions of a backend's compiler; raise UnsupportedError where it cannot build a wheel."""
+    if backend not in backends_of(on):
+        raise _unsupported(backend, on, ", ".join(backends_of(on)))
+    key = kernel_key(backend, "", None, on.name)
+    flavour = cute.flavour() if backend == "cute" else None
+    if flavour is not None and flavour.major != SHIPPED_FLAVOUR:
+        wanted = f"an environment with nvidia-cutlass-dsl and without its extra cu{flavour.major}"
+        raise _unsupported(backend, on, wanted)
+    return key.toolchain
+
+
+def _unsupported(backend: str, on: Target, alternatives: str) -> UnsupportedError:
+    return UnsupportedError(
+        Code.UNSUPPORTED,
+        what="a wheel of kernels",
+        backend=backend,
+        target=on.name,
+        alternatives=alternatives,
+    )
+
+
+def build(matrix: Matrix, pairs: list[tuple[Target, str]], out: Path, progress: Progress) -> list[Built]:
+    """Compile a matrix for each pair of a target and a backend and write a wheel of each to `out`.
+
+    Kernels that the store has are not compiled again. Raises CompileError for what does not compile.
+    """
+    toolchains = [checked(*pair) for pair in pairs]
+    out.mkdir(parents=True, exist_ok=True)
+    plans = [Plan(*pair) for pair in pairs]
+
+    def plan(invocation: Invocation, tensors: Tensors) -> None:
+        for each in plans:
+            _plan(each, invocation, tensors, progress)
+
+    observe(matrix, plan)
+    written = [_written(p, tools, out) for p, tools in zip(plans, toolchains, strict=True)]
+    progress.end()
+    return written
+
+
+def _plan(plan: Plan, invocation: Invocation, tensors: Tensors, progress: Progress) -> None:
+    """Start compiling what an invocation runs, unless that was started."""
+    on, backend = plan.on, plan.backend
+    model, geometry = invocation.math or on.softmax, geometry_of(invocation, tensors)
+    used = {
+        n: tensors[n] for n in (*(d.name for d in inputs_of(invocation)), *invocation.into) if n in tensors
+    }
+    plain, program, chosen = formed(invocation, model, geometry, on)
+    first = program_key(backend, on, program, chosen, plain)
+    # what else the text depends on: which sizes, strides and addresses are multiples of 16
+    multiples = [(n, [s % 16 for s in (*t.shape, *t.stride())], t.data_ptr() % 16) for n, t in used.items()]
+    facts = (first, repr(multiples))
+    if facts in plan.seen:
+        return
+    plan.seen.add(facts)
+    call, name = (invocation, model, geometry, used, on), what_is(invocation, dict(plain.extents))
+    program, signature, schedules, emitted = lowered(*call, None, backend)
+    if emitted.backend != backend:
+        plan.left[name] = f"{backend} has no form for it"
+        return
+    identity, tiers = judged(invocation, model, on.name)
+    parameters = {arg.name for arg in emitted.call}
+    key: dict[str, Json] = {
+        "format": FORMAT,
+        "program": program_key(backend, on, program, schedules, replace(signature, divisible=frozenset())),
+        "numerics_id": identity,
+        "exact": all(tier is Tier.EXACT for _, tier in tiers),
+        "op": invocation.spec.name,
+        "call": call_key(invocation, plain),
+        "what": name,
+        "schedules": [str(s) for s in schedules],
+        "divisible": list[Json](sorted(signature.divisible & parameters)),
+        "target": on.name,
+        "backend": backend,
+        "abi": ABI,
+    }
+    if digest(key) in plan.wanted:
+        return
+    progress.add()
+    started = obtain_later(entry_key(program, schedules, emitted, on), _constant(emitted), label=program.name)
+    started.add_done_callback(lambda _: progress.step(f"{on.name} {backend} {name}"))
+    plan.wanted[digest(key)] = key, started
+
+
+def _constant(emitted: Emitted) -> Callable[[], Emitted]:
+    return lambda: emitted
+
+
+def what_is(invocation: Invocation, extents: dict[str, int]) -> str:
+    """Return a call's variant in words: sizes, dtypes, optional inputs, statics, the share of a rank."""
+    v = invocation.variant
+    sizes = " ".join(f"{name}={size}" for name, size in sorted(extents.items()))
+    types = " ".join(sorted({str(dtype) for _, dtype in v.dtypes}))
+    given = ", ".join(sorted(v.present))
+    statics = ", ".join(f"{name}={value!r}" for name, value in v.statics)
+    wanted = "for " + ", ".join(sorted(v.wanted)) if v.wanted else ""
+    axis, ranks = invocation.shard
+    share = f"{axis} over {ranks} ranks" if ranks > 1 else ""
+    return "; ".join(
+        part for part in (f"{invocation.spec.name} {sizes}", types, given, statics, wanted, share) if part
+    )
+
+
+def _written(plan: Plan, toolchain: tuple[tuple[str, str], ...], out: Path) -> Built:
+    """Wait for the compilers and write the wheel."""
+    files: dict[str, bytes] = {"__init__.py": INIT.encode()}
+    failures: list[RlkError] = []
+    for name, (key, started) in sorted(plan.wanted.items()):
+        try:
+            files |= dict(_entry(name, key, started.result()))
+        except RlkError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    head: dict[str, Json] = {
+        "format": FORMAT,
+        "abi": ABI,
+        "target": plan.on.name,
+        "backend": plan.backend,
+        "rlk": __version__,
+        "toolchain": dict(toolchain),
+        "flags": [list(flag) for flag in Env.current().toolchain],
+        "entries": len(plan.wanted),
+    }
+    files[HEAD] = canonical(head) + b"\n"
+    path = write_wheel(_facts(plan), files, out)
+    return Built(path, len(plan.wanted), tuple(f"{name}: {why}" for name, why in sorted(plan.left.items())))
+
+
+def _entry(name: str, key: dict[str, Json], folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of an entry of the store that a launch needs, with a manifest of their own."""
+    record = ModuleRecord.read(folder)
+    names = [MODULE, LAUNCH, *(kernel.file for kernel in record.kernels)]
+    held = {each: (folder / each).read_bytes() for each in sorted(names)}
+    files = tuple(File(each, len(data), digest_bytes(data)) for each, data in held.items())
+    place = f"{ENTRIES}/{str(key['program'])[:2]}/{key['program']}/{name}"
+    for each, data in held.items():
+        yield f"{place}/{each}", data
+    yield f"{place}/manifest.json", Manifest(key, str(key["op"]), files).encode()
+
+
+def _facts(plan: Plan) -> Facts:
+    """Return the metadata of a wheel: device code runs under any host, CuTe's libraries under this one's."""
+    requires = [f"rlk>={__version__}"]
+    tag = "py3-none-any"
+    if plan.backend == "cute":  # for its runtime library, of which nothing is contained
+        requires += ["nvidia-cutlass-dsl>=4.7,<4.9", "apache-tvm-ffi>=0.1.12,<0.1.13"]
+        tag = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+    summary = f"Kernels of rlk for {plan.on.name}, compiled ahead by {plan.backend}"
+    return Facts(wheel_name(plan.on, plan.backend), __version__, summary, tuple(requires), tag)

@@ -1,0 +1,71 @@
+"""What a wheel of kernels holds, read from its file: nothing of it is installed or run."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlk.aot.matrix import wrong
+from rlk.digest import digest, digest_bytes
+from rlk.runtime.wheels import ENTRIES, HEAD
+
+_LARGEST = 1 << 28  # bytes of a member that is read
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One entry: the members of its key, and the bytes of its files."""
+
+    key: dict[str, Any]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A wheel: what wheel.json says, its entries by what they are, the size of its file, what is damaged."""
+
+    head: dict[str, Any]
+    entries: tuple[Held, ...]
+    size: int
+    damaged: tuple[str, ...]
+
+
+def contents(path: Path) -> Contents:
+    """Return what a wheel's file holds, every digest checked; raise LaunchError for another file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return _contents(archive, path.stat().st_size)
+    except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
+        raise wrong("WHEEL", str(path), f"a wheel that rlk aot build wrote ({error})") from None
+
+
+def _contents(archive: zipfile.ZipFile, size: int) -> Contents:
+    heads = [name for name in archive.namelist() if name.endswith(f"/{HEAD}") and name.count("/") == 1]
+    if len(heads) != 1:
+        raise ValueError(f"it has {len(heads)} files {HEAD}")
+    package = heads[0].split("/")[0]
+    head = json.loads(_read(archive, heads[0]))
+    found: list[Held] = []
+    damaged: list[str] = []
+    for name in sorted(archive.namelist()):
+        if not (name.startswith(f"{package}/{ENTRIES}/") and name.endswith("/manifest.json")):
+            continue
+        members = json.loads(_read(archive, name))
+        folder = name.removesuffix("manifest.json")
+        files = members["files"]
+        bad = [f for f, said in files.items() if digest_bytes(_read(archive, folder + f)) != said["sha256"]]
+        if bad or digest(members["key"]) != folder.rstrip("/").rsplit("/", 1)[1]:
+            damaged.append(f"{folder}: {', '.join(bad) or 'the name of another key'}")
+        found.append(Held(members["key"], sum(said["bytes"] for said in files.values())))
+    return Contents(
+        head, tuple(sorted(found, key=lambda h: (h.key["op"], h.key["what"]))), size, tuple(damaged)
+    )
+
+
+def _read(archive: zipfile.ZipFile, name: str) -> bytes:
+    if archive.getinfo(name).file_size > _LARGEST:
+        raise ValueError(f"{name} is too large")
+    return archive.read(name)

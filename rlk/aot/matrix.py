@@ -1,0 +1,153 @@
+"""Which calls of which models are compiled ahead: a reviewed TOML table, or the config.json of a model."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rlk.errors import Code, LaunchError
+
+COMMON = "common"  # the matrix that ships with rlk, by name
+DTYPES = ("bf16", "f16", "f32")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The sizes of a model that kernels know, and over how many ranks its tensors are split.
+
+    hidden, vocab, intermediate: of its residual stream, its head, its MLP. heads, kv_heads, head_dim: of its
+    attention. profile: of its norms, as `rms_norm` names them.
+    """
+
+    name: str
+    hidden: int
+    vocab: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    profile: str = "hf_llama"
+    tp: tuple[int, ...] = (1,)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls of one operator: for each number of rows, dtype and choice of options; with gradients or without.
+
+    split: whether ranks that share a model call it with a part of its sizes.
+    """
+
+    op: str
+    rows: tuple[int, ...]
+    dtypes: tuple[str, ...] = ("bf16",)
+    options: tuple[dict[str, Any], ...] = field(default_factory=lambda: ({},))
+    backward: bool = False
+    split: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Models and the calls that each of them makes."""
+
+    models: tuple[Model, ...]
+    calls: tuple[Calls, ...]
+
+
+def wrong(what: str, value: object, wanted: str) -> LaunchError:
+    """Return the error of a table that says something else than it may."""
+    return LaunchError(Code.ARG_VALUE, op="rlk aot", name=what, value=value, wanted=wanted)
+
+
+def read_matrix(place: str) -> Matrix:
+    """Read a matrix from a TOML file, or the one that ships with rlk: "common".
+
+    A model may be named alone where the shipped matrix knows its sizes. Without [[call]] the calls are those
+    of the shipped matrix. Raises LaunchError naming what is wrong.
+    """
+    path = Path(__file__).with_name("common.toml") if place == COMMON else Path(place)
+    try:
+        members = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise wrong("MATRIX", place, f"a file that can be read ({error.strerror}), or {COMMON!r}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise wrong("MATRIX", place, f"TOML: {error}") from None
+    if set(members) - {"model", "call"}:
+        raise wrong(place, ", ".join(sorted(set(members) - {"model", "call"})), "[[model]] and [[call]]")
+    models = tuple(_model(each, place) for each in members.get("model", ()))
+    calls = tuple(_calls(each, place) for each in members.get("call", ()))
+    if place != COMMON and not calls:
+        calls = common().calls
+    if not models or not calls:
+        raise wrong(place, "no model" if not models else "no call", "at least one [[model]] and [[call]]")
+    return Matrix(models, calls)
+
+
+@cache
+def common() -> Matrix:
+    """Return the matrix that ships with rlk."""
+    return read_matrix(COMMON)
+
+
+def _model(members: dict[str, Any], place: str) -> Model:
+    known = {} if place == COMMON else {m.name: m for m in common().models}
+    name = str(members.get("name"))
+    sizes = [f.name for f in fields(Model) if f.name not in ("name", "tp", "profile")]
+    if set(members) <= {"name", "tp"}:
+        if name not in known:
+            raise wrong(f"{place}: model", name, f"sizes ({', '.join(sizes)}), or one of {', '.join(known)}")
+        members = {**{f.name: getattr(known[name], f.name) for f in fields(Model)}, **members}
+    return _made(Model, members, place)
+
+
+def _calls(members: dict[str, Any], place: str) -> Calls:
+    made = _made(Calls, members, place)
+    if not set(made.dtypes) <= set(DTYPES):
+        raise wrong(f"{place}: {made.op}: dtypes", made.dtypes, ", ".join(DTYPES))
+    if not all(isinstance(rows, int) and rows > 0 for rows in made.rows):
+        raise wrong(f"{place}: {made.op}: rows", made.rows, "numbers of rows, at least 1")
+    return made
+
+
+def _made(kind: type[Any], members: dict[str, Any], place: str) -> Any:
+    """Build a dataclass from a table: its fields and no others, lists as tuples."""
+    names = {f.name for f in fields(kind)}
+    if set(members) - names:
+        raise wrong(
+            f"{place}: {kind.__name__.lower()}", sorted(set(members) - names), ", ".join(sorted(names))
+        )
+    try:
+        return kind(**{name: tuple(x) if isinstance(x, list) else x for name, x in members.items()})
+    except TypeError as error:
+        raise wrong(f"{place}: {kind.__name__.lower()}", members, str(error)) from None
+
+
+def model_of_config(path: Path, tp: int) -> tuple[Model, str]:
+    """Return the sizes in a Hugging Face config.json, split over `tp` ranks, and its dtype.
+
+    Raises LaunchError for a file that has not the fields of a decoder with grouped heads.
+    """
+    try:
+        members = json.loads(path.read_text(encoding="utf-8"))
+        members = {**members, **members.get("text_config", {})}
+        heads = members["num_attention_heads"]
+        model = Model(
+            name=str(members.get("model_type", path.parent.name)),
+            hidden=members["hidden_size"],
+            vocab=members["vocab_size"],
+            intermediate=members["intermediate_size"],
+            heads=heads,
+            kv_heads=members.get("num_key_value_heads") or heads,
+            head_dim=members.get("head_dim") or members["hidden_size"] // heads,
+            profile="gemma" if "gemma" in str(members.get("model_type")) else "hf_llama",
+            tp=(tp,),
+        )
+    except OSError as error:
+        raise wrong("--model-config", str(path), f"a file that can be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise wrong("--model-config", str(path), f"the config.json of a decoder ({error!r})") from None
+    dtype = str(members.get("dtype") or members.get("torch_dtype") or "bfloat16")
+    return model, "f16" if dtype == "float16" else "bf16"

@@ -1,0 +1,86 @@
+"""How all kernels of one model are prepared before its first call, by as many processes as want to."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from rlk.aot.calls import observe
+from rlk.aot.matrix import Calls, Matrix, Model, wrong
+from rlk.aot.progress import Progress
+from rlk.errors import Code, LaunchError, RlkError
+from rlk.runtime.ahead import prepared
+from rlk.runtime.build import store
+from rlk.runtime.invocation import Invocation, Tensors, target_of
+from rlk.target.facts import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """How many kernels a model needs, how many of them wheels hold, how many were compiled here; failures."""
+
+    total: int
+    wheels: int
+    compiled: int
+    failed: tuple[tuple[str, str], ...]
+
+
+def here() -> Target:
+    """Return the target of the first device; raise LaunchError where there is none."""
+    found = target_of(torch.device("cuda", 0)) if torch.cuda.is_available() else None
+    if found is None:
+        raise LaunchError(Code.ARG_MISSING, op="rlk warmup", name="--target", why="where there is no device")
+    return found
+
+
+def chosen_calls(
+    calls: tuple[Calls, ...], dtype: str, names: list[str] | None, rows: list[int] | None
+) -> tuple[Calls, ...]:
+    """Return the calls of these operators (None: all) in a model's dtype, with these rows (None: their own).
+
+    Raises LaunchError for an operator that the calls do not have.
+    """
+    known = [each.op for each in calls]
+    missing = [name for name in names or () if name not in known]
+    if missing:
+        raise wrong("--op", ", ".join(missing), ", ".join(dict.fromkeys(known)))
+    kept = [each for each in calls if names is None or each.op in names]
+    return tuple(replace(each, dtypes=(dtype,), rows=tuple(rows or each.rows)) for each in kept)
+
+
+def warm(model: Model, calls: tuple[Calls, ...], on: Target, progress: Progress) -> Warmed:
+    """Prepare what a model's calls run on a target, which need not be here.
+
+    Compilers run in worker processes. Several processes may do this at once, such as the ranks of a node: a
+    kernel is compiled by the one that holds its lock, and the others wait for it.
+    """
+    started: dict[Future[Path | None], str] = {}
+    seen: set[object] = set()
+
+    def prepare(invocation: Invocation, tensors: Tensors) -> None:
+        facts = (invocation.key, *[(n, t.shape, t.stride(), t.data_ptr() % 16) for n, t in tensors.items()])
+        if facts in seen:
+            return
+        seen.add(facts)
+        progress.add()
+        found = prepared(invocation, invocation.math or on.softmax, tensors, on)
+        found.add_done_callback(lambda _: progress.step(invocation.spec.name))
+        started[found] = invocation.spec.name
+
+    builds = store().counters.builds
+    observe(Matrix((model,), calls), prepare)
+    failed: list[tuple[str, str]] = []
+    entries: set[Path] = set()
+    for future, name in started.items():
+        try:
+            entry = future.result()
+        except RlkError as error:
+            failed.append((name, str(error)))
+            continue
+        entries |= {entry} if entry is not None else set()
+    progress.end()
+    shipped = sum(not path.is_relative_to(store().root) for path in entries)
+    return Warmed(len(entries), shipped, store().counters.builds - builds, tuple(failed))

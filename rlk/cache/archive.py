@@ -1,0 +1,125 @@
+"""How entries travel between stores: a tar of whole entries, in which an import believes nothing."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlk.cache.manifest import MANIFEST, BadEntry, is_inside, read_manifest
+from rlk.cache.store import Entry, Store
+
+_NAME = re.compile(r"[0-9a-f]{64}")
+_LARGEST = 1 << 28  # bytes of one file
+_MOST = 1 << 16  # files of an archive
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an archive brought: entries that are new, those that were there, those refused, and why."""
+
+    added: tuple[str, ...]
+    present: tuple[str, ...]
+    refused: tuple[tuple[str, str], ...]
+
+
+def export_entries(entries: Iterable[Entry], path: Path) -> int:
+    """Write entries to a tar whose bytes depend on them alone; return how many.
+
+    Damaged entries are left out. The file is replaced whole; raises OSError.
+    """
+    count = 0
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream, tarfile.open(fileobj=stream, mode="w") as archive:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                files = _whole(entry)
+                for name, data in files:
+                    member = tarfile.TarInfo(f"{entry.name}/{name}")
+                    member.size, member.mode = len(data), 0o600
+                    archive.addfile(member, io.BytesIO(data))
+                count += bool(files)
+        os.replace(partial, path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+    return count
+
+
+def _whole(entry: Entry) -> list[tuple[str, bytes]]:
+    """Return the files of an entry, its manifest first; none of one that is damaged or evicted."""
+    try:
+        manifest = read_manifest(entry.path, entry.name)
+        manifest.check_sizes(entry.path)
+        manifest.check_content(entry.path)
+        names = [MANIFEST, *(file.name for file in manifest.files)]
+        return [(name, (entry.path / name).read_bytes()) for name in names]
+    except (BadEntry, OSError):
+        return []
+
+
+def import_entries(store: Store, path: Path) -> Imported:
+    """Add the entries of an archive to a store, each checked as at a load; entries that are there stay.
+
+    Kernels are code: the digests say that an entry is whole, not who made it. Raises OSError for a file that
+    cannot be read and tarfile.TarError for one that is no tar.
+    """
+    place = Path(tempfile.mkdtemp(prefix="import.", dir=store.root / "staging"))
+    added: list[str] = []
+    present: list[str] = []
+    try:
+        refused = _unpacked(path, place)
+        for folder in sorted(place.iterdir()):
+            if folder.name in refused:
+                continue
+            try:
+                (added if store.adopt(folder, folder.name) else present).append(folder.name)
+            except FileNotFoundError as error:
+                refused[folder.name] = f"{error.filename} is missing"
+            except BadEntry as error:
+                refused[folder.name] = str(error)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return Imported(tuple(added), tuple(present), tuple(sorted(refused.items())))
+
+
+def _unpacked(path: Path, place: Path) -> dict[str, str]:
+    """Write the plain files of an archive below `place`; return what holds anything else, and why."""
+    refused: dict[str, str] = {}
+    with tarfile.open(path, mode="r:") as archive:
+        for count, member in enumerate(archive):
+            entry, _, name = member.name.partition("/")
+            why = _wrong(member, entry, name, count)
+            stream = None if why else archive.extractfile(member)
+            if stream is None:
+                refused.setdefault(entry, why or "cannot be read")
+                continue
+            target = place / entry / name
+            try:
+                for folder in reversed(target.relative_to(place).parents[:-1]):
+                    (place / folder).mkdir(mode=0o700, exist_ok=True)
+                handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                refused.setdefault(entry, f"{name} is there twice")
+                continue
+            with os.fdopen(handle, "wb") as out:
+                shutil.copyfileobj(stream, out)
+    return refused
+
+
+def _wrong(member: tarfile.TarInfo, entry: str, name: str, count: int) -> str | None:
+    if not _NAME.fullmatch(entry):
+        return "it is not the name of an entry"
+    if not member.isreg() or member.issparse():
+        return f"{name} is not a plain file"
+    if name != MANIFEST and not is_inside(name):
+        return f"{name!r} lies outside of it"
+    if member.size > _LARGEST:
+        return f"{name} has {member.size} bytes"
+    return "the archive holds too many files" if count >= _MOST else None

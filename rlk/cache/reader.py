@@ -1,0 +1,64 @@
+"""How a store that belongs to someone else is read: nothing in it is created, touched or moved."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from pathlib import Path
+
+from rlk.cache.key import CacheKey
+from rlk.cache.manifest import OTHERS_WRITE, BadEntry, read_manifest
+
+logger = logging.getLogger("rlk.cache")
+
+
+class Reader:
+    """The entries below a root directory that the machine's owner fills, such as one baked into an image.
+
+    A root that another user than this one and the superuser owns, or can write, holds nothing: kernels are
+    code. A bad entry is none, and is named in the log once.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._hashed: set[str] = set()
+        self._bad: set[str] = set()
+        self.problem = _refusal(root)
+        if self.problem is not None:
+            logger.warning("system cache %s %s: it is not used", root, self.problem)
+
+    def find(self, key: CacheKey) -> Path | None:
+        """Return the sound entry of `key`, or None."""
+        name = key.digest()
+        if self.problem is not None or name in self._bad:
+            return None
+        path = self.root / "entries" / name[:2] / name
+        try:
+            manifest = read_manifest(path, name)
+            manifest.check_sizes(path)
+            if name not in self._hashed:
+                manifest.check_content(path)
+        except FileNotFoundError:
+            return None
+        except (BadEntry, OSError) as error:
+            self._bad.add(name)
+            logger.warning("system cache entry %s: %s; it is not used", name[:12], error)
+            return None
+        self._hashed.add(name)
+        return path
+
+
+def _refusal(root: Path) -> str | None:
+    for place in (root, root / "entries"):
+        try:
+            status = os.lstat(place)
+        except OSError as error:
+            return f"cannot be read: {error.strerror or error}"
+        if not stat.S_ISDIR(status.st_mode):
+            return f"({place.name}) is not a directory"
+        if status.st_uid not in (os.geteuid(), 0):
+            return f"belongs to user {status.st_uid}"
+        if status.st_mode & OTHERS_WRITE:
+            return "can be written by other users"
+    return None

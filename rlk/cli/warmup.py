@@ -1,0 +1,39 @@
+"""Prepare every kernel that a model needs, out of installed wheels, a store, or the compilers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rlk.env import Env
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `rlk warmup`."""
+    parser.add_argument("--model-config", required=True, type=Path, metavar="FILE", help="a config.json")
+    parser.add_argument("--tp", type=int, default=1, metavar="RANKS", help="ranks that share the model")
+    parser.add_argument("--target", help="such as sm_90a; default: that of the first device")
+    parser.add_argument("--matrix", default="common", metavar="FILE", help="whose calls; default: common")
+    parser.add_argument("--op", action="append", help="only this operator; may be repeated")
+    parser.add_argument("--rows", action="append", type=int, help="instead of the matrix's; may be repeated")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prepare; exit 1 where something does not compile."""
+    from rlk.aot.matrix import model_of_config, read_matrix, wrong
+    from rlk.aot.progress import Progress
+    from rlk.aot.warm import chosen_calls, here, warm
+    from rlk.target.facts import target
+
+    if arguments.tp < 1 or arguments.tp & (arguments.tp - 1):
+        raise wrong("--tp", arguments.tp, "a power of two")
+    model, dtype = model_of_config(arguments.model_config, arguments.tp)
+    calls = chosen_calls(read_matrix(arguments.matrix).calls, dtype, arguments.op, arguments.rows)
+    on = here() if arguments.target is None else target(arguments.target)
+    made = warm(model, calls, on, Progress(sys.stderr, "prepared"))
+    print(f"{model.name} on {on.name}: {made.total} kernels, {made.wheels} of them in installed wheels; "
+          f"{made.compiled} compiled into {Env.current().cache_dir}")  # fmt: skip
+    for name, why in made.failed:
+        print(f"failed  {name}: {why}", file=sys.stderr)
+    return 1 if made.failed else 0

@@ -1,0 +1,220 @@
+"""What an installed wheel of kernels holds, whether it may be used, and where in it a kernel lies.
+
+A wheel is found by its entry point in the group "rlk.aot", and never imported. Its package is data:
+wheel.json and, below entries/, a folder for each kernel, in the form of the store's entries, named after what
+it computes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rlk.cache.manifest import BadEntry, Manifest, decode_manifest
+from rlk.digest import digest
+from rlk.env import Env
+from rlk.ir.nodes import Program
+from rlk.ir.text import print_program
+from rlk.lower.common.emitted import Signature
+from rlk.runtime import cute
+from rlk.runtime.record import ABI
+from rlk.schedule.schedule import Schedule
+from rlk.target.facts import Target
+
+FORMAT = 1
+GROUP = "rlk.aot"
+HEAD = "wheel.json"
+ENTRIES = "entries"
+LARGEST_HEAD = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """An installed wheel of kernels: its name and version, its package's folder, and what wheel.json says."""
+
+    name: str
+    version: str
+    folder: Path
+    head: tuple[tuple[str, Any], ...]
+
+    @property
+    def label(self) -> str:
+        """The wheel as people name it."""
+        return f"{self.name} {self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One entry of a wheel: its folder, and the members of its key."""
+
+    wheel: Wheel
+    folder: Path
+    key: dict[str, Any]
+    manifest: Manifest
+
+
+def wheel_name(on: Target, backend: str) -> str:
+    """Return the name of the wheel that rlk itself builds for a target and a backend."""
+    return f"rlk_aot_{on.folder}_{backend}"
+
+
+def program_key(
+    backend: str, on: Target, program: Program, schedules: tuple[Schedule, ...], plain: Signature
+) -> str:
+    """Return the name of what a kernel computes and how: text of another emitter or compiler has it too.
+
+    plain: what a call's arguments fix, but for what is divisible.
+    """
+    fixed = [plain.extents, plain.split_rows, sorted(plain.strided)]
+    return digest([FORMAT, backend, on.name, print_program(program), [str(s) for s in schedules], fixed])[:32]
+
+
+@cache
+def installed(on: Target, backend: str) -> tuple[tuple[Wheel, ...], tuple[str, ...]]:
+    """Return the installed wheels of a target and backend that may be used, and why others may not."""
+    name = wheel_name(on, backend)
+    try:
+        found = [metadata.distribution(name)]
+    except metadata.PackageNotFoundError:
+        return (), ()
+    return _judged(found, on, backend)
+
+
+@cache
+def others(on: Target, backend: str) -> tuple[tuple[Wheel, ...], tuple[str, ...]]:
+    """Return wheels of other names, which takes a walk over everything that is installed."""
+    own = wheel_name(on, backend)
+    found = [
+        each
+        for each in metadata.distributions()
+        if any(e.group == GROUP for e in each.entry_points) and each.name.replace("-", "_") != own
+    ]
+    return _judged(found, on, backend, quiet=True)
+
+
+def _judged(
+    found: list[metadata.Distribution], on: Target, backend: str, *, quiet: bool = False
+) -> tuple[tuple[Wheel, ...], tuple[str, ...]]:
+    """Split distributions into wheels and reasons; quiet: those of another target or backend are no news."""
+    wheels: list[Wheel] = []
+    reasons: list[str] = []
+    for each in found:
+        for point in each.entry_points:
+            if point.group != GROUP:
+                continue
+            folder = Path(str(each.locate_file(point.value.replace(".", "/"))))
+            try:
+                wheel = Wheel(each.name, each.version, folder, tuple(read_head(folder).items()))
+            except BadEntry as error:
+                reasons.append(f"{each.name} {each.version}: {error}")
+                continue
+            why = _refusal(wheel, on, backend)
+            if why is None:
+                wheels.append(wheel)
+            elif not (quiet and why.startswith("it is for ")):
+                reasons.append(f"{wheel.label}: {why}")
+    return tuple(wheels), tuple(reasons)
+
+
+def read_head(folder: Path) -> dict[str, Any]:
+    """Return what wheel.json says; raise BadEntry where it cannot be read or may be another user's."""
+    for place in (folder, folder / ENTRIES):
+        try:
+            status = os.lstat(place)
+        except OSError as error:
+            raise BadEntry(f"{place.name} cannot be read: {error.strerror}") from None
+        if not stat.S_ISDIR(status.st_mode):
+            raise BadEntry(f"{place.name} is not a directory")
+        if status.st_mode & stat.S_IWOTH:
+            raise BadEntry(f"any user could have written it; run: chmod -R o-w '{place}'")
+    try:
+        with (folder / HEAD).open("rb") as stream:
+            members = json.loads(stream.read(LARGEST_HEAD))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadEntry(f"{HEAD} cannot be read: {error}") from None
+    if not isinstance(members, dict) or members.get("format") != FORMAT:
+        what = members.get("format") if isinstance(members, dict) else "unknown"
+        raise BadEntry(f"its format is {what}, this rlk reads {FORMAT}")
+    return members
+
+
+def _refusal(wheel: Wheel, on: Target, backend: str) -> str | None:
+    head = dict(wheel.head)
+    if (head.get("target"), head.get("backend")) != (on.name, backend):
+        return f"it is for {head.get('backend')} on {head.get('target')}, not for {backend} on {on.name}"
+    if head.get("abi") != ABI:
+        return f"its kernels are launched as {head.get('abi')}, this rlk launches {ABI}"
+    if backend == "cute" and (cute.flavour() is None or find_spec("tvm_ffi") is None):
+        return "its kernels need nvidia-cutlass-dsl, for its runtime library, and apache-tvm-ffi"
+    flags = [list(flag) for flag in Env.current().toolchain]
+    if head.get("flags") != flags:
+        return (
+            f"it was built with {head.get('flags') or 'no'} variables of compilers, here: {flags or 'none'}"
+        )
+    return None
+
+
+def kernels(wheel: Wheel, key: str) -> Iterator[Kernel | str]:
+    """Yield the entries of a wheel that compute what a key names, or why one of them cannot be used."""
+    yield from _below(wheel, wheel.folder / ENTRIES / key[:2] / key)
+
+
+def every_kernel(wheel: Wheel) -> Iterator[Kernel | str]:
+    """Yield all entries of a wheel, or why they cannot be used."""
+    for shard in _listing(wheel.folder / ENTRIES):
+        for each in _listing(shard):
+            yield from _below(wheel, each)
+
+
+def _below(wheel: Wheel, place: Path) -> Iterator[Kernel | str]:
+    for folder in _listing(place):
+        try:
+            if os.lstat(folder).st_mode & stat.S_IWOTH:
+                raise BadEntry("any user could have written it")
+            manifest = decode_manifest(folder, folder.name)
+            manifest.check_sizes(folder, stat.S_IWOTH)
+            if not isinstance(manifest.key, dict):
+                raise BadEntry("its key is no object")
+            if manifest.key.get("program") != place.name:
+                raise BadEntry("it lies in the folder of another program")
+        except (BadEntry, OSError) as error:
+            yield f"{wheel.label}: entry {folder.name[:12]}: {error}"
+            continue
+        yield Kernel(wheel, folder, manifest.key, manifest)
+
+
+def _listing(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+_hashed: set[Path] = set()
+
+
+def sound(kernel: Kernel) -> str | None:
+    """Hash an entry's files at its first use in this process; say what is wrong, or None."""
+    if kernel.folder in _hashed:
+        return None
+    try:
+        kernel.manifest.check_content(kernel.folder)
+    except (BadEntry, OSError) as error:
+        return f"{kernel.wheel.label}: entry {kernel.folder.name[:12]}: {error}"
+    _hashed.add(kernel.folder)
+    return None
+
+
+def forget() -> None:
+    """Look for installed wheels again at the next call."""
+    installed.cache_clear()
+    others.cache_clear()
+    _hashed.clear()

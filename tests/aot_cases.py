@@ -1,0 +1,52 @@
+"""What tests of wheels of kernels share: a small matrix, and its wheels, built and installed as users do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+TABLE = """
+[[model]]
+name = "tiny"
+hidden = 256
+vocab = 1024
+intermediate = 512
+heads = 4
+kv_heads = 2
+head_dim = 64
+
+[[call]]
+op = "swiglu"
+rows = [8191]
+backward = true
+"""
+
+
+def built(folder: Path, *options: str, **variables: str) -> Path:
+    """Build a wheel in a folder that is made for it, with a store of its own."""
+    folder.mkdir()
+    (folder / "matrix.toml").write_text(TABLE)
+    place = {"PYTHONPATH": str(REPOSITORY), "RLK_CACHE_DIR": str(folder / "store")}
+    command = [sys.executable, "-m", "rlk.cli", "aot", "build", "matrix.toml", "--target", "sm_90a", *options]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **place, **variables},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (folder / "dist").glob("*.whl")
+    assert wheel.name in done.stdout and "2/2" in done.stderr
+    return wheel
+
+
+def installed(wheel: Path, place: Path) -> Path:
+    """Install a wheel alone into a folder."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*command, "--target", str(place), str(wheel)], check=True)
+    return place

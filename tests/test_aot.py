@@ -1,0 +1,488 @@
+"""Laws of wheels of kernels: repeatable, found before any compiler, refused where their numbers differ."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import rlk
+from rlk.aot import calls, matrix
+from rlk.aot.inspect import contents
+from rlk.aot.matrix import Calls, Matrix, Model, read_matrix
+from rlk.cli import main
+from rlk.digest import canonical, digest
+from rlk.env import Env
+from rlk.errors import LaunchError, UnsupportedError
+from rlk.ops import swiglu
+from rlk.runtime import ahead, build, dispatch, loader, wheels
+from rlk.runtime.calls import invoke
+from rlk.runtime.driver import Cuda
+from rlk.runtime.forms import formed
+from rlk.runtime.invocation import geometry_of
+from rlk.runtime.launch import parameter_layout
+from rlk.runtime.record import ModuleRecord
+from rlk.target.facts import target
+
+pytest.importorskip("triton", reason="building a wheel needs a compiler")
+from aot_cases import REPOSITORY, built, installed
+from test_launch import FakeCuda
+
+H200 = target("sm_90a")
+NAME = "rlk_aot_sm90a_triton"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("aot") / "one")
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel beside nothing else."""
+    return installed(wheel, tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture
+def site(unpacked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Put a copy of what is installed on the path."""
+    place = shutil.copytree(unpacked, tmp_path / "site")
+    monkeypatch.syspath_prepend(str(place))
+    wheels.forget()
+    yield place
+    wheels.forget()
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away Triton and everything that writes text for it."""
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("nothing is compiled here")
+
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.setattr(build, "triton_version", lambda: None)
+    monkeypatch.setattr(build, "pool", never)
+
+
+X = torch.randn(48, 512, dtype=torch.bfloat16)
+
+
+def call_of(x: torch.Tensor) -> tuple[Any, ...]:
+    tensors = {"gate": x, "up": x}
+    invocation = invoke(swiglu.specs[0], tensors, {}, {}, None)  # type: ignore[attr-defined]
+    return invocation, H200.softmax, geometry_of(invocation, tensors), tensors, H200
+
+
+def explained(x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> dispatch.Decision:
+    monkeypatch.setattr(ahead, "target_of", lambda device: H200)
+    monkeypatch.setattr(ahead, "model_of", lambda invocation, device: H200.softmax)
+    return rlk.explain(swiglu, x, x)
+
+
+# building
+
+
+@pytest.mark.slow
+def test_two_builds_give_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    again = built(tmp_path / "another place", PYTHONHASHSEED="7", SOURCE_DATE_EPOCH="315532800")
+    assert again.read_bytes() == wheel.read_bytes()
+    later = built(tmp_path / "later", SOURCE_DATE_EPOCH="1700000000")
+    assert later.read_bytes() != wheel.read_bytes()
+
+
+def test_a_wheel_names_no_place_of_the_machine_that_built_it(wheel: Path, unpacked: Path) -> None:
+    places = {str(wheel.parents[1]), str(REPOSITORY), str(Path.home())} - {"/"}
+    for path in (unpacked / NAME).rglob("*"):
+        data = path.read_bytes() if path.is_file() else b""
+        assert not [place for place in places if place.encode() in data], path
+
+
+def test_inspection_shows_what_a_wheel_holds(wheel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["aot", "inspect", str(wheel)]) == 0
+    said = capsys.readouterr().out
+    identity = rlk.ops.swiglu.numerics_id("cpu")
+    assert "2 kernels" in said and "swiglu_grad" in said and "N=512" in said
+    assert "target sm_90a, backend triton" in said and "compiled by triton" in said
+    (forward,) = (held for held in contents(wheel).entries if held.key["op"] == "swiglu")
+    assert forward.key["numerics_id"] in said and len(forward.key["numerics_id"]) == len(identity)
+    assert forward.size > 1000 and forward.key["exact"]
+
+
+def test_a_damaged_wheel_is_named(wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(tmp_path / wheel.name, "w") as changed:
+        for name in source.namelist():
+            changed.writestr(name, source.read(name) + b" " * name.endswith("module.py"))
+    assert main(["aot", "inspect", str(tmp_path / wheel.name)]) == 1
+    assert capsys.readouterr().out.count("damaged") == 2
+    (tmp_path / "x.whl").write_bytes(b"x")
+    assert main(["aot", "inspect", str(tmp_path / "x.whl")]) == 2
+
+
+def test_a_backend_that_a_target_lacks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--target", "sm_80", "--backend", "cute", "-o", str(tmp_path)]
+    assert main(["aot", "build", "common", *options]) == 2
+    assert "alternatives: triton" in capsys.readouterr().err
+
+
+# finding
+
+
+def test_a_call_runs_the_kernel_of_a_wheel_without_a_compiler(
+    site: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to what is handed to the driver, with the tensors' own addresses."""
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    (launch,) = (
+        ModuleRecord.read(p.parent) for p in site.rglob("launch.json") if "_grad" not in p.read_text()
+    )
+    library = FakeCuda(parameter_layout(launch.kernels[0].types)[1])
+    monkeypatch.setattr(loader, "driver", lambda kind: Cuda(library))
+    monkeypatch.setattr(
+        loader, "_torch_services", lambda device: (lambda d: 0x57, lambda size: torch.empty(size))
+    )
+    run = dispatch.bind_lowered(*call_of(X), torch.device("cpu", 0))
+    made = run({"gate": X, "up": X}, {})
+    assert made["y"].shape == X.shape
+    ((numbers, values),) = library.launches
+    addresses = [struct.unpack("=Q", value[:8])[0] for value in values if len(value) == 8]
+    assert {X.data_ptr(), made["y"].data_ptr()} <= set(addresses)
+    assert numbers[0] > 0 and numbers[3] == launch.kernels[0].num_warps * 32
+    assert struct.pack("=i", 48) in b"".join(values)
+
+
+def test_explain_names_the_wheel(site: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = explained(X, monkeypatch)
+    assert found.source == f"{NAME.replace('_', '-')} {rlk.__version__}" or found.source.startswith(NAME)
+    assert not found.refused and f"kernel       {found.source}" in str(found)
+
+
+def test_prefetch_finds_it_too(site: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "target_of", lambda device: H200)
+    monkeypatch.setattr(ahead, "model_of", lambda invocation, device: H200.softmax)
+    path = rlk.prefetch(swiglu, X, X).result()
+    assert path is not None and path.is_relative_to(site)
+
+
+def test_rows_that_no_wheel_was_built_with_are_served(site: Path, no_compiler: None) -> None:
+    for rows in (1, 17, 8192, 100_000):
+        answer = dispatch.ship(*call_of(X[:1].expand(rows, 512).contiguous()), ("triton",))
+        assert answer.found is not None, rows
+
+
+def test_without_a_wheel_and_a_compiler_the_error_says_both(no_compiler: None) -> None:
+    wheels.forget()
+    with pytest.raises(UnsupportedError, match=r"'rlk\[triton\]', or a wheel of kernels for sm_90a"):
+        dispatch.bind_lowered(*call_of(X), torch.device("cpu", 0))
+
+
+def test_another_backend_stands_in_only_where_nothing_is_asked_for(
+    site: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlk.runtime.forms.by_cute_first", lambda *_: True)
+    answer = dispatch.ship(*call_of(X), dispatch.serving(H200))
+    assert answer.found is not None and answer.found.form.backend == "triton"
+    forced(monkeypatch, backend="cute")
+    assert dispatch.serving(H200) == ("cute",)
+    assert dispatch.ship(*call_of(X), dispatch.serving(H200)).found is None
+
+
+def forced(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    env = replace(Env.current(), **fields)
+    monkeypatch.setattr(Env, "current", staticmethod(lambda: env))
+
+
+def test_a_wheel_of_another_name_is_found_where_nothing_can_be_compiled(
+    site: Path, no_compiler: None
+) -> None:
+    (info,) = site.glob("*.dist-info")
+    info.rename(site / "company_kernels-1.0.dist-info")
+    metadata = site / "company_kernels-1.0.dist-info" / "METADATA"
+    metadata.write_text("Metadata-Version: 2.1\nName: company-kernels\nVersion: 1.0\n")
+    wheels.forget()
+    assert dispatch.ship(*call_of(X), ("triton",)).found is None
+    found = dispatch.ship(*call_of(X), ("triton",), whole=True).found
+    assert found is not None and found.kernel.wheel.label == "company-kernels 1.0"
+
+
+# refusing
+
+
+def entries(site: Path) -> list[Path]:
+    return sorted(path.parent for path in (site / NAME).rglob("manifest.json"))
+
+
+def changed_key(site: Path, **members: object) -> None:
+    """Change members of all entries' keys, with digests that fit: what another version would have written."""
+    for folder in entries(site):
+        text = json.loads((folder / "manifest.json").read_text())
+        text.pop("sha256")
+        text["key"] |= members
+        text["sha256"] = digest(text)
+        (folder / "manifest.json").write_bytes(canonical(text))
+        folder.rename(folder.parent / digest(text["key"]))
+
+
+def changed_head(site: Path, **members: object) -> None:
+    path = site / NAME / wheels.HEAD
+    path.write_text(json.dumps({**json.loads(path.read_text()), **members}))
+
+
+def by_all(paths: Callable[[Path], list[Path]]) -> Callable[[Path], object]:
+    return lambda site: [path.chmod(0o777) for path in paths(site)]
+
+
+def each(change: Callable[[Path], object], pattern: str) -> Callable[[Path], object]:
+    return lambda site: [change(next(folder.glob(pattern))) for folder in entries(site)]
+
+
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "another id": (
+        lambda s: changed_key(s, numerics_id="0" * 16),
+        "has numerics id 0000000000000000, the inst",
+    ),
+    "another format": (lambda s: changed_head(s, format=9), "its format is 9, this rlk reads 1"),
+    "another target": (
+        lambda s: changed_head(s, target="sm_80"),
+        "triton on sm_80, not for triton on sm_90a",
+    ),
+    "another launch": (lambda s: changed_head(s, abi="launch-1"), "its kernels are launched as launch-1"),
+    "other flags": (lambda s: changed_head(s, flags=[["TRITON_DEBUG", "1"]]), "variables of compilers"),
+    "no JSON": (lambda s: (s / NAME / wheels.HEAD).write_bytes(b"\xff"), "wheel.json cannot be read"),
+    "a list": (lambda s: (s / NAME / wheels.HEAD).write_text("[]"), "its format is unknown"),
+    "written by all": (by_all(lambda s: [s / NAME]), "any user could have written it; run: chmod"),
+    "entries by all": (by_all(lambda s: [s / NAME / "entries"]), "any user could have written it"),
+    "an entry by all": (by_all(entries), "any user could have written it"),
+    "a file by all": (each(lambda path: path.chmod(0o666), "module.py"), "can be written by other users"),
+    "a cut kernel": (each(lambda path: os.truncate(path, 9), "*.cubin"), "has 9 bytes instead"),
+    "another kernel": (lambda s: each(flip, "*.cubin")(s), "another sha256"),
+    "another launch.json": (lambda s: each(flip, "launch.json")(s), "another sha256"),
+    "a linked kernel": (lambda s: each(link, "module.py")(s), "module.py is not a plain file"),
+    "another program": (lambda s: changed_key(s, program="0" * 32), "lies in the folder of another program"),
+    "a damaged manifest": (lambda s: each(flip, "manifest.json")(s), "manifest.json"),
+}
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def link(path: Path) -> None:
+    path.rename(path.with_suffix(".real"))
+    path.symlink_to(path.with_suffix(".real"))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_kernel_that_may_differ_is_refused_with_its_reason(
+    case: str,
+    site: Path,
+    no_compiler: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    change, reason = REFUSED[case]
+    assert dispatch.ship(*call_of(X), ("triton",)).found is not None  # the control
+    change(site)
+    wheels.forget()
+    monkeypatch.setattr("rlk.runtime.shipped._said", set())
+    with caplog.at_level(logging.WARNING, "rlk.aot"):
+        found = explained(X, monkeypatch)
+    assert any(reason in why for why in found.refused), found.refused
+    assert found.source.startswith("none: ") and reason in caplog.text
+    with pytest.raises(UnsupportedError) as caught:
+        dispatch.bind_lowered(*call_of(X), torch.device("cpu", 0))
+    assert reason in str(caught.value)
+
+
+def test_a_changed_spec_is_refused_by_its_id(
+    site: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A spec that computes something else has another program, so the reason is found by the call."""
+    monkeypatch.setattr("rlk.runtime.shipped.judged", lambda *_: ("f" * 16, ()))
+    monkeypatch.setattr("rlk.runtime.shipped.program_key", lambda *_: "e" * 32)
+    found = explained(X, monkeypatch)
+    assert any("the installed spec's is ffff" in why for why in found.refused)
+
+
+def test_addresses_that_the_kernel_does_not_expect_are_not_its_own(
+    site: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shifted = torch.randn(48 * 512 + 1, dtype=torch.bfloat16)[1:].view(48, 512)
+    found = explained(shifted, monkeypatch)
+    assert any("for other rows or alignments" in why for why in found.refused)
+
+
+def test_wheels_can_be_turned_off(site: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Env.read({}).aot and Env.read({"RLK_AOT": "1"}).aot and not Env.read({"RLK_AOT": "0"}).aot
+    forced(monkeypatch, aot=False)
+    assert dispatch.ship(*call_of(X), ("triton",)).found is None
+    assert any("RLK_AOT=0" in why for why in explained(X, monkeypatch).refused)
+
+
+# matrices
+
+
+def test_the_shipped_matrix_has_the_models_that_it_promises() -> None:
+    found = {model.name: model for model in read_matrix("common").models}
+    assert {"llama-3-8b", "llama-3-70b", "qwen3-0.6b", "qwen3-32b", "gemma-3-27b"} <= set(found)
+    assert found["llama-3-70b"].tp == (1, 2, 4, 8)
+    for model in found.values():
+        assert all(model.vocab % 8 == model.intermediate % ranks == 0 for ranks in model.tp)
+    assert {each.op for each in read_matrix("common").calls} <= set(calls.CALLERS)
+
+
+def test_a_model_may_be_named_alone(tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text('[[model]]\nname = "qwen3-8b"\ntp = [2]\n')
+    made = read_matrix(str(tmp_path / "m.toml"))
+    assert (made.models[0].vocab, made.models[0].tp, made.calls) == (151936, (2,), matrix.common().calls)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[model]]\nname = 'unheard'", "llama-3-8b"),
+        ("[[model]]\nname = 'llama-3-8b'\nhiden = 3", "hiden"),
+        ("models = 3", "models"),
+        ("[[model]\n", "TOML"),
+        ("", "no model"),
+        ("[[model]]\nname='qwen3-8b'\n[[call]]\nop='swiglu'\nrows=[0]", "at least 1"),
+        ("[[model]]\nname='qwen3-8b'\n[[call]]\nop='swiglu'\nrows=[1]\ndtypes=['fp8']", "bf16, f16"),
+        ("[[model]]\nname='qwen3-8b'\n[[call]]\nop='swiglu'", "rows"),
+    ],
+)
+def test_a_wrong_matrix_says_where(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text(text)
+    with pytest.raises(LaunchError) as caught:
+        read_matrix(str(tmp_path / "m.toml"))
+    assert said in str(caught.value)
+
+
+TINY = Model("tiny", 256, 1024, 512, 4, 2, 64, tp=(2,))
+
+
+def observed(*wanted: Calls, model: Model = TINY) -> list[tuple[str, tuple[str, int]]]:
+    seen: list[tuple[str, tuple[str, int]]] = []
+    calls.observe(Matrix((model,), wanted), lambda i, tensors: seen.append((i.spec.name, i.shard)))
+    return seen
+
+
+def test_calls_of_ranks_are_those_that_ranks_make() -> None:
+    seen = observed(Calls("linear_logp", (40,), backward=True), Calls("rms_norm", (40,), split=False))
+    assert seen == [
+        ("rms_norm", ("", 1)), ("linear_logp", ("V", 2)), ("linear_logp_join", ("", 1)),
+        ("linear_logp_backward", ("V", 2)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", calls.CALLERS)
+def test_every_operator_of_a_matrix_can_be_called(op: str) -> None:
+    options: dict[str, Any] = {"policy_loss": {"loss": "grpo"}, "linear_policy_loss": {"loss": "grpo"}}.get(
+        op, {}
+    )
+    assert observed(Calls(op, (24,), options=(options,), backward=True), model=replace(TINY, tp=(1,)))
+
+
+def test_no_kernel_knows_how_many_tokens_there_are() -> None:
+    """Its sizes are what a cache key holds: a step with another number of tokens must not compile."""
+    seen: dict[str, list[object]] = {}
+
+    def note(invocation: Any, tensors: Any) -> None:
+        geometry = geometry_of(invocation, tensors)
+        plain, program, schedules = formed(invocation, H200.softmax, geometry, H200)
+        key = wheels.program_key("triton", H200, program, schedules, plain)
+        seen.setdefault(invocation.spec.name, []).append(key)
+
+    options = ({"loss": "grpo"},)
+    wanted = [
+        Calls(op, (2001, 3001), options=options, backward=True)
+        for op in ("policy_loss", "linear_policy_loss")
+    ]
+    calls.observe(Matrix((replace(TINY, tp=(1,)),), tuple(wanted)), note)
+    assert len(seen) == 4
+    for name, keys in seen.items():
+        assert len(keys) >= 2 and len(set(keys)) == 1, name
+
+
+def test_observing_calls_leaves_nothing_behind() -> None:
+    x = torch.randn(3, 512)
+    want = rlk.ops.swiglu(x, x)
+    observed(Calls("swiglu", (3,), ("f32",)), model=replace(TINY, tp=(1,)))
+    assert torch.equal(rlk.ops.swiglu(x, x), want) and want.any()
+    with pytest.raises(LaunchError, match="op='frobnicate'"):
+        observed(Calls("frobnicate", (3,)))
+    assert dispatch.dispatch.recorder is None
+
+
+# warming up
+
+CONFIG = {
+    "model_type": "qwen3", "hidden_size": 256, "vocab_size": 1024, "intermediate_size": 512,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+def warmup(folder: Path, *options: str, path: str = "") -> subprocess.Popen[str]:
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    command = [
+        sys.executable,
+        "-m",
+        "rlk.cli",
+        "warmup",
+        "--model-config",
+        "config.json",
+        "--target",
+        "sm_90a",
+    ]
+    variables = {
+        "RLK_CACHE_DIR": str(folder / "store"),
+        "PYTHONPATH": os.pathsep.join([path, str(REPOSITORY)]),
+    }
+    return subprocess.Popen(
+        [*command, "--op", "swiglu", *options], cwd=folder, env={**os.environ, **variables}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_ranks_that_warm_up_together_compile_each_kernel_once(tmp_path: Path) -> None:
+    ranks = [warmup(tmp_path, "--tp", "2") for _ in range(3)]
+    said = [rank.communicate(timeout=300) for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks), said
+    assert sum(int(out.rsplit("; ", 1)[1].split()[0]) for out, _ in said) == 2
+    assert all("2 kernels, 0 of them" in out and "prepared [" in err for out, err in said)
+
+
+def test_what_a_wheel_holds_is_not_compiled_again(unpacked: Path, tmp_path: Path) -> None:
+    out, _ = warmup(tmp_path, path=str(unpacked)).communicate(timeout=300)
+    assert "2 kernels, 2 of them in installed wheels; 0 compiled" in out
+
+
+def test_sizes_are_read_from_a_config(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    plain = {**CONFIG, "head_dim": None, "num_key_value_heads": None, "torch_dtype": "float16"}
+    path.write_text(json.dumps(plain))
+    model, dtype = matrix.model_of_config(path, 4)
+    assert (model.kv_heads, model.head_dim, model.tp, dtype) == (4, 64, (4,), "f16")
+    path.write_text(
+        json.dumps({"model_type": "gemma3", "text_config": {**CONFIG, "model_type": "gemma3_text"}})
+    )
+    assert matrix.model_of_config(path, 1)[0].profile == "gemma"
+    for text in ("{}", "[", '{"num_attention_heads": 0, "hidden_size": 1}'):
+        path.write_text(text)
+        with pytest.raises(LaunchError, match=r"config\.json of a decoder"):
+            matrix.model_of_config(path, 1)
