@@ -13,7 +13,7 @@ from rlk.runtime import cute
 from rlk.runtime.invocation import target_of
 from rlk.testing.bits import assert_same_bits
 
-SECONDS = 150  # a kernel that waits for ever would take the whole sitting
+SECONDS = 400  # a kernel that waits for ever would take the whole sitting
 CHILDREN = 12
 
 
