@@ -22,8 +22,8 @@ from rlk.errors import ScheduleError, UnsupportedError
 from rlk.ops import Loss
 from rlk.ops.losses import clip
 from rlk.runtime import dispatch as runtime
+from rlk.runtime import forms
 from rlk.runtime.dispatch import dispatch
-from rlk.schedule import heuristics
 from rlk.schedule.schedule import Schedule
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.interpreter import interpret
@@ -379,7 +379,7 @@ def rescheduled(change: Callable[[Schedule], Schedule], used: set[tuple[Schedule
 
 def in_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fold the vocabulary of a row in one kernel, however few the rows are."""
-    monkeypatch.setattr(heuristics, "apart", lambda program, extents: frozenset())
+    monkeypatch.setattr(forms, "apart", lambda program, extents: frozenset())
 
 
 FOLDS = [name for name in VARIED if name.startswith(("logp", "every_step", "sliced"))]

@@ -11,11 +11,12 @@ from gpu.cute_cases import SOME, product
 
 from rlk.schedule.schedule import Schedule
 
+REFUSED = ("sample", "varlen_attention", "paged_attention")
 CASES: dict[str, Case] = {
-    **{name: case for name, case in OF_CUTE.items() if not name.startswith("sample")},
+    **{name: case for name, case in OF_CUTE.items() if not name.startswith(REFUSED)},
     "matmul 2048 x 4096 x 4096": product(2048, 4096, 4096, rows=(*SOME, 1024, 2047)),
 }
-"""Of the calls of the CuTe lowering all but those of a sampler, whose exchanges have no room in a block."""
+"""Those of the CuTe lowering, but a sampler's, whose exchanges have no room in a block, and attention's."""
 
 CHANGES: dict[str, Callable[[Schedule], Schedule]] = {
     "chosen": lambda s: s,
