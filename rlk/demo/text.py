@@ -27,7 +27,7 @@ def shipped() -> str:
 
 @cache
 def tokenizer() -> Tokenizer:
-    """Return a byte-level BPE tokenizer of VOCABULARY entries, trained on the shipped text alone, in about a second."""
+    """Train and return a byte-level BPE tokenizer of VOCABULARY entries, in about a second."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())
