@@ -25,7 +25,7 @@ from rlk import Layout, ops
 from rlk.ops.losses import METRICS, Loss, clip
 from rlk.ops.results import Csr
 
-LOSS = Loss(clip(0.2, 0.28), entropy_coef=0.03, metrics=METRICS)
+LOSS = Loss(clip(0.2, 0.28), entropy_coef=0.06, metrics=METRICS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Setting:
     """A run. A step draws `minibatches` of `prompts`, answers each `group` times, and trains on each in turn.
 
     rollout: the model reads rows of the training's own shape ("fixed"), or only the columns that are written
-    ("growing"), whose products have other shapes, and other bits. scale: what advantages are multiplied by;
-    0 and -1 are controls, which must not learn.
+    ("growing"), whose products have other shapes, and other bits. rate: of the first step; it falls to 0 in
+    equal steps. scale: what advantages are multiplied by; 0 and -1 are controls, which must not learn.
     """
 
     task: Task = Task()
@@ -201,6 +201,8 @@ def train(setting: Setting, model: Any = None) -> Iterator[tuple[Step, Rollout]]
     optimizer = torch.optim.AdamW(model.parameters(), lr=setting.rate, weight_decay=0.0)
     draws = torch.Generator().manual_seed(setting.seed)
     for number in range(setting.steps):
+        for of_parameters in optimizer.param_groups:
+            of_parameters["lr"] = setting.rate * (1 - number / setting.steps)
         prompts = setting.task.prompts(setting.minibatches * setting.prompts, draws)
         samples = roll_out(model, setting, prompts, number * setting.minibatches * setting.rows)
         advantages = advantages_of(setting, samples.rewards)

@@ -389,6 +389,11 @@ def test_calls_of_ranks_are_those_that_ranks_make() -> None:
     ]  # fmt: skip
 
 
+def test_what_is_checked_on_a_device_is_prepared_too() -> None:
+    seen = observed(Calls("policy_loss", (40,), options=({"loss": "grpo"},)), model=replace(TINY, tp=(1,)))
+    assert {name for name, _ in seen} == {"policy_loss", "reported"}
+
+
 @pytest.mark.parametrize("op", calls.CALLERS)
 def test_every_operator_of_a_matrix_can_be_called(op: str) -> None:
     options: dict[str, Any] = {"policy_loss": {"loss": "grpo"}, "linear_policy_loss": {"loss": "grpo"}}.get(
@@ -413,6 +418,7 @@ def test_no_kernel_knows_how_many_tokens_there_are() -> None:
         for op in ("policy_loss", "linear_policy_loss")
     ]
     calls.observe(Matrix((replace(TINY, tp=(1,)),), tuple(wanted)), note)
+    assert len(seen.pop("reported")) == 1  # of the same number of sequences: called as before
     assert len(seen) == 4
     for name, keys in seen.items():
         assert len(keys) >= 2 and len(set(keys)) == 1, name

@@ -8,6 +8,7 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.runtime.calls import call
+from rlk.runtime.dispatch import dispatch
 from rlk.specs import packing as packing_spec
 
 Outside = Literal["nothing", "padding"]
@@ -79,8 +80,12 @@ def segments_of(offsets: torch.Tensor) -> torch.Tensor:
 
 
 def on_the_host(x: torch.Tensor) -> bool:
-    """Return whether a tensor's numbers can be looked at without waiting for a device."""
-    return type(x) is torch.Tensor and x.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Return whether a tensor's numbers can be looked at without waiting for a device.
+
+    Those of a call that is recorded cannot: it stands for one on a device, whose numbers a kernel checks.
+    """
+    here = type(x) is torch.Tensor and x.device.type == "cpu"
+    return here and dispatch.recorder is None and not torch.compiler.is_compiling()
 
 
 def all_good(bad: torch.Tensor, what: str) -> torch.Tensor:
