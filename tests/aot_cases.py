@@ -25,12 +25,12 @@ backward = true
 """
 
 
-def built(folder: Path, *options: str, **variables: str) -> Path:
+def built(folder: Path, *options: str, on: str = "sm_90a", **variables: str) -> Path:
     """Build a wheel in a folder that is made for it, with a store of its own."""
     folder.mkdir()
     (folder / "matrix.toml").write_text(TABLE)
     place = {"PYTHONPATH": str(REPOSITORY), "RLK_CACHE_DIR": str(folder / "store")}
-    command = [sys.executable, "-m", "rlk.cli", "aot", "build", "matrix.toml", "--target", "sm_90a", *options]
+    command = [sys.executable, "-m", "rlk.cli", "aot", "build", "matrix.toml", "--target", on, *options]
     done = subprocess.run(
         command,
         cwd=folder,

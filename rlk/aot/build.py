@@ -113,7 +113,13 @@ def _plan(plan: Plan, invocation: Invocation, tensors: Tensors, progress: Progre
         return
     plan.seen.add(facts)
     call, name = (invocation, model, geometry, used, on), what_is(invocation, dict(plain.extents))
-    program, signature, schedules, emitted = lowered(*call, None, backend)
+    try:
+        program, signature, schedules, emitted = lowered(*call, None, backend)
+    except UnsupportedError as error:
+        if backend != "tilelang":  # the others have one another
+            raise
+        plan.left[name] = error.args[0].splitlines()[0]
+        return
     if emitted.backend != backend:
         plan.left[name] = f"{backend} has no form for it"
         return

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     build = commands.add_parser("build", help="compile a matrix into one wheel for each target and backend")
     build.add_argument("matrix", help="a TOML file (docs/aot.md), or common: the one that ships with rlk")
     build.add_argument("--target", action="append", required=True, help="such as sm_90a; may be repeated")
-    build.add_argument("--backend", action="append", help="triton (default) or cute; may be repeated")
+    build.add_argument("--backend", action="append", help="triton (default), cute, tilelang")
     build.add_argument("--model", action="append", help="only these models of the matrix")
     build.add_argument("-o", "--out", default="dist", type=Path, metavar="FOLDER", help="default: dist")
     inspect = commands.add_parser("inspect", help="operators, signatures, ids, sizes, compilers")

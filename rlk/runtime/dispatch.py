@@ -92,7 +92,7 @@ def _backend(on: Target | None) -> str:
         if dispatch.interpreter is None:
             return "oracle"
         return "triton-interpreter" if dispatch.cute_interpreter is None else "cute-interpreter"
-    built = (*backends_of(on), *["tilelang"] * (on.name in tilelang.TARGETS))
+    built = dict.fromkeys((*backends_of(on), *["tilelang"] * (on.name in tilelang.TARGETS)))
     wanted = Env.current().backend
     if wanted is None:
         return FASTEST if "cute" in built and cute.compiles() else "triton"
@@ -110,13 +110,26 @@ def asked_for(on: Target) -> str:
 
 
 def backends_of(on: Target) -> tuple[str, ...]:
-    """Return the backends whose kernels run on a target, and lie in wheels for it."""
-    return ("triton", "cute") if on.name in cute.TARGETS else ("triton",)
+    """Return the backends whose kernels lie in wheels for a target, and stand in for one another.
+
+    TileLang's are among them where AMD's devices run; on Hopper they run if they are asked for.
+    """
+    if on.name in cute.TARGETS:
+        return "triton", "cute"
+    return ("triton", "tilelang") if on.name in tilelang.TARGETS else ("triton",)
 
 
 def serving(on: Target) -> tuple[str, ...]:
     """Return the backends whose wheels serve a call: the one that the environment names, else all."""
     return backends_of(on) if Env.current().backend is None else (_backend(on),)
+
+
+def standing_in(on: Target) -> tuple[str, ...]:
+    """Return the backends whose wheels serve a call that cannot be compiled here.
+
+    What TileLang's lowering refuses is an error where TileLang is asked for.
+    """
+    return serving(on) if Env.current().backend == "tilelang" else backends_of(on)
 
 
 Recorder = Callable[[Invocation, Tensors], Run]
@@ -291,7 +304,7 @@ def bind_lowered(
     schedules, backend: as `lowered` takes them.
     """
     if device is not None:
-        shipped = schedules is None and backend is None and Env.current().backend != "tilelang"
+        shipped = schedules is None and backend is None
         program, host, call, checks = resolve(
             invocation, model, geometry, tensors, on, device, schedules, backend, shipped
         )
@@ -332,7 +345,7 @@ def resolve(
         program, _, chosen, emitted = lowered(*call, schedules, backend)
         key = entry_key(program, chosen, emitted, on)
     except UnsupportedError as error:
-        answer = ship(*call, backends_of(on), whole=True) if shipped else None
+        answer = ship(*call, standing_in(on), whole=True) if shipped else None
         if answer is not None and answer.found is not None:
             return _held(answer.found, on, device)
         raise (error if answer is None else without_compiler(error, on, answer)) from error

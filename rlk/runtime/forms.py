@@ -14,6 +14,7 @@ from rlk.runtime.invocation import Invocation, static_extents, strided, traced
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.lowerings import by_cute_first
 from rlk.schedule.schedule import Schedule
+from rlk.schedule.waves import by_waves
 from rlk.target.facts import Target
 
 Schedules = tuple[Schedule, ...]
@@ -89,13 +90,16 @@ def forms(
     def found() -> Iterator[Form]:
         sooner = "cute" if len(backends) > 1 and by_cute_first(program, on, geometry.extents) else "triton"
         for backend in sorted(backends, key=lambda each: each != sooner):
-            if backend != "cute":
-                yield Form(backend, program, chosen)
-                continue
-            whole = specialize(traced(invocation), dict(plain.extents), model)
             try:
-                for each in of_cute(program, chosen, whole, on, geometry.extents):
-                    yield Form(backend, *each)
+                match backend:
+                    case "cute":
+                        whole = specialize(traced(invocation), dict(plain.extents), model)
+                        for each in of_cute(program, chosen, whole, on, geometry.extents):
+                            yield Form(backend, *each)
+                    case "tilelang":
+                        yield Form(backend, program, by_waves(program, chosen, geometry.extents, on))
+                    case _:
+                        yield Form(backend, program, chosen)
             except UnsupportedError:
                 pass  # the forms before it are there
 
@@ -138,7 +142,6 @@ def by_tilelang(
     program, chosen: as another lowering launches it. schedules: instead of what heuristics choose.
     """
     from rlk.lower import tilelang
-    from rlk.schedule.waves import by_waves
 
     placed = schedules or by_waves(program, chosen, extents, on)
     return placed, tilelang.lower(program, placed, on, signature, numerics_id=identity)

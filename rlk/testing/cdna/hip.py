@@ -23,6 +23,7 @@ from rlk.errors import Code, CompileError
 SHIM = Path(__file__).parent / "shim"
 COMPILER = "ziglang"  # clang 22 and lld with the AMDGPU target, from the package registry
 DEVICE = (
+    "-fuse-cuid=none",  # or a symbol is named after where the source lay
     "-x", "hip", "--cuda-device-only", "-nogpulib", "-nogpuinc", "-nostdinc", "-nostdinc++", "-O3", "-w",
     "-std=c++17", "-ffp-contract=off", "-mcode-object-version=5", f"-I{SHIM}",
 )  # fmt: skip
