@@ -346,6 +346,14 @@ def test_an_infinite_ratio_without_advantage_counts_for_nothing() -> None:
     assert (made.per_token[[0, 2, 3]] == 0).all()
 
 
+def test_a_delta_within_the_bounds_moves_what_the_clipped_branch_does_not_clip() -> None:
+    logs = [math.log(r) for r in (0.5, 0.9, 1.1, 1.5)]
+    _, grad = of_tokens(logs, [-4.0] * 4, Loss(clip(0.2, 0.2, delta=1.05)))
+    assert grad.tolist() == pytest.approx([0.0, 0.9, 1.1, 0.0])  # -A r / 4 where it moves
+    _, grad = of_tokens(logs, [4.0] * 4, Loss(clip(0.2, 0.2, delta=1.05)))
+    assert grad.tolist() == pytest.approx([-0.5, -0.9, 0.0, 0.0])
+
+
 @pytest.mark.parametrize("record", ["ppo", Loss(clip(dual=3.0))])
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 def test_a_log_prob_that_is_nan_is_not_clipped_away(record: Loss | str, advantage: float) -> None:

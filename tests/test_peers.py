@@ -176,6 +176,10 @@ TRL: dict[str, tuple[Loss, dict[str, Any]]] = {
     "sapo": (LOSSES["trl/sapo"], {"loss_type": "sapo"}),
     "vespo": (LOSSES["trl/vespo"], {"loss_type": "vespo"}),
     "delta": (replace(LOSSES["trl/grpo"], surrogate=clip(delta=1.3)), {"loss_type": "grpo", "delta": 1.3}),
+    "delta within the bounds": (
+        replace(LOSSES["trl/grpo"], surrogate=clip(delta=1.1)),
+        {"loss_type": "grpo", "delta": 1.1},
+    ),
     "kl": (replace(LOSSES["trl/grpo"], beta=0.3), {"loss_type": "grpo", "beta": 0.3}),
     "unbiased kl": (
         replace(LOSSES["trl/grpo"], beta=0.3, kl_enters="ratio"),

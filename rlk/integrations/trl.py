@@ -135,8 +135,6 @@ def loss_of(trainer: Any) -> Loss:
         enters = "ratio" if args.use_bias_correction_kl else "loss"
         base = replace(base, beta=trainer.beta, kl_enters=enters)
     if name in CLIPPED:
-        if args.delta is not None and args.delta < 1 + trainer.epsilon_high:
-            raise _no_form(f"delta={args.delta} within the clip range", "use one above 1 + epsilon_high")
         return replace(base, surrogate=clip(trainer.epsilon_low, trainer.epsilon_high, delta=args.delta))
     if name == "cispo":
         return replace(base, surrogate=cispo(None, trainer.epsilon_high))

@@ -64,7 +64,9 @@ def clip(
     # not limited <= free: what is NaN is no clipped term, it stays NaN
     flows = ~(limited > free)
     value = L.where(flows, free, limited)
-    moves = flows if delta is None else flows & ~(t.ratio > delta)
+    moves = flows
+    if delta is not None:  # a delta within the bounds leaves the clipped branch ratios that move
+        moves = (flows & ~(t.ratio > delta)) | (~flows & (bounded == t.ratio))
     if dual is not None:
         bound = -(dual * t.advantage)
         over = (t.advantage < 0.0) & (bound < value)
