@@ -442,7 +442,7 @@ def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", 
                 below_3[c] = negative[c] < negative_2[c]  # surrogates.py:65
                 unless[c] = tl.Not(below_3[c])  # surrogates.py:65
                 chosen_2[c] = tl.Select(unless[c], negative[c], negative_2[c])  # surrogates.py:66
-                unless_2[c] = tl.Not(unless[c])  # surrogates.py:73
+                unless_2[c] = tl.Not(unless[c])  # surrogates.py:75
                 difference_3[c] = ref_logp_2[c] - logp_2[c]  # policy.py:279
                 k3[c] = portable_k3(difference_3[c])  # loss.py:23
                 product_5[c] = beta_2 * k3[c]  # policy.py:329
@@ -517,7 +517,7 @@ def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", 
                 below_6[c] = negative_4[c] < negative_5[c]  # surrogates.py:65
                 unless_3[c] = tl.Not(below_6[c])  # surrogates.py:65
                 chosen_7[c] = tl.Select(unless_3[c], negative_4[c], negative_5[c])  # surrogates.py:66
-                unless_4[c] = tl.Not(unless_3[c])  # surrogates.py:73
+                unless_4[c] = tl.Not(unless_3[c])  # surrogates.py:75
                 difference_5[c] = ref_logp_3[c] - logp_3[c]  # policy.py:279
                 k3_3[c] = portable_k3(difference_5[c])  # loss.py:23
                 product_9[c] = beta_2 * k3_3[c]  # policy.py:329

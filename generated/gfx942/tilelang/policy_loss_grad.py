@@ -207,9 +207,9 @@ def policy_loss_grad(logp: memory("logp", "float32"), old_logp: memory("old_logp
             negative_2[c] = product_2[c] * f32(-1.0)  # surrogates.py:62
             below_2[c] = negative[c] < negative_2[c]  # surrogates.py:65
             unless[c] = tl.Not(below_2[c])  # surrogates.py:65
-            differs[c] = advantages_2[c] != f32(0.0)  # surrogates.py:72
-            both_2[c] = unless[c] & differs[c]  # surrogates.py:72
-            chosen_2[c] = tl.Select(both_2[c], negative[c], f32(0.0))  # surrogates.py:72
+            differs[c] = advantages_2[c] != f32(0.0)  # surrogates.py:74
+            both_2[c] = unless[c] & differs[c]  # surrogates.py:74
+            chosen_2[c] = tl.Select(both_2[c], negative[c], f32(0.0))  # surrogates.py:74
             difference_2[c] = ref_logp_2[c] - logp_2[c]  # policy.py:279
             expm1[c] = portable_expm1(difference_2[c])  # loss.py:36
             negative_3[c] = expm1[c] * f32(-1.0)  # loss.py:36

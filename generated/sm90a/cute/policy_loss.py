@@ -293,7 +293,7 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
         below_3 = [negative[c] < negative_2[c] for c in range(8)]  # surrogates.py:65
         unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:65
         chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # surrogates.py:66
-        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:73
+        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:75
         difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # policy.py:279
         k3_of = [portable_k3(difference_3[c]) for c in range(8)]  # loss.py:23
         product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # policy.py:329
@@ -354,7 +354,7 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
         below_3 = [negative[c] < negative_2[c] for c in range(8)]  # surrogates.py:65
         unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:65
         chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # surrogates.py:66
-        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:73
+        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:75
         difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # policy.py:279
         k3_of = [portable_k3(difference_3[c]) for c in range(8)]  # loss.py:23
         product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # policy.py:329

@@ -163,9 +163,9 @@ def policy_loss_grad_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: 
     negative_2 = -product_2  # surrogates.py:62
     below_2 = negative < negative_2  # surrogates.py:65
     unless = select(below_2, Boolean(False), Boolean(True))  # surrogates.py:65
-    differs = advantages_2 != Float32(0.0)  # surrogates.py:72
-    both_2 = unless & differs  # surrogates.py:72
-    chosen_2 = select(both_2, negative, Float32(0.0))  # surrogates.py:72
+    differs = advantages_2 != Float32(0.0)  # surrogates.py:74
+    both_2 = unless & differs  # surrogates.py:74
+    chosen_2 = select(both_2, negative, Float32(0.0))  # surrogates.py:74
     difference_2 = ref_logp_2 - logp_2  # policy.py:279
     expm1_of = portable_expm1(difference_2)  # loss.py:36
     negative_3 = -expm1_of  # loss.py:36

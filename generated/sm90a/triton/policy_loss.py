@@ -178,7 +178,7 @@ def policy_loss_1(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_pt
         below_3 = negative < negative_2  # surrogates.py:65
         unless = ~below_3  # surrogates.py:65
         chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:66
-        unless_2 = ~unless  # surrogates.py:73
+        unless_2 = ~unless  # surrogates.py:75
         difference_3 = ref_logp - logp  # policy.py:279
         k3 = portable_k3(difference_3)  # loss.py:23
         product_5 = beta * k3  # policy.py:329
@@ -234,7 +234,7 @@ def policy_loss_1(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_pt
         below_3 = negative < negative_2  # surrogates.py:65
         unless = ~below_3  # surrogates.py:65
         chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:66
-        unless_2 = ~unless  # surrogates.py:73
+        unless_2 = ~unless  # surrogates.py:75
         difference_3 = ref_logp - logp  # policy.py:279
         k3 = portable_k3(difference_3)  # loss.py:23
         product_5 = beta * k3  # policy.py:329

@@ -108,9 +108,9 @@ def policy_loss_grad(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, activ
     negative_2 = product_2 * -1.0  # surrogates.py:62
     below_2 = negative < negative_2  # surrogates.py:65
     unless = ~below_2  # surrogates.py:65
-    differs = advantages != 0.0  # surrogates.py:72
-    both_2 = unless & differs  # surrogates.py:72
-    chosen_2 = tl.where(both_2, negative, 0.0)  # surrogates.py:72
+    differs = advantages != 0.0  # surrogates.py:74
+    both_2 = unless & differs  # surrogates.py:74
+    chosen_2 = tl.where(both_2, negative, 0.0)  # surrogates.py:74
     difference_2 = ref_logp - logp  # policy.py:279
     expm1 = portable_expm1(difference_2)  # loss.py:36
     negative_3 = expm1 * -1.0  # loss.py:36
