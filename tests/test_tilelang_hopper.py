@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from rlk.testing.generated import Ran, run_generated
 
 HOPPER = target("sm_90a")
 FRAME = hip.FRAME + '#include "hopper.h"\n'
+ASKED = re.compile(r"extern (__shared__ __align__\(1024\)) (\w+ \w+)\[\];")
 PORTABLE = MathModel.PORTABLE  # the hardware's exp2 is a table that C has not
 
 
@@ -52,7 +54,11 @@ class Threads:
 
     def launcher(self, emitted: Emitted, build: KernelBuild) -> Callable[..., None]:
         text = cuda_source(emitted.source, build.name, HOPPER.name, wgmma=False)
-        source = self.change(FRAME + text[text.index('extern "C" __global__') :])
+        text = text[text.index('extern "C" __global__') :]
+        asked = ASKED.search(text)
+        if asked:
+            text = text.replace(asked[0], f"{asked[1]} {asked[2]}[{build.shared // 2}];\n  tl::rlk_begin();")
+        source = self.change(FRAME + text)
         return host.starter(source, build, self.waves)
 
 

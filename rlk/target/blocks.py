@@ -12,12 +12,13 @@ from rlk.target.cdna3 import LIMITS
 class Block:
     """shared: bytes of shared memory that a kernel may declare. threads: of a block.
 
-    dots: the rules of the sums of its matrix instructions, as programs say them.
+    ring: bytes that a launch may ask for, those that are declared among them; 0 where it may not. dots: the rules of the sums of its matrix instructions, as programs say them.
     """
 
     shared: int
     threads: int
     dots: frozenset[DotModel]
+    ring: int = 0
 
 
 _STATIC = 48 * 1024  # of CUDA: more is asked of the driver at each launch
@@ -29,5 +30,5 @@ BLOCKS: dict[str, Block] = {
         for name, found in LIMITS.items()
     },
     # factors of f32 would lose 13 of their 24 bits there
-    "sm_90a": Block(_STATIC, 1024, frozenset({DotModel.CHAIN16})),
+    "sm_90a": Block(_STATIC, 1024, frozenset({DotModel.CHAIN16}), ring=227 * 1024),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rlk.ir.dims import fixed_extent
@@ -23,21 +24,18 @@ INSTRUCTION = 16  # rows and columns of a matrix instruction
 NOWHERE = -1  # where a row starts that is not there
 
 
-class Dots:
-    """The part of an emitter that knows contractions, and the shared memory that they need."""
+class Starts:
+    """The part of an emitter that knows where the rows of factors start, and lays out shared memory for it."""
 
     def __init__(self, emitter: Emitter) -> None:
         self.e = emitter
         self.plan = emitter.plan
-        found = contractions(self.plan.kernel)
-        self.of, self.unheld = found.of, found.unheld
         self.bytes = 0  # of shared memory
 
-    def prepare(self) -> None:
+    def prepare(self, factors: Iterable[Factor]) -> None:
         """Write which threads write where the rows of factors start."""
-        for contraction in self.of.values():
-            for factor in (contraction.a, contraction.b):
-                self.e.memory.appoint((self.side(factor).axis,))
+        for factor in factors:
+            self.e.memory.appoint((self.side(factor).axis,))
 
     def decl(self, factor: Factor) -> Decl:
         return self.e.memory.decls[factor.load.param]
@@ -49,6 +47,50 @@ class Dots:
             held = ", ".join(f"{s.length} of {s.axis}" for s in found) or "one row"
             raise refused(f"a factor of {held} in a block", self.plan.target)
         return found[0]
+
+    def shared(self, hint: str, shape: tuple[int, ...], dtype: DType) -> str:
+        """Lay out shared memory and return its name."""
+        name = self.e.names.fresh(hint)
+        self.e.storage.append(Line(f'{name} = tl.alloc_shared({shape}, "{text.TYPES[dtype]}", "shared")'))
+        self.bytes += math.prod(shape) * dtype.bytes
+        return name
+
+    def starts(self, factor: Factor, side: Spread) -> str:
+        """Write where each row of a factor starts in its tensor."""
+        decl, e = self.decl(factor), self.e
+        name = self.shared(f"{factor.name}_start", (side.length,), DType.I64)
+        place = self.place(side)
+        e.current = self.plan.lists((side.axis,))
+        others = [(dim, v) for dim, v in enumerate(factor.load.index) if dim != factor.at]
+        address = e.memory.address(decl, [*others, *((factor.at, v) for v in factor.base)])
+        mask = e.memory.mask(factor.axes, factor.load.guard)
+        start = f"tl.int64({address})"
+        if mask is not None:
+            start = f"tl.Select({mask}, {start}, tl.int64({NOWHERE}))"
+        e.memory.by_one((side.axis,), f"{name}[{e.indexed(place, (side.axis,))}] = {start}")
+        return name
+
+    def place(self, side: Spread) -> str:
+        """Write where in a tile a thread's indices of an axis are."""
+        place = side.place(self.plan.threads.bit_length() - 1)
+        return self.e.memory.write(side.axis, f"{axis_name(side.axis)}_place", DType.I32, place)
+
+
+class Dots(Starts):
+    """The part of an emitter that knows contractions, whose product goes through shared memory."""
+
+    asked = 0  # bytes of shared memory that a launch must ask for
+
+    def __init__(self, emitter: Emitter) -> None:
+        super().__init__(emitter)
+        found = contractions(self.plan.kernel)
+        self.of, self.unheld = found.of, found.unheld
+
+    def run(self) -> None:
+        """Write the whole kernel."""
+        self.e.memory.own()
+        self.prepare(factor for each in self.of.values() for factor in (each.a, each.b))
+        self.e.block(self.plan.kernel.body.lets)
 
     def length(self, contraction: Contraction) -> str:
         """Return how many elements the contracted axis has."""
@@ -117,36 +159,7 @@ class Dots:
             read = f"tl.if_then_else({there}, {decl.name}[{start}[row] + {along}], {zero})"
             self.e.line(f"{tile}[row, {k}] = {read}")
 
-    # --- shared memory --------------------------------------------------------------------------------------
-
-    def shared(self, hint: str, shape: tuple[int, ...], dtype: DType) -> str:
-        """Lay out shared memory and return its name."""
-        name = self.e.names.fresh(hint)
-        self.e.storage.append(Line(f'{name} = tl.alloc_shared({shape}, "{text.TYPES[dtype]}", "shared")'))
-        self.bytes += math.prod(shape) * dtype.bytes
-        return name
-
     def tile(self, factor: Factor, side: Spread) -> str:
         """Lay out a step of a factor."""
         shape = (side.length, self.plan.schedule.depth)
         return self.shared(f"{factor.name}_tile", shape, self.decl(factor).type.dtype)
-
-    def starts(self, factor: Factor, side: Spread) -> str:
-        """Write where each row of a factor starts in its tensor."""
-        decl, e = self.decl(factor), self.e
-        name = self.shared(f"{factor.name}_start", (side.length,), DType.I64)
-        place = self.place(side)
-        e.current = self.plan.lists((side.axis,))
-        others = [(dim, v) for dim, v in enumerate(factor.load.index) if dim != factor.at]
-        address = e.memory.address(decl, [*others, *((factor.at, v) for v in factor.base)])
-        mask = e.memory.mask(factor.axes, factor.load.guard)
-        start = f"tl.int64({address})"
-        if mask is not None:
-            start = f"tl.Select({mask}, {start}, tl.int64({NOWHERE}))"
-        e.memory.by_one((side.axis,), f"{name}[{e.indexed(place, (side.axis,))}] = {start}")
-        return name
-
-    def place(self, side: Spread) -> str:
-        """Write where in a tile a thread's indices of an axis are."""
-        place = side.place(self.plan.threads.bit_length() - 1)
-        return self.e.memory.write(side.axis, f"{axis_name(side.axis)}_place", DType.I32, place)

@@ -74,6 +74,13 @@ _ALL = (
     ),
 )  # fmt: skip
 HELPERS = {helper.name: helper for helper in _ALL}
+_FLOAT2 = 'tl.call_extern("float32", "{}", a, b)'
+_PTX = (
+    _helper("larger", "a, b", "NaN loses, -0.0 < +0.0 (PTX max.f32).", f"return {_FLOAT2.format('fmaxf')}"),
+    _helper("smaller", "a, b", "NaN loses, -0.0 < +0.0 (PTX min.f32).", f"return {_FLOAT2.format('fminf')}"),
+)
+OF_VENDORS = {"amd": HELPERS, "nvidia": HELPERS | {helper.name: helper for helper in _PTX}}
+"""LLVM's AMD backend takes two zeros for equal."""
 
 
 class TileLangMachine(TextMachine):

@@ -1,9 +1,23 @@
-// What CUDA source of TileLang for sm_90 calls, on a CPU: exchanges of 32 lanes, and products of mma.sync.
+// What CUDA source of TileLang for sm_90 calls, on a CPU: exchanges of 32 lanes, copies that are waited for in groups,
+// and products of mma.sync and of wgmma.
 //
 // Waves have 64 lanes here: two warps, which meet together where each would alone.
 #pragma once
 
 #define __shfl_xor_sync(mask, value, apart, width) __shfl_xor(value, apart, width)
+
+// PTX's: NaN loses, and -0.0 < +0.0.
+static inline float rlk_extreme(float a, float b, bool less) {
+  if (a != a) return b != b ? __builtin_bit_cast(float, 0x7fffffffu) : b;
+  if (b != b) return a;
+  uint x = __builtin_bit_cast(uint, a), y = __builtin_bit_cast(uint, b);
+  if (a == b) return __builtin_bit_cast(float, less ? x | y : x & y);
+  return (a < b) == less ? a : b;
+}
+static inline float fmaxf(float a, float b) { return rlk_extreme(a, b, false); }
+static inline float fminf(float a, float b) { return rlk_extreme(a, b, true); }
+
+typedef uint uint32_t;
 
 namespace tl {
 
@@ -74,6 +88,87 @@ static inline void mma_sync(float *c, const uint *a, const uint *b) {
       }
     }
     c[r] = rlk_chain16(x, y, c[r], A == DataType::kBFloat16 ? -126 : -14);
+  }
+}
+
+// --- copies of threads ---
+
+enum { RLK_COPIES = 256, RLK_THREADS = 1024 };
+struct rlk_copy { void *to; const void *from; bool there; };
+// What each thread has under way: a copy happens when it is waited for, or else at the end of its group's turn.
+static rlk_copy rlk_copies[RLK_THREADS][RLK_COPIES];
+static int rlk_issued[RLK_THREADS], rlk_done[RLK_THREADS], rlk_groups[RLK_THREADS], rlk_ends[RLK_THREADS][8];
+
+static inline void rlk_begin() {
+  uint t = threadIdx.x;
+  rlk_issued[t] = rlk_done[t] = rlk_groups[t] = 0;
+}
+
+template <int N> static inline void cp_async_gs_conditional(void *to, const void *from, bool there) {
+  uint t = threadIdx.x;
+  rlk_copies[t][rlk_issued[t]++ % RLK_COPIES] = {to, from, there};
+}
+template <int N> static inline void cp_async_gs(void *to, const void *from) {
+  cp_async_gs_conditional<N>(to, from, true);
+}
+static inline void cp_async_commit() {
+  uint t = threadIdx.x;
+  rlk_ends[t][rlk_groups[t]++ % 8] = rlk_issued[t];
+}
+// All groups but the last N are there.
+template <int N> static inline void cp_async_wait() {
+  uint t = threadIdx.x;
+  int last = rlk_groups[t] - N - 1;
+  for (int end = last < 0 ? 0 : rlk_ends[t][last % 8]; rlk_done[t] < end; ++rlk_done[t]) {
+    rlk_copy &each = rlk_copies[t][rlk_done[t] % RLK_COPIES];
+    if (each.there)
+      __builtin_memcpy(each.to, each.from, 16);
+    else
+      __builtin_memset(each.to, 0, 16);
+  }
+}
+
+// --- products of a warpgroup ---
+
+struct GmmaDescriptor {
+  const uchar *first;
+  GmmaDescriptor operator+(int sixteens) const { return {first + 16 * sixteens}; }
+  explicit operator uint64_t() const { return (uint64_t)first; }
+};
+template <int Swizzle, int Leading, int Stride, class T>
+static inline void initialize_wgmma_descriptor(GmmaDescriptor &made, T *first) {
+  static_assert(Swizzle == 1 && Stride == 64, "rows of 128 bytes, eight of them after one another");
+  made.first = (const uchar *)first;
+}
+static inline void fence_proxy_async() {}
+static inline void warpgroup_arrive() {}
+static inline void warpgroup_commit_batch() {}
+template <class T> static inline void warpgroup_fence_operand(T *, int) {}
+template <int N> static inline void wait_wgmma() {}
+
+// Element k of a row: vectors of 16 bytes are exchanged by bits 7 to 9 of their address (PTX 9.7.15.5.1).
+template <DataType A> static inline float rlk_swizzled(uint64_t first, int row, int k) {
+  uint64_t at = first + 128 * row + 2 * k;
+  ushort bits;
+  __builtin_memcpy(&bits, (const void *)(at ^ (at >> 7 & 7) << 4), 2);
+  return A == DataType::kBFloat16 ? __builtin_bit_cast(float, (uint)bits << 16)
+                                  : (float)__builtin_bit_cast(half_t, bits);
+}
+
+// wgmma.m64nNk16: warp w, lane l has rows 16 * w + l / 4 and that + 8, of columns 8 * b + 2 * (l % 4) and the next
+// (PTX 9.7.15.5.1). It is done at once: what it reads must be there.
+template <DataType A, DataType B, DataType C, int M, int N, int K, bool OfA, bool OfB, int ScaleA, int ScaleB>
+static inline void wgmma_ss(uint64_t a, uint64_t b, uint *sums, bool onto) {
+  static_assert(A == B && C == DataType::kFloat32 && M == 64 && K == 16 && !OfA && !OfB, "another product");
+  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  float *c = (float *)sums, x[2][16], y[16];
+  for (int k = 0; k < 32; ++k) x[k / 16][k % 16] = rlk_swizzled<A>(a, 16 * warp + lane / 4 + 8 * (k / 16), k % 16);
+  for (int at = 0; at < N / 4; ++at) {
+    for (int k = 0; k < 16; ++k) y[k] = rlk_swizzled<B>(b, 8 * (at / 2) + 2 * (lane % 4) + at % 2, k);
+    for (int half = 0; half < 2; ++half) {
+      float &sum = c[at / 2 * 4 + half * 2 + at % 2];
+      sum = rlk_chain16(x[half], y, onto ? sum : 0, A == DataType::kBFloat16 ? -126 : -14);
+    }
   }
 }
 
