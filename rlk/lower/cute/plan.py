@@ -16,7 +16,7 @@ from rlk.lower.common.contract import Contraction, Factor, contractions, count_u
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.spread import Owned, Spread
-from rlk.lower.cute.masks import narrowed
+from rlk.lower.common.narrowed import narrowed
 from rlk.lower.cute.protocol import Ring as protocol_ring
 from rlk.lower.cute.protocol import claim_registers, ring_protocol, verify
 from rlk.passes.sweep import OnePiece, one_piece

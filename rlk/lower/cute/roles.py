@@ -37,7 +37,7 @@ from rlk.lower.cute import text
 from rlk.lower.cute.emit import INDENT, Emitter, stem
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
-from rlk.lower.cute.masks import NOWHERE, never_negative
+from rlk.lower.common.narrowed import NOWHERE, never_negative
 from rlk.lower.cute.plan import Box, ContractionPlan
 from rlk.lower.cute.trades import Vectors, vectors
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from rlk.ir.dims import fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Decl, Let
+from rlk.ir.nodes import Decl, Let, Reduce, Value
 from rlk.ir.types import DType
 from rlk.lower.common.contract import Contraction, Factor, contractions
 from rlk.lower.common.lines import Line
@@ -31,6 +31,7 @@ class Starts:
         self.e = emitter
         self.plan = emitter.plan
         self.bytes = 0  # of shared memory
+        self.waiting: set[Value] = set()  # what is written where it is needed
 
     def prepare(self, factors: Iterable[Factor]) -> None:
         """Write which threads write where the rows of factors start."""
@@ -80,6 +81,10 @@ class Dots(Starts):
     """The part of an emitter that knows contractions, whose product goes through shared memory."""
 
     asked = 0  # bytes of shared memory that a launch must ask for
+    picked: Mapping[Value, object] = {}
+
+    def pick(self, let: Let, reduce: Reduce) -> None:
+        raise AssertionError(let)
 
     def __init__(self, emitter: Emitter) -> None:
         super().__init__(emitter)

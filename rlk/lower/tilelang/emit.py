@@ -169,7 +169,7 @@ class Emitter:
     def indexed(self, name: str, axes: tuple[Axis, ...]) -> str:
         """Return the element of a list that belongs to element `c` of the one that is written."""
         own = self.plan.lists(axes)
-        if not own:
+        if not own or name[0] == "(":
             return name
         first, last = self.current.index(own[0]), self.current.index(own[-1])
         if self.current[first : last + 1] == own:
@@ -239,7 +239,7 @@ class Emitter:
     def node(self, let: Let) -> None:
         """Write one node."""
         match let.node:
-            case _ if let.value in self.dots.unheld:
+            case _ if let.value in self.dots.unheld or let.value in self.dots.waiting:
                 pass
             case Dot():
                 self.dots.dot(let)
@@ -263,6 +263,8 @@ class Emitter:
                 self.memory.store(store)
             case Check(bad=bad, what=what):
                 self.memory.check(bad, what)
+            case Reduce() as reduce if let.value in self.dots.picked:
+                self.dots.pick(let, reduce)
             case Reduce() as reduce:
                 self.reduce(let, reduce)
             case Merge() as merge:
@@ -285,6 +287,9 @@ class Emitter:
         if not self.current:
             held = text.held(expression, self.tile(let.value).dtype)
             self.text[let.value] = self.let(let.name or hint, held)
+            return
+        if self.nested and not self.tile(let.value).dtype.is_float and not isinstance(let.node, Load):
+            self.text[let.value] = f"({expression})"  # cheaper to repeat than to keep
             return
         name = self.stored(let.name or hint, self.tile(let.value).dtype, self.size)
         self.text[let.value] = name

@@ -11,6 +11,7 @@ from rlk.ir.nodes import Dot, Kernel
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.early import early
 from rlk.lower.common.emitted import Signature
+from rlk.lower.common.narrowed import narrowed
 from rlk.lower.common.peel import peel
 from rlk.lower.common.spread import Owned, Spread, spread_out
 from rlk.passes.walk import walk
@@ -103,5 +104,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     listed = math.prod(s.count for s in spreads) // (2 if rings(kernel, schedule, target) else 1)
     if listed * max(threads, ALL_REGISTERS) > MOST_LISTED * ALL_REGISTERS:
         raise refused(f"lists of {listed} elements", target, alternatives="more warps, or smaller tiles")
+    for spread in spreads if rings(kernel, schedule, target) else ():
+        if spread == accumulated_columns(spread):
+            peeled = narrowed(peeled, spread.axis)
     ordered = early(peeled, lambda type: lengths.keys().isdisjoint(type.axes))
     return TilePlan(ordered, kind(kernel), owned, spreads, threads, signature, schedule, target)

@@ -6,15 +6,17 @@ exchanged by the row's number (PTX 9.7.15.5). While one step is multiplied, vect
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlk.ir.dims import fixed_extent
-from rlk.ir.nodes import Dot, Let, Value, operands
+from rlk.ir.nodes import Dot, Let, Reduce, Value, operands
 from rlk.ir.types import DType
 from rlk.lower.common.contract import Contraction, Factor, contractions
 from rlk.lower.common.emitted import From
 from rlk.lower.common.lines import Line
+from rlk.lower.common.picked import picked_sums
 from rlk.lower.common.spread import Spread
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.contract import NOWHERE, Starts
@@ -53,6 +55,9 @@ class Ring(Starts):
         self.lines = rows[1].length + columns[1].length
         self.asked = self.plan.schedule.stages * self.lines * DEPTH * 2
         self.sums = ""
+        sums = picked_sums(self.plan.kernel).items()
+        self.picked = {v: p for v, p in sums if p.lane == self.columns.spread.axis}
+        self.waiting = {let.value for p in self.picked.values() for let in p.inside}
 
     def only(self) -> tuple[Value, Contraction]:
         """Return the kernel's contraction, which no loop repeats."""
@@ -87,16 +92,38 @@ class Ring(Starts):
         with e.inner(f"for part in tl.unroll({self.rows.spread.count}):"):
             e.restart(self.plan)
             e.memory.own()
-            e.block(self.plan.kernel.body.lets)
+            lets = self.plan.kernel.body.lets
+            first = self.behind(self.picked) if self.picked else frozenset()
+            e.block([let for let in lets if let.value in first])
+            e.block([let for let in lets if let.value not in first])
+
+    def pick(self, let: Let, reduce: Reduce) -> None:
+        """Write a sum of elements of which one counts: where no thread of a warp has it, it is -0.0."""
+        e, picked = self.e, self.picked[let.value]
+        made = e.let(let.name or "picked", text.held("f32(-0.0)", DType.F32))
+        ahead = e.let("ahead", text.held(f"tl.int64({e[picked.wanted]}) - {e[picked.first]}", DType.I64))
+        length = self.columns.spread.length
+        with e.inner(f"if any_lane(({ahead} >= 0) & ({ahead} < {length})):"):
+            e.uses("any_lane")
+            self.waiting -= {each.value for each in picked.inside}
+            e.block(picked.inside)
+            e.reduce(let, reduce)
+            e.line(f"{made} = {e.text[let.value]}")
+        e.text[let.value] = made
 
     def needed(self) -> frozenset[Value]:
         """Return what the addresses of the factors are made from."""
-        lets = {let.value: let for let in self.plan.kernel.body.lets}
-        found: set[Value] = set()
-        waiting: list[Value] = []
+        given: list[Value] = []
         for factor in (self.contraction.a, self.contraction.b):
             guard = () if factor.load.guard is None else (factor.load.guard,)
-            waiting += [*factor.load.index, *guard, *factor.base]
+            given += [*factor.load.index, *guard, *factor.base]
+        return self.behind(given)
+
+    def behind(self, values: Iterable[Value]) -> frozenset[Value]:
+        """Return some values and those that they are made from."""
+        lets = {let.value: let for let in self.plan.kernel.body.lets}
+        found: set[Value] = set()
+        waiting = list(values)
         while waiting:
             value = waiting.pop()
             if value in lets and value not in found:

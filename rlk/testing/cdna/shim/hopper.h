@@ -6,6 +6,17 @@
 
 #define __shfl_xor_sync(mask, value, apart, width) __shfl_xor(value, apart, width)
 
+// Of both warps that meet: what a branch does beyond need changes nothing.
+static inline int __any_sync(uint mask, int holds) {
+  const uchar *all = rlk_meet(&holds, sizeof holds, RLK_EXCHANGE);
+  int found = 0, each;
+  for (int lane = 0; lane < 64; ++lane) {
+    __builtin_memcpy(&each, all + lane * RLK_SLOT, sizeof each);
+    found |= each != 0;
+  }
+  return found;
+}
+
 // PTX's: NaN loses, and -0.0 < +0.0.
 static inline float rlk_extreme(float a, float b, bool less) {
   if (a != a) return b != b ? __builtin_bit_cast(float, 0x7fffffffu) : b;
