@@ -25,7 +25,7 @@ HALF_DEPTH = 32  # of a step with factors of 16 bits
 DEPTHS = (64, 32, 16)  # of such a step where shared memory is scarce, the best first
 PLACE = 8  # bytes of shared memory that say where a row of a factor starts
 RING_ROWS = (64, 128)  # of warpgroups that have accumulators of 64 rows each
-RING_COLUMNS = 256
+RING_COLUMNS = (32, 256)  # the least and the most
 RING_DEPTH = 64
 RING_STAGES = 4
 RING_GROUP = 16  # tiles of rows that go through the columns together
@@ -48,7 +48,8 @@ def waves(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int], on: Targ
         return chosen
     whole = dict(found.inside)
     rows, columns = sides
-    if on.name in BLOCKS and BLOCKS[on.name].ring and rows not in whole and _along_rows(kernel, extents):
+    fits = rows not in whole and RING_COLUMNS[0] <= whole.get(columns, RING_COLUMNS[0]) <= RING_COLUMNS[-1]
+    if on.name in BLOCKS and BLOCKS[on.name].ring and fits and _along_rows(kernel, extents):
         return ring(rows, columns, whole.get(columns), extents)
     tiles: dict[Axis, int] = {}
     for axis, other in ((rows, columns), (columns, rows)):
@@ -73,7 +74,8 @@ def ring(rows: Axis, columns: Axis, whole: int | None, extents: Mapping[str, int
     """
     few = extents.get(rows.name, RING_ROWS[-1]) <= RING_ROWS[0]
     tile = RING_ROWS[0] if few else RING_ROWS[-1]
-    wide = whole or max(16, min(RING_COLUMNS, padded(extents.get(columns.name, RING_COLUMNS))))
+    least, most = RING_COLUMNS
+    wide = whole or max(least, min(most, padded(extents.get(columns.name, most))))
     tiles = {str(rows): tile} | ({} if whole else {str(columns): wide})
     of_rows = tile.bit_length() - 1
     placed = (Span(str(columns), 1, 2), Span(str(rows), 0, 3), Span(str(rows), 4, of_rows - 4))

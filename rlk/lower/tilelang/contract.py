@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rlk.ir.dims import fixed_extent
@@ -24,19 +24,22 @@ INSTRUCTION = 16  # rows and columns of a matrix instruction
 NOWHERE = -1  # where a row starts that is not there
 
 
-class Starts:
-    """The part of an emitter that knows where the rows of factors start, and lays out shared memory for it."""
+class Factors:
+    """The part of an emitter that knows a kernel's contractions and their factors."""
+
+    asked = 0  # bytes of shared memory that a launch must ask for
+    picked: Mapping[Value, object] = {}
 
     def __init__(self, emitter: Emitter) -> None:
         self.e = emitter
         self.plan = emitter.plan
-        self.bytes = 0  # of shared memory
+        found = contractions(self.plan.kernel)
+        self.of, self.unheld = found.of, found.unheld
         self.waiting: set[Value] = set()  # what is written where it is needed
+        self.bytes = 0  # of shared memory
 
-    def prepare(self, factors: Iterable[Factor]) -> None:
-        """Write which threads write where the rows of factors start."""
-        for factor in factors:
-            self.e.memory.appoint((self.side(factor).axis,))
+    def pick(self, let: Let, reduce: Reduce) -> None:
+        raise AssertionError(let)
 
     def decl(self, factor: Factor) -> Decl:
         return self.e.memory.decls[factor.load.param]
@@ -49,52 +52,25 @@ class Starts:
             raise refused(f"a factor of {held} in a block", self.plan.target)
         return found[0]
 
-    def shared(self, hint: str, shape: tuple[int, ...], dtype: DType) -> str:
-        """Lay out shared memory and return its name."""
-        name = self.e.names.fresh(hint)
-        self.e.storage.append(Line(f'{name} = tl.alloc_shared({shape}, "{text.TYPES[dtype]}", "shared")'))
-        self.bytes += math.prod(shape) * dtype.bytes
-        return name
-
-    def starts(self, factor: Factor, side: Spread) -> str:
-        """Write where each row of a factor starts in its tensor."""
+    def start(self, factor: Factor) -> str:
+        """Return where in its tensor a row of a factor starts."""
         decl, e = self.decl(factor), self.e
-        name = self.shared(f"{factor.name}_start", (side.length,), DType.I64)
-        place = self.place(side)
-        e.current = self.plan.lists((side.axis,))
         others = [(dim, v) for dim, v in enumerate(factor.load.index) if dim != factor.at]
         address = e.memory.address(decl, [*others, *((factor.at, v) for v in factor.base)])
         mask = e.memory.mask(factor.axes, factor.load.guard)
         start = f"tl.int64({address})"
-        if mask is not None:
-            start = f"tl.Select({mask}, {start}, tl.int64({NOWHERE}))"
-        e.memory.by_one((side.axis,), f"{name}[{e.indexed(place, (side.axis,))}] = {start}")
-        return name
-
-    def place(self, side: Spread) -> str:
-        """Write where in a tile a thread's indices of an axis are."""
-        place = side.place(self.plan.threads.bit_length() - 1)
-        return self.e.memory.write(side.axis, f"{axis_name(side.axis)}_place", DType.I32, place)
+        return start if mask is None else f"tl.Select({mask}, {start}, tl.int64({NOWHERE}))"
 
 
-class Dots(Starts):
-    """The part of an emitter that knows contractions, whose product goes through shared memory."""
-
-    asked = 0  # bytes of shared memory that a launch must ask for
-    picked: Mapping[Value, object] = {}
-
-    def pick(self, let: Let, reduce: Reduce) -> None:
-        raise AssertionError(let)
-
-    def __init__(self, emitter: Emitter) -> None:
-        super().__init__(emitter)
-        found = contractions(self.plan.kernel)
-        self.of, self.unheld = found.of, found.unheld
+class Dots(Factors):
+    """The part of an emitter that writes contractions, and the shared memory that they need."""
 
     def run(self) -> None:
         """Write the whole kernel."""
         self.e.memory.own()
-        self.prepare(factor for each in self.of.values() for factor in (each.a, each.b))
+        for contraction in self.of.values():
+            for factor in (contraction.a, contraction.b):
+                self.e.memory.appoint((self.side(factor).axis,))
         self.e.block(self.plan.kernel.body.lets)
 
     def length(self, contraction: Contraction) -> str:
@@ -164,7 +140,30 @@ class Dots(Starts):
             read = f"tl.if_then_else({there}, {decl.name}[{start}[row] + {along}], {zero})"
             self.e.line(f"{tile}[row, {k}] = {read}")
 
+    # --- shared memory --------------------------------------------------------------------------------------
+
+    def shared(self, hint: str, shape: tuple[int, ...], dtype: DType) -> str:
+        """Lay out shared memory and return its name."""
+        name = self.e.names.fresh(hint)
+        self.e.storage.append(Line(f'{name} = tl.alloc_shared({shape}, "{text.TYPES[dtype]}", "shared")'))
+        self.bytes += math.prod(shape) * dtype.bytes
+        return name
+
     def tile(self, factor: Factor, side: Spread) -> str:
         """Lay out a step of a factor."""
         shape = (side.length, self.plan.schedule.depth)
         return self.shared(f"{factor.name}_tile", shape, self.decl(factor).type.dtype)
+
+    def starts(self, factor: Factor, side: Spread) -> str:
+        """Write where each row of a factor starts in its tensor."""
+        name = self.shared(f"{factor.name}_start", (side.length,), DType.I64)
+        place = self.place(side)
+        self.e.current = self.plan.lists((side.axis,))
+        start = self.start(factor)
+        self.e.memory.by_one((side.axis,), f"{name}[{self.e.indexed(place, (side.axis,))}] = {start}")
+        return name
+
+    def place(self, side: Spread) -> str:
+        """Write where in a tile a thread's indices of an axis are."""
+        place = side.place(self.plan.threads.bit_length() - 1)
+        return self.e.memory.write(side.axis, f"{axis_name(side.axis)}_place", DType.I32, place)

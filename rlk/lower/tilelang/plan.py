@@ -22,6 +22,7 @@ from rlk.target.facts import Target
 
 TARGETS = frozenset(BLOCKS)
 MOST_LISTED = 64  # elements of a list: registers end soon after
+LANES = 3  # bits of the thread's number that tell vectors of a row of a ring apart
 ALL_REGISTERS = 256  # threads of a block up to which each has all the registers that an instruction can name
 
 
@@ -75,6 +76,13 @@ def accumulated_rows(spread: Spread) -> Spread:
 def accumulated_columns(spread: Spread) -> Spread:
     """Return how columns of a product lie on them: pairs, on four neighbouring lanes."""
     return Spread(spread.axis, spread.length, ((1, 0), (2, 1)))
+
+
+def copying(plan: TilePlan) -> TilePlan:
+    """Return a plan in which a thread has the rows of which it copies a vector: eight threads to each."""
+    bits = plan.threads.bit_length() - 1 - LANES
+    threads = tuple((b, b + LANES) for b in range(bits))
+    return replace(plan, spreads=tuple(Spread(s.axis, s.length, threads) for s in plan.spreads))
 
 
 def in_parts(plan: TilePlan, parted: Spread) -> TilePlan:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from rlk.ir.dims import fixed_extent
 from rlk.ir.nodes import Dot, Let, Reduce, Value, operands
 from rlk.ir.types import DType
-from rlk.lower.common.contract import Contraction, Factor, contractions
+from rlk.lower.common.contract import Contraction, Factor
 from rlk.lower.common.emitted import From
 from rlk.lower.common.lines import Line
 from rlk.lower.common.picked import picked_sums
 from rlk.lower.common.spread import Spread
 from rlk.lower.tilelang import text
-from rlk.lower.tilelang.contract import NOWHERE, Starts
-from rlk.lower.tilelang.plan import accumulated_columns, accumulated_rows, in_parts, refused
+from rlk.lower.tilelang.contract import NOWHERE, Factors
+from rlk.lower.tilelang.plan import accumulated_columns, accumulated_rows, copying, in_parts, refused
 
 if TYPE_CHECKING:
     from rlk.lower.tilelang.emit import Emitter
@@ -42,14 +42,12 @@ class Side:
     first: int
 
 
-class Ring(Starts):
+class Ring(Factors):
     """The part of an emitter that writes a kernel around its one contraction."""
 
     def __init__(self, emitter: Emitter) -> None:
         super().__init__(emitter)
-        found = contractions(self.plan.kernel)
-        self.of, self.unheld = found.of, found.unheld
-        self.value, self.contraction = self.only()
+        self.contraction = self.only()
         rows, columns = self.sides()
         self.rows, self.columns = Side(*rows, 0), Side(*columns, rows[1].length)
         self.lines = rows[1].length + columns[1].length
@@ -59,7 +57,7 @@ class Ring(Starts):
         self.picked = {v: p for v, p in sums if p.lane == self.columns.spread.axis}
         self.waiting = {let.value for p in self.picked.values() for let in p.inside}
 
-    def only(self) -> tuple[Value, Contraction]:
+    def only(self) -> Contraction:
         """Return the kernel's contraction, which no loop repeats."""
         top = [let.value for let in self.plan.kernel.body.lets if isinstance(let.node, Dot)]
         if len(self.of) != 1 or len(top) != 1 or self.of[top[0]].stop is not None:
@@ -67,7 +65,7 @@ class Ring(Starts):
         found = self.of[top[0]]
         if found.model not in self.plan.block.dots or self.decl(found.a).type.dtype not in ABBREVIATIONS:
             raise refused(f"a contraction by {found.model.value} in a ring", self.plan.target)
-        return top[0], found
+        return found
 
     def sides(self) -> tuple[tuple[Factor, Spread], tuple[Factor, Spread]]:
         """Return the factor with the instruction's rows, and the other one."""
@@ -82,13 +80,14 @@ class Ring(Starts):
 
     def run(self) -> None:
         """Write the contraction, and after it the rest of the kernel, in parts."""
-        e = self.e
+        e, whole = self.e, self.plan
+        self.plan = copying(whole)
+        e.restart(self.plan)
         e.memory.own()
-        self.prepare((self.contraction.a, self.contraction.b))
         needed = self.needed()
         e.block([let for let in self.plan.kernel.body.lets if let.value in needed])
         self.multiplied()
-        self.plan = in_parts(self.plan, self.rows.spread)
+        self.plan = in_parts(whole, self.rows.spread)
         with e.inner(f"for part in tl.unroll({self.rows.spread.count}):"):
             e.restart(self.plan)
             e.memory.own()
@@ -165,7 +164,6 @@ class Ring(Starts):
             self.filled(vectors, "step", "step", steps if steps < ahead else None)
         with e.inner(f"for step in tl.serial(0, {steps}):"):
             e.line(f"tl.ptx_wait_group({ahead - 1})")
-            e.line("tl.fence_proxy_async()  # the tensor core sees what this thread copied")
             e.line("tl.sync_threads()")
             self.multiplies(tiles, f"step % {stages}", count, dtype)
             self.filled(vectors, f"(step + {ahead}) % {stages}", f"(step + {ahead})", steps)
@@ -180,6 +178,7 @@ class Ring(Starts):
             first = f"tl.address_of({self.ring}[{stage}, {side.first * DEPTH}])"
             e.line(f"tl.initialize_wgmma_descriptor({name}, {first}, 1, 1, 64)")
         e.line(f"tl.warpgroup_fence_operand({self.sums}, num_regs={count})")
+        e.line("tl.fence_proxy_async()  # the tensor core sees what threads copied")
         e.line("tl.warpgroup_arrive()")
         group = f"thread // {2 * ROWS} * {ROWS * DEPTH * 2 // 16} + "  # descriptors count 16 bytes
         shape = f"m{ROWS}n{self.columns.spread.length}k16"
@@ -192,13 +191,11 @@ class Ring(Starts):
 
     def vectors(self, side: Side) -> tuple[Side, str, int]:
         """Write where in its tensor each row starts of which a thread copies a vector of every step."""
-        e, start = self.e, self.starts(side.factor, side.spread)
-        rows = self.plan.threads * VECTOR // DEPTH
-        e.line("tl.sync_threads()")
-        count = side.spread.length // rows
-        name = e.stored(f"{side.factor.name}_from", DType.I64, count)
-        with e.inner(f"for c in tl.unroll({count}):"):
-            e.line(f"{name}[c] = {start}[c * {rows} + thread // {DEPTH // VECTOR}]")
+        e = self.e
+        e.current = self.plan.lists((side.spread.axis,))
+        name = e.stored(f"{side.factor.name}_from", DType.I64, e.size)
+        e.each(f"{name}[{'c' if e.current else '0'}] = {self.start(side.factor)}")
+        count = e.size
         return side, name, count
 
     def filled(self, vectors: list[tuple[Side, str, int]], stage: str, step: str, steps: int | None) -> None:

@@ -102,44 +102,41 @@ static inline void mma_sync(float *c, const uint *a, const uint *b) {
   }
 }
 
-// --- copies of threads ---
+// --- copies of threads, and products of a warpgroup ---
 
-enum { RLK_COPIES = 256, RLK_THREADS = 1024 };
+// What one thread has asked for, in groups: it is done as late as what waits for it allows.
+template <class T, int Most> struct rlk_queue {
+  T asked[Most];
+  int issued, done, groups, ends[8];
+  void commit() { ends[groups++ % 8] = issued; }
+  template <class F> void wait(int others, F act) {
+    int last = groups - others - 1;
+    for (int end = last < 0 ? 0 : ends[last % 8]; done < end; ++done) act(asked[done % Most]);
+  }
+};
+
 struct rlk_copy { void *to; const void *from; bool there; };
-// What each thread has under way: a copy happens when it is waited for, or else at the end of its group's turn.
-static rlk_copy rlk_copies[RLK_THREADS][RLK_COPIES];
-static int rlk_issued[RLK_THREADS], rlk_done[RLK_THREADS], rlk_groups[RLK_THREADS], rlk_ends[RLK_THREADS][8];
+struct rlk_product { void (*act)(const rlk_product &); uint64_t a, b; float *sums; bool onto; };
+static rlk_queue<rlk_copy, 256> rlk_copies[1024];
+static rlk_queue<rlk_product, 32> rlk_products[1024];
 
-static inline void rlk_begin() {
-  uint t = threadIdx.x;
-  rlk_issued[t] = rlk_done[t] = rlk_groups[t] = 0;
-}
+static inline void rlk_begin() { rlk_copies[threadIdx.x] = {}, rlk_products[threadIdx.x] = {}; }
 
+// Until it is waited for a copy leaves NaN: neither what was there nor what comes may be read.
 template <int N> static inline void cp_async_gs_conditional(void *to, const void *from, bool there) {
-  uint t = threadIdx.x;
-  rlk_copies[t][rlk_issued[t]++ % RLK_COPIES] = {to, from, there};
+  auto &mine = rlk_copies[threadIdx.x];
+  __builtin_memset(to, 0xff, N);
+  mine.asked[mine.issued++ % 256] = {to, from, there};
 }
 template <int N> static inline void cp_async_gs(void *to, const void *from) {
   cp_async_gs_conditional<N>(to, from, true);
 }
-static inline void cp_async_commit() {
-  uint t = threadIdx.x;
-  rlk_ends[t][rlk_groups[t]++ % 8] = rlk_issued[t];
-}
-// All groups but the last N are there.
+static inline void cp_async_commit() { rlk_copies[threadIdx.x].commit(); }
 template <int N> static inline void cp_async_wait() {
-  uint t = threadIdx.x;
-  int last = rlk_groups[t] - N - 1;
-  for (int end = last < 0 ? 0 : rlk_ends[t][last % 8]; rlk_done[t] < end; ++rlk_done[t]) {
-    rlk_copy &each = rlk_copies[t][rlk_done[t] % RLK_COPIES];
-    if (each.there)
-      __builtin_memcpy(each.to, each.from, 16);
-    else
-      __builtin_memset(each.to, 0, 16);
-  }
+  rlk_copies[threadIdx.x].wait(N, [](const rlk_copy &c) {
+    c.there ? __builtin_memcpy(c.to, c.from, 16) : __builtin_memset(c.to, 0, 16);
+  });
 }
-
-// --- products of a warpgroup ---
 
 struct GmmaDescriptor {
   const uchar *first;
@@ -153,9 +150,11 @@ static inline void initialize_wgmma_descriptor(GmmaDescriptor &made, T *first) {
 }
 static inline void fence_proxy_async() {}
 static inline void warpgroup_arrive() {}
-static inline void warpgroup_commit_batch() {}
+static inline void warpgroup_commit_batch() { rlk_products[threadIdx.x].commit(); }
 template <class T> static inline void warpgroup_fence_operand(T *, int) {}
-template <int N> static inline void wait_wgmma() {}
+template <int N> static inline void wait_wgmma() {
+  rlk_products[threadIdx.x].wait(N, [](const rlk_product &p) { p.act(p); });
+}
 
 // Element k of a row: vectors of 16 bytes are exchanged by bits 7 to 9 of their address (PTX 9.7.15.5.1).
 template <DataType A> static inline float rlk_swizzled(uint64_t first, int row, int k) {
@@ -167,20 +166,24 @@ template <DataType A> static inline float rlk_swizzled(uint64_t first, int row, 
 }
 
 // wgmma.m64nNk16: warp w, lane l has rows 16 * w + l / 4 and that + 8, of columns 8 * b + 2 * (l % 4) and the next
-// (PTX 9.7.15.5.1). It is done at once: what it reads must be there.
+// (PTX 9.7.15.5.1).
+template <DataType A, int N> static inline void rlk_wgmma(const rlk_product &p) {
+  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  float x[2][16], y[16];
+  for (int k = 0; k < 32; ++k) x[k / 16][k % 16] = rlk_swizzled<A>(p.a, 16 * warp + lane / 4 + k / 16 * 8, k % 16);
+  for (int at = 0; at < N / 4; ++at) {
+    for (int k = 0; k < 16; ++k) y[k] = rlk_swizzled<A>(p.b, 8 * (at / 2) + 2 * (lane % 4) + at % 2, k);
+    for (int half = 0; half < 2; ++half) {
+      float &sum = p.sums[at / 2 * 4 + half * 2 + at % 2];
+      sum = rlk_chain16(x[half], y, p.onto ? sum : 0, A == DataType::kBFloat16 ? -126 : -14);
+    }
+  }
+}
 template <DataType A, DataType B, DataType C, int M, int N, int K, bool OfA, bool OfB, int ScaleA, int ScaleB>
 static inline void wgmma_ss(uint64_t a, uint64_t b, uint *sums, bool onto) {
   static_assert(A == B && C == DataType::kFloat32 && M == 64 && K == 16 && !OfA && !OfB, "another product");
-  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-  float *c = (float *)sums, x[2][16], y[16];
-  for (int k = 0; k < 32; ++k) x[k / 16][k % 16] = rlk_swizzled<A>(a, 16 * warp + lane / 4 + 8 * (k / 16), k % 16);
-  for (int at = 0; at < N / 4; ++at) {
-    for (int k = 0; k < 16; ++k) y[k] = rlk_swizzled<B>(b, 8 * (at / 2) + 2 * (lane % 4) + at % 2, k);
-    for (int half = 0; half < 2; ++half) {
-      float &sum = c[at / 2 * 4 + half * 2 + at % 2];
-      sum = rlk_chain16(x[half], y, onto ? sum : 0, A == DataType::kBFloat16 ? -126 : -14);
-    }
-  }
+  auto &mine = rlk_products[threadIdx.x];
+  mine.asked[mine.issued++ % 32] = {rlk_wgmma<A, N>, a, b, (float *)sums, onto};
 }
 
 }  // namespace tl
