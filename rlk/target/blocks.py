@@ -12,7 +12,8 @@ from rlk.target.cdna3 import LIMITS
 class Block:
     """shared: bytes of shared memory that a kernel may declare. threads: of a block.
 
-    ring: bytes that a launch may ask for, those that are declared among them; 0 where it may not. dots: the rules of the sums of its matrix instructions, as programs say them.
+    dots: the rules of the sums of its matrix instructions, as programs say them. ring: bytes of shared memory
+    that a launch may ask for, those that a kernel declares among them; 0 where it may ask for none.
     """
 
     shared: int
@@ -21,7 +22,7 @@ class Block:
     ring: int = 0
 
 
-_STATIC = 48 * 1024  # of CUDA: more is asked of the driver at each launch
+_STATIC = 48 * 1024  # of CUDA: more is asked of the driver
 
 BLOCKS: dict[str, Block] = {
     # programs say chain16 of 16-bit factors everywhere: what it is there, `native` says

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rlk.ir.dims import fixed_extent
@@ -13,6 +12,7 @@ from rlk.ir.types import DType
 from rlk.lower.common.contract import Contraction, Factor, contractions
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
+from rlk.lower.common.picked import Picked
 from rlk.lower.common.spread import Spread
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.plan import refused
@@ -28,18 +28,27 @@ class Factors:
     """The part of an emitter that knows a kernel's contractions and their factors."""
 
     asked = 0  # bytes of shared memory that a launch must ask for
-    picked: Mapping[Value, object] = {}
 
     def __init__(self, emitter: Emitter) -> None:
         self.e = emitter
         self.plan = emitter.plan
         found = contractions(self.plan.kernel)
         self.of, self.unheld = found.of, found.unheld
-        self.waiting: set[Value] = set()  # what is written where it is needed
+        self.picked: dict[Value, Picked] = {}  # sums that most blocks need not compute
+        self.waiting: set[Value] = set()  # what only those sums need
         self.bytes = 0  # of shared memory
 
+    def run(self) -> None:
+        """Write the whole kernel."""
+        raise NotImplementedError
+
+    def dot(self, let: Let) -> None:
+        """Write a contraction, or a part of it."""
+        raise NotImplementedError
+
     def pick(self, let: Let, reduce: Reduce) -> None:
-        raise AssertionError(let)
+        """Write a sum of `picked`."""
+        raise NotImplementedError
 
     def decl(self, factor: Factor) -> Decl:
         return self.e.memory.decls[factor.load.param]

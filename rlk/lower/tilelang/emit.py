@@ -53,7 +53,7 @@ from rlk.lower.common.names import Names, axis_name
 from rlk.lower.common.spelling import STEMS
 from rlk.lower.common.spread import Spread, nearest_first
 from rlk.lower.tilelang import text
-from rlk.lower.tilelang.contract import Dots
+from rlk.lower.tilelang.contract import Dots, Factors
 from rlk.lower.tilelang.functions import HELPERS, OF_VENDORS, portable
 from rlk.lower.tilelang.memory import Memory
 from rlk.lower.tilelang.plan import TilePlan, refused, rings
@@ -96,7 +96,7 @@ class Emitter:
         }
         self.memory = Memory(self)
         self.nested = rings(plan.kernel, plan.schedule, plan.target)
-        self.dots = Ring(self) if self.nested and plan.spreads else Dots(self)
+        self.dots: Factors = Ring(self) if self.nested and plan.spreads else Dots(self)
 
     # --- writing --------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class Emitter:
 
     def block(self, lets: Sequence[Let]) -> None:
         for let in lets:
-            self.place = placed(let)
+            self.place = f"{let.loc.file.rsplit('/', 1)[-1]}:{let.loc.line}" if let.loc.line else ""
             self.current = self.lists(let)
             self.node(let)
 
@@ -557,11 +557,6 @@ class Emitter:
             self.current = self.plan.lists(axes)
             made = self.indexed(made, axes)
         return made
-
-
-def placed(let: Let) -> str:
-    """Return which line of a spec a node comes from."""
-    return f"{let.loc.file.rsplit('/', 1)[-1]}:{let.loc.line}" if let.loc.line else ""
 
 
 def board_name(dtype: DType, component: int) -> str:

@@ -1,7 +1,7 @@
-"""A contraction of Hopper's warpgroups as text: a ring of steps that threads fill, accumulators in registers.
+"""A contraction of Hopper's warpgroups as text: a ring of steps that threads fill, sums in registers.
 
-Both factors of a step come to shared memory as the instruction reads them, in rows of 128 bytes whose vectors are
-exchanged by the row's number (PTX 9.7.15.5). While one step is multiplied, vectors of later ones are on their way.
+Both factors of a step come to shared memory as the instruction reads them: rows of 128 bytes, their vectors
+exchanged by the row's number (PTX 9.7.15.5). While a step is multiplied, vectors of later ones are copied.
 """
 
 from __future__ import annotations
@@ -151,9 +151,7 @@ class Ring(Factors):
         dtype = self.decl(self.rows.factor).type.dtype
         self.ring, self.length = e.names.fresh("ring"), length
         shape = (stages, self.lines * DEPTH)
-        e.storage.append(
-            Line(f'{self.ring} = tl.alloc_shared({shape}, "{text.TYPES[dtype]}", "shared.dyn")')
-        )
+        e.storage.append(Line(f'{self.ring} = tl.alloc_shared({shape}, "{text.TYPES[dtype]}", "shared.dyn")'))
         self.sums = e.stored("sums", DType.F32, count)
         tiles = [e.names.fresh(f"{side.factor.name}_tile") for side in (self.rows, self.columns)]
         e.storage += [Line(f"{name} = tl.alloc_wgmma_desc()") for name in tiles]

@@ -49,7 +49,7 @@ def tree(
     left = [(each.axis, bit) for each in reversed(lists) for bit in each.listed]
     lines: list[Line] = []
     count = 1 << len(left)
-    first = [bit for bit in takewhile(lambda bit: bit not in told, order)] if folding.nested else []
+    first = list(takewhile(lambda bit: bit not in told, order)) if folding.nested else []
     if len(first) > 1:
         lines += _nested(folding, [left.index((spread.axis, bit)) for bit in first], count)
         left = [each for each in left if each not in [(spread.axis, bit) for bit in first]]
