@@ -1,7 +1,7 @@
-"""Wrong kernels of TileLang: HIP source with a barrier less, an index by one further, another level of a tree.
+"""Wrong kernels of TileLang: HIP source with a barrier less, a next index, another level of a tree.
 
-`python tests/tilelang_mutants.py [MOST]` tries at most so many of a kind and subject on a CPU, in the orders of
-waves of the ladder, and prints the shares that are caught. Every run is a child's: a wrong index may end it.
+`python tests/tilelang_mutants.py [MOST]` tries at most so many of a kind and subject on a CPU, in the orders
+of waves of the ladder, and prints the shares that are caught. Every run is a child's: a wrong index may end it.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def subject(name: str) -> Subject:
 
 
 SUBJECTS = (
-    "rms_norm across waves", "logp forward", "policy_loss forward", "swiglu gradient", "gae forward", "product",
-    "heads",
+    "rms_norm across waves", "logp forward", "policy_loss forward", "swiglu gradient", "gae forward",
+    "product", "heads",
 )  # fmt: skip
 
 
@@ -91,7 +91,9 @@ def _next_index(line: str) -> Iterator[str]:
     """Yield lines in which an access of memory, or of a list, is of the next element."""
     for found in re.finditer(r"\b(\w+)\[", line):
         end = _closing(line, found.end())
-        declared = re.match(r"\s*(?:__shared__|float|int|int64_t|uint|signed char|half_t|bfloat16_t)\b.*;$", line)
+        declared = re.match(
+            r"\s*(?:__shared__|float|int|int64_t|uint|signed char|half_t|bfloat16_t)\b.*;$", line
+        )
         if end and not (declared and "=" not in line):
             yield f"{line[: found.end()]}({line[found.end() : end]}) + 1{line[end:]}"
 
