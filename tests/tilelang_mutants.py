@@ -1,7 +1,7 @@
 """Wrong kernels of TileLang: HIP source with a barrier less, a next index, another level of a tree.
 
 `python tests/tilelang_mutants.py [MOST]` tries at most so many of a kind and subject on a CPU, in the orders
-of waves of the ladder, and prints the shares that are caught. Every run is a child's: a wrong index may end it.
+of waves of the ladder, and prints the shares that are caught. Each runs in a child: a wrong index may end it.
 """
 
 from __future__ import annotations
