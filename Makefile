@@ -1,4 +1,4 @@
-# make test | test-cute | test-cdna | check-machine | test-peers | demo | example | lint | gen | wheel: each prepares what it needs.
+# make test | test-cute | test-cdna | check-machine | mutants | test-peers | demo | example | lint | gen | wheel: each prepares what it needs.
 # TORCH=2.13 (default) or 2.11 picks the torch and triton pair; PYTHON=... picks the interpreter (3.11 or newer).
 
 TORCH ?= 2.13
@@ -22,7 +22,7 @@ VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson p
 LADDER := $(wildcard tests/test_tilelang_*.py)  # what needs TileLang and a compiler for CDNA
 
 .PHONY: help test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
-.PHONY: check-machine lint gen demo example wheel clean
+.PHONY: check-machine mutants mutants-only lint gen demo example wheel clean
 help:
 	@sed -n 's/^# //p' Makefile | head -2
 
@@ -53,6 +53,14 @@ test-cdna:
 
 test-cdna-only: $(VENV)/.cdna
 	RLK_REQUIRE_LADDER=1 $(PY) -m pytest $(PYTEST_ARGS) $(LADDER)
+
+# Wrong kernels: TileLang's HIP source with a line changed, and Triton's machine code; prints the shares caught.
+mutants:
+	$(MAKE) mutants-only VENV=.venv-cdna
+
+mutants-only: $(VENV)/.cdna
+	PYTHONPATH=tests $(PY) tests/tilelang_mutants.py 6
+	PYTHONPATH=tests $(PY) tests/cdna_mutants.py 4
 
 # Every kernel that Triton compiles for an AMD device that is not there, on an emulator of its machine code.
 check-machine: $(VENV)/.test

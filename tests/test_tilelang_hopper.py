@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from rlk.ir.types import DType
 from rlk.lang import bf16, f16
 from rlk.lower.common.emitted import Emitted, KernelBuild
 from rlk.runtime.tilelang import cuda_source
+from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.cdna import hip, host
@@ -27,6 +29,7 @@ from rlk.testing.generated import Ran, run_generated
 
 HOPPER = target("sm_90a")
 FRAME = hip.FRAME + '#include "hopper.h"\n'
+ASKED = re.compile(r"extern (__shared__ __align__\(1024\)) (\w+ \w+)\[\];")
 PORTABLE = MathModel.PORTABLE  # the hardware's exp2 is a table that C has not
 
 
@@ -52,7 +55,11 @@ class Threads:
 
     def launcher(self, emitted: Emitted, build: KernelBuild) -> Callable[..., None]:
         text = cuda_source(emitted.source, build.name, HOPPER.name, wgmma=False)
-        source = self.change(FRAME + text[text.index('extern "C" __global__') :])
+        text = text[text.index('extern "C" __global__') :]
+        asked = ASKED.search(text)
+        if asked:
+            text = text.replace(asked[0], f"{asked[1]} {asked[2]}[{build.shared // 2}];\n  tl::rlk_begin();")
+        source = self.change(FRAME + text)
         return host.starter(source, build, self.waves)
 
 
@@ -86,10 +93,9 @@ def test_exchanges_with_other_lanes_are_seen() -> None:
 # --- contractions
 
 
-def multiplied(spec: Any, dtype: DType, given: dict[str, Any], device: Threads) -> Ran:
-    return run_generated(
-        program(spec, dtype), given, on=HOPPER, softmax=PORTABLE, backend="tilelang", device=device
-    )
+def multiplied(spec: Any, dtype: DType, given: dict[str, Any], device: Threads, **options: Any) -> Ran:
+    options |= {"on": HOPPER, "softmax": PORTABLE, "backend": "tilelang", "device": device}
+    return run_generated(program(spec, dtype), given, **options)
 
 
 @pytest.mark.parametrize("dtype", [bf16, f16])
@@ -99,6 +105,55 @@ def test_products_are_chains_of_sixteen(dtype: DType, rows: int, columns: int, k
     want = run(program(product, dtype), given)["y"]
     for waves in (0, 1, 2):
         assert_same_bits(multiplied(product, dtype, given, Threads(waves)).tensors["y"], want)
+
+
+ALIGNED = frozenset({"x", "w", "x_t_stride", "w_n_stride", "w_v_stride"})
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16])
+@pytest.mark.parametrize(
+    ("tiles", "stages"), [((64, 32), 3), ((128, 256), 4), ((64, 128), 5), ((128, 64), 3)]
+)
+def test_vectors_through_a_ring_have_the_bits_of_the_oracle(
+    dtype: DType, tiles: tuple[int, int], stages: int
+) -> None:
+    rows, columns = tiles
+    group = (Span("N", 1, 2), Span("T", 0, 3), Span("T", 4, rows.bit_length() - 5))
+    schedule = Schedule((("N", columns), ("T", rows)), group, rows // 16, stages, depth=64, group=stages - 2)
+    given = drawn(150, 300, 344, dtype)
+    want = run(program(product, dtype), given)["y"]
+    for waves in (0, 1, 2):
+        got = multiplied(product, dtype, given, Threads(waves), divisible=ALIGNED, schedules=[schedule])
+        assert_same_bits(got.tensors["y"], want)
+
+
+def test_folds_of_vectors_through_a_ring_have_the_bits_of_the_oracle() -> None:
+    given = drawn(140, 600, 200, bf16)
+    want = run(program(heads, bf16), given, softmax=PORTABLE)["lse"]
+    for waves in (0, 1, 2):
+        got = multiplied(heads, bf16, given, Threads(waves), divisible=ALIGNED)
+        assert_same_bits(got.tensors["lse"], want)
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes"),
+    [
+        ("cp_async_wait<1>", "cp_async_wait<2>"),  # a step is multiplied before it is there
+        ("wait_wgmma<1>", "wait_wgmma<2>"),  # a stage is filled while it is multiplied
+        ("wait_wgmma<0>", "wait_wgmma<1>"),  # accumulators are read while they are added to
+        ("& 63) >> 3)", "& 31) >> 3)"),  # vectors exchanged by another row
+    ],
+)
+def test_a_ring_that_waits_too_little_is_seen(was: str, becomes: str) -> None:
+    def change(source: str) -> str:
+        start = source.index('extern "C"')
+        assert was in source[start:]
+        return source[:start] + source[start:].replace(was, becomes)
+
+    given = drawn(70, 300, 512, bf16)
+    want = run(program(product, bf16), given)["y"]
+    got = multiplied(product, bf16, given, Threads(1, change), divisible=ALIGNED)
+    assert differing(got.tensors["y"], want, "f32")
 
 
 def special(dtype: DType) -> dict[str, Any]:

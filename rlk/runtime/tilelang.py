@@ -168,7 +168,7 @@ def _record(kernel: KernelBuild, source: str, file: str) -> LaunchRecord:
         file=file,
         types=tuple(given[place][1] for place in order),
         num_warps=kernel.num_warps,
-        shared=0,
+        shared=kernel.shared,
         scratch=0,
         symbol=found.name,
         takes=len(kernel.args),

@@ -1,4 +1,4 @@
-"""Which tiles a contraction has in TileLang: products fit in shared memory beside the factors of a step."""
+"""Which tiles a contraction has in TileLang: a ring of steps on Hopper, else a product in shared memory."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from rlk.ir.dims import Axis
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Dot, Kernel, Program
+from rlk.ir.nodes import Dot, Kernel, Load, Pos, Program
+from rlk.ir.tree import padded
+from rlk.ir.types import DType
 from rlk.passes.walk import walk
-from rlk.schedule.axes import roles
+from rlk.schedule.axes import kind, roles
 from rlk.schedule.heuristics import factor_tiles
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.blocks import BLOCKS
@@ -22,6 +24,11 @@ DEPTH = {DotModel.FMA: 16}
 HALF_DEPTH = 32  # of a step with factors of 16 bits
 DEPTHS = (64, 32, 16)  # of such a step where shared memory is scarce, the best first
 PLACE = 8  # bytes of shared memory that say where a row of a factor starts
+RING_ROWS = (64, 128)  # of warpgroups that have accumulators of 64 rows each
+RING_COLUMNS = (32, 256)  # the least and the most
+RING_DEPTH = 64
+RING_STAGES = 4
+RING_GROUP = 16  # tiles of rows that go through the columns together
 
 
 def by_waves(
@@ -41,6 +48,9 @@ def waves(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int], on: Targ
         return chosen
     whole = dict(found.inside)
     rows, columns = sides
+    fits = rows not in whole and RING_COLUMNS[0] <= whole.get(columns, RING_COLUMNS[0]) <= RING_COLUMNS[-1]
+    if on.name in BLOCKS and BLOCKS[on.name].ring and fits and _along_rows(kernel, extents):
+        return ring(rows, columns, whole.get(columns), extents)
     tiles: dict[Axis, int] = {}
     for axis, other in ((rows, columns), (columns, rows)):
         if axis not in whole:
@@ -55,6 +65,47 @@ def waves(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int], on: Targ
     apart = WAVES.bit_length() - 1
     placed = (Span(str(columns), 0, on.warp.bit_length() - 1), Span(str(rows), of_rows - apart, apart))
     return Schedule(tiles=named, placed=placed, warps=WAVES, depth=depth)
+
+
+def ring(rows: Axis, columns: Axis, whole: int | None, extents: Mapping[str, int]) -> Schedule:
+    """Return the schedule of a contraction whose accumulators stay where warpgroups have them.
+
+    whole: how many columns a block must have; None where it may choose.
+    """
+    few = extents.get(rows.name, RING_ROWS[-1]) <= RING_ROWS[0]
+    tile = RING_ROWS[0] if few else RING_ROWS[-1]
+    least, most = RING_COLUMNS
+    wide = whole or max(least, min(most, padded(extents.get(columns.name, most))))
+    tiles = {str(rows): tile} | ({} if whole else {str(columns): wide})
+    of_rows = tile.bit_length() - 1
+    placed = (Span(str(columns), 1, 2), Span(str(rows), 0, 3), Span(str(rows), 4, of_rows - 4))
+    return Schedule(
+        tiles=tuple(sorted(tiles.items())),
+        placed=placed,
+        warps=tile // 16,
+        stages=RING_STAGES,
+        depth=RING_DEPTH,
+        group=RING_GROUP,
+    )
+
+
+def _along_rows(kernel: Kernel, extents: Mapping[str, int]) -> bool:
+    """Return whether a kernel is around one contraction along rows of tensors of 16 bits, of known length."""
+    lets = {let.value: let.node for let in walk(kernel.body)}
+    top = [let.node for let in kernel.body.lets if isinstance(let.node, Dot)]
+    dots = [node for node in lets.values() if isinstance(node, Dot)]
+    if len(dots) != 1 or len(top) != 1 or dots[0].onto is not None or dots[0].each:
+        return False
+    if dots[0].model is not DotModel.CHAIN16 or dots[0].over.dynamic:
+        return False
+    decls = {d.name: d for d in kernel.params}
+    for value in (dots[0].a, dots[0].b):
+        load = lets.get(value)
+        if not isinstance(load, Load) or decls[load.param].type.dtype not in (DType.BF16, DType.F16):
+            return False
+        if lets.get(load.index[-1]) != Pos(dots[0].over) or load.fill is not None:
+            return False
+    return kind(kernel) in ("dot_map", "stream_dot") and dots[0].over.name in extents
 
 
 def _deepest(sides: Sequence[int], on: Target) -> int:

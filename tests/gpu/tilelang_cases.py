@@ -23,5 +23,6 @@ CHANGES: dict[str, Callable[[Schedule], Schedule]] = {
     "twice the threads": lambda s: replace(s, warps=min(32, 2 * s.warps)),
     "half the threads": lambda s: replace(s, warps=max(1, s.warps // 2)),
     "shallow steps": lambda s: replace(s, depth=16),
+    "three stages, groups of two": lambda s: replace(s, stages=3, group=2) if s.stages > 1 else s,
 }
 """Of schedules; the first is what a call runs."""

@@ -34,12 +34,16 @@ class KernelArg:
 
 @dataclass(frozen=True, slots=True)
 class KernelBuild:
-    """How to compile one kernel of the source; fusion of products and sums is always off."""
+    """How to compile one kernel of the source; fusion of products and sums is always off.
+
+    shared: bytes of shared memory that a launch asks for, where the kernel does not declare them.
+    """
 
     name: str
     args: tuple[KernelArg, ...]
     num_warps: int = 4
     num_stages: int = 2
+    shared: int = 0
 
 
 class From(Enum):

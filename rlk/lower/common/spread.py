@@ -27,17 +27,19 @@ class Spread:
     """An axis of which a block has a tile of a power of two.
 
     threads: index bits, each with the bit of the thread's number that it is. The other index bits, ascending,
-    are those of an element's place in the list of a thread.
+    are those of an element's place in the list of a thread, but for those of `part`: of a number that counts
+    the parts in which a thread does its work, one after the other.
     """
 
     axis: Axis
     length: int
     threads: tuple[tuple[int, int], ...] = ()
+    part: tuple[int, ...] = ()
 
     @property
     def listed(self) -> tuple[int, ...]:
         """The index bits that tell elements of a list apart."""
-        apart = dict(self.threads)
+        apart = {*dict(self.threads), *self.part}
         return tuple(b for b in range(self.length.bit_length() - 1) if b not in apart)
 
     @property
@@ -61,8 +63,9 @@ class Spread:
     def place(self, thread_bits: int) -> str:
         """Return the index that `thread` has, of element `c` where it has several."""
         terms = [_part("thread", at, low, n, thread_bits) for low, at, n in _runs(self.threads)]
-        own = [(bit, i) for i, bit in enumerate(self.listed)]
-        terms += [_part("c", at, low, n, len(own)) for low, at, n in _runs(own)]
+        for name, bits in (("part", self.part), ("c", self.listed)):
+            own = [(bit, i) for i, bit in enumerate(bits)]
+            terms += [_part(name, at, low, n, len(own)) for low, at, n in _runs(own)]
         return " + ".join(terms) or "0"
 
 

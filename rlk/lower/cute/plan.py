@@ -15,8 +15,8 @@ from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.names import axis_name
+from rlk.lower.common.narrowed import narrowed
 from rlk.lower.common.spread import Owned, Spread
-from rlk.lower.cute.masks import narrowed
 from rlk.lower.cute.protocol import Ring as protocol_ring
 from rlk.lower.cute.protocol import claim_registers, ring_protocol, verify
 from rlk.passes.sweep import OnePiece, one_piece

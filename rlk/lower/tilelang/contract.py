@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from rlk.ir.dims import fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Decl, Let
+from rlk.ir.nodes import Decl, Let, Reduce, Value
 from rlk.ir.types import DType
 from rlk.lower.common.contract import Contraction, Factor, contractions
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
+from rlk.lower.common.picked import Picked
 from rlk.lower.common.spread import Spread
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.plan import refused
@@ -23,21 +24,31 @@ INSTRUCTION = 16  # rows and columns of a matrix instruction
 NOWHERE = -1  # where a row starts that is not there
 
 
-class Dots:
-    """The part of an emitter that knows contractions, and the shared memory that they need."""
+class Factors:
+    """The part of an emitter that knows a kernel's contractions and their factors."""
+
+    asked = 0  # bytes of shared memory that a launch must ask for
 
     def __init__(self, emitter: Emitter) -> None:
         self.e = emitter
         self.plan = emitter.plan
         found = contractions(self.plan.kernel)
         self.of, self.unheld = found.of, found.unheld
+        self.picked: dict[Value, Picked] = {}  # sums that most blocks need not compute
+        self.waiting: set[Value] = set()  # what only those sums need
         self.bytes = 0  # of shared memory
 
-    def prepare(self) -> None:
-        """Write which threads write where the rows of factors start."""
-        for contraction in self.of.values():
-            for factor in (contraction.a, contraction.b):
-                self.e.memory.appoint((self.side(factor).axis,))
+    def run(self) -> None:
+        """Write the whole kernel."""
+        raise NotImplementedError
+
+    def dot(self, let: Let) -> None:
+        """Write a contraction, or a part of it."""
+        raise NotImplementedError
+
+    def pick(self, let: Let, reduce: Reduce) -> None:
+        """Write a sum of `picked`."""
+        raise NotImplementedError
 
     def decl(self, factor: Factor) -> Decl:
         return self.e.memory.decls[factor.load.param]
@@ -49,6 +60,27 @@ class Dots:
             held = ", ".join(f"{s.length} of {s.axis}" for s in found) or "one row"
             raise refused(f"a factor of {held} in a block", self.plan.target)
         return found[0]
+
+    def start(self, factor: Factor) -> str:
+        """Return where in its tensor a row of a factor starts."""
+        decl, e = self.decl(factor), self.e
+        others = [(dim, v) for dim, v in enumerate(factor.load.index) if dim != factor.at]
+        address = e.memory.address(decl, [*others, *((factor.at, v) for v in factor.base)])
+        mask = e.memory.mask(factor.axes, factor.load.guard)
+        start = f"tl.int64({address})"
+        return start if mask is None else f"tl.Select({mask}, {start}, tl.int64({NOWHERE}))"
+
+
+class Dots(Factors):
+    """The part of an emitter that writes contractions, and the shared memory that they need."""
+
+    def run(self) -> None:
+        """Write the whole kernel."""
+        self.e.memory.own()
+        for contraction in self.of.values():
+            for factor in (contraction.a, contraction.b):
+                self.e.memory.appoint((self.side(factor).axis,))
+        self.e.block(self.plan.kernel.body.lets)
 
     def length(self, contraction: Contraction) -> str:
         """Return how many elements the contracted axis has."""
@@ -133,17 +165,11 @@ class Dots:
 
     def starts(self, factor: Factor, side: Spread) -> str:
         """Write where each row of a factor starts in its tensor."""
-        decl, e = self.decl(factor), self.e
         name = self.shared(f"{factor.name}_start", (side.length,), DType.I64)
         place = self.place(side)
-        e.current = self.plan.lists((side.axis,))
-        others = [(dim, v) for dim, v in enumerate(factor.load.index) if dim != factor.at]
-        address = e.memory.address(decl, [*others, *((factor.at, v) for v in factor.base)])
-        mask = e.memory.mask(factor.axes, factor.load.guard)
-        start = f"tl.int64({address})"
-        if mask is not None:
-            start = f"tl.Select({mask}, {start}, tl.int64({NOWHERE}))"
-        e.memory.by_one((side.axis,), f"{name}[{e.indexed(place, (side.axis,))}] = {start}")
+        self.e.current = self.plan.lists((side.axis,))
+        start = self.start(factor)
+        self.e.memory.by_one((side.axis,), f"{name}[{self.e.indexed(place, (side.axis,))}] = {start}")
         return name
 
     def place(self, side: Spread) -> str:

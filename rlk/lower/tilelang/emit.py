@@ -53,16 +53,17 @@ from rlk.lower.common.names import Names, axis_name
 from rlk.lower.common.spelling import STEMS
 from rlk.lower.common.spread import Spread, nearest_first
 from rlk.lower.tilelang import text
-from rlk.lower.tilelang.contract import Dots
-from rlk.lower.tilelang.functions import HELPERS, portable
+from rlk.lower.tilelang.contract import Dots, Factors
+from rlk.lower.tilelang.functions import HELPERS, OF_VENDORS, portable
 from rlk.lower.tilelang.memory import Memory
-from rlk.lower.tilelang.plan import TilePlan, refused
+from rlk.lower.tilelang.plan import TilePlan, refused, rings
+from rlk.lower.tilelang.ring import Ring
 from rlk.lower.tilelang.trees import Folding, boards, tree
 from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
 
 INDENT = "    "
-OF_FRAME = frozenset({"tl", "block", "thread", "c", "programs", "f32", "memory", "struct"})
+OF_FRAME = frozenset({"tl", "block", "thread", "c", "programs", "f32", "memory", "struct", "part"})
 OF_CPP = frozenset(
     {"and", "bool", "char", "double", "float", "half", "int", "long", "not", "or", "short", "xor"}
 )
@@ -94,7 +95,8 @@ class Emitter:
             if isinstance(let.node, Result)
         }
         self.memory = Memory(self)
-        self.dots = Dots(self)
+        self.nested = rings(plan.kernel, plan.schedule, plan.target)
+        self.dots: Factors = Ring(self) if self.nested and plan.spreads else Dots(self)
 
     # --- writing --------------------------------------------------------------------------------------------
 
@@ -145,8 +147,8 @@ class Emitter:
         """Note which helpers a line calls, and those that they call."""
         for name in names:
             if name not in self.helpers:
-                self.helpers[name] = HELPERS[name]
-                self.calls(HELPERS[name].body)
+                self.helpers[name] = OF_VENDORS[self.plan.target.vendor][name]
+                self.calls(self.helpers[name].body)
 
     def calls(self, lines: Sequence[Line]) -> None:
         """Note the helpers that lines call."""
@@ -167,7 +169,7 @@ class Emitter:
     def indexed(self, name: str, axes: tuple[Axis, ...]) -> str:
         """Return the element of a list that belongs to element `c` of the one that is written."""
         own = self.plan.lists(axes)
-        if not own:
+        if not own or name[0] == "(":
             return name
         first, last = self.current.index(own[0]), self.current.index(own[-1])
         if self.current[first : last + 1] == own:
@@ -197,9 +199,7 @@ class Emitter:
 
     def run(self) -> tuple[Line, ...]:
         """Write the whole body, after what it lays out in registers and shared memory."""
-        self.memory.own()
-        self.dots.prepare()
-        self.block(self.plan.kernel.body.lets)
+        self.dots.run()
         threads = self.plan.threads
         met = []
         for (dtype, i), count in self.boards.items():
@@ -207,10 +207,17 @@ class Emitter:
             met.append(Line(f"{board_name(dtype, i)} = tl.alloc_shared({given})"))
         shared = self.dots.bytes
         shared += sum(n * self.plan.threads * dtype.bytes for (dtype, _), n in self.boards.items())
-        if shared > self.plan.block.shared:
-            what = f"{shared} bytes of shared memory in a block"
+        if shared > self.plan.block.shared or self.dots.asked + shared > max(self.plan.block.ring, shared):
+            what = f"{self.dots.asked + shared} bytes of shared memory in a block"
             raise refused(what, self.plan.target, alternatives="a schedule with smaller tiles")
         return (*met, *self.storage, *self.lines)
+
+    def restart(self, plan: TilePlan) -> None:
+        """Forget every value: the kernel is written again for a part of what a thread has."""
+        self.plan, arguments = plan, self.memory.arguments
+        self.text, self.consts, self.many = {}, {}, {}
+        self.memory = Memory(self)
+        self.memory.arguments = arguments
 
     def block(self, lets: Sequence[Let]) -> None:
         for let in lets:
@@ -232,7 +239,7 @@ class Emitter:
     def node(self, let: Let) -> None:
         """Write one node."""
         match let.node:
-            case _ if let.value in self.dots.unheld:
+            case _ if let.value in self.dots.unheld or let.value in self.dots.waiting:
                 pass
             case Dot():
                 self.dots.dot(let)
@@ -256,6 +263,8 @@ class Emitter:
                 self.memory.store(store)
             case Check(bad=bad, what=what):
                 self.memory.check(bad, what)
+            case Reduce() as reduce if let.value in self.dots.picked:
+                self.dots.pick(let, reduce)
             case Reduce() as reduce:
                 self.reduce(let, reduce)
             case Merge() as merge:
@@ -278,6 +287,9 @@ class Emitter:
         if not self.current:
             held = text.held(expression, self.tile(let.value).dtype)
             self.text[let.value] = self.let(let.name or hint, held)
+            return
+        if self.nested and not self.tile(let.value).dtype.is_float and not isinstance(let.node, Load):
+            self.text[let.value] = f"({expression})"  # cheaper to repeat than to keep
             return
         name = self.stored(let.name or hint, self.tile(let.value).dtype, self.size)
         self.text[let.value] = name
@@ -373,7 +385,7 @@ class Emitter:
         term = f"tl.Select({self[reduce.x]}, 1, 0)" if is_bool else self[reduce.x]
         (made,) = self.fold(
             f"{VERBS[fn]}_over_{axis_name(over)}", f"The {VERBS[fn]} over {over}, {shown}.",
-            Folding(("x",), combine, self.plan.target.warp), over, order,
+            Folding(("x",), combine, self.plan.target.warp, self.nested), over, order,
             [(let.name or f"{VERBS[fn]}_{axis_name(over)}", term, DType.I32 if is_bool else type.dtype)],
             type.axes,
         )  # fmt: skip
@@ -443,7 +455,7 @@ class Emitter:
         self.many[let.value] = self.fold(
             f"{merge.monoid.kind.value}_over_{axis_name(merge.over)}",
             f"The states merged over {merge.over}, {order_name(merge.order)}.",
-            Folding(tuple(_component(s) for s in state), combine, self.plan.target.warp),
+            Folding(tuple(_component(s) for s in state), combine, self.plan.target.warp, self.nested),
             merge.over, bind(merge.order, spread.length).order, terms, axes,
         )  # fmt: skip
 
@@ -538,7 +550,7 @@ class Emitter:
             assert spread is not None
             (made,) = self.fold(
                 f"{combine}_over_{axis_name(axis)}", f"The {combine} over {axis}, in any order.",
-                Folding(("x",), combine, self.plan.target.warp), axis, nearest_first(spread),
+                Folding(("x",), combine, self.plan.target.warp, self.nested), axis, nearest_first(spread),
                 [(f"{combine}_{axis_name(axis)}", made, self.tile(value).dtype)], axes,
             )  # fmt: skip
             axes = tuple(a for a in axes if a != axis)

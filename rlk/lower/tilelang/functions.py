@@ -45,6 +45,10 @@ _ALL = (
         'return tl.call_extern("float32", "rlk_exp2", x)',
     ),
     _helper(
+        "any_lane", "condition", "Whether it holds for some thread of the warp.",
+        'return tl.call_extern("int32", "__any_sync", tl.uint32(0xFFFFFFFF), condition) != 0',
+    ),
+    _helper(
         "signed_half", "x", "LLVM makes f16(a * b) of f16(a * b + 0.0), which loses the sign of a zero.",
         'half = tl.alloc_var("int16", tl.reinterpret(tl.Cast("float16", x), "int16"))',
         'sign = tl.alloc_var("int16", tl.Cast("int16", bits_of(x) >> 16) & tl.int16(-32768))',
@@ -74,6 +78,13 @@ _ALL = (
     ),
 )  # fmt: skip
 HELPERS = {helper.name: helper for helper in _ALL}
+_FLOAT2 = 'tl.call_extern("float32", "{}", a, b)'
+_PTX = (
+    _helper("larger", "a, b", "NaN loses, -0.0 < +0.0 (PTX max.f32).", f"return {_FLOAT2.format('fmaxf')}"),
+    _helper("smaller", "a, b", "NaN loses, -0.0 < +0.0 (PTX min.f32).", f"return {_FLOAT2.format('fminf')}"),
+)
+OF_VENDORS = {"amd": HELPERS, "nvidia": HELPERS | {helper.name: helper for helper in _PTX}}
+"""LLVM's AMD backend takes two zeros for equal."""
 
 
 class TileLangMachine(TextMachine):

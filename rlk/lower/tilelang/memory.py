@@ -13,6 +13,7 @@ from rlk.lower.common.spelling import row_number
 from rlk.lower.common.spread import Owned
 from rlk.lower.common.turns import length_name
 from rlk.lower.tilelang import text
+from rlk.lower.tilelang.plan import rings
 from rlk.passes.walk import walk
 
 if TYPE_CHECKING:
@@ -57,9 +58,10 @@ class Memory:
 
     def own(self) -> None:
         """Write which tiles a block has, and which threads write what several have."""
-        rest = "block"
-        tiles: dict[Axis, str] = {}
+        rest, tiles = self.grouped()
         for owned in reversed(self.plan.owned[1:]):
+            if owned.axis in tiles:
+                continue
             count = self.tiles(owned)
             tiles[owned.axis] = "0" if count == "1" else f"tl.truncmod({rest}, {count})"
             rest = rest if count == "1" else self.e.let("rest", f"tl.truncdiv({rest}, {count})")
@@ -73,6 +75,22 @@ class Memory:
                     self.appoint(self.e.tile(bad).axes)
                 case _:
                     pass
+
+    def grouped(self) -> tuple[str, dict[Axis, str]]:
+        """Write which tile of rows a block has, and return what is left of its number.
+
+        A group of such tiles goes through all columns together, so that a cache holds the group's rows.
+        """
+        of_rows, group = self.plan.owned[-1:], self.plan.schedule.group
+        if not rings(self.plan.kernel, self.plan.schedule, self.plan.target) or group == 1:
+            return "block", {}
+        others = [self.tiles(owned) for owned in self.plan.owned[:-1]]
+        blocks = self.e.let("blocks", " * ".join([str(group), *others]))
+        first = self.e.let("first", f"tl.truncdiv(block, {blocks}) * {group}")
+        beside = self.e.let("beside", f"tl.min({group}, {self.tiles(of_rows[0])} - {first})")
+        within = self.e.let("within", f"tl.truncmod(block, {blocks})")
+        tile = self.e.let("tile", f"{first} + tl.truncmod({within}, {beside})")
+        return self.e.let("rest", f"tl.truncdiv({within}, {beside})"), {of_rows[0].axis: tile}
 
     def tiles(self, owned: Owned) -> str:
         """Return how many tiles a parallel axis has."""

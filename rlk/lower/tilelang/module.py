@@ -129,4 +129,5 @@ def _build(placed: TilePlan, emitter: Emitter, given: Sequence[CallArg]) -> Kern
     args = tuple(
         KernelArg(a.name, argument_type(a, emitter.memory.decls), divisible=a.name in known) for a in given
     )
-    return KernelBuild(placed.kernel.name, args, placed.threads // placed.target.warp)
+    warps = placed.threads // placed.target.warp
+    return KernelBuild(placed.kernel.name, args, warps, shared=emitter.dots.asked)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlk.errors import NOWHERE, Code, Loc, UnsupportedError
 from rlk.ir.dims import Axis, fixed_extent
-from rlk.ir.nodes import Kernel
+from rlk.ir.nodes import Dot, Kernel
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.early import early
 from rlk.lower.common.emitted import Signature
+from rlk.lower.common.narrowed import narrowed
 from rlk.lower.common.peel import peel
 from rlk.lower.common.spread import Owned, Spread, spread_out
+from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles
 from rlk.schedule.schedule import Schedule
 from rlk.target.blocks import BLOCKS, Block
@@ -20,6 +22,7 @@ from rlk.target.facts import Target
 
 TARGETS = frozenset(BLOCKS)
 MOST_LISTED = 64  # elements of a list: registers end soon after
+LANES = 3  # bits of the thread's number that tell vectors of a row of a ring apart
 ALL_REGISTERS = 256  # threads of a block up to which each has all the registers that an instruction can name
 
 
@@ -57,6 +60,37 @@ class TilePlan:
         return math.prod(s.count for s in self.lists(axes))
 
 
+def rings(kernel: Kernel, schedule: Schedule, target: Target) -> bool:
+    """Return whether the factors of a contraction go through a ring of steps in shared memory."""
+    contracts = any(isinstance(let.node, Dot) for let in walk(kernel.body))
+    return contracts and schedule.stages > 1 and BLOCKS[target.name].ring > 0
+
+
+def accumulated_rows(spread: Spread) -> Spread:
+    """Return how rows of a product lie on warpgroups of 64 of them: eight on lanes, 16 to a warp."""
+    bits = spread.length.bit_length() - 1
+    threads = (*((b, b + 2) for b in range(3)), *((b, b + 1) for b in range(4, bits)))
+    return Spread(spread.axis, spread.length, threads)
+
+
+def accumulated_columns(spread: Spread) -> Spread:
+    """Return how columns of a product lie on them: pairs, on four neighbouring lanes."""
+    return Spread(spread.axis, spread.length, ((1, 0), (2, 1)))
+
+
+def copying(plan: TilePlan) -> TilePlan:
+    """Return a plan in which a thread has the rows of which it copies a vector: eight threads to each."""
+    bits = plan.threads.bit_length() - 1 - LANES
+    threads = tuple((b, b + LANES) for b in range(bits))
+    return replace(plan, spreads=tuple(Spread(s.axis, s.length, threads) for s in plan.spreads))
+
+
+def in_parts(plan: TilePlan, parted: Spread) -> TilePlan:
+    """Return a plan in which a thread takes the elements that it has of an axis one after the other."""
+    apart = replace(parted, part=parted.listed)
+    return replace(plan, spreads=tuple(apart if s == parted else s for s in plan.spreads))
+
+
 def refused(what: str, target: Target, loc: Loc = NOWHERE, alternatives: str = "triton") -> UnsupportedError:
     """Return the error of a nest that this lowering does not write."""
     return UnsupportedError(
@@ -75,8 +109,11 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in owned if o.tile > 1}
     threads = min(target.warp * schedule.warps, BLOCKS[target.name].threads)
     spreads = spread_out(lengths, schedule.placed, threads)
-    listed = math.prod(s.count for s in spreads)
+    listed = math.prod(s.count for s in spreads) // (2 if rings(kernel, schedule, target) else 1)
     if listed * max(threads, ALL_REGISTERS) > MOST_LISTED * ALL_REGISTERS:
         raise refused(f"lists of {listed} elements", target, alternatives="more warps, or smaller tiles")
+    for spread in spreads if rings(kernel, schedule, target) else ():
+        if spread == accumulated_columns(spread):
+            peeled = narrowed(peeled, spread.axis)
     ordered = early(peeled, lambda type: lengths.keys().isdisjoint(type.axes))
     return TilePlan(ordered, kind(kernel), owned, spreads, threads, signature, schedule, target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.spread import Spread
@@ -15,12 +16,14 @@ INDENT = "    "
 class Folding:
     """How terms are combined: the names of a state's components, the function of two states, and the wave.
 
-    warp: threads that exchange without shared memory.
+    warp: threads that exchange without shared memory. nested: of a list one half is combined before the other
+    is looked at, so that few terms wait.
     """
 
     state: tuple[str, ...]
     combine: str
     warp: int
+    nested: bool = False
 
     def combined(self, one: Sequence[str], two: Sequence[str], at: str = "c") -> str:
         """Return the line that puts the combination of two states where the first component's `at` says."""
@@ -46,6 +49,12 @@ def tree(
     left = [(each.axis, bit) for each in reversed(lists) for bit in each.listed]
     lines: list[Line] = []
     count = 1 << len(left)
+    first = list(takewhile(lambda bit: bit not in told, order)) if folding.nested else []
+    if len(first) > 1:
+        lines += _nested(folding, [left.index((spread.axis, bit)) for bit in first], count)
+        left = [each for each in left if each not in [(spread.axis, bit) for bit in first]]
+        count = 1 << len(left)
+        order = order[len(first) :]
     for bit in order:
         if bit not in told:
             place = left.index((spread.axis, bit))
@@ -72,6 +81,24 @@ def _in_list(folding: Folding, apart: int, pairs: int) -> Iterator[Line]:
     one = [f"{x}[{at}]" for x in folding.state]
     two = [f"{x}[{at} + {apart}]" for x in folding.state]
     yield from _each(pairs, folding.combined(one, two))
+
+
+def _nested(folding: Folding, bits: Sequence[int], count: int) -> Iterator[Line]:
+    """Yield the loops that combine a list along some bits of its places, the first ones innermost."""
+    others = [at for at in range(count.bit_length() - 1) if at not in bits]
+    names = [f"b{at}" for at in (*others, *reversed(bits[1:]))]
+    depth = len(others)
+    for i, name in enumerate(names):
+        yield Line(f"{INDENT * i}for {name} in tl.unroll(2):")
+    for i in range(len(bits)):
+        inside = names[: len(names) - i]
+        at = " + ".join(f"{name} * {1 << int(name[1:])}" for name in inside) or "0"
+        one = [f"{x}[{at}]" for x in folding.state]
+        two = [f"{x}[{at} + {1 << bits[i]}]" for x in folding.state]
+        yield Line(INDENT * len(inside) + folding.combined(one, two, at))
+    names = [f"c // {1 << i} % 2 * {1 << at}" for i, at in enumerate(others)]
+    if depth and others != list(range(depth)):
+        yield from _each(1 << depth, *(f"{x}[c] = {x}[{' + '.join(names)}]" for x in folding.state))
 
 
 def _in_wave(folding: Folding, apart: int, count: int) -> Iterator[Line]:
