@@ -28,7 +28,7 @@ RING_ROWS = (64, 128)  # of warpgroups that have accumulators of 64 rows each
 RING_COLUMNS = (32, 256)  # the least and the most
 RING_DEPTH = 64
 RING_STAGES = 4
-RING_GROUP = 16  # tiles of rows that go through the columns together
+RING_GROUP = 16  # tiles of rows that go through the columns of a product together (0.167 ms for 0.213)
 
 
 def by_waves(
@@ -85,7 +85,7 @@ def ring(rows: Axis, columns: Axis, whole: int | None, extents: Mapping[str, int
         warps=tile // 16,
         stages=RING_STAGES,
         depth=RING_DEPTH,
-        group=RING_GROUP,
+        group=1 if whole else RING_GROUP,  # chunk by chunk a fold is faster in order: 3.15 ms for 3.68
     )
 
 
