@@ -97,7 +97,8 @@ def test_the_report_fails_when_a_bar_is_missed(
 ) -> None:
     row = run_case(fake_case(Bar(0.1)), Session(Ceilings(4e12, None), 1.0, None))
     record = {"device": "NVIDIA H200", "versions": {"torch": "2"}, "rows": [row]}
-    (tmp_path / "logp.json").write_text(json.dumps(record))
+    (tmp_path / "logp.json").write_text(rows.text_of(record))
+    assert json.loads(rows.text_of(record)) == record
     monkeypatch.setattr("sys.argv", ["report", str(tmp_path)])
     with pytest.raises(SystemExit, match="misses its bar: logp fwd N=4 V=8"):
         report.main()
