@@ -555,7 +555,7 @@ def _shared_slope(x: _Tokens, scale: Tile) -> Tile:
 
 # --- specs of forms --------------------------------------------------------------------------------------
 
-DOC = "A policy loss over tokens, and its metrics; rlk.ops.Loss says what its parts mean."
+DOC = "The mean over tokens of max(-r A, -clip(r) A) + beta kl, or what else a record says (rlk.ops.Loss)."
 GRPO = Form(numbers=("beta", "surrogate_least", "surrogate_most"), kl="k3")
 GSPO = Form(
     numbers=("correction_high", "surrogate_least", "surrogate_most"),
@@ -576,6 +576,7 @@ def policy_spec(form: Form) -> Op:
         return forward(form, {n: given[n] for n in form.tensors}, {n: given[n] for n in form.numbers})
 
     def gradient(ctx: Any, d_loss: Any) -> Outputs:
+        """d lp = g / denominator times the slope of a token's summand by lp; 0 where it does not count."""
         return backward(form, ctx, d_loss.whole())
 
     inputs = {**form.tensors, **dict.fromkeys(form.numbers, Scalar[f32])}

@@ -1,0 +1,360 @@
+"""What stands on the page of a public operator, section by section: mostly what its specs say of it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import rlk
+from rlk.errors import RlkError
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import MathModel, Program
+from rlk.ir.numerics import Tier
+from rlk.ir.tree import Rule
+from rlk.lang.op import Formal, Op, Variant
+from rlk.lang.types import DTypeVar, ScalarType, TensorType
+from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
+from rlk.ops import LOSSES, OPERATORS
+from rlk.ops.collective import ordered_all_reduce
+from rlk.pages.facts import facts_of
+from rlk.pages.order import TREES, orders, part_of
+from rlk.runtime import tilelang
+from rlk.runtime.ahead import joined
+from rlk.runtime.catalogue import operators
+from rlk.runtime.dispatch import Decision, backends_of
+from rlk.runtime.invocation import Invocation, judged
+from rlk.runtime.reference import emit, placed, reference_extents, reference_gradient, reference_variant
+from rlk.target.facts import target
+
+TARGETS = ("sm_90a", "sm_80", "gfx942")
+SECTIONS = (
+    "Signature", "Formula", "Arguments and results", "Shapes, dtypes, roles", "Gradients",
+    "Order of additions", "Edges", "Example", "Where it runs", "Numerics", "Benchmark",
+)  # fmt: skip
+ROOT = Path(rlk.__file__).resolve().parents[1]
+
+
+def public() -> dict[str, Callable[..., Any]]:
+    """Return every public operator by name."""
+    made: dict[str, Callable[..., Any]] = {name: operator.fn for name, operator in OPERATORS.items()}
+    return {**made, ordered_all_reduce.__name__: ordered_all_reduce}
+
+
+def page(name: str, targets: Sequence[str] = TARGETS) -> str:
+    """Return the page of an operator as Markdown.
+
+    targets: whose lowerings are asked whether they have it, which takes a second or two.
+    """
+    written: dict[str, Iterable[str]] = {
+        "Signature": _signature(name), "Formula": _formula(name), "Arguments and results": _arguments(name),
+        "Shapes, dtypes, roles": _shapes(name), "Gradients": _gradients(name),
+        "Order of additions": _orders(name), "Edges": _edges(name), "Example": _example(name),
+        "Where it runs": _lowerings(name, targets), "Numerics": _numerics(name),
+        "Benchmark": _benchmark(name),
+    }  # fmt: skip
+    lines = [f"# {name}", "", prose(_doc(name).partition("\n\n")[0])]
+    for section in SECTIONS:
+        lines += ["", f"## {section}", "", *written[section]]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
+
+
+def index() -> str:
+    """Return the page that lists the operators."""
+    rows = [
+        (
+            f"[{name}]({name}.md)",
+            prose(_doc(name).partition("\n\n")[0]).removeprefix("Return "),
+            ", ".join(_wrt(name)),
+        )
+        for name in public()
+    ]
+    text = "Every page is written from the operator's spec; its examples and edges are run by tests."
+    return "\n".join(["# Operators", "", text, "", *table(("operator", "returns", "gradients"), rows)]) + "\n"
+
+
+# --- what an operator is made of ---
+
+
+def specs_of(name: str) -> tuple[Op, ...]:
+    """Return the specs that are an operator's own, and no public operator's beside it."""
+    if name not in OPERATORS:
+        return ()
+    own = [spec for spec in OPERATORS[name].specs if spec.name == name or spec.name not in OPERATORS]
+    return (*own, *(operators()[extra] for extra in facts_of(name).specs))
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """Return the public operators that an operator runs."""
+    specs = OPERATORS[name].specs if name in OPERATORS else ()
+    return tuple(spec.name for spec in specs if spec.name in OPERATORS and spec.name != name)
+
+
+@cache
+def programs(spec: Op) -> dict[str, Program]:
+    """Return the traced forward of an operator's reference, and its gradient if there is one."""
+    variant = reference_variant(spec)
+    found = {"forward": spec.trace(variant)}
+    wanted, given = differentiable(spec, variant), cotangents(spec, variant)
+    if spec.gradient is not None and wanted and given:
+        found["gradient"] = spec.gradient.trace(gradient_variant(variant, wanted, given))
+    return found
+
+
+def _wrt(name: str) -> tuple[str, ...]:
+    specs = OPERATORS[name].specs[:1] if name in OPERATORS else ()
+    return tuple(n for spec in specs if spec.gradient is not None for n in spec.gradient.wrt)
+
+
+def _doc(name: str) -> str:
+    return inspect.getdoc(public()[name]) or ""
+
+
+# --- Markdown ---
+
+
+def prose(text: str) -> str:
+    """Return a docstring as Markdown: what it marks stays marked, decisions become links."""
+    marked = re.sub(r"(?<!`)docs/(decisions/\d{4})-\*", _decision, text)
+    parts = re.split(r"(`[^`]*`|\[[^]]*\]\(\S+\.md\))", marked)
+    parts[::2] = [re.sub(r"([\\*_<\[|])", r"\\\1", part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def explained(text: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield a docstring as Markdown, an item of a list for each of the names that it explains as `name:`."""
+    one = "|".join(map(re.escape, names)) or "$^"
+    split = re.compile(rf"(?:^|(?<=[.,;\n])\s*)((?:(?:{one}), )*(?:{one})):\s")
+    for paragraph in text.split("\n\n"):
+        before, *items = split.split(paragraph)
+        yield from ("", prose(before), "")
+        for listed, said in zip(items[::2], items[1::2], strict=True):
+            bold = ", ".join(f"**`{name}`**" for name in listed.split(", "))
+            yield f"- {bold}: " + prose(said.strip().rstrip(",;")).replace("\n", "\n  ")
+
+
+def _decision(found: re.Match[str]) -> str:
+    file = next((ROOT / "docs").glob(f"{found[1]}-*.md"), None)
+    return found[0] if file is None else f"[decision {int(found[1][-4:])}](../decisions/{file.name})"
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return the lines of a table."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return ["| " + " | ".join(map(str, line)) + " |" for line in lines]
+
+
+def _headed(specs: Sequence[Op], of: Callable[[Op], Iterable[str]]) -> Iterator[str]:
+    """Yield what is said of each spec, under its name where there are several."""
+    for spec in specs:
+        if len(specs) > 1:
+            yield from ("", f"### {spec.name}", "")
+        yield from of(spec)
+
+
+def _parts(name: str) -> list[str]:
+    links = " and ".join(f"[{part}]({part}.md)" for part in parts_of(name))
+    return ["", f"It runs {links} as well: see there."] if links else []
+
+
+# --- sections ---
+
+
+def _signature(name: str) -> Iterator[str]:
+    signature = inspect.signature(public()[name])
+    parameters = signature.parameters.values()
+    shown = [_parameter(p) for p in parameters]
+    keyword = [p.kind is p.KEYWORD_ONLY for p in parameters]
+    if True in keyword:
+        shown.insert(keyword.index(True), "*")
+    result = signature.return_annotation
+    yield from ("```python", f"rlk.ops.{name}(", *(f"    {each}," for each in shown), f") -> {result}", "```")
+
+
+def _parameter(p: inspect.Parameter) -> str:
+    return f"{p.name}: {p.annotation}" + ("" if p.default is p.empty else f" = {p.default!r}")
+
+
+def _formula(name: str) -> Iterator[str]:
+    def said(spec: Op) -> Iterator[str]:
+        yield prose(spec.doc)
+        if spec.gradient is not None:
+            yield from ("", "Gradient: " + prose(inspect.getdoc(spec.gradient.fn) or ""))
+
+    yield from _headed(specs_of(name), said) if specs_of(name) else [prose(_doc(name).partition("\n\n")[0])]
+    yield from _parts(name)
+
+
+def _arguments(name: str) -> Iterator[str]:
+    signature = inspect.signature(public()[name])
+    yield from explained(_doc(name).partition("\n\n")[2], signature.parameters)
+    hints = typing.get_type_hints(public()[name]).values()
+    flat = (part for hint in hints for part in (hint, *typing.get_args(hint)))
+    for kind in dict.fromkeys(k for k in flat if getattr(k, "__module__", "").startswith("rlk")):
+        yield from ("", f"### {kind.__name__}", "")
+        yield from explained(inspect.getdoc(kind) or "", inspect.get_annotations(kind))
+        if kind.__name__ == "Loss":
+            yield from ("", "Names: " + ", ".join(f"`{each}`" for each in LOSSES))
+            yield from ("", "Their formulas, and how to write one: [policy losses](../losses.md).")
+
+
+def _shapes(name: str) -> Iterator[str]:
+    def said(spec: Op) -> Iterator[str]:
+        variant = reference_variant(spec)
+        every = Variant(variant.dtypes, frozenset(f.name for f in spec.formals))
+        slopes = differentiable(spec, every)
+        inputs = [(f"`{f.name}`", *_kind(f), "yes" if f.name in slopes else "") for f in spec.formals]
+        yield from table(("input", "dtype", "dims", "is", "gradient"), inputs)
+        takes = cotangents(spec, variant)
+        made = [(d, "yes" if d.name in takes else "") for d in outputs(programs(spec)["forward"])]
+        rows = [(f"`{d.name}`", d.type.dtype, _dims(d.type.axes), takes) for d, takes in made]
+        yield from ("", *table(("output", "dtype, of the first variant", "dims", "takes a gradient"), rows))
+        yield from ("", *table(("axis", "extent", "role", "cut"), _axes(spec)))
+
+    specs = specs_of(name)
+    if specs:
+        yield "Of the spec, which the options above are mapped to; layouts and lists arrive as tensors."
+    yield from ("", *_headed(specs, said), *_parts(name))
+    if not specs and not parts_of(name):
+        yield "No spec of the tile IR: ranks exchange what torch.distributed carries."
+
+
+def _kind(formal: Formal) -> tuple[str, str, str]:
+    match formal.type:
+        case TensorType(dtype=dtype, axes=axes):
+            choices = dtype.choices if isinstance(dtype, DTypeVar) else (dtype,)
+            named = f" ({dtype.name})" if isinstance(dtype, DTypeVar) else ""
+            what = "tensor, optional" if formal.optional else "tensor"
+            return " or ".join(map(str, choices)) + named, _dims(axes), what
+        case ScalarType(dtype=dtype):
+            return str(dtype), "", "number, optional" if formal.optional else "number"
+        case found:
+            choices = ", ".join(f"`{c}`" for c in found.choices)
+            return "", "", f"one of {choices}" if choices else "names"
+
+
+def _dims(axes: Sequence[Axis]) -> str:
+    return f"`[{', '.join(map(str, axes))}]`"
+
+
+def _axes(spec: Op) -> Iterator[tuple[str, ...]]:
+    axes: dict[Axis, set[str]] = {}
+    for program in programs(spec).values():
+        for axis, part in part_of(program):
+            axes.setdefault(axis.whole, set()).add(part)
+    for axis, parts in sorted(axes.items(), key=lambda item: item[0].name):
+        cuts = (("chunk", axis.chunk), ("split", axis.split), ("piece", axis.piece), ("fan-in", axis.fan_in))
+        cut = ", ".join(f"{what} {n}" for what, n in cuts if n and n > 1)
+        extent = "at run time" if axis.dynamic else "static"
+        ragged = f", a segment for each index of {axis.over}" if axis.over else ""
+        yield f"`{axis.name}`", extent + ragged, ", ".join(sorted(parts)), cut
+
+
+def _gradients(name: str) -> Iterator[str]:
+    wrt = ", ".join(f"`{n}`" for n in _wrt(name))
+    if not wrt:
+        yield "None. What requires a gradient raises `NOT_DIFFERENTIABLE` where nothing else is said."
+        return
+    taken = [cotangents(spec, reference_variant(spec)) for spec in OPERATORS[name].specs]
+    through = ", ".join(f"`{n}`" for n in taken[-1])
+    yield f"Spec inputs with a gradient: {wrt}, through {through}."
+    yield "An input that needs no gradient costs none. Asking for another one raises `NOT_DIFFERENTIABLE`,"
+    yield "differentiating twice `DOUBLE_BACKWARD`."
+
+
+def _orders(name: str) -> Iterator[str]:
+    def said(spec: Op) -> Iterator[str]:
+        found = [(what, text) for what, program in programs(spec).items() for text in orders(program)]
+        yield from [f"- {what}: {prose(text)}" for what, text in found] or ["It adds no floats."]
+
+    specs = specs_of(name)
+    if specs:
+        yield "Of the reference variant; integers and maxima have no order."
+    yield from ("", *_headed(specs, said), *_parts(name))
+    if not specs and not parts_of(name):
+        yield f"- {TREES[Rule.PAIRWISE]} over ranks"
+
+
+def _edges(name: str) -> Iterator[str]:
+    yield "`f` is the operator, other names are those of the example; `same` compares bits, not values."
+    rows = [(prose(e.case), prose(e.happens), f"`{e.code}`") for e in facts_of(name).edges]
+    yield from ("", *table(("case", "what happens", "in Python"), rows), "")
+    yield "A tensor of a dtype that is not listed raises `LaunchError`, and nothing is launched."
+
+
+def _example(name: str) -> Iterator[str]:
+    yield from ("```python", "import torch", "", "import rlk", "", facts_of(name).example, "```")
+
+
+def _lowerings(name: str, targets: Sequence[str]) -> Iterator[str]:
+    found = {
+        (spec.name, what, on, by): why
+        for spec in specs_of(name)
+        for what, on, by, why in lowered(spec, targets)
+    }
+    columns = list(dict.fromkeys((on, by) for _, _, on, by in found))
+    rows = [
+        (f"{spec}, {what}", *("no" if found[spec, what, *column] else "yes" for column in columns))
+        for spec, what in dict.fromkeys((spec, what) for spec, what, _, _ in found)
+    ]
+    yield "On CPU tensors the oracle runs it." if specs_of(name) else "Wherever its parts do."
+    if rows:
+        yield "Lowerings were asked for kernels of the reference shapes; one that says no may have others."
+        yield from ("", *table(("program", *(f"{by}, {on}" for on, by in columns)), rows), "")
+        reasons = (f"- {by}, {on}: {why}" for (_, _, on, by), why in found.items() if why)
+        yield from map(prose, dict.fromkeys(reasons))
+    yield from ("", f"`rlk.ops.{name}.explain(...)`, with the arguments of a call, says what it runs.")
+
+
+def lowered(spec: Op, targets: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
+    """Yield, for forward and gradient, target and backend, why there is no form; "" where there is one."""
+    variant = reference_variant(spec)
+    made = {"forward": placed(spec, spec.trace(variant)), "gradient": reference_gradient(spec, variant)}
+    for on in map(target, targets):
+        backends = (*backends_of(on), *["tilelang"] * (on.name in tilelang.TARGETS))
+        for what, program in made.items():
+            for backend in backends if program is not None else ():
+                try:
+                    emit(program, reference_extents(spec, program), on, backend)
+                except RlkError as error:
+                    first = error.diagnostics[0]
+                    yield what, on.name, backend, first.code.message.format(**dict(first.fields))
+                else:
+                    yield what, on.name, backend, ""
+
+
+def _numerics(name: str) -> Iterator[str]:
+    fn: Any = public()[name]
+    asked = [("cpu", fn.explain("cpu"))]
+    if name in OPERATORS:
+        asked += [(on, _decided(name, on)) for on in TARGETS]
+    rows = []
+    for on, decision in asked:
+        pinned = ", ".join(f"`{n}`" for n, tier in decision.tiers if tier is Tier.PINNED)
+        rows.append((f"`{on}`", f"`{decision.numerics_id}`", f"pinned: {pinned}" if pinned else "exact"))
+    yield from table(("target", "numerics id of the plain variant", "tiers"), rows)
+    yield from ("", "Equal ids have equal bits. exact: the oracle predicts them; pinned: they repeat.")
+
+
+def _decided(name: str, on: str) -> Decision:
+    model: MathModel = target(on).softmax
+    parts = [Invocation(spec, spec.reference(), model) for spec in OPERATORS[name].specs]
+    return joined([Decision("", on, model, *judged(part, model, on)) for part in parts])
+
+
+def _benchmark(name: str) -> Iterator[str]:
+    families = sorted({family for op, family in _measured() if op == name})
+    commands = [f"$ python -m benchmarks.bench_{family} --only {name}" for family in families]
+    yield from ("```console", *commands, "```") if commands else ["None measures it by itself yet."]
+
+
+@cache
+def _measured() -> tuple[tuple[str, str], ...]:
+    """Return which operator has rows in which family of results, in a checkout."""
+    files = sorted((ROOT / "benchmarks" / "results").rglob("*.json"))
+    return tuple((row["op"], f.stem) for f in files for row in json.loads(f.read_text())["rows"])
