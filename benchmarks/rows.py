@@ -30,9 +30,10 @@ def records(folder: Path = RESULTS) -> Iterator[Record]:
 
 def text_of(record: Mapping[str, Any]) -> str:
     """Return a record as JSON with a row in each line, so that a comparison of versions shows rows."""
-    head = json.dumps({name: value for name, value in record.items() if name != "rows"})
-    rows = ",\n".join(json.dumps(row) for row in record["rows"])
-    return f'{head[:-1]}, "rows": [\n{rows}\n]}}\n'
+    dense = json.JSONEncoder(separators=(",", ":")).encode
+    head = dense({name: value for name, value in record.items() if name != "rows"})
+    rows = ",\n".join(dense(row) for row in record["rows"])
+    return f'{head[:-1]},"rows":[\n{rows}\n]}}\n'
 
 
 def label(row: Mapping[str, Any]) -> str:
