@@ -18,7 +18,7 @@ from rlk.errors import RlkError
 from rlk.ops import OPERATORS
 from rlk.pages.facts import Edge, facts, facts_of
 from rlk.pages.order import orders
-from rlk.pages.page import SECTIONS, lowered, page, programs, public, specs_of
+from rlk.pages.page import SECTIONS, lowered, page, programs, public, shown, specs_of
 from rlk.runtime.catalogue import operators
 from rlk.testing.bits import differing
 
@@ -31,9 +31,9 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def run_example(name: str) -> Scope:
     torch.manual_seed(0)
-    scope: Scope = {"torch": torch, "rlk": rlk, "inf": math.inf, "nan": math.nan, "same": same}
-    exec(compile(facts_of(name).example, f"the example of {name}", "exec"), scope)
-    return scope | {"f": public()[name]}
+    scope: Scope = {}
+    exec(compile(shown(name), f"the example of {name}", "exec"), scope)
+    return scope | {"f": public()[name], "inf": math.inf, "nan": math.nan, "same": same}
 
 
 def holds(edge: Edge, scope: Scope) -> bool:

@@ -34,8 +34,8 @@ from rlk.target.facts import target
 
 TARGETS = ("sm_90a", "sm_80", "gfx942")
 SECTIONS = (
-    "Signature", "Formula", "Arguments and results", "Shapes, dtypes, roles", "Gradients",
-    "Order of additions", "Edges", "Example", "Where it runs", "Numerics", "Benchmark",
+    "Signature", "Example", "Formula", "Arguments and results", "Shapes, dtypes, roles", "Gradients",
+    "Order of additions", "Edges", "Where it runs", "Numerics", "Benchmark",
 )  # fmt: skip
 ROOT = Path(rlk.__file__).resolve().parents[1]
 
@@ -281,14 +281,19 @@ def _orders(name: str) -> Iterator[str]:
 
 
 def _edges(name: str) -> Iterator[str]:
-    yield "`f` is the operator, other names are those of the example; `same` compares bits, not values."
+    yield "`f` is the operator, other names are those of the example; `same` compares bits, not values:"
     rows = [(prose(e.case), prose(e.happens), f"`{e.code}`") for e in facts_of(name).edges]
     yield from ("", *table(("case", "what happens", "in Python"), rows), "")
     yield "A tensor of a dtype that is not listed raises `LaunchError`, and nothing is launched."
 
 
 def _example(name: str) -> Iterator[str]:
-    yield from ("```python", "import torch", "", "import rlk", "", facts_of(name).example, "```")
+    yield from ("```python", shown(name), "```")
+
+
+def shown(name: str) -> str:
+    """Return an operator's example as one can run it."""
+    return f"import torch\n\nimport rlk\n\n{facts_of(name).example}"
 
 
 def _lowerings(name: str, targets: Sequence[str]) -> Iterator[str]:

@@ -576,9 +576,9 @@ def policy_spec(form: Form) -> Op:
         return forward(form, {n: given[n] for n in form.tensors}, {n: given[n] for n in form.numbers})
 
     def gradient(ctx: Any, d_loss: Any) -> Outputs:
-        """d lp = g / denominator times the slope of a token's summand by lp; 0 where it does not count."""
         return backward(form, ctx, d_loss.whole())
 
+    gradient.__doc__ = "d lp = g / denominator times a token's slope by lp; 0 where it is inactive."
     inputs = {**form.tensors, **dict.fromkeys(form.numbers, Scalar[f32])}
     wrt = ("logp", "entropy") if form.entropy else ("logp",)
     slopes = Slopes(gradient, wrt, {"d_loss": Tensor[f32]})
