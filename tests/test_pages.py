@@ -61,9 +61,11 @@ def calls(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[tuple[An
 
 @pytest.mark.parametrize("name", public())
 def test_a_page_has_every_section_and_says_something_in_each(name: str) -> None:
-    headed = re.split(r"^## (.*)$", page(name, targets=()), flags=re.MULTILINE)
+    text = page(name, targets=())
+    headed = re.split(r"^## (.*)$", text, flags=re.MULTILINE)
     assert tuple(headed[1::2]) == SECTIONS
     assert all(part.strip() for part in headed)
+    assert ("$ python -m benchmarks." in text) == (name != "ordered_all_reduce")
 
 
 def test_facts_are_of_operators_that_there_are() -> None:

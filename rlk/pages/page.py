@@ -354,12 +354,16 @@ def _decided(name: str, on: str) -> Decision:
 
 def _benchmark(name: str) -> Iterator[str]:
     families = sorted({family for op, family in _measured() if op == name})
-    commands = [f"$ python -m benchmarks.bench_{family} --only {name}" for family in families]
+    commands = [f"$ python -m benchmarks.{family} --only {name}" for family in families]
     yield from ("```console", *commands, "```") if commands else ["None measures it by itself yet."]
 
 
 @cache
 def _measured() -> tuple[tuple[str, str], ...]:
-    """Return which operator has rows in which family of results, in a checkout."""
-    files = sorted((ROOT / "benchmarks" / "results").rglob("*.json"))
-    return tuple((row["op"], f.stem) for f in files for row in json.loads(f.read_text())["rows"])
+    """Return which operator is measured by which family of benchmarks, in a checkout."""
+    files = sorted((ROOT / "benchmarks").glob("bench_*.py"))
+    written = re.compile(r'(?:op=|^ +)"(\w+)"(?:,$|: Call)', re.MULTILINE)
+    named = [(op, f.stem) for f in files for op in written.findall(f.read_text(encoding="utf-8"))]
+    results = sorted((ROOT / "benchmarks" / "results").rglob("*.json"))
+    rows = [(row["op"], f"bench_{f.stem}") for f in results for row in json.loads(f.read_text())["rows"]]
+    return (*named, *rows)
