@@ -15,9 +15,10 @@ import torch
 import rlk
 from rlk.cli import main
 from rlk.errors import RlkError
+from rlk.ir.tree import Tree
 from rlk.ops import OPERATORS
 from rlk.pages.facts import Edge, facts, facts_of
-from rlk.pages.order import orders
+from rlk.pages.order import orders, words
 from rlk.pages.page import SECTIONS, lowered, page, programs, public, shown, specs_of
 from rlk.runtime.catalogue import operators
 from rlk.testing.bits import differing
@@ -154,6 +155,7 @@ def test_orders_are_those_of_the_spec() -> None:
         for text in orders(programs(operators()["varlen_attention"])["forward"])
     )
     assert not orders(programs(operators()["rope"])["forward"])
+    assert words(Tree((1, 0))) != words(Tree((0, 1))) != words(Tree.halving)
 
 
 def test_lowerings_are_asked() -> None:

@@ -78,8 +78,8 @@ def linked(text: str, up: str = "") -> str:
     """Return a text with links into docs/, as the site has them; `up` leads from the page to its root."""
 
     def link(found: re.Match[str]) -> str:
-        (file, *others) = sorted((ROOT / "docs").glob(found[1])) or [None]
-        return found[0] if file is None or others else f"[{found[0]}]({up}{file.relative_to(ROOT / 'docs')})"
+        files = list((ROOT / "docs").glob(found[1]))
+        return f"[{found[0]}]({up}{files[0].relative_to(ROOT / 'docs')})" if len(files) == 1 else found[0]
 
     return re.sub(r"`(?:docs/)?([\w/-]+(?:\.md|-\*))`", link, text.replace("](docs/", f"]({up}"))
 

@@ -8,11 +8,24 @@ from dataclasses import replace
 from rlk.ir.dims import Axis
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.monoid import Kind, Monoid
-from rlk.ir.nodes import Block, Combine, Dot, Fold, Let, Loop, Merge, Program, Reduce, Stream, Value
-from rlk.ir.tree import ASCENDING, Rule
+from rlk.ir.nodes import (
+    Block,
+    Combine,
+    Dot,
+    Fold,
+    Let,
+    Loop,
+    Merge,
+    MergeOrder,
+    Program,
+    Reduce,
+    Stream,
+    Value,
+)
+from rlk.ir.tree import ASCENDING, Rule, Tree
 from rlk.ir.types import TileType
 
-TREES = {
+_WORDS: dict[MergeOrder, str] = {
     Rule.HALVING: "a halving tree (the upper half is added onto the lower)",
     Rule.PAIRWISE: "a pairwise tree (neighbours first)",
     Rule.VECTOR8: "a vector8 tree (eight neighbours as a halving tree, then these sums)",
@@ -33,6 +46,13 @@ def orders(program: Program) -> list[str]:
     """Return a sentence for every order in which a traced program adds floats, each once."""
     found = (text for kernel in program.kernels for text in _block(kernel.body, {}))
     return list(dict.fromkeys(found))
+
+
+def words(order: MergeOrder) -> str:
+    """Return what an order is called, and what that means."""
+    if isinstance(order, Tree):
+        return f"a tree that pairs away bits {', '.join(map(str, order.order))} of the index, in this order"
+    return _WORDS[order]
 
 
 def _block(block: Block, types: dict[Value, object]) -> Iterator[str]:
@@ -58,10 +78,10 @@ def _let(let: Let, types: dict[Value, object]) -> Iterator[str]:
         case Dot(over=axis, model=model, each=each):
             of = f", for each index of {' and '.join(map(str, each))}" if each else ""
             yield f"Contraction over {axis}{of}: {_cut(axis, CHAINS[model].format(axis))}."
-        case Reduce(fn=Combine.ADD, over=axis, order=order) if _is_float(let.type) and order in TREES:
-            yield f"Sum over {axis}: {TREES[order]}; missing elements are -0.0."
-        case Merge(monoid=monoid, over=axis, order=order) if order in TREES:
-            yield f"{_what(monoid)} over {axis}: states merge in {TREES[order]}."
+        case Reduce(fn=Combine.ADD, over=axis, order=order) if _is_float(let.type) and order is not None:
+            yield f"Sum over {axis}: {words(order)}; missing elements are -0.0."
+        case Merge(monoid=monoid, over=axis, order=order):
+            yield f"{_what(monoid)} over {axis}: states merge in {words(order)}."
         case _:
             return
 
@@ -109,7 +129,7 @@ def _along(axis: Axis, monoid: Monoid) -> str:
         return f"one accumulator takes chunks of {axis.chunk}, ascending from {start}"
     softmax = monoid.kind is Kind.SOFTMAX_SUM
     chunk = f"chunks of {axis.chunk}" if (axis.chunk or 1) > 1 else "one element after the other"
-    within = f", each summed as {TREES[monoid.lanes]}" if (axis.chunk or 1) > 1 else ""
+    within = f", each summed as {words(monoid.lanes)}" if (axis.chunk or 1) > 1 else ""
     if axis.leaf == "piece":
         steps = f"{chunk}{within}, join one running state, ascending, whose maximum moves"
     elif softmax:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import rlk
-from rlk.errors import RlkError
+from rlk.errors import UnsupportedError
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import MathModel, Program
 from rlk.ir.numerics import Tier
@@ -23,7 +23,7 @@ from rlk.lang.variants import cotangents, differentiable, gradient_variant, outp
 from rlk.ops import LOSSES, OPERATORS
 from rlk.ops.collective import ordered_all_reduce
 from rlk.pages.facts import facts_of
-from rlk.pages.order import TREES, orders, part_of
+from rlk.pages.order import orders, part_of, words
 from rlk.runtime import tilelang
 from rlk.runtime.ahead import joined
 from rlk.runtime.catalogue import operators
@@ -234,8 +234,8 @@ def _kind(formal: Formal) -> tuple[str, str, str]:
         case ScalarType(dtype=dtype):
             return str(dtype), "", "number, optional" if formal.optional else "number"
         case found:
-            choices = ", ".join(f"`{c}`" for c in found.choices)
-            return "", "", f"one of {choices}" if choices else "names"
+            listed = ", ".join(f"`{c}`" for c in found.choices)
+            return "", "", f"one of {listed}" if listed else "names"
 
 
 def _dims(axes: Sequence[Axis]) -> str:
@@ -277,7 +277,7 @@ def _orders(name: str) -> Iterator[str]:
         yield "Of the reference variant; integers and maxima have no order."
     yield from ("", *_headed(specs, said), *_parts(name))
     if not specs and not parts_of(name):
-        yield f"- {TREES[Rule.PAIRWISE]} over ranks"
+        yield f"- {words(Rule.PAIRWISE)} over ranks"
 
 
 def _edges(name: str) -> Iterator[str]:
@@ -324,9 +324,10 @@ def lowered(spec: Op, targets: Sequence[str]) -> Iterator[tuple[str, str, str, s
         backends = (*backends_of(on), *["tilelang"] * (on.name in tilelang.TARGETS))
         for what, program in made.items():
             for backend in backends if program is not None else ():
+                assert program is not None
                 try:
                     emit(program, reference_extents(spec, program), on, backend)
-                except RlkError as error:
+                except UnsupportedError as error:
                     first = error.diagnostics[0]
                     yield what, on.name, backend, first.code.message.format(**dict(first.fields))
                 else:
