@@ -86,6 +86,14 @@ def test_the_messages_of_troubleshooting_are_real(monkeypatch: pytest.MonkeyPatc
         assert str(error.value) == message.rstrip("\n")
 
 
+def test_the_example_of_the_readme_runs() -> None:
+    example, _ = blocks("README.md")
+    scope: dict[str, object] = {}
+    exec(compile(example.replace("32768", "512"), "README.md", "exec"), scope)
+    grad, layout = scope["logits"].grad, scope["layout"]  # type: ignore[attr-defined]
+    assert grad[layout.active].any() and not grad[~layout.active].any()  # type: ignore[attr-defined]
+
+
 def broken_links(pages: Path) -> list[str]:
     """Return the links between pages that lead nowhere, and pages of the navigation that are not there."""
     found = []

@@ -14,13 +14,13 @@ import torch
 
 import rlk
 from rlk.cli import main
-from rlk.errors import RlkError
+from rlk.errors import Code, RlkError, UnsupportedError
 from rlk.ir.tree import Tree
-from rlk.ops import OPERATORS
 from rlk.pages.facts import Edge, facts, facts_of
 from rlk.pages.order import orders, words
-from rlk.pages.page import SECTIONS, lowered, page, programs, public, shown, specs_of
+from rlk.pages.page import SECTIONS, differentiable_in, lowered, page, programs, public, shown, specs_of
 from rlk.runtime.catalogue import operators
+from rlk.target.facts import Target
 from rlk.testing.bits import differing
 
 Scope = dict[str, Any]
@@ -102,24 +102,28 @@ def test_a_dtype_that_is_not_listed_is_refused(name: str, monkeypatch: pytest.Mo
                     public()[name](*args[:at], x.to(torch.complex64), *args[at + 1 :], **options)
 
 
-@pytest.mark.parametrize("name", [n for n, found in OPERATORS.items() if found.specs[0].gradient])
+@pytest.mark.parametrize("name", [n for n in public() if n != "sample"])  # which detaches, as its page says
 def test_gradients_are_those_of_the_page(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    op, names = public()[name], inspect.signature(public()[name]).parameters
     for args, options in calls(name, monkeypatch):
-        leaves = [x for x in args if isinstance(x, torch.Tensor) and x.requires_grad]
-        made = public()[name](*args, **options)
-        results = (made,) if isinstance(made, torch.Tensor) else made
-        result = next(x for x in results if isinstance(x, torch.Tensor) and x.requires_grad)
-        slopes = torch.autograd.grad(result.sum(), leaves, create_graph=True, allow_unused=name == "rope")
-        with pytest.raises(RlkError, match="second derivative"):
-            slopes[0].sum().backward()
-        slopes_of = {"q", "k", *(n for spec in OPERATORS[name].specs[:1] for n in spec.gradient.wrt)}
-        named = enumerate(zip(inspect.signature(public()[name]).parameters, args, strict=False))
-        floats = ((at, p) for at, (p, x) in named if isinstance(x, torch.Tensor) and x.is_floating_point())
-        frozen = next((at for at, p in floats if p not in slopes_of), None)
-        if frozen is not None:
-            moved = args[frozen].clone().requires_grad_()
-            with pytest.raises(RlkError, match="no gradient for"):
-                public()[name](*args[:frozen], moved, *args[frozen + 1 :], **options)
+        given = {
+            p: x.detach() if isinstance(x, torch.Tensor) else x for p, x in zip(names, args, strict=False)
+        }
+        for p, x in given.items():
+            if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+                continue
+            asked = {**given, p: x.clone().requires_grad_()}
+            if p not in differentiable_in(name):
+                with pytest.raises(RlkError, match="no gradient for"):
+                    op(**asked, **options)
+                continue
+            made = op(**asked, **options)
+            parts = (made,) if isinstance(made, torch.Tensor) else made
+            result = next(part for part in parts if isinstance(part, torch.Tensor) and part.requires_grad)
+            (slope,) = torch.autograd.grad(result.sum(), asked[p], create_graph=True)
+            assert slope.shape == x.shape
+            with pytest.raises(RlkError, match="second derivative"):
+                slope.sum().backward()
 
 
 # --- what is said ---
@@ -158,12 +162,19 @@ def test_orders_are_those_of_the_spec() -> None:
     assert words(Tree((1, 0))) != words(Tree((0, 1))) != words(Tree.halving)
 
 
-def test_lowerings_are_asked() -> None:
-    found = {
-        (what, on, by): why for what, on, by, why in lowered(operators()["paged_attention"], ("sm_90a",))
-    }
-    assert found["forward", "sm_90a", "triton"] == ""
-    assert "not supported by cute" in found["forward", "sm_90a", "cute"]
+def test_lowerings_are_asked_and_their_reasons_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(program: object, extents: object, on: Target, backend: str) -> None:
+        if backend == "cute":
+            raise UnsupportedError(
+                Code.UNSUPPORTED, what="it", backend=backend, target=on.name, alternatives=""
+            )
+
+    spec = operators()["swiglu"]
+    assert {why for *_, why in lowered(spec, ("sm_90a", "gfx942"))} == {""}
+    monkeypatch.setattr("rlk.pages.page.emit", refuses)
+    found = {(what, on, by): why for what, on, by, why in lowered(spec, ("sm_90a", "gfx942"))}
+    assert found["gradient", "sm_90a", "cute"] == "it is not supported by cute on sm_90a"
+    assert found["gradient", "sm_90a", "triton"] == found["forward", "gfx942", "tilelang"] == ""
 
 
 def test_the_command_writes_a_page_for_each_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,8 @@ def rms_norm(
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """Return silu(gate) * up (Shazeer 2020); silu is rounded to the dtype first, as eager transformers do.
 
-    gate, up: [..., N], one shape and dtype, bf16, f16 or f32. Differentiable in both. Raises LaunchError.
+    gate, up: [..., N], one shape and dtype, bf16, f16 or f32. Differentiable in gate and up. Raises
+    LaunchError.
     """
     return call(model_spec.swiglu, {"gate": gate, "up": up}, {}, {})["y"]
 

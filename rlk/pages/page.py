@@ -70,7 +70,7 @@ def index() -> str:
         (
             f"[{name}]({name}.md)",
             prose(_doc(name).partition("\n\n")[0]).removeprefix("Return "),
-            ", ".join(_wrt(name)),
+            ", ".join(differentiable_in(name)),
         )
         for name in public()
     ]
@@ -106,9 +106,11 @@ def programs(spec: Op) -> dict[str, Program]:
     return found
 
 
-def _wrt(name: str) -> tuple[str, ...]:
-    specs = OPERATORS[name].specs[:1] if name in OPERATORS else ()
-    return tuple(n for spec in specs if spec.gradient is not None for n in spec.gradient.wrt)
+def differentiable_in(name: str) -> tuple[str, ...]:
+    """Return the arguments that have a gradient: those that the docstring says, which tests try."""
+    said = re.search(r"Differentiable\s+in\s+([^.:;(]*?)(?:,? through|[.:;(])", _doc(name))
+    assert said is not None, f"the docstring of {name} does not say what it is differentiable in"
+    return tuple(n for n in inspect.signature(public()[name]).parameters if re.search(rf"\b{n}\b", said[1]))
 
 
 def _doc(name: str) -> str:
@@ -159,7 +161,7 @@ def _headed(specs: Sequence[Op], of: Callable[[Op], Iterable[str]]) -> Iterator[
 
 def _parts(name: str) -> list[str]:
     links = " and ".join(f"[{part}]({part}.md)" for part in parts_of(name))
-    return ["", f"It runs {links} as well: see there."] if links else []
+    return ["", f"It runs {links}, whose pages say the rest."] if links else []
 
 
 # --- sections ---
@@ -256,15 +258,14 @@ def _axes(spec: Op) -> Iterator[tuple[str, ...]]:
 
 
 def _gradients(name: str) -> Iterator[str]:
-    wrt = ", ".join(f"`{n}`" for n in _wrt(name))
-    if not wrt:
+    names = " and ".join(f"`{n}`" for n in differentiable_in(name))
+    if not names:
         yield "None. What requires a gradient raises `NOT_DIFFERENTIABLE` where nothing else is said."
         return
     taken = [cotangents(spec, reference_variant(spec)) for spec in OPERATORS[name].specs]
-    through = ", ".join(f"`{n}`" for n in taken[-1])
-    yield f"Spec inputs with a gradient: {wrt}, through {through}."
-    yield "An input that needs no gradient costs none. Asking for another one raises `NOT_DIFFERENTIABLE`,"
-    yield "differentiating twice `DOUBLE_BACKWARD`."
+    through = f", through {' and '.join(f'`{n}`' for n in taken[-1])}" if taken[-1] else ""
+    yield f"In {names}{through}. An input that needs no gradient costs none. Asking for the gradient of"
+    yield "another one raises `NOT_DIFFERENTIABLE`, differentiating twice `DOUBLE_BACKWARD`."
 
 
 def _orders(name: str) -> Iterator[str]:
