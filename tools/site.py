@@ -61,9 +61,11 @@ def lay_out(folder: Path) -> None:
     for page in pages.rglob("*.md"):
         up = "../" * (len(page.relative_to(pages).parts) - 1)
         page.write_text(linked(page.read_text(encoding="utf-8"), up), encoding="utf-8")
+    named = {name for names in NAV.values() for name in names}
+    guides = sorted({file.name for file in pages.glob("*.md")} - named)  # which the table does not know yet
     nav = [
-        {title: [entry for name in names for entry in listed(pages, title, name)]}
-        for title, names in NAV.items()
+        {title: [each for name in names for each in listed(pages, title, name)]}
+        for title, names in {**NAV, "Operators": [*NAV["Operators"], *guides]}.items()
     ]
     (folder / "mkdocs.yml").write_text(json.dumps({**CONFIG, "nav": nav}, indent=1), encoding="utf-8")
 
