@@ -107,11 +107,12 @@ def broken_links(pages: Path) -> list[str]:
 
 
 def test_the_site_has_every_page_and_no_link_leads_nowhere(tmp_path: Path) -> None:
-    from rlk.pages.page import index, page
+    from rlk.pages.page import backends, index, page
 
     pages = tmp_path / "pages"
     (pages / "operators").mkdir(parents=True)
     (pages / "operators/index.md").write_text(re.sub(r"\]\(\w+\.md\)", "]", index()))
+    (pages / "operators/backends.md").write_text(backends(targets=()))
     (pages / "operators/rope.md").write_text(page("rope", targets=()))
     subprocess.run([sys.executable, ROOT / "tools/site.py", tmp_path], check=True)
     assert not broken_links(pages)

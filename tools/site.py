@@ -15,12 +15,11 @@ ROOT = Path(__file__).resolve().parents[1]
 SECTIONS = {
     "index.md": ("", "Install", "Three commands", "Without compilers", "In TRL and verl"),
     "contract.md": ("What it promises", "How bits are verified"),
-    "backends.md": ("Limits",),
+    "limits.md": ("Limits",),
     "measured/index.md": ("Measured on an NVIDIA H200",),
 }
 TITLES = {
     "contract.md": "The contract",
-    "backends.md": "Backends and limits",
     "measured/index.md": "Measured",
 }
 NAV = {
@@ -28,7 +27,7 @@ NAV = {
     "Write an operator in 20 minutes": ["writing-a-spec.md"],
     "Contract": ["contract.md", "decisions/"],
     "Operators": ["operators/", "losses.md", "advantages.md"],
-    "Backends": ["backends.md", "measured/"],
+    "Backends": ["operators/backends.md", "limits.md", "measured/"],
     "AOT": ["aot.md"],
     "Troubleshooting": ["troubleshooting.md"],
     "Changelog": ["changelog.md"],
@@ -93,7 +92,8 @@ def listed(pages: Path, title: str, name: str) -> list[object]:
     files = sorted(
         (pages / name).glob("*.md"), key=lambda file: (file.stem not in ("index", "README"), file.name)
     )
-    found = [file.relative_to(pages).as_posix() for file in files]
+    named = {each for names in NAV.values() for each in names}
+    found = [path for file in files if (path := file.relative_to(pages).as_posix()) not in named]
     own = name[:-1].capitalize()
     return [*found] if own == title else [{own: found}]
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from rlk.cli.text import Progress
-from rlk.pages.page import index, page, public
+from rlk.pages.page import backends, index, page, public
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
         progress.say(name)
         (folder / f"{name}.md").write_text(page(name), encoding="utf-8")
         progress.step()
+    (folder / "backends.md").write_text(backends(), encoding="utf-8")
     progress.clear()
     print(f"{len(public())} pages in {folder}")
     return 0

@@ -30,7 +30,7 @@ from rlk.runtime.catalogue import operators
 from rlk.runtime.dispatch import Decision, backends_of
 from rlk.runtime.invocation import Invocation, judged
 from rlk.runtime.reference import emit, placed, reference_extents, reference_gradient, reference_variant
-from rlk.target.facts import target
+from rlk.target.facts import Target, target
 
 TARGETS = ("sm_90a", "sm_80", "gfx942")
 SECTIONS = (
@@ -76,6 +76,28 @@ def index() -> str:
     ]
     text = "Every page is written from the operator's spec; its examples and edges are run by tests."
     return "\n".join(["# Operators", "", text, "", *table(("operator", "returns", "gradients"), rows)]) + "\n"
+
+
+def backends(targets: Sequence[str] = TARGETS) -> str:
+    """Return the page that says which lowering has which operator."""
+    specs = dict.fromkeys(spec for name in public() for spec in specs_of(name))
+    return "\n".join(["# Backends", "", *_BACKENDS, "", *_matrix(specs, targets)]) + "\n"
+
+
+_BACKENDS = (
+    "On CPU tensors the oracle runs, on a GPU kernels that Triton compiles, or CuTe: on Hopper, where its",
+    "compiler is installed, for products and heads of more than 1024 rows. `RLK_BACKEND` asks for another:",
+    "",
+    "- `triton`: on every GPU.",
+    "- `cute`: on Hopper. Where it has no form for a call, Triton's kernel runs: the same id, the same bits.",
+    "- `tilelang`: on CDNA and Hopper. What it has no form for is refused.",
+    "",
+    "`rlk.explain(op, ...)` says what a call runs and where its kernels come from: a store, a compiler,",
+    "[a wheel](../aot.md).",
+    "",
+    "A yes below is source that was written; [limits](../limits.md) says what has run on a device.",
+    "",
+)
 
 
 # --- what an operator is made of ---
@@ -298,41 +320,48 @@ def shown(name: str) -> str:
 
 
 def _lowerings(name: str, targets: Sequence[str]) -> Iterator[str]:
-    found = {
-        (spec.name, what, on, by): why
-        for spec in specs_of(name)
-        for what, on, by, why in lowered(spec, targets)
-    }
-    columns = list(dict.fromkeys((on, by) for _, _, on, by in found))
-    rows = [
-        (f"{spec}, {what}", *("no" if found[spec, what, *column] else "yes" for column in columns))
-        for spec, what in dict.fromkeys((spec, what) for spec, what, _, _ in found)
-    ]
     yield "On CPU tensors the oracle runs it." if specs_of(name) else "Wherever its parts do."
-    if rows:
-        yield "Lowerings were asked for kernels of the reference shapes; one that says no may have others."
-        yield from ("", *table(("program", *(f"{by}, {on}" for on, by in columns)), rows), "")
-        reasons = (f"- {by}, {on}: {why}" for (_, _, on, by), why in found.items() if why)
-        yield from map(prose, dict.fromkeys(reasons))
+    yield from _matrix(specs_of(name), targets)
     yield from ("", f"`rlk.ops.{name}.explain(...)`, with the arguments of a call, says what it runs.")
 
 
-def lowered(spec: Op, targets: Sequence[str]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield, for forward and gradient, target and backend, why there is no form; "" where there is one."""
+def _matrix(specs: Iterable[Op], targets: Sequence[str]) -> Iterator[str]:
+    """Yield which lowering has which program, and why others have not."""
+    asked = ((spec.name, found) for spec in specs for found in lowered(spec, tuple(targets)))
+    found = {(name, what, on, by): why for name, (what, on, by, why) in asked}
+    columns = list(dict.fromkeys((on, by) for _, _, on, by in found))
+    rows = [
+        (f"{name}, {what}", *("no" if found[name, what, *column] else "yes" for column in columns))
+        for name, what in dict.fromkeys((name, what) for name, what, _, _ in found)
+    ]
+    if rows:
+        yield "Lowerings were asked for kernels of the reference shapes; one that says no may have others."
+        yield from ("", *table(("program", *(f"{by}, {on}" for on, by in columns)), rows), "")
+        reasons = (f"- {by}, {on}, {name}: {why}" for (name, _, on, by), why in found.items() if why)
+        yield from map(prose, dict.fromkeys(reasons))
+
+
+@cache
+def lowered(spec: Op, targets: tuple[str, ...]) -> tuple[tuple[str, str, str, str], ...]:
+    """Return, for forward and gradient, target and backend, why there is no form; "" where there is one."""
     variant = reference_variant(spec)
     made = {"forward": placed(spec, spec.trace(variant)), "gradient": reference_gradient(spec, variant)}
-    for on in map(target, targets):
-        backends = (*backends_of(on), *["tilelang"] * (on.name in tilelang.TARGETS))
-        for what, program in made.items():
-            for backend in backends if program is not None else ():
-                assert program is not None
-                try:
-                    emit(program, reference_extents(spec, program), on, backend)
-                except UnsupportedError as error:
-                    first = error.diagnostics[0]
-                    yield what, on.name, backend, first.code.message.format(**dict(first.fields))
-                else:
-                    yield what, on.name, backend, ""
+    return tuple(
+        (what, on.name, backend, _refusal(spec, program, on, backend))
+        for on in map(target, targets)
+        for what, program in made.items()
+        if program is not None
+        for backend in (*backends_of(on), *["tilelang"] * (on.name in tilelang.TARGETS))
+    )
+
+
+def _refusal(spec: Op, program: Program, on: Target, backend: str) -> str:
+    try:
+        emit(program, reference_extents(spec, program), on, backend)
+    except UnsupportedError as error:
+        first = error.diagnostics[0]
+        return first.code.message.format(**dict(first.fields))
+    return ""
 
 
 def _numerics(name: str) -> Iterator[str]:
