@@ -1,4 +1,4 @@
-# make test | test-cute | test-cdna | check-machine | mutants | test-peers | demo | example | lint | gen | wheel: each prepares what it needs.
+# make test | test-cute | test-cdna | check-machine | mutants | test-peers | demo | example | docs | lint | gen | wheel: each prepares what it needs.
 # TORCH=2.13 (default) or 2.11 picks the torch and triton pair; PYTHON=... picks the interpreter (3.11 or newer).
 
 TORCH ?= 2.13
@@ -22,7 +22,7 @@ VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson p
 LADDER := $(wildcard tests/test_tilelang_*.py)  # what needs TileLang and a compiler for CDNA
 
 .PHONY: help test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
-.PHONY: check-machine mutants mutants-only lint gen demo example wheel clean
+.PHONY: check-machine mutants mutants-only lint gen demo example docs wheel clean
 help:
 	@sed -n 's/^# //p' Makefile | head -2
 
@@ -81,11 +81,18 @@ demo: $(VENV)/.demo
 example: $(VENV)/.demo
 	$(PY) examples/grpo_tiny.py $(EXAMPLE_ARGS)
 
+# The site in build/site: pages of operators are written from their specs; a broken link is an error.
+docs: $(VENV)/.run .venv-docs/.docs
+	rm -rf build/docs
+	$(PY) -m rlk.cli docs -o build/docs/pages/operators
+	$(PY) tools/site.py build/docs
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict -f build/docs/mkdocs.yml -d ../site
+
 wheel: $(VENV)/.test
 	$(PY) -m build --wheel --no-isolation
 
 clean:
-	rm -rf .venv .venv-torch-* .venv-cute* .venv-cdna .venv-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-torch-* .venv-cute* .venv-cdna .venv-peers .venv-docs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # --- environments: one stamp for each step, remade when a pin or an extra changes --------------------------------
 
@@ -117,6 +124,11 @@ $(VENV)/.peers: $(VENV)/.run constraints/peers.txt
 
 $(VENV)/.cdna: $(VENV)/.run constraints/tilelang.txt
 	$(PIP) -c constraints/tilelang.txt --no-build-isolation -e '.[triton,dev,tilelang,cdna]'
+	touch $@
+
+.venv-docs/.docs: constraints/docs.txt constraints/base.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -c constraints/base.txt -c $< mkdocs-material
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks.peers import Absent
-from benchmarks.rows import RESULTS, label
+from benchmarks.rows import RESULTS, label, text_of
 from benchmarks.timing import Ceilings, Launch, Timing, ceilings, extra_mib, measure
 from benchmarks.turns import alone
 from rlk.env import Env
@@ -218,7 +217,7 @@ def write(
     }
     file = Path(options.out) / device_slug(name) / f"{family}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    file.write_text(text_of(record), encoding="utf-8")
     return file
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rows import RESULTS, label
+from benchmarks.rows import RESULTS, label, text_of
 
 Row = dict[str, Any]
 
@@ -38,7 +38,7 @@ def merge(folders: Iterable[Path], into: Path) -> list[Path]:
     for place, new in groups.items():
         old = json.loads(place.read_text(encoding="utf-8")) if place.exists() else None
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps(merged(old, new), indent=1) + "\n", encoding="utf-8")
+        place.write_text(text_of(merged(old, new)), encoding="utf-8")
     return list(groups)
 
 

@@ -28,6 +28,14 @@ def records(folder: Path = RESULTS) -> Iterator[Record]:
         yield Record(file.stem, data["device"], data["versions"], tuple(data["rows"]))
 
 
+def text_of(record: Mapping[str, Any]) -> str:
+    """Return a record as JSON with a row in each line, so that a comparison of versions shows rows."""
+    dense = json.JSONEncoder(separators=(",", ":")).encode
+    head = dense({name: value for name, value in record.items() if name != "rows"})
+    rows = ",\n".join(dense(row) for row in record["rows"])
+    return f'{head[:-1]},"rows":[\n{rows}\n]}}\n'
+
+
 def label(row: Mapping[str, Any]) -> str:
     """Return a row's name: logp fwd N=8192 V=128256, and what else tells it from its neighbours."""
     words = [row["op"], row["pass"], *(f"{key}={value}" for key, value in row["shape"].items())]

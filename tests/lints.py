@@ -36,7 +36,7 @@ RANK = {
     "testing": 11,
     "ops": 12,
     "aot": 13, "consistency": 13, "integrations": 13,
-    "tune": 13,
+    "tune": 13, "pages": 13,
     "demo": 14,
     "cli": 15,
 }  # fmt: skip

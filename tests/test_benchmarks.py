@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import harness, report, rows
+from benchmarks import bench_tokens, harness, report, rows
 from benchmarks.harness import Bar, Case, Checked, Room, Session, device_slug, line, run_case
 from benchmarks.merge import merged
 from benchmarks.peers import absent
@@ -97,7 +97,8 @@ def test_the_report_fails_when_a_bar_is_missed(
 ) -> None:
     row = run_case(fake_case(Bar(0.1)), Session(Ceilings(4e12, None), 1.0, None))
     record = {"device": "NVIDIA H200", "versions": {"torch": "2"}, "rows": [row]}
-    (tmp_path / "logp.json").write_text(json.dumps(record))
+    (tmp_path / "logp.json").write_text(rows.text_of(record))
+    assert json.loads(rows.text_of(record)) == record
     monkeypatch.setattr("sys.argv", ["report", str(tmp_path)])
     with pytest.raises(SystemExit, match="misses its bar: logp fwd N=4 V=8"):
         report.main()
@@ -156,3 +157,8 @@ def test_backends_of_a_row_are_drawn_in_one_panel() -> None:
     rows = [{**one, "peers": peers}, {**one, "backend": "cute", "ms": 1.0, "peers": {"liger": {"ms": 4.0}}}]
     (found,) = plot.joined(rows)
     assert plot.bars(found) == [("rlk cute", 1.0), ("rlk triton", 2.0), ("liger", 4.0), ("cce", 5.0)]
+
+
+def test_calls_that_are_timed_give_numbers() -> None:
+    for name, call in bench_tokens.calls("cpu", bench_tokens.FEW).items():
+        assert all(x.isfinite().all() for x in bench_tokens.results(name, call)), name

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+
+import rlk
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"```py(?:thon)?\n(.*?)```", re.DOTALL)
@@ -42,6 +47,79 @@ def test_the_operators_of_the_guide_pass_every_check(tmp_path: Path, block: int,
 
     (tmp_path / "spec.py").write_text(blocks("docs/writing-a-spec.md")[block])
     assert main(["check", f"{tmp_path / 'spec.py'}:{name}"]) == 0
+
+
+def test_the_commands_of_the_guide_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rlk.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    Path("zloss.py").write_text(blocks("docs/writing-a-spec.md")[0])
+    text = (ROOT / "docs/writing-a-spec.md").read_text()
+    checked, shown = re.findall(r"^\$ rlk (.*?) *(?:#.*)?$", text, re.MULTILINE)
+    assert checked == "check zloss.py:zloss"  # which the test above runs
+    assert main(shown.split()) == 0 and "program zloss" in capsys.readouterr().out
+
+
+def test_the_messages_of_troubleshooting_are_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlk.errors import RlkError
+    from rlk.runtime import build, oracle
+    from rlk.runtime.build import kernel_key
+
+    def without_a_compiler() -> None:
+        monkeypatch.setattr(build.cute, "toolchain", lambda: None)
+        kernel_key("cute", "", None, "sm_90a")
+
+    def with_a_check() -> None:
+        checking = replace(oracle.Env.current(), check=True)
+        monkeypatch.setattr(oracle.Env, "current", staticmethod(lambda: checking))
+        rlk.ops.logp(torch.zeros(2, 8), torch.tensor([0, 8]))
+
+    text = (ROOT / "docs/troubleshooting.md").read_text()
+    found = re.findall(r"(?:```python\n(.*?)```\n)?```text\n(.*?)```", text, re.DOTALL)
+    unwritten = iter((without_a_compiler, with_a_check))
+    assert len(found) == 8
+    for code, message in found:
+        with pytest.raises(RlkError) as error:
+            exec(code, {"torch": torch, "rlk": rlk}) if code else next(unwritten)()
+        assert str(error.value) == message.rstrip("\n")
+
+
+def test_the_example_of_the_readme_runs() -> None:
+    example, _ = blocks("README.md")
+    scope: dict[str, object] = {}
+    exec(compile(example.replace("32768", "512"), "README.md", "exec"), scope)
+    grad, layout = scope["logits"].grad, scope["layout"]  # type: ignore[attr-defined]
+    assert grad[layout.active].any() and not grad[~layout.active].any()  # type: ignore[attr-defined]
+
+
+def broken_links(pages: Path) -> list[str]:
+    """Return the links between pages that lead nowhere, and pages of the navigation that are not there."""
+    found = []
+    for page in pages.rglob("*.md"):
+        targets = re.findall(r"\]\(([^)#:\s]+)\)", page.read_text())
+        found += [f"{page.name}: {target}" for target in targets if not (page.parent / target).exists()]
+    nav = json.loads((pages.parent / "mkdocs.yml").read_text())["nav"]
+    return found + [
+        name for name in re.findall(r'"([^"]+\.md)"', json.dumps(nav)) if not (pages / name).exists()
+    ]
+
+
+def test_the_site_has_every_page_and_no_link_leads_nowhere(tmp_path: Path) -> None:
+    from rlk.pages.page import backends, index, page
+
+    pages = tmp_path / "pages"
+    (pages / "operators").mkdir(parents=True)
+    (pages / "operators/index.md").write_text(re.sub(r"\]\(\w+\.md\)", "]", index()))
+    (pages / "operators/backends.md").write_text(backends(targets=()))
+    (pages / "operators/rope.md").write_text(page("rope", targets=()))
+    subprocess.run([sys.executable, ROOT / "tools/site.py", tmp_path], check=True)
+    assert not broken_links(pages)
+    listed = re.findall(r'"([^"]+\.md)"', (tmp_path / "mkdocs.yml").read_text())
+    assert sorted(listed) == sorted(str(path.relative_to(pages)) for path in pages.rglob("*.md"))
+    (pages / "aot.md").write_text("[elsewhere](nowhere.md)")
+    assert broken_links(pages) == ["aot.md: nowhere.md"]
 
 
 def test_the_losses_of_the_guide_run_as_they_are_shown(

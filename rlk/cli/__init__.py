@@ -21,6 +21,7 @@ COMMANDS = {
     "warmup": "prepare every kernel that a model needs, before it is first called",
     "cache": "the kernel store: list, shrink, verify, export, import",
     "doctor": "versions, devices, the store, and what this machine's arithmetic does",
+    "docs": "a page for every operator, as Markdown, from its spec",
     "demo": "one GRPO step from logits on real text, measured against the oracle, float64 and torch",
 }
 

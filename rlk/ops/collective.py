@@ -23,7 +23,7 @@ NAME = "ordered_all_reduce"
 def ordered_all_reduce(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
     """Return the sum of x over the ranks of a process group; every rank gets the same bits.
 
-    x[...]: f32, of one shape on every rank, any strides. group: a torch.distributed process group, None for
+    x: f32 [...], of one shape on every rank, any strides. group: a torch.distributed process group, None for
     the default one, of a power of two of ranks. Returns a new contiguous f32 tensor of x's shape.
 
     The sum is `Tree.pairwise` over ranks in the group's order: ranks 0 + 1 and 2 + 3, then those two sums,

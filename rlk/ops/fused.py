@@ -53,7 +53,7 @@ def linear_policy_loss(
     keep_logits, group, vocab_start, weight_grad_out and math are those of `linear_logp`.
 
     Rows of inactive tokens are not read, whatever they hold, and their gradient is 0; an active id outside
-    [0, V) gives NaN and sets the error word. Differentiable in what `linear_logp` is; backward computes the
+    [0, V) gives NaN and sets the error word. Differentiable in hidden and weight; backward computes the
     logits again. Raises LaunchError.
     """
     op, numbers = "linear_policy_loss", {"old_logp": old_logp, "advantages": advantages}

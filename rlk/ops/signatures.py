@@ -53,8 +53,8 @@ def logp(
     Differentiable in logits through logp, lse and entropy. math: "portable" or "sm90" overrides who defines
     exp2.
 
-    The vocabulary is folded in 8 pieces of ceil(V / 8), in chunks of 256: see docs/decisions. Raises
-    LaunchError.
+    The vocabulary is folded in 8 pieces of ceil(V / 8), in chunks of 256 (fold: "chunks", the only one there
+    is; docs/decisions/0003-*). Raises LaunchError.
     """
     _among("logp", "needs", needs, NEEDS)
     _tensors("logp", logits=logits, ids=ids)
@@ -157,7 +157,8 @@ def rms_norm(
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     """Return silu(gate) * up (Shazeer 2020); silu is rounded to the dtype first, as eager transformers do.
 
-    gate, up: [..., N], one shape and dtype, bf16, f16 or f32. Differentiable in both. Raises LaunchError.
+    gate, up: [..., N], one shape and dtype, bf16, f16 or f32. Differentiable in gate and up. Raises
+    LaunchError.
     """
     return call(model_spec.swiglu, {"gate": gate, "up": up}, {}, {})["y"]
 
@@ -175,9 +176,9 @@ def rope(
 
     q: [..., Hq, E], k: [..., Hk, E]; these and the tables bf16, f16 or f32. cos, sin: [positions, E / 2], or
     [positions, E] whose halves repeat (as in transformers). position_ids: int32 or int64 of the tokens' shape
-    [...]; outside the table gives NaN.
-    interleaved: pairs are neighbours; otherwise the two halves of E. Differentiable in q and k. Raises
-    LaunchError.
+    [...]; outside the table gives NaN. interleaved: pairs are neighbours; otherwise the two halves of E.
+
+    Differentiable in q and k. Raises LaunchError.
     """
     _check_rope(q, k, cos, sin)
     _some_rows("rope", "cos.shape[0]", cos.shape[:1], position_ids)

@@ -555,7 +555,7 @@ def _shared_slope(x: _Tokens, scale: Tile) -> Tile:
 
 # --- specs of forms --------------------------------------------------------------------------------------
 
-DOC = "A policy loss over tokens, and its metrics; rlk.ops.Loss says what its parts mean."
+DOC = "The mean over tokens of max(-r A, -clip(r) A) + beta kl, or what else a record says (rlk.ops.Loss)."
 GRPO = Form(numbers=("beta", "surrogate_least", "surrogate_most"), kl="k3")
 GSPO = Form(
     numbers=("correction_high", "surrogate_least", "surrogate_most"),
@@ -578,6 +578,7 @@ def policy_spec(form: Form) -> Op:
     def gradient(ctx: Any, d_loss: Any) -> Outputs:
         return backward(form, ctx, d_loss.whole())
 
+    gradient.__doc__ = "d lp = g / denominator times a token's slope by lp; 0 where it is inactive."
     inputs = {**form.tensors, **dict.fromkeys(form.numbers, Scalar[f32])}
     wrt = ("logp", "entropy") if form.entropy else ("logp",)
     slopes = Slopes(gradient, wrt, {"d_loss": Tensor[f32]})
