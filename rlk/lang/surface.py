@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rlk.errors import Code, SpecError, author
 from rlk.ir.dims import Axis, union
@@ -56,10 +56,12 @@ class _Fold:
     what = "fold"
 
     def __init__(
-        self, payloads: tuple[str, ...] = (), lanes: Order = Rule.HALVING, *, kept: bool = False
-    ) -> None:
+        self, payloads: tuple[str, ...] = (), lanes: Order = Rule.HALVING, *, kept: bool = False,
+        open: bool = False, after: tuple[Operand, ...] = (),
+    ) -> None:  # fmt: skip
+        """open: leave the last piece as it is. after: go on with `states` of such a fold."""
         self._absorbing: Absorbing | None = None
-        self._lanes, self._kept = lanes, kept
+        self._lanes, self._kept, self._open, self._after = lanes, kept, open, after
 
     def _absorb(self, monoid: Monoid, *inputs: Operand) -> None:
         t = tracer(self.what)
@@ -79,7 +81,9 @@ class _Fold:
             raise SpecError(
                 Code.FAN_IN_NEEDS_SUM, author(), what=self.what, axis=axis.name, fan_in=axis.fan_in
             )
-        self._absorbing = Absorbing(Fold(monoid, tuple(t.use(x) for x in tiles), self._kept))
+        after = tuple(t.use(as_tile(t, x)) for x in self._after)
+        inputs = tuple(t.use(x) for x in tiles)
+        self._absorbing = Absorbing(Fold(monoid, inputs, self._kept, self._open, after))
         t.scope.folds.append(self._absorbing)
 
     def _state(self, index: int) -> Tile:
@@ -89,6 +93,13 @@ class _Fold:
         if not self._absorbing.states:
             raise SpecError(Code.STREAM_LEAK, author(), made=author().line)
         return self._absorbing.states[index]
+
+    @property
+    def states(self) -> tuple[Tile, ...]:
+        """Of an open fold the state of the last piece, and behind it what those before it merged to."""
+        self._state(0)
+        assert self._absorbing is not None
+        return self._absorbing.states
 
 
 class SoftmaxSum(_Fold):
@@ -261,6 +272,7 @@ class L:
         since: Operand | None = None,
         until: Operand | None = None,
         rows: tuple[Axis, Operand, Operand] | None = None,
+        after: Operand | None = None,
     ) -> Iterator[StreamVar]:
         """Iterate an axis chunk by chunk, ascending; the body is traced once.
 
@@ -271,10 +283,12 @@ class L:
         before it. Chunks and pieces count from `begin`, whatever a row sees of them.
         rows: an axis, the index of each row there, and whether it has one: where its state is kept if no
         program can hold it. What is not kept may be anything and must not be stored.
+        after: how many elements from `begin` on, in whole chunks, another stream took whose states the folds
+        go on with: this one takes the others, and chunks and pieces count from `begin` all the same.
         """
         t = tracer("stream")
         over, *place = (None, None, None) if rows is None else rows
-        given = (begin, end, when, since, until, *place)
+        given = (begin, end, when, since, until, *place, after)
         bounds = [None if x is None else t.use(as_tile(t, x, DType.I32)) for x in given]
         return t.stream(axis, *bounds, reverse=reverse, rows=over)
 
@@ -298,15 +312,23 @@ class L:
         return t.wrap(t.at().let(Keep(t.use(tile)), name))
 
     @staticmethod
-    def table(x: Operand, name: str) -> TensorArg:
+    def table(
+        x: Operand,
+        name: str,
+        axes: tuple[Axis, ...] | None = None,
+        where: Mapping[Axis, Tile] | None = None,
+        when: Tile | None = None,
+    ) -> TensorArg:
         """Return x, written to memory, as a tensor that can be gathered from; else as `keep`.
 
         A number of each sequence, such as a sum over its tokens, is read this way by each of its tokens.
+        axes, where, when: of the tensor, and which of its elements are written, as `place` has them.
         """
         t = tracer("table")
         if t.scope.axis is not None:
             raise SpecError(Code.KEEP_IN_STREAM, author(), name=name)
-        return t.table(name, as_tile(t, x))
+        tile = as_tile(t, x)
+        return t.table(name, tile, tile.axes if axes is None else axes, where or {}, when)
 
     # --- reductions of whole axes ---
 
