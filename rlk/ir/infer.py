@@ -98,10 +98,10 @@ def infer(node: Node, types: Mapping[Value, Type], params: Mapping[str, Decl], l
                 if not {*bounds} <= {*held.axes}:
                     rows = TileType(held.dtype, bounds)
                     raise SpecError(Code.CARRY_TYPE, loc, held=held, given=f"{rows}, as the segments are")
-            states = [_fold_types(f, axis, bounds, known) for f in folds]
-            for f, state in zip(folds, states, strict=True):
-                _goes_on(f, axis, state, known)
-            folded = (t for f, state in zip(folds, states, strict=True) for t in state * (1 + f.open))
+            made = [_fold_types(f, axis, bounds, known) for f in folds]
+            for f, types_of_state in zip(folds, made, strict=True):
+                _goes_on(f, axis, types_of_state, known)
+            folded = (t for f, found in zip(folds, made, strict=True) for t in found * (1 + f.open))
             return TupleType((*folded, *carried))
 
 

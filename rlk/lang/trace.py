@@ -374,14 +374,14 @@ class TensorArg:
         return self.at(*(windows.get(axis, axis) for axis in self.axes))
 
     def at(
-        self, *index: Tile | TensorArg | Axis | int, fill: Tile | Number | None = None, when: Tile | None = None,
-        inside: bool = False,
+        self, *index: Tile | TensorArg | Axis | int, fill: Tile | Number | None = None,
+        when: Tile | None = None, inside: bool = False,
     ) -> Tile:  # fmt: skip
         """Load at one index per dim: an axis stands for its own positions, an integer tile gathers.
 
         A gathered index outside the dim reads nothing and gives `fill` (0 when no fill is named; a tile: its
-        element there); so does `when` where it is false. inside: where `when` holds, and the element of a stream exists, no index is
-        outside.
+        element there); so does `when` where it is false. inside: where `when` holds, and the element of a
+        stream exists, no index is outside.
         """
         if len(index) != len(self.axes):
             got = len(index)

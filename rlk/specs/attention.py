@@ -240,40 +240,44 @@ def prefix_attention(
     place: at which key of its sequence a query stands.
     """
 
-    def capped(z: Tile) -> Tile:
+    def score(queries: Tile, keys: Tile, *each: Axis) -> Tile:
+        z = L.dot(queries, keys, over=E, each=each) * scale
         return z if softcap is None else softcap * L.tanh(z * inv_softcap)
 
     start, of_rows = begin_prefix.to(i32), begin_asks.to(i32)
-    inside = L.pos(C) < end_asks.to(i32) - of_rows
-    token = of_rows + L.pos(C)
+    token, inside = of_rows + L.pos(C), L.pos(C) < end_asks.to(i32) - of_rows
     all_rows = Rows(token, inside, place.at(token, when=inside, inside=True, fill=FAR))
     asks = q.at(token, H, G, E, when=inside)
     whole = (end_prefix.to(i32) - start) // CHUNK * CHUNK
     common = L.softmax_sum(open=True)
     for s in L.stream(K, begin=start, end=start + whole, **all_rows.seen(start, causal, window)):
-        common.absorb(capped(L.dot(asks, k_prefix[s], over=E, each=(H,)) * scale), o=v_prefix[s])
-    names, dims = ("m", "s", "o"), (T, H, G)
-    axes = [(*dims, *((W,) if name == "o" else ())) for name in names] * 2
-    tables = [
-        L.table(x, f"{name}_of_{what}", dims, {T: token}, inside)
-        for x, dims, (what, name) in zip(common.states, axes, product(("piece", "prompt"), names), strict=True)
-    ]
+        common.absorb(score(asks, k_prefix[s], H), o=v_prefix[s])
+    tables = _tables(common, all_rows)
     first, begin = begin_shared.to(i32), begin_k.to(i32)
     shared = end_shared.to(i32) - first
     keys = shared + (end_k.to(i32) - begin)
     rows = Rows.of(begin_q, end_q, keys)
     queries = q.at(rows.token, H, G, E, when=rows.inside)
     states = (x.at(rows.token, *x.axes[1:], when=rows.inside, inside=True) for x in tables)
-    soft = L.softmax_sum(after=tuple(states))
-    skipped = shared // CHUNK * CHUNK
+    soft, skipped = L.softmax_sum(after=tuple(states)), shared // CHUNK * CHUNK
     for s in L.stream(S, begin=0, end=keys, after=skipped, **rows.seen(0, causal, window)):
         own = s.pos >= shared
-        before, after = (first + s.pos, H), (begin + (s.pos - shared), H)
-        old, new = k_prefix.at(*before, E, when=~own, inside=True), v_prefix.at(*before, W, when=~own, inside=True)
-        old = k.at(*after, E, when=own, inside=True, fill=old)
-        new = v.at(*after, W, when=own, inside=True, fill=new)
-        soft.absorb(capped(L.dot(queries, old, over=E, each=(B, H)) * scale), o=new)
+        theirs, mine = (first + s.pos, H), (begin + (s.pos - shared), H)
+        key, value = (
+            x.at(*mine, axis, when=own, inside=True, fill=y.at(*theirs, axis, when=~own, inside=True))
+            for x, y, axis in ((k, k_prefix, E), (v, v_prefix, W))
+        )
+        soft.absorb(score(queries, key, B, H), o=value)
     return finished(soft, rows, sinks, q.dtype)
+
+
+def _tables(common: Any, rows: Rows) -> list[Any]:
+    """Write the states of an open fold to memory, each at its row's place."""
+    names = tuple(product(("piece", "prompt"), ("m", "s", "o")))
+    return [
+        L.table(x, f"{n}_of_{of}", (T, H, G, W) if n == "o" else (T, H, G), {T: rows.token}, rows.inside)
+        for x, (of, n) in zip(common.states, names, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
