@@ -1,24 +1,21 @@
-"""`attn_implementation="rlk"`: models compute what eager attention does; packed tokens have their own bits."""
+"""`attn_implementation="rlk"`: models compute what eager attention does; sequences keep their bits."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
-transformers = pytest.importorskip("transformers")
-
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.integrations import transformers as adapter
 from rlk.testing.bits import assert_same_bits, differing
 
+transformers = pytest.importorskip("transformers")
+masks = pytest.importorskip("transformers.masking_utils")
 if transformers.__version__ not in adapter.VERSIONS:
     pytest.skip("a version of transformers that the adapter refuses", allow_module_level=True)
-from transformers import masking_utils as masks
-from transformers.modeling_utils import AttentionInterface
 
 SIZES = {"vocab_size": 50, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}  # fmt: skip
@@ -193,9 +190,20 @@ def test_gradients_flow_and_are_those_of_lone_sequences() -> None:
     ],
 )
 def test_another_function_is_refused(said: str, options: dict[str, Any]) -> None:
-    mask = options.pop("mask", None)
+    mask = options.get("mask")
+    rest = {n: x for n, x in options.items() if n != "mask"}
     with pytest.raises(UnsupportedError, match=said):
-        attended(drawn(3), mask(3) if callable(mask) else mask, **copy.copy(options))
+        attended(drawn(3), mask(3) if callable(mask) else mask, **rest)
+
+
+def test_a_bidirectional_mask_hides_padding_alone() -> None:
+    config = transformers.BertConfig(**SIZES)
+    config._attn_implementation = "rlk"
+    x, real = drawn(6), torch.tensor([[1, 1, 1, 1, 0, 0]])
+    mask = masks.create_bidirectional_mask(config, torch.zeros(1, 6, 64), attention_mask=real)
+    want = attended(tuple(t[:, :, :4] for t in x), is_causal=False)
+    assert_same_bits(attended(x, mask)[:, :4], want)
+    assert differing(want, attended(tuple(t[:, :, :4] for t in x)))
 
 
 def test_f32_says_what_to_load() -> None:
@@ -213,7 +221,7 @@ def test_unknown_masks_are_refused() -> None:
 
 
 def test_the_name_goes_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = AttentionInterface._global_mapping
+    known = transformers.AttentionInterface._global_mapping
     assert known["rlk"] is adapter.attend
     with adapter.patched():
         pass
