@@ -24,7 +24,7 @@ from rlk.target.facts import Target, target
 TARGETS = ("sm_90a", "gfx942")
 UNSHOWN = frozenset(
     "sample penalize preference_loss kto_loss value_loss entropy_bonus scatter_rewards".split()
-    + ["take_rows", "take_whole", "linear_logp_backward", "ratio_kl", "reported"]
+    + ["take_rows", "take_whole", "linear_logp_backward", "linear_logp_join", "ratio_kl", "reported"]
     + ["varlen_attention", "paged_attention", "prefix_attention"]
     + ["policy_loss_of_sequences", "group_advantage"]
 )
