@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from rlk import ops
-from rlk.errors import LaunchError, UnsupportedError
-from rlk.lang import Variant, bf16, f16, i32, i64
+from rlk.errors import LaunchError, SpecError, UnsupportedError
+from rlk.lang import Axis, L, Outputs, Tensor, Variant, bf16, f16, f32, i32, i64, op
 from rlk.ops import attention
 from rlk.passes.pipeline import canonical
 from rlk.runtime.calls import call
@@ -133,10 +133,10 @@ def test_gradients_are_those_of_copies_summed_over_completions() -> None:
     given = drawn((17, 70), ((3, 2), (4,)))
     names, weight = ("q", "k_prefix", "v_prefix", "k", "v"), torch.randn(9, 4, 24)
     found = []
-    for op in (ops.prefix_attention, ops.prefix_attention.reference):
+    for call_of in (ops.prefix_attention, ops.prefix_attention.reference):
         dtype = torch.bfloat16 if not found else torch.float64
         leaves = {n: given[n].detach().to(dtype).requires_grad_() for n in names}
-        made = op(**{**given, **leaves})
+        made = call_of(**{**given, **leaves})
         found.append(torch.autograd.grad((made.o * weight.to(dtype)).sum(), list(leaves.values())))
         if dtype is torch.bfloat16:
             assert_same(made, ops.prefix_attention(**given))
@@ -157,6 +157,22 @@ def test_groups_that_do_not_fit_are_refused() -> None:
     given = drawn((17, 70), ((3, 2), (4,)))
     with pytest.raises(LaunchError, match="groups"):
         ops.prefix_attention(**{**given, "groups": given["groups"][:-1]})
+
+
+T, V = Axis("T", dynamic=True), Axis("V", chunk=64)
+
+
+@op()
+def left(x: Tensor[f32, T, V]) -> Outputs:
+    soft = L.softmax_sum(open=True)
+    for v in L.stream(V):
+        soft.absorb(x[v])
+    return L.out(m=soft.max)
+
+
+def test_only_where_pieces_have_states_may_a_fold_be_left_open() -> None:
+    with pytest.raises(SpecError, match="leaf=chunk"):
+        left.trace(left.reference())
 
 
 # --- generated kernels ---
