@@ -235,6 +235,65 @@ def decode(batch: int, context: int) -> Case:
     )
 
 
+def shared(groups: tuple[int, int, int, int], asks: int | None = None) -> Case:
+    """Completions of shared prompts beside the same call on copies: prompts, completions of each, lengths."""
+    prompts, each, prompt, own = groups
+    of_prompts, mine = packed([prompt] * prompts), packed([own] * (prompts * each))
+    queries = own if asks is None else asks
+    q = mine.q[: prompts * each * queries]
+    cu_q = torch.arange(prompts * each + 1, device="cuda", dtype=torch.int32) * queries
+    group = torch.arange(prompts + 1, device="cuda", dtype=torch.int32) * each
+    arguments = (q, of_prompts.k, of_prompts.v, mine.k, mine.v, of_prompts.cu, mine.cu, group)
+
+    def copied(name: str) -> Tensor:
+        first = getattr(of_prompts, name).unflatten(0, (prompts, prompt)).repeat_interleave(each, 0)
+        return torch.cat([first, getattr(mine, name).unflatten(0, (-1, own))], 1).flatten(0, 1)
+
+    k, v = copied("k"), copied("v")
+    copies = (
+        q,
+        k,
+        v,
+        cu_q,
+        torch.arange(prompts * each + 1, device="cuda", dtype=torch.int32) * (prompt + own),
+    )
+
+    def check() -> Checked:
+        got, want = rlk.ops.prefix_attention(*arguments, cu_seqlens_q=cu_q), rlk.ops.varlen_attention(*copies)
+        return Checked(0.0, sum(differing(a, b) for a, b in zip(got, want, strict=True)))
+
+    seen = prompt + own - (queries - 1) / 2
+    return Case(
+        op="prefix_attention",
+        passes="fwd",
+        shape={
+            "P": prompts,
+            "G": each,
+            "prompt": prompt,
+            "own": own,
+            "asks": queries,
+            "Hq": HEADS,
+            "d": WIDTH,
+        },
+        rlk=lambda: peers.without_grad(lambda: rlk.ops.prefix_attention(*arguments, cu_seqlens_q=cu_q)),
+        peers={"unshared": lambda: peers.without_grad(lambda: rlk.ops.varlen_attention(*copies))},
+        moved=2 * q.nbytes + 2 * (of_prompts.k.nbytes + mine.k.nbytes),
+        flops=4.0 * len(q) * HEADS * WIDTH * seen,
+        bar=of_backend(triton=None, cute=None),
+        reference="unshared",
+        check=check,
+        describe=lambda: describe(rlk.ops.prefix_attention.explain(*arguments, cu_seqlens_q=cu_q)),
+    )
+
+
+SHARED = (
+    ((8, 8, 4096, 512), None),
+    ((8, 8, 512, 512), None),
+    ((8, 16, 4096, 512), 1),
+    ((64, 16, 4096, 512), 1),
+)
+
+
 def cases() -> Iterator[Case]:
     """Yield the rows of the family; the inputs of one row live at a time."""
     draw = random.Random(0)
@@ -246,6 +305,9 @@ def cases() -> Iterator[Case]:
         for lengths, shape in rows:
             torch.cuda.empty_cache()
             yield build(lengths, shape)
+    for groups, asks in SHARED:
+        torch.cuda.empty_cache()
+        yield shared(groups, asks)
     for batch, context in DECODES:
         torch.cuda.empty_cache()
         yield decode(batch, context)

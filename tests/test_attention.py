@@ -109,6 +109,49 @@ def test_chunked_prefill_has_the_bits_of_training(training: Found, step: int) ->
         assert_same_rows(rows(oracle(packed(part)), part), want)
 
 
+LONG = batch((600,), (600,))
+
+
+@pytest.fixture(scope="module")
+def long_training() -> Found:
+    return rows(oracle(packed(LONG)), LONG)
+
+
+@pytest.mark.parametrize("step", [64, 100, 512])
+def test_whole_prompts_in_chunks_have_the_bits_of_training(long_training: Found, step: int) -> None:
+    for first in range(0, 600, step):
+        here = slice(first, min(first + step, 600))
+        part = LONG.until(here.stop).tail(here.stop - first)
+        want = [tuple(x[here] for x in long_training[0])]
+        assert_same_rows(rows(oracle(packed(part)), part), want)
+
+
+@pytest.mark.parametrize("hit", [0, 1, 15, 16, 17, 255, 512])
+def test_hits_of_any_length_have_the_bits_of_training(long_training: Found, hit: int) -> None:
+    """Of a prompt of 600 tokens so many are in pages already; the others ask at once."""
+    tail = LONG.tail(600 - hit)
+    assert_same_rows(rows(oracle(paged(tail)), tail), last(long_training, 600 - hit))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_has_no_bits(training: Found, side: str) -> None:
+    """Rows of one length, not a number beside the sequences, which begin and end where they do."""
+    longest = max(LENGTHS)
+    room = [(longest - n, 0) if side == "left" else (0, longest - n) for n in LENGTHS]
+
+    def padded(parts: tuple[Any, ...]) -> Any:
+        ends = zip(parts, room, strict=True)
+        gaps = ((0, 0),) * (parts[0].ndim - 1)
+        return np.concatenate([np.pad(x, (gap, *gaps), constant_values=0x7FC0) for x, gap in ends])
+
+    inputs = packed(WHOLE)
+    starts = np.cumsum([0, *(n + sum(gap) for n, gap in zip(LENGTHS, room, strict=True))])[:-1]
+    starts = (starts + [gap[0] for gap in room]).astype(np.int32)
+    bounds = {"begin_k": starts, "end_k": (starts + LENGTHS).astype(np.int32)}
+    spread = {**inputs, **bounds, "k": padded(WHOLE.k), "v": padded(WHOLE.v)}
+    assert_same_rows(rows(oracle(spread), WHOLE), training)
+
+
 @pytest.mark.parametrize("page", [16, 64, 256])
 @pytest.mark.parametrize("apart", [False, True], ids=["in one loop", "pieces apart"])
 def test_decode_from_pages_has_the_bits_of_training(training: Found, page: int, apart: bool) -> None:

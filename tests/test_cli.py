@@ -132,6 +132,7 @@ DOTS = (
     "matmul_leaf8",
     "varlen_attention",
     "paged_attention",
+    "prefix_attention",
 )
 
 

@@ -73,7 +73,9 @@ WITHOUT_GRADIENT = {
         "penalize",
     )
 }  # fmt: skip
-WITHOUT_FORM = {"varlen_attention_grad", "paged_attention", "paged_attention_grad"}
+WITHOUT_FORM = {"varlen_attention_grad"} | {
+    f"{name}_attention{grad}" for name in ("paged", "prefix") for grad in ("", "_grad")
+}
 
 
 @dataclass(frozen=True, slots=True)

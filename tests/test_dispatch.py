@@ -74,6 +74,8 @@ SIGNATURES = {
     "penalize": "(logits, penalties)",
     "varlen_attention": "(q, k, v, cu_seqlens_q, cu_seqlens_k, *, causal=True, window=None, softcap=None, "
     "scale=None, sinks=None, math=None)",
+    "prefix_attention": "(q, k_prefix, v_prefix, k, v, cu_seqlens_prefix, cu_seqlens, groups, *, "
+    "causal=True, window=None, softcap=None, scale=None, sinks=None, cu_seqlens_q=None, math=None)",
     "paged_attention": "(q, k_cache, v_cache, block_table, context_lens, cu_seqlens_q, *, causal=True, "
     "window=None, softcap=None, scale=None, sinks=None, math=None)",
 }

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import rlk
+from rlk.integrations import transformers as adapter
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"```py(?:thon)?\n(.*?)```", re.DOTALL)
@@ -156,6 +158,19 @@ def test_the_page_about_advantages_runs() -> None:
     exec(compile(block, "advantages.py", "exec"), scope)
     values, layout = scope["values"], scope["layout"]
     assert values.grad[layout.active].any() and not values.grad[~layout.active].any()  # type: ignore[attr-defined]
+
+
+def test_the_page_about_attention_runs() -> None:
+    paged, in_transformers = blocks("docs/attention.md")
+    scope: dict[str, Any] = {}
+    exec(compile(paged, "paged.py", "exec"), scope)
+    by_heads = scope["kv_cache"].transpose(2, 3).contiguous().transpose(2, 3)  # HND in memory
+    rest = (scope["block_table"], scope["seq_lens"], scope["query_start_loc"])
+    got = scope["ops"].paged_attention(scope["q"], *by_heads, *rest)
+    assert torch.equal(got.o, scope["rollout"].o) and got.o.any()
+    if pytest.importorskip("transformers").__version__ in adapter.VERSIONS:
+        exec(compile(in_transformers, "transformers.py", "exec"), scope)
+        assert scope["logits"].shape == (1, 8, 50)
 
 
 def test_the_matrix_of_the_guide_is_one(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from rlk.runtime import calls
 from rlk.runtime.dispatch import lowered
 from rlk.runtime.invocation import Invocation, Tensors, geometry_of
 from rlk.runtime.toolchain import compile_triton
-from rlk.specs.attention import varlen_attention
+from rlk.specs.attention import prefix_attention, varlen_attention
 from rlk.specs.linear_logp import linear_logp
 from rlk.target.facts import target
 
@@ -125,6 +125,21 @@ def test_attention_waits_once_for_each_of_its_products(width: str, tmp_path: Pat
     ((name, code),) = codes(attention(*ATTENTION[width]), tmp_path)
     assert code.groups == 4, f"{name} waits {code.groups} times for {code.products} products"
     assert code.lost == 0 and code.spilled <= SPILLED, f"{name} spills {code.spilled} words"
+
+
+@pytest.mark.parametrize("width", ["64", "128"])
+def test_shared_prompts_wait_as_often(width: str, tmp_path: Path) -> None:
+    """Both kernels are that of attention; the second holds two states from the start."""
+    e, w = ATTENTION[width]
+    rows = {"q": (8192, 8, 4), **dict.fromkeys(("k", "v", "k_prefix", "v_prefix"), (8192, 8))}
+    tensors = {n: torch.empty(*s, w if n[0] == "v" else e, dtype=torch.bfloat16) for n, s in rows.items()}
+    for names, count in (("shared q k", 8), ("prefix asks", 2)):
+        bounds = [f"{end}_{name}" for name in names.split() for end in ("begin", "end")]
+        tensors |= dict.fromkeys(bounds, torch.zeros(count).int())
+    tensors["place"] = torch.zeros(8192).int()
+    made = calls.invoke(prefix_attention, tensors, {"scale": 0.1}, {"causal": True}, None)
+    for name, code in codes(source(made, tensors), tmp_path):
+        assert code.groups == 4 and code.lost == 0 and code.spilled <= SPILLED, (name, code)
 
 
 def attention_gradient(e: int, w: int, rows: int = 8192, sequences: int = 8) -> Emitted:

@@ -182,6 +182,6 @@ def test_of_nothing_the_gradient_is_zero(empty: str) -> None:
         assert x.grad is not None and x.grad.shape == x.shape and not x.grad.any(), name
 
 
-@pytest.mark.parametrize("op", [ops.varlen_attention, ops.paged_attention])
+@pytest.mark.parametrize("op", [ops.varlen_attention, ops.paged_attention, ops.prefix_attention])
 def test_both_results_are_exact(op: Any) -> None:
     assert op.tier("cpu") == {"o": "exact", "lse": "exact"}

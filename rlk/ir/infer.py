@@ -89,16 +89,19 @@ def infer(node: Node, types: Mapping[Value, Type], params: Mapping[str, Decl], l
                 raise SpecError(Code.RESULT_INDEX, loc, index=i, value=of, count=len(items))
             return items[i]
         case Stream(axis=axis, folds=folds, when=when, types=carried) as stream:
-            numbers = (stream.begin, stream.end, stream.since, stream.until, stream.row)
+            numbers = (stream.begin, stream.end, stream.since, stream.until, stream.after, stream.row)
             known.integers("the bounds of a stream", *(v for v in numbers if v is not None))
             for name, condition in (("when", when), ("kept", stream.kept)):
                 known.condition(name, condition)
-            bounds = known.joined(*(v for v in (*numbers[:4], when) if v is not None))
+            bounds = known.joined(*(v for v in (*numbers[:5], when) if v is not None))
             for held in carried:
                 if not {*bounds} <= {*held.axes}:
                     rows = TileType(held.dtype, bounds)
                     raise SpecError(Code.CARRY_TYPE, loc, held=held, given=f"{rows}, as the segments are")
-            folded = (t for f in folds for t in _fold_types(f, axis, bounds, known))
+            made = [_fold_types(f, axis, bounds, known) for f in folds]
+            for f, types_of_state in zip(folds, made, strict=True):
+                _goes_on(f, axis, types_of_state, known)
+            folded = (t for f, found in zip(folds, made, strict=True) for t in found * (1 + f.open))
             return TupleType((*folded, *carried))
 
 
@@ -277,6 +280,15 @@ def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known)
             return [TileType(DType.F32, rows), TileType(DType.I32, rows)]
         case Kind.TOP:
             return [TileType(DType.I32, rows)] * 3
+
+
+def _goes_on(fold: Fold, axis: Axis, state: list[TileType], known: _Known) -> None:
+    """Raise unless a fold goes on with states of its own type, and only where pieces have states."""
+    given = [known.tile(v) for v in fold.after]
+    fits = not given or [(t.dtype, {*t.axes}) for t in given] == [(t.dtype, {*t.axes}) for t in state * 2]
+    if not fits or ((given or fold.open) and axis.leaf != "piece"):
+        held, found = (", ".join(map(str, types)) for types in (state * 2, given))
+        raise SpecError(Code.LOOP_TYPES, known.loc, carried=held, yielded=found or f"leaf={axis.leaf}")
 
 
 def kept_axes(axis: Axis) -> tuple[Axis, ...]:

@@ -335,11 +335,21 @@ class Fold:
 
     kept: every piece of the axis and every lane of its chunks has a state of its own, which takes one element
     a step, ascending; nothing merges them.
+    open: of an axis whose leaf is the piece, the last piece is left as it is: the state of that piece is
+    yielded, and behind it what the pieces before it merged to. after: such states, to go on with.
     """
 
     monoid: Monoid
     inputs: tuple[Value, ...]
     kept: bool = False
+    open: bool = False
+    after: tuple[Value, ...] = ()
+
+    @property
+    def yielded(self) -> tuple[str, ...]:
+        """The names of what a stream yields of the fold."""
+        names = self.monoid.state
+        return (*(f"{n}_of_piece" for n in names), *names) if self.open else names
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +365,7 @@ class Stream:
     begin all the same.
     rows, row, kept: where memory must hold states, that of a row is at index `row` of the axis `rows`, if
     `kept` holds; other states may be anything.
+    after: how many elements of the segment, in whole chunks, the states that folds go on with have absorbed.
     """
 
     axis: Axis
@@ -371,6 +382,7 @@ class Stream:
     row: Value | None = None
     kept: Value | None = None
     rows: Axis | None = None
+    after: Value | None = None
 
 
 Node = (
@@ -491,7 +503,8 @@ class Program:
 
 def bounds_of(stream: Stream) -> tuple[Value | None, ...]:
     """Return what limits a stream, in the order of its fields; None for what does not."""
-    return (stream.begin, stream.end, stream.when, stream.since, stream.until, stream.row, stream.kept)
+    several = (stream.begin, stream.end, stream.when, stream.since, stream.until, stream.row, stream.kept)
+    return (*several, stream.after)
 
 
 def operands(node: Node) -> tuple[Value, ...]:
@@ -523,8 +536,8 @@ def operands(node: Node) -> tuple[Value, ...]:
             return (start, stop, *init, *_present(full, first))
         case Result(of=of):
             return (of,)
-        case Stream(init=init):
-            return (*_present(*bounds_of(node)), *init)
+        case Stream(init=init, folds=folds):
+            return (*_present(*bounds_of(node)), *init, *(v for f in folds for v in f.after))
 
 
 def _present(*values: Value | None) -> tuple[Value, ...]:

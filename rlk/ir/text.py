@@ -125,8 +125,9 @@ def _write(value: object, annotation: str) -> str:
             return f"tree<{','.join(map(str, order))}>"
         case Monoid(kind=kind, payloads=payloads, lanes=lanes):
             return f"{kind.value}<{','.join(payloads)};{_write(lanes, 'Order')}>"
-        case n.Fold(monoid=monoid, inputs=inputs, kept=kept):
-            return f"{'kept_' * kept}{_write(monoid, 'Monoid')}({','.join(f'%{v}' for v in inputs)})"
+        case n.Fold(monoid=monoid, inputs=inputs, after=after) as fold:
+            given = "|".join(",".join(f"%{v}" for v in values) for values in (inputs, after) if values)
+            return f"{'kept_' * fold.kept}{'open_' * fold.open}{_write(monoid, 'Monoid')}({given})"
         case tuple():
             inner = annotation.removeprefix("tuple[").split(",")[0]
             return f"({';'.join(_write(v, inner) for v in value)})"
@@ -300,7 +301,9 @@ class _Parser:
         return Monoid(Kind(kind), tuple(p for p in payloads.split(",") if p), self.order(lanes))
 
     def fold(self, text: str) -> n.Fold:
-        monoid, inputs = text[:-1].rsplit("(", 1)
-        kept = monoid.startswith("kept_")
-        values = tuple(int(v[1:]) for v in inputs.split(",") if v)
-        return n.Fold(self.monoid(monoid.removeprefix("kept_")), values, kept)
+        monoid, given = text[:-1].rsplit("(", 1)
+        kept, left = monoid.startswith("kept_"), monoid.startswith("open_")
+        inputs, _, after = given.partition("|")
+        values = (tuple(int(v[1:]) for v in part.split(",") if v) for part in (inputs, after))
+        name = monoid.removeprefix("kept_").removeprefix("open_")
+        return n.Fold(self.monoid(name), next(values), kept, left, next(values))

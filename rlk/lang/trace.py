@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -113,15 +113,15 @@ class Tracer:
         folds, carries = tuple(a.fold for a in scope.folds), tuple(scope.carries)
         body = Block(tuple(c.held for c in carries), tuple(lets), tuple(c.left(loc) for c in carries))
         init, types = tuple(c.init for c in carries), tuple(c.type for c in carries)
-        begin, end, when, since, until, row, kept = bounds
+        begin, end, when, since, until, row, kept, after = bounds
         stream = Stream(
-            axis, body, folds, begin, end, when, init, types, reverse, since, until, row, kept, rows
+            axis, body, folds, begin, end, when, init, types, reverse, since, until, row, kept, rows, after
         )
         made = self.builder.let(stream)
-        names = (*(n for f in folds for n in f.monoid.state), *("" for _ in carries))
+        names = (*(n for f in folds for n in f.yielded), *("" for _ in carries))
         states = iter(self.builder.results(made, names))
         for absorbing in scope.folds:
-            absorbing.states = tuple(self.wrap(next(states)) for _ in absorbing.fold.monoid.state)
+            absorbing.states = tuple(self.wrap(next(states)) for _ in absorbing.fold.yielded)
         for carrying in carries:
             carrying.last = self.wrap(next(states))
 
@@ -142,13 +142,16 @@ class Tracer:
             raise SpecError(Code.OUTPUT_TWICE, b.loc, name=name)
         b.let(Store(name, index, value, guard))
 
-    def table(self, name: str, tile: Tile) -> TensorArg:
-        """Store a tile to a workspace of its own, and return it as a tensor."""
+    def table(
+        self, name: str, tile: Tile, axes: tuple[Axis, ...], where: Mapping[Axis, Tile], when: Tile | None
+    ) -> TensorArg:
+        """Store a tile to a workspace of its own, at its positions or given ones; return it as a tensor."""
         b = self.at()
         if name in b.params:
             raise SpecError(Code.OUTPUT_TWICE, b.loc, name=name)
-        b.params[name] = Decl(name, tile.type, Role.WORK)
-        b.let(Store(name, tuple(b.let(Pos(axis)) for axis in tile.axes), self.use(tile)))
+        b.params[name] = Decl(name, TileType(tile.dtype, axes), Role.WORK)
+        index = tuple(self.use(where[axis]) if axis in where else b.let(Pos(axis)) for axis in axes)
+        b.let(Store(name, index, self.use(tile), None if when is None else self.use(when)))
         return TensorArg(self, b.params[name])
 
     def finish(self, spec: Loc) -> Block:
@@ -371,14 +374,14 @@ class TensorArg:
         return self.at(*(windows.get(axis, axis) for axis in self.axes))
 
     def at(
-        self, *index: Tile | TensorArg | Axis | int, fill: Number | None = None, when: Tile | None = None,
-        inside: bool = False,
+        self, *index: Tile | TensorArg | Axis | int, fill: Tile | Number | None = None,
+        when: Tile | None = None, inside: bool = False,
     ) -> Tile:  # fmt: skip
         """Load at one index per dim: an axis stands for its own positions, an integer tile gathers.
 
-        A gathered index outside the dim reads nothing and gives `fill` (0 when no fill is named); so does
-        `when` where it is false. inside: where `when` holds, and the element of a stream exists, no index is
-        outside.
+        A gathered index outside the dim reads nothing and gives `fill` (0 when no fill is named; a tile: its
+        element there); so does `when` where it is false. inside: where `when` holds, and the element of a
+        stream exists, no index is outside.
         """
         if len(index) != len(self.axes):
             got = len(index)

@@ -142,6 +142,9 @@ varlen_attention = _published(
 paged_attention = _published(
     attention.paged_attention, exact_attention.paged_attention, _attention.paged_attention
 )
+prefix_attention = _published(
+    attention.prefix_attention, exact_attention.prefix_attention, _attention.prefix_attention
+)
 
 if Env.current().interpret:
     from rlk.testing.interpreter import interpret
@@ -186,6 +189,7 @@ __all__ = [
     "penalize",
     "policy_loss",
     "preference_loss",
+    "prefix_attention",
     "ratio_kl",
     "rms_norm",
     "rope",

@@ -10,7 +10,7 @@ import torch
 from rlk.errors import Code, LaunchError
 from rlk.ops.losses import number
 from rlk.ops.results import Attention
-from rlk.ops.signatures import _index, _positive, _reciprocal, _tensors
+from rlk.ops.signatures import _index, _positive, _reciprocal, _tensors, embedding
 from rlk.runtime.calls import call
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import attention as spec
@@ -102,6 +102,112 @@ def paged_attention(
     tensors |= {"block_table": block_table, "context_lens": context_lens}
     slots = block_table.shape[-1] * k_cache.shape[0] * shape[0]
     return _results(call(spec.paged_attention, tensors, scalars, statics, math), q, slots, sinks)
+
+
+def prefix_attention(
+    q: torch.Tensor,
+    k_prefix: torch.Tensor,
+    v_prefix: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_prefix: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    groups: torch.Tensor,
+    *,
+    causal: bool = True,
+    window: int | None = None,
+    softcap: float | None = None,
+    scale: float | None = None,
+    sinks: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    math: str | None = None,
+) -> Attention:
+    """Return `varlen_attention` of completions that continue shared prompts: the bits of prompt + completion.
+
+    k_prefix: [Tp, Hk, E], v_prefix: [Tp, Hk, F], prompts one after the other, cu_seqlens_prefix: [P + 1].
+    q: [Tq, Hq, E], k: [Tk, Hk, E], v: [Tk, Hk, F], of completions alone, cu_seqlens: [B + 1]; those of prompt
+    p are groups[p] to groups[p + 1] - 1 of them, groups: [P + 1]. Offsets are int32 or int64, ascending from
+    0. cu_seqlens_q: [B + 1], if only the newest tokens of each completion ask, as in decoding. The options
+    causal, window, softcap, scale, sinks and math are those of `varlen_attention`, and so are the results:
+    o [Tq, Hq, F] and lse, f32 [Hq, Tq].
+
+    A prompt's keys are read once for a tile of queries of all its completions, up to its last multiple of 64;
+    each completion reads those behind it with its own (docs/attention.md counts bytes). Extra memory: 8 F +
+    16 bytes for each query and head. Differentiable in q, k_prefix, v_prefix, k, v and sinks: where a
+    gradient is wanted, keys are gathered and `varlen_attention` is run, which has the same bits and saves
+    nothing; the host waits for the length. A gradient of a prompt's keys is the f32 sum of those of its
+    completions, each rounded to the dtype, in order (`embedding`), rounded once. Raises LaunchError.
+    """
+    name = "prefix_attention"
+    given = {"q": q, "k_prefix": k_prefix, "v_prefix": v_prefix, "k": k, "v": v}
+    asks = cu_seqlens if cu_seqlens_q is None else cu_seqlens_q
+    _tensors(name, **given, cu_seqlens_prefix=cu_seqlens_prefix, cu_seqlens=cu_seqlens, groups=groups)
+    tensors, scalars, statics = _queries(name, q, k.shape, asks, causal, window, softcap, scale, sinks)
+    bounds = _shared(cu_seqlens_prefix, cu_seqlens, asks, groups)
+    leaves = [x for x in (*given.values(), sinks) if x is not None and x.requires_grad]
+    if (leaves and torch.is_grad_enabled()) or 0 in (len(q), len(k), len(k_prefix)):
+        keys, values, cu = _unshared((k_prefix, k), (v_prefix, v), bounds)
+        return varlen_attention(
+            q, keys, values, asks, cu, causal=causal, window=window, softcap=softcap, scale=scale,
+            sinks=sinks, math=math,
+        )  # fmt: skip
+    tensors |= {n: x for n, x in given.items() if n != "q"} | bounds | {"place": _places(len(q), bounds)}
+    return _results(call(spec.prefix_attention, tensors, scalars, statics, math), q, 1, sinks)
+
+
+def _places(rows: int, bounds: Tensors) -> torch.Tensor:
+    """Return at which key of its sequence each query stands."""
+    row = torch.arange(rows, device=bounds["end_q"].device)
+    sample = torch.searchsorted(bounds["end_q"].contiguous(), row, right=True)
+    sample = sample.clamp(max=len(bounds["end_q"]) - 1)
+    keys = bounds["end_shared"] - bounds["begin_shared"] + bounds["end_k"] - bounds["begin_k"]
+    return (row - bounds["end_q"][sample] + keys[sample]).to(torch.int32)
+
+
+def _shared(
+    prompts: torch.Tensor, samples: torch.Tensor, asks: torch.Tensor, groups: torch.Tensor
+) -> Tensors:
+    """Return where prompts, completions and their queries begin and end, for each of both."""
+    name = "prefix_attention"
+    _offsets(name, "cu_seqlens_prefix", prompts)
+    _offsets(name, "cu_seqlens", samples)
+    for what, got, other, like in (
+        ("groups", groups, "cu_seqlens_prefix", prompts), ("cu_seqlens_q", asks, "cu_seqlens", samples),
+    ):  # fmt: skip
+        if got.shape != like.shape:
+            sizes = {"got": tuple(got.shape), "other": other, "wanted": str(tuple(like.shape))}
+            raise LaunchError(Code.ARG_SIZE, op=name, name=what, axis="B + 1", **sizes)
+    wide = torch.int64 if torch.int64 in (x.dtype for x in (prompts, samples, asks, groups)) else torch.int32
+    prompts, samples, asks = (x.to(wide) for x in (prompts, samples, asks))
+    of = torch.arange(len(samples) - 1, device=groups.device)
+    prompt = torch.searchsorted(groups[1:].contiguous(), of, right=True).clamp(max=max(0, len(groups) - 2))
+    rows = asks[groups.long()]
+    return {
+        "begin_prefix": prompts[:-1], "end_prefix": prompts[1:],
+        "begin_asks": rows[:-1], "end_asks": rows[1:],
+        "begin_shared": prompts[prompt], "end_shared": prompts[prompt + 1],
+        "begin_q": asks[:-1], "end_q": asks[1:], "begin_k": samples[:-1], "end_k": samples[1:],
+    }  # fmt: skip
+
+
+def _unshared(
+    keys: tuple[torch.Tensor, torch.Tensor], values: tuple[torch.Tensor, torch.Tensor], bounds: Tensors
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the keys and values of every prompt + completion, one after the other, and where each begins."""
+    shared, own = bounds["end_shared"] - bounds["begin_shared"], bounds["end_k"] - bounds["begin_k"]
+    cu = torch.nn.functional.pad((shared + own).cumsum(0), (1, 0))
+    sample = torch.repeat_interleave(torch.arange(len(own), device=own.device), shared + own)
+    at = torch.arange(len(sample), device=own.device) - cu[sample]
+    left = at - shared[sample]
+    row = torch.where(
+        left < 0, bounds["begin_shared"][sample] + at, len(keys[0]) + bounds["begin_k"][sample] + left
+    )
+
+    def gathered(parts: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        table = torch.cat(parts)
+        return embedding(row, table.flatten(1)).unflatten(1, table.shape[1:])
+
+    return gathered(keys), gathered(values), cu.to(shared.dtype)
 
 
 def _queries(

@@ -54,6 +54,33 @@ def paged_attention(
     return varlen_attention(q, k, v, cu_seqlens_q, cu, **options)  # type: ignore[arg-type]
 
 
+def prefix_attention(
+    q: torch.Tensor,
+    k_prefix: torch.Tensor,
+    v_prefix: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_prefix: torch.Tensor,
+    cu_seqlens: torch.Tensor,
+    groups: torch.Tensor,
+    *,
+    cu_seqlens_q: torch.Tensor | None = None,
+    **options: object,
+) -> Attention:
+    """Return `rlk.ops.prefix_attention` in float64."""
+    shared = [p for p, n in enumerate(groups.diff().tolist()) for _ in range(n)]
+
+    def joined(prompt: torch.Tensor, own: torch.Tensor) -> list[torch.Tensor]:
+        prompts = prompt.tensor_split(cu_seqlens_prefix[1:-1].long().cpu())
+        owns = own.tensor_split(cu_seqlens[1:-1].long().cpu())
+        return [torch.cat([prompts[p], x]) for p, x in zip(shared, owns, strict=True)]
+
+    keys, values = joined(k_prefix, k), joined(v_prefix, v)
+    cu = torch.tensor([0, *map(len, keys)]).cumsum(0)
+    asks = cu_seqlens if cu_seqlens_q is None else cu_seqlens_q
+    return varlen_attention(q, torch.cat(keys), torch.cat(values), asks, cu, **options)  # type: ignore[arg-type]
+
+
 def _unpaged(cache: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor, page: int) -> torch.Tensor:
     """Return the rows of all contexts, one sequence after the other."""
     rows = [cache[table[i, : -(-n // page)].long()].flatten(0, 1)[:n] for i, n in enumerate(lengths.tolist())]

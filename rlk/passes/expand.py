@@ -69,9 +69,9 @@ class _Expand:
                 if stream.axis.leaf == "chunk":
                     self.states[let.value] = _stream(replay, stream, self.apart)
                 else:
-                    assert isinstance(let.type, TupleType)
                     _mergeable(stream, let.loc)
-                    self.states[let.value] = _online(replay, stream, let.type, self.apart)
+                    types = _types_of_states(replay, stream, let)
+                    self.states[let.value] = _online(replay, stream, types, self.apart)
                 return True
             case Result(of=of, index=index) if of in self.states:
                 replay.renamed[let.value] = self.states[of][index]
@@ -355,7 +355,15 @@ def _mergeable(stream: Stream, loc: Loc) -> None:
         )
 
 
-def _online(replay: Replay, stream: Stream, type: TupleType, apart: frozenset[str]) -> list[Value]:
+def _types_of_states(replay: Replay, stream: Stream, let: Let) -> list[TileType]:
+    """Return the types of the state of each fold, in a row."""
+    assert isinstance(let.type, TupleType)
+    items = iter(let.type.items)
+    each = [tuple(next(items) for _ in f.yielded)[: len(f.monoid.state)] for f in stream.folds]
+    return [type for state in each for type in state]
+
+
+def _online(replay: Replay, stream: Stream, types: list[TileType], apart: frozenset[str]) -> list[Value]:
     """Append what a stream means whose folds restart at each piece; return their states, in a row."""
     b, axis = replay.builder, stream.axis
     begin = b.i32(0) if stream.begin is None else _as_i32(b, replay[stream.begin])
@@ -363,18 +371,20 @@ def _online(replay: Replay, stream: Stream, type: TupleType, apart: frozenset[st
     steps = _seen(replay, stream, begin, end)
     names = tuple(n for f in stream.folds for n in f.monoid.state)
     if axis.leaf == "segment":
-        return list(b.results(_walk(replay, stream, (begin, end), steps, list(type.items)), names))
-    if axis.name in apart:
+        return list(b.results(_walk(replay, stream, (begin, end), steps, types), names))
+    if axis.name in apart and not any(f.open or f.after for f in stream.folds):
         steps = _of_piece(b, axis, steps)
-        types = [TileType(t.dtype, (axis.pieces, *t.axes)) for t in type.items]
-        made = _walk(replay, stream, (begin, end), steps, types)
+        along = [TileType(t.dtype, (axis.pieces, *t.axes)) for t in types]
+        made = _walk(replay, stream, (begin, end), steps, along)
         rows = _Rows(stream.rows, replay.optional(stream.row), replay.optional(stream.kept))
         states = _by_fold(stream.folds, b.results(made, names))
         return _flat(_merge_ascending(b, stream, states, axis.pieces, rows))
-    made = _walk(replay, stream, (begin, end), steps, [*type.items] * 2)
+    made = _walk(replay, stream, (begin, end), steps, types * 2)
     both = b.results(made, tuple(f"{n}_of_piece" for n in names) + names)
-    last, merged = both[: len(names)], both[len(names) :]
-    return _flat(_merged(b, stream.folds, _by_fold(stream.folds, merged), _by_fold(stream.folds, last)))
+    last, before = (_by_fold(stream.folds, each) for each in (both[: len(names)], both[len(names) :]))
+    merged = _merged(b, stream.folds, before, last)
+    found = zip(stream.folds, last, before, merged, strict=True)
+    return _flat([(*open, *rest) if f.open else whole for f, open, rest, whole in found])
 
 
 def _seen(replay: Replay, stream: Stream, begin: Value, end: Value) -> _Steps:
@@ -393,6 +403,10 @@ def _seen(replay: Replay, stream: Stream, begin: Value, end: Value) -> _Steps:
     if stream.since is not None:
         unseen = b.max(zero, b.sub(_as_i32(b, replay[stream.since]), begin), "unseen")
         start = b.map2(Fn2.DIV, unseen, size, "first_step")
+    if stream.after is not None:
+        start = b.max(start, b.map2(Fn2.DIV, _as_i32(b, replay[stream.after]), size), "first_step")
+        # a row may see less than what came before
+        full = None if full is None else b.max(start, full, "full_steps")
     stop = b.map2(Fn2.DIV, b.add(length, b.i32(chunk - 1)), size, "steps")
     if stream.since is not None and whole:
         seen = b.map2(Fn2.DIV, b.add(unseen, b.i32(chunk - 1)), size)
@@ -442,7 +456,12 @@ def _walk(
             mine, before = _turned(b, folded, _first_of_piece(b, axis, step), mine, before)
         new = [_absorbed(replay, f, state, chunk) for f, state in zip(folded, mine, strict=True)]
         results = (*_flat(new), *before)
+    after = [tuple(replay[v] for v in f.after) for f in folded]
     init = (*begun, *nothing)[: len(types)]
+    if any(after):
+        pairs = zip(_by_fold(folded, begun), _by_fold(folded, nothing), after, strict=True)
+        halves = [(s[: len(s) // 2], s[len(s) // 2 :]) if s else (mine, rest) for mine, rest, s in pairs]
+        init = (*_flat([first for first, _ in halves]), *_flat([second for _, second in halves]))
     body = Block((step, *carried), tuple(lets), results)
     bounds_of_full = (steps.full, chunk.exists, steps.first)
     return b.let(Loop(axis, steps.start, steps.stop, init, tuple(types), body, *bounds_of_full))

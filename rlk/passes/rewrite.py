@@ -102,16 +102,20 @@ class Replay:
 
     def stream(self, stream: Stream) -> Stream:
         """Return a stream whose body is replayed in a region of its own."""
-        begin, end, when, since, until, row, kept = (self.optional(v) for v in bounds_of(stream))
+        begin, end, when, since, until, row, kept, after = (self.optional(v) for v in bounds_of(stream))
         init = tuple(self[v] for v in stream.init)
+        states = [tuple(self[v] for v in f.after) for f in stream.folds]
         with self.builder.region() as lets:
             args = self.carried(stream.body.args, stream.types)
             self.block(stream.body.lets)
-            folds = tuple(replace(f, inputs=tuple(self[v] for v in f.inputs)) for f in stream.folds)
+            folds = tuple(
+                replace(f, inputs=tuple(self[v] for v in f.inputs), after=state)
+                for f, state in zip(stream.folds, states, strict=True)
+            )
             results = tuple(self[v] for v in stream.body.results)
         return replace(
             stream, body=Block(args, tuple(lets), results), folds=folds, init=init, begin=begin, end=end,
-            when=when, since=since, until=until, row=row, kept=kept,
+            when=when, since=since, until=until, row=row, kept=kept, after=after,
         )  # fmt: skip
 
     def arguments(self, loop: Loop) -> tuple[Value, ...]:

@@ -24,8 +24,9 @@ from rlk.target.facts import Target, target
 TARGETS = ("sm_90a", "gfx942")
 UNSHOWN = frozenset(
     "sample penalize preference_loss kto_loss value_loss entropy_bonus scatter_rewards".split()
-    + ["take_rows", "take_whole", "linear_logp_backward", "varlen_attention", "paged_attention"]
-    + ["policy_loss_of_sequences", "group_advantage", "ratio_kl", "linear_logp_grad"]
+    + ["take_rows", "take_whole", "linear_logp_backward", "linear_logp_join", "ratio_kl", "reported"]
+    + ["varlen_attention", "paged_attention", "prefix_attention"]
+    + ["policy_loss_of_sequences", "group_advantage", "linear_logp_grad"]
 )
 """Programs whose kernels are not checked in: too long to be read, or nothing that others do not show."""
 BACKENDS = {"sm_90a": ("triton", "cute"), "gfx942": ("tilelang",)}
@@ -64,6 +65,7 @@ REFERENCES: dict[str, Reference] = {
     ),
     "penalize": Reference((("V", 151936),), ("prompt",)),
     "varlen_attention": Reference((*_HEADS, ("B", 8))),
+    "prefix_attention": Reference((*_HEADS, ("B", 64), ("N", 8))),
     "paged_attention": Reference((*_HEADS, ("B", 64), ("T", 64), ("P", 8192), ("O", 64), ("M", 128))),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from rlk.lang import (
@@ -26,6 +27,7 @@ from rlk.lang import (
 )
 
 CHUNK, PIECE = 64, 512
+FAR = 1 << 30  # where a row stands that is none: its tile's steps need no mask for it
 LOG2E = 1.4426950408889634
 
 T = Axis("T", dynamic=True)  # queries, packed
@@ -44,6 +46,9 @@ Z = Ragged("Z", over=B, chunk=CHUNK, leaf="segment")  # keys of one sequence, on
 R = Ragged(
     "R", over=B, chunk=CHUNK, leaf="segment"
 )  # queries of one sequence, and heads of each that share keys
+N = Axis("N", dynamic=True)  # prompts
+C = Ragged("C", over=N)  # queries of all completions of one prompt
+K = Ragged("K", over=N, chunk=CHUNK, piece=PIECE, leaf="piece")  # keys of one prompt
 X = Axis("X", chunk=256, piece=8192, dynamic=True)  # queries of all sequences
 F = DTypeVar("F", (bf16, f16))
 Offsets = DTypeVar("Offsets", (i32, i64))
@@ -201,6 +206,78 @@ def paged_attention(
         z = z if softcap is None else softcap * L.tanh(z * inv_softcap)
         soft.absorb(z, o=v_cache.at(page, slot, H, W))
     return finished(soft, rows, sinks, q.dtype)
+
+
+@op(bounds={Q: (T,), C: (T,)})
+def prefix_attention(
+    q: Tensor[F, T, H, G, E],
+    k_prefix: Tensor[F, K, H, E],
+    v_prefix: Tensor[F, K, H, W],
+    k: Tensor[F, S, H, E],
+    v: Tensor[F, S, H, W],
+    begin_prefix: Tensor[Offsets, N],
+    end_prefix: Tensor[Offsets, N],
+    begin_asks: Tensor[Offsets, N],
+    end_asks: Tensor[Offsets, N],
+    begin_shared: Tensor[Offsets, B],
+    end_shared: Tensor[Offsets, B],
+    begin_q: Tensor[Offsets, B],
+    end_q: Tensor[Offsets, B],
+    begin_k: Tensor[Offsets, B],
+    end_k: Tensor[Offsets, B],
+    place: Tensor[i32, T],
+    sinks: Tensor[f32, H, G] | None,
+    scale: Scalar[f32],
+    softcap: Scalar[f32] | None,
+    inv_softcap: Scalar[f32] | None,
+    window: Scalar[i32] | None,
+    causal: Static[True, False] = True,
+) -> Outputs:
+    """`varlen_attention` of sequences that begin with a shared prompt, whose whole chunks are read once.
+
+    One stream takes these chunks with the queries of all completions of a prompt as its rows, and leaves its
+    states in memory, also that of a piece that is not over; another goes on with each completion's own keys.
+    place: at which key of its sequence a query stands.
+    """
+
+    def score(queries: Tile, keys: Tile, *each: Axis) -> Tile:
+        z = L.dot(queries, keys, over=E, each=each) * scale
+        return z if softcap is None else softcap * L.tanh(z * inv_softcap)
+
+    start, of_rows = begin_prefix.to(i32), begin_asks.to(i32)
+    token, inside = of_rows + L.pos(C), L.pos(C) < end_asks.to(i32) - of_rows
+    all_rows = Rows(token, inside, place.at(token, when=inside, inside=True, fill=FAR))
+    asks = q.at(token, H, G, E, when=inside)
+    whole = (end_prefix.to(i32) - start) // CHUNK * CHUNK
+    common = L.softmax_sum(open=True)
+    for s in L.stream(K, begin=start, end=start + whole, **all_rows.seen(start, causal, window)):
+        common.absorb(score(asks, k_prefix[s], H), o=v_prefix[s])
+    tables = _tables(common, all_rows)
+    first, begin = begin_shared.to(i32), begin_k.to(i32)
+    shared = end_shared.to(i32) - first
+    keys = shared + (end_k.to(i32) - begin)
+    rows = Rows.of(begin_q, end_q, keys)
+    queries = q.at(rows.token, H, G, E, when=rows.inside)
+    states = (x.at(rows.token, *x.axes[1:], when=rows.inside, inside=True) for x in tables)
+    soft, skipped = L.softmax_sum(after=tuple(states)), shared // CHUNK * CHUNK
+    for s in L.stream(S, begin=0, end=keys, after=skipped, **rows.seen(0, causal, window)):
+        own = s.pos >= shared
+        theirs, mine = (first + s.pos, H), (begin + (s.pos - shared), H)
+        key, value = (
+            x.at(*mine, axis, when=own, inside=True, fill=y.at(*theirs, axis, when=~own, inside=True))
+            for x, y, axis in ((k, k_prefix, E), (v, v_prefix, W))
+        )
+        soft.absorb(score(queries, key, B, H), o=value)
+    return finished(soft, rows, sinks, q.dtype)
+
+
+def _tables(common: Any, rows: Rows) -> list[Any]:
+    """Write the states of an open fold to memory, each at its row's place."""
+    names = tuple(product(("piece", "prompt"), ("m", "s", "o")))
+    return [
+        L.table(x, f"{n}_of_{of}", (T, H, G, W) if n == "o" else (T, H, G), {T: rows.token}, rows.inside)
+        for x, (of, n) in zip(common.states, names, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,10 +197,23 @@ def _paged_attention(rng: np.random.Generator) -> Values:
     return given | pages | {"block_table": table, "context_lens": np.array([70, 1, 29])}
 
 
+def _prefix_attention(rng: np.random.Generator) -> Values:
+    given = {n: x for n, x in _attention(rng).items() if n not in ("begin_k", "end_k")}
+    prompts, keys = np.array([0, 530, 600]), np.array([0, 3, 4, 9])
+    shared = np.stack([prompts[:-1], prompts[1:]])[:, [0, 0, 1]]
+    return given | {
+        "k_prefix": rng.normal(size=(600, 1, 12)), "v_prefix": rng.normal(size=(600, 1, 10)),
+        "begin_prefix": prompts[:-1], "end_prefix": prompts[1:], "begin_asks": np.array([0, 2]),
+        "end_asks": np.array([2, 5]), "begin_shared": shared[0], "end_shared": shared[1],
+        "begin_k": keys[:-1], "end_k": keys[1:], "place": np.array([531, 532, 72, 73, 74]), "window": 600,
+    }  # fmt: skip
+
+
 _STRAIGHT: dict[str, dict[object, object]] = {"kl": {"k1+": "k2", "k3+": "k2"}}
 
 EXAMPLES: dict[str, Example] = {
     "varlen_attention": Example(_attention, finite=("q", "k", "v")),
+    "prefix_attention": Example(_prefix_attention, finite=("v_prefix", "v")),
     "paged_attention": Example(_paged_attention, finite=("v_cache",)),
     "logp": Example(
         _logp,

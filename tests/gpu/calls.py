@@ -249,7 +249,7 @@ def _rows(tile: int) -> Change:
     """Return a change of how many rows share what goes by; other kernels keep theirs."""
 
     def change(schedule: Schedule) -> Schedule:
-        rows = next((name for name in ("Q*G", "J") if name in dict(schedule.tiles)), None)
+        rows = next((name for name in ("Q*G", "C*G", "J") if name in dict(schedule.tiles)), None)
         return schedule if rows is None else schedule.with_tile(rows, tile)
 
     return change

@@ -13,7 +13,7 @@ from rlk.ir.types import DType
 from rlk.runtime.arguments import TORCH_DTYPES
 from rlk.runtime.invocation import Tensors
 from rlk.specs.advantage import gae, group_advantage, scatter_rewards
-from rlk.specs.attention import paged_attention, varlen_attention
+from rlk.specs.attention import paged_attention, prefix_attention, varlen_attention
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.logp import logp
 from rlk.specs.loss import ratio_kl
@@ -280,6 +280,32 @@ def paged(keys: tuple[int, ...], queries: tuple[int, ...], page: int, heads: tup
     return Case(paged_attention, made, {"scale": e**-0.5}, given=drawn, changes=ATTENTION_CHANGES)
 
 
+def continued(
+    prompts: tuple[int, ...], completions: tuple[tuple[int, ...], ...], heads: tuple[int, int], e: int,
+    asks: int = 1 << 30, scalars: dict[str, float] | None = None, **options: object,
+) -> Case:  # fmt: skip
+    """A prefix_attention call: lengths of prompts, and of the completions of each; the newest tokens ask."""
+    own = [n for group in completions for n in group]
+    queries = [min(asks, n) for n in own]
+    of = [i for i, group in enumerate(completions) for _ in group]
+
+    def draw(device: torch.device) -> Tensors:
+        cu = [torch.tensor([0, *n]).cumsum(0).int() for n in (prompts, own, queries, map(len, completions))]
+        keys = torch.tensor([prompts[i] for i in of]) + cu[1].diff()
+        place = torch.arange(sum(queries)) + (keys - cu[2][1:]).repeat_interleave(cu[2].diff())
+        edges = {"prefix": cu[0], "k": cu[1], "q": cu[2], "asks": cu[2][cu[3]]}
+        found = {f"{end}_{n}": x[i : len(x) - 1 + i] for n, x in edges.items() for i, end in enumerate(ENDS)}
+        found |= {f"{end}_shared": found[f"{end}_prefix"][of] for end in ENDS} | {"place": place.int()}
+        return {n: x.to(device).contiguous() for n, x in found.items()}
+
+    made = {"T": sum(queries), "S": sum(own), "K": sum(prompts), "B": len(own), "N": len(prompts)}
+    made |= {"H": heads[0], "G": heads[1], "E": e, "W": e}
+    fixed = {"given": draw, "changes": ATTENTION_CHANGES}
+    scoring = {"scale": e**-0.5, **(scalars or {})}
+    return Case(prefix_attention, made, scoring, **{**fixed, **options})  # type: ignore[arg-type]
+
+
+ENDS = ("begin", "end")
 CASES: dict[str, Case] = {
     "sample 64 x 151936, top-k and top-p": drawn(64, 151936, "top_k", "top_p"),
     "sample 256 x 151936, every option": drawn(256, 151936, "inv_temperature", "top_k", "top_p", "min_p"),
@@ -355,6 +381,12 @@ CASES: dict[str, Case] = {
         wanted=("q", "k", "v"),
         changes=WIDE_ATTENTION_CHANGES,
     ),  # fmt: skip
+    "prefix_attention 2 x 4 heads of 128": continued(
+        (600, 63, 0, 512), ((100, 1, 257), (64,), (3, 0), (1, 600)), (2, 4), 128
+    ),
+    "prefix_attention decode of 8 heads of 64 f16, window": continued(
+        (1500, 17), ((1, 70, 513, 9), (5, 64)), (8, 1), 64, 1, {"window": 700}, f=DType.F16
+    ),
     "paged_attention decode, one loop": paged((600, 70, 1, 1025) * 10, (1,) * 40, 64, (8, 4), 128),
     "paged_attention decode, pieces apart": paged((3000, 17, 513, 1), (1, 1, 1, 1), 64, (2, 4), 128),
     "paged_attention chunked prefill": paged((900, 600), (100, 257), 16, (4, 8), 64),

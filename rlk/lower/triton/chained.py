@@ -25,18 +25,26 @@ class Chained:
 
     turned: the loads that are the other factors. A tile of theirs has the streamed axis as its outer dim,
     where all other values have it as the inner one: what its addresses need is written once more that way.
+    unheld: loads that only such a tile falls back on, and that are written with it alone.
     """
 
     def __init__(self, emitter: Emitter) -> None:
         self.e = emitter
         self.plan = emitter.plan
         self.of: dict[Value, Contraction] = {}
-        self.unheld: frozenset[Value] = frozenset()
         self.one_loop = False
         self.lets = {let.value: let for let in walk(self.plan.kernel.body)}
         dots = [let for let in self.lets.values() if isinstance(let.node, Dot)]
         self.turned = frozenset(self.factors(let)[1] for let in dots)
+        loads = {value: self.lets[value].node for value in self.turned}
+        fills = {node.fill for node in loads.values() if isinstance(node, Load)}
+        others = {v for value, let in self.lets.items() if value not in loads for v in operands(let.node)}
+        self.unheld = frozenset(v for v in fills if v is not None and v not in others and self.loaded(v))
         self.again: dict[Value, str] = {}
+
+    def loaded(self, value: Value) -> bool:
+        """Return whether a value is read from memory."""
+        return isinstance(self.lets[value].node, Load)
 
     def leave(self) -> None:
         """End the scope of a region: no name outlives it."""
@@ -50,7 +58,7 @@ class Chained:
             raise _unsupported(let.loc, f"a {dot.model.value} contraction beside one of computed factors")
         held, other = (dot.a, dot.b) if self.plan.outer in self.axes(dot.a) else (dot.b, dot.a)
         streamed = any(axis.chunk is not None for axis in self.axes(other))
-        if self.plan.outer in self.axes(other) or not isinstance(self.lets[other].node, Load) or not streamed:
+        if self.plan.outer in self.axes(other) or not self.loaded(other) or not streamed:
             raise _unsupported(let.loc, "a contraction of two factors that are computed, or not streamed")
         return held, other
 
@@ -112,7 +120,10 @@ class Chained:
         let = self.lets[value]
         for operand in operands(let.node):
             self.write_again(operand, axis)
-        self.e.node(let)
+        if isinstance(let.node, Load):
+            self.e.text[value] = self.e.addresses.load(let.node, let)
+        else:
+            self.e.node(let)
         self.again[value] = self.e.text[value]
 
 

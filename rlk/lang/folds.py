@@ -1,0 +1,224 @@
+"""What a stream leaves: folds, which absorb its chunks, and carries, which its steps hand on."""
+
+from __future__ import annotations
+
+from rlk.errors import Code, SpecError, author
+from rlk.ir.dims import Axis, union
+from rlk.ir.monoid import Kind, Monoid
+from rlk.ir.nodes import Fold, MathFn, MathModel, Merge
+from rlk.ir.tree import Order, Rule, bind
+from rlk.ir.types import TileType
+from rlk.lang.trace import Absorbing, Carrying, Number, TensorArg, Tile, Tracer, as_tile, tracer
+
+Operand = Tile | TensorArg | Number
+
+
+class _Fold:
+    """A fold in a spec: absorb once inside a stream, read the state after it."""
+
+    what = "fold"
+
+    def __init__(
+        self, payloads: tuple[str, ...] = (), lanes: Order = Rule.HALVING, *, kept: bool = False,
+        open: bool = False, after: tuple[Operand, ...] = (),
+    ) -> None:  # fmt: skip
+        """open: leave the last piece as it is. after: go on with `states` of such a fold."""
+        self._absorbing: Absorbing | None = None
+        self._lanes, self._kept, self._open, self._after = lanes, kept, open, after
+
+    def _absorb(self, monoid: Monoid, *inputs: Operand) -> None:
+        t = tracer(self.what)
+        if t.scope.axis is None:
+            raise SpecError(Code.FOLD_OUTSIDE, author(), what=self.what)
+        if self._absorbing is not None:
+            raise SpecError(Code.FOLD_TWICE, author(), what=self.what)
+        tiles = [as_tile(t, x) for x in inputs]
+        axes = union(*(x.axes for x in tiles))
+        if t.scope.axis not in axes:
+            names = ", ".join(map(str, axes))
+            raise SpecError(Code.NO_SUCH_AXIS, author(), what=self.what, axis=t.scope.axis, axes=names)
+        if t.scope.axis.chunk is not None:
+            bind(monoid.lanes, t.scope.axis.chunk)
+        if t.scope.axis.fan_in is not None and monoid.kind is not Kind.TOTAL:
+            axis = t.scope.axis
+            raise SpecError(
+                Code.FAN_IN_NEEDS_SUM, author(), what=self.what, axis=axis.name, fan_in=axis.fan_in
+            )
+        held = tuple(t.use(as_tile(t, x)) for x in self._after)
+        used = tuple(t.use(x) for x in tiles)
+        self._absorbing = Absorbing(Fold(monoid, used, self._kept, self._open, held))
+        t.scope.folds.append(self._absorbing)
+
+    def _state(self, index: int) -> Tile:
+        tracer(self.what).whole()
+        if self._absorbing is None:
+            raise SpecError(Code.FOLD_UNUSED, author(), what=self.what)
+        if not self._absorbing.states:
+            raise SpecError(Code.STREAM_LEAK, author(), made=author().line)
+        return self._absorbing.states[index]
+
+    @property
+    def states(self) -> tuple[Tile, ...]:
+        """Of an open fold the state of the last piece, and behind it what those before it merged to."""
+        self._state(0)
+        assert self._absorbing is not None
+        return self._absorbing.states
+
+
+class SoftmaxSum(_Fold):
+    """The state (max, sum of e, sum of e * payload) of scores z, with e = exp2((z - max) * log2 e)."""
+
+    what = "softmax_sum"
+
+    def absorb(self, z: Operand, **payloads: Operand) -> None:
+        """Absorb one chunk of scores, f32, and named payloads.
+
+        On an axis whose leaf is the piece, a 16-bit payload with axes that the scores lack is contracted with
+        the weights, which are rounded to its type: chunk after chunk onto one accumulator a piece.
+        """
+        self._names = tuple(payloads)
+        self._absorb(Monoid(Kind.SOFTMAX_SUM, self._names, self._lanes), z, *payloads.values())
+
+    @property
+    def max(self) -> Tile:
+        return self._state(0)
+
+    @property
+    def sum(self) -> Tile:
+        return self._state(1)
+
+    def lse(self) -> Tile:
+        """Return log sum exp of the scores: max + ln(sum), portable ln; -inf where every score is -inf."""
+        return self.max + _log(self.sum)
+
+    def payload(self, name: str) -> Tile:
+        """Return the sum of e * payload."""
+        return self._state(2 + self._names.index(name))
+
+    def mean(self, name: str) -> Tile:
+        """Return the payload's mean under softmax(z)."""
+        return self.payload(name) / self.sum
+
+
+class SoftmaxStates(SoftmaxSum):
+    """States of softmax sums along an axis, merged pairwise: neighbours first."""
+
+    what = "softmax_states"
+
+    def __init__(self, over: Axis, m: Operand, s: Operand, **payloads: Operand) -> None:
+        super().__init__()
+        t = tracer(self.what)
+        states = tuple(t.use(as_tile(t, x)) for x in (m, s, *payloads.values()))
+        self._names = tuple(payloads)
+        monoid = Monoid(Kind.SOFTMAX_SUM, self._names)
+        b = t.at()
+        merged = b.let(Merge(monoid, states, over, Rule.PAIRWISE))
+        self._merged = tuple(t.wrap(v) for v in b.results(merged, monoid.state))
+
+    def _state(self, index: int) -> Tile:
+        return self._merged[index]
+
+
+class Total(_Fold):
+    """The sum of what is absorbed: a tree inside a chunk, chunks ascending.
+
+    kept: a sum for each piece of the axis and each lane of a chunk, steps ascending.
+    """
+
+    what = "total"
+
+    def absorb(self, x: Operand, by: Operand | None = None, times: Operand | None = None) -> None:
+        """Absorb one chunk; by: 16-bit, contracted with x times `times` rounded to its type, onto one sum.
+
+        Of what a row does not see x is 0: it adds nothing, bit for bit, where all else is finite.
+        """
+        axis, more = tracer(self.what).scope.axis, [y for y in (by, times) if y is not None]
+        if by is not None and axis is not None and (axis.leaf == "chunk" or (axis.chunk or 1) < 16):
+            raise SpecError(Code.FOLD_LEAF, author(), what=self.what, axis=axis, chunk=axis.chunk)
+        self._absorb(Monoid(Kind.TOTAL, ("products",) if more else (), self._lanes), x, *more)
+
+    @property
+    def value(self) -> Tile:
+        return self._state(0)
+
+
+class Argmax(_Fold):
+    """The largest score and its lowest index; kept: of each piece of the axis and each lane of a chunk."""
+
+    what = "argmax"
+
+    def absorb(self, z: Operand) -> None:
+        self._absorb(Monoid(Kind.ARGMAX), z)
+
+    @property
+    def index(self) -> Tile:
+        return self._state(1)
+
+    @property
+    def max(self) -> Tile:
+        return self._state(0)
+
+
+class Carry:
+    """A value that each step of a stream hands to the next: the state of a recurrence."""
+
+    what = "carry"
+
+    def __init__(self, init: Operand, *rows: Axis) -> None:
+        """Begin with `init`, for each index of these axes: those that the stream's segments belong to."""
+        t = tracer(self.what)
+        self._init = as_tile(t, init)
+        self._type = TileType(self._init.dtype, union(self._init.axes, rows))
+        self._carrying: Carrying | None = None
+
+    @property
+    def value(self) -> Tile:
+        """In the stream what the step before left, at first `init`; after it what the last step left."""
+        t = tracer(self.what)
+        carrying = self._in(t)
+        return t.wrap(carrying.held) if carrying.last is None else carrying.last
+
+    def hand(self, value: Operand) -> None:
+        """Leave a value to the next step."""
+        t = tracer(self.what)
+        carrying, tile = self._in(t), as_tile(t, value, self._type.dtype)
+        if carrying.result is not None or carrying.last is not None:
+            raise SpecError(Code.FOLD_TWICE, author(), what=self.what)
+        axes = {*self._type.axes, *t.streamed()}
+        if tile.dtype is not self._type.dtype or not {*tile.axes} <= axes:
+            raise SpecError(Code.CARRY_TYPE, author(), held=self._type, given=tile.type)
+        t.use(tile)
+        carrying.result = tile
+
+    def _in(self, t: Tracer) -> Carrying:
+        """Return what the open stream knows of the carry; the first stream that names it has it."""
+        t.whole()
+        if self._carrying is None:
+            if t.scope.axis is None:
+                raise SpecError(Code.FOLD_OUTSIDE, author(), what=self.what)
+            self._carrying = Carrying(t.use(self._init), self._type, t.builder.fresh(self._type))
+            t.scope.carries.append(self._carrying)
+        return self._carrying
+
+
+class Top(_Fold):
+    """The three largest integers of each piece of the axis and each lane of a chunk."""
+
+    what = "top"
+
+    def __init__(self) -> None:
+        super().__init__(kept=True)
+
+    def absorb(self, n: Operand) -> None:
+        """Absorb one chunk of i32."""
+        self._absorb(Monoid(Kind.TOP), n)
+
+    @property
+    def values(self) -> tuple[Tile, Tile, Tile]:
+        """The largest, the second, the third: -2**31 where there are fewer."""
+        return self._state(0), self._state(1), self._state(2)
+
+
+def _log(x: Tile) -> Tile:
+    t = tracer("log")
+    return t.wrap(t.at().math(MathFn.LOG, t.use(x), MathModel.PORTABLE))
