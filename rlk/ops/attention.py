@@ -9,6 +9,7 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.ops.losses import number
+from rlk.ops.offsets import checked_offsets
 from rlk.ops.results import Attention
 from rlk.ops.signatures import _index, _positive, _reciprocal, _tensors, embedding
 from rlk.runtime.calls import call
@@ -171,6 +172,9 @@ def _shared(
     name = "prefix_attention"
     _offsets(name, "cu_seqlens_prefix", prompts)
     _offsets(name, "cu_seqlens", samples)
+    given = {"cu_seqlens_prefix": prompts, "cu_seqlens": samples, "groups": groups, "cu_seqlens_q": asks}
+    for what, got in given.items():
+        checked_offsets(name, what, got)
     for what, got, other, like in (
         ("groups", groups, "cu_seqlens_prefix", prompts), ("cu_seqlens_q", asks, "cu_seqlens", samples),
     ):  # fmt: skip
