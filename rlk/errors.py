@@ -169,8 +169,8 @@ class Code(Enum):
     ARG_VALUE = ("{op}: {name}={value!r} is not allowed", "expected {wanted}")
     ARG_PLACED = (
         "{op}: {name} is {got} on its mesh: {why}",
-        "call .redistribute(placements=[Replicate()]) on it, or give .to_local() of all tensors where the rows of "
-        "this process alone are meant; shards of a vocabulary: linear_logp(..., group=, vocab_start=)",
+        "call .redistribute(placements=[Replicate()]) on it, or .to_local() on all for this process's rows",
+        "shards of a vocabulary: linear_logp(..., group=, vocab_start=)",
     )
     ARG_OVERLAP = ("{op}: {name} overlaps itself in memory", "call .contiguous() on it")
     NOT_DIFFERENTIABLE = ("{op} has no gradient for {name}", "detach it; gradients exist for: {choices}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -70,8 +70,6 @@ def test_which_operators_have_rows_that_stand_alone() -> None:
 
 
 def test_torch_distributed_tensor_is_not_imported_to_find_out() -> None:
-    import subprocess
-
     code = "import sys, rlk.ops; print('torch.distributed.tensor' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

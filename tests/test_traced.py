@@ -84,7 +84,7 @@ def block(x: torch.Tensor) -> torch.Tensor:
 
 
 def selective(saves: object, call: Call = block) -> Call:
-    """Return a call of which backward keeps the outputs of one operator, by its name, and runs the rest again."""
+    """Return a call of which backward keeps one operator's outputs, by its name, and runs the rest again."""
 
     def policy(ctx: Any, op: object, *_: Any, **__: Any) -> CheckpointPolicy:
         return CheckpointPolicy.MUST_SAVE if op is saves else CheckpointPolicy.PREFER_RECOMPUTE

@@ -32,10 +32,6 @@ class Layout:
     shape: of a tensor of one number per token. active: bool of that shape, the tokens that count.
     sequence: i32 of that shape, the sequence of each token. sequences: how many there are. order: all tokens,
     i32 [tokens], the active ones first, sequence by sequence, then the others: in this order sums over tokens
-    are taken, so that padded and packed inputs agree. bounds: i32 or i64 [sequences, 2], where the tokens of
-    each sequence begin and end in a flat row of all tokens, padding beside it included. first, lengths: i64
-
-
     are taken, so that padded and packed inputs agree. segments: where the active tokens of each sequence
     begin and where they end in it, i32 [sequences] each. bounds: i32 or i64 [sequences, 2], where the tokens
     of each sequence begin and end in a flat row of all tokens, padding included. first, lengths: i64

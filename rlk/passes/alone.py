@@ -36,9 +36,10 @@ def _alone(kernel: Kernel, rows: Axis) -> bool:
     places = {d.name: [a == rows for a in d.type.axes] for d in kernel.params}
     for let in lets:
         match let.node:
-            case Extent(axis=axis) | Reduce(over=axis) | Merge(over=axis) | Loop(axis=axis) | Stream(axis=axis):
-                if axis.name == rows.name:
-                    return False
+            case Extent(axis=axis) | Loop(axis=axis) | Stream(axis=axis) if axis.name == rows.name:
+                return False
+            case Reduce(over=axis) | Merge(over=axis) if axis.name == rows.name:
+                return False
             case Load(param=param, index=index) | Store(param=param, index=index):
                 if any((i in own) != is_row for i, is_row in zip(index, places[param], strict=True)):
                     return False

@@ -1,4 +1,4 @@
-"""Calls on DTensors: copies run, and rows that stand alone run where they lie; all else is refused by name."""
+"""Calls on DTensors: copies run, rows that stand alone run where they lie, and all else is refused."""
 
 from __future__ import annotations
 

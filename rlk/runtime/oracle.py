@@ -37,7 +37,7 @@ def from_numpy(array: np.ndarray[Any, Any], dtype: torch.dtype, shape: tuple[int
 
 @cache
 def survive_forks() -> None:
-    """Let children of fork compute: torch's threads are not in them, and OpenMP would wait for those for ever."""
+    """Let children of fork compute: they have no threads of torch, and OpenMP would wait for ever."""
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
