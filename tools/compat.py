@@ -46,18 +46,20 @@ Not run: {missing}other interpreters and versions of torch than the one above, a
 `make test TORCH=2.11` and `make test-cute` test further pairs as a whole.
 """
 Pins = dict[str, str]
+CUDA = {"cuda-bindings": "13.5.0", "cuda-pathfinder": "1.9.0"}  # which torch brings where it has CUDA
 
 
-def pinned(file: str, **others: str) -> Pins:
-    """Return the pins of a constraints file, with other versions of some packages."""
+def pinned(file: str) -> Pins:
+    """Return the pins of a constraints file."""
     lines = (ROOT / "constraints" / file).read_text(encoding="utf-8").splitlines()
-    return dict(line.split("==") for line in lines if "==" in line) | others
+    return dict(line.split("==") for line in lines if "==" in line)
 
 
 CORNERS: dict[str, Pins] = {
     **{f"triton-{v}": {"triton": v} for v in ("3.5.1", "3.6.0", "3.7.1", "3.8.0", "3.9.0")},
-    **{f"cute-{v}": pinned(f"cute-{v[:3]}.txt") for v in ("4.7.0", "4.8.1")},
-    **{f"tilelang-{v}": pinned("tilelang.txt", tilelang=v) for v in ("0.1.12", "0.1.15")},
+    **{f"cute-{v}": pinned(f"cute-{v[:3]}.txt") | CUDA for v in ("4.7.0", "4.8.1")},
+    "tilelang-0.1.12": pinned("tilelang.txt") | {"tilelang": "0.1.12", "apache-tvm-ffi": "0.1.11"},
+    "tilelang-0.1.15": pinned("tilelang.txt"),
 }
 
 
@@ -86,7 +88,7 @@ def measured(name: str, target: str, operators: list[str]) -> str:
         check = [sys.executable, "-m", "rlk.cli", "check", *MACHINE, "--law", "machine", "--target", target]
         ran = subprocess.run(check, env=environment, capture_output=True, text=True)
         bits = "0 differ" if ran.returncode == 0 else ([*FAULT.findall(ran.stdout), "not run"])[0]
-    wrong = "; ".join(f"{program}: {why}" for program, why in found["failed"].items()) or "0"
+    wrong = "; ".join([str(len(found["failed"])), *[*found["failed"].values()][:1]])
     cells = (f"{backend} {found['version']}", target, found["kernels"], found["refused"], wrong, bits)
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -113,7 +115,8 @@ def inside(backend: str, target_name: str, operators: list[str]) -> dict[str, An
                 except UnsupportedError:
                     refused += 1
                 except Exception as error:  # whatever a compiler of another version raises is the finding
-                    failed[program.name] = " ".join(str(error).split())[:120].replace("|", "/")
+                    reason = " ".join(str(error).partition(".py: ")[2].split() or str(error).split())
+                    failed[program.name] = reason[:120].replace("|", "/")
     return {
         "version": version(PACKAGES[backend]),
         "kernels": kernels,
