@@ -1,7 +1,7 @@
 """Which versions of compilers compile the catalogue: each laid over this environment, none put into it.
 
-`make compat` writes docs/compatibility.md from what was run, now or before (.compat/rows.json). A corner is a
-folder of one compiler's wheels, .compat/NAME, found before what is installed. No GPU is needed: kernels are
+`make compat` writes docs/compatibility.md from what was run, now or before (.compat/rows.json). A corner is
+an environment of one compiler, .compat/NAME, that borrows the rest of this one. No GPU is needed: kernels are
 compiled; Triton's machine code for gfx942 is executed by the emulator and compared with the oracle.
 """
 
@@ -14,6 +14,8 @@ import platform
 import re
 import subprocess
 import sys
+import sysconfig
+import venv
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -63,20 +65,24 @@ CORNERS: dict[str, Pins] = {
 }
 
 
-def laid_over(name: str) -> dict[str, str]:
-    """Install a corner, once, and return the environment in which it is found first."""
-    place = OVERLAYS / name
-    if not (place / ".complete").exists():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(place)]
+def laid_over(name: str) -> Path:
+    """Install a corner, once, into an environment that borrows the rest of this one; return its Python."""
+    python = OVERLAYS / name / "bin" / "python"
+    if not (OVERLAYS / name / ".complete").exists():
+        venv.EnvBuilder(with_pip=False, symlinks=True).create(OVERLAYS / name)
+        command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
         subprocess.run([*command, *(f"{p}=={v}" for p, v in CORNERS[name].items())], check=True)
-        (place / ".complete").touch()
-    return {**os.environ, "PYTHONPATH": os.pathsep.join((str(place), str(ROOT)))}
+        (site,) = (OVERLAYS / name).glob("lib/python*/site-packages")
+        (site / "zz_borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+        (OVERLAYS / name / ".complete").touch()
+    return python
 
 
 def measured(name: str, target: str, operators: list[str]) -> str:
     """Return a row of the table."""
-    environment, backend = laid_over(name), name.partition("-")[0]
-    command = [sys.executable, __file__, "--operators", *operators, "--inside", backend, target]
+    python, backend = str(laid_over(name)), name.partition("-")[0]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [python, __file__, "--operators", *operators, "--inside", backend, target]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST)
     except subprocess.TimeoutExpired:
@@ -85,7 +91,7 @@ def measured(name: str, target: str, operators: list[str]) -> str:
         return f"| {name} | {target} | | | {done.stderr.strip().splitlines()[-1][:160]} | |"
     found, bits = json.loads(done.stdout.splitlines()[-1]), ""
     if (backend, target) == ("triton", "gfx942"):
-        check = [sys.executable, "-m", "rlk.cli", "check", *MACHINE, "--law", "machine", "--target", target]
+        check = [python, "-m", "rlk.cli", "check", *MACHINE, "--law", "machine", "--target", target]
         ran = subprocess.run(check, env=environment, capture_output=True, text=True)
         bits = "0 differ" if ran.returncode == 0 else ([*FAULT.findall(ran.stdout), "not run"])[0]
     wrong = "; ".join([str(len(found["failed"])), *[*found["failed"].values()][:1]])
@@ -115,8 +121,8 @@ def inside(backend: str, target_name: str, operators: list[str]) -> dict[str, An
                 except UnsupportedError:
                     refused += 1
                 except Exception as error:  # whatever a compiler of another version raises is the finding
-                    reason = " ".join(str(error).partition(".py: ")[2].split() or str(error).split())
-                    failed[program.name] = reason[:120].replace("|", "/")
+                    reason = str(error).partition(".py: ")[2].partition("generated source")[0] or str(error)
+                    failed[program.name] = " ".join(reason.split())[:120].replace("|", "/")
     return {
         "version": version(PACKAGES[backend]),
         "kernels": kernels,
