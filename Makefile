@@ -1,4 +1,4 @@
-# make test | test-cute | test-cdna | check-machine | mutants | test-peers | demo | example | docs | lint | gen | wheel: each prepares what it needs.
+# make test | test-cute | test-cdna | check-machine | mutants | compat | test-peers | demo | example | docs | lint | gen | wheel: each prepares what it needs.
 # TORCH=2.13 (default) or 2.11 picks the torch and triton pair; PYTHON=... picks the interpreter (3.11 or newer).
 
 TORCH ?= 2.13
@@ -8,6 +8,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 EXAMPLE_ARGS ?=
+COMPAT_ARGS ?=
 
 PY := $(VENV)/bin/python
 CONSTRAINTS := constraints/torch-$(TORCH).txt
@@ -22,7 +23,7 @@ VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson p
 LADDER := $(wildcard tests/test_tilelang_*.py)  # what needs TileLang and a compiler for CDNA
 
 .PHONY: help test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
-.PHONY: check-machine mutants mutants-only lint gen demo example docs wheel clean
+.PHONY: check-machine mutants mutants-only compat lint gen demo example docs wheel clean
 help:
 	@sed -n 's/^# //p' Makefile | head -2
 
@@ -71,6 +72,10 @@ lint: $(VENV)/.test
 	$(if $(STRICT),$(PY) -m mypy $(STRICT))
 	$(if $(wildcard generated/*/),$(PY) -m rlk.cli gen --check)
 
+# Every version of a compiler that can be had here, laid over the environment: what it compiles, as a page of docs.
+compat: $(VENV)/.test
+	$(PY) tools/compat.py $(COMPAT_ARGS)
+
 gen: $(VENV)/.run
 	$(PY) -m rlk.cli gen
 
@@ -92,7 +97,7 @@ wheel: $(VENV)/.test
 	$(PY) -m build --wheel --no-isolation
 
 clean:
-	rm -rf .venv .venv-torch-* .venv-cute* .venv-cdna .venv-peers .venv-docs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .compat .venv .venv-torch-* .venv-cute* .venv-cdna .venv-peers .venv-docs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # --- environments: one stamp for each step, remade when a pin or an extra changes --------------------------------
 

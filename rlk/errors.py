@@ -167,6 +167,11 @@ class Code(Enum):
     ARG_MISSING = ("{op}: {name} is required {why}",)
     ARG_UNKNOWN = ("{op}: unknown option {name!r}", "options: {choices}")
     ARG_VALUE = ("{op}: {name}={value!r} is not allowed", "expected {wanted}")
+    ARG_PLACED = (
+        "{op}: {name} is {got} on its mesh: {why}",
+        "call .redistribute(placements=[Replicate()]) on it, or .to_local() on all for this process's rows",
+        "shards of a vocabulary: linear_logp(..., group=, vocab_start=)",
+    )
     ARG_OVERLAP = ("{op}: {name} overlaps itself in memory", "call .contiguous() on it")
     NOT_DIFFERENTIABLE = ("{op} has no gradient for {name}", "detach it; gradients exist for: {choices}")
     DOUBLE_BACKWARD = ("{op} has no second derivative",)

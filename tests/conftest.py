@@ -22,3 +22,19 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(runtime, "lowered", lowered)
     return seen
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Count what runs: every bound call passes through the oracle's evaluation here."""
+    from rlk.runtime import oracle
+
+    seen: list[str] = []
+    evaluate = oracle.evaluate
+
+    def spy(program: Any, *args: Any, **options: Any) -> Any:
+        seen.append(program.name)
+        return evaluate(program, *args, **options)
+
+    monkeypatch.setattr(oracle, "evaluate", spy)
+    return seen

@@ -254,22 +254,6 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Count what runs: every bound call passes through the oracle's evaluation here."""
-    from rlk.runtime import oracle
-
-    seen: list[str] = []
-    evaluate = oracle.evaluate
-
-    def spy(program: Any, *args: Any, **options: Any) -> Any:
-        seen.append(program.name)
-        return evaluate(program, *args, **options)
-
-    monkeypatch.setattr(oracle, "evaluate", spy)
-    return seen
-
-
 def test_the_spy_sees_a_call(launched: list[str]) -> None:
     ops.logp(f32(6, V), IDS)
     assert launched == ["logp"]
@@ -494,7 +478,42 @@ CALLS: dict[str, Callable[..., Any]] = {
     "kto_loss": lambda x, g: ops.kto_loss(x[:, 0], g, g > 0, mismatched=(g, g + 1)).loss,
     "pack": lambda x, g: ops.pack(x.reshape(2, 3, V), Layout.packed(ENDS[[0, 2, 2]] // 2, tokens=3)),
     "unpack": lambda x, g: ops.unpack(x, Layout.padded(ENDS.diff(), 5, side="left")),
-}
+    "linear_logp": lambda x, g: ops.linear_logp(
+        x.to(BF16), 2 * x.to(BF16), IDS, mask=g > -1, needs=("logp", "lse", "entropy")
+    ),
+    "linear_policy_loss": lambda x, g: (
+        ops.linear_policy_loss(
+            x.to(BF16), x.to(BF16), IDS, g, g[:2], layout=LAYOUT, loss=RECORD, ref_logp=g
+        ).loss
+    ),
+    "matmul": lambda x, g: (2 * x, ops.matmul(x.detach().half(), x.detach().half(), order="leaf8")),
+    "sample": lambda x, g: (
+        2 * x,
+        ops.sample(
+            x, seed=1, request_id=IDS, position=IDS, top_k=9, temperature=g.abs(),
+            penalties=ops.Penalties(IDS[:, None].expand(6, V), presence=0.5),
+        ),
+    ),
+    "varlen_attention": lambda x, g: ops.varlen_attention(
+        heads(x), heads(x)[:, :5], heads(x)[:, 5:], ENDS, ENDS, sinks=g.repeat(2)[:10]
+    ),
+    "paged_attention": lambda x, g: (
+        2 * x,
+        ops.paged_attention(
+            heads(x).detach(), *(heads(x).detach().view(6, 2, 5, 4),) * 2, IDS.int().view(2, 3), LENGTHS, ENDS
+        ),
+    ),
+}  # fmt: skip
+LENGTHS = torch.tensor([4, 3], dtype=torch.int32)
+
+
+def heads(x: torch.Tensor) -> torch.Tensor:
+    return x.to(BF16).reshape(6, 10, 4)
+
+
+def test_every_operator_is_among_these_calls() -> None:
+    within = {"scatter_rewards", "group_advantage", "gae", "value_loss", "penalize"}  # the steps of others
+    assert set(ops.OPERATORS) - set(CALLS) == within
 
 
 def flat(made: Any) -> list[torch.Tensor]:

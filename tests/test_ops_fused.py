@@ -445,17 +445,6 @@ def test_a_frozen_weight_costs_no_gradient() -> None:
     assert arguments["weight"].grad is None
 
 
-def test_a_compiled_step_has_the_bits_of_an_eager_one() -> None:
-    arguments, _ = formed("packed", batch(10))
-    want = gradients(ops.linear_policy_loss, dict(arguments), loss="grpo")
-    compiled = torch.compile(
-        lambda **given: ops.linear_policy_loss(**given), fullgraph=True, backend="aot_eager"
-    )
-    got = gradients(compiled, dict(arguments), loss="grpo")
-    for leaf, grad in want.items():
-        assert_same_bits(got[leaf], grad, leaf)
-
-
 def test_a_compiled_loss_has_the_bits_of_an_eager_one() -> None:
     arguments, _ = formed("packed", batch(10))
     compiled = torch.compile(

@@ -28,17 +28,34 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Install the wheel alone into an empty environment that borrows every other package of this one.
+    """Install the wheel beside every other package of this environment."""
+    borrowed = {sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]}
+    return installed(wheel, tmp_path_factory.mktemp("installed") / "venv", borrowed)
 
-    The borrowed folder comes last on the path, so its editable rlk, if any, is never reached.
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel beside every package that has nothing to do with compiling kernels."""
+    links = tmp_path_factory.mktemp("links")
+    for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if not path.name.lower().startswith(TOOLCHAINS):
+            (links / path.name).symlink_to(path)
+    return installed(wheel, tmp_path_factory.mktemp("bare") / "venv", {str(links)})
+
+
+TOOLCHAINS = ("triton", "nvidia_cutlass", "cutlass", "tilelang", "tvm", "apache_tvm", "ziglang")
+
+
+def installed(wheel: Path, home: Path, borrowed: set[str]) -> Path:
+    """Install the wheel alone into an empty environment that borrows other packages from folders.
+
+    These come last on the path, so that an editable rlk there, if any, is never reached.
     """
-    home = tmp_path_factory.mktemp("installed") / "venv"
     venv.EnvBuilder(with_pip=False, symlinks=True).create(home)
     python = home / "bin" / "python"
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--quiet"]
     subprocess.run([*command, "--no-index", str(wheel)], check=True)
     site = Path(ask(python, "import sysconfig; print(sysconfig.get_paths()['purelib'])"))
-    borrowed = {sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]}
     # a plain path line: .pth files of the borrowed folder, such as an editable install's, are not followed
     (site / "zz_borrowed.pth").write_text("\n".join(sorted(borrowed)) + "\n")
     return python
@@ -77,6 +94,38 @@ def test_the_installed_package_compiles_a_kernel(python: Path, tmp_path: Path) -
     pytest.importorskip("triton", reason="compiling needs triton")
     files = compile_from(python, tmp_path / "kernel")
     assert {Path(name).suffix for name in files} >= {".cubin", ".py"}
+
+
+BARE = """
+import torch
+from rlk import ops
+from rlk.cli import main
+from rlk.errors import UnsupportedError
+from rlk.runtime import dispatch
+from rlk.runtime.calls import invoke
+from rlk.runtime.invocation import geometry_of
+from rlk.target.facts import target
+
+x = torch.ones(2, 512, dtype=torch.bfloat16)
+assert ops.swiglu(x, x).isfinite().all() and main(["doctor"]) == 0
+tensors = {"gate": x, "up": x}
+invocation = invoke(ops.swiglu.specs[0], tensors, {}, {}, None)
+for backend, name in (("triton", "sm_90a"), ("cute", "sm_90a"), ("triton", "gfx942"), ("tilelang", "gfx942")):
+    on = target(name)
+    call = (invocation, on.softmax, geometry_of(invocation, tensors), tensors, on)
+    try:
+        dispatch.resolve(*call, torch.device("cpu", 0), backend=backend)
+    except UnsupportedError as error:
+        print("REFUSED", backend, name, " ".join(str(error).split()))
+"""
+
+
+def test_without_toolchains_calls_run_and_each_backend_says_what_it_needs(bare: Path) -> None:
+    said = [line for line in ask(bare, BARE).splitlines() if line.startswith("REFUSED")]
+    assert len(said) == 4
+    for line in said:
+        _, backend, name, *_ = line.split()
+        assert f"by {backend} on {name}" in line and f"pip install 'rlk[{backend}]'" in line, line
 
 
 COMPILE = """

@@ -134,7 +134,7 @@ gae = _published(advantages.gae, reference_rewards.gae, _advantage.gae)
 penalize = _published(sampling.penalize, exact_sampling.penalize, _sampling.penalize)
 sample = _published(sampling.sample, exact_sampling.sample, _sampling.sample, _sampling.penalize, _logp.logp)
 
-for _spec in (_packing.take_whole, _packing.reported):  # parts of operators, on data without gradients
+for _spec in (_packing.take_whole, _packing.reported, _matmul.matmul_leaf8):  # parts and forms of operators
     register(_spec)
 varlen_attention = _published(
     attention.varlen_attention, exact_attention.varlen_attention, _attention.varlen_attention

@@ -40,7 +40,7 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
     """
     if _observers:
         return _observers[-1](op, tensors, scalars, statics, math)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _modes():
         return _through_dispatcher(op, tensors, scalars, statics, math)
     values = tensors.values()
     for t in values:
@@ -87,6 +87,7 @@ def observing() -> bool:
 
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_modes = torch._C._len_torch_dispatch_stack  # whether something watches, as selective checkpoints do
 _known: dict[object, tuple[Invocation, Run]] = {}
 dispatch.forgets(_known.clear)
 
@@ -102,17 +103,34 @@ def _through_dispatcher(
 ) -> Tensors:
     from rlk.runtime.library import through_dispatcher
 
+    # by name: only who has DTensors has imported them
+    if any(type(t).__name__ == "DTensor" for t in tensors.values()):
+        from rlk.runtime.meshes import across
+
+        return across(op, tensors, scalars, statics, math)
     return through_dispatcher(op, tensors, scalars, statics, math)
 
 
 def invoke(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Invocation:
     """Return the invocation that the arguments select."""
-    dtypes = tuple((name, t.dtype) for name, t in tensors.items())
-    key = (id(op), dtypes, tuple(scalars), tuple(statics.items()), math)
+    if not all(isinstance(t, torch.Tensor) for t in tensors.values()):
+        bind_dtypes(op, tensors)
+    return selected(op, tuple((n, t.dtype) for n, t in tensors.items()), tuple(scalars), statics, math)
+
+
+DTypes = tuple[tuple[str, torch.dtype], ...]
+"""The dtypes of the tensors that are there, by name."""
+
+
+def selected(
+    op: Op, dtypes: DTypes, scalars: tuple[str, ...], statics: Statics, math: str | None
+) -> Invocation:
+    """Return the invocation that tensors of these dtypes select, with the scalars of these names."""
+    key = (id(op), dtypes, scalars, tuple(statics.items()), math)
     found = _invocations.get(key)
     if found is None:
-        present = frozenset({*tensors, *scalars})
-        found = Invocation(op, Variant.of(bind_dtypes(op, tensors), present, statics), model(math))
+        present = frozenset({*(name for name, _ in dtypes), *scalars})
+        found = Invocation(op, Variant.of(_bound(op, dict(dtypes)), present, statics), model(math))
         _invocations[key] = found
     return found
 
@@ -129,22 +147,27 @@ def model(math: str | None) -> MathModel | None:
 
 def bind_dtypes(op: Op, tensors: Tensors) -> dict[str, Any]:
     """Return the dtype of every dtype variable; raise LaunchError naming the tensor that has another one."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            got = type(tensor).__name__
+            raise LaunchError(Code.ARG_TYPE, op=op.name, name=name, wanted="torch.Tensor", got=got)
+    return _bound(op, {name: tensor.dtype for name, tensor in tensors.items()})
+
+
+def _bound(op: Op, dtypes: Mapping[str, torch.dtype]) -> dict[str, Any]:
     bound: dict[str, Any] = {}
     for formal in op.formals:
-        if not isinstance(formal.type, TensorType) or formal.name not in tensors:
+        if not isinstance(formal.type, TensorType) or formal.name not in dtypes:
             continue
-        if not isinstance(tensors[formal.name], torch.Tensor):
-            got = type(tensors[formal.name]).__name__
-            raise LaunchError(Code.ARG_TYPE, op=op.name, name=formal.name, wanted="torch.Tensor", got=got)
         wanted = formal.type.dtype
-        found = RLK_DTYPES.get(tensors[formal.name].dtype)
+        found = RLK_DTYPES.get(dtypes[formal.name])
         choices = wanted.choices if isinstance(wanted, DTypeVar) else (wanted,)
         if isinstance(wanted, DTypeVar) and found in choices:
             choices = (bound.setdefault(wanted.name, found),)
         if found not in choices:
             names = " or ".join(str(TORCH_DTYPES[c]) for c in choices)
             raise LaunchError(
-                Code.ARG_DTYPE, op=op.name, name=formal.name, got=tensors[formal.name].dtype, wanted=names
+                Code.ARG_DTYPE, op=op.name, name=formal.name, got=dtypes[formal.name], wanted=names
             )
     return dtype_choices(op.formals) | bound
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -12,10 +13,19 @@ import torch
 from rlk.ir.types import DType
 from rlk.lang.op import Formal, Op
 from rlk.lang.types import ScalarType, StaticType, TensorType
-from rlk.runtime.arguments import TORCH_DTYPES, measure, output_shape
-from rlk.runtime.calls import Statics, check_differentiable, gradients, invoke, output_names
+from rlk.runtime.arguments import RLK_DTYPES, TORCH_DTYPES, measure, output_shape
+from rlk.runtime.calls import (
+    DTypes,
+    Statics,
+    check_differentiable,
+    gradients,
+    invoke,
+    once,
+    output_names,
+    selected,
+)
 from rlk.runtime.dispatch import dispatch
-from rlk.runtime.invocation import Scalars, Tensors, inputs_of, outputs_of, row_axis
+from rlk.runtime.invocation import Invocation, Scalars, Tensors, inputs_of, outputs_of, row_axis
 
 NAMESPACE = "rlk"
 AUTO = "auto"  # the math option of a schema, where None is not a string
@@ -36,20 +46,21 @@ def through_dispatcher(
 
 
 def _names(
-    op: str,
-    dtypes: tuple[tuple[str, torch.dtype], ...],
-    scalars: tuple[str, ...],
-    statics: tuple[tuple[str, object], ...],
+    op: str, dtypes: DTypes, scalars: tuple[str, ...], statics: tuple[tuple[str, object], ...]
 ) -> tuple[str, ...]:
     """Return the names of an operator's outputs: a constant of what selects the variant."""
-    tensors = {name: torch.empty(0, dtype=dtype) for name, dtype in dtypes}
-    return output_names(invoke(_registered[op], tensors, dict.fromkeys(scalars, 0), dict(statics), None))
+    return output_names(selected(_registered[op], dtypes, scalars, dict(statics), None))
 
 
 # what torch.compiler.assume_constant_result sets, without importing the compiler (1.3 s) for every eager user
 _names._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 _registered: dict[str, Op] = {}
+
+
+def registered(name: str) -> Op:
+    """Return the operator of this name in torch's registry."""
+    return _registered[name]
 
 
 def _default(formal: Formal) -> object:
@@ -134,13 +145,16 @@ def _fake(op: Op, args: tuple[Any, ...]) -> list[torch.Tensor]:
 
 def _setup(op: Op, ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
     tensors, scalars, statics, math = _decode(op, inputs)
-    names = output_names(invoke(op, tensors, scalars, statics, math))
+    invocation = invoke(op, tensors, scalars, statics, math)
+    names = output_names(invocation)
     saved = {n: t for n, t in {**tensors, **dict(zip(names, output, strict=True))}.items() if n in op.saves}
     ctx.saved_names = tuple(saved)
     ctx.save_for_backward(*saved.values())
-    ctx.inputs = tuple(None if isinstance(x, torch.Tensor) else x for x in inputs)
-    ctx.dtypes = {n: t.dtype for n, t in tensors.items()}
-    ctx.output_names = names
+    ctx.lists = frozenset(f.name for f, x in zip(op.formals, inputs, strict=False) if x == [])
+    dtypes = {n: RLK_DTYPES[t.dtype].value for n, t in tensors.items()}
+    # a text that says it all: a graph may be kept by its compiler, and run by a process that compiled nothing
+    ctx.variant = json.dumps([dtypes, list(scalars), statics, math])
+    ctx.scalars, ctx.output_names = scalars, names
 
 
 def _autograd(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
@@ -150,68 +164,45 @@ def _autograd(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, 
         n for n, need in zip(formals, ctx.needs_input_grad, strict=False) if need and n in op.gradient.wrt
     ]
     given = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True))
-    key = _Variants.keep(op, ctx)
     saved = [given.get(n) for n in (*formals, *ctx.output_names)]
-    floats, ints = _Variants.numbers(op, ctx.inputs)
     made = getattr(getattr(torch.ops, NAMESPACE), op.gradient.name)(
-        saved, list(grads), wanted, floats, ints, key
+        saved, list(grads), wanted, *_by_kind(op, ctx.scalars), ctx.variant
     )
-    found = dict(zip(wanted, made, strict=True))
+    found = once(op.name, dict(zip(wanted, made, strict=True)))
     # torch takes an empty list for one of tensors, and wants as many gradients
-    return (*([] if x == [] else found.get(n) for n, x in zip(formals, ctx.inputs, strict=False)), None)
+    return (*([] if n in ctx.lists else found.get(n) for n in formals), None)
 
 
-class _Variants:
-    """Remembers, by a string that a schema can carry, which variant of an operator a gradient belongs to."""
-
-    kept: dict[str, tuple[Mapping[str, torch.dtype], tuple[Any, ...], tuple[str, ...]]] = {}
-
-    @classmethod
-    def keep(cls, op: Op, ctx: Any) -> str:
-        present = tuple(x is not None for x in ctx.inputs)
-        statics = [x for f, x in zip(op.formals, ctx.inputs, strict=False) if isinstance(f.type, StaticType)]
-        key = repr(
-            (op.name, sorted((n, str(d)) for n, d in ctx.dtypes.items()), present, statics, ctx.inputs[-1])
-        )
-        cls.kept[key] = (ctx.dtypes, ctx.inputs, ctx.output_names)
-        return key
-
-    @staticmethod
-    def numbers(op: Op, inputs: tuple[Any, ...]) -> tuple[list[float], list[int]]:
-        """Return the scalars that are there, by kind, in order: run-time values travel as such."""
-        scalars = [
-            (f.type, x)
-            for f, x in zip(op.formals, inputs, strict=False)
-            if isinstance(f.type, ScalarType) and x is not None
-        ]
-        return (
-            [x for t, x in scalars if t.dtype is DType.F32],
-            [x for t, x in scalars if t.dtype is not DType.F32],
-        )
+def _by_kind(op: Op, scalars: Scalars) -> tuple[list[float], list[int]]:
+    """Return floats and integers, in order: run-time values travel as such."""
+    floats = [x for n, x in scalars.items() if _is_float(op, n)]
+    return floats, [x for n, x in scalars.items() if not _is_float(op, n)]  # type: ignore[misc]
 
 
-def _grad_arguments(
-    op: Op, saved: list[Any], floats: list[float], ints: list[int], variant: str
-) -> tuple[Any, Tensors, Scalars, tuple[str, ...]]:
-    dtypes, inputs, names = _Variants.kept[variant]
-    formals = [f.name for f in op.formals]
-    there = {n: t for n, t in zip((*formals, *names), saved, strict=True) if t is not None}
-    left, right = iter(floats), iter(ints)
-    scalars: Scalars = {}
-    for f, x in zip(op.formals, inputs, strict=False):
-        if isinstance(f.type, ScalarType) and x is not None:
-            scalars[f.name] = next(left if f.type.dtype is DType.F32 else right)
-    _, _, statics, math = _decode(op, inputs)
-    stand_in = {n: torch.empty(0, dtype=d) for n, d in dtypes.items()}
-    return invoke(op, stand_in, scalars, statics, math), there, scalars, names
+def _is_float(op: Op, name: str) -> bool:
+    return op.formal(name).type.dtype is DType.F32  # type: ignore[union-attr]
+
+
+@cache
+def _variant(op: Op, text: str) -> tuple[Invocation, dict[str, torch.dtype], tuple[str, ...]]:
+    """Return what a text of `_setup` says: an invocation, the dtypes of its inputs, the names of scalars."""
+    dtypes, scalars, statics, math = json.loads(text)
+    found = {n: TORCH_DTYPES[DType(d)] for n, d in dtypes.items()}
+    chosen = {n: tuple(x) if isinstance(x, list) else x for n, x in statics.items()}
+    return selected(op, tuple(found.items()), tuple(scalars), chosen, math), found, tuple(scalars)
 
 
 def _grad_implementation(
     op: Op, saved: list[Any], cotangents: list[Any], wanted: list[str], floats: list[float], ints: list[int],
     variant: str,
 ) -> list[torch.Tensor]:  # fmt: skip
-    invocation, there, scalars, names = _grad_arguments(op, saved, floats, ints, variant)
-    found = gradients(invocation, there, dict(zip(names, cotangents, strict=True)), scalars, wanted)
+    invocation, _, names = _variant(op, variant)
+    outputs = output_names(invocation)
+    left, right = iter(floats), iter(ints)
+    scalars: Scalars = {n: next(left if _is_float(op, n) else right) for n in names}
+    formals = (f.name for f in op.formals)
+    there = {n: t for n, t in zip((*formals, *outputs), saved, strict=True) if t is not None}
+    found = gradients(invocation, there, dict(zip(outputs, cotangents, strict=True)), scalars, wanted)
     return [found[n] for n in wanted]
 
 
@@ -220,7 +211,8 @@ def _grad_fake(
     variant: str,
 ) -> list[torch.Tensor]:  # fmt: skip
     assert op.gradient is not None
-    dtypes, _, names = _Variants.kept[variant]
+    invocation, dtypes, _ = _variant(op, variant)
+    names = output_names(invocation)
     there = dict(zip((*(f.name for f in op.formals), *names), saved, strict=True))
     there |= {f"d_{n}": g for n, g in zip(names, cotangents, strict=True)}
     return [_like(op, n, there).new_empty(_like(op, n, there).shape, dtype=dtypes[n]) for n in wanted]

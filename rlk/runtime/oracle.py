@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,8 +35,15 @@ def from_numpy(array: np.ndarray[Any, Any], dtype: torch.dtype, shape: tuple[int
     return torch.from_numpy(array).to(dtype).reshape(shape)
 
 
+@cache
+def survive_forks() -> None:
+    """Let children of fork compute: they have no threads of torch, and OpenMP would wait for ever."""
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+
 def bind_oracle(invocation: Invocation, model: MathModel, geometry: Geometry) -> Run:
     """Return the call that runs the oracle for tensors of these shapes."""
+    survive_forks()
     program = bound_program(invocation, model, {})
     tensors_in = [d for d in inputs_of(invocation) if d.role is Role.IN]
     scalars_in = [d.name for d in inputs_of(invocation) if d.role is Role.SCALAR]
