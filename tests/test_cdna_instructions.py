@@ -52,6 +52,11 @@ def patterns() -> tuple[Array, Array]:
     return tuple(rng.integers(0, 1 << 32, 64, U) for _ in range(2))  # type: ignore[return-value]
 
 
+def halves(x: Array, shift: int) -> Array:
+    """Return 16 bits of each pattern as f16."""
+    return (x.view(U) >> U(shift)).astype(np.uint16).view(np.float16)
+
+
 FLOATS: dict[str, Callable[[Array, Array], Array]] = {
     "v_add_f32_e32 v3, v1, v2": lambda a, b: a + b,
     "v_sub_f32_e64 v3, |v1|, -v2": lambda a, b: np.abs(a) + b,
@@ -60,6 +65,10 @@ FLOATS: dict[str, Callable[[Array, Array], Array]] = {
     "v_floor_f32_e32 v3, v1": lambda a, b: np.floor(a),
     "v_rndne_f32_e32 v3, v1": lambda a, b: np.rint(a),
     "v_ldexp_f32 v3, v1, -3": lambda a, b: (a.astype(float) / 8).astype(F),
+    "v_fma_mix_f32 v3, v1, v2, neg(0) op_sel:[1,0,0] op_sel_hi:[1,1,0]": lambda a, b: (
+        halves(a, 16).astype(F) * halves(b, 0).astype(F)
+    ),
+    "v_fma_mix_f32 v3, v1, -v2, v1 op_sel_hi:[1,0,0]": lambda a, b: fma(halves(a, 0).astype(F), -b, a),
     "v_cvt_f16_f32_e32 v3, v1\nv_cvt_f32_f16_e32 v3, v3": lambda a, b: a.astype(np.float16).astype(F),
     "v_mov_b32_e32 v4, v1\nv_mov_b32_e32 v5, v2\nv_pk_add_f32 v[4:5], v[4:5], v[4:5] op_sel:[0,1] "
     "op_sel_hi:[1,0] neg_lo:[0,1]\nv_mov_b32_e32 v3, v4": lambda a, b: a - b,

@@ -194,18 +194,28 @@ def _mixed(high: bool) -> Callable[[Instruction], Step]:
     """v_fma_mixlo_f16 and mixhi: an f32 fma whose sources may be halves, rounded to f16 into one half."""
 
     def make(i: Instruction) -> Step:
-        write, old = written(i), word(i.operands[0])
-        is_half, upper = i.numbers("op_sel_hi", 3, 0), i.numbers("op_sel", 3, 0)
-        read = [_mixed_source(i, at, bool(is_half[at]), bool(upper[at])) for at in range(3)]
+        write, old, summed = written(i), word(i.operands[0]), _mixed_sum(i)
 
         def step(w: Wave) -> None:
-            x = fma(*(np.broadcast_to(r(w), LANES) for r in read)).astype(F16).view(U16).astype(U32)
+            x = summed(w).astype(F16).view(U16).astype(U32)
             kept = old(w)
             write(w, kept & U32(0xFFFF) | x << U32(16) if high else kept & U32(0xFFFF0000) | x)
 
         return step
 
     return make
+
+
+def _mixed_whole(i: Instruction) -> Step:
+    """v_fma_mix_f32: an f32 fma whose sources may be halves."""
+    write, summed = written(i), _mixed_sum(i)
+    return lambda w: write(w, _words(summed(w)))
+
+
+def _mixed_sum(i: Instruction) -> Read:
+    is_half, upper = i.numbers("op_sel_hi", 3, 0), i.numbers("op_sel", 3, 0)
+    read = [_mixed_source(i, at, bool(is_half[at]), bool(upper[at])) for at in range(3)]
+    return lambda w: fma(*(np.broadcast_to(r(w), LANES) for r in read))
 
 
 def _mixed_source(i: Instruction, at: int, is_half: bool, upper: bool) -> Read:
@@ -372,6 +382,7 @@ def _packed_bf16(i: Instruction) -> Step:
 _OTHERS: dict[str, Callable[[Instruction], Step]] = {
     "fmac_f32": _accumulated,
     "pack_b32_f16": _packed_halves,
+    "fma_mix_f32": _mixed_whole,
     "fma_mixlo_f16": _mixed(False),
     "fma_mixhi_f16": _mixed(True),
     "ldexp_f32": _scaled,
