@@ -93,7 +93,7 @@ def test_without_queries_the_result_is_empty() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"q": torch.zeros(15, 5, 24, dtype=torch.bfloat16)}, "a multiple of 2"),
+        ({"q": torch.zeros(15, 5, 24, dtype=torch.bfloat16)}, "a multiple of the 2 heads of k"),
         ({"q": torch.zeros(15, 24, dtype=torch.bfloat16)}, "3 dims"),
         ({"window": 0}, "at least 1 key"),
         ({"window": 5, "causal": False}, "at least 1 key"),

@@ -232,15 +232,8 @@ def _queries(
         raise LaunchError(Code.ARG_RANK, op=op, name=found[0], got=found[1], shape=found[2], wanted=wanted)
     heads, shared = q.shape[1], keys[1]
     if shared == 0 or heads % shared:
-        raise LaunchError(
-            Code.ARG_SIZE,
-            op=op,
-            name="q",
-            axis="heads",
-            got=heads,
-            other="k",
-            wanted=f"a multiple of {shared}",
-        )
+        wanted = f"a multiple of the {shared} heads of k"
+        raise LaunchError(Code.ARG_VALUE, op=op, name="q.shape[1]", value=heads, wanted=wanted)
     _offsets(op, "cu_seqlens_q", offsets)
     _positive(op, "softcap", softcap)
     _positive(op, "scale", scale)
