@@ -497,6 +497,13 @@ CALLS: dict[str, Callable[..., Any]] = {
     "varlen_attention": lambda x, g: ops.varlen_attention(
         heads(x), heads(x)[:, :5], heads(x)[:, 5:], ENDS, ENDS, sinks=g.repeat(2)[:10]
     ),
+    "prefix_attention": lambda x, g: (
+        2 * x,
+        ops.prefix_attention(
+            heads(x).detach(), *(heads(x).detach()[:, :5],) * 2, *(heads(x).detach()[:, 5:],) * 2,
+            PROMPT, ENDS, GROUPS,
+        ),
+    ),
     "paged_attention": lambda x, g: (
         2 * x,
         ops.paged_attention(
@@ -505,6 +512,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     ),
 }  # fmt: skip
 LENGTHS = torch.tensor([4, 3], dtype=torch.int32)
+PROMPT, GROUPS = torch.tensor([0, 6], dtype=torch.int32), torch.tensor([0, 2], dtype=torch.int32)
 
 
 def heads(x: torch.Tensor) -> torch.Tensor:
