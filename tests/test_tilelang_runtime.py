@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -107,12 +108,20 @@ def test_kernels_compile_for_hopper_without_memory_of_their_own(name: str, tmp_p
 
 
 @needs_nvcc
-def test_tiles_that_the_tensor_core_reads_start_where_its_swizzle_does(tmp_path: Path) -> None:
-    emitted = lowered("matmul forward", "sm_90a")
-    source = tilelang.cuda_source(emitted.source, "matmul", "sm_90a")
+@pytest.mark.parametrize(
+    ("name", "kernel", "tiles"),
+    [
+        ("matmul_leaf8 forward", "matmul_leaf8_1", ("x_tile", "w_tile")),
+        ("matmul forward", "matmul", ("ring",)),
+    ],
+)
+def test_tiles_that_the_tensor_core_reads_start_where_its_swizzle_does(
+    name: str, kernel: str, tiles: tuple[str, ...]
+) -> None:
+    source = tilelang.cuda_source(lowered(name, "sm_90a").source, kernel, "sm_90a")
     assert "wgmma_ss" in source
-    for name in ("x_tile", "w_tile"):
-        assert f"__shared__ __align__({tilelang.ATOM}) bfloat16_t {name}[" in source
+    for tile in tiles:
+        assert re.search(rf"__align__\({tilelang.ATOM}\) \w+ {tile}\[", source), tile
 
 
 def test_contractions_of_f32_have_no_form_on_hopper() -> None:
