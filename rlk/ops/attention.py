@@ -170,11 +170,8 @@ def _shared(
 ) -> Tensors:
     """Return where prompts, completions and their queries begin and end, for each of both."""
     name = "prefix_attention"
-    _offsets(name, "cu_seqlens_prefix", prompts)
-    _offsets(name, "cu_seqlens", samples)
-    given = {"cu_seqlens_prefix": prompts, "cu_seqlens": samples, "groups": groups, "cu_seqlens_q": asks}
-    for what, got in given.items():
-        checked_offsets(name, what, got)
+    for what, given in (("cu_seqlens_prefix", prompts), ("cu_seqlens", samples), ("groups", groups)):
+        _offsets(name, what, given)
     for what, got, other, like in (
         ("groups", groups, "cu_seqlens_prefix", prompts), ("cu_seqlens_q", asks, "cu_seqlens", samples),
     ):  # fmt: skip
@@ -266,6 +263,7 @@ def _offsets(op: str, name: str, offsets: torch.Tensor) -> None:
     if offsets.dim() != 1 or offsets.shape[0] < 1:
         shape = tuple(offsets.shape)
         raise LaunchError(Code.ARG_RANK, op=op, name=name, got=len(shape), shape=shape, wanted="[B + 1]")
+    checked_offsets(op, name, offsets)
 
 
 def _results(made: Tensors, q: torch.Tensor, keys: int, sinks: torch.Tensor | None) -> Attention:

@@ -43,9 +43,7 @@ O = Axis("O")  # slots of a page
 M = Axis("M", dynamic=True)  # pages that a sequence may have
 J = Ragged("J", over=B)  # keys of one sequence, each with its gradient
 Z = Ragged("Z", over=B, chunk=CHUNK, leaf="segment")  # keys of one sequence, on one accumulator
-R = Ragged(
-    "R", over=B, chunk=CHUNK, leaf="segment"
-)  # queries of one sequence, and heads of each that share keys
+R = Ragged("R", over=B, chunk=CHUNK, leaf="segment")  # its queries, and heads of each that share keys
 N = Axis("N", dynamic=True)  # prompts
 C = Ragged("C", over=N)  # queries of all completions of one prompt
 K = Ragged("K", over=N, chunk=CHUNK, piece=PIECE, leaf="piece")  # keys of one prompt
@@ -80,7 +78,7 @@ def varlen_attention(
     soft = L.softmax_sum()
     for s in L.stream(S, begin=begin, end=end_k, **rows.seen(begin, causal, window)):
         z = L.dot(queries, k[s], over=E, each=(H,)) * scale
-        soft.absorb(z if softcap is None else softcap * L.tanh(z * inv_softcap), o=v[s])
+        soft.absorb(_capped(z, softcap, inv_softcap), o=v[s])
     return finished(soft, rows, sinks, q.dtype)
 
 
@@ -203,8 +201,7 @@ def paged_attention(
     for s in L.stream(S, begin=0, end=context_lens, **rows.seen(0, causal, window)):
         page, slot = block_table.at(B, s.pos // L.extent(O)), s.pos % L.extent(O)
         z = L.dot(queries, k_cache.at(page, slot, H, E), over=E, each=(B, H)) * scale
-        z = z if softcap is None else softcap * L.tanh(z * inv_softcap)
-        soft.absorb(z, o=v_cache.at(page, slot, H, W))
+        soft.absorb(_capped(z, softcap, inv_softcap), o=v_cache.at(page, slot, H, W))
     return finished(soft, rows, sinks, q.dtype)
 
 
@@ -241,8 +238,7 @@ def prefix_attention(
     """
 
     def score(queries: Tile, keys: Tile, *each: Axis) -> Tile:
-        z = L.dot(queries, keys, over=E, each=each) * scale
-        return z if softcap is None else softcap * L.tanh(z * inv_softcap)
+        return _capped(L.dot(queries, keys, over=E, each=each) * scale, softcap, inv_softcap)
 
     start, of_rows = begin_prefix.to(i32), begin_asks.to(i32)
     token, inside = of_rows + L.pos(C), L.pos(C) < end_asks.to(i32) - of_rows
@@ -269,6 +265,10 @@ def prefix_attention(
         )
         soft.absorb(score(queries, key, B, H), o=value)
     return finished(soft, rows, sinks, q.dtype)
+
+
+def _capped(z: Tile, softcap: Tile | None, inverse: Tile | None) -> Tile:
+    return z if softcap is None else softcap * L.tanh(z * inverse)
 
 
 def _tables(common: Any, rows: Rows) -> list[Any]:
