@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from rlk.ir.nodes import Block, Let, Loop, Stream
+from rlk.ir.nodes import Block, Let, Loop, Stream, Value, operands
 
 
 def walk(block: Block) -> Iterator[Let]:
@@ -16,3 +16,24 @@ def walk(block: Block) -> Iterator[Let]:
             case _:
                 pass
         yield let
+
+
+def _operands(let: Let) -> Iterable[Value]:
+    return operands(let.node)
+
+
+def behind(
+    values: Iterable[Value], lets: Mapping[Value, Let], reads: Callable[[Let], Iterable[Value]] = _operands
+) -> set[Value]:
+    """Return those of some values that `lets` has, and all there that they are made from.
+
+    reads: what a let is made from; its operands unless given.
+    """
+    found: set[Value] = set()
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if value in lets and value not in found:
+            found.add(value)
+            waiting += reads(lets[value])
+    return found

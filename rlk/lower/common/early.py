@@ -21,6 +21,7 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import TileType
+from rlk.passes.walk import behind
 
 Scalar = Callable[[TileType], bool]
 
@@ -67,18 +68,12 @@ def _needed(lets: tuple[Let, ...], wanted: Callable[[Load], bool], scalar: Scala
         combines = isinstance(let.node, Reduce | Dot | Merge | Loop | Store | Check)
         if combines or not waits.isdisjoint(operands(let.node)):
             waits.add(let.value)
-    found: set[Value] = set()
-    stack = [
+    loads = [
         let.value
         for let in lets
         if isinstance(let.node, Load) and wanted(let.node) and let.value not in waits and _is(let, scalar)
     ]
-    while stack:
-        value = stack.pop()
-        if value in producers and value not in found:
-            found.add(value)
-            stack += operands(producers[value].node)
-    return frozenset(found)
+    return frozenset(behind(loads, producers))
 
 
 def _is(let: Let, scalar: Scalar) -> bool:

@@ -15,12 +15,9 @@ from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import (
     Frame,
     KernelText,
-    arguments,
     build,
-    host_parameters,
-    parameters,
-    passed,
-    tensors_of,
+    framed,
+    owning,
 )
 from rlk.lower.cute.plan import refused
 from rlk.lower.cute.trades import BOX_WORDS
@@ -109,18 +106,8 @@ def write(
     values = _streamed(plan.values, plan.stages, emitter.copies(plan.values, "put.index", turned=True))
     before, first, loop = emitter.before(), emitter.first_scores(), emitter.loop_lines()
     after = emitter.after()
-    tensors = tensors_of(emitter, {c.param: c.width for c in plan.copied})
-    given = arguments(plan.kernel, emitter, turns)
-    owned = ", ".join(f"{o.tile} of {o.axis}" for o in (plan.rows, *plan.others))
-    frame = Frame(
-        name=plan.kernel.name,
-        about=f"A block owns {owned} ({plan.kind}).",
-        host_parameters=host_parameters(given, emitter),
-        parameters=parameters(given, emitter, {}),
-        tensors=tensors,
-        given=passed(given, {}),
-        threads=plan.threads,
-    )
+    vectors = {c.param: c.width for c in plan.copied}
+    frame, given = framed(plan, emitter, turns, owning(plan), vectors=vectors)
     subject = ChainedText(
         frame=frame,
         plan=plan,

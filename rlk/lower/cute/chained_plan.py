@@ -21,6 +21,7 @@ from rlk.lower.cute.plan import (
     ROWS_OF_WARPGROUP,
     WARPGROUP,
     Held,
+    Registers,
     refused,
     stride_name,
 )
@@ -34,7 +35,8 @@ CONSUMERS = 2
 PAIRS = (1, 2)  # index bits that tell the four threads apart which share a row of an accumulator
 MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
 VECTOR = 16  # bytes that a thread copies at once
-NARROW, NARROWER = 96, (56, 224)  # sums that leave more registers for threads that copy, and how many
+NARROW = 96  # elements of a row's sums that leave more registers to threads that copy
+NARROWER = Registers(56, 224)
 WIDEST = 128  # elements of a row's sums, of which a thread holds two lists for two rows
 BOX = 1024  # bytes by which the threads of a warp trade elements
 BARRIERS = 1024  # bytes beside the tiles, and what aligns these
@@ -104,7 +106,7 @@ class ChainedPlan:
     values: Copies
     dtype: DType
     stages: int
-    registers: tuple[int, int]
+    registers: Registers
     signature: Signature
     target: Target
 
@@ -125,16 +127,6 @@ class ChainedPlan:
     def warps(self) -> int:
         """Warps that multiply, of which one thread each frees a stage."""
         return 4 * CONSUMERS
-
-    @property
-    def fewer(self) -> int:
-        """Registers of a thread that copies."""
-        return self.registers[0]
-
-    @property
-    def more(self) -> int:
-        """Registers of a thread that multiplies."""
-        return self.registers[1]
 
     @property
     def copied(self) -> tuple[Copies, Copies, Copies]:
@@ -165,7 +157,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         raise refused("a parallel axis of unknown extent beside segments", target)
     dtype = next(d.type.dtype for d in kernel.params if d.name == queries.param)
     registers = REGISTERS[CONSUMERS] if sums.length > NARROW else NARROWER
-    claim_registers(WARPGROUP * (1 + CONSUMERS), (registers[0], *[registers[1]] * CONSUMERS))
+    claim_registers(WARPGROUP * (1 + CONSUMERS), (registers.fewer, *[registers.more] * CONSUMERS))
     stages = _stages(schedule, dtype, queries, columns, values, target)
     _sound(stages, CONSUMERS)
     return ChainedPlan(

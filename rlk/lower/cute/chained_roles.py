@@ -27,7 +27,7 @@ from rlk.lower.cute.emit import Emitter
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import Held, refused
-from rlk.passes.walk import walk
+from rlk.passes.walk import behind, walk
 
 ROWS = 2  # of an accumulator that a thread has a part of
 LANES = 32
@@ -98,14 +98,9 @@ class ChainedEmitter(Emitter):
 
         A contraction needs nothing that is in memory.
         """
-        wanted: set[Value] = set()
-        stack = list(values)
-        while stack:
-            value = stack.pop()
-            if value in self.lets and value not in wanted | self.written:
-                wanted.add(value)
-                stack += self.operands(self.lets[value])
-        return [let for let in walk(self.plan.kernel.body) if let.value in wanted]
+        left = {value: let for value, let in self.lets.items() if value not in self.written}
+        wanted = behind(values, left, self.operands)
+        return [let for let in left.values() if let.value in wanted]
 
     def operands(self, let: Let) -> tuple[Value, ...]:
         match let.node:
@@ -185,15 +180,8 @@ class ChainedEmitter(Emitter):
 
     def waits(self, let: Let) -> bool:
         """Return whether a value beside the loop is made of what it yields."""
-        stack, seen = [let.value], set()
-        while stack:
-            value = stack.pop()
-            if value in self.lets and value not in seen:
-                seen.add(value)
-                if isinstance(self.lets[value].node, Result | Loop):
-                    return True
-                stack += operands(self.lets[value].node)
-        return False
+        found = behind([let.value], self.lets)
+        return any(isinstance(self.lets[value].node, Result | Loop) for value in found)
 
     def contracted(self, value: Value) -> bool:
         """Return whether a value lies along the axis that scores are sums over, as copies alone need it."""

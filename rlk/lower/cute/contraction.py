@@ -13,13 +13,10 @@ from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import (
     Frame,
     KernelText,
-    arguments,
     build,
-    host_parameters,
-    parameters,
-    passed,
+    framed,
+    owning,
     sizes,
-    tensors_of,
 )
 from rlk.lower.cute.plan import Box, ContractionPlan, refused
 from rlk.lower.cute.roles import ContractionEmitter
@@ -163,19 +160,7 @@ def _frame(
     names = [box.factor.load.param for box in plan.boxes]
     copied = dict.fromkeys(names, 16 // plan.dtype.bytes)
     turned = frozenset(name for name, box in zip(names, plan.boxes, strict=True) if box.turned)
-    tensors = tensors_of(emitter, copied, turned)
-    given = arguments(plan.kernel, emitter, turns)
-    owned = ", ".join(f"{o.tile} of {o.axis}" for o in (plan.rows, *plan.others))
-    frame = Frame(
-        name=plan.kernel.name,
-        about=f"A block owns {owned} ({plan.kind}).",
-        host_parameters=host_parameters(given, emitter),
-        parameters=parameters(given, emitter, copied),
-        tensors=tensors,
-        given=passed(given, copied),
-        threads=plan.threads,
-    )
-    return frame, given
+    return framed(plan, emitter, turns, owning(plan), copied=copied, turned=turned)
 
 
 def _copied(plan: ContractionPlan, box: Box, first: str, along: str) -> Copied:

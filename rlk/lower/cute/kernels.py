@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from rlk.ir.nodes import Kernel, Role
 from rlk.lower.common.emitted import OF_POINTERS, CallArg, From, KernelArg, KernelBuild
 from rlk.lower.common.lines import Line
 from rlk.lower.common.spelling import argument_type
 from rlk.lower.cute import text
+from rlk.lower.cute.chained_plan import ChainedPlan
 from rlk.lower.cute.emit import Emitter
 from rlk.lower.cute.memory import ERRORS
+from rlk.lower.cute.plan import ContractionPlan, RowsPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,40 @@ def tensors_of(
         order = slice(None, None, -1) if decl.name in turned else slice(None)
         found.append(TensorText(decl.name, _tuple(shape[order]), _tuple(each[order])))
     return tuple(found)
+
+
+def framed(
+    plan: ContractionPlan | ChainedPlan | RowsPlan,
+    emitter: Emitter,
+    turns: Mapping[str, str],
+    about: str,
+    *,
+    copied: Mapping[str, int] = MappingProxyType({}),
+    vectors: Mapping[str, int] = MappingProxyType({}),
+    turned: frozenset[str] = frozenset(),
+) -> tuple[Frame, list[CallArg]]:
+    """Return what a kernel has like every other, and its arguments.
+
+    copied: tensors that hardware copies; vectors: those that threads read so many elements at once of.
+    """
+    tensors = tensors_of(emitter, {**copied, **vectors}, turned)
+    given = arguments(plan.kernel, emitter, turns)
+    frame = Frame(
+        name=plan.kernel.name,
+        about=about,
+        host_parameters=host_parameters(given, emitter),
+        parameters=parameters(given, emitter, copied),
+        tensors=tensors,
+        given=passed(given, copied),
+        threads=plan.threads,
+    )
+    return frame, given
+
+
+def owning(plan: ContractionPlan | ChainedPlan) -> str:
+    """Return what a block of a kernel that contracts owns, in words."""
+    owned = ", ".join(f"{o.tile} of {o.axis}" for o in (plan.rows, *plan.others))
+    return f"A block owns {owned} ({plan.kind})."
 
 
 def _tuple(parts: tuple[str, ...] | list[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rlk.errors import Code, Loc, UnsupportedError
 from rlk.ir.dims import Axis, Part, fixed_extent
@@ -33,7 +33,16 @@ INSTRUCTION = 16  # elements of the contracted axis
 SWIZZLED = 128  # bytes of a row of a tile in shared memory
 FEWEST_COLUMNS, MOST_COLUMNS = 8, 256
 WHOLE_COLUMNS = 8  # that swizzling needs of each share of a tile that a cluster copies
-REGISTERS = {1: (40, 240), 2: (40, 232), 3: (32, 160)}  # of a producer's and of a consumer's thread
+
+
+class Registers(NamedTuple):
+    """What a thread has that copies, and one that multiplies."""
+
+    fewer: int
+    more: int
+
+
+REGISTERS = {1: Registers(40, 240), 2: Registers(40, 232), 3: Registers(32, 160)}  # by consumers
 THREADS_THAT_READ = 1024  # of a multiprocessor: 64 registers to each
 
 
@@ -140,7 +149,7 @@ class ContractionPlan:
     pieces: Pieces | None
     cluster: int
     consumers: int
-    registers: tuple[int, int]
+    registers: Registers
     group: int
     programs: int
     signature: Signature
@@ -196,16 +205,6 @@ class ContractionPlan:
     def copy(self) -> str:
         """What copies the tiles that a cluster shares."""
         return "CopyBulkTensorTileG2SMulticastOp" if self.clustered else "CopyBulkTensorTileG2SOp"
-
-    @property
-    def fewer(self) -> int:
-        """Registers of a thread that copies."""
-        return self.registers[0]
-
-    @property
-    def more(self) -> int:
-        """Registers of a thread that multiplies."""
-        return self.registers[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +314,7 @@ def _contraction(
     dtype = next(d.type.dtype for d in kernel.params if d.name == row_side.factor.load.param)
     depth = SWIZZLED // dtype.bytes
     registers, cluster = REGISTERS[consumers], schedule.cluster
-    claim_registers(WARPGROUP * (1 + consumers), (registers[0], *[registers[1]] * consumers))
+    claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
     pieces = None if walked is None else _pieces(walked, contraction, depth, width, extents, target)
     stage = (tile + width) * depth * dtype.bytes
     kept = tile * width * DType.F32.bytes if pieces is not None and pieces.shared else 0

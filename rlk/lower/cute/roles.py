@@ -40,6 +40,7 @@ from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import Box, ContractionPlan
 from rlk.lower.cute.trades import Vectors, vectors
+from rlk.passes.walk import behind
 
 ROWS = 2  # of an accumulator that a thread has a part of
 MOST_PARTS = 4  # of a row that is written to memory
@@ -128,12 +129,7 @@ class ContractionEmitter(Emitter):
 
     def needed(self, values: Sequence[Value]) -> list[Let]:
         """Return the lets that some values are made of, in order."""
-        wanted, stack = set(), list(values)
-        while stack:
-            value = stack.pop()
-            if value not in wanted and value in self.lets:
-                wanted.add(value)
-                stack += operands(self.lets[value].node)
+        wanted = behind(values, self.lets)
         return [let for let in self.plan.kernel.body.lets if let.value in wanted]
 
     def along(self, box: Box) -> str:

@@ -34,19 +34,15 @@ from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import (
     Frame,
     KernelText,
-    arguments,
     build,
-    host_parameters,
+    framed,
     lines,
-    parameters,
-    passed,
     sizes,
-    tensors_of,
 )
 from rlk.lower.cute.plan import RowsPlan, refused
 from rlk.lower.cute.spread import Where, steps
 from rlk.lower.cute.vectors import RowsMemory
-from rlk.passes.walk import walk
+from rlk.passes.walk import behind, walk
 
 OF_FRAME = frozenset({"thread", "block", "c", "stream", "programs", "shared"})
 MOST_BOARDS = 64
@@ -72,21 +68,11 @@ def write(
     emitter.own()
     emitter.block(plan.kernel.body.lets)
     body = lines(emitter.lines)
-    tensors = tensors_of(emitter, {})
-    given = arguments(plan.kernel, emitter, turns)
+    frame, given = framed(plan, emitter, turns, _about(plan))
     first = plan.owned[0] if plan.owned else None
     extent = "1" if first is None else emitter.memory.extent(first.axis)
     counts = [extent if first is None or first.tile == 1 else text.rounded_up(extent, first.tile)]
     counts += [str(o.tiles) for o in plan.owned[1:]]
-    frame = Frame(
-        name=plan.kernel.name,
-        about=_about(plan),
-        host_parameters=host_parameters(given, emitter),
-        parameters=parameters(given, emitter, {}),
-        tensors=tensors,
-        given=passed(given, {}),
-        threads=plan.threads,
-    )
     return KernelText(
         template="rows.py.j2",
         subject=RowsText(frame, emitter.shared(), body, plan.fewest_blocks),
@@ -413,12 +399,7 @@ class RowsEmitter(Emitter):
 
     def needs(self, let: Let, inside: Mapping[Value, Let]) -> list[Let]:
         """Return what a value of a step is made of there, in order."""
-        wanted, stack = set(), list(operands(let.node))
-        while stack:
-            value = stack.pop()
-            if value in inside and value not in wanted:
-                wanted.add(value)
-                stack += operands(inside[value].node)
+        wanted = behind(operands(let.node), inside)
         return [each for value, each in inside.items() if value in wanted]
 
     def needed(self, loop: Loop, early: list[Let]) -> list[Let]:

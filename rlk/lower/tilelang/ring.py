@@ -7,11 +7,12 @@ exchanged by the row's number (PTX 9.7.15.5). While a step is multiplied, vector
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlk.ir.dims import fixed_extent
-from rlk.ir.nodes import Dot, Let, Reduce, Value, operands
+from rlk.ir.nodes import Dot, Let, Reduce, Value
 from rlk.ir.types import DType
 from rlk.lower.common.contract import Contraction, Factor
 from rlk.lower.common.emitted import From
@@ -21,6 +22,7 @@ from rlk.lower.common.spread import Spread
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.contract import NOWHERE, Factors
 from rlk.lower.tilelang.plan import accumulated_columns, accumulated_rows, copying, in_parts, refused
+from rlk.passes.walk import behind
 
 if TYPE_CHECKING:
     from rlk.lower.tilelang.emit import Emitter
@@ -120,15 +122,7 @@ class Ring(Factors):
 
     def behind(self, values: Iterable[Value]) -> frozenset[Value]:
         """Return some values and those that they are made from."""
-        lets = {let.value: let for let in self.plan.kernel.body.lets}
-        found: set[Value] = set()
-        waiting = list(values)
-        while waiting:
-            value = waiting.pop()
-            if value in lets and value not in found:
-                found.add(value)
-                waiting += operands(lets[value].node)
-        return frozenset(found)
+        return frozenset(behind(values, {let.value: let for let in self.plan.kernel.body.lets}))
 
     def dot(self, let: Let) -> None:
         """Write a part of the product: the accumulators in the order of the lists."""
@@ -199,14 +193,10 @@ class Ring(Factors):
     def filled(self, vectors: list[tuple[Side, str, int]], stage: str, step: str, steps: int | None) -> None:
         """Write the copy of a step, if there is one, and the end of what is waited for together."""
         e = self.e
-        if steps is not None:
-            e.line(f"if {step} < {steps}:")
-            e.depth += 1
-        for side, name, count in vectors:
-            with e.inner(f"for c in tl.unroll({count}):"):
-                self.copied(side, f"{name}[c]", stage, step)
-        if steps is not None:
-            e.depth -= 1
+        with nullcontext() if steps is None else e.inner(f"if {step} < {steps}:"):
+            for side, name, count in vectors:
+                with e.inner(f"for c in tl.unroll({count}):"):
+                    self.copied(side, f"{name}[c]", stage, step)
         e.line("tl.ptx_commit_group()")
 
     def copied(self, side: Side, start: str, stage: str, step: str) -> None:
