@@ -20,6 +20,7 @@ import grpo_report
 import torch
 from grpo_task import END, Task
 from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
 
 from rlk import Layout, ops
 from rlk.ops.losses import METRICS, Loss, clip
@@ -199,10 +200,9 @@ def train(setting: Setting, model: Any = None) -> Iterator[tuple[Step, Rollout]]
     """
     model = make_model(setting) if model is None else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=setting.rate, weight_decay=0.0)
+    rates = LambdaLR(optimizer, lambda number: 1 - number / setting.steps)
     draws = torch.Generator().manual_seed(setting.seed)
     for number in range(setting.steps):
-        for of_parameters in optimizer.param_groups:
-            of_parameters["lr"] = setting.rate * (1 - number / setting.steps)
         prompts = setting.task.prompts(setting.minibatches * setting.prompts, draws)
         samples = roll_out(model, setting, prompts, number * setting.minibatches * setting.rows)
         advantages = advantages_of(setting, samples.rewards)
@@ -212,6 +212,7 @@ def train(setting: Setting, model: Any = None) -> Iterator[tuple[Step, Rollout]]
             made.append(
                 train_on(model, optimizer, setting, samples.part(start, stop), advantages[start:stop])
             )
+        rates.step()
         step = summary(samples, made)
         if setting.rollout == "fixed" and step.exact != step.tokens:
             raise RuntimeError(

@@ -24,10 +24,9 @@ from rlk.ops import LOSSES, OPERATORS
 from rlk.ops.collective import ordered_all_reduce
 from rlk.pages.facts import facts_of
 from rlk.pages.order import orders, part_of, words
-from rlk.runtime import tilelang
 from rlk.runtime.ahead import joined
 from rlk.runtime.catalogue import operators
-from rlk.runtime.dispatch import Decision, backends_of
+from rlk.runtime.dispatch import Decision, lowering
 from rlk.runtime.invocation import Invocation, judged
 from rlk.runtime.reference import emit, placed, reference_extents, reference_gradient, reference_variant
 from rlk.target.facts import Target, target
@@ -351,7 +350,7 @@ def lowered(spec: Op, targets: tuple[str, ...]) -> tuple[tuple[str, str, str, st
         for on in map(target, targets)
         for what, program in made.items()
         if program is not None
-        for backend in (*backends_of(on), *["tilelang"] * (on.name in tilelang.TARGETS))
+        for backend in lowering(on)
     )
 
 

@@ -94,7 +94,7 @@ dispatch.forgets(_known.clear)
 
 def _unknown(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Tensors:
     """Refuse what is no tensor; send subclasses and fake tensors through torch's dispatcher."""
-    bind_dtypes(op, tensors)
+    _bound(op, dict(_dtypes(op, tensors)))
     return _through_dispatcher(op, tensors, scalars, statics, math)
 
 
@@ -113,9 +113,7 @@ def _through_dispatcher(
 
 def invoke(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Invocation:
     """Return the invocation that the arguments select."""
-    if not all(isinstance(t, torch.Tensor) for t in tensors.values()):
-        bind_dtypes(op, tensors)
-    return selected(op, tuple((n, t.dtype) for n, t in tensors.items()), tuple(scalars), statics, math)
+    return selected(op, _dtypes(op, tensors), tuple(scalars), statics, math)
 
 
 DTypes = tuple[tuple[str, torch.dtype], ...]
@@ -145,16 +143,17 @@ def model(math: str | None) -> MathModel | None:
     return choices[math]
 
 
-def bind_dtypes(op: Op, tensors: Tensors) -> dict[str, Any]:
-    """Return the dtype of every dtype variable; raise LaunchError naming the tensor that has another one."""
+def _dtypes(op: Op, tensors: Tensors) -> DTypes:
+    """Return the dtypes of tensors; raise LaunchError naming what is none."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             got = type(tensor).__name__
             raise LaunchError(Code.ARG_TYPE, op=op.name, name=name, wanted="torch.Tensor", got=got)
-    return _bound(op, {name: tensor.dtype for name, tensor in tensors.items()})
+    return tuple((name, tensor.dtype) for name, tensor in tensors.items())
 
 
 def _bound(op: Op, dtypes: Mapping[str, torch.dtype]) -> dict[str, Any]:
+    """Return the dtype of every dtype variable; raise LaunchError naming the tensor that has another one."""
     bound: dict[str, Any] = {}
     for formal in op.formals:
         if not isinstance(formal.type, TensorType) or formal.name not in dtypes:

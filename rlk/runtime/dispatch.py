@@ -92,7 +92,7 @@ def _backend(on: Target | None) -> str:
         if dispatch.interpreter is None:
             return "oracle"
         return "triton-interpreter" if dispatch.cute_interpreter is None else "cute-interpreter"
-    built = dict.fromkeys((*backends_of(on), *["tilelang"] * (on.name in tilelang.TARGETS)))
+    built = lowering(on)
     wanted = Env.current().backend
     if wanted is None:
         return FASTEST if "cute" in built and cute.compiles() else "triton"
@@ -102,6 +102,11 @@ def _backend(on: Target | None) -> str:
             Code.UNSUPPORTED, what="RLK_BACKEND", backend=wanted, target=on.name, alternatives=alternatives
         )
     return wanted
+
+
+def lowering(on: Target) -> tuple[str, ...]:
+    """Return the backends that a call on a target may ask for."""
+    return tuple(dict.fromkeys((*backends_of(on), *["tilelang"] * (on.name in tilelang.TARGETS))))
 
 
 def asked_for(on: Target) -> str:

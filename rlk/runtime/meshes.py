@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math as numbers
+from functools import cache
 from typing import Any
 
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.lang.op import Op
+from rlk.lang.op import Op, Variant
 from rlk.lang.types import TensorType
 from rlk.passes.alone import rows_are_alone
 from rlk.runtime.calls import DTypes, Statics, call, selected
@@ -85,11 +86,16 @@ def _alone(
     op: str, dtypes: DTypes, scalars: tuple[str, ...], statics: tuple[tuple[str, object], ...]
 ) -> bool:
     spec = registered(op)
-    rows, invocation = row_axis(spec), selected(spec, dtypes, scalars, dict(statics), None)
-    return rows is not None and rows_are_alone(spec.trace(invocation.variant), rows)
+    return _rows_alone(spec, selected(spec, dtypes, scalars, dict(statics), None).variant)
 
 
 _alone._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as `_names` of the library
+
+
+@cache
+def _rows_alone(spec: Op, variant: Variant) -> bool:
+    rows = row_axis(spec)
+    return rows is not None and rows_are_alone(spec.trace(variant), rows)
 
 
 def _placed(local: torch.Tensor, whose: Any, lead: int) -> torch.Tensor:
