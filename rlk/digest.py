@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -71,6 +72,20 @@ def digest_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def below(folder: Path) -> list[Path]:
+    """Return every file and folder below `folder`, sorted; links are not followed.
+
+    Raises OSError where a folder cannot be listed. Path.rglob leaves its files out and says nothing.
+    """
+    found = []
+    with os.scandir(folder) as listing:
+        for entry in listing:
+            found.append(Path(entry.path))
+            if entry.is_dir(follow_symlinks=False):
+                found += below(found[-1])
+    return sorted(found)
+
+
 def digest_sources(folders: Iterable[Path]) -> str:
     """Return one digest of every file below `folders`, or that is named itself: an emitter and its templates.
 
@@ -87,7 +102,7 @@ def _digest_sources(folders: tuple[Path, ...]) -> str:
         if folder.is_file():
             listing.append([(folder.name, digest_file(folder))])
             continue
-        files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+        files = [path for path in below(folder) if path.is_file() and path.suffix != ".pyc"]
         if not files:
             raise FileNotFoundError(f"no source files below {folder}")
         listing.append([(path.relative_to(folder).as_posix(), digest_file(path)) for path in files])

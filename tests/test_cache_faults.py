@@ -219,6 +219,27 @@ def test_a_failure_at_each_step_of_a_publication_is_survived(root: Path, at: int
     assert not Store(root).verify() and not list((root / "staging").iterdir())
 
 
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EIO])
+def test_an_entry_whose_folder_cannot_be_listed_is_not_published(
+    root: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A manifest without a folder's files would be sound, and damage to these files never seen."""
+    listed = os.scandir
+
+    def failing(folder: str | Path | int = ".") -> Iterator[os.DirEntry[str]]:
+        if str(folder).endswith("/bin"):
+            raise OSError(code, os.strerror(code), str(folder))
+        return listed(folder)
+
+    store = Store(root)
+    monkeypatch.setattr(os, "scandir", failing)
+    assert right(store.get_or_build(KEY, writer(1)), 1)
+    monkeypatch.setattr(os, "scandir", listed)
+    assert store.counters.unpublished == 1 and Store(root).find(KEY) is None
+    (Store(root).get_or_build(KEY, writer(1)) / "bin" / "kernel.cubin").write_bytes(content(2))
+    assert right(Store(root).get_or_build(KEY, writer(1)), 1)
+
+
 # deaths
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from rlk.digest import Json, canonical, digest, digest_file
+from rlk.digest import Json, below, canonical, digest, digest_file
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -136,7 +136,7 @@ def is_inside(name: str) -> bool:
 def describe(folder: Path, key: Json, label: str) -> Manifest:
     """Return the manifest of the files that now stand in `folder`, and flush them to the disk."""
     files = []
-    for path in sorted(folder.rglob("*")):
+    for path in below(folder):
         if path.is_dir() and not path.is_symlink():
             continue
         if not stat.S_ISREG(os.lstat(path).st_mode):

@@ -19,7 +19,7 @@ from rlk.cache.key import CacheKey
 from rlk.cache.lock import Hold, hold
 from rlk.cache.manifest import MANIFEST, BadEntry, Manifest, describe, read_manifest, sync, write_synced
 from rlk.cache.root import refusal, temporary_root
-from rlk.digest import Json
+from rlk.digest import Json, below
 
 __all__ = ["Counters", "Entry", "Finding", "Store"]
 
@@ -193,13 +193,14 @@ class Store:
         The folder is moved. Raises BadEntry for what is not that entry, whole and alone; OSError.
         """
         manifest = self._check(folder, name, hashed=True)
-        held = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+        paths = below(folder)
+        held = {path.relative_to(folder).as_posix() for path in paths if not path.is_dir()}
         if held != {MANIFEST, *(file.name for file in manifest.files)}:
             raise BadEntry("it holds files that its manifest does not name")
         with hold(self.root / "locks" / f"{name}.lock", self.lock_timeout):
             if self._load(name, quarantine=True) is not None:
                 return False
-            for path in (*folder.rglob("*"), folder):
+            for path in (*paths, folder):
                 sync(path)
             path = self._entry(name)
             path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -292,7 +293,7 @@ class Store:
         self._step("described")
         write_synced(staging / MANIFEST, manifest.encode())
         self._step("listed")
-        for folder in (*(p for p in staging.rglob("*") if p.is_dir()), staging):
+        for folder in (*(path for path in below(staging) if path.is_dir()), staging):
             sync(folder)
         self._step("synced")
         path = self._entry(name)
