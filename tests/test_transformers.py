@@ -233,7 +233,7 @@ def test_the_name_goes_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnsupportedError, match="taken"):
         adapter.patch()
     monkeypatch.delitem(known, "rlk")
-    monkeypatch.setattr(adapter, "version", lambda peer: "6.0.0")
+    monkeypatch.setattr("rlk.integrations.swap.version", lambda peer: "6.0.0")
     with pytest.raises(UnsupportedError, match=r"6\.0\.0"):
         adapter.patch()
     monkeypatch.undo()

@@ -1,11 +1,12 @@
-"""How functions of another package are exchanged for ours, and exactly put back."""
+"""How another package gets functions of ours, beside its own or in their place, and loses them again."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -19,45 +20,18 @@ Place = tuple[Holder, str, Any]
 """Where an object of a package is bound: a namespace or registry, or a class; the name; and the object."""
 
 
-@dataclass(slots=True)
-class Swap:
-    """Functions of one package that stand for other functions while the swap is on.
+class Switch(ABC):
+    """Something that is switched on and off; `patched` does both."""
 
-    peer: the package. versions: those that the replacements were compared with; others are refused. names:
-    what is replaced, "module:name" or "module:Class.name", by what. registries: "module:name" of dicts that
-    hold some of these functions too.
+    __slots__ = ()
 
-    A function is replaced wherever a module of the package has it under any name, also in modules that are
-    imported while the swap is on; one that was put elsewhere before (an attribute of an object, a compiled
-    graph) is not seen. Swaps nest: the outermost puts back. Not to be switched by several threads at once.
-    """
-
-    peer: str
-    versions: tuple[str, ...]
-    names: Mapping[str, Callable[..., Any]]
-    registries: tuple[str, ...] = ()
-    depth: int = 0
-    originals: dict[str, Any] = field(default_factory=dict)
-
+    @abstractmethod
     def patch(self) -> None:
-        """Switch on; raise UnsupportedError for a package, version, name or signature that is not known."""
-        if self.depth == 0:
-            self.originals = self._found()
-            self._exchange({id(old): self.names[name] for name, old in self.originals.items()})
-        self.depth += 1
+        """Switch on."""
 
+    @abstractmethod
     def unpatch(self) -> None:
-        """Undo one `patch()`; raise LaunchError where there is none, or where another holds what was ours."""
-        if self.depth == 0:
-            raise LaunchError(Code.SWAP_OFF, peer=self.peer)
-        self.depth -= 1
-        if self.depth:
-            return
-        originals, self.originals = self.originals, {}
-        lost = [name for name, old in originals.items() if _bound(name)[2] is not self.names[name]]
-        self._exchange({id(self.names[name]): old for name, old in originals.items()})
-        if lost:
-            raise LaunchError(Code.SWAP_LOST, peer=self.peer, names=", ".join(lost))
+        """Undo one `patch()`."""
 
     @contextmanager
     def patched(self) -> Iterator[None]:
@@ -68,39 +42,136 @@ class Swap:
         finally:
             self.unpatch()
 
+
+@dataclass(slots=True)
+class Change(Switch):
+    """A change of one package. Changes nest: the outermost puts back. Not for several threads at once.
+
+    peer: the package. versions: those that ours was compared with; others are refused.
+    """
+
+    peer: str
+    versions: tuple[str, ...]
+    depth: int = field(default=0, init=False)
+
+    def patch(self) -> None:
+        """Switch on; raise UnsupportedError for a package, version, name or signature that is not known."""
+        if self.depth == 0:
+            try:
+                got = version(self.peer)
+            except PackageNotFoundError:
+                raise UnsupportedError(
+                    Code.PEER_ABSENT, peer=self.peer, versions=", ".join(self.versions)
+                ) from None
+            looked, missing = self._look()
+            if missing or got not in self.versions:
+                raise UnsupportedError(
+                    Code.PEER_UNKNOWN, peer=self.peer, got=got, versions=", ".join(self.versions),
+                    missing="; ".join(missing) or "nothing", looked=", ".join(looked),
+                )  # fmt: skip
+            self._put()
+        self.depth += 1
+
+    def unpatch(self) -> None:
+        """Undo one `patch()`; raise LaunchError where there is none, or where another holds what was ours."""
+        if self.depth == 0:
+            raise LaunchError(Code.SWAP_OFF, peer=self.peer)
+        self.depth -= 1
+        if self.depth:
+            return
+        if lost := self._put_back():
+            raise LaunchError(Code.SWAP_LOST, peer=self.peer, names=", ".join(lost))
+
     @property
     def on(self) -> bool:
         """Whether the package calls ours."""
         return self.depth > 0
 
+    @abstractmethod
+    def _look(self) -> tuple[Sequence[str], list[str]]:
+        """Return what the package was asked for, and what of it is not as it should be."""
+
+    @abstractmethod
+    def _put(self) -> None: ...
+
+    @abstractmethod
+    def _put_back(self) -> list[str]:
+        """Leave the package as it was; return the names under which another stands now."""
+
+
+@dataclass(slots=True)
+class Entry(Change):
+    """A name of ours in registries of a package. places: "module:Class.name" of each, and what it gets."""
+
+    name: str
+    places: Mapping[str, Callable[..., Any]]
+
+    def _mappings(self) -> list[tuple[dict[str, Any], Callable[..., Any]]]:
+        return [(_bound(place)[2], ours) for place, ours in self.places.items()]
+
+    def _look(self) -> tuple[Sequence[str], list[str]]:
+        try:
+            taken = any(self.name in mapping for mapping, _ in self._mappings())
+        except (ImportError, AttributeError, KeyError) as error:
+            return tuple(self.places), [f"{error} (not there)"]
+        return (f"no {self.name!r}",), [f"the name {self.name!r} is taken"] if taken else []
+
+    def _put(self) -> None:
+        for mapping, ours in self._mappings():
+            mapping[self.name] = ours
+
+    def _put_back(self) -> list[str]:
+        lost = []
+        for mapping, ours in self._mappings():
+            if mapping.get(self.name) is ours:
+                del mapping[self.name]
+            else:
+                lost.append(ours.__name__)
+        return lost
+
+
+@dataclass(slots=True)
+class Swap(Change):
+    """Functions of one package that stand for other functions while the swap is on.
+
+    names: what is replaced, "module:name" or "module:Class.name", by what. registries: "module:name" of dicts
+    that hold some of these functions too.
+
+    A function is replaced wherever a module of the package has it under any name, also in modules that are
+    imported while the swap is on; one that was put elsewhere before (an attribute of an object, a compiled
+    graph) is not seen.
+    """
+
+    names: Mapping[str, Callable[..., Any]]
+    registries: tuple[str, ...] = ()
+    originals: dict[str, Any] = field(default_factory=dict, init=False)
+
     def original(self, name: str) -> Any:
         """Return what the package calls while the swap is off."""
         return self.originals[name] if self.on else _bound(name)[2]
 
-    def _found(self) -> dict[str, Any]:
-        """Return what is to be replaced, by name."""
-        try:
-            got = version(self.peer)
-        except PackageNotFoundError:
-            raise UnsupportedError(
-                Code.PEER_ABSENT, peer=self.peer, versions=", ".join(self.versions)
-            ) from None
-        found: dict[str, Any] = {}
+    def _look(self) -> tuple[Sequence[str], list[str]]:
         missing = []
         for name, ours in self.names.items():
             try:
-                found[name] = _bound(name)[2]
+                found = _parameters(_bound(name)[2])
             except (ImportError, AttributeError, KeyError):
                 missing.append(f"{name} (not there)")
                 continue
-            if (theirs := _parameters(found[name])) != _parameters(ours):
-                missing.append(f"{name}({', '.join(_parameters(ours))}), found ({', '.join(theirs)})")
-        if missing or got not in self.versions:
-            raise UnsupportedError(
-                Code.PEER_UNKNOWN, peer=self.peer, got=got, versions=", ".join(self.versions),
-                missing="; ".join(missing) or "nothing", looked=", ".join(self.names),
-            )  # fmt: skip
-        return found
+            if found != _parameters(ours):
+                missing.append(f"{name}({', '.join(_parameters(ours))}), found ({', '.join(found)})")
+        return tuple(self.names), missing
+
+    def _put(self) -> None:
+        originals = {name: _bound(name)[2] for name in self.names}
+        self._exchange({id(old): self.names[name] for name, old in originals.items()})
+        self.originals = originals
+
+    def _put_back(self) -> list[str]:
+        originals, self.originals = self.originals, {}
+        lost = [name for name in originals if _bound(name)[2] is not self.names[name]]
+        self._exchange({id(self.names[name]): old for name, old in originals.items()})
+        return lost
 
     def _exchange(self, new: Mapping[int, Any]) -> None:
         """Bind other objects wherever the package holds the given ones, all or none."""
@@ -133,10 +204,10 @@ class Swap:
 
 
 @dataclass(frozen=True, slots=True)
-class Swaps:
+class Swaps(Switch):
     """Several swaps of one package, switched on together: all of them or none."""
 
-    parts: tuple[Swap, ...]
+    parts: tuple[Change, ...]
 
     def patch(self) -> None:
         """Switch all on; raise what `Swap.patch` raises, with none of them switched."""
@@ -151,15 +222,6 @@ class Swaps:
         with ExitStack() as undo:
             for part in self.parts:
                 undo.callback(part.unpatch)
-
-    @contextmanager
-    def patched(self) -> Iterator[None]:
-        """Switch on for the length of a `with`."""
-        self.patch()
-        try:
-            yield
-        finally:
-            self.unpatch()
 
 
 def _modules(package: str) -> list[ModuleType]:

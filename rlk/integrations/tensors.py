@@ -1,10 +1,11 @@
-"""What adapters share: dtypes that rlk takes, and layouts of the padded rows that frameworks train on."""
+"""What adapters share: dtypes that rlk takes, layouts of padded rows, and the error for what has no form."""
 
 from __future__ import annotations
 
 import torch
 
 from rlk import ops
+from rlk.errors import Code, UnsupportedError
 from rlk.ops import Layout
 
 SHORT = (torch.bfloat16, torch.float16)
@@ -28,3 +29,8 @@ def entropies(logits: torch.Tensor) -> torch.Tensor:
     found = ops.logp(logits, ids, needs=("entropy",)).entropy
     assert found is not None
     return found
+
+
+def no_form(peer: str, what: str, instead: str) -> UnsupportedError:
+    """Return the error for a call of a peer that rlk.ops has no form of."""
+    return UnsupportedError(Code.PEER_CALL, peer=peer, what=what, instead=instead)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
 from rlk import ops
-from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.errors import UnsupportedError
+from rlk.integrations.swap import Entry
+from rlk.integrations.tensors import SHORT, no_form
 
 NAME, PEER = "rlk", "transformers"
 VERSIONS = ("5.23.0",)
-DTYPES = (torch.bfloat16, torch.float16)
 IGNORED = frozenset(
     "position_ids cu_seq_lens_q cu_seq_lens_k max_length_q max_length_k num_items_in_batch use_cache "
     "cache_position output_hidden_states output_router_logits".split()
@@ -102,7 +101,7 @@ def attend(
     if dropout or unknown:
         what = f"dropout={dropout}" if dropout else ", ".join(unknown)
         raise refused(what, 'set attention_dropout to 0 and leave it out, or use attn_implementation="eager"')
-    if query.dtype not in DTYPES:
+    if query.dtype not in SHORT:
         raise refused(f"attention of {query.dtype}", "load the model with dtype=torch.bfloat16 or float16")
     batch, length, keys = query.shape[0], query.shape[2], key.shape[2]
     if attention_mask is None:
@@ -156,61 +155,16 @@ def _read(mask: Callable[..., Any]) -> tuple[bool, int | None, torch.Tensor | No
 
 def refused(what: str, instead: str) -> UnsupportedError:
     """Return the error for what `varlen_attention` has no form of."""
-    return UnsupportedError(Code.PEER_CALL, peer=PEER, what=what, instead=instead or "use eager attention")
+    return no_form(PEER, what, instead or "use eager attention")
 
 
-# --- the name -----------------------------------------------------------------------------------------------
-
-_depth = 0
-
-
-def _places() -> tuple[tuple[dict[str, Any], Any], ...]:
-    from transformers.masking_utils import AttentionMaskInterface
-    from transformers.modeling_utils import AttentionInterface
-
-    return (AttentionInterface._global_mapping, attend), (AttentionMaskInterface._global_mapping, sequences)
-
-
-def patch() -> None:
-    """Let models name "rlk"; raise UnsupportedError for an unknown version, or where another has the name."""
-    global _depth
-    if _depth == 0:
-        try:
-            got = version(PEER)
-        except PackageNotFoundError:
-            raise UnsupportedError(Code.PEER_ABSENT, peer=PEER, versions=", ".join(VERSIONS)) from None
-        taken = got in VERSIONS and any(NAME in mapping for mapping, _ in _places())
-        if taken or got not in VERSIONS:
-            raise UnsupportedError(
-                Code.PEER_UNKNOWN, peer=PEER, got=got, versions=", ".join(VERSIONS), looked=f"no {NAME!r}",
-                missing=f"the name {NAME!r} is taken" if taken else "nothing",
-            )  # fmt: skip
-        for mapping, ours in _places():
-            mapping[NAME] = ours
-    _depth += 1
-
-
-def unpatch() -> None:
-    """Undo one `patch()`; raise LaunchError where there is none, or where another took the name since."""
-    global _depth
-    if _depth == 0:
-        raise LaunchError(Code.SWAP_OFF, peer=PEER)
-    _depth -= 1
-    if _depth:
-        return
-    lost = [ours.__name__ for mapping, ours in _places() if mapping.get(NAME) is not ours]
-    for mapping, ours in _places():
-        if mapping.get(NAME) is ours:
-            del mapping[NAME]
-    if lost:
-        raise LaunchError(Code.SWAP_LOST, peer=PEER, names=", ".join(lost))
-
-
-@contextmanager
-def patched() -> Iterator[None]:
-    """Let models name "rlk" for the length of a `with`."""
-    patch()
-    try:
-        yield
-    finally:
-        unpatch()
+NAMED = Entry(
+    PEER,
+    VERSIONS,
+    NAME,
+    {
+        "transformers.modeling_utils:AttentionInterface._global_mapping": attend,
+        "transformers.masking_utils:AttentionMaskInterface._global_mapping": sequences,
+    },
+)
+patch, unpatch, patched = NAMED.patch, NAMED.unpatch, NAMED.patched

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from rlk import ops
-from rlk.errors import Code, UnsupportedError
 from rlk.integrations.swap import Swap, Swaps
-from rlk.integrations.tensors import SHORT, entropies, f32, rows_of
+from rlk.integrations.tensors import SHORT, entropies, f32, no_form, rows_of
 from rlk.ops import LOSSES, Loss
 from rlk.ops.losses import Correction, cispo, clip, sapo, vespo
 
@@ -147,7 +146,7 @@ def loss_of(trainer: Any) -> Loss:
             base, surrogate=vespo(*powers), level="sequence_sum", token_limits=limits.token_limits,
             sequence_limits=limits.sequence_limits,
         )  # fmt: skip
-    raise _no_form(f"loss_type={name!r}", "keep TRL's loss: LOG_PROBS.patch()")
+    raise no_form("trl", f"loss_type={name!r}", "keep TRL's loss: LOG_PROBS.patch()")
 
 
 def grpo_loss(self: Any, model: Any, inputs: Tensors) -> torch.Tensor:
@@ -157,7 +156,9 @@ def grpo_loss(self: Any, model: Any, inputs: Tensors) -> torch.Tensor:
     weights of vLLM and entropy masks multiply advantages. Metrics are logged under TRL's names.
     """
     if self.use_adaptive_entropy and self._entropy_bonus_enabled:
-        raise _no_form("an adaptive entropy coefficient", "use entropy_coef, or LOG_PROBS.patch() alone")
+        raise no_form(
+            "trl", "an adaptive entropy coefficient", "use entropy_coef, or LOG_PROBS.patch() alone"
+        )
     mask = inputs["completion_mask"]
     mask = mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
     ids, seen = (
@@ -212,7 +213,7 @@ def _weighted(
     if "importance_sampling_ratio" in inputs and trainer.loss_type == "vespo":
         weight = inputs["importance_sampling_ratio"]
         if weight.shape != mask.shape:
-            raise _no_form("vespo with a ratio of sequences", "use a token-level correction")
+            raise no_form("trl", "vespo with a ratio of sequences", "use a token-level correction")
         # w of a token is exp(old - rollout): its log is what vespo adds to that of the sequence
         rollout["rollout_logp"] = batch["old_logp"] - weight.clamp(min=1e-8).log()
         loss = replace(loss, correction=Correction("truncate", "token", None, None))
@@ -295,10 +296,6 @@ def _phi(
         sign, log_ratio, mask, inputs.get("importance_sampling_ratio"), args.vespo_k_pos,
         args.vespo_lambda_pos, args.vespo_k_neg, args.vespo_lambda_neg,
     )  # fmt: skip
-
-
-def _no_form(what: str, instead: str) -> UnsupportedError:
-    return UnsupportedError(Code.PEER_CALL, peer="trl", what=what, instead=instead)
 
 
 # --- the swap -----------------------------------------------------------------------------------------------

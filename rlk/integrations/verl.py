@@ -8,10 +8,9 @@ import numpy as np
 import torch
 
 from rlk import ops
-from rlk.errors import Code, UnsupportedError
 from rlk.integrations import verl_losses
 from rlk.integrations.swap import Swap, Swaps
-from rlk.integrations.tensors import entropies, f32, rows_of
+from rlk.integrations.tensors import entropies, f32, no_form, rows_of
 from rlk.ops.losses import KL
 
 KL_NAMES = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
@@ -45,10 +44,7 @@ def kl_penalty(logprob: torch.Tensor, ref_logprob: torch.Tensor, kl_penalty: str
     plain = kl_penalty.removesuffix("+")
     name = KL_NAMES.get(plain, plain)
     if name not in KL:
-        raise UnsupportedError(
-            Code.PEER_CALL, peer="verl", what=f"kl_penalty={kl_penalty!r}",
-            instead=f"use one of {', '.join((*KL, *KL_NAMES))}",
-        )  # fmt: skip
+        raise no_form("verl", f"kl_penalty={kl_penalty!r}", f"use one of {', '.join((*KL, *KL_NAMES))}")
     bent = kl_penalty.endswith("+") and name in ("k1", "k3")
     logp, ref = f32(logprob), f32(ref_logprob).detach()
     kl: torch.Tensor = ops.ratio_kl(logp, logp.detach(), ref, kl=f"{name}+" if bent else name).kl  # type: ignore[arg-type]

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from rlk import ops
-from rlk.errors import Code, UnsupportedError
-from rlk.integrations.tensors import f32, rows_of
+from rlk.integrations.tensors import f32, no_form, rows_of
 from rlk.ops import LOSSES, Loss
 from rlk.ops.losses import Correction, cispo, clip, dppo_kl, dppo_tv, dro, reinforce, sapo
 
@@ -88,10 +87,7 @@ def _aggregated(loss: Loss, mode: str, info: Mapping[str, Any], width: int, rows
     loss_scale_factor. width, rows: of the local tokens. Raises UnsupportedError for another mode.
     """
     if mode not in MODES:
-        choices = ", ".join(MODES)
-        raise UnsupportedError(
-            Code.PEER_CALL, peer="verl", what=f"loss_agg_mode={mode!r}", instead=f"use one of {choices}"
-        )
+        raise no_form("verl", f"loss_agg_mode={mode!r}", f"use one of {', '.join(MODES)}")
     many = info.get("dp_size", 1)
     made = replace(loss, aggregation=MODES[mode], sequences="active")  # type: ignore[arg-type]
     if mode == "token-sum":
