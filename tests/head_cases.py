@@ -135,8 +135,8 @@ def computed(
     return found | ({} if added is None else {"buffer": added.cpu()})
 
 
-def log_probs(head_: Head, *where: Any) -> Found:
-    """Return what one rank finds for `linear_logp`."""
+def log_probs(head_: Head, *where: Any, compiled: bool = False) -> Found:
+    """Return what one rank finds for `linear_logp`, in one graph where it is compiled."""
 
     def call(
         hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor, options: Options
@@ -144,6 +144,9 @@ def log_probs(head_: Head, *where: Any) -> Found:
         made = ops.linear_logp(hidden, weight, ids, needs=NEEDS, **options)
         return {name: getattr(made, name) for name in NEEDS}
 
+    if compiled:
+        torch._dynamo.reset()
+        return computed(head_, torch.compile(call, fullgraph=True, backend="aot_eager"), *where)
     return computed(head_, call, *where)
 
 
@@ -193,7 +196,8 @@ def everything(world: int, rank: int, device: torch.device) -> Found:
     if device.type != "cpu":
         where = (device, world, rank, dist.group.WORLD)
         return {"heads": {name: log_probs(head_, *where) for name, head_ in ON_DEVICES.items()}}
-    found: Found = {}
+    name, where = SENT[-2], (device, world, rank, dist.group.WORLD)
+    found: Found = {"compiled": log_probs(HEADS[name], *where, compiled=True)}
     sizes = {world: (rank, dist.group.WORLD)}
     if world == 4:
         groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]

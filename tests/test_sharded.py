@@ -51,6 +51,11 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     return rank_cases.run("gloo", 4, tmp_path_factory.mktemp("heads"), "head_cases")
 
 
+def test_four_processes_compile_their_part_into_one_graph(ranks: list[Found]) -> None:
+    for rank, found in enumerate(ranks):
+        assert_same_found(found["compiled"], alone("heads", SENT[-2]), 4, rank)
+
+
 CALLS = [("heads", name) for name in SENT] + [("policies", name) for name in POLICIES]
 
 

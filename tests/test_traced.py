@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from head_cases import HEADS, log_probs
 from test_dispatch import BF16, CALLS, IDS, N, V, f32, flat, with_gradient
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -72,6 +74,73 @@ def test_one_graph_serves_every_number_of_rows(name: str) -> None:
 def test_graphs_of_one_shape_each_are_counted() -> None:
     """The control."""
     assert graphs(ROWS["swiglu"], dynamic=False) == [1, 2, 3, 4]
+
+
+# buffers and groups of a head: test_sharded has ranks that are processes
+
+BUFFERED = {
+    "plain": HEADS["a buffer is added to"],
+    "all options": HEADS["a buffer, and all options"],
+    "hidden is frozen": replace(HEADS["hidden is frozen"], buffer=True),
+    "weight is frozen": replace(HEADS["weight is frozen"], buffer=True),
+    "nothing has a gradient": replace(HEADS["nothing has a gradient"], buffer=True),
+}
+
+
+@pytest.mark.parametrize("name", BUFFERED)
+def test_a_graph_adds_to_a_buffer(name: str) -> None:
+    cpu = torch.device("cpu")
+    want = log_probs(BUFFERED[name], cpu)
+    got = log_probs(BUFFERED[name], cpu, compiled=True)
+    assert got.keys() == want.keys()
+    assert_same(list(got.values()), list(want.values()))
+
+
+def added(buffer: torch.Tensor, step: Call, seed: int) -> torch.Tensor:
+    """Return a head's log-probs, of which backward adds to a buffer."""
+    x = f32(6, V, seed=seed).to(BF16).requires_grad_()
+    return step(x, HEAD.clone().requires_grad_(), buffer)
+
+
+def head_of(x: torch.Tensor, weight: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+    return ops.linear_logp(x, weight, IDS, weight_grad_out=buffer).logp
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_buffer_adds_up_over_graphs_run_in_turn(backend: str) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(head_of, fullgraph=True, backend=backend)
+    buffers = [torch.zeros(V, V) for _ in range(3)]
+    for seed in (1, 2, 3):
+        for buffer, step, turn in zip(buffers, (head_of, compiled, head_of), (1, 1, -1), strict=True):
+            added(buffer, step, turn * seed % 4).sum().backward()
+    assert_same_bits(buffers[1], buffers[0])
+    assert differing(buffers[2], buffers[0]) > 10  # the control: the same sums in another order
+
+
+def test_graphs_that_share_a_buffer_take_turns() -> None:
+    """A compiler keeps the buffer for backward, and torch refuses what was changed since."""
+    buffer = torch.zeros(V, V)
+    first, second = (added(buffer, head_of, seed) for seed in (1, 2))
+    (first.sum() + second.sum()).backward()  # without a compiler any order goes
+    torch._dynamo.reset()
+    compiled = torch.compile(head_of, fullgraph=True, backend="aot_eager")
+    first, second = (added(buffer, compiled, seed) for seed in (1, 2))
+    first.sum().backward()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        second.sum().backward()
+
+
+def test_a_checkpoint_runs_a_head_again_and_adds_once() -> None:
+    buffers = [torch.zeros(V, V) for _ in range(2)]
+    weight = HEAD.clone().requires_grad_()
+    x = f32(6, V).to(BF16)
+    for buffer, saves in zip(buffers, (None, torch.ops.rlk.linear_logp_shard.default), strict=True):
+        leaf = x.clone().requires_grad_()
+        selective(saves, lambda y, buffer=buffer: head_of(y, weight, buffer))(leaf, None).sum().backward()
+    plain = torch.zeros(V, V)
+    head_of(x.clone().requires_grad_(), weight, plain).sum().backward()
+    assert_same(buffers, [plain, plain])
 
 
 # selective checkpoints

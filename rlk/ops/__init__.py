@@ -23,6 +23,7 @@ from rlk.ops import (
     reference,
     reference_rewards,
     sampling,
+    sharded_library,
     signatures,
     value,
 )
@@ -136,6 +137,7 @@ sample = _published(sampling.sample, exact_sampling.sample, _sampling.sample, _s
 
 for _spec in (_packing.take_whole, _packing.reported, _matmul.matmul_leaf8):  # parts and forms of operators
     register(_spec)
+sharded_library.register()
 varlen_attention = _published(
     attention.varlen_attention, exact_attention.varlen_attention, _attention.varlen_attention
 )

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from rlk.errors import Code, LaunchError
 from rlk.ops.rows import active, compacted
-from rlk.runtime.calls import _PLAIN, call, check_differentiable, invoke, observing, once
+from rlk.runtime.calls import _PLAIN, _modes, call, check_differentiable, invoke, observing, once
 from rlk.runtime.collective import ordered_gather, process_group, sum_over_ranks
 from rlk.runtime.dispatch import dispatch
 from rlk.runtime.invocation import Scalars, Tensors
@@ -78,33 +78,18 @@ def _check_buffer(weight: torch.Tensor, buffer: torch.Tensor | None) -> None:
 def sharded_linear_logp(
     tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard
 ) -> Tensors:
-    """Return the outputs of `linear_logp` by name, of a whole vocabulary of which this rank has a shard.
-
-    Ranks exchange and buffers are written outside of compiled graphs: torch.compile breaks its graph here.
-    """
-    if torch.compiler.is_compiling():
-        made: Tensors = _outside_graphs()(tensors, scalars, statics, math, shard)
-        return made
-    return _eager(tensors, scalars, statics, math, shard)
-
-
-_made: list[Any] = []
-
-
-def _outside_graphs() -> Any:
-    if not _made:  # when it is first needed: it imports the compiler
-        _made.append(torch.compiler.disable(_eager))
-    return _made[0]
-
-
-def _eager(tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard) -> Tensors:
+    """Return the outputs of `linear_logp` by name, of a whole vocabulary of which this rank has a shard."""
     if observing():  # what a rank runs first is the operator on its shard
         return call(linear_logp, tensors, scalars, statics, math)
     buffer = {} if shard.weight_grad is None else {"weight_grad_out": shard.weight_grad}
     _check_plain(tensors | buffer)
+    if torch.compiler.is_compiling() or _modes():
+        from rlk.ops.sharded_library import through_dispatcher
+
+        return through_dispatcher(tensors, scalars, statics, math, shard)
     needed = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
     if not needed:
-        return _forward(tensors, scalars, statics, math, shard)
+        return forward(tensors, scalars, statics, math, shard)
     check_differentiable(linear_logp, tensors)
     names = ("logp", "lse", "entropy") if "entropy" in statics["needs"] else ("logp", "lse")
     made = _Head.apply((tensors, scalars, statics, math, shard, names), *tensors.values())
@@ -112,14 +97,15 @@ def _eager(tensors: Tensors, scalars: Scalars, statics: Statics, math: str | Non
 
 
 def _check_plain(tensors: Tensors) -> None:
-    # no subclasses: a DTensor has its numbers elsewhere
+    # no subclasses but tensors without numbers: a DTensor has its numbers elsewhere
     for name, tensor in tensors.items():
-        if type(tensor) not in _PLAIN:
+        if type(tensor) not in _PLAIN and type(tensor).__name__ != "FakeTensor":
             got = type(tensor).__name__
             raise LaunchError(Code.ARG_TYPE, op=OP, name=name, wanted="dense torch.Tensor", got=got)
 
 
-def _forward(tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard) -> Tensors:
+def forward(tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard) -> Tensors:
+    """Return the outputs by name; f32 logits, where they are kept, are those of the shard."""
     if shard.ranks == 1:
         return dispatch(invoke(linear_logp, tensors, scalars, statics, math), tensors, scalars)
     local, own = _local(tensors, scalars, shard), {**scalars, "ignore_index": NO_ID}
@@ -147,7 +133,7 @@ class _Head(torch.autograd.Function):
     def forward(ctx: Any, call: tuple[Any, ...], *inputs: Any) -> Any:
         tensors, scalars, statics, math, shard, names = call
         tensors = {n: t.detach() for n, t in tensors.items()}
-        made = _forward(tensors, scalars, statics, math, shard)
+        made = forward(tensors, scalars, statics, math, shard)
         ctx.set_materialize_grads(False)
         saved = tensors | {n: made[n] for n in ("lse", "entropy", "logits") if n in made}
         ctx.save_for_backward(*saved.values())
@@ -160,12 +146,12 @@ class _Head(torch.autograd.Function):
         scalars, statics, math, shard, names = ctx.call
         wants = tuple(n for n, need in zip(ctx.names, ctx.needs_input_grad[1:], strict=True) if need)
         given = {f"d_{n}": g.contiguous() for n, g in zip(names, grads, strict=True) if g is not None}
-        found = _gradients(saved, given, scalars, math, shard, wants) if given and wants else {}
+        found = gradients(saved, given, scalars, math, shard, wants) if given and wants else {}
         found = once(OP, found)
         return (None, *(found.get(n) for n in ctx.names))
 
 
-def _gradients(
+def gradients(
     saved: Tensors, given: Tensors, scalars: Scalars, math: str | None, shard: Shard, wants: tuple[str, ...]
 ) -> Tensors:
     """Return the gradients of the wanted inputs by name; that of weight may go to the shard's buffer."""

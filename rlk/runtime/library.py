@@ -37,12 +37,23 @@ def through_dispatcher(
 ) -> Tensors:
     """Call an operator through torch's dispatcher, so that compilers and fake tensors see it."""
     check_differentiable(op, tensors)
+    arguments = encoded(op, tensors, scalars, statics, math)
+    outputs = getattr(getattr(torch.ops, NAMESPACE), op.name)(*arguments)
+    return named(op, tensors, scalars, statics, outputs)
+
+
+def encoded(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> list[object]:
+    """Return the arguments of an operator's schema, in order."""
     given = {**tensors, **scalars, **statics}
-    arguments = [_encode(given.get(f.name, _default(f))) for f in op.formals]
-    outputs = getattr(getattr(torch.ops, NAMESPACE), op.name)(*arguments, math or AUTO)
+    return [*(_encode(given.get(f.name, _default(f))) for f in op.formals), math or AUTO]
+
+
+def named(
+    op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, outputs: list[torch.Tensor]
+) -> Tensors:
+    """Return the outputs of a call by name."""
     dtypes = tuple((name, tensor.dtype) for name, tensor in tensors.items())
-    names = _names(op.name, dtypes, tuple(scalars), tuple(statics.items()))
-    return dict(zip(names, outputs, strict=True))
+    return dict(zip(_names(op.name, dtypes, tuple(scalars), tuple(statics.items())), outputs, strict=True))
 
 
 def _names(
@@ -73,7 +84,12 @@ def _encode(value: object) -> object:
 
 def schema(op: Op) -> str:
     """Return the schema of an operator: its parameters in order, then the math model; a list of outputs."""
-    return f"{op.name}({', '.join(_parameter(f) for f in op.formals)}, str math) -> Tensor[]"
+    return f"{op.name}({parameters(op)}) -> Tensor[]"
+
+
+def parameters(op: Op) -> str:
+    """Return what the schema of an operator says of its parameters."""
+    return f"{', '.join(_parameter(f) for f in op.formals)}, str math"
 
 
 def _parameter(formal: Formal) -> str:
@@ -93,7 +109,7 @@ def register(op: Op) -> Any:
     _registered[op.name] = op
     _library.define(schema(op))
     _library.impl(op.name, lambda *args: _implementation(op, args), "CompositeExplicitAutograd")
-    torch.library.register_fake(f"{NAMESPACE}::{op.name}", lambda *args: _fake(op, args), lib=_library)
+    torch.library.register_fake(f"{NAMESPACE}::{op.name}", lambda *args: fake(op, args), lib=_library)
     if op.gradient is not None:
         _library.define(
             f"{op.gradient.name}(Tensor?[] saved, Tensor?[] cotangents, str[] wanted, "
@@ -103,17 +119,17 @@ def register(op: Op) -> Any:
             op.gradient.name, lambda *args: _grad_implementation(op, *args), "CompositeExplicitAutograd"
         )
         name = f"{NAMESPACE}::{op.gradient.name}"
-        torch.library.register_fake(name, lambda *args: _grad_fake(op, *args), lib=_library)
+        torch.library.register_fake(name, lambda *args: gradient_fake(op, *args), lib=_library)
         torch.library.register_autograd(
             f"{NAMESPACE}::{op.name}",
             lambda ctx, grads: _autograd(op, ctx, grads),
-            setup_context=lambda ctx, inputs, output: _setup(op, ctx, inputs, output),
+            setup_context=lambda ctx, inputs, output: setup(op, ctx, inputs, output),
             lib=_library,
         )
     return getattr(getattr(torch.ops, NAMESPACE), op.name)
 
 
-def _decode(op: Op, args: tuple[Any, ...]) -> tuple[Tensors, Scalars, dict[str, object], str | None]:
+def decoded(op: Op, args: tuple[Any, ...]) -> tuple[Tensors, Scalars, dict[str, object], str | None]:
     """Return tensors, scalars, statics and the math model of a registered op's arguments."""
     math = args[len(op.formals)] if len(args) > len(op.formals) else AUTO
     given = dict(zip((f.name for f in op.formals), args, strict=False))
@@ -127,13 +143,14 @@ def _decode(op: Op, args: tuple[Any, ...]) -> tuple[Tensors, Scalars, dict[str, 
 
 
 def _implementation(op: Op, args: tuple[Any, ...]) -> list[torch.Tensor]:
-    tensors, scalars, statics, math = _decode(op, args)
+    tensors, scalars, statics, math = decoded(op, args)
     invocation = invoke(op, tensors, scalars, statics, math)
     return list(dispatch(invocation, tensors, scalars).values())
 
 
-def _fake(op: Op, args: tuple[Any, ...]) -> list[torch.Tensor]:
-    tensors, scalars, statics, math = _decode(op, args)
+def fake(op: Op, args: tuple[Any, ...]) -> list[torch.Tensor]:
+    """Return tensors like those that a call would return."""
+    tensors, scalars, statics, math = decoded(op, args)
     invocation = invoke(op, tensors, scalars, statics, math)
     geometry = measure(op.name, row_axis(op), inputs_of(invocation), tensors)
     first = next(iter(tensors.values()))
@@ -143,8 +160,9 @@ def _fake(op: Op, args: tuple[Any, ...]) -> list[torch.Tensor]:
     ]
 
 
-def _setup(op: Op, ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
-    tensors, scalars, statics, math = _decode(op, inputs)
+def setup(op: Op, ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
+    """Save in an autograd node what the gradient reads, and what selects its variant."""
+    tensors, scalars, statics, math = decoded(op, inputs)
     invocation = invoke(op, tensors, scalars, statics, math)
     names = output_names(invocation)
     saved = {n: t for n, t in {**tensors, **dict(zip(names, output, strict=True))}.items() if n in op.saves}
@@ -157,7 +175,8 @@ def _setup(op: Op, ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]
     ctx.scalars, ctx.output_names = scalars, names
 
 
-def _autograd(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
+def gradient_arguments(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
+    """Return the arguments of the gradient's schema; the third are the names of what it is asked for."""
     assert op.gradient is not None
     formals = [f.name for f in op.formals]
     wanted = [
@@ -165,15 +184,24 @@ def _autograd(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, 
     ]
     given = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True))
     saved = [given.get(n) for n in (*formals, *ctx.output_names)]
-    made = getattr(getattr(torch.ops, NAMESPACE), op.gradient.name)(
-        saved, list(grads), wanted, *_by_kind(op, ctx.scalars), ctx.variant
-    )
-    found = once(op.name, dict(zip(wanted, made, strict=True)))
+    return saved, list(grads), wanted, *by_kind(op, ctx.scalars), ctx.variant
+
+
+def handed_on(op: Op, ctx: Any, found: Tensors) -> tuple[Any, ...]:
+    """Return gradients in the order of an operator's parameters and its math model."""
+    found = once(op.name, found)
     # torch takes an empty list for one of tensors, and wants as many gradients
-    return (*([] if n in ctx.lists else found.get(n) for n in formals), None)
+    return (*([] if f.name in ctx.lists else found.get(f.name) for f in op.formals), None)
 
 
-def _by_kind(op: Op, scalars: Scalars) -> tuple[list[float], list[int]]:
+def _autograd(op: Op, ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
+    assert op.gradient is not None
+    arguments = gradient_arguments(op, ctx, grads)
+    made = getattr(getattr(torch.ops, NAMESPACE), op.gradient.name)(*arguments)
+    return handed_on(op, ctx, dict(zip(arguments[2], made, strict=True)))
+
+
+def by_kind(op: Op, scalars: Scalars) -> tuple[list[float], list[int]]:
     """Return floats and integers, in order: run-time values travel as such."""
     floats = [x for n, x in scalars.items() if _is_float(op, n)]
     return floats, [x for n, x in scalars.items() if not _is_float(op, n)]  # type: ignore[misc]
@@ -184,34 +212,48 @@ def _is_float(op: Op, name: str) -> bool:
 
 
 @cache
-def _variant(op: Op, text: str) -> tuple[Invocation, dict[str, torch.dtype], tuple[str, ...]]:
-    """Return what a text of `_setup` says: an invocation, the dtypes of its inputs, the names of scalars."""
+def variant_of(op: Op, text: str) -> tuple[Invocation, dict[str, torch.dtype], tuple[str, ...]]:
+    """Return what a text of `setup` says: an invocation, the dtypes of its inputs, the names of scalars."""
     dtypes, scalars, statics, math = json.loads(text)
     found = {n: TORCH_DTYPES[DType(d)] for n, d in dtypes.items()}
     chosen = {n: tuple(x) if isinstance(x, list) else x for n, x in statics.items()}
     return selected(op, tuple(found.items()), tuple(scalars), chosen, math), found, tuple(scalars)
 
 
+def math_of(text: str) -> str | None:
+    """Return the math option that a text of `setup` says."""
+    found: str | None = json.loads(text)[-1]
+    return found
+
+
+def read(
+    op: Op, saved: list[Any], floats: list[float], ints: list[int], variant: str
+) -> tuple[Invocation, Tensors, Scalars]:
+    """Return what arguments of the gradient's schema stand for."""
+    invocation, _, names = variant_of(op, variant)
+    left, right = iter(floats), iter(ints)
+    scalars: Scalars = {n: next(left if _is_float(op, n) else right) for n in names}
+    keys = (*(f.name for f in op.formals), *output_names(invocation))
+    return invocation, {n: t for n, t in zip(keys, saved, strict=True) if t is not None}, scalars
+
+
 def _grad_implementation(
     op: Op, saved: list[Any], cotangents: list[Any], wanted: list[str], floats: list[float], ints: list[int],
     variant: str,
 ) -> list[torch.Tensor]:  # fmt: skip
-    invocation, _, names = _variant(op, variant)
-    outputs = output_names(invocation)
-    left, right = iter(floats), iter(ints)
-    scalars: Scalars = {n: next(left if _is_float(op, n) else right) for n in names}
-    formals = (f.name for f in op.formals)
-    there = {n: t for n, t in zip((*formals, *outputs), saved, strict=True) if t is not None}
-    found = gradients(invocation, there, dict(zip(outputs, cotangents, strict=True)), scalars, wanted)
+    invocation, there, scalars = read(op, saved, floats, ints, variant)
+    given = dict(zip(output_names(invocation), cotangents, strict=True))
+    found = gradients(invocation, there, given, scalars, wanted)
     return [found[n] for n in wanted]
 
 
-def _grad_fake(
+def gradient_fake(
     op: Op, saved: list[Any], cotangents: list[Any], wanted: list[str], floats: list[float], ints: list[int],
     variant: str,
 ) -> list[torch.Tensor]:  # fmt: skip
+    """Return tensors like those that a call of the gradient would return."""
     assert op.gradient is not None
-    invocation, dtypes, _ = _variant(op, variant)
+    invocation, dtypes, _ = variant_of(op, variant)
     names = output_names(invocation)
     there = dict(zip((*(f.name for f in op.formals), *names), saved, strict=True))
     there |= {f"d_{n}": g for n, g in zip(names, cotangents, strict=True)}

@@ -1,0 +1,111 @@
+"""A sharded linear head as a torch.library op: what compilers see of a shard and of a buffer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed import distributed_c10d
+
+from rlk.ops.sharded import OP, Shard, Statics, forward, gradients
+from rlk.runtime import library
+from rlk.runtime.calls import check_differentiable, invoke, output_names
+from rlk.runtime.invocation import Scalars, Tensors
+from rlk.specs.linear_logp import linear_logp
+
+NAME = f"{OP}_shard"
+SAVED = (
+    "Tensor?[] saved, Tensor?[] cotangents, str[] wanted, float[] floats, int[] ints, str variant, str group"
+)
+ALONE = ""  # the name of no group
+_library = torch.library.Library(library.NAMESPACE, "FRAGMENT")
+
+
+def through_dispatcher(
+    tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard
+) -> Tensors:
+    """Call a sharded head through torch's dispatcher, so that compilers and fake tensors see it."""
+    check_differentiable(linear_logp, tensors)
+    arguments = library.encoded(linear_logp, tensors, scalars, statics, math)
+    group = ALONE if shard.group is None else shard.group.group_name
+    made = torch.ops.rlk.linear_logp_shard(*arguments, group, shard.weight_grad)
+    return library.named(linear_logp, tensors, scalars, statics, made)
+
+
+def register() -> None:
+    """Define the op and its gradients in torch's registry."""
+    _library.define(
+        f"{NAME}({library.parameters(linear_logp)}, str group, Tensor? weight_grad_out) -> Tensor[]"
+    )
+    _library.define(f"{NAME}_grad({SAVED}) -> Tensor[]")
+    _library.define(f"{NAME}_grad_into({SAVED}, Tensor(a!) weight_grad_out) -> Tensor")
+    for name, run, fake in (
+        (NAME, _run, lambda *args: library.fake(linear_logp, args[:-2])),
+        (f"{NAME}_grad", _grad, _grad_fake),
+        (f"{NAME}_grad_into", _grad_into, _grad_into_fake),
+    ):
+        _library.impl(name, run, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"{library.NAMESPACE}::{name}", fake, lib=_library)
+    torch.library.register_autograd(
+        f"{library.NAMESPACE}::{NAME}", _autograd, setup_context=_setup, lib=_library
+    )
+
+
+def _shard(group: str, weight: torch.Tensor, buffer: torch.Tensor | None) -> Shard:
+    if group == ALONE:
+        return Shard.of(None, 0, weight, buffer)
+    members = distributed_c10d._resolve_process_group(group)
+    return Shard.of(members, members.rank() * weight.shape[0], weight, buffer)
+
+
+def _run(*args: Any) -> list[torch.Tensor]:
+    *given, group, buffer = args
+    tensors, scalars, statics, math = library.decoded(linear_logp, tuple(given))
+    made = forward(tensors, scalars, statics, math, _shard(group, tensors["weight"], buffer))
+    return [made[n] for n in output_names(invoke(linear_logp, tensors, scalars, statics, math))]
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
+    *given, ctx.group, ctx.buffer = inputs  # a buffer is not read: another node may write it before
+    library.setup(linear_logp, ctx, tuple(given), output)
+
+
+def _autograd(ctx: Any, grads: list[torch.Tensor | None]) -> tuple[Any, ...]:
+    arguments = (*library.gradient_arguments(linear_logp, ctx, grads), ctx.group)
+    wanted = arguments[2]
+    if ctx.buffer is None or "weight" not in wanted:
+        found = dict(zip(wanted, torch.ops.rlk.linear_logp_shard_grad(*arguments), strict=True))
+    else:
+        made = torch.ops.rlk.linear_logp_shard_grad_into(*arguments, ctx.buffer)
+        found = {"hidden": made} if "hidden" in wanted else {}
+    return (*library.handed_on(linear_logp, ctx, found), None, None)
+
+
+def _gradients(
+    saved: list[Any], cotangents: list[Any], wanted: list[str], floats: list[float], ints: list[int],
+    variant: str, group: str, buffer: torch.Tensor | None,
+) -> Tensors:  # fmt: skip
+    invocation, there, scalars = library.read(linear_logp, saved, floats, ints, variant)
+    names = output_names(invocation)
+    given = {f"d_{n}": g.contiguous() for n, g in zip(names, cotangents, strict=True) if g is not None}
+    shard = _shard(group, there["weight"], buffer)
+    return gradients(there, given, scalars, library.math_of(variant), shard, tuple(wanted))
+
+
+def _grad(*args: Any) -> list[torch.Tensor]:
+    found = _gradients(*args, None)
+    return [found[n] for n in args[2]]
+
+
+def _grad_fake(*args: Any) -> list[torch.Tensor]:
+    return library.gradient_fake(linear_logp, *args[:-1])
+
+
+def _grad_into(*args: Any) -> torch.Tensor:
+    found = _gradients(*args)
+    return found["hidden"] if "hidden" in found else args[-1].new_empty(0)
+
+
+def _grad_into_fake(*args: Any) -> torch.Tensor:
+    made = dict(zip(args[2], library.gradient_fake(linear_logp, *args[:-2]), strict=True))
+    return made["hidden"] if "hidden" in made else args[-1].new_empty(0)
