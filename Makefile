@@ -65,7 +65,7 @@ mutants-only: $(VENV)/.cdna
 
 # Every kernel that Triton compiles for an AMD device that is not there, on an emulator of its machine code.
 check-machine: $(VENV)/.test
-	$(PY) -m rlk.cli check --all --target gfx942 --law machine
+	$(PY) -m rlk.cli check --all --target gfx942 --law machine --jobs 2
 
 lint: $(VENV)/.test
 	$(PY) -m ruff check .

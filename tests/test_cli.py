@@ -247,6 +247,15 @@ def test_check_fails_on_a_wrong_gradient(rlk: Rlk, tmp_path: Path) -> None:
     assert "by the vjp" in out and out.endswith("1 FAILED\n")
 
 
+def test_operators_are_checked_side_by_side_as_one_after_the_other(rlk: Rlk, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.py"
+    path.write_text(SPEC.replace("2.0 * ctx.x", "2.1 * ctx.x"))
+    told = [rlk("check", str(path), "swiglu", "--law", "slope", "--jobs", jobs) for jobs in "12"]
+    first, second = (re.sub(r"in \d+ s", "", out) for _, out, _ in told)
+    assert [status for status, *_ in told] == [1, 1] and first == second
+    assert "FAILED squares" in first and re.search(r"^swiglu .* ok ", first, re.M)
+
+
 def test_check_shows_a_located_error_of_the_spec(rlk: Rlk, tmp_path: Path) -> None:
     path = tmp_path / "unordered.py"
     path.write_text(SPEC.replace("tree=Tree.halving", "tree=None"))

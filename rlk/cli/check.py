@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from multiprocessing import get_context
 
 from rlk.cli.text import Progress, table
 from rlk.errors import Code, LaunchError
@@ -17,7 +20,7 @@ from rlk.lang.op import Op
 from rlk.runtime.catalogue import find, operators
 from rlk.runtime.pool import pool
 from rlk.runtime.reference import TARGETS
-from rlk.target.facts import target
+from rlk.target.facts import Target, target
 from rlk.testing.check import Law, Verdict, check
 from rlk.testing.examples import Example, of_module
 
@@ -57,23 +60,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"only these; may be repeated: {laws}",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the drawn inputs")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="operators at a time, default 1")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, print one line for each operator and law, then every failure; return 1 if there is one."""
-    subjects = _subjects(arguments)
+    names = _names(arguments)
+    subjects = [_subject(name)[0] for name in names]
     targets = [target(name) for name in arguments.target or TARGETS]
     laws = [law for law in Law if not arguments.law or law.name.lower() in arguments.law]
     progress, start = Progress(len(subjects)), time.monotonic()
     found: list[Verdict] = []
-    for op, example in subjects:
-        progress.say(op.name)
-        for verdict in check(op, example, targets, laws, arguments.seed, pool().compile):
-            found.append(verdict)
-            progress.say(f"{op.name}, {verdict.case}: {verdict.law.value}")
-        progress.step()
+    one = partial(_checked, targets=targets, laws=laws, seed=arguments.seed)
+    if arguments.jobs > 1 and len(names) > 1:
+        found += _side_by_side(one, names, arguments.jobs, progress)
+    else:
+        for op, name in zip(subjects, names, strict=True):
+            progress.say(op.name)
+            for verdict in one(name):
+                found.append(verdict)
+                progress.say(f"{op.name}, {verdict.case}: {verdict.law.value}")
+            progress.step()
     progress.clear()
-    rows = [_row(op.name, law, found) for op, _ in subjects for law in laws]
+    rows = [_row(op.name, law, found) for op in subjects for law in laws]
     print(table(("operator", "law", "cases", "", "measured"), rows, right=("cases",)))
     for v in found:
         if v.ran:
@@ -90,7 +99,40 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def _subjects(arguments: argparse.Namespace) -> list[tuple[Op, Example]]:
+def _checked(name: str, targets: Sequence[Target], laws: Sequence[Law], seed: int) -> Iterator[Verdict]:
+    op, example = _subject(name)
+    return check(op, example, targets, laws, seed, pool().compile)
+
+
+def _all_of(one: Callable[[str], Iterator[Verdict]], name: str) -> list[Verdict]:
+    """Return what is found of an operator, in a process of its own."""
+    return list(one(name))
+
+
+def _side_by_side(
+    one: Callable[[str], Iterator[Verdict]], names: Sequence[str], jobs: int, progress: Progress
+) -> list[Verdict]:
+    """Return what is found of several operators at a time, in the order of their names."""
+    made: dict[str, list[Verdict]] = {}
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as children:
+        running = {children.submit(_all_of, one, name): name for name in names}
+        try:
+            for done in as_completed(running):
+                made[running[done]] = done.result()
+                progress.say(running[done])
+                progress.step()
+        except BaseException:
+            children.shutdown(cancel_futures=True)
+            raise
+    return [verdict for name in names for verdict in made[name]]
+
+
+def _subject(name: str) -> tuple[Op, Example]:
+    op, module = find(name)
+    return op, of_module(module, op.name)
+
+
+def _names(arguments: argparse.Namespace) -> list[str]:
     for name in arguments.left_out:  # one that is not there would leave nothing out
         if name not in operators():
             choices = ", ".join(sorted(operators()))
@@ -99,8 +141,7 @@ def _subjects(arguments: argparse.Namespace) -> list[tuple[Op, Example]]:
     names: Sequence[str] = every if arguments.all else arguments.op
     if not names or (arguments.all and arguments.op):
         raise LaunchError(Code.ARG_MISSING, op="rlk check", name="OP or --all", why="(one of them)")
-    found = [find(name) for name in names]
-    return [(op, of_module(module, op.name)) for op, module in found]
+    return list(names)
 
 
 def _row(op: str, law: Law, found: Sequence[Verdict]) -> tuple[object, ...]:
