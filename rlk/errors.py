@@ -242,6 +242,10 @@ class RlkError(Exception):
     def __str__(self) -> str:
         return "\n".join(str(d) for d in self.diagnostics)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle what was found: errors cross processes, from ranks and from workers."""
+        return type(self).collected, (self.diagnostics,)
+
 
 class SpecError(RlkError):
     """The author of a spec can fix this."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -268,6 +269,15 @@ def test_what_does_not_fit_is_refused_by_name_and_nothing_runs(name: str, launch
         call()
     assert e.value.code is code and word in str(e.value), str(e.value)
     assert not launched
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_error_crosses_processes_whole(name: str) -> None:
+    with pytest.raises(RlkError) as caught:
+        REFUSED[name][0]()
+    sent = pickle.loads(pickle.dumps(caught.value))
+    assert type(sent) is type(caught.value) and str(sent) == str(caught.value)
+    assert sent.code is caught.value.code
 
 
 @pytest.mark.parametrize("name", ["ids on another device", "a device without a backend", "fewer ids"])
