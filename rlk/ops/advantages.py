@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from rlk.errors import Code, LaunchError
+from rlk.ops.checks import are_tensors, has_dims, is_among, number, wrong_value
 from rlk.ops.layout import Layout, checked_layout
-from rlk.ops.losses import number
 from rlk.ops.offsets import (
     bounds_of,
     misplaced,
@@ -20,7 +20,6 @@ from rlk.ops.offsets import (
     some_offsets,
 )
 from rlk.ops.results import Gae, TokenRewards
-from rlk.ops.signatures import _among, _tensors
 from rlk.runtime.calls import call
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import advantage as advantage_spec
@@ -53,13 +52,11 @@ def group_advantage(
     Differentiable in nothing. Raises LaunchError.
     """
     op = "group_advantage"
-    _tensors(op, rewards=rewards)
-    if rewards.dim() != 1:
-        got, shape = rewards.dim(), tuple(rewards.shape)
-        raise LaunchError(Code.ARG_RANK, op=op, name="rewards", got=got, shape=shape, wanted="1 dim [N]")
+    are_tensors(op, rewards=rewards)
+    has_dims(op, "rewards", rewards.shape, 1, "1 dim [N]")
     choices = {"scale": (scale, SCALES), "baseline": (baseline, BASELINES), "std": (std, STDS)}
     for name, (value, among) in (choices | {"eps_mode": (eps_mode, EPS_MODES)}).items():
-        _among(op, name, (value,), among)
+        is_among(op, name, value, among)
     bounds = bounds_of(op, "groups", groups, rewards.numel(), "rewards")
     statics = {"scale": scale, "baseline": baseline, "std": std, "eps_mode": eps_mode}
     tensors = {"rewards": rewards, "bounds": bounds}
@@ -91,11 +88,11 @@ def gae(
     op = "gae"
     checked_layout(op, layout)
     given = {"values": values, "rewards": rewards}
-    _tensors(op, **given)
+    are_tensors(op, **given)
     tensors = {name: layout.tokens_like(op, name, x) for name, x in given.items()}
     tensors |= {"active": layout.active.reshape(-1), "bounds": layout.bounds}
     if bootstrap is not None:
-        _tensors(op, bootstrap=bootstrap)
+        are_tensors(op, bootstrap=bootstrap)
         tensors["bootstrap"] = bootstrap
     factor, decay = np.float32(number(op, "gamma", gamma)), np.float32(number(op, "lam", lam))
     scalars = {"gamma": float(factor), "decay": float(factor * decay)}
@@ -115,7 +112,7 @@ class Overlong:
         for name, wanted in (("limit", "the buffer or more"), ("buffer", "1 or more")):
             value, least = getattr(self, name), self.buffer if name == "limit" else 1
             if type(value) is not int or value < least:
-                raise LaunchError(Code.ARG_VALUE, op="Overlong", name=name, value=value, wanted=wanted)
+                raise wrong_value("Overlong", name, value, wanted)
         number("Overlong", "factor", self.factor)
 
 
@@ -143,8 +140,8 @@ def scatter_rewards(
     """
     op = "scatter_rewards"
     checked_layout(op, layout)
-    _tensors(op, rewards=rewards)
-    _among(op, "at", (at,), PLACES)
+    are_tensors(op, rewards=rewards)
+    is_among(op, "at", at, PLACES)
     tensors: Tensors = {"rewards": rewards, "bounds": _regions(op, offsets, layout)}
     if tuple(rewards.shape) != (offsets.numel() - 1,):
         got, wanted = tuple(rewards.shape), (offsets.numel() - 1,)
@@ -153,7 +150,7 @@ def scatter_rewards(
         )
     scalars: Scalars = {}
     if costs is not None:
-        _tensors(op, costs=costs)
+        are_tensors(op, costs=costs)
         tensors["costs"] = costs
     if overlong is not None:
         scalars = {"soft": float(overlong.limit - overlong.buffer), "buffer": float(overlong.buffer)}
@@ -181,9 +178,7 @@ def _regions(op: str, offsets: torch.Tensor, layout: Layout) -> torch.Tensor:
         if bool(crosses.any()):
             at = int(crosses.to(torch.int8).argmax())
             value, wanted = found[at : at + 2].tolist(), "a region inside of a sequence"
-            raise LaunchError(
-                Code.ARG_VALUE, op=op, name=f"offsets[{at}:{at + 2}]", value=value, wanted=wanted
-            )
+            raise wrong_value(op, f"offsets[{at}:{at + 2}]", value, wanted)
     good = ~(misplaced(found, before[-1]) | crosses).any()
     flat = layout.first[owner] + found - before[owner] if layout.sequences else found
     flat = torch.cat((flat.new_zeros(1), flat[1:-1], flat.new_full((1,), layout.tokens)))

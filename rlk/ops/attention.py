@@ -8,10 +8,19 @@ import numpy as np
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.losses import number
+from rlk.ops.checks import (
+    are_tensors,
+    has_dims,
+    integer,
+    number,
+    positive,
+    reciprocal,
+    wrong_dims,
+    wrong_value,
+)
 from rlk.ops.offsets import checked_offsets
 from rlk.ops.results import Attention
-from rlk.ops.signatures import _index, _positive, _reciprocal, _tensors, embedding
+from rlk.ops.signatures import embedding
 from rlk.runtime.calls import call
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import attention as spec
@@ -57,7 +66,7 @@ def varlen_attention(
     undefined gradients too. Extra memory: 4 bytes for each query and head.
     """
     name = "varlen_attention"
-    _tensors(name, q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    are_tensors(name, q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     tensors, scalars, statics = _queries(
         name, q, k.shape, cu_seqlens_q, causal, window, softcap, scale, sinks
     )
@@ -95,8 +104,8 @@ def paged_attention(
     kernel, in the same order: the same bits. Raises LaunchError.
     """
     name = "paged_attention"
-    _tensors(name, q=q, k_cache=k_cache, v_cache=v_cache, block_table=block_table, context_lens=context_lens)
-    _tensors(name, cu_seqlens_q=cu_seqlens_q)
+    are_tensors(name, q=q, k_cache=k_cache, v_cache=v_cache, block_table=block_table)
+    are_tensors(name, context_lens=context_lens, cu_seqlens_q=cu_seqlens_q)
     shape = k_cache.shape[1:] if k_cache.dim() == 4 else k_cache.shape
     tensors, scalars, statics = _queries(name, q, shape, cu_seqlens_q, causal, window, softcap, scale, sinks)
     tensors |= {"k_cache": k_cache, "v_cache": v_cache}
@@ -142,7 +151,7 @@ def prefix_attention(
     name = "prefix_attention"
     given = {"q": q, "k_prefix": k_prefix, "v_prefix": v_prefix, "k": k, "v": v}
     asks = cu_seqlens if cu_seqlens_q is None else cu_seqlens_q
-    _tensors(name, **given, cu_seqlens_prefix=cu_seqlens_prefix, cu_seqlens=cu_seqlens, groups=groups)
+    are_tensors(name, **given, cu_seqlens_prefix=cu_seqlens_prefix, cu_seqlens=cu_seqlens, groups=groups)
     tensors, scalars, statics = _queries(name, q, k.shape, asks, causal, window, softcap, scale, sinks)
     bounds = _shared(cu_seqlens_prefix, cu_seqlens, asks, groups)
     leaves = [x for x in (*given.values(), sinks) if x is not None and x.requires_grad]
@@ -223,17 +232,15 @@ def _queries(
     sinks: torch.Tensor | None,
 ) -> tuple[Tensors, Scalars, dict[str, object]]:
     """Return what all forms of attention take: queries by the head that they read, and what makes scores."""
-    if q.dim() != 3 or len(keys) != 3:
-        found = ("q", q.dim(), tuple(q.shape)) if q.dim() != 3 else ("k", len(keys), tuple(keys))
-        wanted = "3 dims [T, heads, elements]"
-        raise LaunchError(Code.ARG_RANK, op=op, name=found[0], got=found[1], shape=found[2], wanted=wanted)
+    for name, shape in (("q", q.shape), ("k", keys)):
+        has_dims(op, name, shape, 3, "3 dims [T, heads, elements]")
     heads, shared = q.shape[1], keys[1]
     if shared == 0 or heads % shared:
         wanted = f"a multiple of the {shared} heads of k"
-        raise LaunchError(Code.ARG_VALUE, op=op, name="q.shape[1]", value=heads, wanted=wanted)
+        raise wrong_value(op, "q.shape[1]", heads, wanted)
     _offsets(op, "cu_seqlens_q", offsets)
-    _positive(op, "softcap", softcap)
-    _positive(op, "scale", scale)
+    positive(op, "softcap", softcap)
+    positive(op, "scale", scale)
     group = (shared, heads // shared)
     tensors: Tensors = {"q": q.unflatten(1, group), "begin_q": offsets[:-1], "end_q": offsets[1:]}
     factor = 1 / numbers.sqrt(q.shape[2]) if scale is None else scale
@@ -241,15 +248,15 @@ def _queries(
     if softcap is not None:
         scalars |= {
             "softcap": number(op, "softcap", softcap),
-            "inv_softcap": _reciprocal(op, "softcap", softcap),
+            "inv_softcap": reciprocal(op, "softcap", softcap),
         }
     if window is not None:
-        if _index(op, "window", window) < 1 or not causal:
+        if integer(op, "window", window) < 1 or not causal:
             wanted = "at least 1 key, with causal=True"
-            raise LaunchError(Code.ARG_VALUE, op=op, name="window", value=window, wanted=wanted)
+            raise wrong_value(op, "window", window, wanted)
         scalars["window"] = window
     if sinks is not None:
-        _tensors(op, sinks=sinks)
+        are_tensors(op, sinks=sinks)
         if sinks.shape != (heads,):
             got, wanted = tuple(sinks.shape), f"({heads},)"
             raise LaunchError(
@@ -261,8 +268,7 @@ def _queries(
 
 def _offsets(op: str, name: str, offsets: torch.Tensor) -> None:
     if offsets.dim() != 1 or offsets.shape[0] < 1:
-        shape = tuple(offsets.shape)
-        raise LaunchError(Code.ARG_RANK, op=op, name=name, got=len(shape), shape=shape, wanted="[B + 1]")
+        raise wrong_dims(op, name, offsets.shape, "[B + 1]")
     checked_offsets(op, name, offsets)
 
 

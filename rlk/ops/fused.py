@@ -8,12 +8,12 @@ from dataclasses import replace
 import torch
 
 from rlk.errors import Code, LaunchError
+from rlk.ops.checks import are_tensors, has_dtype
 from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.linear import linear_logp
 from rlk.ops.losses import Loss
 from rlk.ops.policy import GIVEN_WHEN, loss_of, planned, policy_loss
 from rlk.ops.results import PolicyLoss
-from rlk.ops.signatures import _tensors
 from rlk.specs.linear_logp import linear_logp as linear_spec
 
 NEVER = -(2**63)
@@ -61,7 +61,7 @@ def linear_policy_loss(
         record = loss_of(loss)
         checked_layout(op, layout)
         numbers |= _needed(record, {"ref_logp": ref_logp, "rollout_logp": rollout_logp})
-        _tensors(op, hidden=hidden, weight=weight, ids=ids, **numbers)
+        are_tensors(op, hidden=hidden, weight=weight, ids=ids, **numbers)
         _of_tokens(layout, {"hidden": hidden.shape[:-1], "ids": ids.shape, **_shapes(layout, numbers)})
         _readable(hidden, numbers)
         made = linear_logp(
@@ -112,8 +112,7 @@ def _readable(hidden: torch.Tensor, numbers: Mapping[str, torch.Tensor]) -> None
     """Refuse what only the second part would refuse: when it is reached, the first has run."""
     op = "linear_policy_loss"
     for name, tensor in numbers.items():
-        if tensor.dtype is not torch.float32:
-            raise LaunchError(Code.ARG_DTYPE, op=op, name=name, got=tensor.dtype, wanted=torch.float32)
+        has_dtype(op, name, tensor, torch.float32)
         if tensor.device != hidden.device:
             raise LaunchError(
                 Code.ARG_DEVICE, op=op, name=name, got=tensor.device, other="hidden", wanted=hidden.device

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from rlk.errors import Code, LaunchError
+from rlk.ops.checks import has_dtype, wrong_type, wrong_value
 from rlk.ops.offsets import (
     Outside,
     all_good,
@@ -75,7 +76,7 @@ class Layout:
             tokens = mask.numel()
         if outside not in ("nothing", "padding"):
             wanted = "nothing or padding"
-            raise LaunchError(Code.ARG_VALUE, op=op, name="outside", value=outside, wanted=wanted)
+            raise wrong_value(op, "outside", outside, wanted)
         edges = some_offsets(op, "cu_seqlens", cu_seqlens, tokens, "tokens").contiguous()
         position = torch.arange(tokens, device=edges.device, dtype=edges.dtype)
         owner = torch.searchsorted(edges[1:].contiguous(), position, right=True)
@@ -109,7 +110,7 @@ class Layout:
         """
         op = "Layout.padded"
         if side not in ("left", "right"):
-            raise LaunchError(Code.ARG_VALUE, op=op, name="side", value=side, wanted="left or right")
+            raise wrong_value(op, "side", side, "left or right")
         checked_offsets(op, "offsets", lengths)
         column = torch.arange(L, device=lengths.device, dtype=lengths.dtype)
         active = column < lengths[:, None] if side == "right" else column >= L - lengths[:, None]
@@ -118,7 +119,7 @@ class Layout:
             active = active & all_good(bad, LENGTH)
         elif bool(bad.any()):
             value, wanted = lengths[bad].tolist(), f"0 to L = {L}"
-            raise LaunchError(Code.ARG_VALUE, op=op, name="lengths", value=value, wanted=wanted)
+            raise wrong_value(op, "lengths", value, wanted)
         rows = lengths.numel()
         sequence = torch.arange(rows, device=lengths.device, dtype=torch.int32)[:, None].expand(rows, L)
         edges = torch.arange(rows + 1, device=lengths.device) * L
@@ -136,8 +137,7 @@ class Layout:
     ) -> Layout:
         shape = places.shape
         if mask is not None:
-            if mask.dtype is not torch.bool:
-                raise LaunchError(Code.ARG_DTYPE, op=op, name="mask", got=mask.dtype, wanted=torch.bool)
+            has_dtype(op, "mask", mask, torch.bool)
             if tuple(mask.shape) != shape:
                 raise LaunchError(
                     Code.ARG_SIZE,
@@ -212,8 +212,7 @@ class _Places:
 def checked_layout(op: str, layout: object) -> Layout:
     """Return a layout; raise LaunchError for anything else."""
     if not isinstance(layout, Layout):
-        got = type(layout).__name__
-        raise LaunchError(Code.ARG_TYPE, op=op, name="layout", wanted="Layout", got=got)
+        raise wrong_type(op, "layout", layout, "Layout")
     return layout
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from rlk.errors import Code, LaunchError
+from rlk.ops.checks import are_tensors, integer, is_among, some_rows, wrong_value
 from rlk.ops.results import LogProbs
 from rlk.ops.rows import active, compacted
 from rlk.ops.sharded import Shard, sharded_linear_logp
-from rlk.ops.signatures import NEEDS, _among, _index, _scoring, _some_rows, _tensors
+from rlk.ops.signatures import NEEDS, _scoring
 from rlk.runtime.calls import call, prepares
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import linear_logp as linear_spec
@@ -56,14 +56,15 @@ def linear_logp(
     and weight.grad stays as it is.
     Raises LaunchError.
     """
-    _among("linear_logp", "needs", needs, NEEDS[:3])
-    _tensors("linear_logp", hidden=hidden, weight=weight, ids=ids)
-    _some_rows("linear_logp", "weight.shape[0]", weight.shape[:1], ids)
+    for need in needs:
+        is_among("linear_logp", "needs", need, NEEDS[:3])
+    are_tensors("linear_logp", hidden=hidden, weight=weight, ids=ids)
+    some_rows("linear_logp", "weight.shape[0]", weight.shape[:1], ids)
     tensors: Tensors = {"hidden": hidden, "weight": weight, "ids": ids}
     scalars: Scalars = {}
     tensors |= {name: t for name, t in (("bias", bias), ("mask", mask)) if t is not None}
     _scoring("linear_logp", tensors, scalars, temperature, softcap, logit_scale)
-    scalars["ignore_index"] = _index("linear_logp", "ignore_index", ignore_index)
+    scalars["ignore_index"] = integer("linear_logp", "ignore_index", ignore_index)
     extra = tuple(n for n in NEEDS[2:3] if n in needs)
     statics = {"needs": extra, "keep": _keeps(keep_logits, hidden, weight), "states": False}
     if group is None and vocab_start == 0 and weight_grad_out is None:
@@ -80,7 +81,7 @@ def _keeps(limit: str | int, hidden: torch.Tensor, weight: torch.Tensor) -> bool
         return False
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
         wanted = '"never" or a number of bytes'
-        raise LaunchError(Code.ARG_VALUE, op="linear_logp", name="keep_logits", value=limit, wanted=wanted)
+        raise wrong_value("linear_logp", "keep_logits", limit, wanted)
     rows = hidden.numel() // max(1, hidden.shape[-1])
     needed = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     return needed and 4 * rows * weight.shape[0] <= limit
@@ -108,11 +109,11 @@ def matmul(
     returns the f32 sum. Differentiable in nothing yet: a tensor that requires a gradient raises; detach it.
     Raises LaunchError.
     """
-    _tensors("matmul", x=x, w=w)
-    _among("matmul", "order", (order,), ("chain16", "leaf8"))
+    are_tensors("matmul", x=x, w=w)
+    is_among("matmul", "order", order, ("chain16", "leaf8"))
     if out_dtype not in (None, x.dtype, torch.float32):
         wanted = f"None, {x.dtype} or torch.float32"
-        raise LaunchError(Code.ARG_VALUE, op="matmul", name="out_dtype", value=out_dtype, wanted=wanted)
+        raise wrong_value("matmul", "out_dtype", out_dtype, wanted)
     tensors: Tensors = {"x": x, "w": w}
     tensors |= {name: t for name, t in (("bias", bias), ("residual", residual)) if t is not None}
     spec = matmul_spec.matmul if order == "chain16" else matmul_spec.matmul_leaf8

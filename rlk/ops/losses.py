@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-import torch
-
 from rlk.errors import Code, LaunchError
+from rlk.ops.checks import is_among, number, wrong_type
 from rlk.specs import surrogates
 from rlk.specs.policy import Form
 from rlk.specs.surrogates import Term, Token
@@ -27,18 +25,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "aggregation": ("token_mean", "sequence_mean", "sequence_sum", "sum"),
     "sequences": ("active", "all"),
 }
-
-
-def number(op: str, name: str, value: float) -> float:
-    """Return a number of the host; a tensor would have to be waited for. Raises LaunchError."""
-    if type(value) is not float and (isinstance(value, torch.Tensor) or not isinstance(value, numbers.Real)):
-        raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="number", got=type(value).__name__)
-    return float(value)
-
-
-def _among(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise LaunchError(Code.ARG_VALUE, op="Loss", name=name, value=value, wanted=", ".join(choices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +61,8 @@ class Correction:
     normalized: bool = False
 
     def __post_init__(self) -> None:
-        _among("kind", self.kind, ("truncate", "mask"))
-        _among("level", self.level, ("token", "sequence"))
+        is_among("Loss", "kind", self.kind, ("truncate", "mask"))
+        is_among("Loss", "level", self.level, ("token", "sequence"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +81,8 @@ class Rejection:
     log_limit: float | None = None
 
     def __post_init__(self) -> None:
-        _among("statistic", self.statistic, ("k1", "k2", "k3"))
-        _among("over", self.over, ("token", "sum", "mean", "max"))
+        is_among("Loss", "statistic", self.statistic, ("k1", "k2", "k3"))
+        is_among("Loss", "over", self.over, ("token", "sum", "mean", "max"))
         if self.low is None and self.high is None:
             raise LaunchError(Code.ARG_MISSING, op="Rejection", name="low or high", why="to reject anything")
 
@@ -208,17 +194,11 @@ class Loss:
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
-            _among(name, getattr(self, name), choices)
+            is_among("Loss", name, getattr(self, name), choices)
         for metric in self.metrics:
-            _among("metrics", metric, METRICS)
+            is_among("Loss", "metrics", metric, METRICS)
         if not isinstance(self.surrogate, Surrogate):
-            raise LaunchError(
-                Code.ARG_TYPE,
-                op="Loss",
-                name="surrogate",
-                wanted="Surrogate",
-                got=type(self.surrogate).__name__,
-            )
+            raise wrong_type("Loss", "surrogate", self.surrogate, "Surrogate")
         for name, value in _numbers(self).items():
             number("Loss", name, value)
         if self.pessimistic and (None in self.token_limits or self.level == "token"):

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from rlk.errors import Code, LaunchError
+from rlk.ops.checks import has_dims, has_dtype, is_tensor, wrong_value
 from rlk.runtime.calls import call
 from rlk.runtime.dispatch import dispatch
 from rlk.specs import packing as packing_spec
@@ -16,16 +16,10 @@ Outside = Literal["nothing", "padding"]
 
 def checked_offsets(op: str, name: str, offsets: object) -> torch.Tensor:
     """Return offsets; raise LaunchError unless they are int32 or int64 of one dim."""
-    if not isinstance(offsets, torch.Tensor):
-        got = type(offsets).__name__
-        raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="torch.Tensor", got=got)
-    if offsets.dtype not in (torch.int32, torch.int64):
-        wanted = "torch.int32 or torch.int64"
-        raise LaunchError(Code.ARG_DTYPE, op=op, name=name, got=offsets.dtype, wanted=wanted)
-    if offsets.dim() != 1:
-        got, shape = offsets.dim(), tuple(offsets.shape)
-        raise LaunchError(Code.ARG_RANK, op=op, name=name, got=got, shape=shape, wanted="1 dim")
-    return offsets
+    found = is_tensor(op, name, offsets)
+    has_dtype(op, name, found, torch.int32, torch.int64)
+    has_dims(op, name, found.shape, 1, "1 dim")
+    return found
 
 
 def bounds_of(op: str, name: str, offsets: object, count: int, of: str) -> torch.Tensor:
@@ -45,9 +39,7 @@ def some_offsets(op: str, name: str, offsets: object, count: int, of: str) -> to
     found = checked_offsets(op, name, offsets)
     if found.numel() == 0 or (found.numel() == 1 and count > 0):
         wanted = f"segments + 1 offsets of {count} {of}"
-        raise LaunchError(
-            Code.ARG_VALUE, op=op, name=f"{name}.shape", value=tuple(found.shape), wanted=wanted
-        )
+        raise wrong_value(op, f"{name}.shape", tuple(found.shape), wanted)
     return found
 
 
@@ -60,7 +52,7 @@ def refuse_misplaced(
         shown = offsets.tolist() if few else [*offsets[:4].tolist(), "...", *offsets[-3:].tolist()]
         between = f"between 0 and {count}" if outside == "padding" else f"from 0 to {count}"
         wanted = f"ascending offsets {between}, the number of {of}"
-        raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=shown, wanted=wanted)
+        raise wrong_value(op, name, shown, wanted)
 
 
 def misplaced(offsets: torch.Tensor, count: int | torch.Tensor, outside: Outside = "nothing") -> torch.Tensor:

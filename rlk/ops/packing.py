@@ -7,8 +7,8 @@ import math
 import torch
 
 from rlk.errors import Code, LaunchError
+from rlk.ops.checks import are_tensors, wrong_dims, wrong_value
 from rlk.ops.layout import Layout, Side, checked_layout
-from rlk.ops.signatures import _tensors
 from rlk.runtime.calls import call
 from rlk.specs import packing as packing_spec
 
@@ -53,13 +53,12 @@ def unpack(x: torch.Tensor, layout: Layout) -> torch.Tensor:
 def _movable(op: str, x: torch.Tensor, dims: int, wanted: str, layout: Layout, rank: int, form: str) -> None:
     """Refuse what has no tokens, and a layout of the other form."""
     checked_layout(op, layout)
-    _tensors(op, x=x)
+    are_tensors(op, x=x)
     if x.dim() < dims:
-        shape = tuple(x.shape)
-        raise LaunchError(Code.ARG_RANK, op=op, name="x", got=x.dim(), shape=shape, wanted=wanted)
+        raise wrong_dims(op, "x", x.shape, wanted)
     if len(layout.shape) != rank:
         value, form = f"of {layout.shape}", f"the {form} layout of the result"
-        raise LaunchError(Code.ARG_VALUE, op=op, name="layout", value=value, wanted=form)
+        raise wrong_value(op, "layout", value, form)
 
 
 def _moved(x: torch.Tensor, dims: int, to: Layout, there: Layout) -> torch.Tensor:

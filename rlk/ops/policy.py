@@ -9,6 +9,7 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op
+from rlk.ops.checks import is_tensor, wrong_value
 from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.losses import METRICS, Loss, form_of
 from rlk.ops.presets import LOSSES
@@ -69,7 +70,7 @@ def loss_of(loss: Loss | str) -> Loss:
     if isinstance(loss, Loss):
         return loss
     if loss not in LOSSES:
-        raise LaunchError(Code.ARG_VALUE, op=NAME, name="loss", value=loss, wanted=", ".join(LOSSES))
+        raise wrong_value(NAME, "loss", loss, ", ".join(LOSSES))
     return LOSSES[loss]
 
 
@@ -97,10 +98,7 @@ def _planned(loss: Loss, per_token: bool) -> Plan:
 
 
 def _per_token(advantages: object, layout: Layout) -> bool:
-    if not isinstance(advantages, torch.Tensor):
-        got = type(advantages).__name__
-        raise LaunchError(Code.ARG_TYPE, op=NAME, name="advantages", wanted="torch.Tensor", got=got)
-    shape, one = tuple(advantages.shape), (layout.sequences,)
+    shape, one = tuple(is_tensor(NAME, "advantages", advantages).shape), (layout.sequences,)
     if shape not in (layout.shape, one):
         wanted = f"{layout.shape} or {one}"
         raise LaunchError(Code.LAYOUT_MISMATCH, op=NAME, name="advantages", got=shape, wanted=wanted)
@@ -117,9 +115,7 @@ def _read(reads: tuple[str, ...], given: Mapping[str, torch.Tensor | None], layo
         tensor = given[name]
         if tensor is None and name in GIVEN_WHEN:
             raise LaunchError(Code.ARG_MISSING, op=NAME, name=name, why=GIVEN_WHEN[name])
-        if not isinstance(tensor, torch.Tensor):
-            got = type(tensor).__name__
-            raise LaunchError(Code.ARG_TYPE, op=NAME, name=name, wanted="torch.Tensor", got=got)
+        tensor = is_tensor(NAME, name, tensor)
         tokens = name != "advantages" or tuple(tensor.shape) != (layout.sequences,)
         found[name] = layout.tokens_like(NAME, name, tensor) if tokens else tensor
     return found

@@ -7,9 +7,8 @@ from typing import Literal
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.losses import number
+from rlk.ops.checks import are_tensors, has_dims, is_among, number, positive, wrong_value
 from rlk.ops.results import KTOLoss, PreferenceLoss
-from rlk.ops.signatures import _among, _positive, _tensors
 from rlk.runtime.calls import call
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import preference as preference_spec
@@ -59,20 +58,20 @@ def preference_loss(
     Differentiable in chosen and rejected. Raises LaunchError.
     """
     op = "preference_loss"
-    _among(op, "loss", (loss,), NAMES)
+    is_among(op, "loss", loss, NAMES)
     kind = WITHOUT_REFERENCE.get(loss, loss)
     tensors: Tensors = {"chosen": chosen, "rejected": rejected}
     tensors |= _references(loss, ref_chosen, ref_rejected)
     tensors |= _counts(loss, chosen_tokens, rejected_tokens)
     _rows(op, tensors)
-    _positive(op, "beta", beta)
+    positive(op, "beta", beta)
     scalars: Scalars = {"beta": float(beta)} | _smoothing(kind, smoothing)
     if number(op, "margin", margin) != 0.0:
         if kind not in OF_MARGIN or kind == "ipo":
-            raise LaunchError(Code.ARG_VALUE, op=op, name="margin", value=margin, wanted=f"0 for {loss}")
+            raise wrong_value(op, "margin", margin, f"0 for {loss}")
         scalars["margin"] = float(margin)
     if kind == "discopop":
-        _positive(op, "tau", tau)
+        positive(op, "tau", tau)
         scalars["tau"] = float(tau)
     made = call(preference_spec.preference_loss, tensors, scalars, {"kind": kind})
     metrics = {name: made[name] for name in ("accuracy", "chosen_reward", "rejected_reward")}
@@ -85,7 +84,7 @@ def _references(loss: str, chosen: torch.Tensor | None, rejected: torch.Tensor |
     there = {name: x for name, x in given.items() if x is not None}
     if loss in WITHOUT_REFERENCE and there:
         name = next(iter(there))
-        raise LaunchError(Code.ARG_VALUE, op=op, name=name, value="a tensor", wanted=f"None for {loss}")
+        raise wrong_value(op, name, "a tensor", f"None for {loss}")
     if loss not in WITHOUT_REFERENCE and len(there) < 2:
         name = next(name for name, x in given.items() if x is None)
         raise LaunchError(Code.ARG_MISSING, op=op, name=name, why=f"by {loss}")
@@ -112,7 +111,7 @@ def _smoothing(kind: str, value: float) -> Scalars:
         least = "above 0" if kind == "exo_pair" else "0 or more"
         allowed, wanted = 0.0 <= given < 0.5 and (given > 0.0 or kind != "exo_pair"), f"{least}, below 0.5"
     if not allowed:
-        raise LaunchError(Code.ARG_VALUE, op=op, name="smoothing", value=value, wanted=wanted)
+        raise wrong_value(op, "smoothing", value, wanted)
     return {"smoothing": given} if given or kind == "robust" else {}
 
 
@@ -138,10 +137,10 @@ def kto_loss(
     tensors: Tensors = {"logp": logp, "ref_logp": ref_logp, "desirable": desirable}
     if mismatched is not None:
         others = dict(zip(("other_logp", "other_ref_logp"), mismatched, strict=True))
-        _tensors(op, **others)
+        are_tensors(op, **others)
         tensors |= {name: x.detach() for name, x in others.items()}
     _rows(op, tensors)
-    _positive(op, "beta", beta)
+    positive(op, "beta", beta)
     weights = {"desirable_weight": desirable_weight, "undesirable_weight": undesirable_weight}
     scalars: Scalars = {"beta": float(beta)} | {n: number(op, n, x) for n, x in weights.items()}
     made = call(preference_spec.kto_loss, tensors, scalars, {})
@@ -151,8 +150,6 @@ def kto_loss(
 
 def _rows(op: str, tensors: Tensors) -> None:
     """Refuse tensors that are not one number for each row."""
-    _tensors(op, **tensors)
+    are_tensors(op, **tensors)
     for name, x in tensors.items():
-        if x.dim() != 1:
-            shape = tuple(x.shape)
-            raise LaunchError(Code.ARG_RANK, op=op, name=name, got=x.dim(), shape=shape, wanted="1 dim")
+        has_dims(op, name, x.shape, 1, "1 dim")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from rlk.errors import Code, LaunchError
+from rlk.ops.checks import has_dims, has_dtype, is_tensor, wrong_type, wrong_value
 from rlk.ops.results import Support
 from rlk.ops.signatures import logp
 from rlk.runtime.calls import call
@@ -147,19 +148,11 @@ def _is_set(option: PerRow, off: float) -> bool:
 
 
 def _matrix(op: str, logits: object) -> None:
-    if not isinstance(logits, torch.Tensor):
-        got = type(logits).__name__
-        raise LaunchError(Code.ARG_TYPE, op=op, name="logits", wanted="torch.Tensor", got=got)
-    if logits.dim() != 2:
-        shape = tuple(logits.shape)
-        raise LaunchError(
-            Code.ARG_RANK, op=op, name="logits", got=logits.dim(), shape=shape, wanted="2 dims [B, V]"
-        )
+    has_dims(op, "logits", is_tensor(op, "logits", logits).shape, 2, "2 dims [B, V]")
 
 
 def _like(op: str, name: str, x: torch.Tensor, logits: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
-    if x.dtype not in dtypes:
-        raise LaunchError(Code.ARG_DTYPE, op=op, name=name, got=x.dtype, wanted=" or ".join(map(str, dtypes)))
+    has_dtype(op, name, x, *dtypes)
     if x.shape != logits.shape:
         got, wanted = tuple(x.shape), tuple(logits.shape)
         raise LaunchError(
@@ -182,9 +175,8 @@ def _rows(
             raise LaunchError(Code.ARG_SIZE, op=op, name=name, axis="B", got=got, other="logits", wanted=rows)
         return x.to(dtype)
     if not isinstance(x, int if whole else int | float) or isinstance(x, bool):
-        wanted = "int" if whole else "number"
-        raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted=wanted, got=type(x).__name__)
+        raise wrong_type(op, name, x, "int" if whole else "number")
     if not limits[0] <= x <= limits[1]:
         wanted = f"{limits[0]:g} to {limits[1]:g}"
-        raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=x, wanted=wanted)
+        raise wrong_value(op, name, x, wanted)
     return torch.full((logits.shape[0],), x, dtype=dtype, device=logits.device)

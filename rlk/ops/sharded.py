@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rlk.errors import Code, LaunchError
+from rlk.ops.checks import has_dtype, is_tensor, wrong_type, wrong_value
 from rlk.ops.rows import active, compacted
 from rlk.runtime.calls import _PLAIN, _modes, call, check_differentiable, invoke, observing, once
 from rlk.runtime.collective import ordered_gather, process_group, sum_over_ranks
@@ -43,18 +43,18 @@ class Shard:
         if group is None:
             if start != 0:
                 wanted = "0 without a group"
-                raise LaunchError(Code.ARG_VALUE, op=OP, name="vocab_start", value=start, wanted=wanted)
+                raise wrong_value(OP, "vocab_start", start, wanted)
             return Shard(None, 1, 0, size, weight_grad)
         members = process_group(OP, group)
         ranks, rank = members.size(), members.rank()
         if ranks not in (1, 2, 4, PIECES):
-            raise LaunchError(Code.ARG_VALUE, op=OP, name="group", value=ranks, wanted="1, 2, 4 or 8 ranks")
+            raise wrong_value(OP, "group", ranks, "1, 2, 4 or 8 ranks")
         if size % (PIECES // ranks):
             wanted = f"a multiple of {PIECES // ranks} rows on each of {ranks} ranks"
-            raise LaunchError(Code.ARG_VALUE, op=OP, name="weight.shape[0]", value=size, wanted=wanted)
+            raise wrong_value(OP, "weight.shape[0]", size, wanted)
         if start != rank * size:
             wanted = f"{rank * size}: rank {rank} holds as many rows as the others"
-            raise LaunchError(Code.ARG_VALUE, op=OP, name="vocab_start", value=start, wanted=wanted)
+            raise wrong_value(OP, "vocab_start", start, wanted)
         return Shard(members, ranks, start, size, weight_grad)
 
     @property
@@ -66,13 +66,10 @@ def _check_buffer(weight: torch.Tensor, buffer: torch.Tensor | None) -> None:
     if buffer is None:
         return
     name = "weight_grad_out"
-    if not isinstance(buffer, torch.Tensor):
-        raise LaunchError(Code.ARG_TYPE, op=OP, name=name, wanted="torch.Tensor", got=type(buffer).__name__)
-    if buffer.dtype is not torch.float32:
-        raise LaunchError(Code.ARG_DTYPE, op=OP, name=name, got=buffer.dtype, wanted=torch.float32)
+    has_dtype(OP, name, is_tensor(OP, name, buffer), torch.float32)
     if buffer.shape != weight.shape or not buffer.is_contiguous() or buffer.device != weight.device:
         wanted = f"contiguous {list(weight.shape)} on {weight.device}"
-        raise LaunchError(Code.ARG_VALUE, op=OP, name=name, value=list(buffer.shape), wanted=wanted)
+        raise wrong_value(OP, name, list(buffer.shape), wanted)
 
 
 def sharded_linear_logp(
@@ -100,8 +97,7 @@ def _check_plain(tensors: Tensors) -> None:
     # no subclasses but tensors without numbers: a DTensor has its numbers elsewhere
     for name, tensor in tensors.items():
         if type(tensor) not in _PLAIN and type(tensor).__name__ != "FakeTensor":
-            got = type(tensor).__name__
-            raise LaunchError(Code.ARG_TYPE, op=OP, name=name, wanted="dense torch.Tensor", got=got)
+            raise wrong_type(OP, name, tensor, "dense torch.Tensor")
 
 
 def forward(tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard) -> Tensors:

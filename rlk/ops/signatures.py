@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
 import torch
 
 from rlk.errors import Code, LaunchError, UnsupportedError
-from rlk.ops.losses import KL, KLName, number
+from rlk.ops.checks import (
+    are_tensors,
+    has_dims,
+    integer,
+    is_among,
+    number,
+    positive,
+    reciprocal,
+    some_rows,
+    wrong_dims,
+    wrong_value,
+)
+from rlk.ops.losses import KL, KLName
 from rlk.ops.results import Csr, LogProbs, RatioKL, RMSNorm, Support
 from rlk.ops.support import kept_tokens
 from rlk.runtime.calls import call, prepares
@@ -56,10 +67,11 @@ def logp(
     The vocabulary is folded in 8 pieces of ceil(V / 8), in chunks of 256 (fold: "chunks", the only one there
     is; docs/decisions/0003-*). Raises LaunchError.
     """
-    _among("logp", "needs", needs, NEEDS)
-    _tensors("logp", logits=logits, ids=ids)
+    for need in needs:
+        is_among("logp", "needs", need, NEEDS)
+    are_tensors("logp", logits=logits, ids=ids)
     _offered(logits, ids, fold)
-    _some_rows("logp", "logits.shape[-1]", logits.shape[-1:], ids)
+    some_rows("logp", "logits.shape[-1]", logits.shape[-1:], ids)
     tensors: Tensors = {"logits": logits, "ids": ids}
     scalars: Scalars = {}
     if bias is not None:
@@ -69,7 +81,7 @@ def logp(
     if support is not None:
         tensors |= kept_tokens("logp", support, logits, ids)
     _scoring("logp", tensors, scalars, temperature, softcap, logit_scale)
-    scalars["ignore_index"] = _index("logp", "ignore_index", ignore_index)
+    scalars["ignore_index"] = integer("logp", "ignore_index", ignore_index)
     # lse is always there: the gradient needs it; the others only where they are asked for
     extra = tuple(n for n in NEEDS[2:] if n in needs)
     made = call(logp_spec.logp, tensors, scalars, {"needs": extra}, math)
@@ -98,16 +110,16 @@ def _scoring(
     logit_scale: float,
 ) -> None:
     """Add what turns logits into scores to the inputs of a call; an absent step is not run."""
-    _positive(op, "softcap", softcap)
+    positive(op, "softcap", softcap)
     if isinstance(temperature, torch.Tensor):
         ids, rows = tensors["ids"], torch.reciprocal(temperature.to(torch.float32))
         tensors["inv_temperature_row"] = rows if rows.shape == ids.shape else _rows_like(op, rows, ids)
     elif temperature != 1.0:
-        scalars["inv_temperature"] = _reciprocal(op, "temperature", temperature)
+        scalars["inv_temperature"] = reciprocal(op, "temperature", temperature)
     if logit_scale != 1.0:
         scalars["logit_scale"] = number(op, "logit_scale", logit_scale)
     if softcap is not None:
-        scalars |= {"softcap": float(softcap), "inv_softcap": _reciprocal(op, "softcap", softcap)}
+        scalars |= {"softcap": float(softcap), "inv_softcap": reciprocal(op, "softcap", softcap)}
 
 
 def ratio_kl(
@@ -124,7 +136,7 @@ def ratio_kl(
     k3 = exp(d) - d - 1, abs = |d|, with d = ref_logp - logp (Schulman 2020); k1+ and k3+ have the gradient of
     k2. Differentiable in logp. Raises LaunchError.
     """
-    _among("ratio_kl", "kl", (kl,), KL)
+    is_among("ratio_kl", "kl", kl, KL)
     tensors = {"logp": logp, "old_logp": old_logp, "ref_logp": ref_logp}
     if mask is not None:
         tensors["mask"] = mask
@@ -146,7 +158,7 @@ def rms_norm(
     "vllm". The sum of squares is one tree over N. Differentiable in x, weight and residual; the weight's
     gradient sums rows in a fixed order in f32 and is rounded once. Raises LaunchError.
     """
-    _among("rms_norm", "profile", (profile,), PROFILES)
+    is_among("rms_norm", "profile", profile, PROFILES)
     tensors = {"x": x, "weight": weight}
     if residual is not None:
         tensors["residual"] = residual
@@ -181,7 +193,7 @@ def rope(
     Differentiable in q and k. Raises LaunchError.
     """
     _check_rope(q, k, cos, sin)
-    _some_rows("rope", "cos.shape[0]", cos.shape[:1], position_ids)
+    some_rows("rope", "cos.shape[0]", cos.shape[:1], position_ids)
     half = q.shape[-1] // 2
     cos, sin = cos[:, :half], sin[:, :half]
 
@@ -194,26 +206,21 @@ def rope(
 
 def _check_rope(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
     """Refuse what the two calls of one `rope` cannot see: they take q or k, and half of a table."""
-    _tensors("rope", q=q, k=k, cos=cos, sin=sin)
+    are_tensors("rope", q=q, k=k, cos=cos, sin=sin)
     ranks = {"q": (q, 2, "[..., Hq, E]"), "k": (k, 2, "[..., Hk, E]")}
     for name, (x, least, wanted) in ranks.items():
         if x.dim() < least:
-            shape = tuple(x.shape)
-            raise LaunchError(Code.ARG_RANK, op="rope", name=name, got=x.dim(), shape=shape, wanted=wanted)
+            raise wrong_dims("rope", name, x.shape, wanted)
     width = q.shape[-1]
     if width % 2:
-        raise LaunchError(Code.ARG_VALUE, op="rope", name="q.shape[-1]", value=width, wanted="an even number")
+        raise wrong_value("rope", "q.shape[-1]", width, "an even number")
     for name, axis, got, wanted in (("k", "E", k.shape[-1], width), ("k", "T", k.shape[:-2], q.shape[:-2])):
         if got != wanted:
             raise LaunchError(
                 Code.ARG_SIZE, op="rope", name=name, axis=axis, got=got, other="q", wanted=wanted
             )
     for name, table in (("cos", cos), ("sin", sin)):
-        if table.dim() != 2:
-            shape, wanted = tuple(table.shape), "2 dims [positions, E / 2]"
-            raise LaunchError(
-                Code.ARG_RANK, op="rope", name=name, got=table.dim(), shape=shape, wanted=wanted
-            )
+        has_dims("rope", name, table.shape, 2, "2 dims [positions, E / 2]")
         if table.shape[1] not in (width // 2, width):
             got = table.shape[1]
             raise LaunchError(
@@ -228,8 +235,8 @@ def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     device's error word. Differentiable in weight: f32 sums over the tokens of an id in ascending order, in
     chunks of 8, rounded once. Raises LaunchError.
     """
-    _tensors("embedding", ids=ids, weight=weight)
-    _some_rows("embedding", "weight.shape[0]", weight.shape[:1], ids)
+    are_tensors("embedding", ids=ids, weight=weight)
+    some_rows("embedding", "weight.shape[0]", weight.shape[:1], ids)
     return call(model_spec.embedding, {"ids": ids, "weight": weight}, {}, {})["y"]
 
 
@@ -245,25 +252,6 @@ def _segments(saved: Tensors, scalars: Scalars) -> Tensors:
 # --- checks of options --------------------------------------------------------------------------------------
 
 
-def _among(op: str, name: str, values: tuple[object, ...], choices: tuple[str, ...]) -> None:
-    for value in values:
-        if value not in choices:
-            raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=value, wanted=", ".join(choices))
-
-
-def _tensors(op: str, **tensors: object) -> None:
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
-            got = type(tensor).__name__
-            raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="torch.Tensor", got=got)
-
-
-def _some_rows(op: str, name: str, size: torch.Size, ids: torch.Tensor) -> None:
-    """Refuse a table that has nothing an id could name, where there are ids."""
-    if 0 in size and ids.numel():
-        raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=0, wanted="at least 1")
-
-
 def _rows_like(op: str, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Return a number per row, broadcast to the rows' shape."""
     try:
@@ -273,20 +261,3 @@ def _rows_like(op: str, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         raise LaunchError(
             Code.ARG_SIZE, op=op, name="temperature", axis="T", got=got, other="ids", wanted=wanted
         ) from None
-
-
-def _positive(op: str, name: str, value: float | None) -> None:
-    if value is not None and not number(op, name, value) > 0:
-        raise LaunchError(Code.ARG_VALUE, op=op, name=name, value=value, wanted="a positive number")
-
-
-def _reciprocal(op: str, name: str, value: float) -> float:
-    """Return 1 / value in f32, rounded once: what scores are multiplied by."""
-    _positive(op, name, value)
-    return float(np.float32(1.0) / np.float32(value))
-
-
-def _index(op: str, name: str, value: object) -> int:
-    if type(value) is not int:
-        raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="int", got=type(value).__name__)
-    return value

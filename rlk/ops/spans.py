@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from rlk.errors import Code, LaunchError
+from rlk.ops.checks import wrong_value
 from rlk.ops.offsets import all_good, checked_offsets, on_the_host
 from rlk.specs.packing import SPAN
 
@@ -52,7 +53,7 @@ class Spans:
 def _refuse(spans: Spans, at: int) -> None:
     value = tuple(int(x[at]) for x in (spans.sequence, spans.begin, spans.end))
     wanted = "0 <= begin <= end <= the length of a sequence that is there"
-    raise LaunchError(Code.ARG_VALUE, op="Layout", name=f"spans[{at}]", value=value, wanted=wanted)
+    raise wrong_value("Layout", f"spans[{at}]", value, wanted)
 
 
 def loss_spans(

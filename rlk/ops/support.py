@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from rlk.errors import Code, LaunchError
+from rlk.ops.checks import wrong_type
 from rlk.ops.results import Csr, Support
 from rlk.runtime.invocation import Tensors
 
@@ -32,8 +33,7 @@ def kept_tokens(op: str, support: object, logits: torch.Tensor, ids: torch.Tenso
                 )  # fmt: skip
             return {"words": _words(support, logits.shape[-1]).reshape(*ids.shape, -1)}
         case _:
-            got = type(support).__name__
-            raise LaunchError(Code.ARG_TYPE, op=op, name="support", wanted="Support or Csr", got=got)
+            raise wrong_type(op, "support", support, "Support or Csr")
 
 
 def _words(csr: Csr, vocabulary: int) -> torch.Tensor:

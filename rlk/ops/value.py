@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from rlk.ops.checks import are_tensors, number, positive
 from rlk.ops.layout import Layout, checked_layout
-from rlk.ops.losses import number
 from rlk.ops.results import EntropyBonus, ValueLoss
-from rlk.ops.signatures import _positive, _tensors
 from rlk.runtime.calls import call
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import value as value_spec
@@ -35,7 +34,7 @@ def value_loss(
     scalars: Scalars = {}
     if old_values is not None:
         given["old_values"] = old_values
-        _positive(op, "clip", clip)
+        positive(op, "clip", clip)
         scalars["clip"] = float(clip)
     made = call(value_spec.value_loss, _of_tokens(op, layout, given), scalars, {})
     metrics = {"active": made["count"]}
@@ -60,6 +59,6 @@ def entropy_bonus(entropy: torch.Tensor, *, layout: Layout, coef: float) -> Entr
 def _of_tokens(op: str, layout: Layout, given: Tensors) -> Tensors:
     """Return tensors of one number per token as flat rows, with which tokens count and in which order."""
     checked_layout(op, layout)
-    _tensors(op, **given)
+    are_tensors(op, **given)
     flat = {name: layout.tokens_like(op, name, x) for name, x in given.items()}
     return flat | {"order": layout.order, "active": layout.active.reshape(-1)}
