@@ -12,10 +12,9 @@ from rlk.testing.bits import assert_same_bits, differing
 
 LENGTHS = (4096, 200, 1, 3000, 777)
 HEADS, SHARED, WIDTH = 8, 2, 128
-REPEATS = 100
-Sequences = list[
-    tuple[torch.Tensor, ...]
-]  # of each its queries, keys, values, and the gradient of its results
+REPEATS = 1000
+Sequences = list[tuple[torch.Tensor, ...]]
+"""Of each its queries, keys, values, and the gradient of its results."""
 
 
 def drawn(lengths: Sequence[int], width: int = WIDTH, dtype: torch.dtype = torch.bfloat16) -> Sequences:
@@ -50,7 +49,7 @@ def test_neighbours_and_places_do_not_count(width: int) -> None:
             assert moved(got, together[i]) == [0, 0, 0], (order, i)
 
 
-def test_a_hundred_runs_beside_other_work_have_the_same_bits() -> None:
+def test_a_thousand_runs_beside_other_work_have_the_same_bits() -> None:
     given, beside = drawn(LENGTHS), torch.cuda.Stream()
     x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     first = gradients(given)
