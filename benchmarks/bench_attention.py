@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,6 +25,8 @@ from benchmarks.harness import Bar, Case, Checked, main, of_backend
 from benchmarks.identity import compare, describe
 from benchmarks.peers import Absent, Launch
 from benchmarks.turns import aside
+from rlk.runtime.calls import call
+from rlk.specs import attention
 from rlk.testing.bits import differing
 
 HEADS, SHARED, WIDTH = 32, 8, 128
@@ -91,6 +99,30 @@ def fa4_cute_paged(
     return peers.without_grad(lambda: op(q, *caches, **given))
 
 
+def unmerged(x: Packed) -> Launch:
+    """The same kernel over one piece, so that no states merge: other bits."""
+    spec = one_piece().varlen_attention
+    tensors = {"q": x.q.unflatten(1, (SHARED, -1)), "k": x.k, "v": x.v}
+    bounds = {f"{edge}_{n}": t for n in "qk" for edge, t in (("begin", x.cu[:-1]), ("end", x.cu[1:]))}
+    scalars = {"scale": WIDTH**-0.5}
+    return peers.without_grad(lambda: call(spec, tensors | bounds, scalars, {"causal": True})["o"])
+
+
+@cache
+def one_piece() -> ModuleType:
+    """Return the specs of attention with pieces that no sequence fills."""
+    text = Path(attention.__file__).read_text()
+    assert text.count(f"PIECE = 64, {attention.PIECE}\n") == 1
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "one_piece.py")
+        file.write_text(text.replace(f"PIECE = 64, {attention.PIECE}\n", f"PIECE = 64, {1 << 20}\n"))
+        found = importlib.util.spec_from_file_location("one_piece", file)
+        assert found is not None and found.loader is not None
+        made = sys.modules["one_piece"] = importlib.util.module_from_spec(found)
+        found.loader.exec_module(made)
+    return made
+
+
 # --- rows ---
 
 
@@ -114,7 +146,11 @@ def forward(lengths: Sequence[int], shape: dict[str, int | str]) -> Case:
         passes="fwd",
         shape={**shape, "Hq": HEADS, "Hk": SHARED, "d": WIDTH},
         rlk=lambda: peers.without_grad(lambda: rlk.ops.varlen_attention(*arguments)),
-        peers={"fa4_cute": lambda: fa4_cute(x), "cudnn": lambda: cudnn(x)},
+        peers={
+            "fa4_cute": lambda: fa4_cute(x),
+            "cudnn": lambda: cudnn(x),
+            "rlk_unmerged": lambda: unmerged(x),
+        },
         moved=2 * x.q.nbytes + x.k.nbytes + x.v.nbytes,
         flops=flops(x.lengths),
         bar=of_backend(triton=Bar(round(1 / 0.60, 3), "fa4_cute"), cute=Bar(round(1 / 0.85, 3), "fa4_cute")),
@@ -195,7 +231,7 @@ def backward(lengths: Sequence[int], shape: dict[str, int | str]) -> Case:
         peers={"fa4_cute": lambda: fa4_cute_backward(x, seed), "cudnn": lambda: cudnn_backward(x, seed)},
         moved=4 * x.q.nbytes + 2 * (x.k.nbytes + x.v.nbytes),
         flops=2.5 * flops(x.lengths),
-        bar=of_backend(triton=None, cute=None),
+        bar=of_backend(triton=Bar(2.0, "fa4_cute"), cute=Bar(1.25, "fa4_cute")),
         reference="fa4_cute",
         check=check,
         describe=lambda: describe(rlk.ops.varlen_attention.explain(*arguments)),
@@ -260,7 +296,14 @@ def shared(groups: tuple[int, int, int, int], asks: int | None = None) -> Case:
 
     def check() -> Checked:
         got, want = rlk.ops.prefix_attention(*arguments, cu_seqlens_q=cu_q), rlk.ops.varlen_attention(*copies)
-        return Checked(0.0, sum(differing(a, b) for a, b in zip(got, want, strict=True)))
+        moved = sum(differing(a, b) for a, b in zip(got, want, strict=True))
+        few, seen = slice(max(0, queries - SAMPLED), queries), slice(prompt + own)
+        ends = (few.stop - few.start, prompt + own)
+        cus = (torch.tensor([0, n], dtype=torch.int32, device="cuda") for n in ends)
+        sampled = (q[few], k[seen], v[seen], *cus)
+        wide = rlk.ops.varlen_attention.reference(*sampled)
+        moved += compare(rlk.ops.varlen_attention, (got.o[few], got.lse[:, few]), *sampled)
+        return Checked(float((got.o[few].double() - wide.o).abs().max()), moved)
 
     seen = prompt + own - (queries - 1) / 2
     return Case(
@@ -286,7 +329,7 @@ def shared(groups: tuple[int, int, int, int], asks: int | None = None) -> Case:
     )
 
 
-SHARED = (
+PROMPTS = (
     ((8, 8, 4096, 512), None),
     ((8, 8, 512, 512), None),
     ((8, 16, 4096, 512), 1),
@@ -305,7 +348,7 @@ def cases() -> Iterator[Case]:
         for lengths, shape in rows:
             torch.cuda.empty_cache()
             yield build(lengths, shape)
-    for groups, asks in SHARED:
+    for groups, asks in PROMPTS:
         torch.cuda.empty_cache()
         yield shared(groups, asks)
     for batch, context in DECODES:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 
 from benchmarks import bench_tokens, harness, report, rows
 from benchmarks.harness import Bar, Case, Checked, Room, Session, device_slug, line, run_case
@@ -162,3 +166,39 @@ def test_backends_of_a_row_are_drawn_in_one_panel() -> None:
 def test_calls_that_are_timed_give_numbers() -> None:
     for name, call in bench_tokens.calls("cpu", bench_tokens.FEW).items():
         assert all(x.isfinite().all() for x in bench_tokens.results(name, call)), name
+
+
+# --- every row, without a device ---
+
+READ = {
+    torch.Tensor.__bool__: True,
+    torch.Tensor.__float__: 0.5,
+    torch.Tensor.__int__: 1,
+    torch.Tensor.item: 1,
+}
+"""What a fake tensor says where a benchmark reads a number."""
+
+
+class OnCpu(TorchFunctionMode):
+    """Makes on the host what a benchmark makes on a device."""
+
+    def __torch_function__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if fn in READ:
+            return READ[fn]
+        given = {n: "cpu" if n == "device" and x is not None else x for n, x in (kwargs or {}).items()}
+        return fn(*("cpu" if isinstance(x, str) and x == "cuda" else x for x in args), **given)
+
+
+FAMILIES = sorted(file.stem for file in Path(harness.__file__).parent.glob("bench_*.py"))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_row_can_be_built_and_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes alone: fake tensors have no memory, and no kernel runs."""
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    family = importlib.import_module(f"benchmarks.{name}")
+    with FakeTensorMode(allow_non_fake_inputs=True), OnCpu():
+        for case in family.cases():
+            case.rlk()()
+            if "rlk_unmerged" in case.peers:
+                case.peers["rlk_unmerged"]()()
