@@ -366,9 +366,7 @@ def trainer_of(given: Tensors, mask: torch.Tensor, options: dict[str, Any]) -> t
         added["sampling_per_token_logps"] = given["rollout_logp"]
     corrected = options.pop("correction", False)
     if corrected:
-        d = (
-            given["old_logp"] - given["rollout_logp"]
-        ) * mask  # as the trainer has it: 1 where nothing counts
+        d = (given["old_logp"] - given["rollout_logp"]) * mask  # so 1 where nothing counts, as the trainer's
         added["importance_sampling_ratio"] = d.exp().clamp(max=1.1)
     around = _surroundings(given) | {"model": SimpleNamespace(training=not options.pop("eval", False))}
     around["_metrics"] = {"train": Logged(), "eval": Logged()}

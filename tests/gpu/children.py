@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from rlk.testing.bits import assert_same_bits
 
 TESTS = Path(__file__).parent.parent
 Found = Mapping[str, Any]
@@ -60,3 +63,21 @@ class Children:
             raise AssertionError(f"{name} {ended}:\n{log.read_text()[-4000:]}")
         found: Found = torch.load(file)
         return found
+
+
+@contextmanager
+def selected(
+    request: pytest.FixtureRequest, folder: Path, module: str, seconds: float, most: int, **environment: str
+) -> Iterator[Children]:
+    """Start the children of all tests of a module that were selected, and wait for none at the end."""
+    found = Children(folder, module, seconds, most, **environment)
+    found.start_selected(request)
+    yield found
+    found.pool.shutdown(cancel_futures=True)
+
+
+def assert_same_outputs(run: Found) -> None:
+    """Compare what a child found under each schedule with what the oracle wants."""
+    for schedule, got in run["outputs"]:
+        for output, want in run["want"].items():
+            assert_same_bits(got[output], want, f"{output} under {schedule}")

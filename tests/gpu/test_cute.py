@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from gpu.children import Children
+from gpu.children import Children, assert_same_outputs, selected
 from gpu.cute_cases import CASES
 
 from rlk.runtime import cute
 from rlk.runtime.invocation import target_of
-from rlk.testing.bits import assert_same_bits
 
 SECONDS = 400  # a kernel that waits for ever would take the whole sitting
 CHILDREN = 12
@@ -23,17 +22,13 @@ def children(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     on = target_of(torch.device("cuda", 0))
     if on is None or on.name not in cute.TARGETS or cute.toolchain() is None:
         pytest.skip("no Hopper, or no cutlass-dsl")
-    folder = tmp_path_factory.mktemp("cute")
-    found = Children(folder, "gpu.cute_child", SECONDS, CHILDREN, RLK_BACKEND="cute", RLK_JOBS="1")
-    found.start_selected(request)
-    yield found
-    found.pool.shutdown(cancel_futures=True)
+    folder, own = tmp_path_factory.mktemp("cute"), {"RLK_BACKEND": "cute", "RLK_JOBS": "1"}
+    with selected(request, folder, "gpu.cute_child", SECONDS, CHILDREN, **own) as found:
+        yield found
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_cute_has_the_bits_of_the_oracle(name: str, children: Children) -> None:
     run = children.start(name).result()
     assert run["backend"] == "cute"
-    for schedule, got in run["outputs"]:
-        for output, want in run["want"].items():
-            assert_same_bits(got[output], want, f"{output} under {schedule}")
+    assert_same_outputs(run)

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from gpu.children import Children
+from gpu.children import Children, assert_same_outputs, selected
 from gpu.tilelang_cases import CASES
 
 from rlk.runtime import tilelang
 from rlk.runtime.invocation import target_of
-from rlk.testing.bits import assert_same_bits, differing
+from rlk.testing.bits import differing
 
 SECONDS = 240  # a kernel that waits for ever would take the whole sitting
 CHILDREN = 12
@@ -27,20 +27,16 @@ def require() -> None:
 def children(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Children]:
     """Start the children of all tests that were selected."""
     require()
-    folder = tmp_path_factory.mktemp("tilelang")
-    found = Children(folder, "gpu.tilelang_child", SECONDS, CHILDREN, RLK_BACKEND="tilelang", RLK_JOBS="1")
-    found.start_selected(request)
-    yield found
-    found.pool.shutdown(cancel_futures=True)
+    folder, own = tmp_path_factory.mktemp("tilelang"), {"RLK_BACKEND": "tilelang", "RLK_JOBS": "1"}
+    with selected(request, folder, "gpu.tilelang_child", SECONDS, CHILDREN, **own) as found:
+        yield found
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_tilelang_has_the_bits_of_the_oracle(name: str, children: Children) -> None:
     run = children.start(name).result()
     assert run["backend"] == "tilelang"
-    for schedule, got in run["outputs"]:
-        for output, want in run["want"].items():
-            assert_same_bits(got[output], want, f"{output} under {schedule}")
+    assert_same_outputs(run)
 
 
 def test_products_fused_into_sums_would_be_seen(tmp_path_factory: pytest.TempPathFactory) -> None:
