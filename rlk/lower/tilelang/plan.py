@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rlk.errors import NOWHERE, Code, Loc, UnsupportedError
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.nodes import Dot, Kernel
 from rlk.lower.common.bounds import bounds
-from rlk.lower.common.early import early
+from rlk.lower.common.early import early, factors_first
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.narrowed import narrowed
 from rlk.lower.common.peel import peel
+from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.spread import Owned, Spread, spread_out
 from rlk.passes.walk import walk
-from rlk.schedule.axes import kind, roles
+from rlk.schedule.axes import Roles, kind, length, roles
+from rlk.schedule.chained import rows_axis
 from rlk.schedule.schedule import Schedule
 from rlk.target.blocks import BLOCKS, Block
 from rlk.target.facts import Target
 
 TARGETS = frozenset(BLOCKS)
 MOST_LISTED = 64  # elements of a list: registers end soon after
+INSTRUCTION = 16  # rows and columns of a matrix instruction
 LANES = 3  # bits of the thread's number that tell vectors of a row of a ring apart
 ALL_REGISTERS = 256  # threads of a block up to which each has all the registers that an instruction can name
 
@@ -30,7 +34,8 @@ ALL_REGISTERS = 256  # threads of a block up to which each has all the registers
 class TilePlan:
     """A block owns a tile of the parallel axes, and has all of what it combines.
 
-    kernel: its loops in two parts. spreads: how the axes of its tiles lie on its threads.
+    kernel: its loops in two parts. spreads: how the axes of its tiles lie on its threads. segments: what the
+    rows are, if there is a segment of them for each index of another axis.
     """
 
     kernel: Kernel
@@ -41,6 +46,7 @@ class TilePlan:
     signature: Signature
     schedule: Schedule
     target: Target
+    segments: Segments | None = None
 
     @property
     def block(self) -> Block:
@@ -103,10 +109,14 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     if target.name not in TARGETS:
         raise refused("this device", target)
     extents = dict(signature.extents)
-    peeled = peel(bounds(kernel, dict(roles(kernel, extents).inside)))
+    nest, bounded = kind(kernel), bounds(kernel, dict(roles(kernel, extents).inside))
+    # steps without masks would be a copy of all instructions: more than a cache of them holds
+    peeled = bounded if nest == "chained_dot" else peel(bounded)
     found = roles(peeled, extents)
     owned = tuple(Owned(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
     lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in owned if o.tile > 1}
+    if nest == "chained_dot":
+        return chained(TilePlan(peeled, nest, owned, (), 0, signature, schedule, target), found, lengths)
     threads = min(target.warp * schedule.warps, BLOCKS[target.name].threads)
     spreads = spread_out(lengths, schedule.placed, threads)
     listed = math.prod(s.count for s in spreads) // (2 if rings(kernel, schedule, target) else 1)
@@ -116,4 +126,38 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         if spread == accumulated_columns(spread):
             peeled = narrowed(peeled, spread.axis)
     ordered = early(peeled, lambda type: lengths.keys().isdisjoint(type.axes))
-    return TilePlan(ordered, kind(kernel), owned, spreads, threads, signature, schedule, target)
+    rows = segments(ordered, found.parallel)
+    return TilePlan(ordered, nest, owned, spreads, threads, signature, schedule, target, rows)
+
+
+def chained(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePlan:
+    """Place a kernel that contracts what it computed: 16 rows to a wave, all other axes as its products lie.
+
+    plan: all but where the axes lie.
+    """
+    extents, rows = dict(plan.signature.extents), rows_axis(found)
+    if rows is None or plan.target.vendor != "amd":
+        raise refused("contractions of what is computed", plan.target)
+    held = {a: max(INSTRUCTION, n) for a, n in lengths.items() if a != rows}
+    held |= {a: max(INSTRUCTION, length(a, extents)) for a in found.contracted if a not in held}
+    tile = plan.schedule.tile(str(rows))
+    if tile < INSTRUCTION or max(held.values()) > MOST_LISTED * (INSTRUCTION // 4):
+        sizes = ", ".join(f"{n} of {a}" for a, n in {rows: tile, **held}.items())
+        raise refused(f"products of {sizes}", plan.target)
+    spreads = (product_columns(rows, tile), *(product_rows(a, n) for a, n in held.items()))
+    ordered = factors_first(early(plan.kernel, lambda type: held.keys().isdisjoint({*type.axes, rows})))
+    threads = plan.target.warp * tile // INSTRUCTION
+    return replace(
+        plan, kernel=ordered, spreads=spreads, threads=threads, segments=segments(ordered, found.parallel)
+    )
+
+
+def product_columns(axis: Axis, length: int) -> Spread:
+    """Return how columns of 16 x 16 products lie on waves: 16 on neighbouring lanes, each 16 on a wave."""
+    bits = length.bit_length() - 1
+    return Spread(axis, length, tuple((b, b if b < 4 else b + 2) for b in range(bits)))
+
+
+def product_rows(axis: Axis, length: int) -> Spread:
+    """Return how rows of such products lie on them: four in a list, their groups on the upper lanes."""
+    return Spread(axis, length, ((2, 4), (3, 5)))
