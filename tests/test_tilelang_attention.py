@@ -1,4 +1,4 @@
-"""Attention by TileLang on CDNA without a device: forward, in pages, of shared prompts, and gradients."""
+"""Attention by TileLang without a device: forward, in pages, of shared prompts, and gradients."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import test_prefix_attention as prefix
 from attention_cases import OPTIONS, Inputs, batch, extents, of, packed, paged
 from attention_gradients import WANTED, gradient_of, longest, pull
+from test_tilelang_hopper import HOPPER, PORTABLE, Threads
 
 from rlk.errors import UnsupportedError
 from rlk.interp.run import Outcome, run
@@ -91,8 +92,12 @@ def differences(ran: Ran, want: Outcome) -> int:
 def forward(form: str) -> Outcome:
     """Return what the oracle says of a form."""
     inputs = FORMS[form]
-    queries = int((inputs["end_q"] - inputs["begin_q"]).max())
-    return oracle(of(inputs), inputs, {**extents(inputs), "Q": queries})
+    return oracle(of(inputs), inputs, longest_of(inputs))
+
+
+def longest_of(inputs: Inputs) -> dict[str, int]:
+    """Return the bounds of the axes that no tensor of a forward call has."""
+    return {**extents(inputs), "Q": int((inputs["end_q"] - inputs["begin_q"]).max())}
 
 
 def ran(form: str, pieces_apart: bool = False, **options: Any) -> Ran:
@@ -242,6 +247,32 @@ def test_what_tilelang_launches_of_attention_has_the_bits_of_the_oracle() -> Non
     form = "one query each in pages"
     assert differences(ran(form, pieces_apart=True, device=device), forward(form)) == 0
     assert len(device.launches) == 2
+
+
+# --- Hopper ---
+
+
+@pytest.mark.parametrize("form", ["heads of 64", "f16 heads of 96, window", "one query each in pages"])
+def test_cuda_source_of_attention_has_the_bits_of_the_oracle(form: str) -> None:
+    inputs = FORMS[form]
+    want = run(of(inputs), inputs, softmax=PORTABLE, extents=longest_of(inputs))
+    for waves in (1, 2):
+        got = ran(form, on=HOPPER, softmax=PORTABLE, device=Threads(waves))
+        assert "ptx_mma" in got.emitted.source
+        assert differences(got, want) == 0
+
+
+def test_cuda_source_of_gradients_has_the_bits_of_the_oracle() -> None:
+    form = "heads of 24 and 40"
+    program, given, _ = gradient(form)
+    want = run(program, given, softmax=PORTABLE, extents=longest(given))
+    got = learnt(form, on=HOPPER, softmax=PORTABLE, device=Threads(1))
+    assert differences(got, want) == 0
+
+
+def test_heads_whose_lists_pass_registers_are_refused_on_hopper() -> None:
+    with pytest.raises(UnsupportedError, match="lists of 128 elements"):
+        lowered(of(FORMS["heads of 64"]), 192, "sm_90a")
 
 
 # --- controls ---

@@ -17,20 +17,20 @@ from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Decl, Dot, Let, Load, Loop, Pos, Value, operands
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.contract import Contractions
+from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.spread import Spread
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.contract import NOWHERE, Factors
-from rlk.lower.tilelang.plan import INSTRUCTION, refused
+from rlk.lower.tilelang.plan import refused
+from rlk.lower.tilelang.units import DEPTH, GIVEN, UNITS, Product
 from rlk.passes.walk import walk
 
 if TYPE_CHECKING:
     from rlk.lower.tilelang.emit import Emitter
 
 VECTOR = 8  # elements that a thread copies in a row; as many are between rows, so that lanes meet other banks
-EACH = 4  # elements of a factor that an instruction takes from a lane
-SHAPES = {DType.BF16: "f32_16x16x16bf16_1k", DType.F16: "f32_16x16x16f16"}
-OF_LOOPS = frozenset({"row", "at", "i", "column", "step"})
+OF_LOOPS = frozenset("row at i column step four_sums float16_rows bfloat16_rows".split())
 """Names that loops over elements use, and nothing else."""
 
 
@@ -57,13 +57,13 @@ class Source:
 class Chained(Factors):
     """The part of an emitter that knows contractions of which one factor is held and the other in memory."""
 
-    imports = ("from tilelang.rocm.language.tir import tvm_mfma",)
-
     def __init__(self, emitter: Emitter) -> None:
         self.lets = {let.value: let for let in walk(emitter.plan.kernel.body)}
         dots = [let for let in self.lets.values() if isinstance(let.node, Dot)]
         self.factors = {let.value: self.sorted(let, emitter) for let in dots}
         self.turned = frozenset(other for _, other in self.factors.values())
+        self.unit = UNITS[emitter.plan.target.vendor]
+        self.imports = self.unit.imports
         super().__init__(emitter, Contractions({}, self.only_for_tiles()))
         emitter.names.taken |= OF_LOOPS
         self.again: dict[Value, str] = {}
@@ -119,6 +119,8 @@ class Chained(Factors):
             for value in self.lets:
                 if value in self.turned:
                     self.tile(value)
+            for name, dtype, count in self.unit.lists(self.e.tile(next(iter(self.turned))).dtype):
+                e.storage.append(Line(f'{name} = tl.alloc_local(({count},), "{text.TYPES[dtype]}")'))
             e.block(self.plan.kernel.body.lets)
 
     def holds(self, spread: Spread) -> None:
@@ -156,31 +158,33 @@ class Chained(Factors):
         assert isinstance(dot, Dot)
         held, other = self.factors[let.value]
         tile, type = self.tile(other), e.tile(let.value)
-        (made,) = (s for s in self.plan.lists(type.axes))
         if tile.name in self.copied:
             self.meet()
         self.read.add(tile.name)
-        e.current = (made,)
+        e.current = self.plan.lists(type.axes)
         name = e.stored(let.name or "product", DType.F32, e.size)
         e.each(f"{name}[c] = {'f32(0.0)' if dot.onto is None else e[dot.onto]}")
-        deep = dot.over if dot.over.chunk is not None else tile.along
-        length = tile.width if deep == tile.along else self.spread(deep).length
-        columns = made.length if made.axis == tile.streamed else tile.width
-        dtype = e.tile(held).dtype
-        part = e.stored(f"{tile.name}_part", dtype, EACH)
-        across, down = "column * 16 + thread % 16", "step * 16 + thread // 16 % 4 * 4 + i"
-        at = f"{across}, {down}" if deep == tile.along else f"{down}, {across}"
-        with (
-            e.inner(f"for column in tl.unroll({columns // INSTRUCTION}):"),
-            e.inner(f"for step in tl.unroll({length // INSTRUCTION}):"),
-        ):
-            with e.inner(f"for i in tl.{'vectorized' if deep == tile.along else 'unroll'}({EACH}):"):
-                e.line(f"{part}[i] = {tile.name}[{at}]")
-            kind = f'"{text.TYPES[dtype]}x{EACH}"'
-            e.line(
-                f'tvm_mfma("{SHAPES[dtype]}", "row", "row", {kind}, {kind}, "float32x4", '
-                f'{part}.data, 0, {e.text[held]}.data, step, {name}.data, column, dtype="float32x4")'
-            )
+        along = dot.over == tile.along
+        made = tile.streamed if along else tile.along
+        length, columns = tile.width, self.spread(tile.streamed).length
+        if not along:
+            length, columns = columns, length
+        given = e.stored(f"{tile.name}_part", tile.dtype, GIVEN)
+        each = (self.spread(dot.over).count, self.spread(made).count)
+        calls = self.unit.calls(Product(e.text[held], given, name, tile.dtype, each))
+        across = f"column * {self.unit.columns} + {self.unit.across}"
+        deep = f"step * {DEPTH} + {self.unit.deep}"
+        with e.inner(f"for column in tl.unroll({columns // self.unit.columns}):"):
+            e.lines_of(calls.before)
+            with e.inner(f"for step in tl.unroll({length // DEPTH}):"):
+                with e.inner(
+                    f"for i in tl.{'vectorized' if along and self.unit.vector else 'unroll'}({GIVEN}):"
+                ):
+                    e.line(
+                        f"{given}[i] = {tile.name}[{f'{across}, {deep}' if along else f'{deep}, {across}'}]"
+                    )
+                e.lines_of(calls.step)
+            e.lines_of(calls.after)
         e.text[let.value] = name
 
     def spread(self, axis: Axis) -> Spread:
@@ -199,7 +203,7 @@ class Chained(Factors):
         if along is None or self.lets[load.index[-1]].node != Pos(along):
             raise refused("a factor that does not lie along the last dim of a tensor", self.plan.target)
         if (load.param, along) not in self.tiles:
-            width = -(-self.extent(along) // INSTRUCTION) * INSTRUCTION
+            width = -(-self.extent(along) // DEPTH) * DEPTH
             shape = (self.spread(streamed).length, width + VECTOR)
             dtype = self.e.memory.decls[load.param].type.dtype
             name = self.shared(f"{load.param}_tile", shape, dtype)

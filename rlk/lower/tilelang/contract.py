@@ -15,11 +15,12 @@ from rlk.lower.common.names import axis_name
 from rlk.lower.common.picked import Picked
 from rlk.lower.common.spread import Spread
 from rlk.lower.tilelang import text
-from rlk.lower.tilelang.plan import INSTRUCTION, refused
+from rlk.lower.tilelang.plan import refused
 
 if TYPE_CHECKING:
     from rlk.lower.tilelang.emit import Emitter
 
+INSTRUCTION = 16  # rows and columns of a matrix instruction
 NOWHERE = -1  # where a row starts that is not there
 
 

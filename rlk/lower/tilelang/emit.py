@@ -115,6 +115,10 @@ class Emitter:
         self.group = ()
         self.lines.append(Line(INDENT * self.depth + statement, self.place))
 
+    def lines_of(self, statements: Sequence[str]) -> None:
+        for statement in statements:
+            self.line(statement)
+
     def let(self, hint: str, expression: str) -> str:
         """Append name = expression and return the name."""
         name = self.names.fresh(hint)
@@ -180,19 +184,26 @@ class Emitter:
     def indexed(self, name: str, axes: tuple[Axis, ...]) -> str:
         """Return the element of a list that belongs to element `c` of the one that is written."""
         own = self.plan.lists(axes)
-        if not own or name[0] == "(":
-            return name
+        at = self.at(own)
+        if name[0] == "(":  # the text of an element
+            return name if at in ("", "c") else re.sub(r"\bc\b", f"({at})", name)
+        return f"{name}[{at}]" if at else name
+
+    def at(self, own: tuple[Spread, ...]) -> str:
+        """Return where in a list the element is that belongs to `c`; nothing without a list."""
+        if not own:
+            return ""
         first, last = self.current.index(own[0]), self.current.index(own[-1])
         if self.current[first : last + 1] == own:
             inner = math.prod(s.count for s in self.current[last + 1 :])
             at = "c" if inner == 1 else f"c // {inner}"
-            return f"{name}[{at}]" if first == 0 else f"{name}[{at} % {math.prod(s.count for s in own)}]"
+            return at if first == 0 else f"{at} % {math.prod(s.count for s in own)}"
         terms, below = [], 1
         for spread in reversed(own):
             inner = math.prod(s.count for s in self.current[self.current.index(spread) + 1 :])
             terms.append(f"c // {inner} % {spread.count} * {below}")
             below *= spread.count
-        return f"{name}[{' + '.join(terms)}]"
+        return " + ".join(terms)
 
     def __getitem__(self, value: Value) -> str:
         """Return the text of one element of a value: of a list, that which belongs to `c`."""

@@ -16,6 +16,7 @@ from rlk.lower.common.narrowed import narrowed
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.spread import Owned, Spread, spread_out
+from rlk.lower.tilelang.units import DEPTH, ROWS, UNITS
 from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.chained import rows_axis
@@ -25,7 +26,6 @@ from rlk.target.facts import Target
 
 TARGETS = frozenset(BLOCKS)
 MOST_LISTED = 64  # elements of a list: registers end soon after
-INSTRUCTION = 16  # rows and columns of a matrix instruction
 LANES = 3  # bits of the thread's number that tell vectors of a row of a ring apart
 ALL_REGISTERS = 256  # threads of a block up to which each has all the registers that an instruction can name
 
@@ -120,8 +120,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     threads = min(target.warp * schedule.warps, BLOCKS[target.name].threads)
     spreads = spread_out(lengths, schedule.placed, threads)
     listed = math.prod(s.count for s in spreads) // (2 if rings(kernel, schedule, target) else 1)
-    if listed * max(threads, ALL_REGISTERS) > MOST_LISTED * ALL_REGISTERS:
-        raise refused(f"lists of {listed} elements", target, alternatives="more warps, or smaller tiles")
+    _fits(listed, threads, target)
     for spread in spreads if rings(kernel, schedule, target) else ():
         if spread == accumulated_columns(spread):
             peeled = narrowed(peeled, spread.axis)
@@ -135,29 +134,23 @@ def chained(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePl
 
     plan: all but where the axes lie.
     """
-    extents, rows = dict(plan.signature.extents), rows_axis(found)
-    if rows is None or plan.target.vendor != "amd":
-        raise refused("contractions of what is computed", plan.target)
-    held = {a: max(INSTRUCTION, n) for a, n in lengths.items() if a != rows}
-    held |= {a: max(INSTRUCTION, length(a, extents)) for a in found.contracted if a not in held}
+    extents, rows, unit = dict(plan.signature.extents), rows_axis(found), UNITS[plan.target.vendor]
+    if rows is None or plan.schedule.tile(str(rows)) < ROWS:
+        raise refused("contractions of what is computed, of fewer than 16 rows", plan.target)
+    held = {a: max(DEPTH, n) for a, n in lengths.items() if a != rows}
+    held |= {a: max(DEPTH, length(a, extents)) for a in found.contracted if a not in held}
     tile = plan.schedule.tile(str(rows))
-    if tile < INSTRUCTION or max(held.values()) > MOST_LISTED * (INSTRUCTION // 4):
-        sizes = ", ".join(f"{n} of {a}" for a, n in {rows: tile, **held}.items())
-        raise refused(f"products of {sizes}", plan.target)
-    spreads = (product_columns(rows, tile), *(product_rows(a, n) for a, n in held.items()))
-    ordered = factors_first(early(plan.kernel, lambda type: held.keys().isdisjoint({*type.axes, rows})))
-    threads = plan.target.warp * tile // INSTRUCTION
+    threads = plan.target.warp * tile // ROWS
+    others = [unit.spread(axis, n) for axis, n in held.items()]
+    spreads = (unit.spread_rows(rows, tile), *others)
+    _fits(spreads[0].count * max(s.count for s in others), threads, plan.target)
+    ordered = factors_first(early(plan.kernel, lambda type: {*held, rows}.isdisjoint(type.axes)))
     return replace(
         plan, kernel=ordered, spreads=spreads, threads=threads, segments=segments(ordered, found.parallel)
     )
 
 
-def product_columns(axis: Axis, length: int) -> Spread:
-    """Return how columns of 16 x 16 products lie on waves: 16 on neighbouring lanes, each 16 on a wave."""
-    bits = length.bit_length() - 1
-    return Spread(axis, length, tuple((b, b if b < 4 else b + 2) for b in range(bits)))
-
-
-def product_rows(axis: Axis, length: int) -> Spread:
-    """Return how rows of such products lie on them: four in a list, their groups on the upper lanes."""
-    return Spread(axis, length, ((2, 4), (3, 5)))
+def _fits(listed: int, threads: int, target: Target) -> None:
+    """Raise UnsupportedError where lists have more elements than a thread has registers for."""
+    if listed * max(threads, ALL_REGISTERS) > MOST_LISTED * ALL_REGISTERS:
+        raise refused(f"lists of {listed} elements", target, alternatives="more warps, or smaller tiles")
