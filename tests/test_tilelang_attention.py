@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -36,28 +36,30 @@ from rlk.testing.cdna.device import EmulatedWaves
 from rlk.testing.cdna.jit import TileLangJit
 from rlk.testing.generated import Ran, run_generated
 
-MI300X = ladder.MI300X
-SINKS = np.array([[0.5, -2.0, 3.0]], np.float32)
+Call = tuple[Program, Inputs, dict[str, int]]
 RAGGED = batch((9, 0, 5, 1), (70, 0, 5, 530), group=3, e=64, w=64)
 CAPPED = packed(batch((9, 3), (70, 3), group=3, e=128, w=128))
-CAPPED |= {"softcap": 3.0, "inv_softcap": 1 / 3.0, "sinks": SINKS}
+CAPPED |= {"softcap": 3.0, "inv_softcap": 1 / 3.0, "sinks": np.array([[0.5, -2.0, 3.0]], np.float32)}
 HALVES = packed(batch((9, 0, 70), (40, 0, 70), heads=2, group=1, e=96, w=96, dtype="f16"), np.int64)
-FORMS: dict[str, Inputs] = {
+LEARNT = {
+    "gradient of heads of 24 and 40": packed(batch((9, 0, 5, 70), (70, 6, 3, 130), group=3, e=24, w=40)),
+    "gradient of f16 heads of 96, window": HALVES | {"window": 20},
+    "gradient of heads of 128, softcap and sinks": CAPPED,
+}
+FORMS = {
     "heads of 64": packed(RAGGED),
     "f16 heads of 96, window": HALVES | {"window": 20},
     "heads of 128, softcap and sinks": CAPPED,
     "heads of 24 and 40 in pages": paged(batch((9, 0, 5), (70, 0, 530), group=3, e=24, w=40)),
     "one query each in pages": paged(RAGGED.tail(1).only(0, 2, 3), 64),
-}
-LEARNT: dict[str, Inputs] = {
-    "heads of 24 and 40": packed(batch((9, 0, 5, 70, 4), (70, 6, 3, 130, 0), group=3, e=24, w=40)),
-    "f16 heads of 96, window": HALVES | {"window": 20},
-    "heads of 128, softcap and sinks": CAPPED,
+    **LEARNT,
 }
 SHARED = {
     "sinks": prefix.drawn((70,) * 3, tuple((2,) * n for n in (1, 3, 8))),
     "window": prefix.drawn((130, 600, 0), ((0, 5), (), (70, 0, 1))),
 }
+PLAIN, PAGES, GRADIENT = "heads of 64", "one query each in pages", "gradient of heads of 24 and 40"
+TWO_WAVES = [Schedule(tiles=(("Q*G", 32), ("W", 64)))]
 
 
 @pytest.fixture(autouse=True)
@@ -65,17 +67,44 @@ def compilers() -> None:
     ladder.require()
 
 
-def apart(inputs: Mapping[str, Any]) -> Inputs:
-    """Return inputs of which no two lie in the same memory: a device is given each alone."""
-    return {n: np.array(x) if isinstance(x, np.ndarray) else x for n, x in inputs.items()}
+def oracle(call: Call, **options: Any) -> Outcome:
+    program, inputs, sizes = call
+    return run(program, inputs, extents=sizes, **{"softmax": PORTABLE, **options})
 
 
-def oracle(program: Program, inputs: Inputs, sizes: Mapping[str, int]) -> Outcome:
-    return run(program, inputs, softmax=MI300X.softmax, dots=native(MI300X.name), extents=sizes)
+@cache
+def call(form: str) -> Call:
+    """Return a form's program, its inputs, and tight bounds of the axes that no tensor has."""
+    inputs = FORMS[form]
+    queries = int((inputs["end_q"] - inputs["begin_q"]).max())
+    forward = of(inputs), inputs, {**extents(inputs), "Q": queries}
+    if form not in LEARNT:
+        return forward
+    made = oracle(forward)
+    given = {**inputs, "o": made["o"], "lse": made["lse"], **pull(inputs, lse=True)}
+    return gradient_of(given, WANTED | ({"sinks"} & inputs.keys())), given, longest(given)
 
 
-def executed(program: Program, inputs: Inputs, sizes: Mapping[str, int], **options: Any) -> Ran:
-    return run_generated(program, apart(inputs), extents=sizes, backend="tilelang", **options)
+@cache
+def wanted(form: str, on: str = "gfx942") -> Outcome:
+    return oracle(call(form), dots=native(on))
+
+
+def executed(given: Call, **options: Any) -> Ran:
+    """Run a call's kernels on inputs of which no two lie in the same memory.
+
+    A launch counts blocks by the rows and keys of all sequences together.
+    """
+    program, inputs, sizes = given
+    q, keys = inputs["q"], len(inputs.get("k", ()))
+    whole = {"Q": len(q), "C": len(q), "X": len(q), "R": len(q) * q.shape[2], "J": keys, "Z": keys}
+    sizes = {**sizes, **{n: size for n, size in whole.items() if n in sizes}}
+    alone = {n: np.array(x) if isinstance(x, np.ndarray) else x for n, x in inputs.items()}
+    return run_generated(program, alone, extents=sizes, backend="tilelang", **options)
+
+
+def ran(form: str, **options: Any) -> Ran:
+    return executed(call(form), **options)
 
 
 def differences(ran: Ran, want: Outcome) -> int:
@@ -85,110 +114,61 @@ def differences(ran: Ran, want: Outcome) -> int:
     return sum(differing(x, want[n], "bf16" if x.dtype == np.uint16 else None) for n, x in got.items())
 
 
-# --- calls ---
-
-
-@cache
-def forward(form: str) -> Outcome:
-    """Return what the oracle says of a form."""
-    inputs = FORMS[form]
-    return oracle(of(inputs), inputs, longest_of(inputs))
-
-
-def longest_of(inputs: Inputs) -> dict[str, int]:
-    """Return the bounds of the axes that no tensor of a forward call has."""
-    return {**extents(inputs), "Q": int((inputs["end_q"] - inputs["begin_q"]).max())}
-
-
-def ran(form: str, pieces_apart: bool = False, **options: Any) -> Ran:
-    inputs = FORMS[form]
-    return executed(of(inputs, apart=pieces_apart), inputs, extents(inputs), **options)
-
-
-@cache
-def gradient(form: str) -> tuple[Program, Inputs, Outcome]:
-    """Return the program of a form's gradient, its inputs, and what the oracle says."""
-    inputs = LEARNT[form]
-    made = oracle(of(inputs), inputs, longest(inputs))
-    given = {**inputs, "o": made["o"], "lse": made["lse"], **pull(inputs, lse=True)}
-    program = gradient_of(given, WANTED | ({"sinks"} & inputs.keys()))
-    return program, given, oracle(program, given, longest(given))
-
-
-def learnt(form: str, **options: Any) -> Ran:
-    program, given, _ = gradient(form)
-    rows, keys, group = len(given["q"]), len(given["k"]), given["q"].shape[2]
-    sizes = {"Q": rows, "X": rows, "R": rows * group, "J": keys, "Z": keys}
-    return executed(program, given, sizes, **options)
-
-
-def shared(option: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Program, Inputs, dict[str, int]]:
-    """Return a call of shared prompts."""
-    inputs = prefix.inputs_of(SHARED[option], monkeypatch, **prefix.OPTIONS[option])
-    present = {"scale", *OPTIONS.intersection(inputs)}
-    variant = Variant.of({"F": bf16, "Offsets": i32}, present, {"causal": True})
-    rows = len(inputs["q"])
-    return canonical(prefix_attention.trace(variant)), inputs, {"Q": rows, "C": rows}
-
-
 # --- bits ---
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_attention_has_the_bits_of_the_oracle_in_any_order_of_waves(form: str) -> None:
     for waves in ladder.WAVES:
-        assert differences(ran(form, waves=waves), forward(form)) == 0, waves
+        assert differences(ran(form, waves=waves), wanted(form)) == 0, waves
 
 
-@pytest.mark.parametrize("form", ["heads of 64", "one query each in pages"])
-def test_pieces_with_blocks_of_their_own_have_the_same_bits(form: str) -> None:
-    got = ran(form, pieces_apart=True, waves=1)
+@pytest.mark.parametrize("device", [None, TileLangJit(schedule=1)], ids=["HIP", "launched by TileLang"])
+def test_pieces_with_blocks_of_their_own_have_the_same_bits(device: TileLangJit | None) -> None:
+    _, inputs, sizes = call(PAGES)
+    got = executed((of(inputs, apart=True), inputs, sizes), device=device)
     assert len(got.emitted.kernels) == 2
-    assert differences(got, forward(form)) == 0
+    assert differences(got, wanted(PAGES)) == 0
 
 
-@pytest.mark.parametrize("rows", [16, 64, 128])
+@pytest.mark.parametrize("rows", [64, 128])
 def test_tiles_of_rows_do_not_move_bits(rows: int) -> None:
-    schedule = Schedule(tiles=(("Q*G", rows), ("W", 64)))
-    for waves in (1, 2):
-        got = ran("heads of 64", schedules=[schedule], waves=waves)
-        assert got.emitted.kernels[0].num_warps == rows // 16
-        assert differences(got, forward("heads of 64")) == 0
+    got = ran(PLAIN, schedules=[TWO_WAVES[0].with_tile("Q*G", rows)], waves=1)
+    assert got.emitted.kernels[0].num_warps == rows // 16
+    assert differences(got, wanted(PLAIN)) == 0
 
 
 @pytest.mark.parametrize("option", SHARED)
 def test_shared_prompts_have_the_bits_of_the_oracle(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    program, inputs, sizes = shared(option, monkeypatch)
-    want = oracle(program, inputs, sizes)
-    for waves in (1, 2):
-        assert differences(executed(program, inputs, sizes, waves=waves), want) == 0
+    inputs = prefix.inputs_of(SHARED[option], monkeypatch, **prefix.OPTIONS[option])
+    present = {"scale", *OPTIONS.intersection(inputs)}
+    variant = Variant.of({"F": bf16, "Offsets": i32}, present, {"causal": True})
+    program = canonical(prefix_attention.trace(variant))
+    given = program, inputs, dict.fromkeys("QC", len(inputs["q"]))
+    assert differences(executed(given, waves=1), oracle(given, dots=native("gfx942"))) == 0
 
 
-@pytest.mark.parametrize("form", LEARNT)
-def test_gradients_have_the_bits_of_the_oracle_in_any_order_of_waves(form: str) -> None:
-    for waves in ladder.WAVES:
-        assert differences(learnt(form, waves=waves), gradient(form)[2]) == 0, waves
+@pytest.mark.parametrize("form", [PLAIN, "f16 heads of 96, window", GRADIENT])
+def test_cuda_source_has_the_bits_of_the_oracle(form: str) -> None:
+    got = ran(form, on=HOPPER, softmax=PORTABLE, device=Threads(1))
+    assert "ptx_mma" in got.emitted.source
+    assert differences(got, wanted(form, HOPPER.name)) == 0
 
 
 # --- machine code ---
 
 
-def measured(got: Emitted, on: str) -> None:
-    """Assert that kernels of a module fit a device, and multiply by its matrix cores."""
-    for kernel in got.kernels:
-        source = hip.hip_source(got.source, kernel.name, on)
-        assembly = hip.assembly(source, on)
-        (found,) = hip.resources(assembly)
+def fits(made: Emitted, on: str) -> None:
+    """Assert that kernels of a module fit a device, and that some multiply by its matrix cores."""
+    assemblies = []
+    for kernel in made.kernels:
+        source = hip.hip_source(made.source, kernel.name, on)
+        assemblies.append(hip.assembly(source, on))
+        (found,) = hip.resources(assemblies[-1])
         assert list(lint.findings(source, target(on))) == []
         assert found.vector_spills == found.scratch == 0
         assert found.shared <= 1024 * target(on).shared
-        assert found.threads == kernel.num_warps * target(on).warp
-        assert ("v_mfma_f32_16x16x16" in assembly) == ("tvm_mfma(" in _text(got.source, kernel.name))
-
-
-def _text(source: str, kernel: str) -> str:
-    """Return the text of a kernel of a module."""
-    return source.split(f"def {kernel}(")[1].split("\n@tl.prim_func")[0].split("\ndef call(")[0]
+    assert any("v_mfma_f32_16x16x16" in text for text in assemblies)
 
 
 def lowered(program: Program, head: int, on: str) -> Emitted:
@@ -203,83 +183,43 @@ def lowered(program: Program, head: int, on: str) -> Emitted:
 
 @pytest.mark.parametrize(("head", "on"), [(64, "gfx90a"), (128, "gfx942"), (128, "gfx950")])
 def test_tiles_of_a_model_fit_registers_and_shared_memory(head: int, on: str) -> None:
-    made = lowered(of(FORMS["heads of 64"]), head, on)
-    assert made.kernels[0].num_warps == 4
-    measured(made, on)
-    measured(lowered(gradient("heads of 24 and 40")[0], head, on), on)
+    for form in (PLAIN, GRADIENT):
+        made = lowered(call(form)[0], head, on)
+        assert made.kernels[-1].num_warps == 4
+        fits(made, on)
 
 
-def test_heads_whose_tiles_pass_shared_memory_are_refused() -> None:
-    program = of(FORMS["heads of 64"])
-    with pytest.raises(UnsupportedError, match="68608 bytes of shared memory in a block"):
-        lowered(program, 256, "gfx942")
-    assert lowered(program, 256, "gfx950").kernels
+@pytest.mark.parametrize(
+    ("head", "on", "said"),
+    [(256, "gfx942", "68608 bytes of shared"), (192, "sm_90a", "lists of 128 elements")],
+)
+def test_heads_whose_tiles_do_not_fit_are_refused(head: int, on: str, said: str) -> None:
+    with pytest.raises(UnsupportedError, match=said):
+        lowered(call(PLAIN)[0], head, on)
+    assert lowered(call(PLAIN)[0], head, "gfx950").kernels
 
 
-EMULATED = ("f16 heads of 96, window", "heads of 24 and 40 in pages", "one query each in pages")
-
-
-@pytest.mark.parametrize("form", EMULATED)
-def test_machine_code_of_attention_has_the_bits_of_the_oracle(form: str) -> None:
+@pytest.mark.parametrize("form", [PLAIN, "f16 heads of 96, window", PAGES, GRADIENT])
+def test_machine_code_has_the_bits_of_the_oracle(form: str) -> None:
     device = EmulatedWaves(schedule=1, perturb=1)
-    got = ran(form, device=device)
-    assert differences(got, forward(form)) == 0
-    assert all(each.products for each in device.executions)
-    measured(got.emitted, MI300X.name)
-
-
-def test_waves_that_share_tiles_have_them_on_the_emulator_too() -> None:
-    device = EmulatedWaves(schedule=2)
-    schedule = Schedule(tiles=(("Q*G", 32), ("W", 64)))
-    assert differences(ran("heads of 64", schedules=[schedule], device=device), forward("heads of 64")) == 0
-
-
-def test_machine_code_of_gradients_has_the_bits_of_the_oracle() -> None:
-    form, device = "heads of 24 and 40", EmulatedWaves(schedule=1, perturb=1)
-    got = learnt(form, device=device)
-    assert differences(got, gradient(form)[2]) == 0
-    assert [bool(each.products) for each in device.executions] == [False, True, True]
-    measured(got.emitted, MI300X.name)
-
-
-def test_what_tilelang_launches_of_attention_has_the_bits_of_the_oracle() -> None:
-    device = TileLangJit(schedule=1)
-    form = "one query each in pages"
-    assert differences(ran(form, pieces_apart=True, device=device), forward(form)) == 0
-    assert len(device.launches) == 2
-
-
-# --- Hopper ---
-
-
-@pytest.mark.parametrize("form", ["heads of 64", "f16 heads of 96, window", "one query each in pages"])
-def test_cuda_source_of_attention_has_the_bits_of_the_oracle(form: str) -> None:
-    inputs = FORMS[form]
-    want = run(of(inputs), inputs, softmax=PORTABLE, extents=longest_of(inputs))
-    for waves in (1, 2):
-        got = ran(form, on=HOPPER, softmax=PORTABLE, device=Threads(waves))
-        assert "ptx_mma" in got.emitted.source
-        assert differences(got, want) == 0
-
-
-def test_cuda_source_of_gradients_has_the_bits_of_the_oracle() -> None:
-    form = "heads of 24 and 40"
-    program, given, _ = gradient(form)
-    want = run(program, given, softmax=PORTABLE, extents=longest(given))
-    got = learnt(form, on=HOPPER, softmax=PORTABLE, device=Threads(1))
-    assert differences(got, want) == 0
-
-
-def test_heads_whose_lists_pass_registers_are_refused_on_hopper() -> None:
-    with pytest.raises(UnsupportedError, match="lists of 128 elements"):
-        lowered(of(FORMS["heads of 64"]), 192, "sm_90a")
+    got = ran(form, device=device, schedules=TWO_WAVES if form == PLAIN else None)
+    assert differences(got, wanted(form)) == 0
+    assert device.executions[-1].products
+    fits(got.emitted, "gfx942")
 
 
 # --- controls ---
 
 
-def edited(pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Return how many results of a form differ when the text of its module is changed."""
+@pytest.mark.parametrize(
+    ("pattern", "new"),
+    [
+        (r"s_step \* 64", "(most_q_g_2 - 1 - s_step) * 64"),  # the last chunk first
+        (r"if turn:", "if s_step < 0:"),  # one piece
+        (r"thread // 16 % 4 \* 4 \+ i,", "(3 - thread // 16 % 4) * 4 + i,"),  # other values for the weights
+    ],
+)
+def test_an_edit_of_the_text_is_seen(pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = generated.tilelang.lower
 
     def changed(*args: Any, **kwargs: Any) -> Emitted:
@@ -289,52 +229,32 @@ def edited(pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> int:
         return replace(emitted, source=source)
 
     monkeypatch.setattr(generated.tilelang, "lower", changed)
-    return differences(ran("heads of 64", waves=1), forward("heads of 64"))
-
-
-@pytest.mark.parametrize(
-    ("pattern", "new"),
-    [
-        (r"s_step \* 64", "(most_q_g_2 - 1 - s_step) * 64"),  # the last chunk first
-        (r"tl\.truncmod\(s_step, tl\.int32\(8\)\)", "tl.truncmod(s_step, tl.int32(4))"),  # shorter pieces
-        (r"if turn:", "if s_step < 0:"),  # one piece
-        (r"thread // 16 % 4 \* 4 \+ i,", "(3 - thread // 16 % 4) * 4 + i,"),  # other values for the weights
-    ],
-)
-def test_an_edit_of_the_text_is_seen(pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert edited(pattern, new, monkeypatch)
+    assert differences(ran(PLAIN), wanted(PLAIN))
 
 
 @pytest.mark.parametrize("numerics", [(32, 512), (64, 256)])
 def test_chunks_and_pieces_of_other_sizes_have_other_bits(numerics: tuple[int, int]) -> None:
-    inputs = FORMS["heads of 64"]
-    got = executed(of(inputs, numerics=numerics), inputs, extents(inputs))
-    assert differences(got, forward("heads of 64"))
+    _, inputs, sizes = call(PLAIN)
+    assert differences(executed((of(inputs, numerics=numerics), inputs, sizes)), wanted(PLAIN))
 
 
-def without(change: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return how many results differ, in several orders of waves, when the HIP source is changed."""
+def without(which: int) -> Callable[..., str]:
+    """Return a compiler that leaves one of the meetings of a step out."""
     real = hip.hip_source
 
     def made(source: str, kernel: str, on: str = "gfx942") -> str:
         text = real(source, kernel, on)
-        assert change(text) != text
-        return change(text)
+        start = text.index("for (int s_step")
+        for _ in range(which):
+            start = text.index("__syncthreads();", start) + 1
+        return text[:start] + text[start:].replace("__syncthreads();", "", 1)
 
-    monkeypatch.setattr(host, "hip_source", made)
-    schedule = Schedule(tiles=(("Q*G", 32), ("W", 64)))
-    runs = (ran("heads of 64", schedules=[schedule], waves=waves) for waves in range(6))
-    return [differences(each, forward("heads of 64")) for each in runs]
+    return made
 
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_waves_that_do_not_meet_around_a_tile_are_seen(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a step's two meetings, one is before its tiles are written, one before they are read."""
-
-    def removed(source: str) -> str:
-        start = source.index("for (int s_step")
-        for _ in range(which):
-            start = source.index("__syncthreads();", start) + 1
-        return source[:start] + source[start:].replace("__syncthreads();", "", 1)
-
-    assert any(without(removed, monkeypatch))
+    monkeypatch.setattr(host, "hip_source", without(which))
+    runs = (ran(PLAIN, schedules=TWO_WAVES, waves=waves) for waves in range(6))
+    assert any(differences(each, wanted(PLAIN)) for each in runs)

@@ -1,8 +1,6 @@
 """Contractions of what a kernel computed: products stay in lists of threads, where the next finds its factor.
 
-A product's columns are the rows of the kernel, 16 to a wave, and its rows the other axis: so a lane has four
-neighbours along that axis, and these are what a matrix instruction takes from it as a factor (CDNA3
-instruction set, 7.1). Factors from memory come to shared memory, each row after its address was found once.
+Factors from memory come to shared memory; no other value does (see `units`).
 """
 
 from __future__ import annotations
@@ -30,8 +28,7 @@ if TYPE_CHECKING:
     from rlk.lower.tilelang.emit import Emitter
 
 VECTOR = 8  # elements that a thread copies in a row; as many are between rows, so that lanes meet other banks
-OF_LOOPS = frozenset("row at i column step four_sums float16_rows bfloat16_rows".split())
-"""Names that loops over elements use, and nothing else."""
+OF_LOOPS = frozenset("row at i column step four_sums of_rows".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,66 +42,45 @@ class Tile:
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A tensor that rows of a tile are copied from: where one starts in it; always: each row is there."""
-
-    decl: Decl
-    start: str
-    always: bool
-
-
 class Chained(Factors):
-    """The part of an emitter that knows contractions of which one factor is held and the other in memory."""
+    """The part of an emitter that knows contractions of which one factor is held and the other in memory.
+
+    copied: tiles that threads have not met since they wrote them. read: those that some may still read.
+    """
 
     def __init__(self, emitter: Emitter) -> None:
         self.lets = {let.value: let for let in walk(emitter.plan.kernel.body)}
-        dots = [let for let in self.lets.values() if isinstance(let.node, Dot)]
-        self.factors = {let.value: self.sorted(let, emitter) for let in dots}
-        self.turned = frozenset(other for _, other in self.factors.values())
+        self.types = emitter.types
         self.unit = UNITS[emitter.plan.target.vendor]
         self.imports = self.unit.imports
-        super().__init__(emitter, Contractions({}, self.only_for_tiles()))
+        super().__init__(emitter, Contractions({}, frozenset()))
+        dots = [let for let in self.lets.values() if isinstance(let.node, Dot)]
+        self.factors = {let.value: self.sides(let) for let in dots}
+        self.turned = frozenset(other for _, other in self.factors.values())
+        others = {v for x in self.lets.values() if x.value not in self.turned for v in operands(x.node)}
+        needed = {v for value in self.turned for v in operands(self.lets[value].node)}
+        self.unheld = frozenset(v for v in needed - others if isinstance(self.lets[v].node, Load))
         emitter.names.taken |= OF_LOOPS
-        self.again: dict[Value, str] = {}
         self.tiles: dict[tuple[str, Axis], Tile] = {}
-        self.copied: set[str] = set()  # tiles that threads have not met since they wrote them
-        self.read: set[str] = set()  # tiles that some thread may still read
+        self.copied: set[str] = set()
+        self.read: set[str] = set()
 
-    def sorted(self, let: Let, e: Emitter) -> tuple[Value, Value]:
+    def sides(self, let: Let) -> tuple[Value, Value]:
         """Return the factor with the rows, and the other one, which is in memory."""
-        dot, rows = let.node, e.plan.spreads[:1]
+        dot, target = let.node, self.plan.target
         assert isinstance(dot, Dot)
-        if dot.model is not DotModel.CHAIN16 or dot.model not in e.plan.block.dots:
-            raise refused(f"a {dot.model.value} contraction beside one of computed factors", e.plan.target)
         for held, other in ((dot.a, dot.b), (dot.b, dot.a)):
-            axes = [self.axes(e, value) for value in (held, other)]
-            streamed = any(axis.chunk is not None for axis in axes[1])
-            loaded = isinstance(self.lets[other].node, Load)
-            if rows and rows[0].axis in axes[0] and rows[0].axis not in axes[1] and loaded and streamed:
-                return held, other
-        what = "a contraction of two factors that are computed, or not streamed"
-        raise refused(what, e.plan.target, let.loc)
+            axes = self.axes(other)
+            fits = isinstance(self.lets[other].node, Load) and any(a.chunk is not None for a in axes)
+            if fits and not any(s.axis in axes for s in self.plan.spreads[:1]):
+                if dot.model is DotModel.CHAIN16:
+                    return held, other
+                raise refused(f"a {dot.model.value} contraction beside one of computed factors", target)
+        raise refused("a contraction of two factors that are computed, or not streamed", target, let.loc)
 
-    def axes(self, e: Emitter, value: Value) -> tuple[Axis, ...]:
-        type = e.types[value]
+    def axes(self, value: Value) -> tuple[Axis, ...]:
+        type = self.types[value]
         return type.axes if isinstance(type, TileType) else ()
-
-    def only_for_tiles(self) -> frozenset[Value]:
-        """Return what nothing but tiles needs: it is written where they are."""
-        found: set[Value] = set()
-        users: dict[Value, set[Value]] = {}
-        for value, let in self.lets.items():
-            for operand in operands(let.node):
-                users.setdefault(operand, set()).add(value)
-            for result in let.node.body.results if isinstance(let.node, Loop) else ():
-                users.setdefault(result, set()).add(value)
-        for value in reversed(self.lets):
-            let = self.lets[value]
-            streamed = isinstance(let.type, TileType) and any(a.chunk is not None for a in let.type.axes)
-            if streamed and value in users and users[value] <= found | self.turned:
-                found.add(value)
-        return frozenset(found - self.turned)
 
     # --- the kernel -----------------------------------------------------------------------------------------
 
@@ -116,22 +92,20 @@ class Chained(Factors):
             for spread in self.plan.spreads:
                 if spread.axis not in owned and spread.axis.chunk is None:
                     self.holds(spread)
-            for value in self.lets:
-                if value in self.turned:
-                    self.tile(value)
-            for name, dtype, count in self.unit.lists(self.e.tile(next(iter(self.turned))).dtype):
-                e.storage.append(Line(f'{name} = tl.alloc_local(({count},), "{text.TYPES[dtype]}")'))
+            tiles = [self.tile(value) for value in self.lets if value in self.turned]
+            for name, dtype, count in self.unit.lists:
+                kind = text.TYPES[dtype or tiles[0].dtype]
+                e.storage.append(Line(f'{name} = tl.alloc_local(({count},), "{kind}")'))
             e.block(self.plan.kernel.body.lets)
 
     def holds(self, spread: Spread) -> None:
         """Write the indices of an axis that is only contracted, and which of them there are."""
-        memory, name = self.e.memory, axis_name(spread.axis)
+        axis, memory, name = spread.axis, self.e.memory, axis_name(spread.axis)
         place = spread.place(self.plan.threads.bit_length() - 1)
-        memory.owned[spread.axis] = memory.write(spread.axis, name, DType.I32, place)
-        if self.extent(spread.axis) != spread.length:
-            index = self.e.indexed(memory.owned[spread.axis], (spread.axis,))
-            inside = f"{index} < {self.extent(spread.axis)}"
-            memory.inside[spread.axis] = memory.write(spread.axis, f"{name}_inside", DType.BOOL, inside)
+        memory.owned[axis] = memory.write(axis, name, DType.I32, place)
+        if self.extent(axis) != spread.length:
+            inside = f"{self.e.indexed(memory.owned[axis], (axis,))} < {self.extent(axis)}"
+            memory.inside[axis] = memory.write(axis, f"{name}_inside", DType.BOOL, inside)
 
     def extent(self, axis: Axis) -> int:
         extent = fixed_extent(axis, dict(self.plan.signature.extents))
@@ -150,41 +124,34 @@ class Chained(Factors):
         self.copied.clear()
         self.read.clear()
 
-    # --- products -------------------------------------------------------------------------------------------
-
     def dot(self, let: Let) -> None:
         """Write a contraction of a chunk, onto its accumulator if it has one."""
-        e, dot = self.e, let.node
+        e, dot, unit = self.e, let.node, self.unit
         assert isinstance(dot, Dot)
         held, other = self.factors[let.value]
-        tile, type = self.tile(other), e.tile(let.value)
+        tile = self.tile(other)
         if tile.name in self.copied:
             self.meet()
         self.read.add(tile.name)
-        e.current = self.plan.lists(type.axes)
+        e.current = self.plan.lists(self.axes(let.value))
         name = e.stored(let.name or "product", DType.F32, e.size)
         e.each(f"{name}[c] = {'f32(0.0)' if dot.onto is None else e[dot.onto]}")
-        along = dot.over == tile.along
-        made = tile.streamed if along else tile.along
-        length, columns = tile.width, self.spread(tile.streamed).length
-        if not along:
-            length, columns = columns, length
+        across, deep = f"column * {unit.columns} + {unit.across}", f"step * {DEPTH} + {unit.deep}"
+        made, at, each = tile.streamed, f"{across}, {deep}", "vectorized"
+        columns, length = self.spread(made).length, tile.width
+        if dot.over == tile.streamed:
+            made, at, each = tile.along, f"{deep}, {across}", "unroll"
+            columns, length = length, columns
         given = e.stored(f"{tile.name}_part", tile.dtype, GIVEN)
-        each = (self.spread(dot.over).count, self.spread(made).count)
-        calls = self.unit.calls(Product(e.text[held], given, name, tile.dtype, each))
-        across = f"column * {self.unit.columns} + {self.unit.across}"
-        deep = f"step * {DEPTH} + {self.unit.deep}"
-        with e.inner(f"for column in tl.unroll({columns // self.unit.columns}):"):
-            e.lines_of(calls.before)
+        counts = self.spread(dot.over).count, self.spread(made).count
+        before, step, after = unit.calls(Product(e.text[held], counts[0], given, name, counts[1], tile.dtype))
+        with e.inner(f"for column in tl.unroll({columns // unit.columns}):"):
+            e.lines_of(before)
             with e.inner(f"for step in tl.unroll({length // DEPTH}):"):
-                with e.inner(
-                    f"for i in tl.{'vectorized' if along and self.unit.vector else 'unroll'}({GIVEN}):"
-                ):
-                    e.line(
-                        f"{given}[i] = {tile.name}[{f'{across}, {deep}' if along else f'{deep}, {across}'}]"
-                    )
-                e.lines_of(calls.step)
-            e.lines_of(calls.after)
+                with e.inner(f"for i in tl.{each if unit.imports else 'unroll'}({GIVEN}):"):
+                    e.line(f"{given}[i] = {tile.name}[{at}]")
+                e.lines_of(step)
+            e.lines_of(after)
         e.text[let.value] = name
 
     def spread(self, axis: Axis) -> Spread:
@@ -196,118 +163,93 @@ class Chained(Factors):
 
     def tile(self, value: Value) -> Tile:
         """Return the tile of a factor from memory; loads of one tensor share it."""
-        load = self.lets[value].node
+        load, axes = self.lets[value].node, self.axes(value)
         assert isinstance(load, Load)
-        streamed = next(a for a in self.axes(self.e, value) if a.chunk is not None)
-        along = next((a for a in self.axes(self.e, value) if self.plan.spread(a) and a != streamed), None)
+        streamed = next(a for a in axes if a.chunk is not None)
+        along = next((a for a in axes if self.plan.spread(a) and a != streamed), None)
         if along is None or self.lets[load.index[-1]].node != Pos(along):
             raise refused("a factor that does not lie along the last dim of a tensor", self.plan.target)
         if (load.param, along) not in self.tiles:
             width = -(-self.extent(along) // DEPTH) * DEPTH
-            shape = (self.spread(streamed).length, width + VECTOR)
             dtype = self.e.memory.decls[load.param].type.dtype
-            name = self.shared(f"{load.param}_tile", shape, dtype)
+            name = self.shared(f"{load.param}_tile", (self.spread(streamed).length, width + VECTOR), dtype)
             self.tiles[load.param, along] = Tile(name, streamed, along, width, dtype)
         return self.tiles[load.param, along]
 
     def factor(self, let: Let) -> None:
         """Write the copy of a chunk, a vector of a row to a thread."""
-        load, e = let.node, self.e
-        assert isinstance(load, Load)
-        tile = self.tile(let.value)
+        e, bits, tile = self.e, self.plan.threads.bit_length() - 1, self.tile(let.value)
         if tile.name in self.read:
             self.meet()
-        lanes, vector, rows = self.copying(tile)
-        sources = []
+        length, padded = self.spread(tile.streamed).length, self.spread(tile.along).length
+        vector = max(1, min(VECTOR, length * padded >> bits))
+        lanes = (padded // vector).bit_length() - 1  # bits that tell vectors of a row apart
+        told = range(min(length.bit_length() - 1, bits - lanes))
+        rows = Spread(tile.streamed, length, tuple((b, b + lanes) for b in told))
+        sources, value = [], let.value
         with self.placed(rows):
-            given: Load | None = load
-            while given is not None:
-                sources.append(self.source(given))
-                fill = None if given.fill is None else self.lets[given.fill].node
-                given = fill if isinstance(fill, Load) else None
+            while isinstance(load := self.lets[value].node, Load):
+                sources.append(self.source(load))
+                if load.fill is None:
+                    break
+                value = load.fill
         with e.inner(f"for c in tl.unroll({rows.count}):"):
-            e.line(f"row = {rows.place(self.plan.threads.bit_length() - 1)}")
-            e.line(f"at = thread % {lanes} * {vector}")
-            with e.inner(f"if at < {tile.width}:") if lanes * vector > tile.width else nullcontext():
-                self.vector(tile, "row, at", sources, vector)
+            e.line(f"row = {rows.place(bits)}")
+            e.line(f"at = thread % {1 << lanes} * {vector}")
+            with e.inner(f"if at < {tile.width}:") if padded > tile.width else nullcontext():
+                self.vector(tile, sources, vector)
         self.copied.add(tile.name)
 
-    def vector(self, tile: Tile, at: str, sources: Sequence[Source], size: int) -> None:
+    def vector(self, tile: Tile, sources: Sequence[tuple[Decl, str]], size: int) -> None:
         """Write the copy of a vector from the first of some tensors that has its row, or of zeros."""
-        e = self.e
-        if not sources or not sources[0].always:
-            if sources:
-                with e.inner(f"if {sources[0].start} != {NOWHERE}:"):
-                    self.elements(tile, at, sources[0], size)
-                with e.inner("else:"):
-                    self.vector(tile, at, sources[1:], size)
-                return
+        e, length = self.e, self.extent(tile.along)
+        element = zero = f'tl.Cast("{text.TYPES[tile.dtype]}", 0)'
+        if sources:
+            decl, start = sources[0]
+            along = "at + i"
+            if decl.name in self.plan.signature.strided:
+                along = f"tl.int64({along}) * {e.memory.stride(decl, len(decl.type.axes) - 1)}"
+            element = f"{decl.name}[{start} + {along}]"
+            if length < tile.width:
+                element = f"tl.if_then_else(at + i < {length}, {element}, {zero})"
+        with e.inner(f"if {sources[0][1]} != {NOWHERE}:") if sources else nullcontext():
             with e.inner(f"for i in tl.unroll({size}):"):
-                e.line(f"{tile.name}[{at} + i] = {self.zero(tile)}")
-            return
-        self.elements(tile, at, sources[0], size)
-
-    def elements(self, tile: Tile, at: str, source: Source, size: int) -> None:
-        """Write the copy of a vector; what lies beyond the tensor's row is zero."""
-        e, decl, length = self.e, source.decl, self.extent(tile.along)
-        index = f"{at.partition(', ')[2]} + i"
-        along = index
-        if decl.name in self.plan.signature.strided:
-            along = f"tl.int64({index}) * {e.memory.stride(decl, len(decl.type.axes) - 1)}"
-        element = f"{decl.name}[{source.start} + {along}]"
-        if length < tile.width:
-            element = f"tl.if_then_else({index} < {length}, {element}, {self.zero(tile)})"
-        with e.inner(f"for i in tl.unroll({size}):"):
-            e.line(f"{tile.name}[{at} + i] = {element}")
-
-    def zero(self, tile: Tile) -> str:
-        return f'tl.Cast("{text.TYPES[tile.dtype]}", 0)'
-
-    def copying(self, tile: Tile) -> tuple[int, int, Spread]:
-        """Return how many lanes share a row, how much of it each copies, and how rows lie on threads."""
-        rows, padded = self.spread(tile.streamed).length, self.spread(tile.along).length
-        vector = max(1, min(VECTOR, rows * padded // self.plan.threads))
-        lanes = padded // vector
-        first, bits = lanes.bit_length() - 1, self.plan.threads.bit_length() - 1
-        told = min(rows.bit_length() - 1, bits - first)
-        return lanes, vector, Spread(tile.streamed, rows, tuple((b, b + first) for b in range(told)))
+                e.line(f"{tile.name}[row, at + i] = {element}")
+        if sources:
+            with e.inner("else:"):
+                self.vector(tile, sources[1:], size)
 
     @contextmanager
     def placed(self, rows: Spread) -> Iterator[None]:
-        """Let what runs along a streamed axis lie as it is copied."""
-        e, before, known = self.e, self.plan, self.e.text
+        """Let what runs along a streamed axis lie as it is copied: it is written again."""
+        e, before, known, unheld = self.e, self.plan, self.e.text, self.unheld
         spreads = tuple(rows if s.axis == rows.axis else s for s in before.spreads)
         e.plan = self.plan = e.memory.plan = replace(before, spreads=spreads)
-        e.text, self.again = dict(known), {}
+        e.text, self.unheld = {v: x for v, x in known.items() if rows.axis not in self.axes(v)}, frozenset()
         yield
         e.plan = self.plan = e.memory.plan = before
-        e.text = known
+        e.text, self.unheld = known, unheld
 
-    def source(self, load: Load) -> Source:
+    def source(self, load: Load) -> tuple[Decl, str]:
         """Write where each row that a thread copies starts in a tensor."""
         e, decl = self.e, self.e.memory.decls[load.param]
-        axes: dict[Axis, None] = {}
-        for value in (*load.index[:-1], *(() if load.guard is None else (load.guard,))):
+        given = (*load.index[:-1], *(() if load.guard is None else (load.guard,)))
+        for value in given:
             self.write_again(value)
-            axes |= dict.fromkeys(self.axes(e, value))
-        e.current = self.plan.lists(tuple(axes))
-        address = f"tl.int64({e.memory.address(decl, list(enumerate(load.index[:-1])))})"
-        mask = e.memory.mask(tuple(axes), load.guard)
-        start = address if mask is None else f"tl.Select({mask}, {address}, tl.int64({NOWHERE}))"
+        axes = tuple({axis: None for value in given for axis in self.axes(value)})
+        e.current = self.plan.lists(axes)
+        start = f"tl.int64({e.memory.address(decl, list(enumerate(load.index[:-1])))})"
+        mask = e.memory.mask(axes, load.guard)
+        start = start if mask is None else f"tl.Select({mask}, {start}, tl.int64({NOWHERE}))"
+        at = "c" if e.current else "0"
         name = e.stored(f"{decl.name}_from", DType.I64, e.size)
-        e.each(f"{name}[{'c' if e.current else '0'}] = {start}")
-        return Source(decl, f"{name}[{'c' if e.current else '0'}]", mask is None)
+        e.each(f"{name}[{at}] = {start}")
+        return decl, f"{name}[{at}]"
 
     def write_again(self, value: Value) -> None:
-        """Write what runs along a streamed axis as copies need it, and what that is computed from."""
-        e = self.e
-        if value in self.again or not any(axis.chunk is not None for axis in self.axes(e, value)):
-            return
-        let = self.lets[value]
-        for operand in operands(let.node):
-            self.write_again(operand)
-        e.current = e.lists(let)
-        unheld, self.unheld = self.unheld, frozenset()
-        e.node(let)
-        self.unheld = unheld
-        self.again[value] = e.text.get(value, "")
+        """Write what has no text where it is now needed, and what it is computed from."""
+        if value not in self.e.text and value not in self.e.consts:
+            for operand in operands(self.lets[value].node):
+                self.write_again(operand)
+            self.e.current = self.e.lists(self.lets[value])
+            self.e.node(self.lets[value])

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rlk.ir.dims import Axis, Part, fixed_extent, union
-from rlk.ir.nodes import Check, Decl, Load, Loop, Role, Store, Value
-from rlk.ir.types import DType, TileType
-from rlk.lower.common.contract import implies
+from rlk.ir.nodes import Check, Decl, Load, Role, Store, Value
+from rlk.ir.types import DType
 from rlk.lower.common.emitted import CallArg, From
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
@@ -19,7 +18,6 @@ from rlk.lower.common.turns import length_name
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.plan import rings
 from rlk.passes.walk import walk
-from rlk.schedule.axes import types_of
 
 if TYPE_CHECKING:
     from rlk.lower.tilelang.emit import Emitter
@@ -117,15 +115,12 @@ class Memory:
     def segment(self, found: Segments) -> tuple[str, str]:
         """Write the segment that a block's tile of rows lies in, and which of its rows are the tile's.
 
-        The rows that take longest come first: the last ones of all segments where a row sees what is before
-        it, the first ones where it sees what comes after. Returns the condition that the tile has rows, and
-        what a block's number says of other axes.
+        Returns the condition that the tile has rows, and what a block's number says of other axes.
         """
         rows, over = (next(o for o in self.plan.owned if o.axis == a) for a in (found.axis, found.over))
         self.e.uses("segment_of")
         tiles = self.number("tiles", self.tiles_of_segments(found))
-        later = f"tl.truncmod(block, {tiles})"
-        tile = self.number("tile", later if self.sees_what_follows(rows.axis) else f"{tiles} - 1 - {later}")
+        tile = self.number("tile", f"{tiles} - 1 - tl.truncmod(block, {tiles})")
         count = self.number("segments", self.extent(over.axis))  # a copy, as of every scalar in a macro
         given = f"{found.begin}, {tile}, {count}, {found.each}, {rows.tile}"
         self.owned[over.axis] = owner = self.e.let(axis_name(over.axis), f"segment_of({given})")
@@ -147,13 +142,6 @@ class Memory:
     def number(self, hint: str, expression: str) -> str:
         """Write a number that every thread of a block has, and return its name."""
         return self.e.let(hint, text.held(expression, DType.I32))
-
-    def sees_what_follows(self, rows: Axis) -> bool:
-        """Return whether loops start later for later rows, and end for all alike."""
-        loops = [let.node for let in walk(self.plan.kernel.body) if isinstance(let.node, Loop)]
-        types = types_of(self.plan.kernel)
-        axes = [[t.axes for t in map(types.get, (x.start, x.stop)) if isinstance(t, TileType)] for x in loops]
-        return any(rows in start and rows not in stop for start, stop in axes)
 
     def programs_of(self) -> str:
         """Return how many blocks there are, as host text; of segments none too few."""
@@ -252,16 +240,10 @@ class Memory:
         always = guard is None or self.e.consts.get(guard) == (1, DType.BOOL)
         terms = [] if guard is None or always else [self.e[guard]]
         terms += [self.e.indexed(name, (axis,)) for axis, name in self.inside.items() if axis in axes]
-        if self.limit is not None and self.limit[0] in axes and not self.said(guard):
+        if self.limit is not None and self.limit[0] in axes:
             row = self.e.indexed(self.owned[self.limit[0]], self.limit[:1])
             terms.append(f"({row} < {self.limit[1]})")
         return " & ".join(terms) or None
-
-    def said(self, guard: Value | None) -> bool:
-        """Return whether a condition says that a row is in its segment."""
-        found = self.plan.segments
-        nodes = {let.value: let.node for let in walk(self.plan.kernel.body)}
-        return guard is not None and found is not None and implies(nodes, guard, found.inside)
 
     def address(self, decl: Decl, index: list[tuple[int, Value]]) -> str:
         """Return how many elements after the first of a tensor an element lies."""

@@ -141,7 +141,7 @@ def chained(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePl
     held |= {a: max(DEPTH, length(a, extents)) for a in found.contracted if a not in held}
     tile = plan.schedule.tile(str(rows))
     threads = plan.target.warp * tile // ROWS
-    others = [unit.spread(axis, n) for axis, n in held.items()]
+    others = [Spread(axis, n, unit.beside) for axis, n in held.items()]
     spreads = (unit.spread_rows(rows, tile), *others)
     _fits(spreads[0].count * max(s.count for s in others), threads, plan.target)
     ordered = factors_first(early(plan.kernel, lambda type: {*held, rows}.isdisjoint(type.axes)))

@@ -19,29 +19,19 @@ DEPTH = 16  # elements that an instruction contracts
 GIVEN = 4  # of them, those that a lane gives of a column
 
 Pairs = tuple[tuple[int, int], ...]
+Calls = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A contraction of a list of 16-bit elements, `held`, with columns that `given` has four elements of.
-
-    sums: the list of its results. each: how many elements `held` and `sums` have of one row.
-    """
+    """Lists: `held` and the results `sums` with so many elements of each row, four elements of a column."""
 
     held: str
+    held_each: int
     given: str
     sums: str
+    sums_each: int
     dtype: DType
-    each: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """Lines around the steps of a column, and of a step; they say `column` and `step`."""
-
-    before: tuple[str, ...]
-    step: tuple[str, ...]
-    after: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +39,8 @@ class Unit:
     """rows, beside: index bits that tell lanes apart, of the 16 rows and of any other axis.
 
     lanes: bits of a lane's number. columns: that an instruction makes. across, deep: which column, and which
-    element of it, element `i` of those is that a lane gives; vector: they follow each other. lists: what
-    calls need beside a product's. imports: lines of a module that calls it.
+    element of it, element `i` of those is that a lane gives. calls: the lines before the steps of a column,
+    of a step, and after them. lists: that they need. imports: lines of the module.
     """
 
     rows: Pairs
@@ -60,42 +50,36 @@ class Unit:
     across: str
     deep: str
     calls: Callable[[Product], Calls]
-    lists: Callable[[DType], tuple[tuple[str, DType, int], ...]]
+    lists: tuple[tuple[str, DType | None, int], ...] = ()
     imports: tuple[str, ...] = ()
-    vector: bool = False
 
     def spread_rows(self, axis: Axis, length: int) -> Spread:
         """Return how rows lie on a block: 16 on each wave."""
         waves = tuple((bit, bit - 4 + self.lanes) for bit in range(4, length.bit_length() - 1))
         return Spread(axis, length, (*self.rows, *waves))
 
-    def spread(self, axis: Axis, length: int) -> Spread:
-        """Return how an axis lies on the lanes of every wave."""
-        return Spread(axis, length, self.beside)
 
-
-def _mfma(product: Product) -> Calls:
-    shape = {DType.BF16: "f32_16x16x16bf16_1k", DType.F16: "f32_16x16x16f16"}[product.dtype]
-    kind = f'"{TYPES[product.dtype]}x{GIVEN}"'
+def _mfma(p: Product) -> Calls:
+    shape = "bf16_1k" if p.dtype is DType.BF16 else "f16"
+    kind = f'"{TYPES[p.dtype]}x{GIVEN}"'
     call = (
-        f'tvm_mfma("{shape}", "row", "row", {kind}, {kind}, "float32x4", {product.given}.data, 0, '
-        f'{product.held}.data, step, {product.sums}.data, column, dtype="float32x4")'
+        f'tvm_mfma("f32_16x16x16{shape}", "row", "row", {kind}, {kind}, "float32x4", {p.given}.data, 0, '
+        f'{p.held}.data, step, {p.sums}.data, column, dtype="float32x4")'
     )
-    return Calls((), (call,), ())
+    return (), (call,), ()
 
 
-def _mma(product: Product) -> Calls:
-    held, sums = product.each
-    own = f"{product.held}[i // 2 % 2 * {held} + step * 4 + i // 4 * 2 + i % 2]"
-    result = f"{product.sums}[i // 2 * {sums} + column * 2 + i % 2]"
-    kind = '"bf16"' if product.dtype is DType.BF16 else '"fp16"'
-    rows, four = f"{TYPES[product.dtype]}_rows", "for i in tl.unroll(4):"
+def _mma(p: Product) -> Calls:
+    own = f"{p.held}[i // 2 % 2 * {p.held_each} + step * 4 + i // 4 * 2 + i % 2]"
+    result = f"{p.sums}[i // 2 * {p.sums_each} + column * 2 + i % 2]"
+    kind = '"bf16"' if p.dtype is DType.BF16 else '"fp16"'
     call = (
-        f'tl.ptx_mma("float32", "m16n8k16", "row", "col", {kind}, {kind}, "fp32", {rows}.data, 0, '
-        f"{product.given}.data, 0, four_sums.data, 0, tl.bool(False))"
+        f'tl.ptx_mma("float32", "m16n8k16", "row", "col", {kind}, {kind}, "fp32", of_rows.data, 0, '
+        f"{p.given}.data, 0, four_sums.data, 0, tl.bool(False))"
     )
-    step = ("for i in tl.unroll(8):", f"    {rows}[i] = {own}", call)
-    return Calls((four, f"    four_sums[i] = {result}"), step, (four, f"    {result} = four_sums[i]"))
+    step = ("for i in tl.unroll(8):", f"    of_rows[i] = {own}", call)
+    four = "for i in tl.unroll(4):"
+    return (four, f"    four_sums[i] = {result}"), step, (four, f"    {result} = four_sums[i]")
 
 
 UNITS = {
@@ -109,9 +93,7 @@ UNITS = {
         across="thread % 16",
         deep="thread // 16 % 4 * 4 + i",
         calls=_mfma,
-        lists=lambda dtype: (),
         imports=("from tilelang.rocm.language.tir import tvm_mfma",),
-        vector=True,
     ),
     # lane l gives elements 2 * (l % 4) and the next, and those that are 8 further, of column l / 4, and has
     # results 2 * (l % 4) and the next of rows l / 4 and that + 8 (PTX 9.7.14.5.8)
@@ -123,7 +105,7 @@ UNITS = {
         across="thread // 4 % 8",
         deep="i // 2 * 8 + thread % 4 * 2 + i % 2",
         calls=_mma,
-        lists=lambda dtype: ((f"{TYPES[dtype]}_rows", dtype, 8), ("four_sums", DType.F32, 4)),
+        lists=(("of_rows", None, 8), ("four_sums", DType.F32, 4)),
     ),
 }
 """The units of 16-bit factors and f32 sums, by vendor."""
