@@ -193,13 +193,15 @@ def test_heads_whose_tiles_do_not_fit_are_refused(head: int, on: str, said: str)
     assert lowered(call(PLAIN)[0], head, "gfx950").kernels
 
 
+@pytest.mark.parametrize("on", ["gfx90a", "gfx942"])
 @pytest.mark.parametrize("form", [PLAIN, "f16 heads of 96, window"])
-def test_machine_code_has_the_bits_of_the_oracle(form: str) -> None:
-    device = EmulatedWaves(schedule=1, perturb=1)
-    got = ran(form, device=device, schedules=TWO_WAVES if form == PLAIN else None)
-    assert differences(got, wanted(form)) == 0
+def test_machine_code_has_the_bits_of_the_oracle(form: str, on: str) -> None:
+    device = EmulatedWaves(target=on, schedule=1, perturb=1)
+    schedules = TWO_WAVES if form == PLAIN else None
+    got = ran(form, on=target(on), device=device, schedules=schedules)
+    assert differences(got, wanted(form, on)) == 0
     assert device.executions[-1].products
-    fits(got.emitted, "gfx942")
+    fits(got.emitted, on)
 
 
 # --- controls ---
