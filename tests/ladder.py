@@ -22,8 +22,17 @@ from rlk.testing.examples import EXAMPLES, Example
 MI300X = target("gfx942")
 TARGETS = ("gfx90a", "gfx942", "gfx950")
 WAVES = range(4)  # in order, wave by wave, in two random orders
-BOTH = ("logp", "ratio_kl", "policy_loss", "swiglu", "rope", "embedding", "rms_norm")
-FORWARD = ("matmul", "matmul_leaf8", "linear_logp_join", "group_advantage", "gae", "scatter_rewards")
+BOTH = ("logp", "ratio_kl", "policy_loss", "swiglu", "rope", "embedding", "rms_norm", "varlen_attention")
+FORWARD = (
+    "matmul",
+    "matmul_leaf8",
+    "linear_logp_join",
+    "group_advantage",
+    "gae",
+    "scatter_rewards",
+    "paged_attention",
+    "prefix_attention",
+)
 CALLS = [f"{name} {label}" for name in BOTH for label in ("forward", "gradient")]
 CALLS += [f"{name} forward" for name in FORWARD]
 

@@ -35,7 +35,9 @@ def lowered(name: str, on: str = "gfx942", schedules: list[Schedule] | None = No
 @pytest.mark.parametrize("name", ladder.CALLS)
 def test_text_is_a_module_whose_names_are_all_defined(name: str) -> None:
     module = ast.parse(lowered(name).source)
+    imports = [node for node in module.body if isinstance(node, ast.ImportFrom)]
     defined = {node.name for node in module.body if isinstance(node, ast.FunctionDef)}
+    defined |= {alias.name for node in imports for alias in node.names}
     calls = [node.func for node in ast.walk(module) if isinstance(node, ast.Call)]
     called = {node.id for node in calls if isinstance(node, ast.Name)}
     assert called <= defined | {"float", "min"}

@@ -20,12 +20,15 @@ from unittest import mock
 
 import ladder
 import numpy as np
+from attention_cases import batch, of, packed
 from test_tilelang_dots import drawn, heads, product, program
 from test_tilelang_ladder import ACROSS
 
 from rlk.interp.run import run
+from rlk.ir.dotmodel import native
 from rlk.ir.nodes import Program, Role
 from rlk.lang import f32
+from rlk.schedule.schedule import Schedule
 from rlk.testing.bits import differing
 from rlk.testing.cdna import hip, host
 from rlk.testing.generated import Ran, run_generated
@@ -65,6 +68,10 @@ def subject(name: str) -> Subject:
             return Subject(program(product, f32), drawn(37, 70, 45, f32), {})
         case "heads":
             return Subject(program(heads, f32), drawn(37, 600, 45, f32), {})
+        case "attention":  # two waves of rows, of which some end later
+            given = {n: np.array(x) for n, x in packed(batch((40, 2), (80, 2), group=1)).items()}
+            tiles = (Schedule(tiles=(("Q*G", 32), ("W", 16))),)
+            return Subject(of(given), given, {"schedules": tiles, "extents": {"Q": 42}})
         case "rms_norm across waves":
             made = ladder.call("rms_norm forward")
             return Subject(made.placed, made.inputs, {"schedules": ACROSS, "extents": made.extents})
@@ -75,7 +82,7 @@ def subject(name: str) -> Subject:
 
 SUBJECTS = (
     "rms_norm across waves", "logp forward", "policy_loss forward", "swiglu gradient", "gae forward",
-    "product", "heads",
+    "product", "heads", "attention",
 )  # fmt: skip
 
 
@@ -171,7 +178,11 @@ def wanted(name: str) -> dict[str, Any]:
     """Return the oracle's results, workspaces too: a logarithm hides last bits of sums."""
     given = subject(name)
     extents = given.options.get("extents")
-    options = {"softmax": ladder.MI300X.softmax, **({} if extents is None else {"extents": extents})}
+    options = {
+        "softmax": ladder.MI300X.softmax,
+        "dots": native(ladder.MI300X.name),
+        **({} if extents is None else {"extents": extents}),
+    }
     return dict(run(given.program, given.inputs, **options).tensors)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rlk.ir.dims import Axis
 from rlk.ir.dotmodel import DotModel
@@ -11,13 +12,15 @@ from rlk.ir.nodes import Dot, Kernel, Load, Pos, Program
 from rlk.ir.tree import padded
 from rlk.ir.types import DType
 from rlk.passes.walk import walk
-from rlk.schedule.axes import kind, roles
+from rlk.schedule.axes import Roles, kind, roles
+from rlk.schedule.chained import rows_axis
 from rlk.schedule.heuristics import factor_tiles
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.blocks import BLOCKS
 from rlk.target.facts import Target
 
 WAVES = 4
+WAVE_ROWS = 16  # of a wave whose products are the factors of others
 SQUARE = 64  # rows and columns of a tile that a kernel may choose
 FEW_ROWS = 32  # of a tile whose columns are a whole chunk
 DEPTH = {DotModel.FMA: 16}
@@ -43,6 +46,8 @@ def by_waves(
 def waves(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int], on: Target) -> Schedule:
     """Return a kernel's schedule; another one than was chosen only where it contracts."""
     found = roles(kernel, extents)
+    if kind(kernel) == "chained_dot":
+        return _of_segments(chosen, found)
     sides = factor_tiles(kernel, found) if found.contracted else None
     if sides is None:
         return chosen
@@ -65,6 +70,15 @@ def waves(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int], on: Targ
     apart = WAVES.bit_length() - 1
     placed = (Span(str(columns), 0, on.warp.bit_length() - 1), Span(str(rows), of_rows - apart, apart))
     return Schedule(tiles=named, placed=placed, warps=WAVES, depth=depth)
+
+
+def _of_segments(chosen: Schedule, found: Roles) -> Schedule:
+    """Return the schedule of a kernel that contracts what it computed: 16 rows to a wave."""
+    rows = rows_axis(found)
+    if rows is None:
+        return chosen
+    tile = max(WAVE_ROWS, min(WAVES * WAVE_ROWS, chosen.tile(str(rows))))
+    return replace(chosen.with_tile(str(rows), tile), warps=tile // WAVE_ROWS, stages=1)
 
 
 def ring(rows: Axis, columns: Axis, whole: int | None, extents: Mapping[str, int]) -> Schedule:

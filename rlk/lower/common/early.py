@@ -21,7 +21,7 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import TileType
-from rlk.passes.walk import behind
+from rlk.passes.walk import behind, walk
 
 Scalar = Callable[[TileType], bool]
 
@@ -78,3 +78,28 @@ def _needed(lets: tuple[Let, ...], wanted: Callable[[Load], bool], scalar: Scala
 
 def _is(let: Let, scalar: Scalar) -> bool:
     return isinstance(let.type, TileType) and scalar(let.type)
+
+
+def factors_first(kernel: Kernel) -> Kernel:
+    """Return the kernel with the factors of contractions, and what they are read by, first in each loop.
+
+    No step counts as full: each has its masks.
+    """
+    lets = {let.value: let for let in walk(kernel.body)}
+    dots = (let.node for let in lets.values() if isinstance(let.node, Dot))
+    factors = {v for dot in dots for v in (dot.a, dot.b) if isinstance(lets[v].node, Load)}
+    return replace(kernel, body=_factors_first(kernel.body, factors))
+
+
+def _factors_first(block: Block, factors: set[Value]) -> Block:
+    own = {let.value: let for let in block.lets}
+    ahead = behind((value for value in own if value in factors), own)
+    made = []
+    for let in sorted(block.lets, key=lambda let: let.value not in ahead):
+        match let.node:
+            case Loop(body=body) as loop:
+                inner = replace(loop, body=_factors_first(body, factors), full=None, first=None)
+                made.append(replace(let, node=inner))
+            case _:
+                made.append(let)
+    return replace(block, lets=tuple(made))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from rlk.ir.dims import fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Decl, Let, Reduce, Value
+from rlk.ir.nodes import Decl, Let, Loop, Reduce, Value
 from rlk.ir.types import DType
-from rlk.lower.common.contract import Contraction, Factor, contractions
+from rlk.lower.common.contract import Contraction, Contractions, Factor, contractions
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.picked import Picked
@@ -28,11 +28,12 @@ class Factors:
     """The part of an emitter that knows a kernel's contractions and their factors."""
 
     asked = 0  # bytes of shared memory that a launch must ask for
+    imports: tuple[str, ...] = ()  # lines of the module
+    turned: frozenset[Value] = frozenset()  # loads that are factors and nothing else
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Emitter, found: Contractions) -> None:
         self.e = emitter
         self.plan = emitter.plan
-        found = contractions(self.plan.kernel)
         self.of, self.unheld = found.of, found.unheld
         self.picked: dict[Value, Picked] = {}  # sums that most blocks need not compute
         self.waiting: set[Value] = set()  # what only those sums need
@@ -46,9 +47,24 @@ class Factors:
         """Write a contraction, or a part of it."""
         raise NotImplementedError
 
+    def factor(self, let: Let) -> None:
+        """Write a load of `turned`."""
+        raise NotImplementedError
+
     def pick(self, let: Let, reduce: Reduce) -> None:
         """Write a sum of `picked`."""
         raise NotImplementedError
+
+    def body(self, loop: Loop) -> None:
+        """Write the body of a loop."""
+        self.e.block(loop.body.lets)
+
+    def shared(self, hint: str, shape: tuple[int, ...], dtype: DType) -> str:
+        """Lay out shared memory and return its name."""
+        name = self.e.names.fresh(hint)
+        self.e.storage.append(Line(f'{name} = tl.alloc_shared({shape}, "{text.TYPES[dtype]}", "shared")'))
+        self.bytes += math.prod(shape) * dtype.bytes
+        return name
 
     def decl(self, factor: Factor) -> Decl:
         return self.e.memory.decls[factor.load.param]
@@ -74,13 +90,16 @@ class Factors:
 class Dots(Factors):
     """The part of an emitter that writes contractions, and the shared memory that they need."""
 
+    def __init__(self, emitter: Emitter) -> None:
+        super().__init__(emitter, contractions(emitter.plan.kernel))
+
     def run(self) -> None:
         """Write the whole kernel."""
-        self.e.memory.own()
-        for contraction in self.of.values():
-            for factor in (contraction.a, contraction.b):
-                self.e.memory.appoint((self.side(factor).axis,))
-        self.e.block(self.plan.kernel.body.lets)
+        with self.e.memory.programs():
+            for contraction in self.of.values():
+                for factor in (contraction.a, contraction.b):
+                    self.e.memory.appoint((self.side(factor).axis,))
+            self.e.block(self.plan.kernel.body.lets)
 
     def length(self, contraction: Contraction) -> str:
         """Return how many elements the contracted axis has."""
@@ -150,13 +169,6 @@ class Dots(Factors):
             self.e.line(f"{tile}[row, {k}] = {read}")
 
     # --- shared memory --------------------------------------------------------------------------------------
-
-    def shared(self, hint: str, shape: tuple[int, ...], dtype: DType) -> str:
-        """Lay out shared memory and return its name."""
-        name = self.e.names.fresh(hint)
-        self.e.storage.append(Line(f'{name} = tl.alloc_shared({shape}, "{text.TYPES[dtype]}", "shared")'))
-        self.bytes += math.prod(shape) * dtype.bytes
-        return name
 
     def tile(self, factor: Factor, side: Spread) -> str:
         """Lay out a step of a factor."""

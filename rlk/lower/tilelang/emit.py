@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -53,8 +54,10 @@ from rlk.lower.common.names import Names, axis_name
 from rlk.lower.common.spelling import STEMS
 from rlk.lower.common.spread import Spread, nearest_first
 from rlk.lower.tilelang import text
+from rlk.lower.tilelang.chained import Chained
 from rlk.lower.tilelang.contract import Dots, Factors
 from rlk.lower.tilelang.functions import HELPERS, OF_VENDORS, portable
+from rlk.lower.tilelang.loops import Loops
 from rlk.lower.tilelang.memory import Memory
 from rlk.lower.tilelang.plan import TilePlan, refused, rings
 from rlk.lower.tilelang.ring import Ring
@@ -96,13 +99,25 @@ class Emitter:
         }
         self.memory = Memory(self)
         self.nested = rings(plan.kernel, plan.schedule, plan.target)
-        self.dots: Factors = Ring(self) if self.nested and plan.spreads else Dots(self)
+        self.repeats = self.nested or plan.kind == "chained_dot"  # lists of numbers that are no floats
+        self.loops = Loops(self)
+        self.dots = self.factors()
+
+    def factors(self) -> Factors:
+        """Return the part that knows the contractions of the kernel."""
+        if self.plan.kind == "chained_dot":
+            return Chained(self)
+        return Ring(self) if self.nested and self.plan.spreads else Dots(self)
 
     # --- writing --------------------------------------------------------------------------------------------
 
     def line(self, statement: str) -> None:
         self.group = ()
         self.lines.append(Line(INDENT * self.depth + statement, self.place))
+
+    def lines_of(self, statements: Sequence[str]) -> None:
+        for statement in statements:
+            self.line(statement)
 
     def let(self, hint: str, expression: str) -> str:
         """Append name = expression and return the name."""
@@ -169,19 +184,26 @@ class Emitter:
     def indexed(self, name: str, axes: tuple[Axis, ...]) -> str:
         """Return the element of a list that belongs to element `c` of the one that is written."""
         own = self.plan.lists(axes)
-        if not own or name[0] == "(":
-            return name
+        at = self.at(own)
+        if name[0] == "(":  # the text of an element
+            return name if at in ("", "c") else re.sub(r"\bc\b", f"({at})", name)
+        return f"{name}[{at}]" if at else name
+
+    def at(self, own: tuple[Spread, ...]) -> str:
+        """Return where in a list the element is that belongs to `c`; nothing without a list."""
+        if not own:
+            return ""
         first, last = self.current.index(own[0]), self.current.index(own[-1])
         if self.current[first : last + 1] == own:
             inner = math.prod(s.count for s in self.current[last + 1 :])
             at = "c" if inner == 1 else f"c // {inner}"
-            return f"{name}[{at}]" if first == 0 else f"{name}[{at} % {math.prod(s.count for s in own)}]"
+            return at if first == 0 else f"{at} % {math.prod(s.count for s in own)}"
         terms, below = [], 1
         for spread in reversed(own):
             inner = math.prod(s.count for s in self.current[self.current.index(spread) + 1 :])
             terms.append(f"c // {inner} % {spread.count} * {below}")
             below *= spread.count
-        return f"{name}[{' + '.join(terms)}]"
+        return " + ".join(terms)
 
     def __getitem__(self, value: Value) -> str:
         """Return the text of one element of a value: of a list, that which belongs to `c`."""
@@ -257,6 +279,8 @@ class Emitter:
                 self.position(let, axis)
             case Extent(axis=axis):
                 self.extent(let, axis)
+            case Load() if let.value in self.dots.turned:
+                self.dots.factor(let)
             case Load() as load:
                 self.value(let, load.param, self.memory.read(load))
             case Store() as store:
@@ -270,7 +294,7 @@ class Emitter:
             case Merge() as merge:
                 self.merge(let, merge)
             case Loop() as loop:
-                self.loop(let, loop)
+                self.loops.loop(let, loop)
             case Result(of=of, index=index):
                 self.text[let.value] = self.many[of][index]
             case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
@@ -288,7 +312,7 @@ class Emitter:
             held = text.held(expression, self.tile(let.value).dtype)
             self.text[let.value] = self.let(let.name or hint, held)
             return
-        if self.nested and not self.tile(let.value).dtype.is_float and not isinstance(let.node, Load):
+        if self.repeats and not self.tile(let.value).dtype.is_float and not isinstance(let.node, Load):
             self.text[let.value] = f"({expression})"  # cheaper to repeat than to keep
             return
         name = self.stored(let.name or hint, self.tile(let.value).dtype, self.size)
@@ -429,6 +453,7 @@ class Emitter:
 
     def helper(self, name: str, make: Callable[[str], Function]) -> str:
         """Return the name of the macro that `make(name)` defines; equal ones are shared."""
+        name = re.sub(r"\W+", "_", name)
         count, unique = 1, name
         while unique in self.helpers and self.helpers[unique] != make(unique):
             count += 1
@@ -485,78 +510,6 @@ class Emitter:
         name = self.stored("spread", type.dtype, self.size)
         self.each(f"{name}[c] = {self[value]}")
         return name
-
-    # --- loops ----------------------------------------------------------------------------------------------
-
-    def loop(self, let: Let, loop: Loop) -> None:
-        """Write a loop; what it carries lives in variables and lists of a thread."""
-        runs_full = loop.full is not None and loop.full == loop.stop
-        start = self.bound(loop.start, "least")
-        stop = self.bound(loop.stop, "least" if runs_full else "most")
-        carried = []
-        for i, (init, type) in enumerate(zip(loop.init, loop.types, strict=True)):
-            hint = self.yields.get((let.value, i)) or f"{axis_name(loop.axis)}_state"
-            carried.append(self.carried(hint, type))
-            self.assign(carried[-1], init, type)
-        self.many[let.value] = tuple(carried)
-        if start == stop:
-            return
-        step, *args = loop.body.args
-        name = self.names.fresh(f"{axis_name(loop.axis)}_step")
-        with self.inner(f"for {name} in tl.serial({start}, {stop}):"):
-            self.text[step] = name
-            self.types[step] = TileType(self.tile(step).dtype)  # one for all, wherever a loop starts
-            self.text.update(zip(args, carried, strict=True))
-            self.block(loop.body.lets)
-            self.advance(loop, carried, args)
-
-    def carried(self, hint: str, type: TileType) -> str:
-        """Give a carried value its variable or list."""
-        if not self.plan.lists(type.axes):
-            return self.variable(hint, type.dtype)
-        return self.stored(hint, type.dtype, self.plan.size(type.axes))
-
-    def assign(self, to: str, value: Value, type: TileType) -> None:
-        """Write a value into a variable or list."""
-        self.current = self.plan.lists(type.axes)
-        self.each(f"{to}[c] = {self[value]}" if self.current else f"{to} = {self[value]}")
-
-    def advance(self, loop: Loop, carried: Sequence[str], args: Sequence[Value]) -> None:
-        """Write what the next step carries; a value that another one's place takes is saved first."""
-        own = dict(zip(args, carried, strict=True))
-        results = list(zip(carried, args, loop.body.results, loop.types, strict=True))
-        saved: dict[Value, str] = {}
-        for _, arg, value, type in results:
-            if value in own and value != arg and value not in saved:
-                saved[value] = self.carried(f"{own[value]}_before", type)
-                self.assign(saved[value], value, type)
-        for to, arg, value, type in results:
-            if value != arg:
-                before = self.text.get(value, "")
-                self.text[value] = saved.get(value, before)
-                self.assign(to, value, type)
-                self.text[value] = before
-
-    def bound(self, value: Value, combine: str) -> str:
-        """Return a loop bound as one number: the smallest or the largest of a block where it varies."""
-        axes = self.tile(value).axes
-        along = [axis for axis in axes if self.plan.spread(axis) is not None]
-        self.current = self.plan.lists(axes)
-        if not along:
-            return self.plain(value)
-        made = self[value]
-        for axis in along:
-            spread = self.plan.spread(axis)
-            assert spread is not None
-            (made,) = self.fold(
-                f"{combine}_over_{axis_name(axis)}", f"The {combine} over {axis}, in any order.",
-                Folding(("x",), combine, self.plan.target.warp, self.nested), axis, nearest_first(spread),
-                [(f"{combine}_{axis_name(axis)}", made, self.tile(value).dtype)], axes,
-            )  # fmt: skip
-            axes = tuple(a for a in axes if a != axis)
-            self.current = self.plan.lists(axes)
-            made = self.indexed(made, axes)
-        return made
 
 
 def board_name(dtype: DType, component: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rlk.ir.dims import Axis, Part, fixed_extent, union
@@ -9,6 +11,7 @@ from rlk.ir.nodes import Check, Decl, Load, Role, Store, Value
 from rlk.ir.types import DType
 from rlk.lower.common.emitted import CallArg, From
 from rlk.lower.common.names import axis_name
+from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
 from rlk.lower.common.spread import Owned
 from rlk.lower.common.turns import length_name
@@ -32,6 +35,7 @@ class Memory:
         self.arguments: dict[str, CallArg] = {}
         self.owned: dict[Axis, str] = {}
         self.inside: dict[Axis, str] = {}
+        self.limit: tuple[Axis, str] | None = None  # of segments: what is more than the index of each row
         self.writers: dict[int, str] = {}
         for decl in self.plan.kernel.params:
             self.e.names.taken |= {decl.name, *(axis.name for axis in decl.type.axes)}
@@ -56,16 +60,32 @@ class Memory:
 
     # --- the grid -------------------------------------------------------------------------------------------
 
-    def own(self) -> None:
-        """Write which tiles a block has, and which threads write what several have."""
-        rest, tiles = self.grouped()
-        for owned in reversed(self.plan.owned[1:]):
+    @contextmanager
+    def programs(self) -> Iterator[None]:
+        """Write which tiles a block has; what follows runs where its tile of rows has some."""
+        if self.plan.segments is None:
+            self.own()
+            yield
+            return
+        condition, rest = self.segment(self.plan.segments)
+        with self.e.inner(f"if {condition}:"):
+            self.own(rest)
+            yield
+
+    def own(self, rest: str | None = None) -> None:
+        """Write which tiles a block has, and which threads write what several have.
+
+        rest: what a block's number says of axes other than segments, where there are any.
+        """
+        rest, tiles = self.grouped() if rest is None else (rest, {})
+        shared = [owned for owned in self.plan.owned if owned.axis not in self.owned]
+        for owned in reversed(shared[1:]):
             if owned.axis in tiles:
                 continue
             count = self.tiles(owned)
             tiles[owned.axis] = "0" if count == "1" else f"tl.truncmod({rest}, {count})"
             rest = rest if count == "1" else self.e.let("rest", f"tl.truncdiv({rest}, {count})")
-        for owned in self.plan.owned:
+        for owned in shared:
             self.owns(owned, tiles.get(owned.axis, rest))
         for let in walk(self.plan.kernel.body):
             match let.node:
@@ -91,6 +111,51 @@ class Memory:
         within = self.e.let("within", f"tl.truncmod(block, {blocks})")
         tile = self.e.let("tile", f"{first} + tl.truncmod({within}, {beside})")
         return self.e.let("rest", f"tl.truncdiv({within}, {beside})"), {of_rows[0].axis: tile}
+
+    def segment(self, found: Segments) -> tuple[str, str]:
+        """Write the segment that a block's tile of rows lies in, and which of its rows are the tile's.
+
+        Returns the condition that the tile has rows, and what a block's number says of other axes.
+        """
+        rows, over = (next(o for o in self.plan.owned if o.axis == a) for a in (found.axis, found.over))
+        self.e.uses("segment_of")
+        tiles = self.number("tiles", self.tiles_of_segments(found))
+        tile = self.number("tile", f"{tiles} - 1 - tl.truncmod(block, {tiles})")
+        count = self.number("segments", self.extent(over.axis))  # a copy, as of every scalar in a macro
+        given = f"{found.begin}, {tile}, {count}, {found.each}, {rows.tile}"
+        self.owned[over.axis] = owner = self.e.let(axis_name(over.axis), f"segment_of({given})")
+        begin, end = (
+            self.number(name, f'tl.Cast("int32", {tensor}[{owner}]) * {found.each}')
+            for name, tensor in (("begin", found.begin), ("end", found.end))
+        )
+        before = f"tl.truncdiv({begin}, {rows.tile}) + {owner}"
+        first = self.number("first", f"({tile} - ({before})) * {rows.tile}")
+        spread = self.plan.spread(rows.axis)
+        if spread is None:
+            self.owned[rows.axis] = first
+        else:
+            index = f"{first} + {spread.place(self.plan.threads.bit_length() - 1)}"
+            self.owned[rows.axis] = self.write(rows.axis, axis_name(rows.axis), DType.I32, index)
+            self.limit = (rows.axis, f"{end} - {begin}")
+        return f"{first} < {end} - {begin}", f"tl.truncdiv(block, {tiles})"
+
+    def number(self, hint: str, expression: str) -> str:
+        """Write a number that every thread of a block has, and return its name."""
+        return self.e.let(hint, text.held(expression, DType.I32))
+
+    def programs_of(self) -> str:
+        """Return how many blocks there are, as host text; of segments none too few."""
+        found = self.plan.segments
+        if found is None:
+            return " * ".join(self.tiles(owned) for owned in self.plan.owned) or "1"
+        rest = [o for o in self.plan.owned if o.axis not in (found.axis, found.over)]
+        return " * ".join([f"({self.tiles_of_segments(found)})", *(self.tiles(o) for o in rest)])
+
+    def tiles_of_segments(self, found: Segments) -> str:
+        """Return how many tiles of rows all segments have, if each begins a tile."""
+        whole = self.argument(found.whole, From.EXTENT, found.whole)
+        tile = self.plan.schedule.tile(str(found.axis))
+        return f"{whole} * {found.each} // {tile} + {self.extent(found.over)}"
 
     def tiles(self, owned: Owned) -> str:
         """Return how many tiles a parallel axis has."""
@@ -175,6 +240,9 @@ class Memory:
         always = guard is None or self.e.consts.get(guard) == (1, DType.BOOL)
         terms = [] if guard is None or always else [self.e[guard]]
         terms += [self.e.indexed(name, (axis,)) for axis, name in self.inside.items() if axis in axes]
+        if self.limit is not None and self.limit[0] in axes:
+            row = self.e.indexed(self.owned[self.limit[0]], self.limit[:1])
+            terms.append(f"({row} < {self.limit[1]})")
         return " & ".join(terms) or None
 
     def address(self, decl: Decl, index: list[tuple[int, Value]]) -> str:

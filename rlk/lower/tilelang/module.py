@@ -42,6 +42,7 @@ class Module:
     """What the module template reads."""
 
     header: Header
+    imports: tuple[str, ...]
     helpers: tuple[Function, ...]
     kernels: tuple[KernelText, ...]
     call: Function
@@ -63,14 +64,15 @@ def lower(
     helpers: dict[str, Function] = {}
     checks: list[str] = []
     turns = {turn.index: turn.axis.name for each in program.order for turn in each.turns}
-    kernels, builds = [], []
+    kernels, builds, emitters = [], [], []
     launch: dict[str, list[str]] = {}
     call: dict[str, CallArg] = {}
     for kernel, schedule in zip(program.kernels, schedules, strict=True):
         placed = plan(kernel, schedule, target, signature)
         emitter = Emitter(placed, helpers, checks)
+        emitters.append(emitter)
         body = emitter.run()
-        counts = " * ".join(emitter.memory.tiles(owned) for owned in placed.owned) or "1"
+        counts = emitter.memory.programs_of()
         given = _arguments(emitter, turns)
         call.update((a.name, a) for a in given if a.kind not in OF_LOOPS and a.name not in call)
         kernels.append(KernelText(_function(placed, emitter, given, body), placed.threads))
@@ -85,7 +87,8 @@ def lower(
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
     header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
     named = tuple(helpers[name] for name in sorted(helpers))
-    source = render("tilelang", "module.py.j2", Module(header, named, tuple(kernels), host))
+    imports = tuple(dict.fromkeys(line for emitter in emitters for line in emitter.dots.imports))
+    source = render("tilelang", "module.py.j2", Module(header, imports, named, tuple(kernels), host))
     file = f"rlk/{target.folder}/tilelang/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file, backend="tilelang")
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rlk.errors import NOWHERE, Code, Loc, UnsupportedError
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.nodes import Dot, Kernel
 from rlk.lower.common.bounds import bounds
-from rlk.lower.common.early import early
+from rlk.lower.common.early import early, factors_first
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.narrowed import narrowed
 from rlk.lower.common.peel import peel
+from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.spread import Owned, Spread, spread_out
+from rlk.lower.tilelang.units import DEPTH, ROWS, UNITS
 from rlk.passes.walk import walk
-from rlk.schedule.axes import kind, roles
+from rlk.schedule.axes import Roles, kind, length, roles
+from rlk.schedule.chained import rows_axis
 from rlk.schedule.schedule import Schedule
 from rlk.target.blocks import BLOCKS, Block
 from rlk.target.facts import Target
@@ -30,7 +34,8 @@ ALL_REGISTERS = 256  # threads of a block up to which each has all the registers
 class TilePlan:
     """A block owns a tile of the parallel axes, and has all of what it combines.
 
-    kernel: its loops in two parts. spreads: how the axes of its tiles lie on its threads.
+    kernel: its loops in two parts. spreads: how the axes of its tiles lie on its threads. segments: what the
+    rows are, if there is a segment of them for each index of another axis.
     """
 
     kernel: Kernel
@@ -41,6 +46,7 @@ class TilePlan:
     signature: Signature
     schedule: Schedule
     target: Target
+    segments: Segments | None = None
 
     @property
     def block(self) -> Block:
@@ -103,17 +109,48 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     if target.name not in TARGETS:
         raise refused("this device", target)
     extents = dict(signature.extents)
-    peeled = peel(bounds(kernel, dict(roles(kernel, extents).inside)))
+    nest, bounded = kind(kernel), bounds(kernel, dict(roles(kernel, extents).inside))
+    # steps without masks would be a copy of all instructions: more than a cache of them holds
+    peeled = bounded if nest == "chained_dot" else peel(bounded)
     found = roles(peeled, extents)
     owned = tuple(Owned(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
     lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in owned if o.tile > 1}
+    if nest == "chained_dot":
+        return chained(TilePlan(peeled, nest, owned, (), 0, signature, schedule, target), found, lengths)
     threads = min(target.warp * schedule.warps, BLOCKS[target.name].threads)
     spreads = spread_out(lengths, schedule.placed, threads)
     listed = math.prod(s.count for s in spreads) // (2 if rings(kernel, schedule, target) else 1)
-    if listed * max(threads, ALL_REGISTERS) > MOST_LISTED * ALL_REGISTERS:
-        raise refused(f"lists of {listed} elements", target, alternatives="more warps, or smaller tiles")
+    _fits(listed, threads, target)
     for spread in spreads if rings(kernel, schedule, target) else ():
         if spread == accumulated_columns(spread):
             peeled = narrowed(peeled, spread.axis)
     ordered = early(peeled, lambda type: lengths.keys().isdisjoint(type.axes))
-    return TilePlan(ordered, kind(kernel), owned, spreads, threads, signature, schedule, target)
+    rows = segments(ordered, found.parallel)
+    return TilePlan(ordered, nest, owned, spreads, threads, signature, schedule, target, rows)
+
+
+def chained(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePlan:
+    """Place a kernel that contracts what it computed: 16 rows to a wave, all other axes as its products lie.
+
+    plan: all but where the axes lie.
+    """
+    extents, rows, unit = dict(plan.signature.extents), rows_axis(found), UNITS[plan.target.vendor]
+    if rows is None or plan.schedule.tile(str(rows)) < ROWS:
+        raise refused("contractions of what is computed, of fewer than 16 rows", plan.target)
+    held = {a: max(DEPTH, n) for a, n in lengths.items() if a != rows}
+    held |= {a: max(DEPTH, length(a, extents)) for a in found.contracted if a not in held}
+    tile = plan.schedule.tile(str(rows))
+    threads = plan.target.warp * tile // ROWS
+    others = [Spread(axis, n, unit.beside) for axis, n in held.items()]
+    spreads = (unit.spread_rows(rows, tile), *others)
+    _fits(spreads[0].count * max(s.count for s in others), threads, plan.target)
+    ordered = factors_first(early(plan.kernel, lambda type: {*held, rows}.isdisjoint(type.axes)))
+    return replace(
+        plan, kernel=ordered, spreads=spreads, threads=threads, segments=segments(ordered, found.parallel)
+    )
+
+
+def _fits(listed: int, threads: int, target: Target) -> None:
+    """Raise UnsupportedError where lists have more elements than a thread has registers for."""
+    if listed * max(threads, ALL_REGISTERS) > MOST_LISTED * ALL_REGISTERS:
+        raise refused(f"lists of {listed} elements", target, alternatives="more warps, or smaller tiles")

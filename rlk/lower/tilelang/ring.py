@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rlk.ir.dims import fixed_extent
 from rlk.ir.nodes import Dot, Let, Reduce, Value
 from rlk.ir.types import DType
-from rlk.lower.common.contract import Contraction, Factor
+from rlk.lower.common.contract import Contraction, Factor, contractions
 from rlk.lower.common.emitted import From
 from rlk.lower.common.lines import Line
 from rlk.lower.common.picked import picked_sums
@@ -48,7 +48,7 @@ class Ring(Factors):
     """The part of an emitter that writes a kernel around its one contraction."""
 
     def __init__(self, emitter: Emitter) -> None:
-        super().__init__(emitter)
+        super().__init__(emitter, contractions(emitter.plan.kernel))
         self.contraction = self.only()
         rows, columns = self.sides()
         self.rows, self.columns = Side(*rows, 0), Side(*columns, rows[1].length)
