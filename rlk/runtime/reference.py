@@ -27,8 +27,10 @@ UNSHOWN = frozenset(
     + ["take_rows", "take_whole", "linear_logp_backward", "linear_logp_join", "ratio_kl", "reported"]
     + ["varlen_attention", "paged_attention", "prefix_attention"]
     + ["policy_loss_of_sequences", "group_advantage", "linear_logp_grad", "rope_grad"]
+    + ["cute/policy_loss", "tilelang/policy_loss"]
 )
-"""Programs whose kernels are not checked in: too long to be read, or nothing that others do not show."""
+"""Programs whose kernels, of all backends or of one, are not checked in: too long to be read, or nothing that
+others do not show."""
 BACKENDS = {"sm_90a": ("triton", "cute"), "gfx942": ("tilelang",)}
 TRITON = (3, 7)  # whose layouts checked-in kernels are placed for: text must not depend on what is installed
 
@@ -153,6 +155,8 @@ def reference_sources() -> Iterator[tuple[str, str]]:
 def _sources(program: Program, extents: dict[str, int], on: Target) -> Iterator[tuple[str, str]]:
     """Yield a program's source by each backend that has a form for it."""
     for backend in BACKENDS[on.name]:
+        if f"{backend}/{program.name}" in UNSHOWN:
+            continue
         try:
             emitted, _, _ = emit(program, extents, on, backend)
         except UnsupportedError:
