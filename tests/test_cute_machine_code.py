@@ -40,9 +40,15 @@ STACK = {
 
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
 """Reads and writes of 16 bytes that a kernel has at least."""
-GROUPS = {"matmul_leaf8": 16, "varlen_attention": 6}
+GROUPS = {
+    "matmul_leaf8": 16,
+    "varlen_attention": 6,
+    "varlen_attention_grad_2": 6,
+    "varlen_attention_grad_3": 12,
+}
 """Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block; where
-what is computed is contracted, one that begins, two for each part of a loop, and one that ends."""
+what is computed is contracted, one that begins, two for each part of a loop, and one that ends; of a gradient
+as many for each part as it has contractions."""
 BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
 """Meetings of the warps of a block: once a row, where the rest of a tree stays inside of warps."""
 
@@ -73,9 +79,7 @@ WITHOUT_GRADIENT = {
         "penalize",
     )
 }  # fmt: skip
-WITHOUT_FORM = {"varlen_attention_grad"} | {
-    f"{name}_attention{grad}" for name in ("paged", "prefix") for grad in ("", "_grad")
-}
+WITHOUT_FORM = {f"{name}_attention{grad}" for name in ("paged", "prefix") for grad in ("", "_grad")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +191,26 @@ def test_what_is_streamed_leaves_registers(name: str, tmp_path: Path) -> None:
     assert code.products == copies * (width // 16 + 4) and code.writes > 0
 
 
+@pytest.mark.parametrize(("width", "more"), [(64, ()), (96, ("window",))])
+def test_gradients_keep_their_sums_in_registers(width: int, more: tuple[str, ...], tmp_path: Path) -> None:
+    """Nothing is spilled, and no product waits for another: of queries 3 groups a step, of keys 4."""
+    op = operators()["varlen_attention"]
+    present = {"scale", "d_o", *more}
+    variant = Variant.of(dict(reference_variant(op).dtypes), present, {"causal": True}, {"q", "k", "v"})
+    assert op.gradient is not None
+    what = canonical(op.gradient.trace(variant))
+    extents = reference_extents(op, what) | {"E": width, "W": width, "T": 8192, "Q": 8192}
+    emitted, _, _ = emit(what, extents, H200, "cute")
+    _, (_, queries), (_, keys) = codes(emitted, tmp_path)
+    steps, chunk = width // 16, 4  # instructions of a score, and of a sum over 64 rows
+    for code, parts, of_step in (
+        (queries, 3 if more else 2, 2 * steps + chunk),
+        (keys, 3, 2 * (steps + chunk)),
+    ):
+        assert code.stack == 0 and code.products == parts * of_step and code.writes > 0
+    assert (queries.groups, keys.groups) == (9 if more else 6, 12)
+
+
 ZEROS = """
 import cutlass
 import cutlass.cute as cute
@@ -278,6 +302,47 @@ def assert_handed_out(file: Path, factor: str, registers: int) -> None:
             at = offset(thread, threads, by_thread) + offset(register, values, by_value)
             row, column = accumulator_place(np.array(thread), register)
             assert (at % 64, at // 64) == (row, column)
+
+
+VIEWS = """
+import cutlass.cute as cute
+import cutlass.utils as utils
+import cutlass.utils.hopper_helpers as sm90
+from cutlass import BFloat16
+
+
+@cute.jit
+def shown():
+    along = sm90.make_smem_layout_b(utils.LayoutEnum.ROW_MAJOR, (128, 64, {width}), BFloat16, 2)
+    turned = sm90.make_smem_layout_b(utils.LayoutEnum.COL_MAJOR, (128, {width}, 64), BFloat16, 2)
+    for each in (along, turned):
+        print(each.inner, each.outer, sep=" | ")
+
+
+cute.compile(shown, options="--gpu-arch sm_90a")
+"""
+
+
+@pytest.mark.parametrize("width", [128, 96, 48, 16])
+def test_a_tile_is_read_along_its_rows_and_across_from_the_same_bytes(width: int, tmp_path: Path) -> None:
+    file = tmp_path / "views.py"
+    file.write_text(VIEWS.replace("{width}", str(width)))
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
+    (one, along), (two, turned) = (line.split(" | ") for line in done.stdout.splitlines())
+    assert one == two
+    shapes = [[ast.literal_eval(text) for text in layout.split(":")] for layout in (along, turned)]
+
+    def places(shape: Any, stride: Any, order: tuple[int, int]) -> list[list[int]]:
+        row, element = order
+        rows, elements = (
+            [offset(i, shape[d], stride[d]) for i in range(n)] for d, n in ((row, 64), (element, width))
+        )
+        return [[r + e for e in elements] for r in rows]
+
+    found = places(*shapes[0], (0, 1))
+    assert found == places(*shapes[1], (1, 0))
+    assert sorted(np.ravel(found)) == list(range(64 * width))
+    assert shapes[0][1][2] == shapes[1][1][2], "stages lie alike"
 
 
 def test_the_families_that_have_a_form() -> None:

@@ -38,6 +38,7 @@ def _rows(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatu
     peeled = peel(bounds(kernel, dict(roles(kernel, extents).inside)))
     found = roles(peeled, extents)
     owned = tuple(Owned(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
+    owned = tuple(sorted(owned, key=lambda o: o.tiles is not None))
     if any(o.tiles is None for o in owned[1:]):
         raise refused("a second parallel axis of unknown extent", target)
     lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in owned if o.tile > 1}
