@@ -32,7 +32,7 @@ from rlk.schedule.axes import roles, types_of
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
-CONSUMERS = 2
+CONSUMERS = (1, 2)  # warpgroups that multiply
 PAIRS = (1, 2)  # index bits that tell the four threads apart which share a row of an accumulator
 MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
 VECTOR = 16  # bytes that a thread copies at once
@@ -138,13 +138,18 @@ class ChainedPlan:
         return self.parts[-1]
 
     @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return self.rows.tile // ROWS_OF_WARPGROUP
+
+    @property
     def threads(self) -> int:
-        return WARPGROUP * (1 + CONSUMERS)
+        return WARPGROUP * (1 + self.consumers)
 
     @property
     def warps(self) -> int:
         """Warps that multiply, of which one thread each frees a stage."""
-        return 4 * CONSUMERS
+        return 4 * self.consumers
 
     @property
     def ahead(self) -> bool:
@@ -179,9 +184,10 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         raise refused("contractions of what is computed, of rows that are no segments", target)
     parts = _parts(kernel, target)
     scores, sums = _held(parts[-1], kernel, extents, target)
-    tile = CONSUMERS * ROWS_OF_WARPGROUP
-    if schedule.tile(str(rows.axis)) != tile:
-        raise refused(f"tiles of {schedule.tile(str(rows.axis))} rows", target)
+    tile = schedule.tile(str(rows.axis))
+    consumers = tile // ROWS_OF_WARPGROUP
+    if consumers not in CONSUMERS or tile % ROWS_OF_WARPGROUP:
+        raise refused(f"tiles of {tile} rows", target)
     owned, streamed = _copies(parts[-1], kernel, tile, scores.length, extents, target)
     for each in (*owned, *streamed):
         _copyable(kernel, each, signature, target)
@@ -193,8 +199,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     dtype = next(d.type.dtype for d in kernel.params if d.name == owned[0].param)
     carried = [a for type in parts[-1].loop.types for a in type.axes]
     wide = sum(held.length for held in sums for axis in carried if axis == held.axis) > NARROW
-    registers = REGISTERS[CONSUMERS] if wide else NARROWER
-    claim_registers(WARPGROUP * (1 + CONSUMERS), (registers.fewer, *[registers.more] * CONSUMERS))
+    registers = REGISTERS[consumers] if wide else NARROWER
+    claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
     stages = _stages(schedule, dtype, owned, streamed, scores.length * len(numbers), target)
     made = ChainedPlan(
         kernel=kernel,
@@ -215,7 +221,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         target=target,
     )
     batches = (tuple(map(len, made.batches(factors))) for factors in (owned, streamed))
-    _sound(stages, CONSUMERS, None if made.ahead else tuple(batches))
+    _sound(stages, consumers, None if made.ahead else tuple(batches))
     return made
 
 
@@ -352,7 +358,7 @@ def _stages(
     numbers: int,
     target: Target,
 ) -> int:
-    own = sum(c.rows * c.elements for c in owned) * dtype.bytes + BOX * 4 * CONSUMERS
+    own = sum(c.rows * c.elements for c in owned) * dtype.bytes + BOX * 4 * (owned[0].rows // ROWS_OF_WARPGROUP)
     each = sum(c.rows * c.elements for c in streamed) * dtype.bytes + numbers * DType.F32.bytes
     return max(2, min(schedule.stages, ((target.shared << 10) - BARRIERS * 2 - own) // each))
 
