@@ -43,6 +43,7 @@ VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embed
 GROUPS = {
     "matmul_leaf8": 16,
     "varlen_attention": 6,
+    "paged_attention": 6,
     "varlen_attention_grad_2": 6,
     "varlen_attention_grad_3": 12,
 }
@@ -79,7 +80,7 @@ WITHOUT_GRADIENT = {
         "penalize",
     )
 }  # fmt: skip
-WITHOUT_FORM = {f"{name}_attention{grad}" for name in ("paged", "prefix") for grad in ("", "_grad")}
+WITHOUT_FORM = {"paged_attention_grad", "prefix_attention", "prefix_attention_grad"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +190,17 @@ def test_what_is_streamed_leaves_registers(name: str, tmp_path: Path) -> None:
     copies = 2 if more else 3
     assert code.stack == 0 and code.groups == 2 * copies
     assert code.products == copies * (width // 16 + 4) and code.writes > 0
+
+
+def test_pieces_of_few_queries_leave_registers(tmp_path: Path) -> None:
+    """One warpgroup multiplies for a sequence that asks for one token; another kernel merges its pieces."""
+    op = operators()["paged_attention"]
+    variant = Variant.of(dict(reference_variant(op).dtypes), {"scale"}, {"causal": True})
+    what = canonical(op.trace(variant), apart=frozenset({"S"}))
+    emitted, chosen, _ = emit(what, reference_extents(op, what) | {"T": 64, "Q": 64, "B": 64}, H200, "cute")
+    assert chosen[0].tile("Q*G") == 64
+    (_, pieces), (_, merged) = codes(emitted, tmp_path)
+    assert pieces.stack == merged.stack == 0 and (pieces.products, merged.products) == (36, 0)
 
 
 @pytest.mark.parametrize(("width", "more"), [(64, ()), (96, ("window",))])

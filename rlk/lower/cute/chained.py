@@ -206,7 +206,7 @@ def write(
         subject=subject,
         arguments=tuple(given),
         sizes=_sizes(plan),
-        programs=(f"programs = {_count(plan)}",),
+        programs=(f"programs = {_count(plan, emitter)}",),
         build=build(plan.kernel, given, emitter),
     )
 
@@ -239,8 +239,8 @@ def _sizes(plan: ChainedPlan) -> tuple[CallArg, ...]:
     return tuple(CallArg(name, From.EXTENT, name) for name in names)
 
 
-def _count(plan: ChainedPlan) -> str:
+def _count(plan: ChainedPlan, emitter: StepEmitter) -> str:
     """Return how many blocks there are: none too few tiles of rows of all segments, for each other index."""
     found = plan.segments
     tiles = f"({found.whole} * {found.each} // {plan.rows.tile} + {found.over.name})"
-    return " * ".join([tiles, *(str(o.tiles) for o in plan.others)])
+    return " * ".join([tiles, *(emitter.memory.extent(o.axis) for o in plan.others)])

@@ -38,6 +38,7 @@ MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memor
 VECTOR = 16  # bytes that a thread copies at once
 NARROW = 192  # elements of all sums of a row that leave more registers to threads that copy
 NARROWER = Registers(56, 224)
+ALONE = Registers(96, 240)  # where one warpgroup multiplies
 WIDEST = 128  # elements of a row's sums, of which a thread holds two lists for two rows
 BOX = 1024  # bytes by which the threads of a warp trade elements
 BARRIERS = 1024  # bytes beside the tiles, and what aligns these
@@ -194,12 +195,10 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     numbers = _numbers(parts[-1], kernel, rows.axis, scores, target)
     others = tuple(a for a in found.parallel if a not in (rows.axis, rows.over, *(s.axis for s in sums)))
     indices = tuple(Owned(a, 1, fixed_extent(a, extents)) for a in others)
-    if any(o.length is None for o in indices):
-        raise refused("a parallel axis of unknown extent beside segments", target)
     dtype = next(d.type.dtype for d in kernel.params if d.name == owned[0].param)
     carried = [a for type in parts[-1].loop.types for a in type.axes]
     wide = sum(held.length for held in sums for axis in carried if axis == held.axis) > NARROW
-    registers = REGISTERS[consumers] if wide else NARROWER
+    registers = ALONE if consumers == 1 else REGISTERS[consumers] if wide else NARROWER
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
     stages = _stages(schedule, dtype, owned, streamed, scores.length * len(numbers), target)
     made = ChainedPlan(
@@ -358,7 +357,8 @@ def _stages(
     numbers: int,
     target: Target,
 ) -> int:
-    own = sum(c.rows * c.elements for c in owned) * dtype.bytes + BOX * 4 * (owned[0].rows // ROWS_OF_WARPGROUP)
+    warps = 4 * (owned[0].rows // ROWS_OF_WARPGROUP)
+    own = sum(c.rows * c.elements for c in owned) * dtype.bytes + BOX * warps
     each = sum(c.rows * c.elements for c in streamed) * dtype.bytes + numbers * DType.F32.bytes
     return max(2, min(schedule.stages, ((target.shared << 10) - BARRIERS * 2 - own) // each))
 

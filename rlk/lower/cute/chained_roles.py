@@ -186,9 +186,10 @@ class ChainedEmitter(Emitter):
         """Write the indices of the axes of which a block has one, the last of them fastest."""
         left = list(reversed(self.plan.others))
         for i, owned in enumerate(left):
-            index = rest if i == len(left) - 1 else f"{rest} % {owned.tiles}"
+            count = self.memory.extent(owned.axis)
+            index = rest if i == len(left) - 1 else f"{rest} % {count}"
             self.memory.owned[owned.axis] = self.let(axis_name(owned.axis), index)
-            rest = f"({rest}) // {owned.tiles}"
+            rest = f"({rest}) // {count}"
 
     def waits(self, let: Let) -> bool:
         """Return whether a value beside the loop is made of what it yields."""

@@ -314,8 +314,11 @@ class StepEmitter(ChainedEmitter):
         mask = self.memory.mask((), store.guard) or "Boolean(True)"
         at = self.memory.index(store.index).replace(PLACE, by.place)
         assert self.held is not None
-        with self.inner(f"for c in cutlass.range_constexpr(0, {self.held.count}, {by.elements}):"):
-            given = f"{self.text[store.value]}[c : c + {by.elements}]"
+        row, count = self.text[store.value], self.held.count
+        if store.value in self.whole:
+            row = self.let(f"row_of_{store.param}", f"[{row} for c in range({count})]")
+        with self.inner(f"for c in cutlass.range_constexpr(0, {count}, {by.elements}):"):
+            given = f"{row}[c : c + {by.elements}]"
             self.line(f"vectors = to_vectors(box, {store.param}.element_type, {given})")
             with self.inner(f"for i in cutlass.range_constexpr({by.count}):"):
                 self.line(f"store_vector_where({mask}, {store.param}, {at}, vectors[i])")
