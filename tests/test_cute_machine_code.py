@@ -203,7 +203,7 @@ def test_pieces_of_few_queries_leave_registers(tmp_path: Path) -> None:
     assert pieces.stack == merged.stack == 0 and (pieces.products, merged.products) == (36, 0)
 
 
-@pytest.mark.parametrize(("width", "more"), [(64, ()), (96, ("window",))])
+@pytest.mark.parametrize(("width", "more"), [(64, ()), (96, ("window", "softcap", "inv_softcap"))])
 def test_gradients_keep_their_sums_in_registers(width: int, more: tuple[str, ...], tmp_path: Path) -> None:
     """Nothing is spilled, and no product waits for another: of queries 3 groups a step, of keys 4."""
     op = operators()["varlen_attention"]

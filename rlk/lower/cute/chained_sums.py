@@ -90,7 +90,8 @@ class SumsEmitter(StepEmitter):
             self.whole.add(score.value)
             self.written.add(score.value)
             now = self.of_phase(part, left, i)
-            left = [let for let in left if let not in now]
+            again = self.repeated(score, now, [let for let in left if let not in now])
+            left = [let for let in left if let not in now or let in again]
             missing = {let.value for let in left}
             ready = [k for k in range(begun, len(part.sums)) if weights_of(part.sums[k]) not in missing]
             self.weighed(part, now, left, ready)
@@ -108,7 +109,7 @@ class SumsEmitter(StepEmitter):
             self.written.add(let.value)
         self.targets = {weights_of(part.sums[k]): f"{numbered('weights', k)}[r, c]" for k in sums}
         now = [let for let in now if let not in columns]
-        ends = {v for let in left for v in self.operands(let)} & {let.value for let in now}
+        ends = self.waiting(now, left) - {let.value for let in left}
         if not all(map(self.listed, ends)):
             raise refused("a number of a row that waits for other scores", self.plan.target)
         kept = f"[{', '.join(['[]'] * ROWS)}]"
@@ -117,6 +118,25 @@ class SumsEmitter(StepEmitter):
         with self.inner(EACH_ROW):
             self.ordered(now)
         self.targets, self.crossing = {}, {}
+
+    def waiting(self, now: list[Let], left: list[Let]) -> set[Value]:
+        """Return which values those are made of that are written later."""
+        return {v for let in left for v in self.operands(let)} & {let.value for let in now}
+
+    def repeated(self, score: Let, now: list[Let], left: list[Let]) -> list[Let]:
+        """Return what is written again when other scores are there, so that one list waits for them.
+
+        Lists that wait take registers. Where there are several, they are made again of what all share.
+        """
+        ends, lets = self.waiting(now, left), {let.value: let for let in now}
+        if len(ends) < 2:
+            return []
+        for let in reversed(now):
+            kept = {value: x for value, x in lets.items() if value != let.value}
+            made = behind(ends, kept, self.operands)
+            if not any(score.value in self.operands(kept[value]) for value in made):
+                return [kept[value] for value in kept if value in made]
+        return []
 
     def of_phase(self, part: Step, lets: list[Let], last: int) -> list[Let]:
         """Return the values that no later scores are in, without what is of columns and needed later."""
