@@ -255,7 +255,18 @@ def copy_number_where(
     numbers.put(chosen, place, simt.load_where(mine & condition, memory, index, memory.element_type(0.0)))
 
 
-COPIES = (copy_vector_where, copy_number_where)
+def copy_either_vector(
+    threads: Threads, condition: Any, memory: Memory, index: Any, otherwise: Any, other: Memory, beside: Any,
+    tiles: Tiles, place: Any, count: int,
+) -> None:  # fmt: skip
+    """Send vectors of one tensor or of another to a tile, zeros where neither condition holds."""
+    zero = memory.element_type(0.0)
+    one = blocks.load_vector_where(condition, memory, index, zero, count)
+    two = blocks.load_vector_where(otherwise, other, beside, zero, count)
+    tiles.put(place, [simt.select(condition, a, b) for a, b in zip(one, two, strict=True)], threads())
+
+
+COPIES = (copy_vector_where, copy_number_where, copy_either_vector)
 
 
 def numbers_of(numbers: Numbers, first: Any, stage: Any, count: int) -> list[Number]:

@@ -36,6 +36,7 @@ SHARED = (
     "varlen_attention_grad 2 x 4 heads of 128, ragged", "varlen_attention_grad 8 heads of 64 f16, window",
     "varlen_attention_grad 1 x 7 heads of 96, softcap and sinks", "paged_attention decode, one loop",
     "paged_attention decode, pieces apart", "varlen_attention 1 x 7 heads of 96, softcap and sinks",
+    "prefix_attention 2 x 4 heads of 128", "prefix_attention decode of 8 heads of 64 f16, window",
 )  # fmt: skip
 """Elements, rows, merges and column folds, from the calls of all lowerings."""
 

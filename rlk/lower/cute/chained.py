@@ -170,7 +170,7 @@ def write(
     """Write the kernel."""
     made = StepEmitter if plan.ahead else SumsEmitter
     emitter = made(plan, helpers, checks)
-    params = [*(copies.param for copies in plan.copied), *(numbers.param for numbers in plan.numbers)]
+    params = [*(p for copies in plan.copied for p in copies.params), *(n.param for n in plan.numbers)]
     if len(set(params)) < len(params):
         raise refused("a tensor multiplied with itself", plan.target)
     place, steps = emitter.of_tile(), emitter.steps()
@@ -182,7 +182,7 @@ def write(
     streamed += [_batch(each, plan.stages, emitter.copies(each, "put.index")) for each in others]
     before, begun, loop = emitter.before(), emitter.first_scores(), emitter.loop_lines()
     after = emitter.after()
-    vectors = {c.param: c.width for c in plan.copied}
+    vectors = {param: c.width for c in plan.copied for param in c.params}
     frame, given = framed(plan, emitter, turns, owning(plan), vectors=vectors)
     subject = ChainedText(
         frame=frame,

@@ -50,6 +50,7 @@ class Copies:
 
     param: of the tensor. load: what is copied, from the loop's last part, where nothing is left unmasked.
     along, turned: whether products are over a row's elements, and over rows: the same bytes serve both.
+    beside: the tensor that has the rows that `param` lacks.
     """
 
     load: Value
@@ -59,6 +60,12 @@ class Copies:
     width: int  # elements of a vector
     along: bool
     turned: bool
+    beside: str | None = None
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        """The tensors that rows come from."""
+        return (self.param,) if self.beside is None else (self.param, self.beside)
 
     @property
     def across(self) -> int:
@@ -303,8 +310,10 @@ def _copies(
             raise refused(f"rows of {elements} elements", target)
         dtype = dtypes[node.param]
         along, turned = (any(load in (d.a, d.b) for d in dots) for dots in (scores, sums))
-        made = Copies(load, node.param, rows, elements, VECTOR // dtype.bytes, along, turned)
-        if dtype.bytes != 2 or node.fill is not None or rows % made.down:
+        fill = None if node.fill is None else nodes[node.fill]
+        beside = fill.param if isinstance(fill, Load) and fill.fill is None else None
+        made = Copies(load, node.param, rows, elements, VECTOR // dtype.bytes, along, turned, beside)
+        if dtype.bytes != 2 or (fill is None) != (beside is None) or rows % made.down:
             raise refused(f"a factor of {rows} x {elements} {dtype}", target)
         return made
 
@@ -342,11 +351,11 @@ def _numbers(step: Step, kernel: Kernel, rows: Axis, scores: Held, target: Targe
 
 def _copyable(kernel: Kernel, copies: Copies, signature: Signature, target: Target) -> None:
     """Refuse a tensor whose vectors do not lie at multiples of 16 bytes."""
-    decl = next(d for d in kernel.params if d.name == copies.param)
     extents = dict(signature.extents)
-    outer = [d for d, axis in enumerate(decl.type.axes[:-1]) if fixed_extent(axis, extents) != 1]
-    if not {decl.name, *(stride_name(decl, d) for d in outer)} <= signature.divisible:
-        raise refused(f"{decl.name}, whose rows do not lie at multiples of {VECTOR} bytes", target)
+    for decl in (d for d in kernel.params if d.name in copies.params):
+        outer = [d for d, axis in enumerate(decl.type.axes[:-1]) if fixed_extent(axis, extents) != 1]
+        if not {decl.name, *(stride_name(decl, d) for d in outer)} <= signature.divisible:
+            raise refused(f"{decl.name}, whose rows do not lie at multiples of {VECTOR} bytes", target)
 
 
 def _stages(

@@ -248,7 +248,6 @@ class ChainedEmitter(Emitter):
             needed = self.needed([v for load in loads for v in self.operands_of(load)])
             self.write(let for let in needed if not {axis, *elements} & {*self.axes(let.value)})
             self.line(f"column = {batch[0].width} * (thread % {across})")
-            self.uses("copy_vector_where")
             with self.inner(f"for i in cutlass.range_constexpr({passes}):"):
                 self.line(f"down = thread // {across} + {down} * i")
                 index = "first + down" if axis == self.plan.rows.axis else "down"
@@ -257,11 +256,12 @@ class ChainedEmitter(Emitter):
                     column = f"column + {copies.width * across} * j"
                     self.memory.owned[element] = f"({column})"
                     self.write(self.needed(self.operands_of(load)))
-                    mask = self.memory.mask((), load.guard) or "Boolean(True)"
                     place = f"(down, {column}, {stage})" if copies.along else f"({column}, down, {stage})"
-                    given = f"{mask}, {copies.param}, {self.memory.index(load.index)}, {copies.param}_tiles"
+                    name = "copy_vector_where" if copies.beside is None else "copy_either_vector"
+                    self.uses(name)
+                    given = ", ".join(self.source(each) for each in self.sources(load))
                     with self.inner(f"for j in cutlass.range_constexpr({copies.vectors}):"):
-                        self.line(f"copy_vector_where({given}, {place}, {copies.width})")
+                        self.line(f"{name}({given}, {copies.param}_tiles, {place}, {copies.width})")
         return lines(self.lines)
 
     def numbers(self) -> tuple[Line, ...]:
@@ -276,14 +276,23 @@ class ChainedEmitter(Emitter):
                 self.uses("copy_number_where")
             self.write(self.needed([v for load in loads for v in self.operands_of(load)]))
             for i, load in enumerate(loads):
-                mask = self.memory.mask((), load.guard) or "Boolean(True)"
-                given = f"{mask}, {load.param}, {self.memory.index(load.index)}, {load.param}_numbers"
                 mine = f"thread // {chunk} == {i % (WARPGROUP // chunk)}"
-                self.line(f"copy_number_where({mine}, {given}, (down, put.index))")
+                given = f"{mine}, {self.source(load)}, {load.param}_numbers"
+                self.line(f"copy_number_where({given}, (down, put.index))")
         return lines(self.lines)
 
+    def sources(self, load: Load) -> list[Load]:
+        """Return what is read: a tensor's elements, and another's where it has none."""
+        fill = None if load.fill is None else self.lets[load.fill].node
+        return [load, *([fill] if isinstance(fill, Load) else [])]
+
+    def source(self, load: Load) -> str:
+        mask = self.memory.mask((), load.guard) or "Boolean(True)"
+        return f"{mask}, {load.param}, {self.memory.index(load.index)}"
+
     def operands_of(self, load: Load) -> list[Value]:
-        return [*load.index, *(() if load.guard is None else (load.guard,))]
+        found = self.sources(load)
+        return [v for x in found for v in (*x.index, *(() if x.guard is None else (x.guard,)))]
 
     def elements_of(self, load: Load) -> Axis:
         """Return the axis along which a factor's elements follow each other."""

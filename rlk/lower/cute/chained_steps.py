@@ -56,7 +56,8 @@ class StepEmitter(ChainedEmitter):
         of_steps = {let.value for part in self.plan.parts for let in part.loop.body.lets}
         conditions = [t.condition for part in self.plan.parts if (t := turning(part.loop)) is not None]
         wanted = self.needed([*inside, *conditions, *self.plan.parts[0].loop.init])
-        self.write((let for let in wanted if let.value not in of_steps), ROWS)
+        read = {let.value for let in wanted if isinstance(let.node, Load) and self.listed(let.value)}
+        self.write((let for let in wanted if let.value not in of_steps | read), ROWS)
         self.uses("by_rows")
         found: list[str] = []
         for i, init in enumerate(self.plan.parts[0].loop.init):
@@ -85,20 +86,30 @@ class StepEmitter(ChainedEmitter):
         loop = self.loops()[-1]
         hint = self.yields.get((loop, index)) or f"{axis_name(self.plan.scores.axis)}_state"
         arg = self.plan.last.loop.body.args[1 + index]
-        if init not in self.consts or not self.by_row(arg):
+        node = self.lets[init].node
+        if not self.by_row(arg) or not (init in self.consts or isinstance(node, Load)):
             raise refused("a loop that does not begin with numbers of rows", self.plan.target)
-        name, first = self.names.fresh(hint), self[init]
-        held = self.held_by(arg)
+        name, held = self.names.fresh(hint), self.held_by(arg)
         if held is None:
             self.line(f"{name} = cute.make_rmem_tensor(({ROWS},), Float32)")
-            self.line(f"{name}.fill({first})")
+            if isinstance(node, Load):
+                with self.inner(EACH_ROW):
+                    self.line(f"{name}[r] = {self[init]}")
+            else:
+                self.line(f"{name}.fill({self[init]})")
             return f"{name}[r]"
         if held not in self.plan.sums:
             raise refused(f"a loop that carries a list along {held.axis}", self.plan.target)
         unit = numbered("summing", self.plan.units.index(held.length))
         shape = f"{unit}.partition_shape_C(({self.plan.rows.tile}, {held.length}))"
         self.line(f"{name}_acc = cute.make_rmem_tensor({shape}, Float32)")
-        self.line(f"{name}_acc.fill({first})")
+        if isinstance(node, Load):
+            self.line(f"{name} = by_rows({name}_acc, {held.length // 8})")
+            with self.inner(EACH_ROW), self.inner(f"for c in cutlass.range_constexpr({held.count}):"):
+                self.uses("load_where")
+                self.line(f"{name}[r, c] = load_where({self.source(node)}, Float32(0.0))")
+            return f"{name}[r, c]"
+        self.line(f"{name}_acc.fill({self[init]})")
         self.line(f"{name} = by_rows({name}_acc, {held.length // 8})")
         return f"{name}[r, c]"
 
