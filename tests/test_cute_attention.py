@@ -14,15 +14,21 @@ from attention_cases import Inputs, batch, extents, last, of, oracle, packed, pa
 pytest.importorskip("triton")  # the harness knows both lowerings
 
 from rlk.errors import UnsupportedError
+from rlk.ir.nodes import MathModel
 from rlk.lower import cute
 from rlk.lower.common.emitted import Emitted
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check, streams_protocol
+from rlk.passes.pipeline import launched
 from rlk.schedule.chained import by_warpgroups, table
+from rlk.schedule.heuristics import choose
+from rlk.schedule.hopper import warpgroups
 from rlk.schedule.schedule import Schedule
+from rlk.target.facts import target
 from rlk.testing import generated
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.simt import Fault
 
+H200 = target("sm_90a")
 DIMS = {"q": "thg", "k": "sh", "v": "sh", "k_cache": "poh", "v_cache": "poh", "o": "thg"}
 DIVISIBLE = frozenset({*DIMS, *(f"{name}_{axis}_stride" for name, axes in DIMS.items() for axis in axes)})
 LENGTHS = (9, 0, 5, 1, 70), (70, 0, 5, 530, 70)
@@ -48,9 +54,11 @@ def schedule(stages: int = 4, rows: int = 128) -> Schedule:
     return Schedule(tiles=(("Q*G", rows),), warps=8, stages=stages)
 
 
-def ran(inputs: Inputs, stages: int = 4, divisible: frozenset[str] = DIVISIBLE, **more: Any) -> generated.Ran:
+def ran(
+    inputs: Inputs, stages: int = 4, divisible: frozenset[str] = DIVISIBLE, rows: int = 128, **more: Any
+) -> generated.Ran:
     return generated.run_generated(
-        of(inputs, **more), inputs, extents=extents(inputs), schedules=(schedule(stages),),
+        of(inputs, **more), inputs, extents=extents(inputs), schedules=(schedule(stages, rows),),
         divisible=divisible, backend="cute",
     )  # fmt: skip
 
@@ -67,6 +75,31 @@ def assert_same(found: generated.Ran, want: Any) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_it_has_the_bits_of_the_oracle(form: str) -> None:
     assert_same(ran(FORMS[form]), oracle(FORMS[form]))
+
+
+@pytest.mark.parametrize("form", ["heads of 128", "paged, one query each", "softcap and sinks"])
+def test_one_warpgroup_of_few_rows_has_them_too(form: str) -> None:
+    found = ran(FORMS[form], rows=64)
+    assert "block=(256, 1, 1)" in found.emitted.source
+    assert_same(found, oracle(FORMS[form]))
+
+
+@pytest.mark.parametrize("form", ["window", "paged, one query each", "softcap and sinks"])
+def test_pieces_with_programs_of_their_own_have_them_too(form: str) -> None:
+    """A second kernel merges them: a block of it has a query, which belongs to one sequence."""
+    inputs = FORMS[form]
+    program = of(inputs, apart=True)
+    sizes = {**generated.extents_of(program, inputs), **extents(inputs)}
+    static = {name: size for name, size in sizes.items() if name in "HGEW" or name == "O"}
+    kernels = launched(program, static, MathModel.SM90, sizes).kernels
+    chosen = [warpgroups(k, choose(k, H200, None, sizes), H200, sizes) for k in kernels]
+    aligned = {"o_of_piece2", *(f"o_of_piece2_{axis}_stride" for axis in ("s_piece", "t", "h", "g"))}
+    found = generated.run_generated(
+        program, inputs, extents=sizes, schedules=chosen, divisible=DIVISIBLE | aligned, backend="cute"
+    )
+    assert "to_vectors(box, o_of_piece2" in found.emitted.source
+    assert len(found.emitted.kernels) == 2
+    assert_same(found, oracle(inputs))
 
 
 @pytest.mark.parametrize("stages", [2, 3, 8])
@@ -217,11 +250,6 @@ def test_what_has_no_form_is_refused() -> None:
         ran(inputs, divisible=DIVISIBLE - {"k_s_stride"})
     with pytest.raises(UnsupportedError, match="rows of 24 elements"):
         ran(packed(batch((9,), (70,), e=24, w=64)))
-    with pytest.raises(UnsupportedError, match="unknown extent"):
-        generated.run_generated(
-            of(inputs, apart=True), inputs, extents=extents(inputs), schedules=(schedule(), schedule()),
-            divisible=DIVISIBLE, backend="cute",
-        )  # fmt: skip
     few = (schedule(rows=32),)
     with pytest.raises(UnsupportedError, match="tiles of 32 rows"):
         generated.run_generated(
@@ -229,15 +257,13 @@ def test_what_has_no_form_is_refused() -> None:
         )
 
 
-def test_schedules_are_those_of_the_table_where_rows_fill_a_warpgroup() -> None:
-    from rlk.ir.nodes import MathModel
-    from rlk.passes.pipeline import launched
-
+def test_schedules_are_those_of_the_table_for_as_many_warpgroups_as_rows_fill() -> None:
     assert [e.most for e in table()] == sorted(e.most for e in table())
     sizes = {"H": 2, "G": 2, "E": 64, "W": 64}
     (kernel,) = launched(of(FORMS["heads of 64"]), sizes, MathModel.SM90, sizes).kernels
     assert by_warpgroups(kernel, schedule(2), sizes).stages == table()[0].stages
-    assert by_warpgroups(kernel, schedule(2, 32), sizes) == schedule(2, 32)
+    for few, rows_of in ((16, 64), (64, 64), (128, 128)):
+        assert by_warpgroups(kernel, schedule(2, few), sizes).tile("Q*G") == rows_of
 
 
 @pytest.mark.parametrize("stages", [2, 3, 6])

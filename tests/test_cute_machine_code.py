@@ -40,9 +40,18 @@ STACK = {
 
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
 """Reads and writes of 16 bytes that a kernel has at least."""
-GROUPS = {"matmul_leaf8": 16, "varlen_attention": 6}
+GROUPS = {
+    "matmul_leaf8": 16,
+    "varlen_attention": 6,
+    "paged_attention": 6,
+    "prefix_attention_1": 6,
+    "prefix_attention_2": 6,
+    "varlen_attention_grad_2": 6,
+    "varlen_attention_grad_3": 12,
+}
 """Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block; where
-what is computed is contracted, one that begins, two for each part of a loop, and one that ends."""
+what is computed is contracted, one that begins, two for each part of a loop, and one that ends; of a gradient
+as many for each part as it has contractions."""
 BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
 """Meetings of the warps of a block: once a row, where the rest of a tree stays inside of warps."""
 
@@ -73,9 +82,7 @@ WITHOUT_GRADIENT = {
         "penalize",
     )
 }  # fmt: skip
-WITHOUT_FORM = {"varlen_attention_grad"} | {
-    f"{name}_attention{grad}" for name in ("paged", "prefix") for grad in ("", "_grad")
-}
+WITHOUT_FORM = {"paged_attention_grad", "prefix_attention_grad"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +194,37 @@ def test_what_is_streamed_leaves_registers(name: str, tmp_path: Path) -> None:
     assert code.products == copies * (width // 16 + 4) and code.writes > 0
 
 
+def test_pieces_of_few_queries_leave_registers(tmp_path: Path) -> None:
+    """One warpgroup multiplies for a sequence that asks for one token; another kernel merges its pieces."""
+    op = operators()["paged_attention"]
+    variant = Variant.of(dict(reference_variant(op).dtypes), {"scale"}, {"causal": True})
+    what = canonical(op.trace(variant), apart=frozenset({"S"}))
+    emitted, chosen, _ = emit(what, reference_extents(op, what) | {"T": 64, "Q": 64, "B": 64}, H200, "cute")
+    assert chosen[0].tile("Q*G") == 64
+    (_, pieces), (_, merged) = codes(emitted, tmp_path)
+    assert pieces.stack == merged.stack == 0 and (pieces.products, merged.products) == (36, 0)
+
+
+@pytest.mark.parametrize(("width", "more"), [(64, ("window",)), (96, ("softcap", "inv_softcap"))])
+def test_gradients_keep_their_sums_in_registers(width: int, more: tuple[str, ...], tmp_path: Path) -> None:
+    """Nothing is spilled, and no product waits for another: of queries 3 groups a step, of keys 4."""
+    op = operators()["varlen_attention"]
+    present = {"scale", "d_o", *more}
+    variant = Variant.of(dict(reference_variant(op).dtypes), present, {"causal": True}, {"q", "k", "v"})
+    assert op.gradient is not None
+    what = canonical(op.gradient.trace(variant))
+    extents = reference_extents(op, what) | {"E": width, "W": width, "T": 8192, "Q": 8192}
+    emitted, _, _ = emit(what, extents, H200, "cute")
+    _, (_, queries), (_, keys) = codes(emitted, tmp_path)
+    steps, chunk = width // 16, 4  # instructions of a score, and of a sum over 64 rows
+    for code, parts, of_step in (
+        (queries, 3 if "window" in more else 2, 2 * steps + chunk),
+        (keys, 3, 2 * (steps + chunk)),
+    ):
+        assert code.stack == 0 and code.products == parts * of_step and code.writes > 0
+    assert (queries.groups, keys.groups) == (9 if "window" in more else 6, 12)
+
+
 ZEROS = """
 import cutlass
 import cutlass.cute as cute
@@ -278,6 +316,47 @@ def assert_handed_out(file: Path, factor: str, registers: int) -> None:
             at = offset(thread, threads, by_thread) + offset(register, values, by_value)
             row, column = accumulator_place(np.array(thread), register)
             assert (at % 64, at // 64) == (row, column)
+
+
+VIEWS = """
+import cutlass
+import cutlass.cute as cute
+import cutlass.utils as utils
+import cutlass.utils.hopper_helpers as sm90
+from cutlass import BFloat16
+
+
+@cute.jit
+def shown(width: cutlass.Constexpr):
+    along = sm90.make_smem_layout_b(utils.LayoutEnum.ROW_MAJOR, (128, 64, width), BFloat16, 2)
+    turned = sm90.make_smem_layout_b(utils.LayoutEnum.COL_MAJOR, (128, width, 64), BFloat16, 2)
+    print(width, along.inner, along.outer, turned.inner, turned.outer, sep=" | ")
+
+
+for width in (128, 96, 48, 16):
+    cute.compile(shown, width, options="--gpu-arch sm_90a")
+"""
+
+
+def test_a_tile_is_read_along_its_rows_and_across_from_the_same_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "views.py"
+    file.write_text(VIEWS)
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 4
+    for line in done.stdout.splitlines():
+        width, one, along, two, turned = line.split(" | ")
+        assert one == two
+        places = []
+        for layout, dims in ((along, (0, 1)), (turned, (1, 0))):
+            shape, stride = (ast.literal_eval(text) for text in layout.split(":"))
+            rows, elements = (
+                [offset(i, shape[dim], stride[dim]) for i in range(n)]
+                for dim, n in zip(dims, (64, int(width)), strict=True)
+            )
+            places.append((np.add.outer(rows, elements), stride[2]))
+        (found, stage), (other, other_stage) = places
+        assert np.array_equal(found, other) and stage == other_stage
+        assert sorted(found.ravel()) == list(range(64 * int(width)))
 
 
 def test_the_families_that_have_a_form() -> None:

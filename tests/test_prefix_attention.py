@@ -15,9 +15,12 @@ from rlk import ops
 from rlk.errors import LaunchError, SpecError, UnsupportedError
 from rlk.lang import Axis, L, Outputs, Tensor, Variant, bf16, f16, f32, i32, i64, op
 from rlk.ops import attention
-from rlk.passes.pipeline import canonical
+from rlk.passes.pipeline import canonical, launched
 from rlk.runtime.calls import call
+from rlk.schedule.heuristics import choose
+from rlk.schedule.hopper import warpgroups
 from rlk.specs import attention as spec
+from rlk.target.facts import target
 from rlk.testing import generated
 from rlk.testing.bits import assert_same_bits, differing
 
@@ -198,7 +201,8 @@ def as_array(x: torch.Tensor) -> Any:
     return (x.view(torch.uint16) if x.dtype is torch.bfloat16 else x).contiguous().numpy()
 
 
-def interpreted(inputs: dict[str, Any], **more: Any) -> generated.Ran:
+def traced(inputs: dict[str, Any]) -> Any:
+    """Return the program of a call."""
     present = {n for n in ("window", "softcap", "inv_softcap", "sinks") if n in inputs}
     dtypes = {"F": bf16 if inputs["q"].dtype == np.uint16 else f16}
     dtypes["Offsets"] = i64 if inputs["begin_q"].dtype == np.int64 else i32
@@ -206,8 +210,12 @@ def interpreted(inputs: dict[str, Any], **more: Any) -> generated.Ran:
         spec.prefix_attention.trace(Variant.of(dtypes, {"scale", *present}, {"causal": True}))
     )
     assert len(program.kernels) == 2
+    return program
+
+
+def interpreted(inputs: dict[str, Any], **more: Any) -> generated.Ran:
     rows = len(inputs["q"])
-    return generated.run_generated(program, inputs, extents={"Q": rows, "C": rows}, **more)
+    return generated.run_generated(traced(inputs), inputs, extents={"Q": rows, "C": rows}, **more)
 
 
 FORMS = [shape for shape in SHAPES if shape != "prompts of all lengths"]
@@ -262,7 +270,62 @@ def test_keys_of_a_prompt_are_read_by_one_program_of_all_its_completions(
     assert "64 of C*G" in first and "1 of H" in first
 
 
-def test_other_lowerings_say_that_they_have_no_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = inputs_of(drawn((128,), ((70,) * 2,)), monkeypatch)
-    with pytest.raises(UnsupportedError):
-        interpreted(inputs, backend="cute")
+def by_cute(inputs: dict[str, Any]) -> generated.Ran:
+    """Run the kernels for Hopper thread by thread, of values that vectors of 16 bytes can be."""
+    dims = {"q": "thg", "k": "sh", "v": "sh", "k_prefix": "kh", "v_prefix": "kh", "o": "thg"}
+    aligned = frozenset({*dims, *(f"{name}_{axis}_stride" for name, axes in dims.items() for axis in axes)})
+    program, rows = traced(inputs), len(inputs["q"])
+    sizes = {**generated.extents_of(program, inputs), "Q": rows, "C": rows}
+    static = {name: size for name, size in sizes.items() if name in "HGEW"}
+    on = target("sm_90a")
+    kernels = launched(program, static, on.softmax, sizes).kernels
+    chosen = [warpgroups(k, choose(k, on, None, sizes), on, sizes) for k in kernels]
+    return interpreted(inputs, schedules=chosen, divisible=aligned, backend="cute")
+
+
+def of_16(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return a call with the first 16 elements of its values."""
+    return given | {name: given[name][..., :16].contiguous() for name in ("v", "v_prefix")}
+
+
+BY_CUTE = [*zip(FORMS, ("softcap and scale", "plain", "window", "sinks", "plain"), strict=False)]
+
+
+@pytest.mark.parametrize(("shape", "options"), BY_CUTE)
+def test_cute_kernels_have_the_bits_of_copies(
+    shape: str, options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row is read from the prompt or from the completion; the loop goes on from states in memory."""
+    pytest.importorskip("triton")
+    given, chosen = of_16(SHAPES[shape]), OPTIONS[options]
+    ran, want = by_cute(inputs_of(given, monkeypatch, **chosen)), unshared(given, **chosen, math="sm90")
+    assert_same_bits(ran.tensors["o"].reshape(want.o.shape), as_array(want.o), "o", "bf16")
+    assert_same_bits(ran.tensors["lse"].reshape(want.lse.shape), as_array(want.lse), "lse")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new"),
+    [
+        (r"(o_2\[r, c\]) = load_where.*", r"\1 = Float32(0.0)"),
+        (r"(max_of_piece\[r\]) = m_of_piece_2\[r\]", r'\1 = Float32(float("-inf"))'),
+        (r"v_prefix, \((\w+),", r"v_prefix, (\1 ^ 1,"),
+    ],
+)
+def test_an_edit_of_cute_text_is_seen(pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    given, real = of_16(drawn((600,), ((1, 2),))), generated.cute.lower
+
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        emitted = real(*args, **kwargs)
+        source = re.sub(pattern, new, emitted.source)
+        assert source != emitted.source
+        return replace(emitted, source=source)
+
+    inputs, want = inputs_of(given, monkeypatch), unshared(given, math="sm90")
+    monkeypatch.setattr(generated.cute, "lower", changed)
+    assert differing(by_cute(inputs).tensors["o"].reshape(want.o.shape), as_array(want.o))
+
+
+def test_values_that_vectors_of_threads_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnsupportedError, match="sums of 24 elements"):
+        by_cute(inputs_of(drawn((128,), ((70,) * 2,)), monkeypatch))

@@ -27,7 +27,7 @@ UNSHOWN = frozenset(
     + ["take_rows", "take_whole", "linear_logp_backward", "linear_logp_join", "ratio_kl", "reported"]
     + ["varlen_attention", "paged_attention", "prefix_attention"]
     + ["policy_loss_of_sequences", "group_advantage", "linear_logp_grad", "rope_grad"]
-    + ["cute/policy_loss", "tilelang/policy_loss"]
+    + [f"{backend}/policy_loss{pass_}" for backend in ("cute", "tilelang") for pass_ in ("", "_grad")]
 )
 """Programs whose kernels, of all backends or of one, are not checked in: too long to be read, or nothing that
 others do not show."""

@@ -73,14 +73,15 @@ def table() -> tuple[Entry, ...]:
 def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) -> Schedule:
     """Return the schedule of a lowering that places threads itself: that of the table.
 
-    Where segments have too few rows for a warpgroup, the chosen one stays, for which there is no form.
+    Where segments have no more rows than a warpgroup, one multiplies, whatever it leaves empty.
     """
     found = roles(kernel, extents)
     rows, wide = rows_axis(found), [extents[a.name] for a in columns(kernel, found)]
     entry = next((e for e in table() if max(wide, default=1) <= e.most), None)
-    if rows is None or entry is None or chosen.tile(str(rows)) < ROWS_OF_WARPGROUP:
+    if rows is None or entry is None:
         return chosen
-    return replace(chosen, stages=entry.stages).with_tile(str(rows), entry.rows)
+    tile = entry.rows if chosen.tile(str(rows)) > ROWS_OF_WARPGROUP else ROWS_OF_WARPGROUP
+    return replace(chosen, stages=entry.stages).with_tile(str(rows), tile)
 
 
 def variety(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> tuple[Schedule, ...]:

@@ -142,7 +142,8 @@ def _elements(kernel: Kernel, found: Roles, chosen: Schedule, extents: Mapping[s
     low = 0 if walks or last.dynamic or not _counts(kernel, last) else _vector(kernel, last, extents)
     left = (WARP if walks else BLOCK).bit_length() - 1
     tiles, placed = [], []
-    for axis in (a for a in reversed(found.parallel) if a not in _walked(kernel)):
+    alone = {*_walked(kernel), *(axis for axis in found.parallel if axis.over is not None)}
+    for axis in (a for a in reversed(found.parallel) if a not in alone):
         known = axis.name in extents and not axis.dynamic
         bits = padded(extent_of(axis, extents[axis.name])).bit_length() - 1 - low if known else left
         told = max(0, min(left, bits))

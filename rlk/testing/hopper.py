@@ -36,6 +36,7 @@ OVERRIDDEN = {
     for made in (
         simt.load_where, simt.store_where, simt.store_pair_where, simt.report_where, simt.any_lane,
         blocks.load_vector, blocks.load_vector_where, blocks.store_vector, blocks.store_vector_where,
+        streams.numbers_of,
     )
 }  # fmt: skip
 """Helpers with a branch of their own, which here act on the threads that take it, and those for vectors."""
@@ -47,7 +48,7 @@ def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace
     tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
     scope: dict[str, Any] = dict(_dsl())
     exec(compile(tree, filename, "exec", dont_inherit=True), scope)
-    made = OVERRIDDEN | {"copy_vector_where": lambda *args: streams.copy_vector_where(_now.threads, *args)}
+    made = OVERRIDDEN | {each.__name__: partial(each, lambda: _now.threads) for each in streams.COPIES}
     scope.update({name: each for name, each in made.items() if name in scope})
     return SimpleNamespace(**scope)
 
@@ -345,6 +346,8 @@ def _products(unit: _Unit, to: _Fragment, a: Any, b: streams.Tiles) -> None:
     (one, used), (two, of) = a.part(DEPTH_OF_INSTRUCTION), b.part(DEPTH_OF_INSTRUCTION)
     _now.given += [to.matrix, *([] if used is not None else [a.matrix])]
     _now.read |= {use for use in (used, of) if use is not None}
+    if len(two) != unit.columns:
+        raise Fault(f"{len(two)} columns for an instruction of {unit.columns}")
     start = to.matrix if unit.accumulates else None
     to.matrix[...] = dot(one, two, DotModel.CHAIN16, unit.dtype, start)
 
@@ -380,13 +383,9 @@ def _pointer(tensor: Any) -> tuple[Array, DType]:
     import torch
 
     names = {
-        torch.float32: DType.F32,
-        torch.bfloat16: DType.BF16,
-        torch.float16: DType.F16,
-        torch.int32: DType.I32,
-        torch.int64: DType.I64,
-        torch.bool: DType.BOOL,
-    }
+        torch.float32: DType.F32, torch.bfloat16: DType.BF16, torch.float16: DType.F16,
+        torch.int32: DType.I32, torch.int64: DType.I64, torch.bool: DType.BOOL,
+    }  # fmt: skip
     dtype = names[tensor.dtype]
     raw = tensor.view(torch.int16) if dtype is DType.BF16 else tensor
     size = 1 + sum((n - 1) * s for n, s in zip(raw.shape, raw.stride(), strict=True)) if raw.numel() else 0

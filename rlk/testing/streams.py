@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from rlk.testing import blocks
-from rlk.testing.simt import Array, Fault, Int32, Memory, Number
+from rlk.testing import blocks, simt
+from rlk.testing.simt import Array, Fault, Float32, Int32, Memory, Number
 
 Use = tuple[int, int]  # of a ring, and how often a stage of it was filled before
 Flying = Callable[[], list[tuple[list[Any], set[Use]]]]
 """Groups of products that are not waited for: accumulators, and what they read."""
+Threads = Callable[[], Array]
 
 
 # --- boxes ---
@@ -78,8 +79,9 @@ class State:
 class CopyRing:
     """Stages by their use: tiles, which elements of them are there, and whether the copies were handed on.
 
-    seen: whether the threads that read a stage have made its
-    bytes visible to the matrix unit.
+    inner: the dim of tiles that follows itself in memory. numbers: those that travel with tiles, by name, and
+    which of them are there. seen: whether the threads that read a stage have made its bytes visible to the
+    matrix unit.
     """
 
     name: str
@@ -87,6 +89,8 @@ class CopyRing:
     flying: Flying
     tiles: list[Array] = field(default_factory=list)
     there: list[Array] = field(default_factory=list)
+    inner: int = 1
+    numbers: dict[str, list[tuple[Array, Array]]] = field(default_factory=dict)
     acquired: int = 0
     committed: int = 0
     reading: int = -1
@@ -106,7 +110,8 @@ class CopyRing:
     def consumer_wait(self, state: Any) -> None:
         if state.count >= self.committed:
             raise Fault("a stage is awaited that nothing fills")
-        if not self.there[state.count].all():
+        every = [each[state.count][1] for each in self.numbers.values()]
+        if not all(there.all() for there in (self.there[state.count], *every)):
             raise Fault("a stage is handed on with elements that no thread wrote")
         self.reading, self.seen = state.count, False
 
@@ -141,8 +146,8 @@ class Storage:
     def data_ptr(self) -> str:
         return self.name
 
-    def get_tensor(self, outer: Layout, *, swizzle: Any) -> Tiles:
-        return Tiles(self, outer)
+    def get_tensor(self, outer: Any, *, swizzle: Any = None) -> Any:
+        return Tiles(self, outer) if isinstance(outer, Layout) else Numbers(self, *outer.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +175,10 @@ class Tiles:
         if not ring.seen:
             raise Fault("a tile is multiplied that threads wrote, and no fence made visible")
         tile = ring.tiles[ring.reading]
+        if ring.inner != self.layout.inner:
+            tile = tile.T
+        if tile.shape != self.layout.shape:
+            raise Fault(f"a tile of {tile.shape} read as one of {self.layout.shape}")
         return tile[:, self.step * depth : (self.step + 1) * depth], (id(ring), ring.reading)
 
     def put(self, place: Any, values: list[Number], threads: Array) -> None:
@@ -179,6 +188,7 @@ class Tiles:
         if len(ring.tiles) < ring.acquired:
             ring.tiles.append(np.zeros(self.layout.shape, np.float32))
             ring.there.append(np.zeros(self.layout.shape, np.bool_))
+            ring.inner = inner
         if (stage != (ring.acquired - 1) % ring.stages).any() or ring.committed == ring.acquired:
             raise Fault("a vector lands in another stage than the one that is filled")
         if (at[inner] % len(values)).any():
@@ -197,11 +207,70 @@ class Tiles:
 
 
 def copy_vector_where(
-    threads: Array, condition: Any, memory: Memory, index: Any, tiles: Tiles, place: Any, count: int
+    threads: Threads, condition: Any, memory: Memory, index: Any, tiles: Tiles, place: Any, count: int
 ) -> None:
     """Send vectors to a tile, zeros where a condition does not hold."""
     zero = memory.element_type(0.0)
-    tiles.put(place, blocks.load_vector_where(condition, memory, index, zero, count), threads)
+    tiles.put(place, blocks.load_vector_where(condition, memory, index, zero, count), threads())
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Numbers of all stages, which travel with the tiles of the ring that is filled meanwhile."""
+
+    of: Storage
+    count: int
+    stages: int
+
+    def put(self, mine: Array, place: Any, x: Number) -> None:
+        """Write the numbers of those threads."""
+        ring = next(each for each in self.of.rings.values() if each.acquired > each.committed)
+        at, stage = (np.broadcast_to(Int32(p).data, mine.shape)[mine] for p in place)
+        held = ring.numbers.setdefault(self.of.name, [])
+        if len(held) < ring.acquired:
+            held.append((np.zeros(self.count, np.float32), np.zeros(self.count, np.bool_)))
+        numbers, there = held[-1]
+        if (stage != (ring.acquired - 1) % ring.stages).any() or self.stages != ring.stages:
+            raise Fault("a number lands in another stage than the one that is filled")
+        if len(np.unique(at)) != len(at) or there[at].any():
+            raise Fault("two threads write one number of a stage")
+        numbers[at], there[at] = np.broadcast_to(x.data, mine.shape)[mine], True
+
+    def get(self, first: Any, stage: Any, count: int) -> list[Number]:
+        """Read pairs of every eight, from the first on."""
+        ring = next((each for each in self.of.rings.values() if self.of.name in each.numbers), None)
+        if ring is None or int(stage) != ring.reading % ring.stages or ring.taken > ring.reading:
+            raise Fault("numbers of a stage that is not read")
+        if (first.data % 2).any():
+            raise Fault("two numbers that are not aligned")
+        held, _ = ring.numbers[self.of.name][ring.reading]
+        return [Float32.of(held[first.data + 8 * (i // 2) + i % 2]) for i in range(count)]
+
+
+def copy_number_where(
+    threads: Threads, mine: Any, condition: Any, memory: Memory, index: Any, numbers: Numbers, place: Any
+) -> None:
+    """Send numbers of some threads, zeros where a condition does not hold."""
+    chosen = np.broadcast_to(mine.data, threads().shape)
+    numbers.put(chosen, place, simt.load_where(mine & condition, memory, index, memory.element_type(0.0)))
+
+
+def copy_either_vector(
+    threads: Threads, condition: Any, memory: Memory, index: Any, otherwise: Any, other: Memory, beside: Any,
+    tiles: Tiles, place: Any, count: int,
+) -> None:  # fmt: skip
+    """Send vectors of one tensor or of another to a tile, zeros where neither condition holds."""
+    zero = memory.element_type(0.0)
+    one = blocks.load_vector_where(condition, memory, index, zero, count)
+    two = blocks.load_vector_where(otherwise, other, beside, zero, count)
+    tiles.put(place, [simt.select(condition, a, b) for a, b in zip(one, two, strict=True)], threads())
+
+
+COPIES = (copy_vector_where, copy_number_where, copy_either_vector)
+
+
+def numbers_of(numbers: Numbers, first: Any, stage: Any, count: int) -> list[Number]:
+    return numbers.get(first, stage, count)
 
 
 def layout(order: str, rows: int, depth: int) -> Layout:

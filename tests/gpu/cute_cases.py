@@ -33,6 +33,10 @@ SHARED = (
     "take_rows 3000 of 4096 x 128", "take_rows_grad 3000 of 4096 x 128",
     "varlen_attention 8 x 4 heads of 128, one loop",
     "varlen_attention 8 x 4 heads of 64 f16, one loop, window",
+    "varlen_attention_grad 2 x 4 heads of 128, ragged", "varlen_attention_grad 8 heads of 64 f16, window",
+    "varlen_attention_grad 1 x 7 heads of 96, softcap and sinks", "paged_attention decode, one loop",
+    "paged_attention decode, pieces apart", "varlen_attention 1 x 7 heads of 96, softcap and sinks",
+    "prefix_attention 2 x 4 heads of 128", "prefix_attention decode of 8 heads of 64 f16, window",
 )  # fmt: skip
 """Elements, rows, merges and column folds, from the calls of all lowerings."""
 
@@ -93,6 +97,9 @@ CASES: dict[str, Case] = {
     ),
     "varlen_attention 8 heads of 64, no mask": attention(
         (260,) * 12, (512, 700, 63) * 4, (8, 1), 64, 64, statics={"causal": False}
+    ),
+    "varlen_attention_grad 2 heads of 64 and 128, no mask": attention(
+        (150, 20, 1), (200, 20, 300), (2, 1), 64, 128, statics={"causal": False}, wanted=("q", "k", "v")
     ),
     "paged_attention 8 x 4 heads of 128, chunked prefill": paged(
         (900, 600) * 6, (100, 257) * 6, 16, (8, 4), 128

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rlk.lower.common.emitted import CallArg, From
@@ -10,7 +10,9 @@ from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.cute import text
 from rlk.lower.cute.chained_plan import ChainedPlan, Copies
+from rlk.lower.cute.chained_roles import TURNED, numbered
 from rlk.lower.cute.chained_steps import StepEmitter
+from rlk.lower.cute.chained_sums import SumsEmitter
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import (
     Frame,
@@ -22,16 +24,38 @@ from rlk.lower.cute.kernels import (
 from rlk.lower.cute.plan import refused
 from rlk.lower.cute.trades import BOX_WORDS
 
+AHEAD = "Warpgroups hold 64 rows each; the scores of the next step are made while this one's are weighed."
+IN_TURN = "Warpgroups hold 64 rows each; while one weighs, the products of the other are made."
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How products read a factor's tiles: through a layout, by an instruction, from one side of it."""
+
+    tiles: str
+    factor: str
+    memory: str
+    layout: str
+    unit: str
+    side: str
+    major: str
+    shape: str
+    stages: int
+
+    @property
+    def of(self) -> str:
+        """The side as the instruction's methods are named after it."""
+        return self.side.upper()
+
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A factor as its template has it: how its tiles lie, and the lines that copy one."""
+    """A factor as its template has it: how its tiles lie."""
 
     name: str
     rows: int
     elements: int
     stages: int
-    copy: tuple[Line, ...]
 
     @property
     def size(self) -> int:
@@ -44,15 +68,40 @@ class Streamed:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """Factors that are copied together, and the lines that do."""
+
+    factors: tuple[Streamed, ...]
+    copy: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """The registers of a contraction's result, or of what is contracted, and the instruction they are of."""
+
+    name: str
+    of: str
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """An instruction that sums what it weighs: so many elements of a row."""
+
+    name: str
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChainedText:
     """What the template reads beside its plan."""
 
     frame: Frame
     plan: ChainedPlan
     dtype: str
-    queries: Streamed
-    columns: Streamed
-    values: Streamed
+    owned: tuple[Batch, ...]
+    streamed: tuple[Batch, ...]
+    views: tuple[View, ...]
     step: str  # the name of a step, in the role that copies
     place: tuple[Line, ...]
     steps: tuple[Line, ...]
@@ -61,6 +110,7 @@ class ChainedText:
     loop: tuple[Line, ...]
     after: tuple[Line, ...]
     boxed: bool  # whether warps trade pairs for vectors
+    about: str
 
     @property
     def words(self) -> int:
@@ -68,23 +118,46 @@ class ChainedText:
         return BOX_WORDS * self.plan.warps
 
     @property
-    def factors(self) -> tuple[Streamed, Streamed, Streamed]:
-        return self.queries, self.columns, self.values
-
-    @property
-    def depth(self) -> int:
-        """Elements that a score is the sum of."""
-        return self.queries.elements
+    def factors(self) -> tuple[Streamed, ...]:
+        return tuple(each for batch in (*self.owned, *self.streamed) for each in batch.factors)
 
     @property
     def chunk(self) -> int:
         """Columns of a step."""
-        return self.columns.rows
+        return self.plan.scores.length
 
     @property
-    def width(self) -> int:
-        """Elements of a row's sums."""
-        return self.values.elements
+    def units(self) -> tuple[Unit, ...]:
+        return tuple(Unit(numbered("summing", i), width) for i, width in enumerate(self.plan.units))
+
+    @property
+    def instructions(self) -> str:
+        """The instructions of a kernel, as arguments have them."""
+        return ", ".join(("scoring", *(unit.name for unit in self.units)))
+
+    @property
+    def parameters(self) -> str:
+        return ", ".join(f"{name}: cute.TiledMma" for name in self.instructions.split(", "))
+
+    @property
+    def scores(self) -> tuple[Accumulator, ...]:
+        count = range(len(self.plan.last.scores))
+        return tuple(
+            Accumulator(numbered("acc_scores", i), numbered("acc_of_scores", i), "scoring") for i in count
+        )
+
+    @property
+    def weights(self) -> tuple[Accumulator, ...]:
+        units = (self.units[self.plan.units.index(held.length)].name for held in self.plan.sums)
+        return tuple(
+            Accumulator(numbered("weights", i), numbered("acc_of_weights", i), unit)
+            for i, unit in enumerate(units)
+        )
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of all stages, of each kind that travels beside rows."""
+        return self.chunk * self.plan.stages
 
     @property
     def score_blocks(self) -> int:
@@ -95,47 +168,69 @@ def write(
     plan: ChainedPlan, helpers: dict[str, Helper], checks: list[str], turns: Mapping[str, str]
 ) -> KernelText:
     """Write the kernel."""
-    emitter = StepEmitter(plan, helpers, checks)
-    if len({copies.param for copies in plan.copied}) < len(plan.copied):
+    made = StepEmitter if plan.ahead else SumsEmitter
+    emitter = made(plan, helpers, checks)
+    params = [*(p for copies in plan.copied for p in copies.params), *(n.param for n in plan.numbers)]
+    if len(set(params)) < len(params):
         raise refused("a tensor multiplied with itself", plan.target)
     place, steps = emitter.of_tile(), emitter.steps()
-    queries = _streamed(plan.queries, 1, emitter.copies(plan.queries, "0", turned=False))
+    owned = tuple(_batch(each, 1, emitter.copies(each, "0")) for each in plan.batches(plan.owned))
     step = f"{axis_name(plan.last.loop.axis)}_step"
     emitter.name_step(step)
-    columns = _streamed(plan.columns, plan.stages, emitter.copies(plan.columns, "put.index", turned=False))
-    values = _streamed(plan.values, plan.stages, emitter.copies(plan.values, "put.index", turned=True))
-    before, first, loop = emitter.before(), emitter.first_scores(), emitter.loop_lines()
+    first, *others = plan.batches(plan.streamed)
+    streamed = [_batch(first, plan.stages, (*emitter.copies(first, "put.index"), *emitter.numbers()))]
+    streamed += [_batch(each, plan.stages, emitter.copies(each, "put.index")) for each in others]
+    before, begun, loop = emitter.before(), emitter.first_scores(), emitter.loop_lines()
     after = emitter.after()
-    vectors = {c.param: c.width for c in plan.copied}
+    vectors = {param: c.width for c in plan.copied for param in c.params}
     frame, given = framed(plan, emitter, turns, owning(plan), vectors=vectors)
     subject = ChainedText(
         frame=frame,
         plan=plan,
         dtype=text.TYPES[plan.dtype],
-        queries=queries,
-        columns=columns,
-        values=values,
+        owned=owned,
+        streamed=tuple(streamed),
+        views=tuple(_views(plan)),
         step=step,
         place=place,
         steps=steps,
         before=before,
-        first=first,
+        first=begun,
         loop=loop,
         after=after,
         boxed=emitter.boxed,
+        about=AHEAD if plan.ahead else IN_TURN,
     )
     return KernelText(
         template="chained.py.j2",
         subject=subject,
         arguments=tuple(given),
         sizes=_sizes(plan),
-        programs=(f"programs = {_count(plan)}",),
+        programs=(f"programs = {_count(plan, emitter)}",),
         build=build(plan.kernel, given, emitter),
     )
 
 
-def _streamed(copies: Copies, stages: int, lines: tuple[Line, ...]) -> Streamed:
-    return Streamed(copies.param, copies.rows, copies.elements, stages, lines)
+def _batch(batch: tuple[Copies, ...], stages: int, lines: tuple[Line, ...]) -> Batch:
+    return Batch(tuple(Streamed(c.param, c.rows, c.elements, stages) for c in batch), lines)
+
+
+def _views(plan: ChainedPlan) -> Iterator[View]:
+    """Yield how products read each factor: along its elements, along its rows, or both ways."""
+    rows, chunk, count = plan.rows.tile, plan.scores.length, 0
+    for copies in plan.copied:
+        side, stages = ("a", 1) if copies in plan.owned else ("b", plan.stages)
+        forms = []
+        if copies.along:
+            forms.append(("scoring", "ROW_MAJOR", f"({rows}, {chunk}, {copies.elements})"))
+        if copies.turned:
+            unit = numbered("summing", plan.units.index(copies.elements))
+            forms.append((unit, "COL_MAJOR", f"({rows}, {copies.elements}, {chunk})"))
+        for i, (unit, major, shape) in enumerate(forms):
+            tiles, factor = (f"{copies.param}_{what}" for what in (TURNED if i else ("tiles", "factor")))
+            layout = f"layouts[{count}]"
+            yield View(tiles, factor, copies.param, layout, unit, side, major, shape, stages)
+            count += 1
 
 
 def _sizes(plan: ChainedPlan) -> tuple[CallArg, ...]:
@@ -144,8 +239,8 @@ def _sizes(plan: ChainedPlan) -> tuple[CallArg, ...]:
     return tuple(CallArg(name, From.EXTENT, name) for name in names)
 
 
-def _count(plan: ChainedPlan) -> str:
+def _count(plan: ChainedPlan, emitter: StepEmitter) -> str:
     """Return how many blocks there are: none too few tiles of rows of all segments, for each other index."""
     found = plan.segments
     tiles = f"({found.whole} * {found.each} // {plan.rows.tile} + {found.over.name})"
-    return " * ".join([tiles, *(str(o.tiles) for o in plan.others)])
+    return " * ".join([tiles, *(emitter.memory.extent(o.axis) for o in plan.others)])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 
-from rlk.ir.dims import fixed_extent
+from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Check, Dot, Kernel, Let, Load, Loop, Result, Store, Value
+from rlk.ir.nodes import Check, Dot, Kernel, Let, Load, Loop, Pos, Result, Store, Value, operands
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.emitted import Signature
@@ -25,18 +26,19 @@ from rlk.lower.cute.plan import (
     refused,
     stride_name,
 )
-from rlk.lower.cute.protocol import claim_registers, streams_protocol, verify
-from rlk.passes.walk import walk
+from rlk.lower.cute.protocol import claim_registers, streams_protocol, sums_protocol, verify
+from rlk.passes.walk import behind, walk
 from rlk.schedule.axes import roles, types_of
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
-CONSUMERS = 2
+CONSUMERS = (1, 2)  # warpgroups that multiply
 PAIRS = (1, 2)  # index bits that tell the four threads apart which share a row of an accumulator
 MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
 VECTOR = 16  # bytes that a thread copies at once
-NARROW = 96  # elements of a row's sums that leave more registers to threads that copy
+NARROW = 192  # elements of all sums of a row that leave more registers to threads that copy
 NARROWER = Registers(56, 224)
+ALONE = Registers(96, 240)  # where one warpgroup multiplies
 WIDEST = 128  # elements of a row's sums, of which a thread holds two lists for two rows
 BOX = 1024  # bytes by which the threads of a warp trade elements
 BARRIERS = 1024  # bytes beside the tiles, and what aligns these
@@ -47,6 +49,8 @@ class Copies:
     """How the threads of a warpgroup copy a tile: so many share a row, and go down the rows in passes.
 
     param: of the tensor. load: what is copied, from the loop's last part, where nothing is left unmasked.
+    along, turned: whether products are over a row's elements, and over rows: the same bytes serve both.
+    beside: the tensor that has the rows that `param` lacks.
     """
 
     load: Value
@@ -54,6 +58,14 @@ class Copies:
     rows: int
     elements: int
     width: int  # elements of a vector
+    along: bool
+    turned: bool
+    beside: str | None = None
+
+    @property
+    def params(self) -> tuple[str, ...]:
+        """The tensors that rows come from."""
+        return (self.param,) if self.beside is None else (self.param, self.beside)
 
     @property
     def across(self) -> int:
@@ -77,20 +89,34 @@ class Copies:
 
 
 @dataclass(frozen=True, slots=True)
+class Numbers:
+    """What travels beside the rows of a step, a number for each, as `Copies` say it."""
+
+    load: Value
+    param: str
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """A loop's part: a contraction of factors from memory, and one of what it computed."""
+    """A loop's part: contractions of factors from memory, and those of what it computed."""
 
     loop: Loop
-    scores: Let
-    sums: Let
+    scores: tuple[Let, ...]
+    sums: tuple[Let, ...]
+
+    @property
+    def sums_alone(self) -> bool:
+        """Whether a loop carries nothing but what it sums."""
+        return {let.value for let in self.sums} == set(self.loop.body.results)
 
 
 @dataclass(frozen=True, slots=True)
 class ChainedPlan:
     """A warpgroup that copies, and warpgroups that hold 64 rows of a tile each.
 
-    parts: of the loop: steps where every element exists, then all others; or the others alone. scores, sums:
-    how threads hold the results of both contractions. rows_of, columns, values: the factors from memory.
+    parts: of the loop: steps where every element exists, then all others; or the others alone; or some of
+    these before. scores, sums: how threads hold the results of contractions. owned, streamed: the factors
+    from memory, in the order of their products.
     """
 
     kernel: Kernel
@@ -99,11 +125,11 @@ class ChainedPlan:
     rows: Owned
     others: tuple[Owned, ...]
     scores: Held
-    sums: Held
+    sums: tuple[Held, ...]
     parts: tuple[Step, ...]
-    queries: Copies
-    columns: Copies
-    values: Copies
+    owned: tuple[Copies, ...]
+    streamed: tuple[Copies, ...]
+    numbers: tuple[Numbers, ...]
     dtype: DType
     stages: int
     registers: Registers
@@ -120,17 +146,38 @@ class ChainedPlan:
         return self.parts[-1]
 
     @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return self.rows.tile // ROWS_OF_WARPGROUP
+
+    @property
     def threads(self) -> int:
-        return WARPGROUP * (1 + CONSUMERS)
+        return WARPGROUP * (1 + self.consumers)
 
     @property
     def warps(self) -> int:
         """Warps that multiply, of which one thread each frees a stage."""
-        return 4 * CONSUMERS
+        return 4 * self.consumers
 
     @property
-    def copied(self) -> tuple[Copies, Copies, Copies]:
-        return self.queries, self.columns, self.values
+    def ahead(self) -> bool:
+        """Whether the scores of a step are made while the one before is weighed: a state is carried along."""
+        return not self.last.sums_alone
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """The widths of sums, for each of which there is a kind of instruction."""
+        return tuple(dict.fromkeys(held.length for held in self.sums))
+
+    def batches(self, factors: tuple[Copies, ...]) -> tuple[tuple[Copies, ...], ...]:
+        """Return which factors are copied together, as nobody waits for one alone: those of a shape."""
+        if self.ahead:
+            return tuple((copies,) for copies in factors)
+        return tuple(tuple(some) for _, some in groupby(factors, lambda copies: copies.across))
+
+    @property
+    def copied(self) -> tuple[Copies, ...]:
+        return (*self.owned, *self.streamed)
 
 
 def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> ChainedPlan:
@@ -145,39 +192,43 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         raise refused("contractions of what is computed, of rows that are no segments", target)
     parts = _parts(kernel, target)
     scores, sums = _held(parts[-1], kernel, extents, target)
-    tile = CONSUMERS * ROWS_OF_WARPGROUP
-    if schedule.tile(str(rows.axis)) != tile:
-        raise refused(f"tiles of {schedule.tile(str(rows.axis))} rows", target)
-    queries, columns, values = _copies(parts[-1], kernel, tile, scores, sums, extents, target)
-    for each in (queries, columns, values):
+    tile = schedule.tile(str(rows.axis))
+    consumers = tile // ROWS_OF_WARPGROUP
+    if consumers not in CONSUMERS or tile % ROWS_OF_WARPGROUP:
+        raise refused(f"tiles of {tile} rows", target)
+    owned, streamed = _copies(parts[-1], kernel, tile, scores.length, extents, target)
+    for each in (*owned, *streamed):
         _copyable(kernel, each, signature, target)
-    others = tuple(a for a in found.parallel if a not in (rows.axis, rows.over, sums.axis))
-    owned = tuple(Owned(a, 1, fixed_extent(a, extents)) for a in others)
-    if any(o.length is None for o in owned):
-        raise refused("a parallel axis of unknown extent beside segments", target)
-    dtype = next(d.type.dtype for d in kernel.params if d.name == queries.param)
-    registers = REGISTERS[CONSUMERS] if sums.length > NARROW else NARROWER
-    claim_registers(WARPGROUP * (1 + CONSUMERS), (registers.fewer, *[registers.more] * CONSUMERS))
-    stages = _stages(schedule, dtype, queries, columns, values, target)
-    _sound(stages, CONSUMERS)
-    return ChainedPlan(
+    numbers = _numbers(parts[-1], kernel, rows.axis, scores, target)
+    others = tuple(a for a in found.parallel if a not in (rows.axis, rows.over, *(s.axis for s in sums)))
+    indices = tuple(Owned(a, 1, fixed_extent(a, extents)) for a in others)
+    dtype = next(d.type.dtype for d in kernel.params if d.name == owned[0].param)
+    carried = [a for type in parts[-1].loop.types for a in type.axes]
+    wide = sum(held.length for held in sums for axis in carried if axis == held.axis) > NARROW
+    registers = ALONE if consumers == 1 else REGISTERS[consumers] if wide else NARROWER
+    claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
+    stages = _stages(schedule, dtype, owned, streamed, scores.length * len(numbers), target)
+    made = ChainedPlan(
         kernel=kernel,
         kind="chained_dot",
         segments=rows,
         rows=Owned(rows.axis, tile, None),
-        others=owned,
+        others=indices,
         scores=scores,
         sums=sums,
         parts=parts,
-        queries=queries,
-        columns=columns,
-        values=values,
+        owned=owned,
+        streamed=streamed,
+        numbers=numbers,
         dtype=dtype,
         stages=stages,
         registers=registers,
         signature=signature,
         target=target,
     )
+    batches = (tuple(map(len, made.batches(factors))) for factors in (owned, streamed))
+    _sound(stages, consumers, None if made.ahead else tuple(batches))
+    return made
 
 
 def _parts(kernel: Kernel, target: Target) -> tuple[Step, ...]:
@@ -188,90 +239,144 @@ def _parts(kernel: Kernel, target: Target) -> tuple[Step, ...]:
     checked = any(isinstance(node, Check) for node in nodes.values())
     if checked or any(isinstance(node, Store) for node in stepped):
         raise refused("contractions of what is computed that are stored or checked step by step", target)
-    if not 1 <= len(loops) <= 2:
+    if not 1 <= len(loops) <= 3:
         raise refused("contractions of what is computed in several loops", target)
     for (first, _), (_, second) in zip(loops, loops[1:], strict=False):
         goes_on = tuple(nodes.get(v) for v in second.init)
         if goes_on != tuple(Result(first, i) for i in range(len(goes_on))):
             raise refused("a loop that changes what another yields", target)
-    return tuple(_step(loop, nodes, target) for _, loop in loops)
+    parts = tuple(_step(loop, nodes, target) for _, loop in loops)
+    if len(parts) > 2 and not parts[-1].sums_alone:
+        raise refused("contractions of what is computed in several loops", target)
+    return parts
 
 
 def _step(loop: Loop, nodes: Mapping[Value, object], target: Target) -> Step:
-    dots = [let for let in loop.body.lets if isinstance(let.node, Dot)]
-    if len(dots) != 2 or any(isinstance(let.node, Loop) for let in loop.body.lets):
-        raise refused(f"a loop of {len(dots)} contractions", target)
-    one, two = (let.node for let in dots)
-    assert isinstance(one, Dot) and isinstance(two, Dot)
-    of_memory = all(isinstance(nodes.get(v), Load) for v in (one.a, one.b, two.b))
+    lets = [let for let in loop.body.lets if isinstance(let.node, Dot)]
     inside = {let.value for let in loop.body.lets}
-    streamed = one.b in inside and two.b in inside and one.a not in inside
-    carried = two.onto is not None and dots[1].value in loop.body.results
-    chained = one.onto is None and two.a in inside and not isinstance(nodes.get(two.a), Load)
-    if not (of_memory and streamed and carried and chained):
-        raise refused("contractions that are no weights of rows, and then sums of what they weigh", target)
-    if DotModel.CHAIN16 is not one.model or one.model is not two.model:
-        raise refused(f"products of the model {one.model.value}", target)
-    return Step(loop, dots[0], dots[1])
+    dots = {let.value: let.node for let in lets if isinstance(let.node, Dot)}
+    scores = tuple(let for let in lets if dots[let.value].onto is None)
+    sums = tuple(let for let in lets if let not in scores)
+    step = Step(loop, scores, sums)
+    if not scores or not sums or any(isinstance(let.node, Loop) for let in loop.body.lets):
+        raise refused(f"a loop of {len(dots)} contractions", target)
+    if not step.sums_alone and len(dots) != 2:
+        raise refused(f"a loop of {len(dots)} contractions that carries more than their sums", target)
+    for let in lets:
+        dot = dots[let.value]
+        streamed = isinstance(nodes.get(dot.b), Load) and dot.b in inside
+        of_memory = isinstance(nodes.get(dot.a), Load)
+        chained = dot.a in inside and not of_memory and let.value in loop.body.results
+        if not streamed or not (chained if let in sums else of_memory and dot.a not in inside):
+            raise refused("contractions that are no weights of rows, or sums of what they weigh", target)
+        if dot.model is not DotModel.CHAIN16:
+            raise refused(f"products of the model {dot.model.value}", target)
+    return step
 
 
-def _held(step: Step, kernel: Kernel, extents: dict[str, int], target: Target) -> tuple[Held, Held]:
+def _held(
+    step: Step, kernel: Kernel, extents: dict[str, int], target: Target
+) -> tuple[Held, tuple[Held, ...]]:
     """Return how threads hold scores, along the streamed axis, and sums, along that of what is weighed."""
-    types, dot = types_of(kernel), step.sums.node
-    assert isinstance(dot, Dot)
-    values = types[dot.b]
-    assert isinstance(values, TileType)
-    new = [a for a in values.axes if a != dot.over and a not in (dot.each or ())]
-    width = fixed_extent(new[0], extents) if len(new) == 1 else None
-    length = dict(roles(kernel, extents).inside).get(dot.over, 0)
-    if width is None or width % INSTRUCTION or not INSTRUCTION <= width <= WIDEST or length % INSTRUCTION:
-        raise refused(f"sums of {width} elements over {length} at a time", target)
-    return Held(dot.over, length, PAIRS), Held(new[0], width, PAIRS)
+    types = types_of(kernel)
+    made = []
+    for dot in (let.node for let in step.sums):
+        assert isinstance(dot, Dot)
+        values = types[dot.b]
+        assert isinstance(values, TileType)
+        new = [a for a in values.axes if a != dot.over and a not in (dot.each or ())]
+        width = fixed_extent(new[0], extents) if len(new) == 1 else None
+        over, length = dot.over, dict(roles(kernel, extents).inside).get(dot.over, 0)
+        if width is None or width % INSTRUCTION or not INSTRUCTION <= width <= WIDEST or length % INSTRUCTION:
+            raise refused(f"sums of {width} elements over {length} at a time", target)
+        made.append(Held(new[0], width, PAIRS))
+    return Held(over, length, PAIRS), tuple(made)
 
 
 def _copies(
-    step: Step, kernel: Kernel, tile: int, scores: Held, sums: Held, extents: dict[str, int], target: Target
-) -> tuple[Copies, Copies, Copies]:
-    one, two = step.scores.node, step.sums.node
-    assert isinstance(one, Dot) and isinstance(two, Dot)
-    depth = fixed_extent(one.over, extents) or 0
-    if depth % INSTRUCTION or not INSTRUCTION <= depth <= WIDEST:
-        raise refused(f"rows of {depth} elements", target)
+    step: Step, kernel: Kernel, tile: int, chunk: int, extents: dict[str, int], target: Target
+) -> tuple[tuple[Copies, ...], tuple[Copies, ...]]:
+    """Return the factors of a block's rows, and those of a step, each once."""
     nodes = {let.value: let.node for let in walk(kernel.body)}
     dtypes = {d.name: d.type.dtype for d in kernel.params}
+    scores, sums = ([x.node for x in lets if isinstance(x.node, Dot)] for lets in (step.scores, step.sums))
 
-    def copies(load: Value, rows: int, elements: int) -> Copies:
+    def copies(load: Value, rows: int) -> Copies:
         node = nodes[load]
         assert isinstance(node, Load)
+        last = nodes[node.index[-1]]
+        elements = (fixed_extent(last.axis, extents) if isinstance(last, Pos) else None) or 0
+        if elements % INSTRUCTION or not INSTRUCTION <= elements <= WIDEST:
+            raise refused(f"rows of {elements} elements", target)
         dtype = dtypes[node.param]
-        made = Copies(load, node.param, rows, elements, VECTOR // dtype.bytes)
-        if dtype.bytes != 2 or node.fill is not None or rows % made.down:
+        along, turned = (any(load in (d.a, d.b) for d in dots) for dots in (scores, sums))
+        fill = None if node.fill is None else nodes[node.fill]
+        beside = fill.param if isinstance(fill, Load) and fill.fill is None else None
+        made = Copies(load, node.param, rows, elements, VECTOR // dtype.bytes, along, turned, beside)
+        if dtype.bytes != 2 or (fill is None) != (beside is None) or rows % made.down:
             raise refused(f"a factor of {rows} x {elements} {dtype}", target)
         return made
 
-    found = copies(one.a, tile, depth), copies(one.b, scores.length, depth)
-    return (*found, copies(two.b, scores.length, sums.length))
+    streamed = dict.fromkeys(dot.b for dot in (*scores, *sums))
+    owned = tuple(copies(load, tile) for load in dict.fromkeys(dot.a for dot in scores))
+    return owned, tuple(copies(load, chunk) for load in streamed)
+
+
+def made_of(let: Let) -> tuple[Value, ...]:
+    """Return what a value is made of by those who multiply: no contraction needs what is in memory."""
+    match let.node:
+        case Dot(a=a, onto=onto):
+            return () if onto is None else (a, onto)
+        case Loop() | Load():
+            return ()
+        case _:
+            return tuple(operands(let.node))
+
+
+def _numbers(step: Step, kernel: Kernel, rows: Axis, scores: Held, target: Target) -> tuple[Numbers, ...]:
+    """Return what a loop reads for each row that is streamed: numbers that all rows of a block share."""
+    types, made = types_of(kernel), []
+    lets = {let.value: let for let in step.loop.body.lets}
+    for let in lets.values():
+        if isinstance(let.node, Load) and let.value in behind(step.loop.body.results, lets, made_of):
+            type = types[let.value]
+            assert isinstance(type, TileType)
+            if not step.sums_alone or type.dtype is not DType.F32 or let.node.fill is not None:
+                raise refused(f"{let.node.param} read in each step", target, let.loc)
+            if rows in type.axes or scores.axis not in type.axes or WARPGROUP % scores.length:
+                raise refused(f"{let.node.param} of a step's rows and others", target, let.loc)
+            made.append(Numbers(let.value, let.node.param))
+    return tuple(made)
 
 
 def _copyable(kernel: Kernel, copies: Copies, signature: Signature, target: Target) -> None:
     """Refuse a tensor whose vectors do not lie at multiples of 16 bytes."""
-    decl = next(d for d in kernel.params if d.name == copies.param)
     extents = dict(signature.extents)
-    outer = [d for d, axis in enumerate(decl.type.axes[:-1]) if fixed_extent(axis, extents) != 1]
-    if not {decl.name, *(stride_name(decl, d) for d in outer)} <= signature.divisible:
-        raise refused(f"{decl.name}, whose rows do not lie at multiples of {VECTOR} bytes", target)
+    for decl in (d for d in kernel.params if d.name in copies.params):
+        outer = [d for d, axis in enumerate(decl.type.axes[:-1]) if fixed_extent(axis, extents) != 1]
+        if not {decl.name, *(stride_name(decl, d) for d in outer)} <= signature.divisible:
+            raise refused(f"{decl.name}, whose rows do not lie at multiples of {VECTOR} bytes", target)
 
 
 def _stages(
-    schedule: Schedule, dtype: DType, queries: Copies, columns: Copies, values: Copies, target: Target
+    schedule: Schedule,
+    dtype: DType,
+    owned: tuple[Copies, ...],
+    streamed: tuple[Copies, ...],
+    numbers: int,
+    target: Target,
 ) -> int:
-    own = queries.rows * queries.elements * dtype.bytes + BOX * 4 * CONSUMERS
-    each = (columns.rows * columns.elements + values.rows * values.elements) * dtype.bytes
+    warps = 4 * (owned[0].rows // ROWS_OF_WARPGROUP)
+    own = sum(c.rows * c.elements for c in owned) * dtype.bytes + BOX * warps
+    each = sum(c.rows * c.elements for c in streamed) * dtype.bytes + numbers * DType.F32.bytes
     return max(2, min(schedule.stages, ((target.shared << 10) - BARRIERS * 2 - own) // each))
 
 
 @cache
-def _sound(stages: int, consumers: int) -> None:
+def _sound(stages: int, consumers: int, batches: tuple[tuple[int, ...], ...] | None) -> None:
     """Raise InternalError where the roles could wait for ever, or read what is not there."""
-    for steps in (1, 2, 2 * stages + 3):
-        verify(streams_protocol(stages, consumers, steps))
+    for steps in (0, 1, 2, 2 * stages + 3):
+        if batches is not None:
+            verify(sums_protocol(stages, consumers, steps, *batches))
+        elif steps:
+            verify(streams_protocol(stages, consumers, steps))

@@ -22,11 +22,11 @@ from rlk.ir.types import TileType
 from rlk.lower.common.emitted import From
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
-from rlk.lower.cute.chained_plan import ChainedPlan, Copies
+from rlk.lower.cute.chained_plan import ChainedPlan, Copies, made_of
 from rlk.lower.cute.emit import Emitter
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
-from rlk.lower.cute.plan import Held, refused
+from rlk.lower.cute.plan import WARPGROUP, Held, refused
 from rlk.passes.walk import behind, walk
 
 ROWS = 2  # of an accumulator that a thread has a part of
@@ -35,9 +35,18 @@ PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from
 OF_FRAME = frozenset(
     "thread block warp box vectors group lane memory put get got mine row quad first_of_quad r c i j column "
     "down stream programs tiles tile first count rows weights scores sums scoring summing acc_scores "
-    "acc_of_scores acc_of_weights only share layout_a layout_b layout_c full_steps last_steps "
-    "first_steps".split()
+    "acc_of_scores acc_of_weights only share full_steps last_steps "
+    "first_steps late_steps layouts".split()
 )
+
+
+TURNED = ("turned", "turned_factor")
+OF_PRODUCTS = ("acc_scores", "acc_of_scores", "weights", "acc_of_weights", "summing")
+
+
+def numbered(name: str, index: int) -> str:
+    """Return the name of one of several, the first of which needs no number."""
+    return name if index == 0 else f"{name}_{index + 1}"
 
 
 class ChainedEmitter(Emitter):
@@ -54,13 +63,16 @@ class ChainedEmitter(Emitter):
         self.plan = plan
         self.names.taken |= OF_FRAME
         for copies in plan.copied:
-            self.names.taken |= {f"{copies.param}_{what}" for what in ("ring", "tiles", "factor")}
+            self.names.taken |= {f"{copies.param}_{what}" for what in ("ring", "tiles", "factor", *TURNED)}
+        self.names.taken |= {f"{each.param}_numbers" for each in plan.numbers}
+        count = range(1, 1 + max(len(plan.last.scores), len(plan.sums)))
+        self.names.taken |= {numbered(name, i) for name in OF_PRODUCTS for i in count}
         self.lets = {let.value: let for let in walk(plan.kernel.body)}
         self.rowwise: set[Value] = set()
         self.whole: set[Value] = set()
         self.targets: dict[Value, str] = {}
         self.written: set[Value] = set()
-        self.axes_held = {plan.scores.axis: plan.scores, plan.sums.axis: plan.sums}
+        self.axes_held = {held.axis: held for held in (plan.scores, *plan.sums)}
 
     # --- values ---------------------------------------------------------------------------------------------
 
@@ -103,13 +115,10 @@ class ChainedEmitter(Emitter):
         return [let for let in left.values() if let.value in wanted]
 
     def operands(self, let: Let) -> tuple[Value, ...]:
-        match let.node:
-            case Dot(a=a, onto=onto):
-                return () if onto is None else (a, onto)
-            case Loop():
-                return ()
-            case _:
-                return tuple(operands(let.node))
+        beside = {each.param for each in self.plan.numbers}
+        if isinstance(let.node, Load) and let.node.param not in beside:
+            return tuple(operands(let.node))
+        return made_of(let)
 
     def write(self, lets: Iterable[Let], count: int = 0) -> None:
         """Write values in order; those of a row as lists over so many rows."""
@@ -149,14 +158,17 @@ class ChainedEmitter(Emitter):
     def of_tile(self) -> tuple[Line, ...]:
         """Return what all threads compute: the tile of a block, its segment, and what is of one number.
 
-        The last rows of all segments come first: where a row sees what is before it, they take longest.
+        Rows that take longest come first: the last of all segments where a row sees what is before it, the
+        first where it sees what comes after.
         """
         found, tile = self.plan.segments, self.plan.rows.tile
         self.uses("segment_of")
         whole, over = self.memory.argument(found.whole, From.EXTENT, found.whole), found.over
         count = self.memory.extent(over)
         self.line(f"tiles = {whole} * {found.each} // {tile} + {count}")
-        self.line("tile = tiles - 1 - block % tiles")
+        start, *_, stop = self.bounds()
+        ascending = self.by_row(start) and not self.by_row(stop)
+        self.line("tile = block % tiles" if ascending else "tile = tiles - 1 - block % tiles")
         segment = f"segment_of({found.begin}, tile, {count}, lane, {found.each}, {tile})"
         name = self.memory.owned[over] = self.let(axis_name(over), segment)
         begin = self.let("begin", f"{found.begin}[{name}].to(Int32) * {found.each}")
@@ -174,9 +186,10 @@ class ChainedEmitter(Emitter):
         """Write the indices of the axes of which a block has one, the last of them fastest."""
         left = list(reversed(self.plan.others))
         for i, owned in enumerate(left):
-            index = rest if i == len(left) - 1 else f"{rest} % {owned.tiles}"
+            count = self.memory.extent(owned.axis)
+            index = rest if i == len(left) - 1 else f"{rest} % {count}"
             self.memory.owned[owned.axis] = self.let(axis_name(owned.axis), index)
-            rest = f"({rest}) // {owned.tiles}"
+            rest = f"({rest}) // {count}"
 
     def waits(self, let: Let) -> bool:
         """Return whether a value beside the loop is made of what it yields."""
@@ -185,33 +198,35 @@ class ChainedEmitter(Emitter):
 
     def contracted(self, value: Value) -> bool:
         """Return whether a value lies along the axis that scores are sums over, as copies alone need it."""
-        dot = self.plan.last.scores.node
-        return isinstance(dot, Dot) and dot.over in self.axes(value)
+        dots = (let.node for let in self.plan.last.scores)
+        return any(isinstance(dot, Dot) and dot.over in self.axes(value) for dot in dots)
 
     def bounds(self) -> tuple[Value, ...]:
-        """Return where the loop starts, where its first part ends, and where it ends."""
-        first, last = self.plan.parts[0].loop, self.plan.last.loop
-        return first.start, first.stop, last.stop
+        """Return where the loop starts, and where each of its parts ends."""
+        return self.plan.parts[0].loop.start, *(part.loop.stop for part in self.plan.parts)
 
     def steps(self) -> tuple[Line, ...]:
-        """Return what every warp computes of the steps of its tile: of all rows, each lane having some.
-
-        There is one step at least: one that no row sees changes no state.
-        """
+        """Return what every warp computes of the steps of its tile: of all rows, each lane having some."""
         count = self.plan.rows.tile // LANES
         with self.apart(scope=False):
             axis = self.plan.rows.axis
             rows = self.let(axis_name(axis), self.both(f"first + lane + {LANES} * r", count))
             self.axes_held, self.memory.owned[axis] = {}, f"{rows}[r]"
-            start, full, stop = self.bounds()
-            self.write(self.needed((start, full, stop)), count)
-            first, last = self.extreme(start, "least"), self.extreme(stop, "most")
+            self.write(self.needed(self.bounds()), count)
             self.uses("select", "least", "most")
-            self.line(f"first_steps = {first}")
-            self.line(f"last_steps = select(first < count, most({last}, {first} + 1), {first} + 1)")
-            if len(self.plan.parts) > 1:
-                self.line(f"full_steps = most({first}, least({self.extreme(full, 'least')}, last_steps - 1))")
+            self.limits(*self.bounds())
         return lines(self.lines)
+
+    def limits(self, start: Value, *stops: Value) -> None:
+        """Write the first and the last step of a tile, and where parts of its steps end.
+
+        There is one step at least: one that no row sees changes no state.
+        """
+        first, last = self.extreme(start, "least"), self.extreme(stops[-1], "most")
+        self.line(f"first_steps = {first}")
+        self.line(f"last_steps = select(first < count, most({last}, {first} + 1), {first} + 1)")
+        if len(stops) > 1:
+            self.line(f"full_steps = most({first}, least({self.extreme(stops[0], 'least')}, last_steps - 1))")
 
     def extreme(self, value: Value, pick: str) -> str:
         """Return the least or the most of a number over all rows of a tile."""
@@ -222,42 +237,62 @@ class ChainedEmitter(Emitter):
 
     # --- copies ---------------------------------------------------------------------------------------------
 
-    def copies(self, copies: Copies, stage: str, *, turned: bool) -> tuple[Line, ...]:
-        """Return the copy of a tile by the threads of a warpgroup; turned: its rows are the inner dim."""
-        load = self.lets[copies.load].node
-        assert isinstance(load, Load)
-        streamed, element = self.plan.scores.axis, self.elements_of(load)
-        axis = self.plan.rows.axis if self.by_row(copies.load) else streamed
+    def copies(self, batch: tuple[Copies, ...], stage: str) -> tuple[Line, ...]:
+        """Return the copy of tiles by the threads of a warpgroup, a row of each after another."""
+        loads = [x for copies in batch if isinstance(x := self.lets[copies.load].node, Load)]
+        elements = [self.elements_of(load) for load in loads]
+        axis = self.plan.rows.axis if self.by_row(batch[0].load) else self.plan.scores.axis
+        across, down, passes = batch[0].across, batch[0].down, batch[0].passes
         with self.apart():
             self.axes_held = {}
-            common = [
-                let
-                for let in self.needed(self.operands_of(load))
-                if not {axis, element} & {*self.axes(let.value)}
-            ]
-            self.write(common)
-            across = copies.across
-            self.line(f"column = {copies.width} * (thread % {across})")
-            with self.inner(f"for i in cutlass.range_constexpr({copies.passes}):"):
-                self.line(f"down = thread // {across} + {copies.down} * i")
+            needed = self.needed([v for load in loads for v in self.operands_of(load)])
+            self.write(let for let in needed if not {axis, *elements} & {*self.axes(let.value)})
+            self.line(f"column = {batch[0].width} * (thread % {across})")
+            with self.inner(f"for i in cutlass.range_constexpr({passes}):"):
+                self.line(f"down = thread // {across} + {down} * i")
                 index = "first + down" if axis == self.plan.rows.axis else "down"
                 self.memory.owned[axis] = self.let(axis_name(axis), index)
-                self.memory.owned[element] = f"(column + {copies.width * across} * j)"
-                self.write(self.needed(self.operands_of(load)))
-                self.uses("copy_vector_where")
-                mask = self.memory.mask((), load.guard) or "Boolean(True)"
-                elements = f"column + {copies.width * across} * j"
-                place = f"({elements}, down, {stage})" if turned else f"(down, {elements}, {stage})"
-                with self.inner(f"for j in cutlass.range_constexpr({copies.vectors}):"):
-                    at = self.memory.index(load.index)
-                    tiles = f"{copies.param}_tiles"
-                    self.line(
-                        f"copy_vector_where({mask}, {copies.param}, {at}, {tiles}, {place}, {copies.width})"
-                    )
+                for copies, load, element in zip(batch, loads, elements, strict=True):
+                    column = f"column + {copies.width * across} * j"
+                    self.memory.owned[element] = f"({column})"
+                    self.write(self.needed(self.operands_of(load)))
+                    place = f"(down, {column}, {stage})" if copies.along else f"({column}, down, {stage})"
+                    name = "copy_vector_where" if copies.beside is None else "copy_either_vector"
+                    self.uses(name)
+                    given = ", ".join(self.source(each) for each in self.sources(load))
+                    with self.inner(f"for j in cutlass.range_constexpr({copies.vectors}):"):
+                        self.line(f"{name}({given}, {copies.param}_tiles, {place}, {copies.width})")
         return lines(self.lines)
 
+    def numbers(self) -> tuple[Line, ...]:
+        """Return the copy of a step's numbers: each thread has one row of some of them."""
+        chunk, numbers = self.plan.scores.length, self.plan.numbers
+        loads = [x for n in numbers if isinstance(x := self.lets[n.load].node, Load)]
+        with self.apart():
+            self.axes_held = {}
+            if loads:
+                self.line(f"down = thread % {chunk}")
+                self.memory.owned[self.plan.scores.axis] = "down"
+                self.uses("copy_number_where")
+            self.write(self.needed([v for load in loads for v in self.operands_of(load)]))
+            for i, load in enumerate(loads):
+                mine = f"thread // {chunk} == {i % (WARPGROUP // chunk)}"
+                given = f"{mine}, {self.source(load)}, {load.param}_numbers"
+                self.line(f"copy_number_where({given}, (down, put.index))")
+        return lines(self.lines)
+
+    def sources(self, load: Load) -> list[Load]:
+        """Return what is read: a tensor's elements, and another's where it has none."""
+        fill = None if load.fill is None else self.lets[load.fill].node
+        return [load, *([fill] if isinstance(fill, Load) else [])]
+
+    def source(self, load: Load) -> str:
+        mask = self.memory.mask((), load.guard) or "Boolean(True)"
+        return f"{mask}, {load.param}, {self.memory.index(load.index)}"
+
     def operands_of(self, load: Load) -> list[Value]:
-        return [*load.index, *(() if load.guard is None else (load.guard,))]
+        found = self.sources(load)
+        return [v for x in found for v in (*x.index, *(() if x.guard is None else (x.guard,)))]
 
     def elements_of(self, load: Load) -> Axis:
         """Return the axis along which a factor's elements follow each other."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from rlk.ir.nodes import (
     Bits,
@@ -10,6 +11,7 @@ from rlk.ir.nodes import (
     Dot,
     Fma,
     Let,
+    Load,
     Loop,
     Map1,
     Map2,
@@ -23,8 +25,8 @@ from rlk.ir.nodes import (
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.turning import turning
-from rlk.lower.cute.chained_plan import Step
-from rlk.lower.cute.chained_roles import PLACE, ROWS, ChainedEmitter
+from rlk.lower.cute.chained_plan import Copies, Step
+from rlk.lower.cute.chained_roles import PLACE, ROWS, TURNED, ChainedEmitter, numbered
 from rlk.lower.cute.emit import stem
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import INSTRUCTION, Held, refused, stride_name
@@ -34,11 +36,14 @@ EACH_ROW = f"for r in cutlass.range_constexpr({ROWS}):"
 
 
 class StepEmitter(ChainedEmitter):
-    """Writes the lines of a multiplying thread; `places` are where it holds what the loop carries."""
+    """Writes the lines of a multiplying thread; `places` are where it holds what the loop carries.
+
+    crossing: names of lists of both rows, which are read after the loop that writes them.
+    """
 
     places: tuple[str, ...] = ()
     boxed = False  # whether threads trade pairs for vectors
-    sums_of_steps = ""
+    crossing: Mapping[Value, str] = MappingProxyType({})
 
     # --- before the loop ------------------------------------------------------------------------------------
 
@@ -51,13 +56,13 @@ class StepEmitter(ChainedEmitter):
         of_steps = {let.value for part in self.plan.parts for let in part.loop.body.lets}
         conditions = [t.condition for part in self.plan.parts if (t := turning(part.loop)) is not None]
         wanted = self.needed([*inside, *conditions, *self.plan.parts[0].loop.init])
-        self.write((let for let in wanted if let.value not in of_steps), ROWS)
+        read = {let.value for let in wanted if isinstance(let.node, Load) and self.listed(let.value)}
+        self.write((let for let in wanted if let.value not in of_steps | read), ROWS)
         self.uses("by_rows")
         found: list[str] = []
         for i, init in enumerate(self.plan.parts[0].loop.init):
             found.append(self.carried(i, init))
         self.places = tuple(found)
-        self.sums_of_steps = found[self.index_of_sums].removesuffix("[r, c]")
         for loop in self.loops():
             for value, result in self.results_of(loop):
                 self.text[value] = self.places[result]
@@ -65,10 +70,9 @@ class StepEmitter(ChainedEmitter):
                 self.written.add(value)
         return lines(self.lines)
 
-    @property
-    def index_of_sums(self) -> int:
-        """Return which of the carried values the second contraction goes on with."""
-        return self.plan.last.loop.body.results.index(self.plan.last.sums.value)
+    def place_of(self, part: Step, index: int) -> str:
+        """Return where a thread holds a sum that a step goes on with."""
+        return self.places[part.loop.body.results.index(part.sums[index].value)]
 
     def loops(self) -> list[Value]:
         return [let.value for let in self.plan.kernel.body.lets if isinstance(let.node, Loop)]
@@ -82,19 +86,30 @@ class StepEmitter(ChainedEmitter):
         loop = self.loops()[-1]
         hint = self.yields.get((loop, index)) or f"{axis_name(self.plan.scores.axis)}_state"
         arg = self.plan.last.loop.body.args[1 + index]
-        if init not in self.consts or not self.by_row(arg):
+        node = self.lets[init].node
+        if not self.by_row(arg) or not (init in self.consts or isinstance(node, Load)):
             raise refused("a loop that does not begin with numbers of rows", self.plan.target)
-        name, first = self.names.fresh(hint), self[init]
-        held = self.held_by(arg)
+        name, held = self.names.fresh(hint), self.held_by(arg)
         if held is None:
             self.line(f"{name} = cute.make_rmem_tensor(({ROWS},), Float32)")
-            self.line(f"{name}.fill({first})")
+            if isinstance(node, Load):
+                with self.inner(EACH_ROW):
+                    self.line(f"{name}[r] = {self[init]}")
+            else:
+                self.line(f"{name}.fill({self[init]})")
             return f"{name}[r]"
-        if held != self.plan.sums:
+        if held not in self.plan.sums:
             raise refused(f"a loop that carries a list along {held.axis}", self.plan.target)
-        shape = f"summing.partition_shape_C(({self.plan.rows.tile}, {held.length}))"
+        unit = numbered("summing", self.plan.units.index(held.length))
+        shape = f"{unit}.partition_shape_C(({self.plan.rows.tile}, {held.length}))"
         self.line(f"{name}_acc = cute.make_rmem_tensor({shape}, Float32)")
-        self.line(f"{name}_acc.fill({first})")
+        if isinstance(node, Load):
+            self.line(f"{name} = by_rows({name}_acc, {held.length // 8})")
+            with self.inner(EACH_ROW), self.inner(f"for c in cutlass.range_constexpr({held.count}):"):
+                self.uses("load_where")
+                self.line(f"{name}[r, c] = load_where({self.source(node)}, Float32(0.0))")
+            return f"{name}[r, c]"
+        self.line(f"{name}_acc.fill({self[init]})")
         self.line(f"{name} = by_rows({name}_acc, {held.length // 8})")
         return f"{name}[r, c]"
 
@@ -161,7 +176,7 @@ class StepEmitter(ChainedEmitter):
 
     def taken(self, part: Step) -> None:
         """Write what first becomes of the scores: the next ones take their registers."""
-        score, lets = part.scores.value, part.loop.body.lets
+        score, lets = part.scores[0].value, part.loop.body.lets
         self.written.add(score)
         users = [let for let in lets if score in operands(let.node)]
         both = "[[{} for c in range(" + str(self.plan.scores.count) + ")] for r in range(" + str(ROWS) + ")]"
@@ -180,7 +195,7 @@ class StepEmitter(ChainedEmitter):
 
     def direct(self, let: Let) -> bool:
         """Return whether a list is made of scores and of numbers that all rows share."""
-        scores = {part.scores.value for part in self.plan.parts}
+        scores = {part.scores[0].value for part in self.plan.parts}
         known = self.written | self.consts.keys()
         return self.elementwise(let) and all(
             v in scores or (v in known and not self.by_row(v)) for v in operands(let.node)
@@ -188,37 +203,60 @@ class StepEmitter(ChainedEmitter):
 
     def rows_of_step(self, part: Step, lets: list[Let]) -> None:
         """Write a step's values row by row, and what the loop carries on."""
-        dot, place = part.sums.node, self.places[self.index_of_sums]
+        (sums,), place = part.sums, self.place_of(part, 0)
+        dot = sums.node
         assert isinstance(dot, Dot) and dot.onto is not None
         self.targets = {dot.a: "weights[r, c]", dot.onto: place}
         with self.inner(EACH_ROW):
-            self.ordered([let for let in lets if let != part.sums])
+            self.ordered([let for let in lets if let != sums])
             self.targets = {}
             pairs = zip(self.places, part.loop.body.results, strict=True)
-            self.assign([(to, value) for to, value in pairs if value != part.sums.value])
+            self.assign([(to, value) for to, value in pairs if value != sums.value])
 
     # --- products -------------------------------------------------------------------------------------------
 
     def scores(self, state: str) -> None:
         """Begin the scores of the step whose tile is next."""
-        q, k = self.plan.queries, self.plan.columns
-        self.uses("multiply")
-        self.line(f"{k.param}_ring.consumer_wait({state})")
-        self.line("cute.arch.fence_view_async_shared()")
-        a, b = f"{q.param}_factor[None, None, None, 0]", f"{k.param}_factor[None, None, None, {state}.index]"
-        self.line(f"multiply(scoring, acc_of_scores, {a}, {b}, False, {q.elements // INSTRUCTION})")
+        self.awaited(self.plan.streamed[0], state)
+        self.score(self.plan.last, 0, state)
 
     def sums(self) -> None:
         """Begin the second contraction of a step."""
-        v, count = self.plan.values, self.plan.scores.length // INSTRUCTION
-        self.line(f"{v.param}_ring.consumer_wait(got)")
+        self.awaited(self.plan.streamed[1], "got")
+        self.sum(self.plan.last, 0, "got")
+
+    def awaited(self, copies: Copies, state: str) -> None:
+        """Wait for a tile that threads copied, and show the matrix unit what they wrote."""
+        self.line(f"{copies.param}_ring.consumer_wait({state})")
         self.line("cute.arch.fence_view_async_shared()")
-        b = f"{v.param}_factor[None, None, None, got.index]"
-        self.line(f"multiply(summing, {self.sums_of_steps}_acc, acc_of_weights, {b}, True, {count})")
+
+    def score(self, part: Step, index: int, state: str) -> None:
+        """Begin a contraction of a block's rows with what is streamed."""
+        a, b = (self.factor(part.scores[index], side) for side in "ab")
+        self.uses("multiply")
+        given = f"{a.param}_factor[None, None, None, 0], {b.param}_factor[None, None, None, {state}.index]"
+        acc, count = numbered("acc_of_scores", index), a.elements // INSTRUCTION
+        self.line(f"multiply(scoring, {acc}, {given}, False, {count})")
+
+    def sum(self, part: Step, index: int, state: str) -> None:
+        """Begin a contraction of weights with what is streamed."""
+        b, count = self.factor(part.sums[index], "b"), self.plan.scores.length // INSTRUCTION
+        unit = numbered("summing", self.plan.units.index(self.plan.sums[index].length))
+        view = f"{b.param}_{TURNED[1] if b.along else 'factor'}"
+        acc = self.place_of(part, index).removesuffix("[r, c]")
+        given = f"{acc}_acc, {numbered('acc_of_weights', index)}, {view}[None, None, None, {state}.index]"
+        self.line(f"multiply({unit}, {given}, True, {count})")
+
+    def factor(self, let: Let, side: str) -> Copies:
+        """Return a factor of a contraction as it is copied."""
+        assert isinstance(let.node, Dot)
+        load = self.lets[let.node.a if side == "a" else let.node.b].node
+        assert isinstance(load, Load)
+        return next(copies for copies in self.plan.copied if copies.param == load.param)
 
     def free(self, columns: str, values: str) -> None:
         """Free the stages whose products are there: one thread of each warp does."""
-        given = [(self.plan.columns.param, columns), (self.plan.values.param, values)]
+        given = [(c.param, state) for c, state in zip(self.plan.streamed, (columns, values), strict=True)]
         with self.inner("with cute.arch.elect_one():"):
             for param, state in given:
                 if state:
@@ -229,20 +267,25 @@ class StepEmitter(ChainedEmitter):
 
     def first_scores(self) -> tuple[Line, ...]:
         """Return the wait for a block's rows, and the scores of the first step."""
-        q = self.plan.queries.param
-        self.line(
-            f"{q}_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))"
-        )
+        self.own_rows()
         self.scores("get")
         self.line("warpgroup.wait_group(0)")
-        self.free("get", "")
+        with self.inner("with cute.arch.elect_one():"):
+            self.line(f"{self.plan.streamed[0].param}_ring.consumer_release(get)")
+        self.line("get.advance()")
         return lines(self.lines)
+
+    def own_rows(self) -> None:
+        """Wait for the tiles of a block's rows."""
+        for copies in self.plan.owned:
+            state = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"
+            self.line(f"{copies.param}_ring.consumer_wait({state})")
 
     # --- after the loop -------------------------------------------------------------------------------------
 
     def after(self) -> tuple[Line, ...]:
         """Return what becomes of each row in the end."""
-        self.held, self.memory.alone = self.plan.sums, "first_of_quad"
+        self.memory.alone = "first_of_quad"
         rest = [let for let in self.top() if isinstance(let.node, Store)]
         needed = self.needed([v for let in rest for v in operands(let.node)])
         self.write(let for let in needed if not self.by_row(let.value) and not self.waits(let))
@@ -254,15 +297,19 @@ class StepEmitter(ChainedEmitter):
 
     def node(self, let: Let) -> None:
         match let.node:
-            case Store() as store if (by := self.by_vectors(store)) is not None:
-                self.store_vectors(store, by)
+            case Store() as store:
+                self.held = self.held_by(store.value)
+                if (by := self.by_vectors(store)) is not None:
+                    self.store_vectors(store, by)
+                else:
+                    super().node(let)
             case _:
                 super().node(let)
 
     def by_vectors(self, store: Store) -> Vectors | None:
         """Return how a row's list reaches memory, where its vectors are aligned and end with the row."""
-        held, decl = self.plan.sums, self.memory.decls[store.param]
-        if not self.listed(store.value) or store.value in self.consts or decl.type.axes[-1] != held.axis:
+        held, decl = self.held, self.memory.decls[store.param]
+        if held is None or store.value in self.consts or decl.type.axes[-1] != held.axis:
             return None
         fits = ROW // THREADS // decl.type.dtype.bytes
         found = Vectors(decl.type.dtype, fits if held.count % fits == 0 else fits // 2)
@@ -277,8 +324,12 @@ class StepEmitter(ChainedEmitter):
         self.uses("to_vectors", "store_vector_where")
         mask = self.memory.mask((), store.guard) or "Boolean(True)"
         at = self.memory.index(store.index).replace(PLACE, by.place)
-        with self.inner(f"for c in cutlass.range_constexpr(0, {self.plan.sums.count}, {by.elements}):"):
-            given = f"{self.text[store.value]}[c : c + {by.elements}]"
+        assert self.held is not None
+        row, count = self.text[store.value], self.held.count
+        if store.value in self.whole:
+            row = self.let(f"row_of_{store.param}", f"[{row} for c in range({count})]")
+        with self.inner(f"for c in cutlass.range_constexpr(0, {count}, {by.elements}):"):
+            given = f"{row}[c : c + {by.elements}]"
             self.line(f"vectors = to_vectors(box, {store.param}.element_type, {given})")
             with self.inner(f"for i in cutlass.range_constexpr({by.count}):"):
                 self.line(f"store_vector_where({mask}, {store.param}, {at}, vectors[i])")
@@ -323,10 +374,12 @@ class StepEmitter(ChainedEmitter):
         held = self.held_by(group[0].value)
         assert held is not None
         needed = {v for let in rest for v in operands(let.node)}
-        kept = [let for let in group if let.value in needed and let.value not in self.targets]
+        ends = needed | self.crossing.keys()
+        kept = [let for let in group if let.value in ends and let.value not in self.targets]
         self.at(group[0])
         for let in kept:
-            self.text[let.value] = self.let(let.name or stem(let), "[]")
+            name = self.crossing.get(let.value)
+            self.text[let.value] = f"{name}[r]" if name else self.let(let.name or stem(let), "[]")
         with self.inner(f"for c in cutlass.range_constexpr({held.count}):"):
             for let in group:
                 self.at(let)

@@ -10,6 +10,7 @@ from rlk.lower.common.bounds import bounds
 from rlk.lower.common.early import early
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.peel import peel
+from rlk.lower.common.segments import segments
 from rlk.lower.common.spread import Owned, spread_out
 from rlk.lower.cute import chained_plan
 from rlk.lower.cute import plan as plans
@@ -37,9 +38,14 @@ def _rows(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatu
     extents = dict(signature.extents)
     peeled = peel(bounds(kernel, dict(roles(kernel, extents).inside)))
     found = roles(peeled, extents)
-    owned = tuple(Owned(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
+    rows = segments(peeled, found.parallel)
+    counted = (a for a in found.parallel if rows is None or a != rows.over)
+    owned = tuple(Owned(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in counted)
+    owned = tuple(sorted(owned, key=lambda o: o.tiles is not None))
     if any(o.tiles is None for o in owned[1:]):
         raise refused("a second parallel axis of unknown extent", target)
+    if rows is not None and owned[0] != Owned(rows.axis, 1, None):
+        raise refused("tiles of rows of segments", target)
     lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in owned if o.tile > 1}
     spreads = spread_out(lengths, schedule.placed, LANES * schedule.warps)
     listed = math.prod(s.count for s in spreads)
@@ -56,4 +62,5 @@ def _rows(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatu
         unroll=schedule.unroll,
         signature=signature,
         target=target,
+        segments=rows,
     )

@@ -16,6 +16,7 @@ from rlk.lower.common.contract import Contraction, Factor, contractions, count_u
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.narrowed import narrowed
+from rlk.lower.common.segments import Segments
 from rlk.lower.common.spread import Owned, Spread
 from rlk.lower.cute.protocol import Ring as protocol_ring
 from rlk.lower.cute.protocol import claim_registers, ring_protocol, verify
@@ -212,6 +213,7 @@ class RowsPlan:
     """No contraction: a block owns a tile of the parallel axes, and has all of what it combines.
 
     spreads: how these lie on its threads. ahead: how many steps early a loop reads what it will need.
+    segments: what the first axis is, if it is the rows of one for each index of another.
     """
 
     kernel: Kernel
@@ -223,6 +225,7 @@ class RowsPlan:
     unroll: int
     signature: Signature
     target: Target
+    segments: Segments | None = None
 
     @property
     def held(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import reduce
-from itertools import product
+from itertools import chain, product
 from operator import or_
 from typing import NamedTuple, assert_never
 
@@ -180,6 +180,44 @@ def streams_protocol(stages: int, consumers: int, steps: int, *, arrivals: int =
         *sums, Release("values", arrivals),
     )  # fmt: skip
     rings = tuple(Ring(n, 1 if n == "rows" else stages, 2, consumers * arrivals) for n in names)
+    readers = (Role(f"consumer {i}", multiplying) for i in range(consumers))
+    return Protocol(1, rings, (Role("producer", copying), *readers))
+
+
+def sums_protocol(
+    stages: int,
+    consumers: int,
+    steps: int,
+    owned: tuple[int, ...],
+    streamed: tuple[int, ...],
+    *,
+    arrivals: int = 4,
+) -> Protocol:
+    """Return the protocol of steps that follow each other: tiles of rows, a ring for each streamed factor.
+
+    owned, streamed: how many factors are copied together. All stages of a step are freed when its products
+    are there.
+    """
+
+    def named(what: str, batches: tuple[int, ...]) -> list[list[str]]:
+        return [[f"{what} {i}.{j}" for j in range(count)] for i, count in enumerate(batches)]
+
+    def fill(batches: list[list[str]]) -> Iterator[Op]:
+        for names in batches:
+            yield from (Acquire(name) for name in names)
+            yield from (Fill(name, (1, 1)) for name in names)
+
+    def read(names: list[str]) -> Iterator[Op]:
+        for name in names:
+            yield from (Wait(name), Read(name))
+        yield Drain()
+
+    rows, factors = named("rows", owned), named("factor", streamed)
+    own, others = list(chain.from_iterable(rows)), list(chain.from_iterable(factors))
+    step = (*read(others), *(Release(name, arrivals) for name in others))
+    copying = (*fill(rows), Repeat(steps, tuple(fill(factors))))
+    multiplying = (*read(own), Repeat(steps, step))
+    rings = tuple(Ring(n, stages if n in others else 1, 2, consumers * arrivals) for n in (*own, *others))
     readers = (Role(f"consumer {i}", multiplying) for i in range(consumers))
     return Protocol(1, rings, (Role("producer", copying), *readers))
 

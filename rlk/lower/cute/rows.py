@@ -26,6 +26,7 @@ from rlk.ir.tree import Ascending, Rule, bind
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
+from rlk.lower.common.segments import Segments
 from rlk.lower.common.spread import Spread, nearest_first
 from rlk.lower.cute import text
 from rlk.lower.cute.emit import VERBS, Emitter, order_name
@@ -73,6 +74,9 @@ def write(
     extent = "1" if first is None else emitter.memory.extent(first.axis)
     counts = [extent if first is None or first.tile == 1 else text.rounded_up(extent, first.tile)]
     counts += [str(o.tiles) for o in plan.owned[1:]]
+    if plan.segments is not None:
+        whole, over = plan.segments.whole, plan.segments.over.name
+        counts[0] = f"({whole} * {plan.segments.each} + {over})"
     return KernelText(
         template="rows.py.j2",
         subject=RowsText(frame, emitter.shared(), body, plan.fewest_blocks),
@@ -121,6 +125,8 @@ class RowsEmitter(Emitter):
         for owned in reversed(self.plan.owned[1:]):
             tiles[owned.axis] = f"{rest} % {owned.tiles}"
             rest = self.let("rest", f"{rest} // {owned.tiles}") if owned.tiles != 1 else rest
+        if self.plan.segments is not None:
+            rest = self.segment(self.plan.segments, rest)
         for owned in self.plan.owned:
             tile = tiles.get(owned.axis, rest)
             self.memory.owns_tile(owned, self.spreads.get(owned.axis), tile)
@@ -132,6 +138,14 @@ class RowsEmitter(Emitter):
                     self.appoint(self.tile(bad).axes)
                 case _:
                     pass
+
+    def segment(self, found: Segments, tile: str) -> str:
+        """Write the segment that a block's row lies in; return the row's index there."""
+        self.uses("segment_of")
+        count = self.memory.extent(found.over)
+        owner = f"segment_of({found.begin}, {tile}, {count}, cute.arch.lane_idx(), {found.each}, 1)"
+        name = self.memory.owned[found.over] = self.let(axis_name(found.over), owner)
+        return f"{tile} - ({found.begin}[{name}].to(Int32) * {found.each} + {name})"
 
     def shares(self, axes: tuple[Axis, ...]) -> int:
         """Return the bits of a thread's number that do not tell indices of these axes apart."""

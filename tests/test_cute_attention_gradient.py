@@ -1,0 +1,206 @@
+"""Gradients of attention by the CuTe lowering, thread by thread: the oracle's bits, and mistakes are seen."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from attention_cases import Inputs, batch, packed, stored
+from attention_gradients import WANTED, gradient_of, longest, pulled
+from test_cute_attention import DIMS as OF_FORWARD
+from test_cute_attention import edited_text
+
+pytest.importorskip("triton")  # the harness knows both lowerings
+
+from rlk.interp.run import run
+from rlk.ir.nodes import MathModel
+from rlk.lower.cute.protocol import Hazard, Release, Repeat, check, sums_protocol
+from rlk.passes.pipeline import launched
+from rlk.schedule.axes import kind, roles
+from rlk.schedule.chained import rows_axis
+from rlk.schedule.heuristics import choose
+from rlk.schedule.hopper import warpgroups
+from rlk.schedule.schedule import Schedule
+from rlk.target.facts import target
+from rlk.testing import generated
+from rlk.testing.bits import assert_same_bits, differing
+from rlk.testing.simt import Fault
+
+H200 = target("sm_90a")
+DIMS = {**OF_FORWARD, "d_o": "thg", "d_q": "thg", "d_k": "sh", "d_v": "sh"}
+DIVISIBLE = frozenset({*DIMS, *(f"{name}_{axis}_stride" for name, axes in DIMS.items() for axis in axes)})
+LENGTHS = (9, 0, 5, 70, 4), (70, 6, 3, 130, 0)
+SINKS = np.array([[0.5, -2.0]], np.float32)
+RAGGED = packed(batch(*LENGTHS, heads=2, group=2, e=64, w=64))
+NARROW = packed(batch(*LENGTHS, e=32, w=32))
+FORMS: dict[str, Inputs] = {
+    "heads of 64": RAGGED,
+    "heads of 128": packed(batch(*LENGTHS, group=4, e=128, w=128)),
+    "heads of 96, f16": packed(batch(*LENGTHS, group=1, e=96, w=96, dtype="f16")),
+    "keys of 64, values of 128": packed(batch(*LENGTHS, group=3, e=64, w=128)),
+    "keys of 48, values of 16": packed(batch(*LENGTHS, group=3, e=48, w=16)),
+    "i64 offsets": packed(batch(*LENGTHS, e=32, w=32), np.int64),
+    "window": NARROW | {"window": 20},
+    "softcap and sinks": NARROW | {"softcap": 3.0, "inv_softcap": 1 / 3.0, "sinks": SINKS},
+    "more than a tile has rows": packed(batch((300, 3), (700, 1100), group=2, e=32, w=32)),
+}
+
+
+def extents(inputs: Inputs) -> dict[str, int]:
+    """Return bounds that a call without a look at the lengths has."""
+    t, heads, group, width = inputs["q"].shape
+    s = len(inputs["k"])
+    known = {"H": heads, "G": group, "E": width, "W": inputs["v"].shape[-1], "B": len(inputs["begin_q"])}
+    return {**known, "T": t, "S": s, "Q": t, "X": t, "R": t * group, "J": s, "Z": s}
+
+
+def wanted_of(inputs: Inputs) -> frozenset[str]:
+    return WANTED | ({"sinks"} & inputs.keys())
+
+
+def ran(given: Inputs, stages: int = 3, wanted: frozenset[str] | None = None, **more: Any) -> generated.Ran:
+    program, sizes = gradient_of(given, wanted or wanted_of(given), **more), extents(given)
+    static = {name: size for name, size in sizes.items() if name in "HGEW"}
+    schedules = []
+    for kernel in launched(program, static, MathModel.SM90, sizes).kernels:
+        rows = rows_axis(roles(kernel, sizes)) if kind(kernel) == "chained_dot" else None
+        chosen = warpgroups(kernel, choose(kernel, H200, None, sizes), H200, sizes)
+        schedules.append(Schedule(tiles=((str(rows), 128),), warps=8, stages=stages) if rows else chosen)
+    return generated.run_generated(
+        program, given, extents=sizes, schedules=schedules, divisible=DIVISIBLE, backend="cute"
+    )
+
+
+def oracle(given: Inputs, **more: Any) -> Any:
+    return run(
+        gradient_of(given, wanted_of(given), **more), given, softmax=MathModel.SM90, extents=longest(given)
+    )
+
+
+def assert_same(found: generated.Ran, want: Any, wanted: frozenset[str]) -> None:
+    for name in sorted(wanted):
+        made = found.tensors[f"d_{name}"]
+        assert_same_bits(made, want[f"d_{name}"], name, "bf16" if made.dtype == np.uint16 else None)
+
+
+@pytest.fixture(scope="module")
+def small() -> Inputs:
+    return pulled(NARROW)
+
+
+# --- the same bits ---
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gradients_have_the_bits_of_the_oracle(form: str) -> None:
+    given = pulled(FORMS[form], lse="sinks" in FORMS[form])
+    assert_same(ran(given), oracle(given), wanted_of(given))
+
+
+@pytest.mark.parametrize("stages", [2, 8])
+def test_stages_change_no_bit(stages: int, small: Inputs) -> None:
+    found = ran(small, stages)
+    assert f"num_stages={stages}," in found.emitted.source
+    assert_same(found, oracle(small), WANTED)
+
+
+def test_without_a_mask_too() -> None:
+    given = pulled(NARROW, causal=False)
+    assert_same(ran(given, causal=False), oracle(given, causal=False), WANTED)
+
+
+@pytest.mark.parametrize("name", ["q", "k"])
+def test_a_gradient_alone_has_the_same_bits(name: str, small: Inputs) -> None:
+    assert_same(ran(small, wanted=frozenset({name})), oracle(small), frozenset({name}))
+
+
+def test_what_a_neighbour_has_that_is_no_number_stays_with_it(small: Inputs) -> None:
+    """Zero times NaN is NaN: a tile's rows behind the end of a sequence are zeros, not what lies there."""
+    want, given = ran(small).tensors, dict(small)
+    for name, count in {"q": 14, "k": 79, "v": 79, "d_o": 14}.items():
+        given[name] = given[name].copy()
+        given[name][count:] = stored(np.nan, "bf16")
+    found = ran(given).tensors
+    for name, count in {"q": 14, "k": 79, "v": 79}.items():
+        assert np.array_equal(found[f"d_{name}"][:count], want[f"d_{name}"][:count]), name
+        assert not np.array_equal(found[f"d_{name}"][count:], want[f"d_{name}"][count:]), "the control"
+
+
+# --- controls ---
+
+SEEN = {
+    "masked steps without a mask": (r"append\(select\(exists\w*, ", "append(select(True, "),
+    "all steps as if every element existed": (r"late_steps = .*", "late_steps = first_steps"),
+    "a query too few": (r"(at_most\w* = \w+\[r\]) <= ", r"\1 < "),
+    "weights of the other row": (r"weights_2\[r, c\] =", "weights_2[1 - r, c] ="),
+    "numbers of other columns": (r"numbers_of\(lse_numbers, quad", "numbers_of(lse_numbers, quad ^ 2"),
+    "factors that changed places": (r"\bq_turned_factor\[", "d_o_turned_factor["),
+    "a sum that begins again": (r"(multiply\(summing, s_2_acc.*), True,", r"\1, False,"),
+}
+
+
+@pytest.mark.parametrize("mistake", SEEN)
+def test_a_mistake_in_the_text_is_seen(mistake: str, small: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
+    edited_text(monkeypatch, lambda text: re.sub(*SEEN[mistake], text))
+    found, want = ran(small).tensors, oracle(small)
+    assert any(differing(found[f"d_{name}"], want[f"d_{name}"]) for name in WANTED)
+
+
+REFUSED = {
+    "no fence": (r" +cute.arch.fence_view_async_shared\(\)\n", "", "no fence made visible"),
+    "scores that nothing waits for": (r"wait_group\(1\)(\n +lse)", r"wait_group(2)\1", "before its products"),
+    "stages freed with their products made": (
+        r"wait_group\(0\)(\n +with)",
+        r"wait_group(1)\1",
+        "products still read",
+    ),
+    "a stage that nobody frees": (r"q_ring.consumer_release\(get\)", "pass", "were not read"),
+    "numbers that nobody copies": (r"copy_number_where\(thread // 64 == 1.*", "pass", "that is not read"),
+    "half of the numbers": (r"down = thread % 64", "down = thread % 32", "two threads write one number"),
+    "queries that are not there": (
+        r"copy_vector_where\(exists, q,",
+        "copy_vector_where(Boolean(True), q,",
+        "an index outside",
+    ),
+    "rows read as columns": (r"q_turned_factor\[", "q_factor[", "columns for an instruction"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_what_a_device_would_not_do_is_refused(
+    mistake: str, small: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pattern, new, why = REFUSED[mistake]
+    edited_text(monkeypatch, lambda text: re.sub(pattern, new, text))
+    with pytest.raises(Fault, match=why):
+        ran(small)
+
+
+# --- the rings ---
+
+
+@pytest.mark.parametrize("batches", [((2,), (2,)), ((1, 1), (1, 1)), ((1,), (2,))])
+@pytest.mark.parametrize("stages", [2, 4])
+def test_a_stage_freed_before_its_products_end_is_found(stages: int, batches: Any) -> None:
+    sound = sums_protocol(stages, 2, 2 * stages + 3, *batches)
+    assert check(sound).fault is None
+    reader = sound.roles[1]
+    early = tuple(
+        replace(op, body=tuple(sorted(op.body, key=lambda x: not isinstance(x, Release))))
+        if isinstance(op, Repeat)
+        else op
+        for op in reader.body
+    )
+    roles_of = (sound.roles[0], replace(reader, body=early), sound.roles[2])
+    found = check(replace(sound, roles=roles_of)).fault
+    assert found is not None and found.hazard in (Hazard.OVERWRITE, Hazard.ARRIVALS)
+
+
+def test_a_factor_that_nobody_copies_is_found() -> None:
+    sound = sums_protocol(2, 2, 5, (2,), (2,))
+    producer = replace(sound.roles[0], body=sound.roles[0].body[:-1])
+    found = check(replace(sound, roles=(producer, *sound.roles[1:]))).fault
+    assert found is not None and found.hazard is Hazard.DEADLOCK
