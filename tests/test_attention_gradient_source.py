@@ -99,6 +99,23 @@ def test_without_a_mask_too() -> None:
     assert_same(inputs, interpreted(inputs, 16, causal=False), causal=False)
 
 
+FEW = ("q", "k", "v", "q k", "q v", "k v", "sinks", "q sinks", "k sinks", "v sinks", "q k sinks", "k v sinks")
+
+
+@pytest.mark.parametrize("few", FEW)
+def test_any_few_of_the_gradients_have_the_bits_of_all(few: str) -> None:
+    wanted = frozenset(few.split())
+    inputs = pulled(FORMS["softcap and sinks"])
+    want = run(
+        gradient_of(inputs, wanted_of(inputs)), inputs, softmax=MathModel.SM90, extents=longest(inputs)
+    )
+    ran = generated.run_generated(gradient_of(inputs, wanted), inputs, extents=sizes(inputs))
+    assert {n for n in ran.tensors if n.startswith("d_")} - inputs.keys() == {f"d_{n}" for n in wanted}
+    for name in sorted(wanted):
+        got = ran.tensors[f"d_{name}"]
+        assert_same_bits(got, want[f"d_{name}"], name, "bf16" if got.dtype == np.uint16 else None)
+
+
 # --- what the kernels are ---
 
 

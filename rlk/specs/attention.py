@@ -92,14 +92,18 @@ def varlen_attention_grad(ctx, d_o: Tensor[F, T, H, G, W], d_lse: Tensor[f32, H,
     and for each of these over the heads that share it. d_sinks = - sum of exp(sink - lse) delta over queries
     as they are packed, in chunks of 256 (halving) and pieces of 8192, ascending.
     """
-    row = L.sum(d_o.to(f32) * ctx.o.to(f32), over=W, tree=Tree.halving)
-    delta = L.table(row if d_lse is None else row - d_lse, "delta")
+    values_alone = ctx.wants("v") and not ctx.wants("q") and not ctx.wants("k")
+    if not values_alone or ctx.wants("sinks"):
+        row = L.sum(d_o.to(f32) * ctx.o.to(f32), over=W, tree=Tree.halving)
+        delta = L.table(row if d_lse is None else row - d_lse, "delta")
     if ctx.wants("q"):
         _of_queries(ctx, d_o, delta)
-    if ctx.wants("k") or ctx.wants("v"):
+    if ctx.wants("k") or (ctx.wants("v") and not values_alone):
         _of_keys(ctx, d_o, delta)
     if ctx.wants("sinks"):
         _of_sinks(ctx, delta)
+    if values_alone:  # behind what reads delta, or it would share a launch with what writes it
+        _of_keys(ctx, d_o, None)
     return L.out()
 
 
@@ -133,7 +137,8 @@ def _of_keys(ctx: Any, d_o: Any, delta: Any) -> None:
     for r in L.stream(R, begin=first * heads, end=last * heads, **seen):
         asks, head = r.pos // heads, r.pos % heads
         q, d = ctx.q.at(asks, H, head, E, inside=True), d_o.at(asks, H, head, W, inside=True)
-        lse, own = ctx.lse.at(H, head, asks, inside=True), delta.at(asks, H, head, inside=True)
+        lse = ctx.lse.at(H, head, asks, inside=True)
+        own = None if delta is None else delta.at(asks, H, head, inside=True)
         p, slope = _weights(ctx, L.dot(k, q, over=E, each=(H,)), lse)
         if ctx.wants("v"):
             to_v.absorb(p, by=d)
