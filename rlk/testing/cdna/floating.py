@@ -190,6 +190,27 @@ def _packed_halves(i: Instruction) -> Step:
     return step
 
 
+def _paired_halves(fn: Function) -> Callable[[Instruction], Step | None]:
+    """Two f16 in a register; op_sel picks the half of the lower result, op_sel_hi of the upper."""
+
+    def make(i: Instruction) -> Step | None:
+        low, high = i.numbers("op_sel", 2, 0), i.numbers("op_sel_hi", 2, 1)
+        constant = any(o.decimal and (a or b) for o, a, b in zip(i.operands[1:], low, high, strict=True))
+        if constant or "neg_lo" in i.modifiers or "neg_hi" in i.modifiers:
+            return None
+        write = written(i)
+        read = [[half(o, word(o), bool(p)) for o, p in zip(i.operands[1:], picks, strict=True)]
+                for picks in (low, high)]  # fmt: skip
+
+        def step(w: Wave) -> None:
+            x, y = (np.asarray(fn(*(r(w) for r in each))).view(U16).astype(U32) for each in read)
+            write(w, x | y << U32(16))
+
+        return step
+
+    return make
+
+
 def _mixed(high: bool) -> Callable[[Instruction], Step]:
     """v_fma_mixlo_f16 and mixhi: an f32 fma whose sources may be halves, rounded to f16 into one half."""
 
@@ -379,9 +400,11 @@ def _packed_bf16(i: Instruction) -> Step:
     return lambda w: write(w, rounded(read[0](w)) | rounded(read[1](w)) << U32(16))
 
 
-_OTHERS: dict[str, Callable[[Instruction], Step]] = {
+_OTHERS: dict[str, Callable[[Instruction], Step | None]] = {
     "fmac_f32": _accumulated,
     "pack_b32_f16": _packed_halves,
+    "pk_max_f16": _paired_halves(_HALVES["max_f16"]),
+    "pk_min_f16": _paired_halves(_HALVES["min_f16"]),
     "fma_mix_f32": _mixed_whole,
     "fma_mixlo_f16": _mixed(False),
     "fma_mixhi_f16": _mixed(True),
