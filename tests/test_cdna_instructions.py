@@ -72,6 +72,9 @@ FLOATS: dict[str, Callable[[Array, Array], Array]] = {
     "v_pk_max_f16 v3, v1, v2 op_sel:[0,1] op_sel_hi:[1,0]\nv_cvt_f32_f16_e32 v3, v3": lambda a, b: (
         np.fmax(halves(a, 0), halves(b, 16)).astype(F)
     ),
+    "v_cvt_pk_f16_f32 v3, v1, v2\nv_lshrrev_b32_e32 v3, 16, v3\nv_cvt_f32_f16_e32 v3, v3": lambda a, b: (
+        b.astype(np.float16).astype(F)
+    ),
     "v_pk_min_f16 v3, v1, v2\nv_lshrrev_b32_e32 v3, 16, v3\nv_cvt_f32_f16_e32 v3, v3": lambda a, b: (
         np.fmin(halves(a, 16), halves(b, 16)).astype(F)
     ),

@@ -33,13 +33,10 @@ def test_other_devices_have_these_bits_too(on: str) -> None:
 
 
 def test_products_on_gfx950_run_by_published_sums_only() -> None:
-    """Nobody has published its own; by those of gfx942 nothing else of its machine code differs."""
-    with pytest.raises(Fault) as caught:
-        ladder.executed("matmul_leaf8 forward", device=EmulatedWaves(target="gfx950"))
-    assert caught.value.kind is FaultKind.UNPUBLISHED
-    device = EmulatedWaves(target="gfx950", schedule=2, sums="gfx942")
-    got = ladder.executed("matmul_leaf8 forward", device=device)
-    assert ladder.differences("matmul_leaf8 forward", got) == 0
+    name, device = "matmul_leaf8 forward", EmulatedWaves(target="gfx950", sums="gfx942")
+    with pytest.raises(Fault, match="UNPUBLISHED"):
+        ladder.executed(name, device=EmulatedWaves(target="gfx950"))
+    assert ladder.differences(name, ladder.executed(name, device=device)) == 0
     assert any("v_bitop3_b32" in ran.opcodes for ran in device.executions)
 
 

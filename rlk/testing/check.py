@@ -472,8 +472,8 @@ def check_machine(
 
     The schedule after the last one also perturbs hardware approximations: nothing may depend on their bits.
     Kernels must have no spills, no scratch, LDS within limits, and MFMA where their source has a dot. Where
-    nobody has published how a target sums products, factors are whole numbers, whose sums every rule has. A
-    call with other sums is compared by the rule of STAND_IN: wrong if something differs, otherwise untried.
+    no rule of a target's sums is known, factors are whole numbers, whose sums every rule has. A call with
+    other sums is compared by the rule of STAND_IN: wrong if something differs, otherwise untried.
     """
     if compiler is None or not has_triton():
         return verdict(Law.MACHINE, None, note="no compiler is installed")
@@ -488,10 +488,8 @@ def check_machine(
         if fault.kind is not FaultKind.UNPUBLISHED:
             raise
     found = _executed(call, on, compiler, orders, STAND_IN)
-    if not found.ok:
-        return found
     note = f"the sums of {on.name}'s matrix units are published nowhere; by {STAND_IN}'s, nothing differs"
-    return replace(found, ok=None, note=note, ran=f"not tried: {note}; {found.ran}")
+    return replace(found, ok=None, note=note, ran=f"not tried: {note}; {found.ran}") if found.ok else found
 
 
 def _executed(
@@ -526,12 +524,9 @@ def _contracts(program: Program) -> bool:
 
 def _whole(call: Call) -> Call:
     """Return a call whose inputs of 16 bits are small whole numbers."""
-    rng = np.random.default_rng(3)
-    made = {
-        name: arithmetic.encode(
-            rng.integers(-3, 4, np.shape(call.inputs[name])).astype(np.float32), d.type.dtype
-        )
-        for name, d in inputs_of(call.program).items()
-        if d.type.dtype in (DType.BF16, DType.F16)
-    }
-    return replace(call, inputs={**call.inputs, **made})
+    rng, made = np.random.default_rng(3), dict(call.inputs)
+    for name, d in inputs_of(call.program).items():
+        if d.type.dtype in (DType.BF16, DType.F16):
+            x = rng.integers(-3, 4, np.shape(made[name])).astype(np.float32)
+            made[name] = arithmetic.encode(x, d.type.dtype)
+    return replace(call, inputs=made)

@@ -19,7 +19,7 @@ from rlk.testing.cdna.wave import LANE, Wave, Words
 TARGET = "gfx950"
 
 _UNDEFINED = np.uint32(0xFFFF0000)
-"""The upper half of a result of 16 bits: the manual does not say what becomes of it."""
+"""The upper half of a result of 16 bits, of which nothing is taken for known."""
 _FROM = ROW * (LANE // ROW)[:, None] + 4 * np.arange(4) + (LANE % ROW // 4)[:, None]
 _PART = LANE[:, None] % 4
 
@@ -85,19 +85,8 @@ def _transposed(i: Instruction) -> Step:
     return step
 
 
-def _packed_f16(i: Instruction) -> Step:
-    """v_cvt_pk_f16_f32: two f32 rounded to f16, to nearest even."""
-    write, read = written(i), sources(i)
-
-    def step(w: Wave) -> None:
-        low, high = (np.asarray(r(w)).view(np.float32).astype(np.float16).view(np.uint16) for r in read)
-        write(w, low.astype(np.uint32) | high.astype(np.uint32) << np.uint32(16))
-
-    return step
-
-
 def require_all(w: Wave, i: Instruction) -> None:
-    """Refuse what the manual defines for 64 active lanes only, or says nothing of."""
+    """Refuse what is defined for 64 active lanes alone."""
     if not w.full:
         raise Fault(FaultKind.UNKNOWN, f"{i.name} with lanes that are not active")
 
@@ -105,7 +94,6 @@ def require_all(w: Wave, i: Instruction) -> None:
 _KNOWN: dict[str, Callable[[Instruction], Step]] = {
     "v_bitop3_b16": _truth_table,
     "v_bitop3_b32": _truth_table,
-    "v_cvt_pk_f16_f32": _packed_f16,
     "v_permlane16_swap_b32": _exchange(16),
     "v_permlane32_swap_b32": _exchange(32),
     "ds_read_b64_tr_b16": _transposed,

@@ -194,13 +194,10 @@ def _paired_halves(fn: Function) -> Callable[[Instruction], Step | None]:
     """Two f16 in a register; op_sel picks the half of the lower result, op_sel_hi of the upper."""
 
     def make(i: Instruction) -> Step | None:
-        low, high = i.numbers("op_sel", 2, 0), i.numbers("op_sel_hi", 2, 1)
-        constant = any(o.decimal and (a or b) for o, a, b in zip(i.operands[1:], low, high, strict=True))
-        if constant or "neg_lo" in i.modifiers or "neg_hi" in i.modifiers:
+        if any(o.decimal for o in i.operands) or {"neg_lo", "neg_hi"} & i.modifiers.keys():
             return None
-        write = written(i)
-        read = [[half(o, word(o), bool(p)) for o, p in zip(i.operands[1:], picks, strict=True)]
-                for picks in (low, high)]  # fmt: skip
+        write, sides = written(i), (i.numbers("op_sel", 2, 0), i.numbers("op_sel_hi", 2, 1))
+        read = [[half(o, word(o), bool(p)) for o, p in zip(i.operands[1:], at, strict=True)] for at in sides]
 
         def step(w: Wave) -> None:
             x, y = (np.asarray(fn(*(r(w) for r in each))).view(U16).astype(U32) for each in read)
@@ -389,15 +386,19 @@ def _packed_move(i: Instruction) -> Step:
     return step
 
 
-def _packed_bf16(i: Instruction) -> Step:
-    """v_cvt_pk_bf16_f32: two f32 rounded to bf16, to nearest even."""
-    write, read = written(i), sources(i)
+def _rounded_bf16(x: Any) -> Any:
+    is_nan = np.isnan(x.view(F32))
+    return np.where(is_nan, U32(0x7FC0), x + U32(0x7FFF) + (x >> U32(16) & U32(1)) >> U32(16))
 
-    def rounded(x: Any) -> Any:
-        is_nan = np.isnan(x.view(F32))
-        return np.where(is_nan, U32(0x7FC0), x + U32(0x7FFF) + (x >> U32(16) & U32(1)) >> U32(16))
 
-    return lambda w: write(w, rounded(read[0](w)) | rounded(read[1](w)) << U32(16))
+def _packed_narrow(rounded: Function) -> Callable[[Instruction], Step]:
+    """Two f32 rounded to 16 bits, to nearest even, side by side."""
+
+    def make(i: Instruction) -> Step:
+        write, (a, b) = written(i), sources(i)
+        return lambda w: write(w, rounded(a(w)) | rounded(b(w)) << U32(16))
+
+    return make
 
 
 _OTHERS: dict[str, Callable[[Instruction], Step | None]] = {
@@ -416,7 +417,8 @@ _OTHERS: dict[str, Callable[[Instruction], Step | None]] = {
     "pk_mul_f32": _packed(lambda a, b: a * b),
     "pk_fma_f32": _packed(fma),
     "pk_mov_b32": _packed_move,
-    "cvt_pk_bf16_f32": _packed_bf16,
+    "cvt_pk_bf16_f32": _packed_narrow(_rounded_bf16),
+    "cvt_pk_f16_f32": _packed_narrow(_CONVERSIONS["cvt_f16_f32"]),
 }
 
 

@@ -1,8 +1,8 @@
 """What matrix instructions (MFMA) compute: where each lane's elements lie, and how their products are summed.
 
 The sums follow MMA-Sim, arXiv 2511.10909, whose authors compared them with CDNA2 and CDNA3 hardware. Of CDNA4
-no rule is published: its sums are computed where every rule gives the same bits, and are a fault elsewhere.
-This is written apart from the oracle (`rlk/interp`): in f64, whole tiles at a time.
+no rule is known: a sum that one could change is a fault. This is written apart from the oracle: in f64, whole
+tiles at a time.
 """
 
 from __future__ import annotations
@@ -171,18 +171,17 @@ def chained(a: Array, b: Array, c: Array) -> Array:
 def undisputed(a: Array, b: Array, c: Array, floor: int) -> Array:
     """Return sums that no rule which keeps the 24 bits of f32 can change; raise Fault where one could.
 
-    Every partial sum, in whatever order, is a multiple of the lowest bit that a product or c has, and at most
-    2**24 of it. No number is subnormal, infinite or NaN, and c is -0.0 only beside products.
+    Every partial sum is a multiple of the lowest bit that a product or c has, and at most 2**24 of it. No
+    number is subnormal, infinite or NaN.
     """
     a, b, c = (x.astype(np.float64) for x in (a, b, c))
     unit = np.minimum(np.outer(_lowest(a).min(1), _lowest(b).min(1)), _lowest(c))
     size = np.abs(a) @ np.abs(b).T + np.abs(c)
-    tiny = [((x != 0) & (np.abs(x) < 2.0**floor)).any() for x in (a, b)]
+    tiny = any(((x != 0) & (np.abs(x) < 2.0**floor)).any() for x in (a, b))
     with np.errstate(invalid="ignore"):
         agreed = (size <= 2.0**24 * unit) & (unit >= 2.0**-126) & ~((size == 0) & np.signbit(c))
-    if any(tiny) or not agreed.all():
-        m, n = np.argwhere(~agreed)[0] if not agreed.all() else (0, 0)
-        raise Fault(FaultKind.UNPUBLISHED, f"the sum of products in row {m}, column {n} depends on the rule")
+    if tiny or not agreed.all():
+        raise Fault(FaultKind.UNPUBLISHED, "sums of products that depend on the rule")
     return a @ b.T + c
 
 
