@@ -69,6 +69,15 @@ FLOATS: dict[str, Callable[[Array, Array], Array]] = {
         halves(a, 16).astype(F) * halves(b, 0).astype(F)
     ),
     "v_fma_mix_f32 v3, v1, -v2, v1 op_sel_hi:[1,0,0]": lambda a, b: fma(halves(a, 0).astype(F), -b, a),
+    "v_pk_max_f16 v3, v1, v2 op_sel:[0,1] op_sel_hi:[1,0]\nv_cvt_f32_f16_e32 v3, v3": lambda a, b: (
+        np.fmax(halves(a, 0), halves(b, 16)).astype(F)
+    ),
+    "v_cvt_pk_f16_f32 v3, v1, v2\nv_lshrrev_b32_e32 v3, 16, v3\nv_cvt_f32_f16_e32 v3, v3": lambda a, b: (
+        b.astype(np.float16).astype(F)
+    ),
+    "v_pk_min_f16 v3, v1, v2\nv_lshrrev_b32_e32 v3, 16, v3\nv_cvt_f32_f16_e32 v3, v3": lambda a, b: (
+        np.fmin(halves(a, 16), halves(b, 16)).astype(F)
+    ),
     "v_cvt_f16_f32_e32 v3, v1\nv_cvt_f32_f16_e32 v3, v3": lambda a, b: a.astype(np.float16).astype(F),
     "v_mov_b32_e32 v4, v1\nv_mov_b32_e32 v5, v2\nv_pk_add_f32 v[4:5], v[4:5], v[4:5] op_sel:[0,1] "
     "op_sel_hi:[1,0] neg_lo:[0,1]\nv_mov_b32_e32 v3, v4": lambda a, b: a - b,
@@ -77,6 +86,7 @@ WHOLE: dict[str, Callable[[Array, Array], Array]] = {
     "v_add_u32_e32 v3, v1, v2": lambda a, b: a + b,
     "v_mul_hi_u32 v3, v1, v2": lambda a, b: (a.astype(np.uint64) * b >> np.uint64(32)).astype(U),
     "v_ashrrev_i32_e32 v3, 5, v1": lambda a, b: (a.view(I) >> 5).view(U),
+    "v_bcnt_u32_b32 v3, v1, v2": lambda a, b: b + np.array([x.bit_count() for x in a.tolist()], U),
     "v_bfe_i32 v3, v1, 4, 9": lambda a, b: (a.view(I) << 19 >> 23).view(U),
     "v_bfrev_b32_e32 v3, v1": lambda a, b: np.array([int(f"{x:032b}"[::-1], 2) for x in a.tolist()], U),
     "v_lshrrev_b32_e32 v3, v2, v1\nv_ffbh_u32_e32 v3, v3": lambda a, b: np.array(

@@ -55,15 +55,21 @@ def test_machine_code_has_the_oracles_bits(name: str, which: str) -> None:
         assert " 0 of them MFMA" not in found.ran
 
 
-def test_a_wrong_instruction_fails_the_law() -> None:
-    """The control: a kernel whose products are sums."""
+@pytest.mark.parametrize(
+    ("on", "name", "right", "wrong"),
+    [("gfx942", "swiglu", "v_mul_f32_e32", "v_add_f32_e32"),
+     ("gfx950", "matmul", "v_permlane32_swap_b32", "v_permlane16_swap_b32"),
+     ("gfx950", "varlen_attention", "ds_read_b64_tr_b16", "ds_read_b64")],
+)  # fmt: skip
+def test_a_wrong_instruction_fails_the_law(on: str, name: str, right: str, wrong: str) -> None:
+    """The control."""
 
-    def wrong(emitted: Emitted, on: str, folder: Path) -> None:
+    def changed(emitted: Emitted, on: str, folder: Path) -> None:
         compile_triton(emitted, on, folder)
-        file = folder / "swiglu.amdgcn"
-        file.write_text(file.read_text().replace("v_mul_f32_e32", "v_add_f32_e32"))
+        for file in folder.glob("*.amdgcn"):
+            file.write_text(file.read_text().replace(right, wrong))
 
-    found = check_machine(call_of("swiglu", "forward"), GFX942, wrong, ())
+    found = check_machine(call_of(name, "forward"), target(on), changed, ())
     assert found.ok is False and found.worst > 0
 
 

@@ -251,6 +251,14 @@ def test_other_targets_have_no_entry() -> None:
         assert dict(choose(kernel, target(name), None, {**LARGE["dot_map"], "T": 1}).tiles)["T"] == 128
 
 
+def test_waves_of_64_lanes_fold_few_rows() -> None:
+    """They have 256 registers a lane: Triton 3.5 and 3.6 spill from 64 rows on."""
+    kernel = contraction(SPECS["stream_dot"], LARGE["stream_dot"])
+    for name, rows in (("gfx942", 32), ("gfx950", 32), ("sm_80", 128)):
+        chosen = choose(kernel, target(name), None, {**LARGE["stream_dot"], "T": 8192})
+        assert dict(chosen.tiles)["T"] == rows and chosen.warps == 8
+
+
 # --- bits ---
 
 

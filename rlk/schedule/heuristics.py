@@ -36,6 +36,7 @@ DOT_STAGES = 4
 SMALLEST_TILE = 16  # of a matrix unit
 LARGEST_BOX = 256  # columns of its largest tile
 FEW_ROWS, CROWDED_WARPS = 64, 8  # of a fold that needs registers for more than its scores
+WAVE_ROWS = 32  # of such a fold by 8 waves of 64 lanes, 256 registers each: Triton 3.5 and 3.6 spill beyond
 PARTS = 4  # of such a tile, where what follows needs registers too
 
 
@@ -137,16 +138,21 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
         return Schedule()
     facts = _facts(kernel, found, sides, target, extents)
     chosen = _tiled(kernel, found, sides, facts, target, extents)
-    # a fold beside 128 rows of scores takes more than the 256 registers that 8 waves of 64 lanes leave each
-    crowded = target.vendor == "amd" or _crowded(kernel, facts)
-    if kind(kernel) != "stream_dot" or not crowded or chosen.tile(str(sides[0])) < FEW_ROWS:
+    in_waves, functions = target.vendor == "amd", _functions(kernel)
+    rows, columns = (chosen.tile(str(side)) for side in sides)
+    if kind(kernel) != "stream_dot":
+        full = in_waves and functions > 1 and rows * columns >= ACCUMULATOR  # Triton 3.5 spills
+        return chosen.with_tile(str(sides[0]), rows // 2) if full else chosen
+    few = WAVE_ROWS if in_waves else FEW_ROWS
+    # beside its scores a fold needs registers for a vector of columns and for other functions
+    if rows < few or not (in_waves or facts.along > 0 or functions > 1):
         return chosen
-    return replace(chosen.with_tile(str(sides[0]), FEW_ROWS), warps=CROWDED_WARPS, flat=False)
+    return replace(chosen.with_tile(str(sides[0]), few), warps=CROWDED_WARPS, flat=False)
 
 
-def _crowded(kernel: Kernel, facts: Facts) -> bool:
-    """Return whether a fold needs registers beside its scores: a vector of columns, other functions."""
-    return facts.along > 0 or sum(isinstance(x.node, Math) for x in walk(kernel.body)) > 1
+def _functions(kernel: Kernel) -> int:
+    """Return how many functions a kernel computes that take registers of their own."""
+    return sum(isinstance(x.node, Math) for x in walk(kernel.body))
 
 
 def _tiled(

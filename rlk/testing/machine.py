@@ -84,7 +84,7 @@ def _multiplies(emitted: Emitted, kernel: str) -> bool:
 class Emulated:
     """A device that executes kernels' machine code on a CPU.
 
-    schedule, perturb: as `emulate` has them. edit: changes a kernel's code before it is launched.
+    schedule, perturb, sums: as `emulate` has them. edit: changes a kernel's code before it is launched.
     executions: one for each launch so far.
     """
 
@@ -93,6 +93,7 @@ class Emulated:
     perturb: int | None = None
     compiler: Compiler = compile_triton
     edit: Callable[[Code], Code] = lambda code: code
+    sums: str | None = None
     executions: list[Execution] = field(default_factory=list)
 
     @contextmanager
@@ -113,6 +114,7 @@ class Emulated:
                 (WAVE * code.record.num_warps, 1, 1),
                 [*found, _NOWHERE, _NOWHERE],
                 target=self.target,
+                sums=self.sums,
                 schedule=self.schedule,
                 perturb=self.perturb,
                 dynamic_shared=code.record.shared,

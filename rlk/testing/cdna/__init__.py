@@ -4,10 +4,10 @@
     print(ran.instructions, ran.opcodes, ran.resources)
 
 `text` and `descriptor` parse what LLVM prints; `wave` holds registers, `access` and `lanes` reach them;
-`scalar`, `integers`, `floating` and `matrix` compute; `shared`, `memory` and `storage` keep bytes; `waits`
-and `scheduling` order what happens; `program` decodes a kernel, `emulator` launches it, `faults` says what is
-wrong. `hip` compiles HIP source for the devices and for the host, `host` runs it there, `lint` reads it;
-`device` runs its machine code, and `jit` what TileLang itself compiles and launches.
+`scalar`, `integers`, `floating`, `cdna4` and `matrix` compute; `shared`, `memory` and `storage` keep bytes;
+`waits` and `scheduling` order what happens; `program` decodes a kernel, `emulator` launches it, `faults` says
+what is wrong. `hip` compiles HIP source for the devices and for the host, `host` runs it there, `lint` reads
+it; `device` runs its machine code, and `jit` what TileLang itself compiles and launches.
 """
 
 from __future__ import annotations

@@ -22,13 +22,14 @@ _SCALARS = {"int": np.int32, "int64_t": np.int64, "uint": np.uint32, "float": np
 class EmulatedWaves:
     """A device that executes TileLang's kernels on a CPU, instruction by instruction.
 
-    schedule, perturb: as `emulate` has them. executions: one for each launch so far.
+    schedule, perturb, sums: as `emulate` has them. executions: one for each launch so far.
     """
 
     target: str = "gfx942"
     schedule: int = 0
     perturb: int | None = None
     executions: list[Execution] = field(default_factory=list)
+    sums: str | None = None
 
     @contextmanager
     def __call__(self, emitted: Emitted) -> Iterator[tuple[Callable[..., None], Any]]:
@@ -50,6 +51,7 @@ class EmulatedWaves:
                 (found.threads, 1, 1),
                 _arguments(found, given),
                 target=self.target,
+                sums=self.sums,
                 schedule=self.schedule,
                 perturb=self.perturb,
             )

@@ -95,6 +95,7 @@ def emulate(
     arguments: Sequence[Array | np.generic],
     *,
     target: str = "gfx942",
+    sums: str | None = None,
     schedule: int = 0,
     perturb: int | None = None,
     dynamic_shared: int = 0,
@@ -104,7 +105,8 @@ def emulate(
 
     grid: workgroups along x, y and z; block: lanes of one. arguments: one contiguous array (changed in place;
     its bytes are all that the kernel may touch through it) or NumPy scalar for each explicit argument, in
-    order; a pointer that is never followed may be a scalar of 8 bytes. schedule: 0 runs waves in order, 1 in
+    order; a pointer that is never followed may be a scalar of 8 bytes. sums: the target whose matrix units'
+    sums stand in for this one's, where nobody has published those. schedule: 0 runs waves in order, 1 in
     reverse, others interleave them at random. perturb: the seed of random errors, up to one ulp, in hardware
     approximations (v_exp, v_log, v_rcp, v_rsq, v_sqrt), which are otherwise correctly rounded.
     dynamic_shared: bytes of LDS beside the kernel's own. limit: instructions that one wave may execute.
@@ -114,7 +116,7 @@ def emulate(
     Arrays hold what was written until then. Not modelled: time, hazards between instructions that need
     s_nop, and the order of memory between workgroups.
     """
-    decoded = program(assembly, kernel, target)
+    decoded = program(assembly, kernel, target, sums or target)
     shared = _shared(decoded.descriptor, block, dynamic_shared, target)
     memory = Memory()
     backs = _Backs(memory)

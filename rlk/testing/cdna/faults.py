@@ -26,6 +26,7 @@ class FaultKind(Enum):
         "waves of a workgroup disagree on a barrier: it must not stand under a condition that waves differ in"
     )
     UNKNOWN = "the emulator does not know this instruction: add its semantics to rlk/testing/cdna"
+    UNPUBLISHED = "no rule of this device's sums is published: take whole numbers, or another's sums"
     ARGUMENTS = (
         "the call does not fit the kernel's metadata: pass one array or scalar for each explicit argument"
     )

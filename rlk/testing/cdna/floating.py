@@ -190,6 +190,24 @@ def _packed_halves(i: Instruction) -> Step:
     return step
 
 
+def _paired_halves(fn: Function) -> Callable[[Instruction], Step | None]:
+    """Two f16 in a register; op_sel picks the half of the lower result, op_sel_hi of the upper."""
+
+    def make(i: Instruction) -> Step | None:
+        if any(o.decimal for o in i.operands) or {"neg_lo", "neg_hi"} & i.modifiers.keys():
+            return None
+        write, sides = written(i), (i.numbers("op_sel", 2, 0), i.numbers("op_sel_hi", 2, 1))
+        read = [[half(o, word(o), bool(p)) for o, p in zip(i.operands[1:], at, strict=True)] for at in sides]
+
+        def step(w: Wave) -> None:
+            x, y = (np.asarray(fn(*(r(w) for r in each))).view(U16).astype(U32) for each in read)
+            write(w, x | y << U32(16))
+
+        return step
+
+    return make
+
+
 def _mixed(high: bool) -> Callable[[Instruction], Step]:
     """v_fma_mixlo_f16 and mixhi: an f32 fma whose sources may be halves, rounded to f16 into one half."""
 
@@ -368,20 +386,26 @@ def _packed_move(i: Instruction) -> Step:
     return step
 
 
-def _packed_bf16(i: Instruction) -> Step:
-    """v_cvt_pk_bf16_f32: two f32 rounded to bf16, to nearest even."""
-    write, read = written(i), sources(i)
-
-    def rounded(x: Any) -> Any:
-        is_nan = np.isnan(x.view(F32))
-        return np.where(is_nan, U32(0x7FC0), x + U32(0x7FFF) + (x >> U32(16) & U32(1)) >> U32(16))
-
-    return lambda w: write(w, rounded(read[0](w)) | rounded(read[1](w)) << U32(16))
+def _rounded_bf16(x: Any) -> Any:
+    is_nan = np.isnan(x.view(F32))
+    return np.where(is_nan, U32(0x7FC0), x + U32(0x7FFF) + (x >> U32(16) & U32(1)) >> U32(16))
 
 
-_OTHERS: dict[str, Callable[[Instruction], Step]] = {
+def _packed_narrow(rounded: Function) -> Callable[[Instruction], Step]:
+    """Two f32 rounded to 16 bits, to nearest even, side by side."""
+
+    def make(i: Instruction) -> Step:
+        write, (a, b) = written(i), sources(i)
+        return lambda w: write(w, rounded(a(w)) | rounded(b(w)) << U32(16))
+
+    return make
+
+
+_OTHERS: dict[str, Callable[[Instruction], Step | None]] = {
     "fmac_f32": _accumulated,
     "pack_b32_f16": _packed_halves,
+    "pk_max_f16": _paired_halves(_HALVES["max_f16"]),
+    "pk_min_f16": _paired_halves(_HALVES["min_f16"]),
     "fma_mix_f32": _mixed_whole,
     "fma_mixlo_f16": _mixed(False),
     "fma_mixhi_f16": _mixed(True),
@@ -393,7 +417,8 @@ _OTHERS: dict[str, Callable[[Instruction], Step]] = {
     "pk_mul_f32": _packed(lambda a, b: a * b),
     "pk_fma_f32": _packed(fma),
     "pk_mov_b32": _packed_move,
-    "cvt_pk_bf16_f32": _packed_bf16,
+    "cvt_pk_bf16_f32": _packed_narrow(_rounded_bf16),
+    "cvt_pk_f16_f32": _packed_narrow(_CONVERSIONS["cvt_f16_f32"]),
 }
 
 

@@ -89,6 +89,7 @@ _UNSIGNED: dict[str, Function] = {
     "mul_lo_u32": lambda a, b: a * b,
     "mul_hi_u32": lambda a, b: (a.astype(U64) * b.astype(U64) >> U64(32)).astype(U32),
     "mul_u32_u24": lambda a, b: (a & _LOW24) * (b & _LOW24),
+    "bcnt_u32_b32": lambda a, b: np.bitwise_count(a).astype(U32) + b,
     "and_b32": lambda a, b: a & b,
     "or_b32": lambda a, b: a | b,
     "xor_b32": lambda a, b: a ^ b,

@@ -1,7 +1,8 @@
 """What matrix instructions (MFMA) compute: where each lane's elements lie, and how their products are summed.
 
-The sums follow MMA-Sim, arXiv 2511.10909, whose authors compared them with CDNA2 and CDNA3 hardware. This is
-written apart from the oracle (`rlk/interp`): in f64, whole tiles at a time.
+The sums follow MMA-Sim, arXiv 2511.10909, whose authors compared them with CDNA2 and CDNA3 hardware. Of CDNA4
+no rule is known: a sum that one could change is a fault. This is written apart from the oracle: in f64, whole
+tiles at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 
 from rlk.interp.scalar import fma
 from rlk.testing.cdna.access import Step, row, word
+from rlk.testing.cdna.cdna4 import TARGET
+from rlk.testing.cdna.faults import Fault, FaultKind
 from rlk.testing.cdna.text import Instruction, Kind, Operand
 from rlk.testing.cdna.wave import LANE, LANES, Wave
 
@@ -32,6 +35,8 @@ SHAPES = {
     "f32": {(16, 4), (32, 2)},
 }  # fmt: skip
 """Rows (and columns), and depth, of the instructions with one block, by the factors' type."""
+DEEP = {(16, 32), (32, 16)}
+"""Of CDNA4 too, for factors of 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +62,27 @@ class Shape:
         return self.rows * self.rows // LANES
 
 
-def decode(i: Instruction, target: str) -> Step | None:
-    """Return what a matrix instruction does to a wave; None for one that is not known."""
+def decode(i: Instruction, target: str, sums: str) -> Step | None:
+    """Return what a matrix instruction does to a wave, by the sums of a target; None for one not known."""
     match = re.match(r"v_mfma_f32_(\d+)x\d+x(\d+)_?(f16|bf16|f32)(_1k)?$", i.name)
     if match is None or any(i.number(m) for m in ("cbsz", "abid", "blgp")):
         return None
     shape = Shape(int(match[1]), int(match[2]), match[3])
-    if (shape.rows, shape.depth) not in SHAPES[shape.kind]:
+    deep = DEEP if target == TARGET and shape.kind != "f32" else set()
+    if (shape.rows, shape.depth) not in SHAPES[shape.kind] | deep:
         return None
     if shape.kind == "bf16" and target == "gfx90a" and not match[4]:
         return None  # the older instruction sums pairs, not fours
-    return _step(i, shape, summation(shape, target))
+    return _step(i, shape, summation(shape, sums))
 
 
 def summation(shape: Shape, target: str) -> Sum:
     """Return how a target sums the products of a matrix instruction."""
+    floor = FLOOR[shape.kind]
+    if target == TARGET:
+        return lambda a, b, c: undisputed(a, b, c, floor)
     if shape.kind == "f32":
         return chained
-    floor = FLOOR[shape.kind]
     if target == "gfx90a":
         return lambda a, b, c: paired(a, b, c, floor)
     return lambda a, b, c: fused(a, b, c, floor)
@@ -158,6 +166,30 @@ def chained(a: Array, b: Array, c: Array) -> Array:
     for k in range(a.shape[1]):
         c = fma(*np.broadcast_arrays(a[:, k, None], b[None, :, k], c))
     return c
+
+
+def undisputed(a: Array, b: Array, c: Array, floor: int) -> Array:
+    """Return sums that no rule which keeps the 24 bits of f32 can change; raise Fault where one could.
+
+    Every partial sum is a multiple of the lowest bit that a product or c has, and at most 2**24 of it. No
+    number is subnormal, infinite or NaN.
+    """
+    a, b, c = (x.astype(np.float64) for x in (a, b, c))
+    unit = np.minimum(np.outer(_lowest(a).min(1), _lowest(b).min(1)), _lowest(c))
+    size = np.abs(a) @ np.abs(b).T + np.abs(c)
+    tiny = any(((x != 0) & (np.abs(x) < 2.0**floor)).any() for x in (a, b))
+    with np.errstate(invalid="ignore"):
+        agreed = (size <= 2.0**24 * unit) & (unit >= 2.0**-126) & ~((size == 0) & np.signbit(c))
+    if tiny or not agreed.all():
+        raise Fault(FaultKind.UNPUBLISHED, "sums of products that depend on the rule")
+    return a @ b.T + c
+
+
+def _lowest(x: Array) -> Array:
+    """Return the value of the lowest bit that is set in each f32; zero has an infinite one, NaN and inf 0."""
+    fraction, exponent = np.frexp(x)
+    whole = np.ldexp(np.where(np.isfinite(x), fraction, 0), 24).astype(np.int64)
+    return np.where(x == 0, np.inf, np.ldexp((whole & -whole).astype(np.float64), exponent - 24))
 
 
 def fused(a: Array, b: Array, c: Array, floor: int) -> Array:

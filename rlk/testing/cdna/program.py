@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from rlk.testing.cdna import floating, integers, matrix, memory, scalar, shared, waits
+from rlk.testing.cdna import cdna4, floating, integers, matrix, memory, scalar, shared, waits
 from rlk.testing.cdna.access import Step
 from rlk.testing.cdna.descriptor import Descriptor, descriptor
 from rlk.testing.cdna.faults import Fault, FaultKind
@@ -33,12 +33,15 @@ class Program:
 
 
 @lru_cache(maxsize=32)
-def program(assembly: str, kernel: str, target: str) -> Program:
-    """Decode a kernel; what the emulator does not know becomes a fault when it is executed."""
+def program(assembly: str, kernel: str, target: str, sums: str) -> Program:
+    """Decode a kernel; what the emulator does not know becomes a fault when it is executed.
+
+    sums: the target whose matrix units say how products are summed.
+    """
     found, labels = instructions(assembly, kernel)
     what = descriptor(assembly, kernel)
     floating.check_modes(what.directives)
-    steps = tuple(_step(i, labels, target) for i in found)
+    steps = tuple(_step(i, labels, target, sums) for i in found)
     return Program(what, found, steps, tuple(_touched(i) for i in found))
 
 
@@ -47,9 +50,9 @@ def _touched(i: Instruction) -> int:
     return waits.registers(i.operands[1:] if i.name.startswith(_LOADS) else i.operands)
 
 
-def _step(i: Instruction, labels: Mapping[str, int], target: str) -> Step:
+def _step(i: Instruction, labels: Mapping[str, int], target: str, sums: str) -> Step:
     try:
-        found = decoded(i, labels, target)
+        found = decoded(i, labels, target, sums)
     except Fault as fault:
         return _refusal(fault)
     return found or _refusal(Fault(FaultKind.UNKNOWN, f"{i.name} with {i.text.partition(' ')[2]!r}"))
@@ -62,11 +65,13 @@ def _refusal(fault: Fault) -> Step:
     return step
 
 
-def decoded(i: Instruction, labels: Mapping[str, int], target: str) -> Step | None:
+def decoded(i: Instruction, labels: Mapping[str, int], target: str, sums: str) -> Step | None:
     """Return what one instruction does; None for one that is not known."""
     name = i.name
     if name in _NOTHING:
         return lambda w: None
+    if target == cdna4.TARGET and (found := cdna4.decode(i)):
+        return found
     if name == "s_endpgm":
         return _end
     if name == "s_barrier":
@@ -76,7 +81,7 @@ def decoded(i: Instruction, labels: Mapping[str, int], target: str) -> Step | No
     if name.startswith("s_"):
         return waits.decode(i) or scalar.decode_branch(i, labels) or scalar.decode(i)
     if name.startswith("v_mfma_"):
-        return matrix.decode(i, target)
+        return matrix.decode(i, target, sums)
     if name.startswith("v_cmp_"):
         return integers.decode_comparison(i) or floating.decode_comparison(i)
     if name.startswith("v_"):
