@@ -121,7 +121,7 @@ class _Launch:
 
 def _ring(*, barrier_storage: Any, num_stages: int, tx_count: int, **groups: Any) -> Any:
     if not _now.ring:
-        _now.ring.append(BoxRing(num_stages, tx_count, lambda: _now.groups))
+        _now.ring.append(BoxRing(stages=num_stages, bytes=tx_count, flying=lambda: _now.groups))
     return _now.ring[0]
 
 

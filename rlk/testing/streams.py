@@ -17,20 +17,36 @@ Flying = Callable[[], list[tuple[list[Any], set[Use]]]]
 Threads = Callable[[], Array]
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class Ring:
+    """Stages of tiles by their use: which one is read, and how many were given back.
+
+    flying: the products that may still read one.
+    """
+
+    stages: int
+    flying: Flying
+    reading: int = -1
+    taken: int = 0
+
+    def consumer_release(self, state: Any) -> None:
+        if state.count != self.taken:
+            raise Fault("a stage is released out of turn")
+        if any((id(self), state.count) in uses for _, uses in self.flying()):
+            raise Fault("a stage is released that products still read")
+        self.taken += 1
+
+
 # --- boxes ---
 
 
-@dataclass(slots=True)
-class BoxRing:
+@dataclass(slots=True, eq=False, kw_only=True)
+class BoxRing(Ring):
     """Stages by their use: the tiles and how many bytes of them have landed."""
 
-    stages: int
     bytes: int
-    flying: Flying
     filled: list[dict[str, Array]] = field(default_factory=list)
     landed: list[int] = field(default_factory=list)
-    reading: int = -1
-    taken: int = 0
 
     def producer_acquire(self, state: State) -> None:
         if state.count != len(self.filled):
@@ -51,13 +67,6 @@ class BoxRing:
             raise Fault(f"{self.landed[state.count]} bytes landed in a stage that waits for {self.bytes}")
         self.reading = state.count
 
-    def consumer_release(self, state: State) -> None:
-        if state.count != self.taken:
-            raise Fault("a stage is released out of turn")
-        if any((id(self), state.count) in uses for _, uses in self.flying()):
-            raise Fault("a stage is released that products still read")
-        self.taken += 1
-
 
 @dataclass(slots=True)
 class State:
@@ -75,8 +84,8 @@ class State:
 # --- vectors ---
 
 
-@dataclass(slots=True, eq=False)
-class CopyRing:
+@dataclass(slots=True, eq=False, kw_only=True)
+class CopyRing(Ring):
     """Stages by their use: tiles, which elements of them are there, and whether the copies were handed on.
 
     inner: the dim of tiles that follows itself in memory. numbers: those that travel with tiles, by name, and
@@ -85,17 +94,13 @@ class CopyRing:
     """
 
     name: str
-    stages: int
-    flying: Flying
     tiles: list[Array] = field(default_factory=list)
     there: list[Array] = field(default_factory=list)
     inner: int = 1
     numbers: dict[str, list[tuple[Array, Array]]] = field(default_factory=dict)
     acquired: int = 0
     committed: int = 0
-    reading: int = -1
     seen: bool = False
-    taken: int = 0
 
     def producer_acquire(self, state: Any) -> None:
         if state.count != self.acquired or self.committed != self.acquired:
@@ -114,13 +119,6 @@ class CopyRing:
         if not all(there.all() for there in (self.there[state.count], *every)):
             raise Fault("a stage is handed on with elements that no thread wrote")
         self.reading, self.seen = state.count, False
-
-    def consumer_release(self, state: Any) -> None:
-        if state.count != self.taken:
-            raise Fault("a stage is released out of turn")
-        if any((id(self), state.count) in uses for _, uses in self.flying()):
-            raise Fault("a stage is released that products still read")
-        self.taken += 1
 
     @property
     def left(self) -> bool:
@@ -287,7 +285,7 @@ def ring(
     warps = groups["consumer_group"]
     if warps % 4:
         raise Fault(f"{warps} warps free a stage that warpgroups read")
-    return rings.setdefault(barrier_storage, CopyRing(barrier_storage, num_stages, flying))
+    return rings.setdefault(barrier_storage, CopyRing(name=barrier_storage, stages=num_stages, flying=flying))
 
 
 def fence(rings: dict[str, CopyRing]) -> None:
