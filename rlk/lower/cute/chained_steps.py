@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 
 from rlk.ir.nodes import (
@@ -128,19 +129,25 @@ class StepEmitter(ChainedEmitter):
         self.step(self.plan.last, "(last_steps - 1)", more=False)
         return lines(self.lines)
 
-    def step(self, part: Step, name: str, *, more: bool) -> None:
-        """Write a step; more: whether it begins the scores of the next."""
-        loop, held = part.loop, self.held
+    @contextmanager
+    def one_step(self, loop: Loop, name: str, *conditions: Value) -> Iterator[list[Let]]:
+        """Write what a step needs that is one number for all rows; give all it needs."""
+        held = self.held
         with self.apart():
             self.held = self.plan.scores
             self.text[loop.body.args[0]] = name
             for arg, place in zip(loop.body.args[1:], self.places, strict=True):
                 self.text[arg] = place
                 self.whole.add(arg)
-            found = turning(loop)
-            roots = [*loop.body.results, *(() if found is None else (found.condition,))]
-            lets = self.needed(roots)
+            lets = self.needed([*loop.body.results, *conditions])
             self.write(let for let in lets if not self.by_row(let.value) and not self.listed(let.value))
+            yield lets
+        self.held = held
+
+    def step(self, part: Step, name: str, *, more: bool) -> None:
+        """Write a step; more: whether it begins the scores of the next."""
+        found = turning(part.loop)
+        with self.one_step(part.loop, name, *(() if found is None else (found.condition,))) as lets:
             if found is not None:
                 self.turn(part)
             self.taken(part)
@@ -150,7 +157,6 @@ class StepEmitter(ChainedEmitter):
             self.sums()
             self.line("warpgroup.wait_group(0)")
             self.free("get", "got") if more else self.free("", "got")
-        self.held = held
 
     def turn(self, part: Step) -> None:
         """Write what some steps exchange, and what they need for it, under their condition."""

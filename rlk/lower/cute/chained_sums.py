@@ -48,26 +48,17 @@ class SumsEmitter(StepEmitter):
         limits = ("first_steps", *("late_steps", "full_steps")[3 - count :], "last_steps")
         for part, (start, stop) in zip(self.plan.parts, pairwise(limits), strict=True):
             with self.inner(f"for {name} in cutlass.range({start}, {stop}, unroll=1):"):
-                self.one_step(part, name)
+                self.step_of_sums(part, name)
         return lines(self.lines)
 
-    def one_step(self, part: Step, name: str) -> None:
-        loop, held = part.loop, self.held
-        with self.apart():
-            self.held = self.plan.scores
-            self.text[loop.body.args[0]] = name
-            for arg, place in zip(loop.body.args[1:], self.places, strict=True):
-                self.text[arg] = place
-                self.whole.add(arg)
-            lets = self.needed(loop.body.results)
-            self.write(let for let in lets if not self.by_row(let.value) and not self.listed(let.value))
+    def step_of_sums(self, part: Step, name: str) -> None:
+        with self.one_step(part.loop, name) as lets:
             self.phases(part, [let for let in lets if let.value not in self.written])
             self.line("warpgroup.wait_group(0)")
             with self.inner("with cute.arch.elect_one():"):
                 for copies in self.plan.streamed:
                     self.line(f"{copies.param}_ring.consumer_release(get)")
             self.line("get.advance()")
-        self.held = held
 
     def phases(self, part: Step, lets: list[Let]) -> None:
         """Begin all scores; take each when it is there, and begin every sum whose weights are known then."""
