@@ -235,6 +235,19 @@ def test_generated_kernels_have_the_bits_of_copies(
     assert_same_bits(ran.tensors["lse"].reshape(want.lse.shape), as_array(want.lse), "lse")
 
 
+def edit(lowering: Any, pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a lowering write another text, where a pattern stands."""
+    real = lowering.lower
+
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        emitted = real(*args, **kwargs)
+        source = re.sub(pattern, new, emitted.source)
+        assert source != emitted.source
+        return replace(emitted, source=source)
+
+    monkeypatch.setattr(lowering, "lower", changed)
+
+
 @pytest.mark.parametrize(
     ("pattern", "new"),
     [
@@ -246,17 +259,10 @@ def test_generated_kernels_have_the_bits_of_copies(
 )
 def test_an_edit_of_the_text_is_seen(pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    given, real = drawn((600,), ((1, 2),)), generated.triton.lower
-
-    def changed(*args: Any, **kwargs: Any) -> Any:
-        emitted = real(*args, **kwargs)
-        source = re.sub(pattern, new, emitted.source)
-        assert source != emitted.source
-        return replace(emitted, source=source)
-
+    given = drawn((600,), ((1, 2),))
     inputs, want = inputs_of(given, monkeypatch), unshared(given, math="sm90")
     assert_same_bits(interpreted(inputs).tensors["lse"].reshape(4, 3), as_array(want.lse))
-    monkeypatch.setattr(generated.triton, "lower", changed)
+    edit(generated.triton, pattern, new, monkeypatch)
     assert differing(interpreted(inputs).tensors["lse"].reshape(4, 3), as_array(want.lse))
 
 
@@ -313,16 +319,9 @@ def test_cute_kernels_have_the_bits_of_copies(
 )
 def test_an_edit_of_cute_text_is_seen(pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    given, real = of_16(drawn((600,), ((1, 2),))), generated.cute.lower
-
-    def changed(*args: Any, **kwargs: Any) -> Any:
-        emitted = real(*args, **kwargs)
-        source = re.sub(pattern, new, emitted.source)
-        assert source != emitted.source
-        return replace(emitted, source=source)
-
+    given = of_16(drawn((600,), ((1, 2),)))
     inputs, want = inputs_of(given, monkeypatch), unshared(given, math="sm90")
-    monkeypatch.setattr(generated.cute, "lower", changed)
+    edit(generated.cute, pattern, new, monkeypatch)
     assert differing(by_cute(inputs).tensors["o"].reshape(want.o.shape), as_array(want.o))
 
 

@@ -20,7 +20,7 @@ from unittest.mock import MagicMock, patch
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
+from on_cpu import OnCpu
 
 from benchmarks.rows import label
 from rlk.runtime import dispatch, invocation
@@ -31,21 +31,17 @@ LARGE = 1 << 20  # elements that are left as they are: nobody reads them
 DRAWN = {torch.randn, torch.rand, torch.randn_like, torch.rand_like}
 
 
-class OnCpu(TorchFunctionMode):
-    """Makes on the host what is asked of a device; large random tensors are not drawn."""
+class Undrawn(OnCpu):
+    """A host on which no large random tensor is drawn."""
 
-    def __torch_function__(self, fn: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {n: "cpu" if n == "device" and x is not None else x for n, x in (kwargs or {}).items()}
-        args = tuple("cpu" if _names_a_device(x) else x for x in args)
-        if fn is torch.Tensor.cuda:
-            return args[0]
+    def made(self, fn: Any, *args: Any, **options: Any) -> Any:
         if fn is torch.Tensor.normal_ and args[0].numel() > LARGE:
             return args[0]
-        if fn in DRAWN:
-            given.pop("generator", None)
-            empty = torch.empty if fn in (torch.randn, torch.rand) else torch.empty_like
-            return empty(*args, **given).requires_grad_(given.pop("requires_grad", False))
-        return fn(*args, **given)
+        if fn not in DRAWN:
+            return super().made(fn, *args, **options)
+        options.pop("generator", None)
+        empty = torch.empty if fn in (torch.randn, torch.rand) else torch.empty_like
+        return empty(*args, **options).requires_grad_(options.pop("requires_grad", False))
 
 
 class Generator(torch.Generator):
@@ -53,10 +49,6 @@ class Generator(torch.Generator):
 
     def __new__(cls, *_: object) -> Generator:
         return super().__new__(cls, "cpu")
-
-
-def _names_a_device(x: object) -> bool:
-    return str(x).startswith("cuda") if isinstance(x, str | torch.device) else False
 
 
 def _patches(on: Target) -> dict[str, Any]:
@@ -104,7 +96,7 @@ def standing_in(on: Target) -> Iterator[None]:
     for one in undo:
         one.start()
     try:
-        with OnCpu():
+        with Undrawn():
             yield
     finally:
         for one in reversed(undo):
