@@ -24,7 +24,7 @@ from rlk.schedule.heuristics import choose
 from rlk.schedule.hopper import warpgroups
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import target
-from rlk.testing import generated
+from rlk.testing import generated, hopper
 from rlk.testing.bits import assert_same_bits, differing
 from rlk.testing.simt import Fault
 
@@ -286,3 +286,27 @@ def test_a_step_that_waits_for_a_stage_that_comes_later_is_found() -> None:
     producer = replace(sound.roles[0], body=sound.roles[0].body[:-1])
     found = check(replace(sound, roles=(producer, *sound.roles[1:]))).fault
     assert found is not None and found.hazard is Hazard.DEADLOCK
+
+
+def quotients(source: str, x: np.ndarray, by: np.ndarray) -> np.ndarray:
+    """Return what `divided` of a generated module makes of lists, an element of each for every thread."""
+    names = hopper.interpret(source)
+    made = names.divided([names.Float32(row) for row in x], names.Float32(by))
+    return np.stack([q.data for q in made])
+
+
+def test_quotients_of_a_row_are_correctly_rounded() -> None:
+    source = ran(FORMS["keys of 48, values of 16"]).emitted.source
+    draw = np.random.default_rng(0)
+    words = draw.integers(0, 1 << 23, (400, 512)) | draw.integers(127 - 55, 127 + 55, (400, 512)) << 23
+    words[:, :64] |= 0x7FFFF0  # nearly two
+    x, by = words.astype(np.int32).view(np.float32), np.roll(words[0], 64).astype(np.int32).view(np.float32)
+    x[::2] *= -1
+    x[7] = draw.choice([0.0, -0.0, 1e-40, 3e38, np.inf, np.nan], 512)
+    for some in (np.delete(x, 7, 0), x):  # the last asks for divisions
+        with np.errstate(all="ignore"):
+            assert_same_bits(quotients(source, some, by), some / by)
+    once = source.replace("made[i] = fma(fma(-by, near, x[i]), inverse, near)", "made[i] = near")
+    never = once.replace("near = fma(fma(-by, near, x[i]), inverse, near)", "pass")
+    assert source != once != never
+    assert differing(quotients(never, np.delete(x, 7, 0), by), np.delete(x, 7, 0) / by) > 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from rlk.ir.dims import Axis, Part, extent_of
@@ -119,15 +119,29 @@ def _whole(kernel: Kernel, found: Roles, near: Axis, length: int, extents: Mappi
     told = max(0, min(bits - each, (WARP * MAX_WARPS).bit_length() - 1))
     placed = [Span(str(near), low, told)] * (told > 0)
     rows = max(1, BLOCK >> told) if found.parallel and not walks else 1
-    tiles: tuple[tuple[str, int], ...] = ()
-    if rows > 1:
-        axis = found.parallel[-1]
-        tiles = ((str(axis), rows),)
-        placed.append(Span(str(axis), 0, rows.bit_length() - 1))
+    tiles = []
+    for axis, count in _several(found, rows, extents):
+        tiles.append((str(axis), count))
+        placed.append(Span(str(axis), 0, count.bit_length() - 1))
     threads = max(WARP, rows << told)
     ahead = walks and writes and many and threads <= WARP * EARLY_WARPS
     stages = 1 + STEPS_AHEAD if ahead else 1
-    return Schedule(tiles=tiles, placed=tuple(placed), warps=threads // WARP, stages=stages)
+    return Schedule(tiles=tuple(sorted(tiles)), placed=tuple(placed), warps=threads // WARP, stages=stages)
+
+
+def _several(found: Roles, rows: int, extents: Mapping[str, int]) -> Iterator[tuple[Axis, int]]:
+    """Yield how many indices of each parallel axis a block has, the last axes first: so many rows in all.
+
+    An axis of few indices leaves the rest to the one before it; what no axis has stays empty.
+    """
+    left = [axis for axis in found.parallel if axis.over is None] or list(found.parallel)
+    while left and rows > 1:
+        axis = left.pop()
+        known = left and axis.name in extents and not axis.dynamic
+        count = min(rows, padded(extent_of(axis, extents[axis.name]))) if known else rows
+        if count > 1:
+            yield axis, count
+        rows //= count
 
 
 def _steps(kernel: Kernel) -> list[Let]:

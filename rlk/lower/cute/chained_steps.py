@@ -11,6 +11,7 @@ from rlk.ir.nodes import (
     Cast,
     Dot,
     Fma,
+    Fn2,
     Let,
     Load,
     Loop,
@@ -23,6 +24,7 @@ from rlk.ir.nodes import (
     Value,
     operands,
 )
+from rlk.ir.types import DType
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.turning import turning
@@ -309,8 +311,28 @@ class StepEmitter(ChainedEmitter):
                     self.store_vectors(store, by)
                 else:
                     super().node(let)
+            case Map2(a=a, b=b) if self.divides_list(let):
+                self.uses("divided")
+                given = f"divided({self.list_of(a)}, {self[b]})"
+                self.text[let.value] = self.let(let.name or stem(let), given)
             case _:
                 super().node(let)
+
+    def divides_list(self, let: Let) -> bool:
+        """Return whether a list is divided by a number: all quotients share what that takes."""
+        match let.node:
+            case Map2(fn=Fn2.DIV, a=a, b=b):
+                f32 = self.tile(a).dtype is DType.F32
+                return f32 and self.listed(let.value) and a not in self.consts and not self.listed(b)
+            case _:
+                return False
+
+    def list_of(self, value: Value) -> str:
+        """Return the text of a row's list."""
+        held = self.held_by(value)
+        assert held is not None
+        text = self.text[value]
+        return f"[{text} for c in range({held.count})]" if value in self.whole else text
 
     def by_vectors(self, store: Store) -> Vectors | None:
         """Return how a row's list reaches memory, where its vectors are aligned and end with the row."""
@@ -342,7 +364,7 @@ class StepEmitter(ChainedEmitter):
 
     def elementwise(self, let: Let) -> bool:
         known = isinstance(let.node, Map1 | Map2 | Math | Fma | Select | Cast | Bits)
-        return known and self.listed(let.value)
+        return known and self.listed(let.value) and not self.divides_list(let)
 
     def ordered(self, lets: Iterable[Let]) -> None:
         """Write values of a row: what is of one number first, then lists, as many together as can be."""
