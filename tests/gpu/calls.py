@@ -38,8 +38,9 @@ Change = Callable[[Schedule], Schedule]
 class Case:
     """A call: the operator, its sizes, and what is not drawn from a normal distribution.
 
-    rows: which rows the oracle repeats (all when None). wanted: run the gradient to these inputs instead of
-    the forward. cotangents: the outputs whose gradient is given (all that the gradient takes when None).
+    rows: which rows the oracle repeats (all when None). sequences: how many of the first sequences it repeats
+    alone, so that what others do to them is seen (all when None). wanted: run the gradient to these inputs
+    instead of the forward. cotangents: the outputs whose gradient is given (all that the gradient takes when None).
     changes: of the chosen schedules (CHANGES when None).
     """
 
@@ -53,6 +54,7 @@ class Case:
     given: Callable[[torch.device], Tensors] | None = None
     edit: Callable[[Tensors], None] | None = None
     rows: tuple[int, ...] | None = None
+    sequences: int | None = None
     wanted: tuple[str, ...] = ()
     cotangents: tuple[str, ...] | None = None
     extra: Callable[[Tensors], Tensors] | None = None
@@ -67,7 +69,17 @@ class Made:
     tensors: Tensors
     scalars: Scalars
     rows: tuple[int, ...] | None
+    sequences: int | None
     changes: tuple[Change, ...]
+
+    @property
+    def first(self) -> dict[str, int]:
+        """How many indices of ragged axes, by name, belong to the first sequences."""
+        if self.sequences is None:
+            return {}
+        ends = {"T": "end_q", "S": "end_k"}
+        found = {a: int(self.tensors[n][self.sequences - 1]) for a, n in ends.items() if n in self.tensors}
+        return {"B": self.sequences, **found}
 
 
 def forward_of(case: Case) -> Invocation:
@@ -109,7 +121,8 @@ def make(case: Case, device: torch.device) -> Made:
         case.edit(tensors)
     if case.wanted:
         tensors = saved_and_given(case, forward, tensors)
-    return Made(invocation_of(case), tensors, case.scalars, case.rows, case.changes or CHANGES)
+    changes = case.changes or CHANGES
+    return Made(invocation_of(case), tensors, case.scalars, case.rows, case.sequences, changes)
 
 
 def saved_and_given(case: Case, forward: Invocation, tensors: Tensors) -> Tensors:
@@ -151,8 +164,8 @@ def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
 
 
 def sampled(made: Made, tensors: Tensors, decls: tuple[Decl, ...]) -> Tensors:
-    """Return the named rows of every tensor that has them, on the CPU."""
-    rows = row_axis(made.invocation.spec)
+    """Return the rows of every tensor that the oracle repeats, on the CPU."""
+    rows, first = row_axis(made.invocation.spec), made.first
     found = {}
     for decl in decls:
         if decl.name not in tensors:
@@ -160,6 +173,8 @@ def sampled(made: Made, tensors: Tensors, decls: tuple[Decl, ...]) -> Tensors:
         tensor = tensors[decl.name]
         if made.rows is not None and decl.type.axes and decl.type.axes[0] == rows:
             tensor = tensor[torch.tensor(made.rows, device=tensor.device)]
+        for dim, axis in enumerate(decl.type.axes):
+            tensor = tensor.narrow(dim, 0, first.get(axis.name, tensor.shape[dim]))
         found[decl.name] = tensor.cpu()
     return found
 

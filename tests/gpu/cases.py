@@ -271,13 +271,23 @@ def pages(keys: tuple[int, ...], queries: tuple[int, ...], page: int) -> Callabl
     return draw
 
 
-def paged(keys: tuple[int, ...], queries: tuple[int, ...], page: int, heads: tuple[int, int], e: int) -> Case:
+def paged(
+    keys: tuple[int, ...], queries: tuple[int, ...], page: int, heads: tuple[int, int], e: int,
+    sequences: int | None = None,
+) -> Case:  # fmt: skip
     """A paged_attention call; few queries have their pieces of keys apart."""
     counts = [-(-n // page) for n in keys]
     made = {"T": sum(queries), "B": len(keys), "P": sum(counts), "O": page, "M": max(counts)}
     made |= {"H": heads[0], "G": heads[1], "E": e, "W": e}
     drawn = pages(keys, queries, page)
-    return Case(paged_attention, made, {"scale": e**-0.5}, given=drawn, changes=ATTENTION_CHANGES)
+    return Case(
+        paged_attention,
+        made,
+        {"scale": e**-0.5},
+        given=drawn,
+        sequences=sequences,
+        changes=ATTENTION_CHANGES,
+    )
 
 
 def continued(
@@ -340,10 +350,10 @@ CASES: dict[str, Case] = {
         (150, 20), (700, 20), (2, 1), 192, 128, statics={"causal": False}
     ),
     "varlen_attention 8 x 4 heads of 128, one loop": attention(
-        (90,) * 12, (90, 700, 1100) * 4, (8, 4), 128, 128
+        (90,) * 12, (90, 700, 1100) * 4, (8, 4), 128, 128, sequences=3
     ),
     "varlen_attention 8 x 4 heads of 64 f16, one loop, window": attention(
-        (90,) * 12, (90, 700, 1100) * 4, (8, 4), 64, 64, {"window": 333}, f=DType.F16
+        (90,) * 12, (90, 700, 1100) * 4, (8, 4), 64, 64, {"window": 333}, f=DType.F16, sequences=3
     ),
     "varlen_attention_grad 2 x 4 heads of 128, ragged": attention(
         (300, 0, 70, 1), (300, 20, 310, 200), (2, 4), 128, 128, wanted=("q", "k", "v")
@@ -387,7 +397,9 @@ CASES: dict[str, Case] = {
     "prefix_attention decode of 8 heads of 64 f16, window": continued(
         (1500, 17), ((1, 70, 513, 9), (5, 64)), (8, 1), 64, 1, {"window": 700}, f=DType.F16
     ),
-    "paged_attention decode, one loop": paged((600, 70, 1, 1025) * 10, (1,) * 40, 64, (8, 4), 128),
+    "paged_attention decode, one loop": paged(
+        (600, 70, 1, 1025) * 10, (1,) * 40, 64, (8, 4), 128, sequences=4
+    ),
     "paged_attention decode, pieces apart": paged((3000, 17, 513, 1), (1, 1, 1, 1), 64, (2, 4), 128),
     "paged_attention chunked prefill": paged((900, 600), (100, 257), 16, (4, 8), 64),
     "logp 7 x 50257": scored(7, 50257),

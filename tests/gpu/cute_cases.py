@@ -84,7 +84,7 @@ CASES: dict[str, Case] = {
     ),
     "linear_logp_grad 20000 x 64 x 256, three pieces of rows": linear_gradient(20000, 64, 256),
     "varlen_attention 4 x 4 heads of 128, empty sequences": attention(
-        (300, 0, 70, 1) * 10, (300, 0, 1100, 900) * 10, (4, 4), 128, 128
+        (300, 0, 70, 1) * 10, (300, 0, 1100, 900) * 10, (4, 4), 128, 128, sequences=4
     ),
     "varlen_attention 8 x 2 heads of 96, softcap and sinks": attention(
         (130, 5, 300) * 5,
@@ -94,15 +94,16 @@ CASES: dict[str, Case] = {
         96,
         {"softcap": 20.0, "inv_softcap": 0.05},
         present=("sinks",),
+        sequences=3,
     ),
     "varlen_attention 8 heads of 64, no mask": attention(
-        (260,) * 12, (512, 700, 63) * 4, (8, 1), 64, 64, statics={"causal": False}
+        (260,) * 12, (512, 700, 63) * 4, (8, 1), 64, 64, statics={"causal": False}, sequences=3
     ),
     "varlen_attention_grad 2 heads of 64 and 128, no mask": attention(
         (150, 20, 1), (200, 20, 300), (2, 1), 64, 128, statics={"causal": False}, wanted=("q", "k", "v")
     ),
     "paged_attention 8 x 4 heads of 128, chunked prefill": paged(
-        (900, 600) * 6, (100, 257) * 6, 16, (8, 4), 128
+        (900, 600) * 6, (100, 257) * 6, 16, (8, 4), 128, 2
     ),
     **{name: EVERY[name] for name in SHARED},
 }
