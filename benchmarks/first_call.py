@@ -45,6 +45,7 @@ cot, cot_wide = torch.randn(rows, hidden, **bf16), torch.randn(rows, wide, **bf1
 edges = torch.tensor([0, 4000, rows], dtype=torch.int32, device="cuda")
 layout = rlk.Layout.packed(edges, tokens=rows)
 loss = dict(layout=layout, loss="grpo", ref_logp=old)
+torch.autograd.grad(lp * lp, [lp], one)  # torch's own first gradient imports half a second of modules
 CALLS = {
     "linear_logp": (lambda: ops.linear_logp(h, w, ids).logp, [h, w], one),
     "logp": (lambda: ops.logp(z, ids).logp, [z], one),

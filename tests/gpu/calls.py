@@ -40,7 +40,7 @@ class Case:
 
     rows: which rows the oracle repeats (all when None). sequences: how many of the first sequences it repeats
     alone, so that what others do to them is seen (all when None). wanted: run the gradient to these inputs
-    instead of the forward. cotangents: the outputs whose gradient is given (all that the gradient takes when None).
+    instead of the forward. cotangents: the outputs whose gradient is given (all that it takes when None).
     changes: of the chosen schedules (CHANGES when None).
     """
 
