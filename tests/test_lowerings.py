@@ -16,11 +16,13 @@ from rlk.runtime.catalogue import operators
 from rlk.runtime.dispatch import FASTEST, lowered
 from rlk.runtime.invocation import geometry_of
 from rlk.runtime.reference import placed, reference_extents, reference_gradient, reference_variant
+from rlk.schedule.chained import ROWS_OF_WARPGROUP
 from rlk.schedule.lowerings import MANY_ROWS, by_cute_first
 from rlk.target.facts import target
 
 H200 = target("sm_90a")
 ALWAYS = {"matmul", "matmul_leaf8"}
+OF_MANY_QUERIES = {"varlen_attention", "varlen_attention_grad", "prefix_attention"}
 OF_MANY_ROWS = {"linear_logp", "linear_logp_grad", "linear_logp_backward"}
 
 
@@ -37,9 +39,19 @@ def programs() -> dict[str, tuple[Program, dict[str, int]]]:
 
 @pytest.mark.parametrize("rows", [1, MANY_ROWS, MANY_ROWS + 1])
 def test_contractions_of_many_rows_and_products_alone_are_cutes(rows: int) -> None:
-    wanted = ALWAYS | (OF_MANY_ROWS if rows > MANY_ROWS else set())
+    wanted = ALWAYS | OF_MANY_QUERIES | (OF_MANY_ROWS if rows > MANY_ROWS else set())
     found = {n for n, (p, extents) in programs().items() if by_cute_first(p, H200, {**extents, "T": rows})}
     assert found == wanted
+
+
+@pytest.mark.parametrize("rows", [1, ROWS_OF_WARPGROUP, ROWS_OF_WARPGROUP + 1])
+def test_attention_is_cutes_where_sequences_have_many_rows(rows: int) -> None:
+    for name in OF_MANY_QUERIES | {"paged_attention"}:
+        program, sizes = programs()[name]
+        shared = 1 if name.endswith("grad") else sizes["G"]  # rows of a query; a key has one
+        each = -(-rows // shared)
+        count = {axis: each * sizes[of] for axis, of in (("Q", "B"), ("J", "B"), ("C", "N")) if of in sizes}
+        assert by_cute_first(program, H200, {**sizes, **count}) == (rows > ROWS_OF_WARPGROUP), name
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, spec: Any, tensors: dict[str, torch.Tensor], backend: str) -> bool:

@@ -69,11 +69,15 @@ def _moved(x: torch.Tensor, dims: int, to: Layout, there: Layout) -> torch.Tenso
     source = _places(to, there)
     if there.tokens:
         source = torch.where(real[source.clamp(0, there.tokens - 1)], source, -1)
-    if x.dtype.is_floating_point:
+    if x.dtype.is_floating_point and (_with_gradient(x) or torch.compiler.is_compiling()):
         back = torch.where(real, _places(there, to), -1)
         tensors = {"source": source, "x": rows, "back": back}
         return call(packing_spec.take_rows, tensors, {}, {})["y"].reshape(shape)
     return call(packing_spec.take_whole, {"source": source, "x": rows}, {}, {})["y"].reshape(shape)
+
+
+def _with_gradient(x: torch.Tensor) -> bool:
+    return x.requires_grad and torch.is_grad_enabled()
 
 
 def _places(to: Layout, there: Layout) -> torch.Tensor:

@@ -23,7 +23,7 @@ R = Axis("R", dynamic=True)
 B = Axis("B", dynamic=True)
 D = Axis("D")
 F = DTypeVar("F", (bf16, f16, f32))
-Whole = DTypeVar("Whole", (i64, i32, boolean))
+Whole = DTypeVar("Whole", (i64, i32, boolean, bf16, f16, f32))
 OFFSETS = "offsets that do not ascend from 0 to the number of tokens"
 LENGTH = "a length outside of its row"
 SPAN = "a span outside of its sequence"
@@ -48,7 +48,7 @@ def take_rows_grad(ctx, d_y: Tensor[F, T, D]) -> Outputs:
 
 @op()
 def take_whole(source: Tensor[i64, T], x: Tensor[Whole, R, D]) -> Outputs:
-    """y[t] = x[source[t]] of whole numbers and truth values, 0 where source is negative."""
+    """y[t] = x[source[t]], 0 where source is negative; without a gradient."""
     return L.out(y=x.at(source, D))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from gpu.attended import attention, paged
 from gpu.calls import Case
 from gpu.cases import CASES as EVERY
-from gpu.cases import WARM, attention, linear, linear_gradient, paged
+from gpu.cases import WARM, linear, linear_gradient
 
 from rlk.ir.types import DType
 from rlk.schedule.schedule import Schedule
