@@ -149,6 +149,11 @@ class _Known:
         if not ok:
             raise SpecError(Code.DTYPE_WANTED, self.loc, what=what, wanted=wanted, got=self.tile(value))
 
+    def one_of(self, what: str, value: Value, wanted: AbstractSet[DType]) -> None:
+        """Raise unless a value has one of these dtypes."""
+        if self.tile(value).dtype not in wanted:
+            self.want(what, value, False, " or ".join(d.value for d in DType if d in wanted))
+
     def condition(self, what: str, value: Value | None) -> None:
         if value is not None:
             self.want(what, value, self.tile(value).dtype is DType.BOOL, "a bool condition")
@@ -171,12 +176,12 @@ def _elementwise(node: Map1 | Map2 | Math | Fma | Select | Cast | Bits, known: _
     match node:
         case Map1(fn=fn, x=x):
             wanted = _accepted1(fn)
-            known.want(fn.value, x, tile(x).dtype in wanted, _listed(wanted))
+            known.one_of(fn.value, x, wanted)
             return TileType(DType.BOOL if fn is Fn1.ISNAN else tile(x).dtype, tile(x).axes)
         case Map2(fn=fn2, a=a, b=b):
             dtype = known.same(fn2.value, a, b)
             wanted = _accepted2(fn2)
-            known.want(fn2.value, a, dtype in wanted, _listed(wanted))
+            known.one_of(fn2.value, a, wanted)
             return TileType(DType.BOOL if fn2.compares else dtype, known.joined(a, b))
         case Math(fn=math, x=x):
             known.want(math.value, x, tile(x).dtype is DType.F32, "f32")
@@ -233,7 +238,7 @@ def _dot(node: Dot, known: _Known) -> TileType:
     a, b = known.reduced(node.a, node.over), known.reduced(node.b, node.over)
     if a.dtype is not b.dtype:
         raise SpecError(Code.DTYPE_MIX, known.loc, what="dot", a=known.tile(node.a), b=known.tile(node.b))
-    known.want("dot", node.a, a.dtype in FACTORS[node.model], _listed(FACTORS[node.model]))
+    known.one_of("dot", node.a, FACTORS[node.model])
     each = node.each or ()
     for axis in each:
         if axis not in a.axes or axis not in b.axes:
@@ -253,7 +258,7 @@ def _dot(node: Dot, known: _Known) -> TileType:
 
 def _combines(fn: Combine, x: Value, known: _Known) -> None:
     wanted = {DType.BOOL, *INTS} if fn is Combine.OR else NUMBERS
-    known.want(fn.value, x, known.tile(x).dtype in wanted, _listed(wanted))
+    known.one_of(fn.value, x, wanted)
 
 
 def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known) -> list[TileType]:
@@ -270,7 +275,7 @@ def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known)
     if fold.monoid.contracts:
         return [_products(fold, rows, known)]
     for x in fold.inputs:
-        known.want(fold.monoid.kind.value, x, known.tile(x).dtype in wanted, _listed(wanted))
+        known.one_of(fold.monoid.kind.value, x, wanted)
     match fold.monoid.kind:
         case Kind.TOTAL:
             return [TileType(known.tile(fold.inputs[0]).dtype, rows)]
@@ -305,7 +310,7 @@ def _online_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Know
     for x in payloads:
         other = [a for a in known.tile(x).axes if a not in (*rows, axis)]
         wanted = FACTORS[DotModel.CHAIN16] if other else F32
-        known.want(fold.monoid.kind.value, x, known.tile(x).dtype in wanted, _listed(wanted))
+        known.one_of(fold.monoid.kind.value, x, wanted)
         types.append(TileType(DType.F32, union(rows, tuple(other))))
     return types
 
@@ -316,7 +321,7 @@ def _products(fold: Fold, rows: tuple[Axis, ...], known: _Known) -> TileType:
     wanted = FACTORS[DotModel.CHAIN16]
     for x in (held, *times):
         known.want(fold.monoid.kind.value, x, known.tile(x).dtype is DType.F32, "f32")
-    known.want(fold.monoid.kind.value, other, known.tile(other).dtype in wanted, _listed(wanted))
+    known.one_of(fold.monoid.kind.value, other, wanted)
     return TileType(DType.F32, rows)
 
 
@@ -344,7 +349,3 @@ def _accepted2(fn: Fn2) -> frozenset[DType]:
             return frozenset({DType.U32})
         case Fn2.LT | Fn2.LE | Fn2.EQ | Fn2.NE:
             return EVERY
-
-
-def _listed(dtypes: AbstractSet[DType]) -> str:
-    return " or ".join(d.value for d in DType if d in dtypes)

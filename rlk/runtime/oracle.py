@@ -11,7 +11,6 @@ import torch
 
 from rlk.env import Env
 from rlk.errors import Code, LaunchError
-from rlk.interp.run import run as evaluate
 from rlk.ir.nodes import MathModel, Role
 from rlk.runtime.arguments import TORCH_DTYPES, Geometry, output_shape
 from rlk.runtime.invocation import Invocation, Run, Scalars, Tensors, bound_program, inputs_of, outputs_of
@@ -39,6 +38,13 @@ def from_numpy(array: np.ndarray[Any, Any], dtype: torch.dtype, shape: tuple[int
 def survive_forks() -> None:
     """Let children of fork compute: they have no threads of torch, and OpenMP would wait for ever."""
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
+
+def evaluate(*args: Any, **options: Any) -> Any:
+    """Run the oracle, which is imported here: a process whose tensors are on a device has no need of it."""
+    from rlk.interp.run import run
+
+    return run(*args, **options)
 
 
 def bind_oracle(invocation: Invocation, model: MathModel, geometry: Geometry) -> Run:

@@ -12,10 +12,19 @@ it; `device` runs its machine code, and `jit` what TileLang itself compiles and 
 
 from __future__ import annotations
 
+from typing import Any
+
 from rlk.testing.cdna.descriptor import Resources as Resources
 from rlk.testing.cdna.descriptor import descriptor as descriptor
 from rlk.testing.cdna.descriptor import kernels as kernels
-from rlk.testing.cdna.emulator import Execution as Execution
-from rlk.testing.cdna.emulator import emulate as emulate
 from rlk.testing.cdna.faults import Fault as Fault
 from rlk.testing.cdna.faults import FaultKind as FaultKind
+
+
+def __getattr__(name: str) -> Any:
+    """Return what is the emulator's: who compiles HIP alone has no need of it, nor of numba."""
+    if name not in ("Execution", "emulate"):
+        raise AttributeError(f"module 'rlk.testing.cdna' has no attribute {name!r}")
+    from rlk.testing.cdna import emulator
+
+    return getattr(emulator, name)
