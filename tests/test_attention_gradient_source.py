@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from attention_cases import Inputs, batch, packed
 from attention_gradients import gradient_of, longest, pulled
+from edited_text import edit_text, substituted
 
 pytest.importorskip("triton")
 
 from rlk.interp.run import run
 from rlk.ir.nodes import Loop, MathModel
-from rlk.lower.common.emitted import Emitted
 from rlk.lower.common.peel import peel
 from rlk.passes.pipeline import launched
 from rlk.passes.walk import walk
@@ -150,15 +149,7 @@ def test_programs_that_take_longest_come_first() -> None:
 
 def edited(pattern: str, new: str, inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Return how many results differ from the oracle's after an edit of the generated text."""
-    real = generated.triton.lower
-
-    def changed(*args: Any, **kwargs: Any) -> Emitted:
-        emitted = real(*args, **kwargs)
-        source = re.sub(pattern, new, emitted.source)
-        assert source != emitted.source
-        return replace(emitted, source=source)
-
-    monkeypatch.setattr(generated.triton, "lower", changed)
+    edit_text(monkeypatch, generated.triton, substituted(pattern, new))
     inputs = pulled(inputs)
     ran = interpreted(inputs, 16)
     want = run(gradient_of(inputs), inputs, softmax=MathModel.SM90, extents=longest(inputs))

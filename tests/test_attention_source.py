@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from attention_cases import Inputs, batch, extents, of, oracle, packed, paged
+from edited_text import edit_text, substituted
 
 pytest.importorskip("triton")
 
 from rlk.errors import ScheduleError, UnsupportedError
 from rlk.interp.run import run
 from rlk.ir.nodes import Loop, MathModel, Store
-from rlk.lower.common.emitted import Emitted
 from rlk.lower.common.segments import segments
 from rlk.lower.common.turning import turning
 from rlk.passes.pipeline import launched
@@ -131,15 +130,7 @@ def test_few_rows_have_their_pieces_apart(more: dict[str, int], apart: bool) -> 
 
 def edited(pattern: str, new: str, inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return how many results differ from the oracle's after an edit of the generated text."""
-    real = generated.triton.lower
-
-    def changed(*args: Any, **kwargs: Any) -> Emitted:
-        emitted = real(*args, **kwargs)
-        source = re.sub(pattern, new, emitted.source)
-        assert source != emitted.source
-        return replace(emitted, source=source)
-
-    monkeypatch.setattr(generated.triton, "lower", changed)
+    edit_text(monkeypatch, generated.triton, substituted(pattern, new))
     ran, want = interpreted(inputs, 16), oracle(inputs)
     return sum(differing(ran.tensors[n], want[n], "bf16" if n == "o" else None) for n in ("o", "lse"))
 

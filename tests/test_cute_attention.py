@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from attention_cases import Inputs, batch, extents, last, of, oracle, packed, paged, rows, stored
+from edited_text import edit_text, substituted
 
 pytest.importorskip("triton")  # the harness knows both lowerings
 
 from rlk.errors import UnsupportedError
 from rlk.ir.nodes import MathModel
 from rlk.lower import cute
-from rlk.lower.common.emitted import Emitted
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check, streams_protocol
 from rlk.passes.pipeline import launched
 from rlk.schedule.chained import by_warpgroups, table
@@ -151,26 +149,12 @@ def test_values_of_a_neighbour_that_are_not_numbers_stay_with_it(monkeypatch: py
     count = len(RAGGED.q[0]) + len(RAGGED.q[2])
     want = ran(packed(RAGGED)).tensors["o"][:count]
     assert np.array_equal(ran(inputs).tensors["o"][:count], want)
-    text = edited_text(monkeypatch, lambda x: x.replace("exists, v,", "s < S, v,"))
+    edit_text(monkeypatch, cute, lambda x: x.replace("exists, v,", "s < S, v,"))
     leaked = ran(inputs).tensors["o"][:count]
-    assert text and not np.array_equal(leaked, want), "the control: what lies there is read"
+    assert not np.array_equal(leaked, want), "the control: what lies there is read"
 
 
 # --- controls ---
-
-
-def edited_text(monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str]) -> bool:
-    """Have the generated text edited from now on."""
-    real = cute.lower
-
-    def changed(*args: Any, **kwargs: Any) -> Emitted:
-        emitted = real(*args, **kwargs)
-        source = edit(emitted.source)
-        assert source != emitted.source
-        return replace(emitted, source=source)
-
-    monkeypatch.setattr(cute, "lower", changed)
-    return True
 
 
 SEEN = {
@@ -194,7 +178,7 @@ SEEN = {
 
 @pytest.mark.parametrize("mistake", SEEN)
 def test_a_mistake_in_the_text_is_seen(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    edited_text(monkeypatch, lambda text: re.sub(*SEEN[mistake], text))
+    edit_text(monkeypatch, cute, substituted(*SEEN[mistake]))
     inputs = FORMS["heads of 64"]
     found, want = ran(inputs), oracle(inputs)
     assert any(differing(found.tensors[name], want[name]) for name in ("o", "lse"))
@@ -236,7 +220,7 @@ REFUSED = {
 @pytest.mark.parametrize("mistake", REFUSED)
 def test_what_a_device_would_not_do_is_refused(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pattern, new, why = REFUSED[mistake]
-    edited_text(monkeypatch, lambda text: re.sub(pattern, new, text))
+    edit_text(monkeypatch, cute, substituted(pattern, new))
     with pytest.raises(Fault, match=why):
         ran(FORMS["heads of 64"])
 

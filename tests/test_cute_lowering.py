@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from edited_text import edit_text
 
 from rlk.errors import UnsupportedError
 from rlk.interp.run import run
@@ -236,15 +237,7 @@ def edited(
     monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str], what: Program | None = None
 ) -> dict[str, int]:
     """Return how many elements of each result differ from the oracle after an edit of the generated text."""
-    real = cute.lower
-
-    def changed(*args: Any, **kwargs: Any) -> Emitted:
-        emitted = real(*args, **kwargs)
-        source = edit(emitted.source)
-        assert source != emitted.source
-        return replace(emitted, source=source)
-
-    monkeypatch.setattr(cute, "lower", changed)
+    edit_text(monkeypatch, cute, edit)
     if what is None:
         what, given, divisible = program(linear, "bf16"), rows(190, 2300, 96), FACTORS
     else:

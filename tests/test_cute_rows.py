@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from edited_text import edit_text, substituted
 
 pytest.importorskip("triton")  # the harness knows both lowerings
 
@@ -251,15 +251,7 @@ def edited(
     monkeypatch: pytest.MonkeyPatch, case: tuple[Program, dict[str, Any], Schedule], edit: tuple[str, str]
 ) -> int:
     """Return how many elements differ from the oracle after an edit of the generated text."""
-    real = cute.lower
-
-    def changed(*args: Any, **kwargs: Any) -> Emitted:
-        emitted = real(*args, **kwargs)
-        source = re.sub(*edit, emitted.source)
-        assert source != emitted.source
-        return replace(emitted, source=source)
-
-    monkeypatch.setattr(cute, "lower", changed)
+    edit_text(monkeypatch, cute, substituted(*edit))
     program, given, schedule = case
     made = generated.run_generated(
         program, given, backend="cute", schedules=[schedule] * len(program.kernels)

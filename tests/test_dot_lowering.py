@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from edited_text import edit_text
 
 triton = pytest.importorskip("triton")
 
@@ -270,15 +270,8 @@ def _without_selects(replay: Replay, let: Let) -> bool:
 
 def edited(monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str]) -> int:
     """Return how many elements differ from the oracle after an edit of the generated text."""
-
-    def changed(*args: Any, **kwargs: Any) -> Emitted:
-        emitted = lower(*args, **kwargs)
-        source = edit(emitted.source)
-        assert source != emitted.source
-        return replace(emitted, source=source)
-
     given = products(64, 48, 128)
-    monkeypatch.setattr(lowering, "lower", changed)
+    edit_text(monkeypatch, lowering, edit)
     ran = generated.run_generated(program(product), given, schedules=(placed(("M", "N"), 32, 16),))
     return differing(ran.tensors["y"], run(program(product), given)["y"])
 

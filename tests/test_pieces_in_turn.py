@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from edited_text import edit_text, substituted
 
 from rlk.errors import UnsupportedError
 from rlk.interp.run import run
@@ -249,15 +248,7 @@ def test_only_sums_of_products_are_walked() -> None:
 
 def edited(pattern: str, new: str, by: Schedule, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return how many results differ from the oracle after an edit of the generated text."""
-    real = cute.lower
-
-    def changed(*args: Any, **kwargs: Any) -> Emitted:
-        emitted = real(*args, **kwargs)
-        source = re.sub(pattern, new, emitted.source)
-        assert source != emitted.source
-        return replace(emitted, source=source)
-
-    monkeypatch.setattr(cute, "lower", changed)
+    edit_text(monkeypatch, cute, substituted(pattern, new))
     what, inputs = program(keep_f32=True), given(70, 80, 1024)
     return differing(ran(what, inputs, by).tensors["y"], run(what, inputs, softmax=MathModel.SM90)["y"])
 

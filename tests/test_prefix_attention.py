@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from edited_text import edit_text, substituted
 
 from rlk import ops
 from rlk.errors import LaunchError, SpecError, UnsupportedError
@@ -235,19 +234,6 @@ def test_generated_kernels_have_the_bits_of_copies(
     assert_same_bits(ran.tensors["lse"].reshape(want.lse.shape), as_array(want.lse), "lse")
 
 
-def edit(lowering: Any, pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a lowering write another text, where a pattern stands."""
-    real = lowering.lower
-
-    def changed(*args: Any, **kwargs: Any) -> Any:
-        emitted = real(*args, **kwargs)
-        source = re.sub(pattern, new, emitted.source)
-        assert source != emitted.source
-        return replace(emitted, source=source)
-
-    monkeypatch.setattr(lowering, "lower", changed)
-
-
 @pytest.mark.parametrize(
     ("pattern", "new"),
     [
@@ -262,7 +248,7 @@ def test_an_edit_of_the_text_is_seen(pattern: str, new: str, monkeypatch: pytest
     given = drawn((600,), ((1, 2),))
     inputs, want = inputs_of(given, monkeypatch), unshared(given, math="sm90")
     assert_same_bits(interpreted(inputs).tensors["lse"].reshape(4, 3), as_array(want.lse))
-    edit(generated.triton, pattern, new, monkeypatch)
+    edit_text(monkeypatch, generated.triton, substituted(pattern, new))
     assert differing(interpreted(inputs).tensors["lse"].reshape(4, 3), as_array(want.lse))
 
 
@@ -321,7 +307,7 @@ def test_an_edit_of_cute_text_is_seen(pattern: str, new: str, monkeypatch: pytes
     pytest.importorskip("triton")
     given = of_16(drawn((600,), ((1, 2),)))
     inputs, want = inputs_of(given, monkeypatch), unshared(given, math="sm90")
-    edit(generated.cute, pattern, new, monkeypatch)
+    edit_text(monkeypatch, generated.cute, substituted(pattern, new))
     assert differing(by_cute(inputs).tensors["o"].reshape(want.o.shape), as_array(want.o))
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 import test_prefix_attention as prefix
 from attention_cases import OPTIONS, Inputs, batch, extents, of, packed, paged
 from attention_gradients import WANTED, gradient_of, longest, pull
+from edited_text import edit_text, substituted
 from test_tilelang_hopper import HOPPER, PORTABLE, Threads
 
 from rlk.errors import UnsupportedError
@@ -216,15 +215,7 @@ def test_machine_code_has_the_bits_of_the_oracle(form: str, on: str) -> None:
     ],
 )
 def test_an_edit_of_the_text_is_seen(pattern: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = generated.tilelang.lower
-
-    def changed(*args: Any, **kwargs: Any) -> Emitted:
-        emitted = real(*args, **kwargs)
-        source = re.sub(pattern, new, emitted.source)
-        assert source != emitted.source
-        return replace(emitted, source=source)
-
-    monkeypatch.setattr(generated.tilelang, "lower", changed)
+    edit_text(monkeypatch, generated.tilelang, substituted(pattern, new))
     assert differences(ran(PLAIN), wanted(PLAIN))
 
 

@@ -1,0 +1,30 @@
+"""The text of a lowering, edited: a control that must be seen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rlk.lower.common.emitted import Emitted
+
+
+def edit_text(monkeypatch: pytest.MonkeyPatch, lowering: Any, edit: Callable[[str], str]) -> None:
+    """Have the text that a lowering writes edited from now on; an edit that changes nothing fails."""
+    real = lowering.lower
+
+    def changed(*args: Any, **kwargs: Any) -> Emitted:
+        emitted: Emitted = real(*args, **kwargs)
+        source = edit(emitted.source)
+        assert source != emitted.source
+        return replace(emitted, source=source)
+
+    monkeypatch.setattr(lowering, "lower", changed)
+
+
+def substituted(pattern: str, new: str) -> Callable[[str], str]:
+    """Return the edit that puts something new where a pattern stands."""
+    return lambda text: re.sub(pattern, new, text)
