@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 from rlk.errors import Code, LaunchError
 from rlk.ops.checks import is_among, number, wrong_type
@@ -17,6 +18,8 @@ KL = ("k1", "k2", "k3", "abs", "k1+", "k3+")
 KLName = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]
 METRICS = ("clip_fraction", "approx_kl", "ess", "masked_fraction", "log_ratio_histogram")
 Bounds = tuple[float | None, float | None]
+LIVING: WeakValueDictionary[int, Loss] = WeakValueDictionary()
+"""Every loss, by what `id` says of it."""
 CHOICES: dict[str, tuple[str, ...]] = {
     "level": ("token", "sequence", "sequence_own", "sequence_sum"),
     "kl": KL,
@@ -151,7 +154,7 @@ def ipo_mask(threshold: float = 0.2, *, drift: float = 1e-3) -> Surrogate:
     return surrogate(surrogates.ipo_mask, threshold=threshold, drift=drift)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Loss:
     """A policy loss as data; d = logp - old_logp, r = exp(d), A the advantage. Numbers are run-time values.
 
@@ -192,7 +195,11 @@ class Loss:
     normalizer: float | None = None
     metrics: tuple[str, ...] = ("clip_fraction", "approx_kl")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Loss, tuple(getattr(self, each.name) for each in fields(self))
+
     def __post_init__(self) -> None:
+        LIVING[id(self)] = self
         for name, choices in CHOICES.items():
             is_among("Loss", name, getattr(self, name), choices)
         for metric in self.metrics:

@@ -11,7 +11,7 @@ from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op
 from rlk.ops.checks import is_tensor, wrong_value
 from rlk.ops.layout import Layout, checked_layout
-from rlk.ops.losses import METRICS, Loss, form_of
+from rlk.ops.losses import LIVING, METRICS, Loss, form_of
 from rlk.ops.presets import LOSSES
 from rlk.ops.results import PolicyLoss
 from rlk.runtime.calls import call
@@ -81,11 +81,16 @@ _operators: dict[str, Op] = {}
 
 def planned(loss: Loss, per_token: bool) -> Plan:
     """Return what a loss runs; per_token: advantages are of tokens, not of sequences."""
-    return _planned(loss, per_token)
+    return _known(id(loss), per_token)
 
 
-# what torch.compiler.assume_constant_result sets: a loss is a constant of a compiled graph, and so are names
-planned._dynamo_marked_constant = True  # type: ignore[attr-defined]
+def _known(loss: int, per_token: bool) -> Plan:
+    return _planned(LIVING[loss], per_token)
+
+
+# what torch.compiler.assume_constant_result sets: a loss is a constant of a compiled graph, and so are names;
+# before torch 2.11 a number may be an argument of such a function, and a frozen dataclass may not
+_known._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=1024)  # numbers may change with every step

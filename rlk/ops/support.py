@@ -14,26 +14,35 @@ WORD = 32  # bits
 
 def kept_tokens(op: str, support: object, logits: torch.Tensor, ids: torch.Tensor) -> Tensors:
     """Return the inputs of a log-prob that restrict it to a support of the rows of ids."""
-    match support:
-        case Support():
-            for name in ("threshold", "last"):
-                got, wanted = tuple(getattr(support, name).shape), tuple(ids.shape)
-                if got != wanted:
-                    raise LaunchError(
-                        Code.ARG_SIZE, op=op, name=f"support.{name}", axis="T", got=got, other="ids",
-                        wanted=wanted,
-                    )  # fmt: skip
-            return {"threshold": support.threshold, "last": support.last}
-        case Csr():
-            rows = len(support.offsets) - 1
-            if rows != ids.numel():
+    # no `match`: torch.compile follows class patterns from torch 2.11 on
+    if isinstance(support, Support):
+        for name in ("threshold", "last"):
+            got, wanted = tuple(getattr(support, name).shape), tuple(ids.shape)
+            if got != wanted:
                 raise LaunchError(
-                    Code.ARG_SIZE, op=op, name="support.offsets[1:]", axis="T", got=rows, other="ids",
-                    wanted=ids.numel(),
-                )  # fmt: skip
-            return {"words": _words(support, logits.shape[-1]).reshape(*ids.shape, -1)}
-        case _:
-            raise wrong_type(op, "support", support, "Support or Csr")
+                    Code.ARG_SIZE,
+                    op=op,
+                    name=f"support.{name}",
+                    axis="T",
+                    got=got,
+                    other="ids",
+                    wanted=wanted,
+                )
+        return {"threshold": support.threshold, "last": support.last}
+    if not isinstance(support, Csr):
+        raise wrong_type(op, "support", support, "Support or Csr")
+    rows = len(support.offsets) - 1
+    if rows != ids.numel():
+        raise LaunchError(
+            Code.ARG_SIZE,
+            op=op,
+            name="support.offsets[1:]",
+            axis="T",
+            got=rows,
+            other="ids",
+            wanted=ids.numel(),
+        )
+    return {"words": _words(support, logits.shape[-1]).reshape(*ids.shape, -1)}
 
 
 def _words(csr: Csr, vocabulary: int) -> torch.Tensor:

@@ -25,6 +25,8 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as base
 from triton.runtime.jit import JITFunction
 
+from rlk.errors import Code, UnsupportedError
+from rlk.lower.triton.module import installed
 from rlk.testing.interpreter_builder import (
     Array,
     FaithfulBuilder,
@@ -390,8 +392,19 @@ def _init_tensor(self: Any, handle: Any, type: Any) -> None:
     self.shape, self.numel = _shape(tuple(type.shape) if type.is_block() else ())
 
 
+FIRST = (3, 6)  # whose interpreter says what it patches
+
+
 @cache
 def _patches() -> list[Patch]:
+    if installed() < FIRST:
+        raise UnsupportedError(
+            Code.UNSUPPORTED,
+            what="interpreting generated source on a CPU",
+            backend="triton",
+            target="an older Triton",
+            alternatives=f"triton {'.'.join(map(str, FIRST))} or newer",
+        )
     owners = (tl, tl.core, tl.math, tl.core.tensor, tl.core.tensor_descriptor_base)
     out: list[Patch] = []
     for owner in owners:
