@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +18,7 @@ from rlk.errors import Code, LaunchError
 from rlk.ops import LOSSES, Loss
 from rlk.ops.laws import check_loss
 from rlk.ops.losses import METRICS, Correction, Rejection, clip, form_of, surrogate
+from rlk.ops.policy import planned
 from rlk.specs.policy import EDGES, policy_spec
 from rlk.specs.surrogates import Term, Token
 from rlk.testing.bits import as_bits, assert_same_bits, differing
@@ -271,3 +274,10 @@ def test_a_wrong_slope_is_seen() -> None:
     loss = Loss(surrogate(wrong, scale=2.0), metrics=())
     (found,) = check_loss(loss, (Law.SLOPE,))
     assert not found.ok and found.worst > 1e-4
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda loss: pickle.loads(pickle.dumps(loss))])
+def test_a_copy_of_a_loss_is_one_that_runs(copied: Any) -> None:
+    for name, loss in LOSSES.items():
+        other = copied(loss)
+        assert other == loss and planned(other, True) == planned(loss, True), name

@@ -196,7 +196,7 @@ class Loss:
     metrics: tuple[str, ...] = ("clip_fraction", "approx_kl")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Loss, tuple(getattr(self, each.name) for each in fields(self))
+        return type(self), tuple(getattr(self, each.name) for each in fields(self))
 
     def __post_init__(self) -> None:
         LIVING[id(self)] = self

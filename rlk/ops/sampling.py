@@ -174,6 +174,7 @@ def _rows(
             got, rows = tuple(x.shape), (logits.shape[0],)
             raise LaunchError(Code.ARG_SIZE, op=op, name=name, axis="B", got=got, other="logits", wanted=rows)
         return x.to(dtype)
+    # no `int | float`: torch.compile follows unions from torch 2.10 on
     if not isinstance(x, (int,) if whole else (int, float)) or isinstance(x, bool):
         raise wrong_type(op, name, x, "int" if whole else "number")
     if not limits[0] <= x <= limits[1]:

@@ -23,7 +23,7 @@ R = Axis("R", dynamic=True)
 B = Axis("B", dynamic=True)
 D = Axis("D")
 F = DTypeVar("F", (bf16, f16, f32))
-Whole = DTypeVar("Whole", (i64, i32, boolean, bf16, f16, f32))
+Moved = DTypeVar("Moved", (i64, i32, boolean, bf16, f16, f32))
 OFFSETS = "offsets that do not ascend from 0 to the number of tokens"
 LENGTH = "a length outside of its row"
 SPAN = "a span outside of its sequence"
@@ -47,7 +47,7 @@ def take_rows_grad(ctx, d_y: Tensor[F, T, D]) -> Outputs:
 
 
 @op()
-def take_whole(source: Tensor[i64, T], x: Tensor[Whole, R, D]) -> Outputs:
+def take_whole(source: Tensor[i64, T], x: Tensor[Moved, R, D]) -> Outputs:
     """y[t] = x[source[t]], 0 where source is negative; without a gradient."""
     return L.out(y=x.at(source, D))
 
