@@ -16,6 +16,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -69,16 +70,44 @@ def writer(number: int) -> Callable[[Path], None]:
 
 
 def right(path: Path, number: int) -> bool:
-    found = [(path / name).read_bytes() for name in ("bin/kernel.cubin", "module.py")]
-    return found == [content(number), content(-number)]
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return right_inside(folder, number)
+    finally:
+        os.close(folder)
+
+
+def right_inside(folder: int, number: int) -> bool:
+    def read(name: str) -> bytes:
+        with open(name, "rb", opener=lambda path, flags: os.open(path, flags, dir_fd=folder)) as stream:
+            return stream.read()
+
+    return [read("bin/kernel.cubin"), read("module.py")] == [content(number), content(-number)]
 
 
 def right_or_gone(path: Path, number: int) -> bool:
-    """A caller reads soon: later an entry may be evicted, or moved aside when its disk fails."""
+    """A caller reads soon: later an entry may be evicted, or moved aside when its disk fails.
+
+    Another process may then have built the entry again: what is read is the folder that stood there, and a
+    file may be missing only of a folder that stands there no longer.
+    """
     try:
-        return right(path, number)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
-        return not (path / "module.py").exists() or not (path / "bin").exists()
+        return True
+    try:
+        return right_inside(folder, number)
+    except FileNotFoundError:
+        return not standing(folder, path)
+    finally:
+        os.close(folder)
+
+
+def standing(folder: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(folder), os.lstat(path))
+    except FileNotFoundError:
+        return False
 
 
 @pytest.fixture
@@ -252,6 +281,8 @@ def forked(work: Callable[[], object]) -> int:
     try:
         work()
         status = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(status)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +9,14 @@ import numpy as np
 import pytest
 from attention_cases import Inputs, batch, packed, stored
 from attention_gradients import WANTED, gradient_of, longest, pulled
+from edited_text import edit_text, substituted
 from test_cute_attention import DIMS as OF_FORWARD
-from test_cute_attention import edited_text
 
 pytest.importorskip("triton")  # the harness knows both lowerings
 
 from rlk.interp.run import run
 from rlk.ir.nodes import MathModel
+from rlk.lower import cute
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check, sums_protocol
 from rlk.passes.pipeline import launched
 from rlk.schedule.axes import kind, roles
@@ -144,7 +144,7 @@ SEEN = {
 
 @pytest.mark.parametrize("mistake", SEEN)
 def test_a_mistake_in_the_text_is_seen(mistake: str, small: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
-    edited_text(monkeypatch, lambda text: re.sub(*SEEN[mistake], text))
+    edit_text(monkeypatch, cute, substituted(*SEEN[mistake]))
     found, want = ran(small).tensors, oracle(small)
     assert any(differing(found[f"d_{name}"], want[f"d_{name}"]) for name in WANTED)
 
@@ -174,7 +174,7 @@ def test_what_a_device_would_not_do_is_refused(
     mistake: str, small: Inputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pattern, new, why = REFUSED[mistake]
-    edited_text(monkeypatch, lambda text: re.sub(pattern, new, text))
+    edit_text(monkeypatch, cute, substituted(pattern, new))
     with pytest.raises(Fault, match=why):
         ran(small)
 
