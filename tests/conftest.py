@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from rlk.runtime import dispatch as runtime
+
+
+@pytest.fixture(autouse=True)
+def no_texts_of_others(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that changes something neither finds texts written before, nor leaves its own to others."""
+    changes = "monkeypatch" in request.fixturenames
+    before = runtime.dispatch._memory
+    runtime.dispatch._memory = {} if changes else before
+    yield
+    runtime.dispatch._memory = before
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from rlk.runtime.forms import formed
 from rlk.runtime.invocation import geometry_of
 from rlk.runtime.launch import parameter_layout
 from rlk.runtime.record import ModuleRecord
+from rlk.runtime.sizes import sizes_of
 from rlk.target.facts import target
 
 pytest.importorskip("triton", reason="building a wheel needs a compiler")
@@ -412,7 +413,8 @@ def test_no_kernel_knows_how_many_tokens_there_are() -> None:
 
     def note(invocation: Any, tensors: Any) -> None:
         geometry = geometry_of(invocation, tensors)
-        plain, program, schedules = formed(invocation, H200.softmax, geometry, H200)
+        sizes = sizes_of(invocation, geometry)
+        plain, (program, schedules) = sizes.signature, formed(invocation, H200.softmax, sizes, H200)
         key = wheels.program_key("triton", H200, program, schedules, plain)
         seen.setdefault(invocation.spec.name, []).append(key)
 

@@ -26,6 +26,7 @@ from rlk.runtime.forms import formed
 from rlk.runtime.invocation import Invocation, Tensors, geometry_of, inputs_of, judged
 from rlk.runtime.record import ABI, LAUNCH, MODULE, ModuleRecord
 from rlk.runtime.shipped import call_key
+from rlk.runtime.sizes import sizes_of
 from rlk.runtime.wheels import ENTRIES, FORMAT, HEAD, program_key, wheel_name
 from rlk.target.facts import Target
 
@@ -104,7 +105,8 @@ def _plan(plan: Plan, invocation: Invocation, tensors: Tensors, progress: Progre
     used = {
         n: tensors[n] for n in (*(d.name for d in inputs_of(invocation)), *invocation.into) if n in tensors
     }
-    plain, program, chosen = formed(invocation, model, geometry, on)
+    sizes = sizes_of(invocation, geometry)
+    plain, (program, chosen) = sizes.signature, formed(invocation, model, sizes, on)
     first = program_key(backend, on, program, chosen, plain)
     # what else the text depends on: which sizes, strides and addresses are multiples of 16
     multiples = [(n, [s % 16 for s in (*t.shape, *t.stride())], t.data_ptr() % 16) for n, t in used.items()]

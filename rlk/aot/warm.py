@@ -15,6 +15,7 @@ from rlk.errors import Code, LaunchError, RlkError
 from rlk.runtime.ahead import prepared
 from rlk.runtime.build import store
 from rlk.runtime.invocation import Invocation, Tensors, target_of
+from rlk.runtime.pool import pool
 from rlk.target.facts import Target
 
 
@@ -70,7 +71,7 @@ def warm(model: Model, calls: tuple[Calls, ...], on: Target, progress: Progress)
         found.add_done_callback(lambda _: progress.step(invocation.spec.name))
         started[found] = invocation.spec.name
 
-    builds = store().counters.builds
+    before = pool().compiled
     observe(Matrix((model,), calls), prepare)
     failed: list[tuple[str, str]] = []
     entries: set[Path] = set()
@@ -83,4 +84,4 @@ def warm(model: Model, calls: tuple[Calls, ...], on: Target, progress: Progress)
         entries |= {entry} if entry is not None else set()
     progress.end()
     shipped = sum(not path.is_relative_to(store().root) for path in entries)
-    return Warmed(len(entries), shipped, store().counters.builds - builds, tuple(failed))
+    return Warmed(len(entries), shipped, pool().compiled - before, tuple(failed))

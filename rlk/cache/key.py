@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from rlk.digest import Json, digest, plain
 
+CALLS = "calls"
+"""The `backend` of entries that hold no kernel, but say which one a call runs."""
 Flag = tuple[str, str | int | bool]
 
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from tarfile import TarError
 
-from rlk.cache import Entry, Store
+from rlk.cache import CALLS, Entry, Store
 from rlk.cache.archive import export_entries, import_entries
 from rlk.cli.text import size, table
 from rlk.env import Env
@@ -67,17 +67,23 @@ def parse_size(text: str) -> int:
 
 def _list(store: Store) -> None:
     entries = store.entries()
-    if entries:
-        rows = [_row(entry) for entry in reversed(entries)]
+    kernels = [entry for entry in entries if _field(entry, "backend") != CALLS]
+    if kernels:
+        rows = [_row(entry) for entry in reversed(kernels)]
         print(table(("entry", "kernel", "backend", "target", "size", "last used"), rows, right=("size",)))
         print()
-    print(f"{len(entries)} entries, {size(sum(e.size for e in entries))} in {store.root}")
+    others = len(entries) - len(kernels)
+    also = f" ({others} say which kernels calls run)" if others else ""
+    print(f"{len(entries)} entries{also}, {size(sum(e.size for e in entries))} in {store.root}")
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
-    key = entry.key if isinstance(entry.key, dict) else {}
-    names = (str(key.get(field, "?")) for field in ("backend", "target"))
+    names = (_field(entry, field) for field in ("backend", "target"))
     return entry.name[:12], entry.label or "-", *names, size(entry.size), _ago(entry.last_used)
+
+
+def _field(entry: Entry, name: str) -> str:
+    return str(entry.key.get(name, "?")) if isinstance(entry.key, dict) else "?"
 
 
 def _ago(when: float) -> str:

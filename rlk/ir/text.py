@@ -29,7 +29,7 @@ _NAMES = {enum.__name__: enum for enum in (n.Fn1, n.Fn2, n.MathFn, n.MathModel, 
 def print_program(program: n.Program, *, places: bool = False) -> str:
     """Return a program as text; with places, each line ends with the spec line it came from."""
     lines = [f"program {program.name}"]
-    for axis in _axes(program):
+    for axis in axes_in(program):
         lines.append(f"axis {_axis(axis)}")
     for launch in program.launches:
         lines.append(" ".join([f"launch {launch.kernel}", *map(_turn, launch.turns)]))
@@ -62,7 +62,8 @@ def _turn(turn: n.Turn) -> str:
             return f"for={turn.axis}:{','.join(map(str, turn.only))}"
 
 
-def _axes(program: n.Program) -> list[Axis]:
+def axes_in(program: n.Program) -> list[Axis]:
+    """Return the whole axes that a program names, by name."""
     found: dict[Axis, None] = {t.axis.whole: None for launch in program.launches for t in launch.turns}
 
     def note(type: Type) -> None:

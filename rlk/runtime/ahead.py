@@ -20,7 +20,18 @@ from rlk.runtime import calls
 from rlk.runtime.arguments import TORCH_DTYPES, output_shape
 from rlk.runtime.build import obtain_later, stored
 from rlk.runtime.calls import Statics
-from rlk.runtime.dispatch import Decision, asked_for, decide, entry_key, lowered, serving
+from rlk.runtime.dispatch import (
+    Decision,
+    asked_for,
+    coded,
+    decide,
+    entry_key,
+    known,
+    lowered,
+    requested,
+    serving,
+    written,
+)
 from rlk.runtime.forms import Schedules
 from rlk.runtime.invocation import (
     Invocation,
@@ -162,6 +173,7 @@ def prepared(invocation: Invocation, model: MathModel, tensors: Tensors, on: Tar
     tensors: those of the call, on any device. A kernel of an installed wheel is there already; one that
     another process compiles is waited for.
     """
+    known(invocation, on)
     geometry = geometry_of(invocation, tensors)
     if any(size == 0 for size in geometry.extents.values()):
         return _done(None)
@@ -170,10 +182,9 @@ def prepared(invocation: Invocation, model: MathModel, tensors: Tensors, on: Tar
     held = ship(*call, serving(on)).found
     if held is not None:
         return _done(held.kernel.folder)
-    program, _, schedules, emitted = lowered(*call, None, asked_for(on))
-    started: Future[Any] = obtain_later(
-        entry_key(program, schedules, emitted, on), lambda: emitted, label=program.name
-    )
+    request = requested(*call, None, asked_for(on))
+    code = coded(request)
+    started: Future[Any] = obtain_later(code.key(on), lambda: written(request), label=code.program.name)
     return started
 
 

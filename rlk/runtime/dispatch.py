@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -36,6 +36,8 @@ from rlk.runtime.invocation import (
     Tensors,
     geometry_of,
     inputs_of,
+    interface,
+    interfaces,
     judged,
     model_of,
     outputs_of,
@@ -43,13 +45,18 @@ from rlk.runtime.invocation import (
     traced,
 )
 from rlk.runtime.loader import Interpreter, interpret, load
+from rlk.runtime.recall import Compiled, Outline, known_code, known_interface, known_outline, outline
+from rlk.runtime.record import ModuleRecord
 from rlk.runtime.shipped import Answer, Found, ship
+from rlk.runtime.sizes import Sizes, sizes_of
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
 
+Made = TypeVar("Made")
 Lowered = tuple[Program, Signature, Schedules, Emitted]
 FASTEST = "cute or triton"  # whichever `by_cute_first` says
 MOST_SHAPES = 4096  # bound calls that are kept; the oldest are dropped together
+MOST_TEXTS = 64  # programs and texts likewise: large, and seldom asked for once their kernels are there
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +159,22 @@ class Dispatcher:
         self.interpreter: Interpreter | None = None
         self.cute_interpreter: Interpreter | None = None
         self.recorder: Recorder | None = None
+        self._memory: dict[Callable[..., Any], dict[object, Any]] = {}
         self.forgetting: list[Callable[[], None]] = [self.bound.clear]
 
     def forgets(self, forget: Callable[[], None]) -> None:
         """Call `forget` whenever bound calls become stale."""
         self.forgetting.append(forget)
+
+    def remembered(self, make: Callable[..., Made], *what: Hashable) -> Made:
+        """Return what `make` gives for these arguments, made once until bound calls are forgotten."""
+        known = self._memory.setdefault(make, {})
+        found: Made | None = known.get(what)
+        if found is None:
+            if len(known) >= (MOST_TEXTS if make in (formed, _lowered) else MOST_SHAPES):
+                known.clear()
+            found = known[what] = make(*what)
+        return found
 
     def interpret_with(self, interpreter: Interpreter | None, cute: Interpreter | None = None) -> None:
         """Run calls on CPU tensors in an interpreter of Triton source from now on; None: in the oracle.
@@ -168,6 +186,7 @@ class Dispatcher:
 
     def forget(self) -> None:
         """Forget every bound call."""
+        self._memory.clear()
         for forget in self.forgetting:
             forget()
 
@@ -205,8 +224,17 @@ class Dispatcher:
         return self.find(invocation, tensors)(tensors, scalars)
 
 
+def known(invocation: Invocation, on: Target | None) -> None:
+    """Look up on a device's behalf what an earlier process found out about an invocation."""
+    if on is not None and invocation not in interfaces:
+        interfaces[invocation] = known_interface(invocation, on, interface)
+
+
 def bind(invocation: Invocation, tensors: Tensors) -> Run:
     """Return the call for tensors of exactly these shapes, strides and alignments."""
+    first = next(iter(tensors.values())).device
+    if first.type in ("cpu", "cuda"):  # of others an error tells, unless an argument does not fit
+        known(invocation, target_of(first))
     geometry = geometry_of(invocation, tensors)
     used = {d.name: tensors[d.name] for d in inputs_of(invocation) if d.role is Role.IN}
     used |= {name: tensors[name] for name in invocation.into}
@@ -256,18 +284,68 @@ def lowered(
     have the program's numerics id, and so its bits. What the TileLang lowering refuses raises
     UnsupportedError.
     """
+    return dispatch.remembered(
+        _lowered, requested(invocation, model, geometry, tensors, on, schedules, backend)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What decides the code of a call: calls that agree in it run the same.
+
+    schedules: instead of what heuristics choose. asked: the lowering that is asked first. aligned: parameters
+    of the host function that are multiples of 16.
+    """
+
+    invocation: Invocation
+    model: MathModel
+    sizes: Sizes
+    on: Target
+    schedules: Schedules | None
+    asked: str
+    aligned: frozenset[str]
+
+
+def requested(
+    invocation: Invocation,
+    model: MathModel,
+    geometry: Geometry,
+    tensors: Tensors,
+    on: Target,
+    schedules: Schedules | None = None,
+    backend: str | None = None,
+) -> Request:
+    """Return what decides the code of a call; arguments as `lowered` takes them."""
+    sizes = sizes_of(invocation, geometry)
+    found = dispatch.remembered(_outline, invocation, model, sizes, on, schedules)
+    aligned = divisible(found.program, invocation, geometry, tensors, found.call)
+    return Request(invocation, model, sizes, on, schedules, backend or _asked(on, tensors), aligned)
+
+
+def _outline(
+    invocation: Invocation, model: MathModel, sizes: Sizes, on: Target, schedules: Schedules | None
+) -> Outline:
+    def made() -> Outline:
+        from rlk.lower import triton as triton_lowering
+
+        program, chosen = dispatch.remembered(formed, invocation, model, sizes, on, schedules)
+        # what the host passes depends neither on the lowering nor on what is divisible: a first text tells it
+        return Outline(outline(program), triton_lowering.lower(program, chosen, on, sizes.signature).call)
+
+    return made() if schedules is not None else known_outline(invocation, model, sizes, on, made)
+
+
+def _lowered(request: Request) -> Lowered:
     from rlk.lower import triton as triton_lowering
     from rlk.schedule.lowerings import by_cute_first
 
-    asked = backend or _asked(on, tensors)
-    plain, program, chosen = formed(invocation, model, geometry, on, schedules)
-    static, extents = dict(plain.extents), geometry.extents
+    invocation, model, sizes = request.invocation, request.model, request.sizes
+    on, schedules, asked = request.on, request.schedules, request.asked
+    program, chosen = dispatch.remembered(formed, invocation, model, sizes, on, schedules)
+    signature, extents = replace(sizes.signature, divisible=request.aligned), dict(sizes.extents)
     identity, _ = judged(invocation, model, on.name)
-    # what the host passes depends neither on the lowering nor on what is divisible: a first text tells it
-    first = triton_lowering.lower(program, chosen, on, plain, numerics_id=identity)
-    signature = replace(plain, divisible=divisible(program, invocation, geometry, tensors, first.call))
     if asked == "cute" or asked == FASTEST and by_cute_first(program, on, extents):
-        whole = specialize(traced(invocation), static, model)
+        whole = specialize(traced(invocation), dict(sizes.static), model)
         try:
             made = by_cute(program, chosen, whole, on, signature, extents, identity, schedules)
         except UnsupportedError:
@@ -347,14 +425,16 @@ def resolve(
         if found is not None:
             return _held(found, on, device)
     try:
-        program, _, chosen, emitted = lowered(*call, schedules, backend)
-        key = entry_key(program, chosen, emitted, on)
+        request = requested(*call, schedules, backend)
+        code = dispatch.remembered(coded, request)
+        dispatch.remembered(_key, request)
     except UnsupportedError as error:
         answer = ship(*call, standing_in(on), whole=True) if shipped else None
         if answer is not None and answer.found is not None:
             return _held(answer.found, on, device)
         raise (error if answer is None else without_compiler(error, on, answer)) from error
-    return program, _compiled(key, emitted, on, device), emitted.call, emitted.checks
+    host, module = dispatch.remembered(_compiled, request, index_of(device))
+    return code.program, host, module.call, module.checks
 
 
 def without_compiler(error: UnsupportedError, on: Target, answer: Answer) -> UnsupportedError:
@@ -368,7 +448,7 @@ def without_compiler(error: UnsupportedError, on: Target, answer: Answer) -> Uns
 
 
 def _held(found: Found, on: Target, device: torch.device) -> Resolved:
-    host, module = load(found.kernel.folder, kind_of(on), index_of(device))
+    host, module = dispatch.remembered(load, found.kernel.folder, kind_of(on), index_of(device))
     return found.form.program, host, module.call, module.checks
 
 
@@ -388,15 +468,39 @@ def entry_key(program: Program, schedules: tuple[Schedule, ...], emitted: Emitte
     return kernel_key(emitted.backend, ir, [str(s) for s in schedules], on.name)
 
 
-def _compiled(key: CacheKey, emitted: Emitted, on: Target, device: torch.device) -> Callable[..., Any]:
+def coded(request: Request) -> Compiled:
+    """Return which entry of a store holds what a call runs; lower it unless an earlier process did."""
+
+    def made() -> Compiled:
+        program, _, chosen, emitted = dispatch.remembered(_lowered, request)
+        key = entry_key(program, chosen, emitted, request.on)
+        schedules = tuple(str(each) for each in chosen)
+        return Compiled(emitted.backend, key.ir, schedules, outline(program), emitted.file)
+
+    if request.schedules is not None:
+        return made()
+    r = request
+    return known_code(r.invocation, r.model, r.sizes, r.on, r.asked, r.aligned, made)
+
+
+def written(request: Request) -> Emitted:
+    """Return the text of a call's code."""
+    return dispatch.remembered(_lowered, request)[3]
+
+
+def _key(request: Request) -> CacheKey:
+    return dispatch.remembered(coded, request).key(request.on)
+
+
+def _compiled(request: Request, device: int) -> tuple[Callable[..., Any], ModuleRecord]:
+    key, file = dispatch.remembered(_key, request), dispatch.remembered(coded, request).file
     for _ in range(2):  # an entry may be evicted between being found and being read
-        folder = obtain(key, lambda: emitted, label=emitted.file)
+        folder = obtain(key, lambda: written(request), label=file)
         try:
-            host, _ = load(folder, kind_of(on), index_of(device))
+            return load(folder, kind_of(request.on), device)
         except FileNotFoundError:
             continue
-        return host
-    raise LaunchError(Code.INTERNAL, what=f"the cache entry of {emitted.file} keeps vanishing")
+    raise LaunchError(Code.INTERNAL, what=f"the cache entry of {file} keeps vanishing")
 
 
 def _caller(

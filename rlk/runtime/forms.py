@@ -9,8 +9,8 @@ from rlk.errors import UnsupportedError
 from rlk.ir.nodes import MathModel, Program
 from rlk.lower.common.emitted import Emitted, Signature
 from rlk.passes.pipeline import launched, specialize
-from rlk.runtime.arguments import Geometry
-from rlk.runtime.invocation import Invocation, static_extents, strided, traced
+from rlk.runtime.invocation import Invocation, traced
+from rlk.runtime.sizes import Sizes
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.lowerings import by_cute_first
 from rlk.schedule.schedule import Schedule
@@ -23,23 +23,22 @@ Schedules = tuple[Schedule, ...]
 def formed(
     invocation: Invocation,
     model: MathModel,
-    geometry: Geometry,
+    sizes: Sizes,
     on: Target,
     schedules: tuple[Schedule, ...] | None = None,
-) -> tuple[Signature, Program, Schedules]:
-    """Return a call's signature but for what is divisible, the program that is launched, its schedules.
+) -> tuple[Program, Schedules]:
+    """Return the program that is launched for calls of these sizes, and its schedules.
 
     schedules: of the program that is asked for, whose form their number says; by default heuristics choose.
     """
-    static, extents = static_extents(invocation, geometry), geometry.extents
+    static, extents = dict(sizes.static), dict(sizes.extents)
     whole = traced(invocation)
     aside = apart(whole, extents)
     program = launched(traced(invocation, aside) if aside else whole, static, model, extents)
     if schedules is not None and len(schedules) != len(program.kernels):
         # schedules of the serial form
         program = launched(whole, static, model, extents)
-    plain = Signature(tuple(sorted(static.items())), geometry.split, strided=strided(invocation, geometry))
-    return plain, program, tuple(choose(k, on, plain, extents) for k in program.kernels)
+    return program, tuple(choose(k, on, sizes.signature, extents) for k in program.kernels)
 
 
 def by_cute(
@@ -79,31 +78,28 @@ class Form:
 
 
 def forms(
-    invocation: Invocation, model: MathModel, geometry: Geometry, on: Target, backends: Sequence[str]
-) -> tuple[Signature, Iterator[Form]]:
-    """Return a call's signature but for what is divisible, and what may run it, the fastest first.
+    invocation: Invocation, model: MathModel, sizes: Sizes, on: Target, backends: Sequence[str]
+) -> Iterator[Form]:
+    """Yield what may run calls of these sizes, the fastest first.
 
     All forms have the numerics id of the call, and so its bits.
     """
-    plain, program, chosen = formed(invocation, model, geometry, on)
-
-    def found() -> Iterator[Form]:
-        sooner = "cute" if len(backends) > 1 and by_cute_first(program, on, geometry.extents) else "triton"
-        for backend in sorted(backends, key=lambda each: each != sooner):
-            try:
-                match backend:
-                    case "cute":
-                        whole = specialize(traced(invocation), dict(plain.extents), model)
-                        for each in of_cute(program, chosen, whole, on, geometry.extents):
-                            yield Form(backend, *each)
-                    case "tilelang":
-                        yield Form(backend, program, by_waves(program, chosen, geometry.extents, on))
-                    case _:
-                        yield Form(backend, program, chosen)
-            except UnsupportedError:
-                pass  # the forms before it are there
-
-    return plain, found()
+    program, chosen = formed(invocation, model, sizes, on)
+    extents = dict(sizes.extents)
+    sooner = "cute" if len(backends) > 1 and by_cute_first(program, on, extents) else "triton"
+    for backend in sorted(backends, key=lambda each: each != sooner):
+        try:
+            match backend:
+                case "cute":
+                    whole = specialize(traced(invocation), dict(sizes.static), model)
+                    for each in of_cute(program, chosen, whole, on, extents):
+                        yield Form(backend, *each)
+                case "tilelang":
+                    yield Form(backend, program, by_waves(program, chosen, extents, on))
+                case _:
+                    yield Form(backend, program, chosen)
+        except UnsupportedError:
+            pass  # the forms before it are there
 
 
 def of_cute(

@@ -12,6 +12,7 @@ from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import Decl, MathModel, Program, Role
 from rlk.ir.numerics import Tier, home, numerics_id, tier
+from rlk.ir.text import axes_in
 from rlk.lang.op import Op, Variant, Vjp, declared
 from rlk.lang.types import TensorType
 from rlk.passes.pipeline import canonical, specialize
@@ -78,23 +79,63 @@ def row_axis(spec: Spec) -> Axis | None:
     return first[0] if first and first[0].dynamic else None
 
 
-@cache
-def inputs_of(invocation: Invocation) -> tuple[Decl, ...]:
-    """Return the tensors and scalars that the kernels of an invocation read, each once."""
-    found = {
-        d.name: d for k in traced(invocation).kernels for d in k.params if d.role in (Role.IN, Role.SCALAR)
-    }
-    return tuple(found.values())
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What a caller has to know of an invocation: all but what its kernels do.
+
+    inputs: the tensors and scalars that its kernels read, each once. outputs: in the order in which the spec
+    writes them. dynamic: the axes whose extents never enter a key. pieces: of axes by name, the sizes of the
+    pieces that they are cut into.
+    """
+
+    inputs: tuple[Decl, ...]
+    outputs: tuple[Decl, ...]
+    dynamic: frozenset[str]
+    pieces: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-@cache
-def outputs_of(invocation: Invocation) -> tuple[Decl, ...]:
-    """Return the outputs of an invocation, in the order in which the spec writes them."""
+interfaces: dict[Invocation, Interface] = {}
+"""What is known without a trace."""
+
+
+def interface(invocation: Invocation) -> Interface:
+    """Return what a caller has to know of an invocation; trace it if need be."""
+    found = interfaces.get(invocation)
+    if found is None:
+        found = interfaces[invocation] = _interface(invocation)
+    return found
+
+
+def _interface(invocation: Invocation) -> Interface:
+    program = traced(invocation)
+    read = (d for k in program.kernels for d in k.params if d.role in (Role.IN, Role.SCALAR))
     order = [
         d.name for d in invocation.spec.trace(invocation.variant).kernels[0].params if d.role is Role.OUT
     ]
-    found = {d.name: d for k in traced(invocation).kernels for d in k.params if d.role is Role.OUT}
-    return tuple(found[name] for name in order)
+    written = {d.name: d for k in program.kernels for d in k.params if d.role is Role.OUT}
+    every = (d for k in program.kernels for d in k.params)
+    axes = (a for d in (*every, *shape_givers(invocation)) for a in d.type.axes)
+    bounds = (name for name, _ in operator_of(invocation.spec).bounds)
+    pieces: dict[str, set[int]] = {}
+    for axis in axes_in(program):
+        if axis.piece is not None:
+            pieces.setdefault(axis.name, set()).add(axis.piece)
+    return Interface(
+        tuple({d.name: d for d in read}.values()),
+        tuple(written[name] for name in order),
+        frozenset({*(a.name for a in axes if a.whole.dynamic), *bounds}),
+        tuple((name, tuple(sorted(sizes))) for name, sizes in sorted(pieces.items())),
+    )
+
+
+def inputs_of(invocation: Invocation) -> tuple[Decl, ...]:
+    """Return the tensors and scalars that the kernels of an invocation read, each once."""
+    return interface(invocation).inputs
+
+
+def outputs_of(invocation: Invocation) -> tuple[Decl, ...]:
+    """Return the outputs of an invocation, in the order in which the spec writes them."""
+    return interface(invocation).outputs
 
 
 @cache
@@ -153,14 +194,6 @@ def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:
     given = {d.name: tensors[d.name] for d in sizes if d.role is Role.IN}
     found = measure(name, row_axis(invocation.spec), sizes, given)
     return replace(found, extents=operator_of(invocation.spec).bounded(found.extents))
-
-
-def static_extents(invocation: Invocation, geometry: Geometry) -> dict[str, int]:
-    """Return the extents that enter cache keys: those of the axes that are not dynamic."""
-    decls = [*(d for k in traced(invocation).kernels for d in k.params), *shape_givers(invocation)]
-    dynamic = {a.name for d in decls for a in d.type.axes if a.whole.dynamic}
-    dynamic |= {name for name, _ in operator_of(invocation.spec).bounds}
-    return {name: size for name, size in geometry.extents.items() if name not in dynamic}
 
 
 def strided(invocation: Invocation, geometry: Geometry) -> frozenset[str]:

@@ -73,6 +73,8 @@ class Pool:
         self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="rlk-compile")
         self._slots = threading.Semaphore(jobs)
         self._idle: list[_Worker] = []
+        self._guard = threading.Lock()
+        self.compiled = 0  # modules, so far
 
     def compile(self, emitted: Emitted, target: str, folder: Path) -> None:
         """Compile a module into `folder`; raises CompileError naming the kept source, or OSError."""
@@ -88,6 +90,8 @@ class Pool:
                 self._idle.append(worker)
         error = answer["error"]
         if error is None:
+            with self._guard:
+                self.compiled += 1
             return
         if isinstance(answer.get("errno"), int):
             raise OSError(answer["errno"], str(error))

@@ -57,7 +57,7 @@ class ModuleRecord:
             LaunchRecord(**{**kernel, "types": tuple(kernel["types"]), "order": tuple(kernel["order"])})
             for kernel in members["kernels"]
         )
-        return ModuleRecord(kernels, _call(members["call"]), tuple(members["checks"]), members["backend"])
+        return ModuleRecord(kernels, read_call(members["call"]), tuple(members["checks"]), members["backend"])
 
 
 def encode_request(emitted: Emitted, target: str, folder: Path) -> str:
@@ -76,7 +76,7 @@ def decode_request(line: str) -> tuple[Emitted, str, Path]:
     emitted = Emitted(
         source=members["source"],
         kernels=kernels,
-        call=_call(members["call"]),
+        call=read_call(members["call"]),
         checks=tuple(members["checks"]),
         file=members["file"],
         backend=members["backend"],
@@ -84,7 +84,13 @@ def decode_request(line: str) -> tuple[Emitted, str, Path]:
     return emitted, request["target"], Path(request["folder"])
 
 
-def _call(members: list[dict[str, Any]]) -> tuple[CallArg, ...]:
+def write_call(call: tuple[CallArg, ...]) -> list[dict[str, Any]]:
+    """Return the parameters of a host function as JSON has them."""
+    return [{**asdict(arg), "kind": arg.kind.value} for arg in call]
+
+
+def read_call(members: list[dict[str, Any]]) -> tuple[CallArg, ...]:
+    """Read back what `write_call` wrote."""
     return tuple(CallArg(**{**arg, "kind": From(arg["kind"])}) for arg in members)
 
 

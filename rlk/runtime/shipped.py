@@ -15,7 +15,18 @@ from rlk.runtime.compose import divisible
 from rlk.runtime.forms import Form, forms
 from rlk.runtime.invocation import Invocation, Tensors, judged
 from rlk.runtime.record import ModuleRecord
-from rlk.runtime.wheels import Kernel, Wheel, every_kernel, installed, kernels, others, program_key, sound
+from rlk.runtime.sizes import sizes_of
+from rlk.runtime.wheels import (
+    Kernel,
+    Wheel,
+    every_kernel,
+    forgets,
+    installed,
+    kernels,
+    others,
+    program_key,
+    sound,
+)
 from rlk.target.facts import Target
 
 logger = logging.getLogger("rlk.aot")
@@ -76,28 +87,44 @@ def ship(
     refused = [why for each in searched.values() for _, reasons in each for why in reasons]
     if not any(wheels.values()):
         return _told(Answer(None, tuple(refused)))
+    sizes = sizes_of(invocation, geometry)
+
+    def fit(form: Form, held: list[Found]) -> Found | None:
+        """Return the kernel that may assume most of what this call's arguments are multiples of."""
+        fitting = [
+            each
+            for each in held
+            if each.needs <= divisible(form.program, invocation, geometry, tensors, each.module.call)
+        ]
+        return max(fitting, key=lambda each: len(each.needs), default=None)
+
+    call = (invocation, model, sizes, on, backends)
+    known = _first_choice.get(call)
+    if known is not None and (found := fit(*known)) is not None:
+        return Answer(found, tuple(refused))
     identity, _ = judged(invocation, model, on.name)
-    plain, choice = forms(invocation, model, geometry, on, [b for b in backends if wheels[b]])
-    for form in choice:
+    plain = sizes.signature
+    for place, form in enumerate(forms(invocation, model, sizes, on, [b for b in backends if wheels[b]])):
         key = program_key(form.backend, on, form.program, form.schedules, plain)
         for wheel in wheels[form.backend]:
             held = [
                 Found(form, kernel, ModuleRecord.read(kernel.folder))
                 for kernel in _usable(wheel, key, identity, refused)
             ]
-            fitting = [
-                each
-                for each in held
-                if each.needs <= divisible(form.program, invocation, geometry, tensors, each.module.call)
-            ]
-            if fitting:
-                return _told(Answer(max(fitting, key=lambda each: len(each.needs)), tuple(refused)))
+            if held and place == 0 and wheel is wheels[form.backend][0] and not whole:
+                _first_choice[call] = form, held
+            found = fit(form, held)
+            if found is not None:
+                return _told(Answer(found, tuple(refused)))
     if whole:
         refused += _near(invocation, identity, plain, on, backends)
     return _told(Answer(None, tuple(dict.fromkeys(refused))))
 
 
 _said: set[str] = set()
+_first_choice: dict[object, tuple[Form, list[Found]]] = {}
+"""Of calls of the same sizes: the form that is wanted most, and what the first wheel has of it."""
+forgets(_first_choice.clear)
 
 
 def _told(answer: Answer) -> Answer:

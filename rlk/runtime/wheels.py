@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -213,8 +213,18 @@ def sound(kernel: Kernel) -> str | None:
     return None
 
 
+_forgetting: list[Callable[[], None]] = []
+
+
+def forgets(forget: Callable[[], None]) -> None:
+    """Call `forget` whenever what is known of installed wheels becomes stale."""
+    _forgetting.append(forget)
+
+
 def forget() -> None:
     """Look for installed wheels again at the next call."""
+    for each in _forgetting:
+        each()
     installed.cache_clear()
     others.cache_clear()
     _hashed.clear()

@@ -24,6 +24,7 @@ from on_cpu import OnCpu
 
 from benchmarks.rows import label
 from rlk.runtime import dispatch, invocation
+from rlk.runtime.record import ModuleRecord
 from rlk.target.facts import Target, target
 
 DEVICE = "sm_90a"
@@ -65,7 +66,7 @@ def _patches(on: Target) -> dict[str, Any]:
         "torch.Generator": Generator,
         "torch.equal": lambda *_: True,
         "rlk.runtime.dispatch._asked": lambda target, _: dispatch.asked_for(target),
-        "rlk.runtime.dispatch.load": lambda *_: (lambda *_: None, None),
+        "rlk.runtime.dispatch.load": lambda folder, *_: (lambda *_: None, ModuleRecord.read(folder)),
         "rlk.ops.offsets.on_the_host": lambda _: False,
         "gpu.serving.unequal": lambda *_: 0,
         "rlk.testing.bits.differing": lambda *_: 0,
