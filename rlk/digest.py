@@ -102,22 +102,34 @@ def _digest_sources(folders: tuple[Path, ...]) -> str:
         if folder.is_file():
             listing.append([(folder.name, digest_file(folder))])
             continue
-        files = sorted(_sources(str(folder), ""))
+        files = sorted(_sources(str(folder)))
         if not files:
             raise FileNotFoundError(f"no source files below {folder}")
         listing.append(files)
     return digest(listing)
 
 
-def _sources(folder: str, inside: str) -> Iterator[tuple[str, str]]:
-    """Yield the files below a folder that are no bytecode, named by their places in it, and their digests.
+def changed_after(folders: Iterable[Path], when: float) -> bool:
+    """Return whether a file that `digest_sources` reads was changed, or came, after a time in seconds."""
+    return any(entry.stat().st_ctime >= when for folder in folders for _, entry in _files(str(folder), ""))
+
+
+def _sources(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield the files below a folder that are no bytecode, named by their places in it, and their digests."""
+    for name, entry in _files(folder, ""):
+        with open(entry.path, "rb") as stream:
+            yield name, digest_bytes(stream.read())
+
+
+def _files(folder: str, inside: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield the files below a folder that are no bytecode, with their places in it.
 
     Written without Path, which takes five times as long: a process does this before its first kernel runs.
     """
     with os.scandir(folder) as found:
         for entry in found:
             if entry.is_dir(follow_symlinks=False):
-                yield from _sources(entry.path, f"{inside}{entry.name}/")
+                if entry.name != "__pycache__":  # where other processes write and rename
+                    yield from _files(entry.path, f"{inside}{entry.name}/")
             elif entry.is_file() and not entry.name.endswith(".pyc"):
-                with open(entry.path, "rb") as stream:
-                    yield inside + entry.name, digest_bytes(stream.read())
+                yield f"{inside}{entry.name}", entry

@@ -27,7 +27,7 @@ from rlk.digest import canonical, digest
 from rlk.env import Env
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.ops import swiglu
-from rlk.runtime import ahead, build, dispatch, loader, wheels
+from rlk.runtime import ahead, build, dispatch, loader, shipped, wheels
 from rlk.runtime.calls import invoke
 from rlk.runtime.driver import Cuda
 from rlk.runtime.forms import formed
@@ -186,6 +186,34 @@ def test_rows_that_no_wheel_was_built_with_are_served(site: Path, no_compiler: N
     for rows in (1, 17, 8192, 100_000):
         answer = dispatch.ship(*call_of(X[:1].expand(rows, 512).contiguous()), ("triton",))
         assert answer.found is not None, rows
+
+
+def test_calls_of_one_class_search_once_and_find_what_a_search_finds(
+    site: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(rows: int, skipped: int = 0) -> Any:
+        """Ship rows that begin where 16 bytes do, or 2 bytes later."""
+        memory = torch.empty(rows * 512 + skipped, dtype=torch.bfloat16)
+        return dispatch.ship(*call_of(memory[skipped:].view(rows, 512)), ("triton",)).found
+
+    def searched(rows: int, skipped: int = 0) -> Any:
+        wheels.forget()
+        return found(rows, skipped)
+
+    wanted = {(rows, skipped): searched(rows, skipped) for rows in (300, 301, 320) for skipped in (0, 1)}
+    searched(299)
+    with monkeypatch.context() as patched:
+        patched.setattr(shipped, "forms", never_asked)
+        for (rows, skipped), want in wanted.items():
+            if want is not None:
+                assert found(rows, skipped).kernel == want.kernel, (rows, skipped)
+        with pytest.raises(AssertionError, match="searched"):
+            found(5000)  # the control
+    assert any(want is not None for want in wanted.values())
+
+
+def never_asked(*_: object) -> None:
+    raise AssertionError("it searched")
 
 
 def test_without_a_wheel_and_a_compiler_the_error_says_both(no_compiler: None) -> None:

@@ -20,7 +20,7 @@ from rlk import Layout, ops
 from rlk.errors import Code, LaunchError, RlkError, UnsupportedError
 from rlk.ops import Loss
 from rlk.ops.losses import clip
-from rlk.runtime import library
+from rlk.runtime import calls, library
 from rlk.runtime.dispatch import dispatch
 from rlk.runtime.invocation import Invocation, outputs_of
 from rlk.testing.bits import assert_same_bits
@@ -301,6 +301,12 @@ def test_a_missing_tensor_is_named(launched: list[str]) -> None:
     with pytest.raises(LaunchError) as caught:
         call(logp, {"logits": f32(6, V)}, {"ignore_index": -100}, {"needs": ()})
     assert caught.value.code is Code.ARG_MISSING and "ids" in str(caught.value) and not launched
+
+
+def test_a_call_without_tensors_names_them(launched: list[str]) -> None:
+    with pytest.raises(LaunchError, match="gate, up is required"):
+        calls.call(ops.swiglu.specs[0], {}, {}, {})  # type: ignore[attr-defined]
+    assert not launched
 
 
 def test_a_backend_that_does_not_exist_is_refused(tmp_path: Path) -> None:

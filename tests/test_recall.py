@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from rlk.cache import Store
 from rlk.cli.cache import _list as listed
 from rlk.ir.text import parse_program, print_program
 from rlk.lang import Axis, L, Op, Outputs, Tensor, f32, op
+from rlk.lang.variants import cotangents, differentiable, gradient_variant
 from rlk.lower import triton as triton_lowering
 from rlk.lower.common.emitted import Emitted
 from rlk.lower.common.memory import placed as places
@@ -28,12 +30,13 @@ from rlk.ops import policy
 from rlk.ops.layout import Layout
 from rlk.ops.losses import Loss, surrogate
 from rlk.passes.pipeline import launched
-from rlk.runtime import ahead, build, dispatch, invocation, recall
+from rlk.runtime import ahead, build, calls, dispatch, invocation, recall, sizes
 from rlk.runtime.calls import call
 from rlk.runtime.catalogue import operators
+from rlk.runtime.invocation import Interface, Invocation, geometry_of, interface
 from rlk.runtime.record import MODULE, ModuleRecord
 from rlk.runtime.reference import placed, reference_extents, reference_gradient, reference_variant
-from rlk.runtime.sizes import STEPS, class_of
+from rlk.runtime.sizes import STEPS, class_of, sizes_of
 from rlk.specs.policy import policy_spec
 from rlk.specs.surrogates import Term, Token
 from rlk.target.facts import target
@@ -75,6 +78,8 @@ class Machine:
         dispatch.dispatch.forget()
         invocation.interfaces.clear()
         invocation.traced.cache_clear()
+        invocation.judged.cache_clear()
+        calls._backward.cache_clear()
         self.done.clear()
         self.launches.clear()
 
@@ -91,12 +96,14 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     monkeypatch.setattr(build, "triton_version", lambda: "3.6.0")
     monkeypatch.setattr(build, "store", lambda: store)
     monkeypatch.setattr(recall, "store", lambda: store)
+    monkeypatch.setattr(recall, "_text", lambda: "text")
     compiled = made.counting("compiled", made.compile)
     workers = SimpleNamespace(compile=compiled, submit=lambda work: work())
     for module in (build, recall):
         monkeypatch.setattr(module, "pool", lambda: workers)
     monkeypatch.setattr(triton_lowering, "lower", made.counting("lowered", triton_lowering.lower))
     monkeypatch.setattr(invocation, "canonical", made.counting("traced", invocation.canonical))
+    monkeypatch.setattr(invocation, "numerics_id", made.counting("judged", invocation.numerics_id))
     made.restart()
     yield made
     made.restart()
@@ -147,7 +154,7 @@ def test_another_text_of_rlk_or_other_tools_find_it_out_anew(
     """The control: what is kept is kept under what decided it."""
     swiglu(48)
     for name, value in (
-        ("digest_sources", lambda folders: "other"),
+        ("_text", lambda: "other"),
         ("_tools", lambda: (("triton", "3.7"),)),
     ):
         machine.restart()
@@ -171,17 +178,68 @@ def test_a_kernel_that_was_evicted_is_compiled_again(machine: Machine) -> None:
     assert machine.done["compiled"] == 1 and machine.launches
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", ""])
-def test_a_damaged_record_is_made_anew(machine: Machine, damage: str) -> None:
+def kept() -> list[Path]:
+    """Return the files of what is kept beside kernels."""
+    return [e.path / recall.FILE for e in build.store().entries() if e.label.startswith("a call of")]
+
+
+def test_a_damaged_record_is_set_aside_and_made_anew(machine: Machine) -> None:
     swiglu(48)
     first = list(machine.launches)
-    for entry in build.store().entries():
-        if entry.label.startswith("a call of"):
-            (entry.path / recall.FILE).write_text(damage)
-    machine.restart()
-    build.store()._verified.clear()  # another process trusts nothing
+    for file in kept():
+        file.write_bytes(file.read_bytes()[:-1] + b" ")
+    for traced in (1, 0):
+        machine.restart()
+        build.store()._verified.clear()  # another process trusts nothing
+        swiglu(48)
+        assert machine.launches == first and machine.done.get("traced", 0) == traced
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", "null", '{"program": "program x", "call": 1}'])
+def test_a_record_that_cannot_be_read_is_as_none(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str
+) -> None:
+    """Whole, by its digests, and still no record."""
+    keys, real = [], recall._key
+    monkeypatch.setattr(recall, "_key", lambda *args: keys.append(real(*args)) or keys[-1])
     swiglu(48)
-    assert machine.launches == first and machine.done["traced"]
+    first, store = list(machine.launches), Store(tmp_path / "other")
+    for key in keys:
+        assert key is not None and store.offer(key, lambda folder: (folder / recall.FILE).write_text(text))
+    for module in (build, recall):
+        monkeypatch.setattr(module, "store", lambda: store)
+    machine.restart()
+    swiglu(48)
+    assert machine.launches == first and machine.done["lowered"] == 2
+
+
+def test_a_record_whose_kernel_never_came_is_not_believed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is compiled is what this process lowered, under its own key."""
+    swiglu(48)
+    first = list(machine.launches)
+    real = recall.known_code
+    wrong = lambda *args: replace(real(*args), ir="of another text")  # noqa: E731
+    monkeypatch.setattr(dispatch, "known_code", wrong)
+    machine.restart()
+    swiglu(48)
+    assert machine.launches == first and machine.done["lowered"] == 1 and "compiled" not in machine.done
+
+
+def test_nothing_is_kept_by_a_process_whose_text_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one.py").write_text("x = 1")
+    (tmp_path / "__pycache__").mkdir()
+    for name in ("PACKAGE", "templates"):
+        monkeypatch.setattr(recall, name, tmp_path if name == "PACKAGE" else lambda: tmp_path)
+    (tmp_path / "__pycache__" / "one.cpython-311.pyc.123").write_text("of another process")
+    monkeypatch.setattr(recall, "STARTED", (tmp_path / "one.py").stat().st_ctime + 1e-3)
+    assert recall._text.__wrapped__() is not None
+    time.sleep(0.01)
+    (tmp_path / "one.py").write_text("x = 2")
+    assert recall._text.__wrapped__() is None
 
 
 def test_what_was_prepared_starts_so(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +247,7 @@ def test_what_was_prepared_starts_so(machine: Machine, monkeypatch: pytest.Monke
     monkeypatch.setattr(ahead, "model_of", lambda invocation, device: H200.softmax)
     monkeypatch.setattr(ahead, "asked_for", lambda on: "triton")
     ahead.prefetch(ops.swiglu, *tensors_of(48).values())
-    assert machine.done == {"traced": 1, "lowered": 2, "compiled": 1}
+    assert machine.done == {"traced": 1, "judged": 1, "lowered": 2, "compiled": 1}
     machine.restart()
     swiglu(48)
     assert machine.launches and not machine.done
@@ -216,7 +274,32 @@ def test_of_operators_that_others_wrote_nothing_is_kept(machine: Machine) -> Non
         machine.restart()
         call(doubled, {"x": torch.zeros(8, 64)}, {}, {})
         assert machine.done["traced"] == 1
-    assert not [e for e in build.store().entries() if e.label.startswith("a call of")]
+    assert not kept()
+
+
+def test_a_gradient_that_others_wrote_is_theirs(machine: Machine) -> None:
+    each, x = operators()["swiglu"], torch.zeros(48, 512, requires_grad=True)
+
+    def differentiated() -> str:
+        torch.autograd.grad(call(each, {"gate": x, "up": x}, {}, {})["y"], [x], torch.zeros(48, 512))
+        return machine.launches[-1][0]
+
+    own = differentiated()
+    machine.restart()
+    assert differentiated() == own and not machine.done
+    before = each.gradient
+
+    def mine(ctx: Any, d_y: Any) -> Outputs:
+        return L.out(d_gate=d_y, d_up=d_y)
+
+    assert before is not None
+    mine.__annotations__ = {formal.name: formal.type for formal in before.formals}
+    try:
+        each.vjp("gate", "up")(mine)
+        machine.restart()
+        assert differentiated() != own and machine.done["lowered"] == 2
+    finally:
+        each.gradient = before
 
 
 HALF = 0.5
@@ -280,6 +363,31 @@ def test_classes_are_few() -> None:
     assert len({class_of(n) for n in range(1, 1 << 14)}) < 14 * (STEPS + 1)
 
 
+R = Axis("R", dynamic=True, chunk=2, piece=46)
+
+
+@op()
+def by_pieces(x: Tensor[f32, R]) -> Outputs:
+    return L.out(y=L.max(x, over=R))
+
+
+def test_an_axis_of_one_piece_is_told_from_one_of_two(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a piece is no power of two, and in what is read back."""
+    monkeypatch.setattr(recall, "name_of", lambda found: ["operator", "by_pieces"])
+    found = Invocation(by_pieces, by_pieces.reference())
+    assert recalled_again(found) == interface(found) and dict(interface(found).pieces) == {"R": (46,)}
+
+    def classes() -> list[int]:
+        geometries = (geometry_of(found, {"x": torch.zeros(n)}) for n in (41, 45, 46, 47))
+        return [dict(sizes_of(found, each).extents)["R"] for each in geometries]
+
+    assert classes() == [44, 46, 46, 48]
+    monkeypatch.setattr(sizes, "class_of", lambda size, pieces: class_of(size))  # the control
+    assert classes() == [44, 48, 48, 48]
+
+
 # --- outlines ---
 
 
@@ -309,9 +417,19 @@ def test_an_outline_reads_back_and_places_what_its_program_places(name: str) -> 
         assert places(found, sizes) == places(bound, sizes)
 
 
+def recalled_again(found: Invocation) -> Interface:
+    """Return the interface of an invocation as a later process reads it."""
+    recall.known_interface(found, H200, lambda: interface(found))
+    return recall.known_interface(found, H200, lambda: pytest.fail("it was not kept"))
+
+
 @pytest.mark.parametrize("name", sorted(operators()))
-def test_an_interface_reads_back(name: str) -> None:
+def test_an_interface_reads_back(name: str, machine: Machine) -> None:
     each = operators()[name]
     variant = reference_variant(each)
-    found = invocation.interface(invocation.Invocation(each, variant))
-    assert recall._interface(recall._of_interface(name, found)) == found
+    wanted, given = differentiable(each, variant), cotangents(each, variant)
+    found = [Invocation(each, variant)]
+    if each.gradient is not None and wanted and given:
+        found.append(Invocation(each.gradient, gradient_variant(variant, wanted, given)))
+    for one in found:
+        assert recalled_again(one) == interface(one)

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlk.cache.key import CALLS
 from rlk.cache.lock import Hold, hold
 from rlk.cache.manifest import MANIFEST, BadEntry, read_manifest
 from rlk.digest import Json
 
 _DAY = 86400.0
+_MONTH = 30 * _DAY
 _KEPT_IN_QUARANTINE = 16
 
 
@@ -28,6 +30,11 @@ class Entry:
     key: Json
     size: int
     last_used: float
+
+
+def is_of_calls(entry: Entry) -> bool:
+    """Return whether an entry holds no kernel, but says which one a call runs."""
+    return isinstance(entry.key, dict) and entry.key.get("backend") == CALLS
 
 
 def folders(root: Path) -> Iterator[Path]:
@@ -63,6 +70,12 @@ def evict(root: Path, limit: int, grace: float) -> tuple[Entry, ...]:
     present = sorted(entries(root / "entries"), key=lambda e: (e.last_used <= now + grace, e.last_used))
     excess = sum(entry.size for entry in present) - limit
     evicted = []
+    for entry in present:
+        # of other versions of rlk, mostly: small, and so never in the way of a limit of bytes
+        if is_of_calls(entry) and now - entry.last_used > _MONTH and _remove(root, entry):
+            evicted.append(entry)
+            excess -= entry.size
+    present = [entry for entry in present if entry not in evicted]
     for entry in present:
         if excess <= 0:
             break

@@ -13,11 +13,11 @@ Flag = tuple[str, str | int | bool]
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """Everything that changes the bytes of a built kernel, and nothing that is known only at a call.
+    """Everything that changes the bytes of an entry: of a built kernel nothing that is known only at a call.
 
     `ir`, `emitter` are digests; `schedule` is a frozen dataclass or None; `toolchain` pairs tools with their
     versions; `flags` holds compile options and the compilers' environment variables; `abi` names the layout
-    of an entry and of a launch. Sizes such as N, temperatures and lengths never belong here.
+    of an entry and of a launch. Sizes such as N, temperatures and lengths never belong in a kernel's.
     """
 
     ir: str

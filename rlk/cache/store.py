@@ -150,6 +150,30 @@ class Store:
         self._trim_sometimes()
         return result
 
+    def offer(self, key: CacheKey, write: Callable[[Path], None], *, label: str = "") -> bool:
+        """Publish what `write` writes for `key`, if that is easily done; return whether it was.
+
+        For what can be done without: no lock is waited for, nothing is put elsewhere, no failure of the disk
+        is raised or reported above the level of debugging, and it counts as no build.
+        """
+        name = key.digest()
+        with hold(self.root / "locks" / f"{name}.lock", 0.0) as outcome:
+            if outcome is Hold.TIMED_OUT or self._load(name, quarantine=True) is not None:
+                return False
+            try:
+                staging = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=self.root / "staging"))
+            except OSError as error:
+                logger.debug("kernel store %s: nothing more is kept: %s", self.root, error)
+                return False
+            try:
+                write(staging)
+                return self._publish(name, key.members(), label, staging) is not None
+            except OSError as error:
+                logger.debug("kernel store %s: %s was not kept: %s", self.root, label, error)
+                return False
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+
     def find(self, key: CacheKey) -> Path | None:
         """Return the entry of `key` if there is a sound one."""
         return self._load(key.digest(), quarantine=False)

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from tarfile import TarError
 
-from rlk.cache import CALLS, Entry, Store
+from rlk.cache import Entry, Store
 from rlk.cache.archive import export_entries, import_entries
+from rlk.cache.gc import is_of_calls
 from rlk.cli.text import size, table
 from rlk.env import Env
 from rlk.errors import Code, LaunchError
@@ -67,7 +68,7 @@ def parse_size(text: str) -> int:
 
 def _list(store: Store) -> None:
     entries = store.entries()
-    kernels = [entry for entry in entries if _field(entry, "backend") != CALLS]
+    kernels = [entry for entry in entries if not is_of_calls(entry)]
     if kernels:
         rows = [_row(entry) for entry in reversed(kernels)]
         print(table(("entry", "kernel", "backend", "target", "size", "last used"), rows, right=("size",)))
@@ -78,12 +79,9 @@ def _list(store: Store) -> None:
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
-    names = (_field(entry, field) for field in ("backend", "target"))
+    key = entry.key if isinstance(entry.key, dict) else {}
+    names = (str(key.get(field, "?")) for field in ("backend", "target"))
     return entry.name[:12], entry.label or "-", *names, size(entry.size), _ago(entry.last_used)
-
-
-def _field(entry: Entry, name: str) -> str:
-    return str(entry.key.get(name, "?")) if isinstance(entry.key, dict) else "?"
 
 
 def _ago(when: float) -> str:

@@ -83,7 +83,7 @@ class Vjp:
 class Op:
     """An operator, written once. `trace(variant)` gives its program of tile IR.
 
-    source: the module whose text says what it does; a digest of what it does follows where others took part.
+    does: of a spec that was generated, a digest of what it does, where its function's text does not say it.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Op:
     loc: Loc
     bounds: tuple[tuple[str, tuple[str, ...]], ...] = ()
     gradient: Vjp | None = None
-    source: str = ""
+    does: str = ""
     _traced: dict[Variant, Program] = field(default_factory=dict)
 
     def __hash__(self) -> int:
@@ -161,8 +161,7 @@ def op(
     within = tuple((a.name, tuple(x.name for x in of)) for a, of in (bounds or {}).items())
 
     def make(fn: SpecFunction) -> Op:
-        doc, place = inspect.getdoc(fn) or "", _loc(fn)
-        return Op(name or fn.__name__, fn, _formals(fn), saves, doc, place, within, source=fn.__module__)
+        return Op(name or fn.__name__, fn, _formals(fn), saves, inspect.getdoc(fn) or "", _loc(fn), within)
 
     return make
 
@@ -198,10 +197,8 @@ def generated(
         every = Variant(plain.dtypes, plain.present, plain.statics, frozenset(slopes.wrt))
         done = [print_program(program) for program in (made.trace(plain), made.gradient.trace(every))]
         # what was traced has the provisional name in it
-        what = digest(done)
-        made.name, made._traced, made.source = f"{name}{what[:8]}", {}, f"{fn.__module__} {what}"
-    else:
-        made.source = fn.__module__
+        made.does = digest(done)
+        made.name, made._traced = f"{name}{made.does[:8]}", {}
     return _generated.setdefault(made.name, made)
 
 

@@ -25,12 +25,13 @@ from rlk.runtime.dispatch import (
     asked_for,
     coded,
     decide,
+    dispatch,
     entry_key,
-    known,
+    look_up,
     lowered,
     requested,
     serving,
-    written,
+    text_of,
 )
 from rlk.runtime.forms import Schedules
 from rlk.runtime.invocation import (
@@ -173,7 +174,7 @@ def prepared(invocation: Invocation, model: MathModel, tensors: Tensors, on: Tar
     tensors: those of the call, on any device. A kernel of an installed wheel is there already; one that
     another process compiles is waited for.
     """
-    known(invocation, on)
+    look_up(invocation, {}, on)
     geometry = geometry_of(invocation, tensors)
     if any(size == 0 for size in geometry.extents.values()):
         return _done(None)
@@ -182,9 +183,9 @@ def prepared(invocation: Invocation, model: MathModel, tensors: Tensors, on: Tar
     held = ship(*call, serving(on)).found
     if held is not None:
         return _done(held.kernel.folder)
-    request = requested(*call, None, asked_for(on))
-    code = coded(request)
-    started: Future[Any] = obtain_later(code.key(on), lambda: written(request), label=code.program.name)
+    request = requested(*call, None, asked_for(on), kept=True)
+    code = dispatch.remembered(coded, request)
+    started: Future[Any] = obtain_later(code.key(on), lambda: text_of(request), label=code.program.name)
     return started
 
 

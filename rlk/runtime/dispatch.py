@@ -26,7 +26,7 @@ from rlk.runtime.arguments import (
     Geometry,
     output_shape,
 )
-from rlk.runtime.build import kernel_key, obtain
+from rlk.runtime.build import kernel_key, obtain, stored
 from rlk.runtime.compose import compose, divisible, host_values, raise_data_errors
 from rlk.runtime.forms import Schedules, by_cute, by_tilelang, formed, walks_pieces
 from rlk.runtime.invocation import (
@@ -168,12 +168,12 @@ class Dispatcher:
 
     def remembered(self, make: Callable[..., Made], *what: Hashable) -> Made:
         """Return what `make` gives for these arguments, made once until bound calls are forgotten."""
-        known = self._memory.setdefault(make, {})
-        found: Made | None = known.get(what)
+        made = self._memory.setdefault(make, {})
+        found: Made | None = made.get(what)
         if found is None:
-            if len(known) >= (MOST_TEXTS if make in (formed, _lowered) else MOST_SHAPES):
-                known.clear()
-            found = known[what] = make(*what)
+            if len(made) >= (MOST_TEXTS if make in (formed, _lowered) else MOST_SHAPES):
+                made.clear()
+            found = made[what] = make(*what)
         return found
 
     def interpret_with(self, interpreter: Interpreter | None, cute: Interpreter | None = None) -> None:
@@ -224,17 +224,21 @@ class Dispatcher:
         return self.find(invocation, tensors)(tensors, scalars)
 
 
-def known(invocation: Invocation, on: Target | None) -> None:
-    """Look up on a device's behalf what an earlier process found out about an invocation."""
+def look_up(invocation: Invocation, tensors: Tensors, on: Target | None = None) -> None:
+    """Look up, for a device, what an earlier process found out about an invocation.
+
+    on: the target, where no tensor lies on one.
+    """
+    device = next((t.device for t in tensors.values()), None)
+    if on is None and device is not None and device.type in ("cpu", "cuda"):
+        on = target_of(device)
     if on is not None and invocation not in interfaces:
-        interfaces[invocation] = known_interface(invocation, on, interface)
+        interfaces[invocation] = known_interface(invocation, on, lambda: interface(invocation))
 
 
 def bind(invocation: Invocation, tensors: Tensors) -> Run:
     """Return the call for tensors of exactly these shapes, strides and alignments."""
-    first = next(iter(tensors.values())).device
-    if first.type in ("cpu", "cuda"):  # of others an error tells, unless an argument does not fit
-        known(invocation, target_of(first))
+    look_up(invocation, tensors)
     geometry = geometry_of(invocation, tensors)
     used = {d.name: tensors[d.name] for d in inputs_of(invocation) if d.role is Role.IN}
     used |= {name: tensors[name] for name in invocation.into}
@@ -294,7 +298,8 @@ class Request:
     """What decides the code of a call: calls that agree in it run the same.
 
     schedules: instead of what heuristics choose. asked: the lowering that is asked first. aligned: parameters
-    of the host function that are multiples of 16.
+    of the host function that are multiples of 16. kept: whether the store is asked what an earlier process
+    found out, and told what this one does.
     """
 
     invocation: Invocation
@@ -304,6 +309,7 @@ class Request:
     schedules: Schedules | None
     asked: str
     aligned: frozenset[str]
+    kept: bool = False
 
 
 def requested(
@@ -314,17 +320,20 @@ def requested(
     on: Target,
     schedules: Schedules | None = None,
     backend: str | None = None,
+    kept: bool = False,
 ) -> Request:
-    """Return what decides the code of a call; arguments as `lowered` takes them."""
+    """Return what decides the code of a call; arguments as `lowered` takes them, `kept` as a request's."""
     sizes = sizes_of(invocation, geometry)
-    found = dispatch.remembered(_outline, invocation, model, sizes, on, schedules)
+    found = dispatch.remembered(_outline, invocation, model, sizes, on, schedules, kept)
     aligned = divisible(found.program, invocation, geometry, tensors, found.call)
-    return Request(invocation, model, sizes, on, schedules, backend or _asked(on, tensors), aligned)
+    asked = backend or _asked(on, tensors)
+    return Request(invocation, model, sizes, on, schedules, asked, aligned, kept)
 
 
 def _outline(
-    invocation: Invocation, model: MathModel, sizes: Sizes, on: Target, schedules: Schedules | None
-) -> Outline:
+    invocation: Invocation, model: MathModel, sizes: Sizes, on: Target, schedules: Schedules | None,
+    kept: bool,
+) -> Outline:  # fmt: skip
     def made() -> Outline:
         from rlk.lower import triton as triton_lowering
 
@@ -332,7 +341,7 @@ def _outline(
         # what the host passes depends neither on the lowering nor on what is divisible: a first text tells it
         return Outline(outline(program), triton_lowering.lower(program, chosen, on, sizes.signature).call)
 
-    return made() if schedules is not None else known_outline(invocation, model, sizes, on, made)
+    return known_outline(invocation, model, sizes, on, made) if kept else made()
 
 
 def _lowered(request: Request) -> Lowered:
@@ -425,16 +434,15 @@ def resolve(
         if found is not None:
             return _held(found, on, device)
     try:
-        request = requested(*call, schedules, backend)
-        code = dispatch.remembered(coded, request)
-        dispatch.remembered(_key, request)
+        request = requested(*call, schedules, backend, shipped)
+        dispatch.remembered(coded, request)
     except UnsupportedError as error:
         answer = ship(*call, standing_in(on), whole=True) if shipped else None
         if answer is not None and answer.found is not None:
             return _held(answer.found, on, device)
         raise (error if answer is None else without_compiler(error, on, answer)) from error
-    host, module = dispatch.remembered(_compiled, request, index_of(device))
-    return code.program, host, module.call, module.checks
+    program, host, module = dispatch.remembered(_loaded, request, index_of(device))
+    return program, host, module.call, module.checks
 
 
 def without_compiler(error: UnsupportedError, on: Target, answer: Answer) -> UnsupportedError:
@@ -469,38 +477,46 @@ def entry_key(program: Program, schedules: tuple[Schedule, ...], emitted: Emitte
 
 
 def coded(request: Request) -> Compiled:
-    """Return which entry of a store holds what a call runs; lower it unless an earlier process did."""
+    """Return which entry of a store holds what a call runs, and lower it unless that is known and there.
 
-    def made() -> Compiled:
-        program, _, chosen, emitted = dispatch.remembered(_lowered, request)
-        key = entry_key(program, chosen, emitted, request.on)
-        schedules = tuple(str(each) for each in chosen)
-        return Compiled(emitted.backend, key.ir, schedules, outline(program), emitted.file)
-
-    if request.schedules is not None:
-        return made()
+    Raises UnsupportedError where its compiler is not installed.
+    """
     r = request
-    return known_code(r.invocation, r.model, r.sizes, r.on, r.asked, r.aligned, made)
+    if not r.kept:
+        return dispatch.remembered(_coded, r)
+    asked = (r.invocation, r.model, r.sizes, r.on, r.asked, r.aligned)
+    found = known_code(*asked, lambda: dispatch.remembered(_coded, r))
+    # an earlier process may have ended before its kernel was there, or it was evicted
+    return found if stored(found.key(r.on)) is not None else dispatch.remembered(_coded, r)
 
 
-def written(request: Request) -> Emitted:
+def _coded(request: Request) -> Compiled:
+    program, _, chosen, emitted = dispatch.remembered(_lowered, request)
+    key = entry_key(program, chosen, emitted, request.on)
+    schedules = tuple(str(each) for each in chosen)
+    return Compiled(emitted.backend, key.ir, schedules, outline(program), emitted.file)
+
+
+def text_of(request: Request) -> Emitted:
     """Return the text of a call's code."""
     return dispatch.remembered(_lowered, request)[3]
 
 
-def _key(request: Request) -> CacheKey:
-    return dispatch.remembered(coded, request).key(request.on)
-
-
-def _compiled(request: Request, device: int) -> tuple[Callable[..., Any], ModuleRecord]:
-    key, file = dispatch.remembered(_key, request), dispatch.remembered(coded, request).file
+def _loaded(request: Request, device: int) -> tuple[Program, Callable[..., Any], ModuleRecord]:
+    """Return what a call launches: out of a store, or newly compiled."""
+    code, on = dispatch.remembered(coded, request), request.on
     for _ in range(2):  # an entry may be evicted between being found and being read
-        folder = obtain(key, lambda: written(request), label=file)
+        present = stored(code.key(on))
+        if present is None:
+            code = dispatch.remembered(_coded, request)  # what is compiled was lowered by this process
+        folder = present[0] if present else obtain(code.key(on), lambda: text_of(request), label=code.file)
         try:
-            return load(folder, kind_of(request.on), device)
+            # calls of other sizes or alignments may run the same entry
+            host, module = dispatch.remembered(load, folder, kind_of(on), device)
         except FileNotFoundError:
             continue
-    raise LaunchError(Code.INTERNAL, what=f"the cache entry of {file} keeps vanishing")
+        return code.program, host, module
+    raise LaunchError(Code.INTERNAL, what=f"the cache entry of {code.file} keeps vanishing")
 
 
 def _caller(

@@ -2,36 +2,44 @@
 
 A process that finds it neither traces nor lowers. An entry's key has a digest of all of rlk's own text, so
 that nothing outlives the code that found it out. Of operators that others wrote nothing is kept: their text
-is not rlk's to follow.
+is not rlk's to follow. Whatever fails here, a call finds out for itself.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rlk.cache import CALLS, CacheKey
-from rlk.digest import digest, digest_sources
+from rlk.digest import changed_after, digest, digest_sources
 from rlk.env import Env
-from rlk.ir.nodes import Block, Decl, Kernel, MathModel, Program, Role
+from rlk.errors import RlkError
+from rlk.ir.nodes import Block, Kernel, MathModel, Program, Role
 from rlk.ir.text import parse_program, print_program
+from rlk.lang.op import Vjp
 from rlk.lower.common.emitted import CallArg
 from rlk.resources import templates
 from rlk.runtime import cute
-from rlk.runtime.build import kernel_key, store, stored, triton_version
+from rlk.runtime.build import kernel_key, store, stored
 from rlk.runtime.invocation import Interface, Invocation, operator_of
 from rlk.runtime.pool import pool
 from rlk.runtime.record import ABI, read_call, write_call
 from rlk.runtime.sizes import Sizes
 from rlk.target.facts import Target
 
+logger = logging.getLogger("rlk.cache")
 FILE = "found.json"
-FORMAT = 1
 PACKAGE = Path(__file__).resolve().parent.parent
+STARTED = time.time()  # of this process, or a little later: what it runs is the text of then
+Found = TypeVar("Found")
 
 
 def outline(program: Program) -> Program:
@@ -40,95 +48,123 @@ def outline(program: Program) -> Program:
     return Program(program.name, kernels, program.launches)
 
 
-def identity(invocation: Invocation) -> list[Any] | None:
-    """Return what names an invocation in every process; None where others wrote its operator."""
-    op, variant = operator_of(invocation.spec), invocation.variant
-    if op.source.split(".")[0] != "rlk":
+# --- what names a call in every process ---
+
+
+def name_of(invocation: Invocation) -> list[Any] | None:
+    """Return what names an invocation in every process; None where others wrote its operator or gradient."""
+    spec, op, variant = invocation.spec, operator_of(invocation.spec), invocation.variant
+    written = [os.path.realpath(fn.__code__.co_filename) for fn in (op.fn, spec.fn)]
+    if not all(file.startswith(f"{PACKAGE}{os.sep}") for file in written):
         return None
     return [
-        op.source,
-        invocation.spec.name,
+        "gradient" if isinstance(spec, Vjp) else "operator",
+        spec.name,
+        op.does,
         sorted([name, str(dtype)] for name, dtype in variant.dtypes),
         sorted(variant.present),
         sorted([name, repr(value)] for name, value in variant.statics),
         sorted(variant.wanted),
         None if invocation.math is None else invocation.math.value,
-        list(invocation.shard),
+        invocation.shard,
         sorted(invocation.into),
-    ]  # fmt: skip
+    ]
+
+
+@cache
+def _text() -> str | None:
+    """Return a digest of rlk's own text; None where it was changed after this process read it."""
+    folders = (PACKAGE, templates())
+    found = digest_sources(folders)
+    return None if changed_after(folders, STARTED) else found
 
 
 @cache
 def _tools() -> tuple[tuple[str, str], ...]:
-    """Return what beside rlk's text decides what it lowers to."""
-    return (("triton", triton_version() or "none"), *(cute.toolchain() or (("cute", "none"),)))
+    """Return what beside rlk's text decides what it lowers to; not TileLang's, whose calls are not kept."""
+    try:
+        triton = metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        triton = "none"
+    return (("triton", triton), *(cute.toolchain() or (("cute", "none"),)))
 
 
-def _key(what: str, on: Target, facts: list[Any]) -> CacheKey:
+def _key(what: str, on: Target, facts: list[Any]) -> CacheKey | None:
+    text = _text()
+    if text is None:
+        return None
     return CacheKey(
-        ir=digest([FORMAT, what, facts]),
+        ir=digest([what, facts]),
         schedule=None,
         target=on.name,
         backend=CALLS,
-        emitter=digest_sources([PACKAGE, templates()]),
+        emitter=text,
         toolchain=_tools(),
         flags=Env.current().toolchain,
         abi=ABI,
     )
 
 
-def recalled(what: str, on: Target, facts: list[Any]) -> Any:
-    """Return what was kept under this name and these facts, as JSON has it; None where nothing is."""
-    found = stored(_key(what, on, facts))
-    if found is None:
-        return None
+# --- what is kept ---
+
+
+def recalled(
+    what: str,
+    on: Target,
+    facts: list[Any],
+    make: Callable[[], Found],
+    write: Callable[[Found], dict[str, Any]],
+    read: Callable[[dict[str, Any]], Found],
+) -> Found:
+    """Return what an earlier process kept under this name and these facts; else make it, and keep it.
+
+    It is kept in the background: a call waits for no disk.
+    """
     try:
-        return json.loads((found[0] / FILE).read_bytes())
-    except FileNotFoundError:  # evicted meanwhile
-        return None
+        key = _key(what, on, facts)
+        place = None if key is None else stored(key)
+        if place is not None:
+            return read(json.loads((place[0] / FILE).read_bytes()))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RlkError) as error:
+        logger.debug("what is kept of %s cannot be read: %s", facts[0][1], error)
+        return make()
+    found = make()
+    text, label = json.dumps(write(found)), f"a call of {facts[0][1]}"
+    if key is None or read(json.loads(text)) != found:
+        return found
 
+    def put(folder: Path) -> None:
+        (folder / FILE).write_text(text)
 
-def keep(what: str, on: Target, facts: list[Any], found: dict[str, Any], label: str) -> None:
-    """Keep what was found out, as far as the store can, and in the background: a call waits for no disk."""
-    key = _key(what, on, facts)
-
-    def write(folder: Path) -> None:
-        (folder / FILE).write_text(json.dumps(found))
-
-    pool().submit(lambda: store().get_or_build(key, write, label=f"a call of {label}"))
-
-
-def known_interface(invocation: Invocation, on: Target, make: Callable[[Invocation], Interface]) -> Interface:
-    """Return an invocation's interface: as an earlier process found it, or made now and kept."""
-    name = identity(invocation)
-    if name is None:
-        return make(invocation)
-    kept = recalled("interface", on, [name])
-    if kept is not None:
-        return _interface(kept)
-    found = make(invocation)
-    keep("interface", on, [name], _of_interface(invocation.spec.name, found), invocation.spec.name)
+    offered = key
+    try:
+        pool().submit(lambda: store().offer(offered, put, label=label))
+    except RuntimeError as error:  # the interpreter ends, or has no more threads
+        logger.debug("%s is not kept: %s", label, error)
     return found
 
 
-def _of_interface(name: str, found: Interface) -> dict[str, Any]:
-    program = Program(name, (Kernel(name, (*found.inputs, *found.outputs), Block((), (), ())),))
-    return {
-        "program": print_program(program),
-        "dynamic": sorted(found.dynamic),
-        "pieces": found.pieces,
-    }
+def known_interface(invocation: Invocation, on: Target, make: Callable[[], Interface]) -> Interface:
+    """Return an invocation's interface: as an earlier process found it, or made now and kept."""
+    name = name_of(invocation)
+    if name is None:
+        return make()
 
+    def write(found: Interface) -> dict[str, Any]:
+        kernel = Kernel(invocation.spec.name, (*found.inputs, *found.outputs), Block((), (), ()))
+        text = print_program(Program(invocation.spec.name, (kernel,)))
+        return {"program": text, "dynamic": sorted(found.dynamic), "pieces": found.pieces}
 
-def _interface(kept: dict[str, Any]) -> Interface:
-    (kernel,) = parse_program(kept["program"]).kernels
-    written: list[Decl] = [d for d in kernel.params if d.role is Role.OUT]
-    return Interface(
-        tuple(d for d in kernel.params if d.role is not Role.OUT),
-        tuple(written),
-        frozenset(kept["dynamic"]),
-        tuple((axis, tuple(sizes)) for axis, sizes in kept["pieces"]),
-    )
+    def read(kept: dict[str, Any]) -> Interface:
+        (kernel,) = parse_program(kept["program"]).kernels
+        return Interface(
+            tuple(d for d in kernel.params if d.role is not Role.OUT),
+            tuple(d for d in kernel.params if d.role is Role.OUT),
+            frozenset(kept["dynamic"]),
+            tuple((axis, tuple(sizes)) for axis, sizes in kept["pieces"]),
+        )
+
+    return recalled("interface", on, [name], make, write, read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,20 +182,17 @@ def known_outline(
     invocation: Invocation, model: MathModel, sizes: Sizes, on: Target, make: Callable[[], Outline]
 ) -> Outline:
     """Return the outline of calls of these sizes: as an earlier process found it, or made now and kept."""
-    name = identity(invocation)
+    name = name_of(invocation)
     if name is None:
         return make()
-    facts = [name, model.value, _of_sizes(sizes)]
-    kept = recalled("outline", on, facts)
-    if kept is not None:
+
+    def write(found: Outline) -> dict[str, Any]:
+        return {"program": print_program(found.program), "call": write_call(found.call)}
+
+    def read(kept: dict[str, Any]) -> Outline:
         return Outline(parse_program(kept["program"]), read_call(kept["call"]))
-    found = make()
-    plain = {
-        "program": print_program(found.program),
-        "call": write_call(found.call),
-    }
-    keep("outline", on, facts, plain, invocation.spec.name)
-    return found
+
+    return recalled("outline", on, [name, model.value, _of_sizes(sizes)], make, write, read)
 
 
 def _of_sizes(sizes: Sizes) -> list[Any]:
@@ -189,21 +222,22 @@ def known_code(
     make: Callable[[], Compiled],
 ) -> Compiled:  # fmt: skip
     """Return what calls run that have these parameters aligned: as it was found before, or made and kept."""
-    name = identity(invocation)
+    name = name_of(invocation)
     if name is None or asked == "tilelang":
         return make()
+
+    def write(found: Compiled) -> dict[str, Any]:
+        return {
+            "backend": found.backend,
+            "ir": found.ir,
+            "schedules": found.schedules,
+            "program": print_program(found.program),
+            "file": found.file,
+        }
+
+    def read(kept: dict[str, Any]) -> Compiled:
+        program, schedules = parse_program(kept["program"]), tuple(kept["schedules"])
+        return Compiled(kept["backend"], kept["ir"], schedules, program, kept["file"])
+
     facts = [name, model.value, _of_sizes(sizes), asked, sorted(aligned)]
-    kept = recalled("code", on, facts)
-    if kept is not None:
-        program = parse_program(kept["program"])
-        return Compiled(kept["backend"], kept["ir"], tuple(kept["schedules"]), program, kept["file"])
-    found = make()
-    plain = {
-        "backend": found.backend,
-        "ir": found.ir,
-        "schedules": found.schedules,
-        "program": print_program(found.program),
-        "file": found.file,
-    }
-    keep("code", on, facts, plain, invocation.spec.name)
-    return found
+    return recalled("code", on, facts, make, write, read)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlk.digest import digest
 from rlk.env import Env
@@ -14,6 +14,7 @@ from rlk.runtime.arguments import Geometry
 from rlk.runtime.compose import divisible
 from rlk.runtime.forms import Form, forms
 from rlk.runtime.invocation import Invocation, Tensors, judged
+from rlk.runtime.recall import outline
 from rlk.runtime.record import ModuleRecord
 from rlk.runtime.sizes import sizes_of
 from rlk.runtime.wheels import (
@@ -30,6 +31,7 @@ from rlk.runtime.wheels import (
 from rlk.target.facts import Target
 
 logger = logging.getLogger("rlk.aot")
+MOST_CHOICES = 1024  # that are kept; the oldest are dropped together
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def ship(
         return max(fitting, key=lambda each: len(each.needs), default=None)
 
     call = (invocation, model, sizes, on, backends)
-    known = _first_choice.get(call)
+    known = None if whole else _first_choice.get(call)
     if known is not None and (found := fit(*known)) is not None:
         return Answer(found, tuple(refused))
     identity, _ = judged(invocation, model, on.name)
@@ -112,7 +114,10 @@ def ship(
                 for kernel in _usable(wheel, key, identity, refused)
             ]
             if held and place == 0 and wheel is wheels[form.backend][0] and not whole:
-                _first_choice[call] = form, held
+                if len(_first_choice) >= MOST_CHOICES:
+                    _first_choice.clear()
+                brief = replace(form, program=outline(form.program))
+                _first_choice[call] = brief, [replace(each, form=brief) for each in held]
             found = fit(form, held)
             if found is not None:
                 return _told(Answer(found, tuple(refused)))
