@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+import rlk.digest  # noqa: F401 - which notes when rlk's text began to be read
+
 __version__ = "0.1.0"
 
 # name -> (module, attribute); no attribute: the module itself.

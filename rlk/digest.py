@@ -6,12 +6,15 @@ import hashlib
 import json
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
 
+STARTED = time.time()
+"""When this process began to read rlk's text: what it runs is the text of then."""
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from rlk.runtime import dispatch as runtime
+
+if "RLK_CACHE_DIR" not in os.environ:  # workers and children find it set: tests leave the user's store alone
+    os.environ["RLK_CACHE_DIR"] = tempfile.mkdtemp(prefix="rlk-tests-")
+    atexit.register(shutil.rmtree, os.environ["RLK_CACHE_DIR"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

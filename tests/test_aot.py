@@ -27,7 +27,7 @@ from rlk.digest import canonical, digest
 from rlk.env import Env
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.ops import swiglu
-from rlk.runtime import ahead, build, dispatch, loader, shipped, wheels
+from rlk.runtime import ahead, build, dispatch, loader, recall, shipped, wheels
 from rlk.runtime.calls import invoke
 from rlk.runtime.driver import Cuda
 from rlk.runtime.forms import formed
@@ -76,6 +76,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.setattr(build, "triton_version", lambda: None)
     monkeypatch.setattr(build, "pool", never)
+    monkeypatch.setattr(recall, "_text", lambda: None)  # nothing is kept, for which a pool has threads
 
 
 X = torch.randn(48, 512, dtype=torch.bfloat16)

@@ -95,12 +95,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     monkeypatch.setattr(dispatch, "load", made.load)
     monkeypatch.setattr(build, "triton_version", lambda: "3.6.0")
     monkeypatch.setattr(build, "store", lambda: store)
-    monkeypatch.setattr(recall, "store", lambda: store)
     monkeypatch.setattr(recall, "_text", lambda: "text")
     compiled = made.counting("compiled", made.compile)
     workers = SimpleNamespace(compile=compiled, submit=lambda work: work())
-    for module in (build, recall):
-        monkeypatch.setattr(module, "pool", lambda: workers)
+    monkeypatch.setattr(build, "pool", lambda: workers)
     monkeypatch.setattr(triton_lowering, "lower", made.counting("lowered", triton_lowering.lower))
     monkeypatch.setattr(invocation, "canonical", made.counting("traced", invocation.canonical))
     monkeypatch.setattr(invocation, "numerics_id", made.counting("judged", invocation.numerics_id))
@@ -206,8 +204,7 @@ def test_a_record_that_cannot_be_read_is_as_none(
     first, store = list(machine.launches), Store(tmp_path / "other")
     for key in keys:
         assert key is not None and store.offer(key, lambda folder: (folder / recall.FILE).write_text(text))
-    for module in (build, recall):
-        monkeypatch.setattr(module, "store", lambda: store)
+    monkeypatch.setattr(build, "store", lambda: store)
     machine.restart()
     swiglu(48)
     assert machine.launches == first and machine.done["lowered"] == 2
@@ -227,6 +224,24 @@ def test_a_record_whose_kernel_never_came_is_not_believed(
     assert machine.launches == first and machine.done["lowered"] == 1 and "compiled" not in machine.done
 
 
+def test_what_was_found_with_text_that_changed_meanwhile_is_not_kept(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recall, "_changed", lambda: True)
+    swiglu(48)
+    assert machine.launches and not kept()
+
+
+@pytest.mark.parametrize("file", ["<stdin>", "x.py", str(Path(__file__))])
+def test_a_function_of_no_file_of_rlk_is_nobodys(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the working folder is the package's."""
+    found = Invocation(operators()["swiglu"], operators()["swiglu"].reference())
+    assert recall.name_of(found) is not None
+    monkeypatch.chdir(recall.PACKAGE)
+    fn = SimpleNamespace(__code__=SimpleNamespace(co_filename=file))
+    assert recall.name_of(replace(found, spec=replace(operators()["swiglu"], fn=fn))) is None
+
+
 def test_nothing_is_kept_by_a_process_whose_text_was_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,9 +252,10 @@ def test_nothing_is_kept_by_a_process_whose_text_was_changed(
     (tmp_path / "__pycache__" / "one.cpython-311.pyc.123").write_text("of another process")
     monkeypatch.setattr(recall, "STARTED", (tmp_path / "one.py").stat().st_ctime + 1e-3)
     assert recall._text.__wrapped__() is not None
+    assert not recall._changed()
     time.sleep(0.01)
     (tmp_path / "one.py").write_text("x = 2")
-    assert recall._text.__wrapped__() is None
+    assert recall._text.__wrapped__() is None and recall._changed()
 
 
 def test_what_was_prepared_starts_so(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

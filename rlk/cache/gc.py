@@ -75,7 +75,8 @@ def evict(root: Path, limit: int, grace: float) -> tuple[Entry, ...]:
         if is_of_calls(entry) and now - entry.last_used > _MONTH and _remove(root, entry):
             evicted.append(entry)
             excess -= entry.size
-    present = [entry for entry in present if entry not in evicted]
+    gone = {entry.name for entry in evicted}
+    present = [entry for entry in present if entry.name not in gone]
     for entry in present:
         if excess <= 0:
             break

@@ -158,7 +158,7 @@ class Store:
         """
         name = key.digest()
         with hold(self.root / "locks" / f"{name}.lock", 0.0) as outcome:
-            if outcome is Hold.TIMED_OUT or self._load(name, quarantine=True) is not None:
+            if outcome is Hold.TIMED_OUT or self._load(name, quarantine=outcome is Hold.OWNED) is not None:
                 return False
             try:
                 staging = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=self.root / "staging"))

@@ -29,6 +29,7 @@ from rlk.runtime.dispatch import (
     entry_key,
     look_up,
     lowered,
+    lowered_code,
     requested,
     serving,
     text_of,
@@ -184,8 +185,12 @@ def prepared(invocation: Invocation, model: MathModel, tensors: Tensors, on: Tar
     if held is not None:
         return _done(held.kernel.folder)
     request = requested(*call, None, asked_for(on), kept=True)
-    code = dispatch.remembered(coded, request)
-    started: Future[Any] = obtain_later(code.key(on), lambda: text_of(request), label=code.program.name)
+    there = stored(dispatch.remembered(coded, request).key(on))
+    if there is not None:
+        return _done(there[0])
+    # what is compiled later is lowered here, and by this process, whatever an earlier one found out
+    code, emitted = lowered_code(request), text_of(request)
+    started: Future[Any] = obtain_later(code.key(on), lambda: emitted, label=code.program.name)
     return started
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -309,7 +309,7 @@ class Request:
     schedules: Schedules | None
     asked: str
     aligned: frozenset[str]
-    kept: bool = False
+    kept: bool = field(default=False, compare=False)
 
 
 def requested(
@@ -483,11 +483,16 @@ def coded(request: Request) -> Compiled:
     """
     r = request
     if not r.kept:
-        return dispatch.remembered(_coded, r)
+        return lowered_code(r)
     asked = (r.invocation, r.model, r.sizes, r.on, r.asked, r.aligned)
-    found = known_code(*asked, lambda: dispatch.remembered(_coded, r))
+    found = known_code(*asked, lambda: lowered_code(r))
     # an earlier process may have ended before its kernel was there, or it was evicted
-    return found if stored(found.key(r.on)) is not None else dispatch.remembered(_coded, r)
+    return found if stored(found.key(r.on)) is not None else lowered_code(r)
+
+
+def lowered_code(request: Request) -> Compiled:
+    """Return which entry of a store holds what a call runs, as this process lowers it."""
+    return dispatch.remembered(_coded, request)
 
 
 def _coded(request: Request) -> Compiled:
@@ -508,7 +513,7 @@ def _loaded(request: Request, device: int) -> tuple[Program, Callable[..., Any],
     for _ in range(2):  # an entry may be evicted between being found and being read
         present = stored(code.key(on))
         if present is None:
-            code = dispatch.remembered(_coded, request)  # what is compiled was lowered by this process
+            code = lowered_code(request)  # what is compiled was lowered by this process
         folder = present[0] if present else obtain(code.key(on), lambda: text_of(request), label=code.file)
         try:
             # calls of other sizes or alignments may run the same entry

@@ -10,16 +10,15 @@ from __future__ import annotations
 import json
 import logging
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rlk.cache import CALLS, CacheKey
-from rlk.digest import changed_after, digest, digest_sources
+from rlk.digest import STARTED, changed_after, digest, digest_sources
 from rlk.env import Env
 from rlk.errors import RlkError
 from rlk.ir.nodes import Block, Kernel, MathModel, Program, Role
@@ -27,10 +26,9 @@ from rlk.ir.text import parse_program, print_program
 from rlk.lang.op import Vjp
 from rlk.lower.common.emitted import CallArg
 from rlk.resources import templates
-from rlk.runtime import cute
-from rlk.runtime.build import kernel_key, store, stored
+from rlk.runtime import build, cute
+from rlk.runtime.build import kernel_key, stored
 from rlk.runtime.invocation import Interface, Invocation, operator_of
-from rlk.runtime.pool import pool
 from rlk.runtime.record import ABI, read_call, write_call
 from rlk.runtime.sizes import Sizes
 from rlk.target.facts import Target
@@ -38,7 +36,6 @@ from rlk.target.facts import Target
 logger = logging.getLogger("rlk.cache")
 FILE = "found.json"
 PACKAGE = Path(__file__).resolve().parent.parent
-STARTED = time.time()  # of this process, or a little later: what it runs is the text of then
 Found = TypeVar("Found")
 
 
@@ -54,8 +51,8 @@ def outline(program: Program) -> Program:
 def name_of(invocation: Invocation) -> list[Any] | None:
     """Return what names an invocation in every process; None where others wrote its operator or gradient."""
     spec, op, variant = invocation.spec, operator_of(invocation.spec), invocation.variant
-    written = [os.path.realpath(fn.__code__.co_filename) for fn in (op.fn, spec.fn)]
-    if not all(file.startswith(f"{PACKAGE}{os.sep}") for file in written):
+    written = [fn.__code__.co_filename for fn in (op.fn, spec.fn)]
+    if not all(os.path.isabs(f) and os.path.realpath(f).startswith(f"{PACKAGE}{os.sep}") for f in written):
         return None
     return [
         "gradient" if isinstance(spec, Vjp) else "operator",
@@ -73,10 +70,16 @@ def name_of(invocation: Invocation) -> list[Any] | None:
 
 @cache
 def _text() -> str | None:
-    """Return a digest of rlk's own text; None where it was changed after this process read it."""
-    folders = (PACKAGE, templates())
-    found = digest_sources(folders)
-    return None if changed_after(folders, STARTED) else found
+    """Return a digest of rlk's own text; None where it was changed after this process began to read it."""
+    found = digest_sources([PACKAGE, templates()])
+    if _changed():
+        logger.debug("rlk's text was changed since this process began: nothing is kept of calls")
+        return None
+    return found
+
+
+def _changed() -> bool:
+    return changed_after([PACKAGE, templates()], STARTED)
 
 
 @cache
@@ -129,19 +132,23 @@ def recalled(
         logger.debug("what is kept of %s cannot be read: %s", facts[0][1], error)
         return make()
     found = make()
-    text, label = json.dumps(write(found)), f"a call of {facts[0][1]}"
-    if key is None or read(json.loads(text)) != found:
-        return found
-
-    def put(folder: Path) -> None:
-        (folder / FILE).write_text(text)
-
-    offered = key
-    try:
-        pool().submit(lambda: store().offer(offered, put, label=label))
-    except RuntimeError as error:  # the interpreter ends, or has no more threads
-        logger.debug("%s is not kept: %s", label, error)
+    if key is not None:
+        try:
+            text = json.dumps(write(found))
+            if read(json.loads(text)) == found:
+                build.pool().submit(partial(_put, key, text, f"a call of {facts[0][1]}"))
+        except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, RlkError) as error:
+            logger.debug("what was found of %s is not kept: %s", facts[0][1], error)
     return found
+
+
+def _put(key: CacheKey, text: str, label: str) -> None:
+    if not _changed():  # what was found out may have read some of rlk's text only now
+
+        def write(folder: Path) -> None:
+            (folder / FILE).write_text(text)
+
+        build.store().offer(key, write, label=label)
 
 
 def known_interface(invocation: Invocation, on: Target, make: Callable[[], Interface]) -> Interface:
