@@ -75,7 +75,7 @@ def save(record: Record, drawing: Any, target: Path) -> Path:
     """Write a figure under the name of its device and family."""
     target.mkdir(parents=True, exist_ok=True)
     file = target / f"{record.device.lower().replace(' ', '-')}-{record.family}.png"
-    drawing.savefig(file, dpi=100)
+    drawing.savefig(file, dpi=94)
     plt.close(drawing)
     with Image.open(file) as picture:  # of few colours: a palette takes a quarter of the bytes
         flat = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
