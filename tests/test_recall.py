@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from rlk import ops
 from rlk.cache import Store
+from rlk.cache.gc import is_of_calls
 from rlk.cli.cache import _list as listed
 from rlk.ir.text import parse_program, print_program
 from rlk.lang import Axis, L, Op, Outputs, Tensor, f32, op
@@ -166,7 +167,7 @@ def test_another_text_of_rlk_or_other_tools_find_it_out_anew(
 
 def test_a_kernel_that_was_evicted_is_compiled_again(machine: Machine) -> None:
     swiglu(48)
-    (kernel,) = (e for e in build.store().entries() if not e.label.startswith("a call of"))
+    (kernel,) = (e for e in build.store().entries() if not is_of_calls(e))
     assert len(build.store().entries()) == 4
     machine.restart()
     for path in sorted(kernel.path.rglob("*"), reverse=True):
@@ -178,7 +179,7 @@ def test_a_kernel_that_was_evicted_is_compiled_again(machine: Machine) -> None:
 
 def kept() -> list[Path]:
     """Return the files of what is kept beside kernels."""
-    return [e.path / recall.FILE for e in build.store().entries() if e.label.startswith("a call of")]
+    return [e.path / recall.FILE for e in build.store().entries() if is_of_calls(e)]
 
 
 def test_a_damaged_record_is_set_aside_and_made_anew(machine: Machine) -> None:

@@ -66,19 +66,19 @@ def entries(root: Path) -> tuple[Entry, ...]:
 def evict(root: Path, limit: int, grace: float) -> tuple[Entry, ...]:
     """Remove the least recently used entries that `limit` bytes cannot hold; return them."""
     now = clock(root)
-    # a use that lies ahead of the store's clock says nothing: such entries go first
-    present = sorted(entries(root / "entries"), key=lambda e: (e.last_used <= now + grace, e.last_used))
+
+    def stale(entry: Entry) -> bool:
+        """Of other versions of rlk, mostly: small, and so never in the way of a limit of bytes."""
+        return is_of_calls(entry) and now - entry.last_used > _MONTH
+
+    # a use that lies ahead of the store's clock says nothing: such entries go next
+    present = sorted(
+        entries(root / "entries"), key=lambda e: (not stale(e), e.last_used <= now + grace, e.last_used)
+    )
     excess = sum(entry.size for entry in present) - limit
     evicted = []
     for entry in present:
-        # of other versions of rlk, mostly: small, and so never in the way of a limit of bytes
-        if is_of_calls(entry) and now - entry.last_used > _MONTH and _remove(root, entry):
-            evicted.append(entry)
-            excess -= entry.size
-    gone = {entry.name for entry in evicted}
-    present = [entry for entry in present if entry.name not in gone]
-    for entry in present:
-        if excess <= 0:
+        if excess <= 0 and not stale(entry):
             break
         if abs(now - entry.last_used) >= grace and _remove(root, entry):
             excess -= entry.size

@@ -435,7 +435,7 @@ def resolve(
             return _held(found, on, device)
     try:
         request = requested(*call, schedules, backend, shipped)
-        dispatch.remembered(coded, request)
+        dispatch.remembered(coded, request).key(on)  # which says whether its compiler is there
     except UnsupportedError as error:
         answer = ship(*call, standing_in(on), whole=True) if shipped else None
         if answer is not None and answer.found is not None:
@@ -477,17 +477,15 @@ def entry_key(program: Program, schedules: tuple[Schedule, ...], emitted: Emitte
 
 
 def coded(request: Request) -> Compiled:
-    """Return which entry of a store holds what a call runs, and lower it unless that is known and there.
+    """Return which entry of a store holds what a call runs: as an earlier process found it, or lowered.
 
-    Raises UnsupportedError where its compiler is not installed.
+    That process may have ended before the kernel was there, or it was evicted.
     """
     r = request
     if not r.kept:
         return lowered_code(r)
     asked = (r.invocation, r.model, r.sizes, r.on, r.asked, r.aligned)
-    found = known_code(*asked, lambda: lowered_code(r))
-    # an earlier process may have ended before its kernel was there, or it was evicted
-    return found if stored(found.key(r.on)) is not None else lowered_code(r)
+    return known_code(*asked, lambda: lowered_code(r))
 
 
 def lowered_code(request: Request) -> Compiled:
