@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from services import NO_STREAM
 
 import rlk
 from rlk.aot import calls, matrix
@@ -157,9 +158,7 @@ def test_a_call_runs_the_kernel_of_a_wheel_without_a_compiler(
     )
     library = FakeCuda(parameter_layout(launch.kernels[0].types)[1])
     monkeypatch.setattr(loader, "driver", lambda kind: Cuda(library))
-    monkeypatch.setattr(
-        loader, "_torch_services", lambda device: (lambda d: 0x57, lambda size: torch.empty(size))
-    )
+    monkeypatch.setattr(loader, "_services", lambda: NO_STREAM)
     run = dispatch.bind_lowered(*call_of(X), torch.device("cpu", 0))
     made = run({"gate": X, "up": X}, {})
     assert made["y"].shape == X.shape

@@ -28,8 +28,8 @@ from rlk.errors import LaunchError
 from rlk.ops import swiglu
 from rlk.runtime import dispatch, loader
 from rlk.runtime.calls import invoke
-from rlk.runtime.cute import Services
 from rlk.runtime.invocation import geometry_of
+from rlk.runtime.launch import Services
 from rlk.target.facts import target
 
 on = target("sm_90a")
@@ -37,7 +37,7 @@ x = torch.randn(40, 512, dtype=torch.bfloat16)
 tensors = {"gate": x, "up": x}
 invocation = invoke(swiglu.specs[0], tensors, {}, {}, None)
 call = (invocation, on.softmax, geometry_of(invocation, tensors), tensors, on)
-loader._cute_services = lambda: Services(lambda device: 0, lambda: 0, lambda device: None)
+loader._services = lambda: Services(lambda device: 0, lambda: 0, lambda device: None)
 found = dispatch.ship(*call, dispatch.serving(on)).found
 run = dispatch.bind_lowered(*call, torch.device("cpu", 0))
 try:

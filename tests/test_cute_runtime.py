@@ -8,13 +8,13 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from services import NO_STREAM, Torch
 
 import rlk
 from rlk.env import Env
@@ -25,7 +25,7 @@ from rlk.ops import swiglu
 from rlk.runtime import ahead, build, calls, cute, loader
 from rlk.runtime import dispatch as dispatching
 from rlk.runtime.cubin import usage
-from rlk.runtime.cute import Services, ToolError, load_cute
+from rlk.runtime.cute import ToolError, load_cute
 from rlk.runtime.dispatch import lowered
 from rlk.runtime.invocation import geometry_of
 from rlk.runtime.pool import Pool
@@ -130,23 +130,6 @@ class Tensor:
         return self.address
 
 
-class Torch:
-    """What a launch asks of torch, for a device with a current one beside it."""
-
-    def __init__(self, current: int = 0) -> None:
-        self.now = current
-        self.services = Services(lambda device: 0x50 + device, lambda: self.now, self.entered)
-
-    @contextmanager
-    def entered(self, device: int) -> Iterator[None]:
-        before, self.now = self.now, device
-        try:
-            yield
-        finally:
-            self.now = before
-
-
-NO_STREAM = Services(lambda device: 0, lambda: 0, Torch().entered)
 ARGUMENTS = (Tensor(1 << 20), Tensor(1 << 21), Tensor(1 << 22), 100, 1, 2.0, 1, 7)
 
 
@@ -329,7 +312,7 @@ def test_an_argument_of_another_type_is_refused(
 @needs_compiler
 @needs_no_device
 def test_an_entry_is_loaded_and_called(entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "_cute_services", lambda: NO_STREAM)
+    monkeypatch.setattr(loader, "_services", lambda: NO_STREAM)
     call, record = loader.load(entry, "cuda", 0)
     assert record.checks == EMITTED.checks
     call(*ARGUMENTS[:3], 0, 2.0)
@@ -340,7 +323,8 @@ def test_an_entry_is_loaded_and_called(entry: Path, monkeypatch: pytest.MonkeyPa
 @needs_compiler
 def test_loading_imports_no_compiler(entry: Path) -> None:
     probe = (
-        "import sys\nfrom pathlib import Path\nfrom rlk.runtime.cute import Services, load_cute\n"
+        "import sys\nfrom pathlib import Path\n"
+        "from rlk.runtime.cute import load_cute\nfrom rlk.runtime.launch import Services\n"
         "from rlk.runtime.record import ModuleRecord\n"
         f"folder = Path({str(entry)!r})\n"
         "services = Services(lambda d: 0, lambda: 0, lambda d: None)\n"

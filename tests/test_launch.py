@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from services import Torch
 
 from rlk.cache import Store
 from rlk.env import Env
@@ -214,11 +215,14 @@ def test_keys_hold_the_compiler_and_the_emitter(fresh_store: Store) -> None:
 # launching
 
 
+ON_1 = Torch(current=1, of=0x57)
+
+
 class FakeCuda:
     """Enough of libcuda to load a kernel and to see what a launch passes."""
 
-    def __init__(self, offsets: tuple[int, ...], *, contexts: bool = True) -> None:
-        self.offsets = offsets
+    def __init__(self, offsets: tuple[int, ...], *, contexts: bool = True, torch: Torch = ON_1) -> None:
+        self.offsets, self.torch = offsets, torch
         self.launches: list[tuple[tuple[int, ...], list[bytes]]] = []
         self.has_context = contexts
         self.attributes: list[tuple[int, int]] = []
@@ -230,6 +234,8 @@ class FakeCuda:
     def _launch(self, configuration: int, function: int, parameters: int, extra: int) -> int:
         if not self.has_context:
             return 201
+        if self.torch.now != FUNCTION.device:
+            return 400  # the handle of a default stream is of the current device
         numbers = struct.unpack("=IIIIIII4xQQI4x", ctypes.string_at(configuration, 56))
         pointers = (ctypes.c_void_p * len(self.offsets)).from_address(parameters)
         ends = [*self.offsets[1:], self.offsets[-1] + 8]
@@ -296,9 +302,7 @@ FUNCTION = Function(0xF00, 0xC1, 1)
 
 
 def launcher(library: FakeCuda, record: LaunchRecord = RECORD) -> Any:
-    return make_launcher(
-        record, FUNCTION, Cuda(library), lambda device: 0x57 + device, lambda size: Tensor(size)
-    )
+    return make_launcher(record, FUNCTION, Cuda(library), library.torch.services, lambda size: Tensor(size))
 
 
 def test_parameters_lie_where_the_compiler_reads_them(workers: Pool, tmp_path: Path) -> None:
@@ -359,6 +363,16 @@ def test_a_thread_without_a_context_gets_one() -> None:
     assert len(library.launches) == 1
 
 
+def test_the_device_of_a_launch_is_made_current() -> None:
+    library = FakeCuda(OFFSETS, torch=Torch(current=0))
+    launcher(library)((1,), Tensor(1), Tensor(2), 1.0, 1, 1, 1)
+    assert len(library.launches) == 1 and library.torch.now == 0
+    still = replace(library.torch.services, current=lambda: FUNCTION.device)  # as if nobody asked
+    launch = make_launcher(RECORD, FUNCTION, Cuda(library), still, lambda size: Tensor(size))
+    with pytest.raises(LaunchError, match="CUDA error 400"):
+        launch((1,), Tensor(1), Tensor(2), 1.0, 1, 1, 1)
+
+
 def test_a_failed_launch_says_why() -> None:
     library = FakeCuda(OFFSETS)
     pointer = ctypes.c_void_p
@@ -395,7 +409,8 @@ def test_hip_launches_with_the_same_arguments() -> None:
 
     kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
     library = SimpleNamespace(hipModuleLaunchKernel=kind(launched))
-    launch = make_launcher(RECORD, FUNCTION, Hip(library), lambda device: 0x99, lambda size: Tensor(size))
+    services = Torch(current=1, of=0x98).services
+    launch = make_launcher(RECORD, FUNCTION, Hip(library), services, lambda size: Tensor(size))
     launch((7, 1, 1), Tensor(16), Tensor(32), 2.0, 4, 1, 77)
     assert seen == [(0xF00, 7, 1, 1, 128, 1, 1, 512, 0x99, struct.pack("=q", 77))]
 
@@ -417,9 +432,7 @@ def test_an_entry_is_loaded_and_called(
 ) -> None:
     library = FakeCuda(OFFSETS)
     monkeypatch.setattr(loader, "driver", lambda kind: Cuda(library))
-    monkeypatch.setattr(
-        loader, "_torch_services", lambda device: (lambda d: 0x57 + d, lambda size: Tensor(size))
-    )
+    monkeypatch.setattr(loader, "_services", lambda: library.torch.services)
     call, record = loader.load(compiled(workers, tmp_path / "entry"), "cuda", 1)
     call(Tensor(64), Tensor(128), 3, 10, 2.0, 64)
     ((numbers, values),) = library.launches

@@ -14,6 +14,7 @@ from typing import Any
 import ladder
 import pytest
 import torch
+from services import NO_STREAM
 from test_tilelang_lowering import lowered
 
 from rlk.cache import Store
@@ -172,7 +173,7 @@ class Loaded:
             image = (self.folder / record.file).read_bytes()
             jit.knows(image, (self.folder / f"{record.name}.amdgcn").read_text())
             function = driver.load(image, record.symbol, record.shared, 0)
-            launch = make_launcher(record, function, driver, lambda device: 0, lambda size: None)
+            launch = make_launcher(record, function, driver, NO_STREAM, lambda size: None)
             setattr(kernels, record.name, self.through(launch))
         yield (lambda _, *args: bind(emitted.source, emitted.file, kernels)(*args)), kernels
 

@@ -13,7 +13,6 @@ import struct
 import subprocess
 import sysconfig
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -26,6 +25,7 @@ from rlk.env import Env
 from rlk.errors import Code, InternalError, LaunchError
 from rlk.lower.common.emitted import Emitted, KernelArg, KernelBuild
 from rlk.runtime.cubin import cubins
+from rlk.runtime.launch import Services, composed, on_its_device
 from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
 from rlk.runtime.toolchain import executed
 
@@ -220,15 +220,6 @@ def _link(linker: list[str], object_file: Path, name: str) -> None:
 # --- calling
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What a launch asks of torch: a device's current stream, the current device, and to make one current."""
-
-    stream: Callable[[int], int]
-    current: Callable[[], int]
-    entered: Callable[[int], AbstractContextManager[Any]]
-
-
 def load_cute(folder: Path, record: LaunchRecord, device: int, services: Services) -> Callable[..., None]:
     """Return `launch(grid, *args)`: asynchronous, on the current stream of `device`.
 
@@ -323,18 +314,8 @@ def _launcher(
         "    if programs == 0:",
         "        return",
         "    try:",
-        f"        if current() == {device}:",
-        f"            {launch_it}",
-        "        else:",
-        f"            with entered({device}):",
-        f"                {launch_it}",
+        *(f"    {line}" for line in on_its_device(launch_it, device)),
         "    except Exception as error:",
         "        raise failed(error) from error",
     ]
-    scope: dict[str, Any] = {
-        "call": call, "stream": services.stream, "current": services.current, "entered": services.entered,
-        "failed": failed,
-    }  # fmt: skip
-    exec(compile("\n".join(lines), f"<launch {record.name}>", "exec"), scope)
-    launch: Callable[..., None] = scope["launch"]
-    return launch
+    return composed(record.name, lines, {"call": call, "failed": failed}, services)

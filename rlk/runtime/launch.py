@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 from rlk.errors import Code, InternalError, LaunchError
@@ -18,6 +20,34 @@ _CODES = {
     "fp32": "f", "fp64": "d",
 }  # fmt: skip
 _SCRATCH_POINTERS = 2  # every kernel of Triton ends with two hidden pointers: global and profile scratch
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a launch asks of torch: a device's current stream, the current device, and to make one current."""
+
+    stream: Callable[[int], int]
+    current: Callable[[], int]
+    entered: Callable[[int], AbstractContextManager[Any]]
+
+
+def composed(name: str, lines: list[str], scope: dict[str, Any], services: Services) -> Callable[..., None]:
+    """Return the function `launch` of a text, which names what is in scope and torch's services."""
+    every = {**scope, "stream": services.stream, "current": services.current, "entered": services.entered}
+    exec(compile("\n".join(lines), f"<launch {name}>", "exec"), every)
+    launch: Callable[..., None] = every["launch"]
+    return launch
+
+
+def on_its_device(launch_it: str, device: int) -> list[str]:
+    """Return the lines of a launch that makes its device current where it is not."""
+    return [
+        f"    if current() == {device}:",
+        f"        {launch_it}",
+        "    else:",
+        f"        with entered({device}):",
+        f"            {launch_it}",
+    ]
 
 
 def _code(type: str) -> str:
@@ -59,10 +89,13 @@ def make_launcher(
     record: LaunchRecord,
     function: Function,
     driver: Driver,
-    stream: Callable[[int], int],
+    services: Services,
     allocate: Callable[[int], Any],
 ) -> Callable[..., None]:
     """Return `launch(grid, *args)`: asynchronous, on the current stream of the function's device.
+
+    That device is made current for the launch where it is not: the handle of its default stream is zero, as
+    every device's.
 
     `args` are the kernel's arguments without constexprs, tensors for pointers; `grid` has one to three sizes.
     `allocate(bytes)` gives a scratch tensor. The function is composed as text, once per kernel, because a
@@ -100,18 +133,18 @@ def make_launcher(
         f"        slot.buffer, 0, x, y, z, {block}, 1, 1, {record.shared}, stream({function.device}),",
         f"        {''.join(value + ', ' for value in values)}",
         "    )",
-        f"    error = call(slot.configuration, {function.handle}, slot.parameters, None)",
+        *on_its_device(
+            f"error = call(slot.configuration, {function.handle}, slot.parameters, None)", function.device
+        ),
         "    if error:",
         "        failed(error, slot)",
         "    slots.append(slot)",
     ]
-    scope: dict[str, Any] = {
-        "slots": slots, "new_slot": new_slot, "pack": layout.pack_into, "stream": stream, "failed": failed,
+    scope = {
+        "slots": slots, "new_slot": new_slot, "pack": layout.pack_into, "failed": failed,
         "call": driver.launch, "allocate": allocate,
     }  # fmt: skip
-    exec(compile("\n".join(lines), f"<launch {record.name}>", "exec"), scope)
-    launch: Callable[..., None] = scope["launch"]
-    return launch
+    return composed(record.name, lines, scope, services)
 
 
 def _passed(record: LaunchRecord) -> tuple[list[str], list[str]]:

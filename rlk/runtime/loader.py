@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from rlk.errors import Code, InternalError
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime.cute import HOST, Services, load_cute
+from rlk.runtime.cute import HOST, load_cute
 from rlk.runtime.driver import driver
-from rlk.runtime.launch import make_launcher
+from rlk.runtime.launch import Services, make_launcher
 from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
 
 Host = Callable[..., Any]
@@ -36,7 +36,7 @@ def load(folder: Path, kind: str, device: int) -> tuple[Host, ModuleRecord]:
         case "triton" | "tilelang":
             launchers = _load_binaries(folder, module.kernels, kind, device)
         case "cute":
-            services = _cute_services()
+            services = _services()
             launchers = {each.name: load_cute(folder, each, device, services) for each in module.kernels}
         case other:
             raise InternalError(Code.INTERNAL, what=f"{folder.name} is of an unknown backend, {other!r}")
@@ -49,11 +49,11 @@ def _load_binaries(
     """Load binaries through the driver; all are read before the first, for the entry may vanish meanwhile."""
     images = {record.name: (folder / record.file).read_bytes() for record in kernels}
     backend = driver(kind)
-    stream, allocate = _torch_services(device)
+    services, allocate = _services(), _scratch(device)
     launchers: dict[str, Launcher] = {}
     for record in kernels:
         function = backend.load(images[record.name], record.symbol or record.name, record.shared, device)
-        launchers[record.name] = make_launcher(record, function, backend, stream, allocate)
+        launchers[record.name] = make_launcher(record, function, backend, services, allocate)
     return launchers
 
 
@@ -120,19 +120,18 @@ def _is_constant(node: ast.stmt) -> bool:
     return True
 
 
-def _torch_services(device: int) -> tuple[Callable[[int], int], Callable[[int], Any]]:
-    """Return what gives the current stream's handle, and what allocates scratch bytes: both torch's."""
-    import torch
-
-    where = torch.device("cuda", device)
-    stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
-    return stream, lambda size: torch.empty(size, dtype=torch.uint8, device=where)
-
-
-def _cute_services() -> Services:
-    """Return what a CuTe launch asks of torch."""
+def _services() -> Services:
+    """Return what a launch asks of torch."""
     import torch
 
     return Services(
         torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice, lambda index: torch.cuda.device(index)
     )
+
+
+def _scratch(device: int) -> Callable[[int], Any]:
+    """Return what allocates bytes that a launch needs for itself."""
+    import torch
+
+    where = torch.device("cuda", device)
+    return lambda size: torch.empty(size, dtype=torch.uint8, device=where)

@@ -22,7 +22,9 @@ def test_no_access_is_out_of_bounds(name: str) -> None:
     path = os.pathsep.join([str(TESTS), str(TESTS.parent), *sys.path])
     # an allocation for each tensor: in a pool what lies beyond one is another's
     environment = {**os.environ, "PYTHONPATH": path, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    command = [SANITIZER, "--tool", "memcheck", f"--error-exitcode={FOUND}", sys.executable, "-m"]
+    # calls into the driver that fail are the callers': rlk and the CuTe DSL ask what there is by such calls
+    tool = [SANITIZER, "--tool", "memcheck", "--report-api-errors", "no", f"--error-exitcode={FOUND}"]
+    command = [*tool, sys.executable, "-m"]
     done = subprocess.run(
         [*command, "gpu.sanitized", name], env=environment, capture_output=True, text=True, timeout=300
     )
