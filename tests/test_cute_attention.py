@@ -82,6 +82,18 @@ def test_one_warpgroup_of_few_rows_has_them_too(form: str) -> None:
     assert_same(found, oracle(FORMS[form]))
 
 
+@pytest.mark.parametrize(
+    "form", ["heads of 128", "more keys than a tile has rows", "paged, window", "softcap and sinks"]
+)
+def test_three_warpgroups_have_them_too(form: str) -> None:
+    """What they seldom exchange waits in shared memory."""
+    found = ran(FORMS[form], rows=192)
+    assert (
+        "block=(512, 1, 1)" in found.emitted.source and "memory.o_2.data_ptr() + mine" in found.emitted.source
+    )
+    assert_same(found, oracle(FORMS[form]))
+
+
 @pytest.mark.parametrize("form", ["window", "paged, one query each", "softcap and sinks"])
 def test_pieces_with_programs_of_their_own_have_them_too(form: str) -> None:
     """A second kernel merges them: a block of it has a query, which belongs to one sequence."""

@@ -28,6 +28,7 @@ class Span:
 class Schedule:
     """tiles: how many indices of a parallel axis one program owns (a power of two; 1 where none is named).
 
+    tiles: powers of two, or three times one, which not every lowering has.
     placed: the dims of a tile, outermost first; what it does not name follows in the order of the IR.
     warps: of a program. stages: of a loop whose loads run ahead. unroll: steps of a loop written in a row.
     depth: indices of a contracted axis that one step takes. group: row tiles of a contraction that go through
@@ -53,10 +54,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for axis, tile in self.tiles:
-            if not is_power_of_two(tile):
-                raise ScheduleError(
-                    Code.SCHEDULE_FIELD, field=f"tiles[{axis}]", value=tile, why="a power of two"
-                )
+            if not is_power_of_two(tile // 3 if tile % 3 == 0 else tile):
+                why = "a power of two, or three times one"
+                raise ScheduleError(Code.SCHEDULE_FIELD, field=f"tiles[{axis}]", value=tile, why=why)
         if not is_power_of_two(self.warps) or self.warps > MAX_WARPS:
             raise ScheduleError(Code.SCHEDULE_FIELD, field="warps", value=self.warps, why="1, 2, 4, ... 32")
         if not is_power_of_two(self.unroll):
@@ -74,6 +74,14 @@ class Schedule:
             raise ScheduleError(
                 Code.SCHEDULE_FIELD, field="stages", value=self.stages, why=f"1 to {MAX_STAGES}"
             )
+
+    def check_powers(self) -> None:
+        """Raise ScheduleError unless every tile is a power of two: for lowerings that have no others."""
+        for axis, tile in self.tiles:
+            if not is_power_of_two(tile):
+                raise ScheduleError(
+                    Code.SCHEDULE_FIELD, field=f"tiles[{axis}]", value=tile, why="a power of two"
+                )
 
     def tile(self, axis: str) -> int:
         """Return how many indices of a parallel axis one program owns."""

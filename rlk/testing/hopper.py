@@ -281,14 +281,28 @@ class _View:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Fours of registers of each thread in shared memory, which no other thread touches."""
+    """Registers of each thread in shared memory, which no other thread touches."""
 
     words: exchange.Words
-    shape: tuple[int, int]
-    stride: tuple[int, int]
+    shape: Any
+    stride: Any
 
     def places(self, column: int) -> exchange.Words:
         return replace(self.words + column * self.stride[1], count=self.shape[0])
+
+    def word(self, at: tuple[int, int]) -> exchange.Words:
+        offset = sum(_place(c, s, d) for c, s, d in zip(at, self.shape, self.stride, strict=True))
+        return replace(self.words + offset, count=1)
+
+    def __getitem__(self, at: tuple[int, int]) -> Number:
+        register = exchange.Registers(Float32, 1)
+        exchange.copy(self.word(at), exchange.Recast(register), _now.threads)
+        return register[0]
+
+    def __setitem__(self, at: tuple[int, int], x: Number) -> None:
+        register = exchange.Registers(Float32, 1)
+        register[0] = x
+        exchange.copy(exchange.Recast(register), self.word(at), _now.threads)
 
 
 def _moved(source: Any, to: Any) -> None:
@@ -559,11 +573,20 @@ class _Layout:
 def _shared(of: type) -> SimpleNamespace:
     if "ring" not in of.__annotations__:
         _now.boxes = exchange.Shared(BOX_WORDS * len(_now.threads) // WARP)
-        parts = {name: streams.Storage(name, _now.rings) for name in of.__annotations__}
+        parts = {name: _storage(name, *what) for name, what in of.__annotations__.items()}
         return SimpleNamespace(**{**parts, "boxes": _now.boxes})
     _now.boxes = exchange.Shared(BOX_WORDS * len(_now.threads) // WARP)
     kept = exchange.Shared(KEPT_WORDS * len(_now.threads))
     return SimpleNamespace(ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"), boxes=_now.boxes, kept=kept)
+
+
+def _storage(name: str, kind: Any, size: Any) -> Any:
+    """Return a part of shared memory: a ring's, or numbers, which travel with tiles or are a thread's own."""
+    made = streams.Storage(name, _now.rings)
+    if isinstance(kind, tuple) and kind[0] is Float32:
+        words = exchange.Shared(kind[1])
+        return SimpleNamespace(get_tensor=made.get_tensor, data_ptr=words.data_ptr)
+    return made
 
 
 def _board(kind: type[Number], layout: _Layout, alignment: int) -> blocks.Board:

@@ -110,6 +110,7 @@ class ChainedText:
     loop: tuple[Line, ...]
     after: tuple[Line, ...]
     boxed: bool  # whether warps trade pairs for vectors
+    kept: Mapping[str, int]  # numbers that threads have in shared memory
     about: str
 
     @property
@@ -199,6 +200,7 @@ def write(
         loop=loop,
         after=after,
         boxed=emitter.boxed,
+        kept=emitter.kept,
         about=AHEAD if plan.ahead else IN_TURN,
     )
     return KernelText(

@@ -16,6 +16,7 @@ from rlk.lower.common.emitted import Signature
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.spread import Owned
+from rlk.lower.common.turning import turning
 from rlk.lower.cute.plan import (
     INSTRUCTION,
     REGISTERS,
@@ -32,7 +33,8 @@ from rlk.schedule.axes import roles, types_of
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
-CONSUMERS = (1, 2)  # warpgroups that multiply
+CONSUMERS = (1, 2, 3)  # warpgroups that multiply
+FEW_REGISTERS = 3  # of these: each thread has so few that sums which steps seldom exchange wait elsewhere
 PAIRS = (1, 2)  # index bits that tell the four threads apart which share a row of an accumulator
 MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
 VECTOR = 16  # bytes that a thread copies at once
@@ -115,8 +117,9 @@ class ChainedPlan:
     """A warpgroup that copies, and warpgroups that hold 64 rows of a tile each.
 
     parts: of the loop: steps where every element exists, then all others; or the others alone; or some of
-    these before. scores, sums: how threads hold the results of contractions. owned, streamed: the factors
-    from memory, in the order of their products.
+    these before. scores, sums: how threads hold the results of contractions. waiting: which of what loops
+    carry lies in shared memory: sums that are exchanged at turns alone, where registers are few. owned,
+    streamed: the factors from memory, in the order of their products.
     """
 
     kernel: Kernel
@@ -126,6 +129,7 @@ class ChainedPlan:
     others: tuple[Owned, ...]
     scores: Held
     sums: tuple[Held, ...]
+    waiting: tuple[int, ...]
     parts: tuple[Step, ...]
     owned: tuple[Copies, ...]
     streamed: tuple[Copies, ...]
@@ -194,7 +198,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     scores, sums = _held(parts[-1], kernel, extents, target)
     tile = schedule.tile(str(rows.axis))
     consumers = tile // ROWS_OF_WARPGROUP
-    if consumers not in CONSUMERS or tile % ROWS_OF_WARPGROUP:
+    few = consumers >= FEW_REGISTERS and parts[-1].sums_alone
+    if consumers not in CONSUMERS or tile % ROWS_OF_WARPGROUP or few:
         raise refused(f"tiles of {tile} rows", target)
     owned, streamed = _copies(parts[-1], kernel, tile, scores.length, extents, target)
     for each in (*owned, *streamed):
@@ -205,9 +210,13 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     dtype = next(d.type.dtype for d in kernel.params if d.name == owned[0].param)
     carried = [a for type in parts[-1].loop.types for a in type.axes]
     wide = sum(held.length for held in sums for axis in carried if axis == held.axis) > NARROW
-    registers = ALONE if consumers == 1 else REGISTERS[consumers] if wide else NARROWER
+    registers = ALONE if consumers == 1 else REGISTERS[consumers]
+    if consumers < FEW_REGISTERS and not wide and consumers > 1:
+        registers = NARROWER
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
-    stages = _stages(schedule, dtype, owned, streamed, scores.length * len(numbers), target)
+    waiting = _waiting(parts[-1], sums) if consumers >= FEW_REGISTERS else ()
+    kept = len(waiting) * tile * sums[0].length * DType.F32.bytes
+    stages = _stages(schedule, dtype, owned, streamed, scores.length * len(numbers), kept, target)
     made = ChainedPlan(
         kernel=kernel,
         kind="chained_dot",
@@ -216,6 +225,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         others=indices,
         scores=scores,
         sums=sums,
+        waiting=waiting,
         parts=parts,
         owned=owned,
         streamed=streamed,
@@ -293,6 +303,15 @@ def _held(
     return Held(over, length, PAIRS), tuple(made)
 
 
+def _waiting(step: Step, sums: tuple[Held, ...]) -> tuple[int, ...]:
+    """Return which sums a loop carries that its steps exchange at turns alone."""
+    found, loop = turning(step.loop), step.loop
+    yielded = {value for value, _, _ in found.changes} if found is not None else set()
+    summed = {held.axis for held in sums}
+    carried = enumerate(zip(loop.body.results, loop.types, strict=True))
+    return tuple(i for i, (value, type) in carried if value in yielded and summed & set(type.axes))
+
+
 def _copies(
     step: Step, kernel: Kernel, tile: int, chunk: int, extents: dict[str, int], target: Target
 ) -> tuple[tuple[Copies, ...], tuple[Copies, ...]]:
@@ -364,10 +383,11 @@ def _stages(
     owned: tuple[Copies, ...],
     streamed: tuple[Copies, ...],
     numbers: int,
+    kept: int,
     target: Target,
 ) -> int:
     warps = 4 * (owned[0].rows // ROWS_OF_WARPGROUP)
-    own = sum(c.rows * c.elements for c in owned) * dtype.bytes + BOX * warps
+    own = sum(c.rows * c.elements for c in owned) * dtype.bytes + BOX * warps + kept
     each = sum(c.rows * c.elements for c in streamed) * dtype.bytes + numbers * DType.F32.bytes
     return max(2, min(schedule.stages, ((target.shared << 10) - BARRIERS * 2 - own) // each))
 

@@ -28,11 +28,12 @@ from rlk.ir.types import DType
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.turning import turning
-from rlk.lower.cute.chained_plan import Copies, Step
+from rlk.lower.cute.chained_plan import ChainedPlan, Copies, Step
 from rlk.lower.cute.chained_roles import PLACE, ROWS, TURNED, ChainedEmitter, numbered
 from rlk.lower.cute.emit import stem
+from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
-from rlk.lower.cute.plan import INSTRUCTION, Held, refused, stride_name
+from rlk.lower.cute.plan import INSTRUCTION, WARPGROUP, Held, refused, stride_name
 from rlk.lower.cute.trades import ROW, THREADS, Vectors
 
 EACH_ROW = f"for r in cutlass.range_constexpr({ROWS}):"
@@ -41,7 +42,8 @@ EACH_ROW = f"for r in cutlass.range_constexpr({ROWS}):"
 class StepEmitter(ChainedEmitter):
     """Writes the lines of a multiplying thread; `places` are where it holds what the loop carries.
 
-    crossing: names of lists of both rows, which are read after the loop that writes them.
+    crossing: names of lists of both rows, which are read after the loop that writes them. kept: what lies in
+    shared memory, and how many numbers it has.
     """
 
     places: tuple[str, ...] = ()
@@ -49,6 +51,10 @@ class StepEmitter(ChainedEmitter):
     crossing: Mapping[Value, str] = MappingProxyType({})
 
     # --- before the loop ------------------------------------------------------------------------------------
+
+    def __init__(self, plan: ChainedPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
+        super().__init__(plan, helpers, checks)
+        self.kept: dict[str, int] = {}
 
     def before(self) -> tuple[Line, ...]:
         """Return the rows of a thread, what the steps need of each, and the places of what they carry."""
@@ -104,6 +110,9 @@ class StepEmitter(ChainedEmitter):
         if held not in self.plan.sums:
             raise refused(f"a loop that carries a list along {held.axis}", self.plan.target)
         unit = numbered("summing", self.plan.units.index(held.length))
+        if index in self.plan.waiting:
+            self.keep(name, held, init)
+            return f"{name}[r, c]"
         shape = f"{unit}.partition_shape_C(({self.plan.rows.tile}, {held.length}))"
         self.line(f"{name}_acc = cute.make_rmem_tensor({shape}, Float32)")
         if isinstance(node, Load):
@@ -115,6 +124,15 @@ class StepEmitter(ChainedEmitter):
         self.line(f"{name}_acc.fill({self[init]})")
         self.line(f"{name} = by_rows({name}_acc, {held.length // 8})")
         return f"{name}[r, c]"
+
+    def keep(self, name: str, held: Held, init: Value) -> None:
+        """Write a place in shared memory, which lies as registers would: a thread's elements are its own."""
+        threads = WARPGROUP * self.plan.consumers
+        layout = f"(2, (2, {held.length // 8})), stride=({2 * threads}, ({threads}, {4 * threads}))"
+        self.kept[name] = held.count * ROWS * threads
+        self.line(f"{name} = cute.make_tensor(memory.{name}.data_ptr() + mine, cute.make_layout({layout}))")
+        with self.inner(EACH_ROW), self.inner(f"for c in cutlass.range_constexpr({held.count}):"):
+            self.line(f"{name}[r, c] = {self[init]}")
 
     # --- steps ----------------------------------------------------------------------------------------------
 

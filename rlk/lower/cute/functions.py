@@ -331,7 +331,7 @@ _ALL = (
     _helper(
         "of_rows", "x, pick", "The least or the most of what the lanes of a warp have.",
         "while len(x) > 1:",
-        "    x = [pick(a, b) for a, b in zip(x[::2], x[1::2])]",
+        "    x = [*(pick(a, b) for a, b in zip(x[::2], x[1::2])), *x[len(x) // 2 * 2 :]]",
         "for lanes in (16, 8, 4, 2, 1):",
         "    x = exchanged(x, lanes, pick)",
         "return cute.arch.make_warp_uniform(x[0])",

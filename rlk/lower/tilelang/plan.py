@@ -108,6 +108,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     """Place every axis of a specialized kernel; raise UnsupportedError where there is no form for it."""
     if target.name not in TARGETS:
         raise refused("this device", target)
+    schedule.check_powers()
     extents = dict(signature.extents)
     nest, bounded = kind(kernel), bounds(kernel, dict(roles(kernel, extents).inside))
     # steps without masks would be a copy of all instructions: more than a cache of them holds

@@ -102,6 +102,7 @@ def plan(
     version: of Triton, whose layouts hand out lanes and warps from the first dim on up to 3.6, and from the
     last but one down since 3.7.
     """
+    schedule.check_powers()
     extents = dict(signature.extents)
     peeled = peel(bounds(kernel, dict(roles(kernel, extents).inside)))
     found = roles(peeled, extents)
