@@ -26,7 +26,7 @@ UNSHOWN = frozenset(
     "sample penalize preference_loss kto_loss value_loss entropy_bonus scatter_rewards".split()
     + ["take_rows", "take_whole", "linear_logp_backward", "linear_logp_join", "ratio_kl", "reported"]
     + ["varlen_attention", "paged_attention", "prefix_attention"]
-    + ["policy_loss_of_sequences", "group_advantage", "linear_logp_grad", "rope_grad"]
+    + ["policy_loss_of_sequences", "group_advantage", "linear_logp_grad", "rope_grad", "embedding", "gae"]
     + [f"{backend}/policy_loss{pass_}" for backend in ("cute", "tilelang") for pass_ in ("", "_grad")]
 )
 """Programs whose kernels, of all backends or of one, are not checked in: too long to be read, or nothing that

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from rlk.ir.dims import Axis, Part, extent_of
-from rlk.ir.nodes import Dot, Kernel, Loop
+from rlk.ir.nodes import Dot, Kernel, Loop, Math, MathFn
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType
 from rlk.passes.rows import indices_of, one_axis_of_rows
@@ -73,15 +73,26 @@ def table() -> tuple[Entry, ...]:
 def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) -> Schedule:
     """Return the schedule of a lowering that places threads itself: that of the table.
 
-    Where segments have no more rows than a warpgroup, one multiplies, whatever it leaves empty.
+    Where segments have no more rows than a warpgroup, one multiplies, whatever it leaves empty; more than two
+    do where segments have more rows than two have, and what a step computes leaves registers.
     """
     found = roles(kernel, extents)
     rows, wide = rows_axis(found), [extents[a.name] for a in columns(kernel, found)]
     entry = next((e for e in table() if max(wide, default=1) <= e.most), None)
     if rows is None or entry is None:
         return chosen
-    tile = entry.rows if chosen.tile(str(rows)) > ROWS_OF_WARPGROUP else ROWS_OF_WARPGROUP
+    many = leaves_registers(kernel) and mean_rows(rows, extents) > MOST_ROWS
+    most = entry.rows if many else min(entry.rows, MOST_ROWS)
+    tile = most if chosen.tile(str(rows)) > ROWS_OF_WARPGROUP else ROWS_OF_WARPGROUP
     return replace(chosen, stages=entry.stages).with_tile(str(rows), tile)
+
+
+def leaves_registers(kernel: Kernel) -> bool:
+    """Return whether loops carry more than sums, and compute no function but powers of two."""
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    nodes = {let.value: let.node for loop in loops for let in loop.body.lets}
+    carries = any(not isinstance(nodes.get(v), Dot) for loop in loops for v in loop.body.results)
+    return carries and all(n.fn is MathFn.EXP2 for n in nodes.values() if isinstance(n, Math))
 
 
 def variety(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> tuple[Schedule, ...]:

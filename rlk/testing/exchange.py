@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from rlk.interp import arithmetic as ops
-from rlk.testing.simt import Array, Fault, Int32, Number
+from rlk.testing.simt import Array, Fault, Float32, Int32, Number
 
 WORD = 4  # bytes
 
@@ -132,3 +133,46 @@ def copy(source: Any, to: Any, threads: Array) -> None:
             registers.take([words.memory.get(at, threads) for at in words.places(threads)])
         case _:
             raise Fault(f"a copy from {type(source).__name__} to {type(to).__name__}")
+
+
+# --- registers that wait in shared memory ---
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Registers of each thread in shared memory, which no other thread touches."""
+
+    words: Words
+    shape: Any
+    stride: Any
+    threads: Callable[[], Array]
+
+    def places(self, column: int) -> Words:
+        """Return where a column of some lies."""
+        return replace(self.words + column * self.stride[1], count=self.shape[0])
+
+    def word(self, at: tuple[int, int]) -> Words:
+        """Return where one of them lies."""
+        offset = sum(place(c, s, d) for c, s, d in zip(at, self.shape, self.stride, strict=True))
+        return replace(self.words + offset, count=1)
+
+    def __getitem__(self, at: tuple[int, int]) -> Number:
+        register = Registers(Float32, 1)
+        copy(self.word(at), Recast(register), self.threads())
+        return register[0]
+
+    def __setitem__(self, at: tuple[int, int], x: Number) -> None:
+        register = Registers(Float32, 1)
+        register[0] = x
+        copy(Recast(register), self.word(at), self.threads())
+
+
+def place(c: int, shape: Any, stride: Any) -> int:
+    """Return the offset of a coordinate: the first of nested extents runs fastest."""
+    if isinstance(shape, int):
+        return c * int(stride)
+    offset = 0
+    for extent, step in zip(shape, stride, strict=True):
+        offset += c % extent * step
+        c //= extent
+    return offset

@@ -120,6 +120,9 @@ class _Launch:
 
 
 def _ring(*, barrier_storage: Any, num_stages: int, tx_count: int, **groups: Any) -> Any:
+    if isinstance(barrier_storage, str):
+        given = barrier_storage, num_stages, tx_count
+        return streams.box_ring(_now.rings, lambda: _now.groups, *given, **groups)
     if not _now.ring:
         _now.ring.append(BoxRing(stages=num_stages, bytes=tx_count, flying=lambda: _now.groups))
     return _now.ring[0]
@@ -275,34 +278,8 @@ class _View:
 
     def places(self, at: tuple[int, int]) -> tuple[Array, Array]:
         """Return where the threads' elements at a coordinate lie in the accumulator."""
-        register = sum(_place(c, s, d) for c, s, d in zip(at, self.shape, self.stride, strict=True))
+        register = sum(exchange.place(c, s, d) for c, s, d in zip(at, self.shape, self.stride, strict=True))
         return accumulator_place(_now.threads - WARPGROUP, register)
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """Registers of each thread in shared memory, which no other thread touches."""
-
-    words: exchange.Words
-    shape: Any
-    stride: Any
-
-    def places(self, column: int) -> exchange.Words:
-        return replace(self.words + column * self.stride[1], count=self.shape[0])
-
-    def word(self, at: tuple[int, int]) -> exchange.Words:
-        offset = sum(_place(c, s, d) for c, s, d in zip(at, self.shape, self.stride, strict=True))
-        return replace(self.words + offset, count=1)
-
-    def __getitem__(self, at: tuple[int, int]) -> Number:
-        register = exchange.Registers(Float32, 1)
-        exchange.copy(self.word(at), exchange.Recast(register), _now.threads)
-        return register[0]
-
-    def __setitem__(self, at: tuple[int, int], x: Number) -> None:
-        register = exchange.Registers(Float32, 1)
-        register[0] = x
-        exchange.copy(exchange.Recast(register), self.word(at), _now.threads)
 
 
 def _moved(source: Any, to: Any) -> None:
@@ -326,17 +303,6 @@ def accumulator_place(thread: Array, register: int) -> tuple[Array, Array]:
     """Return the row and the column of a register of a multiplying thread: 64 rows a warpgroup."""
     warp, lane = thread // WARP, thread % WARP
     return warp * 16 + register // 2 % 2 * 8 + lane // 4, register // 4 * 8 + lane % 4 * 2 + register % 2
-
-
-def _place(c: int, shape: Any, stride: Any) -> int:
-    """Return the offset of a coordinate: the first of nested extents runs fastest."""
-    if isinstance(shape, int):
-        return c * int(stride)
-    offset = 0
-    for extent, step in zip(shape, stride, strict=True):
-        offset += c % extent * step
-        c //= extent
-    return offset
 
 
 def _gemm(unit: _Unit, to: _Fragment, a: Any, b: Any, onto: _Fragment) -> None:
@@ -411,7 +377,7 @@ def _make_tensor(of: Any, layout: Any) -> Any:
     if isinstance(of, _Fragment):
         return _View(of, layout.shape, layout.stride)
     if isinstance(of, exchange.Words) and isinstance(layout, _Layout):
-        return _Kept(of, layout.shape, layout.stride)
+        return exchange.Kept(of, layout.shape, layout.stride, lambda: _now.threads)
     if isinstance(of, exchange.Words):
         return replace(of, count=layout[0])
     flat, dtype = _pointer(of)
@@ -478,6 +444,7 @@ def _cute() -> SimpleNamespace:
         shuffle_sync_bfly=simt.shuffled,
         vote_any_sync=simt.any_lane,
         sync_threads=_barrier,
+        barrier=lambda barrier_id, number_of_threads: _met(barrier_id, number_of_threads),
     )
     return SimpleNamespace(
         kernel=_Kernel,
@@ -598,6 +565,14 @@ def _board(kind: type[Number], layout: _Layout, alignment: int) -> blocks.Board:
 def _barrier() -> None:
     for board in _now.boards:
         board.barrier()
+
+
+def _met(name: Any, threads: int) -> None:
+    """Let each warpgroup meet by a barrier of its own: number 0 is that of all threads."""
+    names = np.broadcast_to(Int32(name).data, _now.threads.shape)
+    if threads != WARPGROUP or not np.array_equal(names, _now.threads // WARPGROUP):
+        raise Fault("a barrier that is not the one of a warpgroup")
+    streams.barrier(_now.rings)
 
 
 def _assumed(x: Any, divisor: int) -> Any:

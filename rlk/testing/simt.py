@@ -262,6 +262,14 @@ def any_lane(condition: Any) -> bool:
 # --- memory ---
 
 
+def shared(x: Any) -> int:
+    """Return an integer that all threads agree about."""
+    found = np.unique(Int64(x).data)
+    if len(found) != 1:
+        raise Fault("threads disagree about what they share")
+    return int(found[0])
+
+
 class Memory:
     """A tensor in device memory: flat storage, extents and strides."""
 
@@ -308,8 +316,20 @@ class Memory:
         arrays = [Boolean(where).data, *(Int64(p).data for p in parts)]
         return np.array(np.broadcast_arrays(*arrays)[0])
 
-    def __getitem__(self, index: Any) -> Number:
-        return self.read(True, index, None)
+    def __getitem__(self, index: Any) -> Any:
+        parts = index if isinstance(index, tuple) else (index,)
+        return self.part(parts) if any(each is None for each in parts) else self.read(True, index, None)
+
+    def part(self, index: tuple[Any, ...]) -> Memory:
+        """Return the part of which None stands for the whole of a dim."""
+        if len(index) != len(self.shape):
+            raise Fault(f"{len(index)} indices of a tensor of {len(self.shape)} dims")
+        at = [None if i is None else shared(i) for i in index]
+        first = sum(i * s for i, s in zip(at, self.strides, strict=True) if i is not None)
+        kept = [d for d, i in enumerate(at) if i is None]
+        return Memory(
+            self.flat[first:], self.dtype, [self.shape[d] for d in kept], [self.strides[d] for d in kept]
+        )
 
     def __setitem__(self, index: Any, x: Number) -> None:
         self.write(True, index, x)

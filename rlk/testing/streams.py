@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rlk.interp import arithmetic as ops
 from rlk.testing import blocks, simt
 from rlk.testing.simt import Array, Fault, Float32, Int32, Memory, Number
 
@@ -126,6 +127,38 @@ class CopyRing(Ring):
         return self.stages > 1 and self.taken != self.committed
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class BoxedRing(CopyRing):
+    """Stages that hardware fills, of so many bytes, which threads may clear in part before they are read.
+
+    landed: bytes of each use. met: whether the threads that cleared rows have met since.
+    """
+
+    bytes: int
+    landed: list[int] = field(default_factory=list)
+    met: bool = True
+
+    def consumer_wait(self, state: Any) -> None:
+        if state.count >= self.acquired:
+            raise Fault("a stage is awaited that nothing fills")
+        if self.landed[state.count] != self.bytes:
+            raise Fault(f"{self.landed[state.count]} bytes landed in a stage that waits for {self.bytes}")
+        self.reading, self.seen = state.count, True
+
+    @property
+    def left(self) -> bool:
+        return self.taken != self.acquired
+
+    def fill(self, state: Any, tile: Array, layout: Layout) -> None:
+        """Let a box land in the next stage."""
+        if state.count != self.acquired or tile.shape != layout.shape:
+            raise Fault(f"a box of {tile.shape} in a stage of {layout.shape}, or out of turn")
+        self.acquired += 1
+        self.tiles.append(tile)
+        self.inner = layout.inner
+        self.landed.append(tile.size * 2)
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How a tile lies: its extents, and which of its dims follows itself in memory."""
@@ -172,6 +205,8 @@ class Tiles:
             raise Fault("factors of a stage that is not read")
         if not ring.seen:
             raise Fault("a tile is multiplied that threads wrote, and no fence made visible")
+        if isinstance(ring, BoxedRing) and not ring.met:
+            raise Fault("a tile is multiplied of which other threads may still clear rows")
         tile = ring.tiles[ring.reading]
         if ring.inner != self.layout.inner:
             tile = tile.T
@@ -210,6 +245,36 @@ def copy_vector_where(
     """Send vectors to a tile, zeros where a condition does not hold."""
     zero = memory.element_type(0.0)
     tiles.put(place, blocks.load_vector_where(condition, memory, index, zero, count), threads())
+
+
+def send_box(
+    threads: Threads, ring: BoxedRing, state: Any, atom: Any, memory: Memory, first: Any, shape: Any,
+    tiles: Tiles,
+) -> None:  # fmt: skip
+    """Let a box of a tensor land in a stage: zeros where the tensor ends."""
+    if atom.box != shape or tiles.ring is not ring:
+        raise Fault(f"a box of {shape} by a copy of boxes of {atom.box}")
+    made = np.zeros(shape, np.float32)
+    index = [simt.shared(at) + np.arange(n) for at, n in zip(first, shape, strict=True)]
+    there = [(at >= 0) & (at < n) for at, n in zip(index, memory.shape, strict=True)]
+    inside = there[0][:, None] & there[1]
+    offset = index[0][:, None] * memory.strides[0] + index[1] * memory.strides[1]
+    made[inside] = ops.decode(memory.flat[offset[inside]], memory.dtype)
+    ring.fill(state, made, tiles.layout)
+
+
+def clear_vector_where(threads: Threads, condition: Any, tiles: Tiles, place: Any, count: int) -> None:
+    """Write zeros to vectors of a stage that hardware filled."""
+    ring, inner = tiles.ring, tiles.layout.inner
+    on = np.broadcast_to(condition.data, threads().shape)
+    *at, stage = (np.broadcast_to(Int32(p).data, on.shape)[on] for p in place)
+    if (stage != ring.reading % ring.stages).any():
+        raise Fault("a vector of another stage is cleared than the one that is read")
+    for i in range(count):
+        ring.tiles[ring.reading][tuple(a + i if dim == inner else a for dim, a in enumerate(at))] = 0.0
+    ring.seen = False
+    if isinstance(ring, BoxedRing):
+        ring.met = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +329,7 @@ def copy_either_vector(
     tiles.put(place, [simt.select(condition, a, b) for a, b in zip(one, two, strict=True)], threads())
 
 
-COPIES = (copy_vector_where, copy_number_where, copy_either_vector)
+COPIES = (copy_vector_where, copy_number_where, copy_either_vector, send_box, clear_vector_where)
 
 
 def numbers_of(numbers: Numbers, first: Any, stage: Any, count: int) -> list[Number]:
@@ -286,6 +351,24 @@ def ring(
     if warps % 4:
         raise Fault(f"{warps} warps free a stage that warpgroups read")
     return rings.setdefault(barrier_storage, CopyRing(name=barrier_storage, stages=num_stages, flying=flying))
+
+
+def box_ring(
+    rings: dict[str, CopyRing], flying: Flying, barrier_storage: str, num_stages: int, tx_count: int, *,
+    consumer_group: int, **groups: Any,
+) -> CopyRing:  # fmt: skip
+    """Return the ring of this name, whose full barrier counts bytes."""
+    if consumer_group % 4:
+        raise Fault(f"{consumer_group} warps free a stage that warpgroups read")
+    made = BoxedRing(name=barrier_storage, stages=num_stages, flying=flying, bytes=tx_count)
+    return rings.setdefault(barrier_storage, made)
+
+
+def barrier(rings: dict[str, CopyRing]) -> None:
+    """Let the threads of a warpgroup meet, whose writes were made visible."""
+    for each in rings.values():
+        if isinstance(each, BoxedRing):
+            each.met = each.met or each.seen
 
 
 def fence(rings: dict[str, CopyRing]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from rlk.ir.types import DType
 from rlk.lower.common.emitted import CallArg, From
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
@@ -21,10 +22,12 @@ from rlk.lower.cute.kernels import (
     framed,
     owning,
 )
-from rlk.lower.cute.plan import refused
+from rlk.lower.cute.plan import WARPGROUP, refused
 from rlk.lower.cute.trades import BOX_WORDS
 
 AHEAD = "Warpgroups hold 64 rows each; the scores of the next step are made while this one's are weighed."
+BY_THREADS = "A warpgroup copies: each thread vectors of some rows, and zeros for rows that are not there."
+BY_BOXES = "A warpgroup copies a block's rows; of what is streamed one warp lets hardware copy boxes."
 IN_TURN = "Warpgroups hold 64 rows each; while one weighs, the products of the other are made."
 
 
@@ -41,6 +44,7 @@ class View:
     major: str
     shape: str
     stages: int
+    box: str  # the extents of a stage
 
     @property
     def of(self) -> str:
@@ -56,6 +60,22 @@ class Streamed:
     rows: int
     elements: int
     stages: int
+    boxed: bool
+
+    @property
+    def ring(self) -> str:
+        """The class of its ring."""
+        return "PipelineTmaAsync" if self.boxed else "PipelineCpAsync"
+
+    @property
+    def producers(self) -> str:
+        """Who hands a stage on: every thread that copies, or the one that names the barrier to hardware."""
+        return "pipeline.Agent.Thread" if self.boxed else f"pipeline.Agent.Thread, {WARPGROUP}"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a stage."""
+        return self.rows * self.elements * DType.BF16.bytes
 
     @property
     def size(self) -> int:
@@ -68,11 +88,24 @@ class Streamed:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """So many numbers that threads have in shared memory."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """Factors that are copied together, and the lines that do."""
 
     factors: tuple[Streamed, ...]
     copy: tuple[Line, ...]
+
+    @property
+    def by_threads(self) -> tuple[Streamed, ...]:
+        """The factors whose stages threads hand on."""
+        return tuple(each for each in self.factors if not each.boxed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +143,7 @@ class ChainedText:
     loop: tuple[Line, ...]
     after: tuple[Line, ...]
     boxed: bool  # whether warps trade pairs for vectors
-    kept: Mapping[str, int]  # numbers that threads have in shared memory
+    kept: tuple[Kept, ...]
     about: str
 
     @property
@@ -137,8 +170,25 @@ class ChainedText:
         return ", ".join(("scoring", *(unit.name for unit in self.units)))
 
     @property
+    def boxes(self) -> tuple[View, ...]:
+        """What hardware copies, as products read it."""
+        names = {each.param for each in self.plan.streamed if self.plan.by_boxes}
+        return tuple(view for view in self.views if view.memory in names)
+
+    @property
+    def copying(self) -> str:
+        """Who copies, in words."""
+        return BY_BOXES if self.plan.by_boxes else BY_THREADS
+
+    @property
     def parameters(self) -> str:
-        return ", ".join(f"{name}: cute.TiledMma" for name in self.instructions.split(", "))
+        boxes = (f"tma_{v.memory}: cute.CopyAtom, {v.memory}: cute.Tensor" for v in self.boxes)
+        return ", ".join((*(f"{name}: cute.TiledMma" for name in self.instructions.split(", ")), *boxes))
+
+    @property
+    def given(self) -> str:
+        """What the host passes beside what every frame passes."""
+        return ", ".join((self.instructions, *(f"tma_{v.memory}, {v.memory}" for v in self.boxes)))
 
     @property
     def scores(self) -> tuple[Accumulator, ...]:
@@ -179,12 +229,24 @@ def write(
     step = f"{axis_name(plan.last.loop.axis)}_step"
     emitter.name_step(step)
     first, *others = plan.batches(plan.streamed)
-    streamed = [_batch(first, plan.stages, (*emitter.copies(first, "put.index"), *emitter.numbers()))]
-    streamed += [_batch(each, plan.stages, emitter.copies(each, "put.index")) for each in others]
+    if plan.by_boxes:
+        streamed = [_batch(each, plan.stages, emitter.boxes(each)) for each in (first, *others)]
+    else:
+        streamed = [_batch(first, plan.stages, (*emitter.copies(first, "put.index"), *emitter.numbers()))]
+        streamed += [_batch(each, plan.stages, emitter.copies(each, "put.index")) for each in others]
     before, begun, loop = emitter.before(), emitter.first_scores(), emitter.loop_lines()
     after = emitter.after()
-    vectors = {param: c.width for c in plan.copied for param in c.params}
-    frame, given = framed(plan, emitter, turns, owning(plan), vectors=vectors)
+    boxed = plan.streamed if plan.by_boxes else ()
+    vectors = {param: c.width for c in plan.copied for param in c.params if c not in boxed}
+    frame, given = framed(
+        plan,
+        emitter,
+        turns,
+        owning(plan),
+        copied={c.param: c.width for c in boxed},
+        vectors=vectors,
+        orders={c.param: _order(c, emitter) for c in boxed},
+    )
     subject = ChainedText(
         frame=frame,
         plan=plan,
@@ -200,7 +262,7 @@ def write(
         loop=loop,
         after=after,
         boxed=emitter.boxed,
-        kept=emitter.kept,
+        kept=tuple(Kept(*each) for each in emitter.kept.items()),
         about=AHEAD if plan.ahead else IN_TURN,
     )
     return KernelText(
@@ -213,8 +275,17 @@ def write(
     )
 
 
+def _order(copies: Copies, emitter: StepEmitter) -> tuple[int, ...]:
+    """Return the order of a tensor's dims as boxes have them: the two of a box first, as it lies."""
+    assert copies.begin is not None
+    last = len(emitter.memory.decls[copies.param].type.axes) - 1
+    box = (copies.begin[0], last) if copies.along else (last, copies.begin[0])
+    return (*box, *(d for d in range(last) if d != copies.begin[0]))
+
+
 def _batch(batch: tuple[Copies, ...], stages: int, lines: tuple[Line, ...]) -> Batch:
-    return Batch(tuple(Streamed(c.param, c.rows, c.elements, stages) for c in batch), lines)
+    factors = (Streamed(c.param, c.rows, c.elements, stages, c.begin is not None) for c in batch)
+    return Batch(tuple(factors), lines)
 
 
 def _views(plan: ChainedPlan) -> Iterator[View]:
@@ -224,14 +295,16 @@ def _views(plan: ChainedPlan) -> Iterator[View]:
         side, stages = ("a", 1) if copies in plan.owned else ("b", plan.stages)
         forms = []
         if copies.along:
-            forms.append(("scoring", "ROW_MAJOR", f"({rows}, {chunk}, {copies.elements})"))
+            box = f"({copies.rows}, {copies.elements})"
+            forms.append(("scoring", "ROW_MAJOR", f"({rows}, {chunk}, {copies.elements})", box))
         if copies.turned:
             unit = numbered("summing", plan.units.index(copies.elements))
-            forms.append((unit, "COL_MAJOR", f"({rows}, {copies.elements}, {chunk})"))
-        for i, (unit, major, shape) in enumerate(forms):
+            box = f"({copies.elements}, {copies.rows})"
+            forms.append((unit, "COL_MAJOR", f"({rows}, {copies.elements}, {chunk})", box))
+        for i, (unit, major, shape, box) in enumerate(forms):
             tiles, factor = (f"{copies.param}_{what}" for what in (TURNED if i else ("tiles", "factor")))
             layout = f"layouts[{count}]"
-            yield View(tiles, factor, copies.param, layout, unit, side, major, shape, stages)
+            yield View(tiles, factor, copies.param, layout, unit, side, major, shape, stages, box)
             count += 1
 
 

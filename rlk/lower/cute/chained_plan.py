@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Check, Dot, Kernel, Let, Load, Loop, Pos, Result, Store, Value, operands
+from rlk.ir.nodes import (
+    Check,
+    Dot,
+    Fn2,
+    Kernel,
+    Let,
+    Load,
+    Loop,
+    Map2,
+    Node,
+    Pos,
+    Result,
+    Select,
+    Store,
+    Value,
+    operands,
+)
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.emitted import Signature
@@ -37,6 +53,7 @@ CONSUMERS = (1, 2, 3)  # warpgroups that multiply
 FEW_REGISTERS = 3  # of these: each thread has so few that sums which steps seldom exchange wait elsewhere
 PAIRS = (1, 2)  # index bits that tell the four threads apart which share a row of an accumulator
 MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
+BOXED = (64, 128)  # elements of rows that hardware copies: whole lines of 128 bytes
 VECTOR = 16  # bytes that a thread copies at once
 NARROW = 192  # elements of all sums of a row that leave more registers to threads that copy
 NARROWER = Registers(56, 224)
@@ -52,7 +69,8 @@ class Copies:
 
     param: of the tensor. load: what is copied, from the loop's last part, where nothing is left unmasked.
     along, turned: whether products are over a row's elements, and over rows: the same bytes serve both.
-    beside: the tensor that has the rows that `param` lacks.
+    beside: the tensor that has the rows that `param` lacks. begin: the index of the first row, and of which
+    dim, where hardware copies the rows as a box, those that are not there too.
     """
 
     load: Value
@@ -63,6 +81,7 @@ class Copies:
     along: bool
     turned: bool
     beside: str | None = None
+    begin: tuple[int, Value] | None = None
 
     @property
     def params(self) -> tuple[str, ...]:
@@ -180,6 +199,11 @@ class ChainedPlan:
         return tuple(tuple(some) for _, some in groupby(factors, lambda copies: copies.across))
 
     @property
+    def by_boxes(self) -> bool:
+        """Whether hardware copies what is streamed."""
+        return all(copies.begin is not None for copies in self.streamed)
+
+    @property
     def copied(self) -> tuple[Copies, ...]:
         return (*self.owned, *self.streamed)
 
@@ -205,13 +229,14 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     for each in (*owned, *streamed):
         _copyable(kernel, each, signature, target)
     numbers = _numbers(parts[-1], kernel, rows.axis, scores, target)
+    streamed = _boxes(parts[-1], kernel, streamed, (rows.axis, scores.axis))
     others = tuple(a for a in found.parallel if a not in (rows.axis, rows.over, *(s.axis for s in sums)))
     indices = tuple(Owned(a, 1, fixed_extent(a, extents)) for a in others)
     dtype = next(d.type.dtype for d in kernel.params if d.name == owned[0].param)
     carried = [a for type in parts[-1].loop.types for a in type.axes]
     wide = sum(held.length for held in sums for axis in carried if axis == held.axis) > NARROW
     registers = ALONE if consumers == 1 else REGISTERS[consumers]
-    if consumers < FEW_REGISTERS and not wide and consumers > 1:
+    if consumers == 2 and not wide:
         registers = NARROWER
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
     waiting = _waiting(parts[-1], sums) if consumers >= FEW_REGISTERS else ()
@@ -339,6 +364,52 @@ def _copies(
     streamed = dict.fromkeys(dot.b for dot in (*scores, *sums))
     owned = tuple(copies(load, tile) for load in dict.fromkeys(dot.a for dot in scores))
     return owned, tuple(copies(load, chunk) for load in streamed)
+
+
+def _boxes(
+    step: Step, kernel: Kernel, streamed: tuple[Copies, ...], axes: tuple[Axis, Axis]
+) -> tuple[Copies, ...]:
+    """Say which index boxes of rows begin at, if all of them may be boxes: rows in a row, of whole vectors.
+
+    A row that is not there comes as whatever lies in its place: no score of it may be chosen.
+    """
+    nodes, types = {let.value: let.node for let in walk(kernel.body)}, types_of(kernel)
+
+    def within(value: Value) -> set[Axis]:
+        type = types[value]
+        return set(type.axes) & set(axes) if isinstance(type, TileType) else set()
+
+    def begin(copies: Copies) -> tuple[int, Value] | None:
+        load = nodes[copies.load]
+        assert isinstance(load, Load)
+        moving = [d for d, value in enumerate(load.index) if within(value)]
+        found = nodes[load.index[moving[0]]] if len(moving) == 1 else None
+        if not isinstance(found, Map2) or found.fn is not Fn2.ADD or copies.elements not in BOXED:
+            return None
+        own = [v for v in (found.a, found.b) if isinstance(nodes[v], Pos)]
+        first = [v for v in (found.a, found.b) if not within(v)]
+        return (moving[0], first[0]) if len(own) == len(first) == 1 and not copies.beside else None
+
+    given = tuple(replace(copies, begin=begin(copies)) for copies in streamed)
+    alone = step.sums_alone or any(copies.along and copies.turned for copies in streamed)
+    if alone or any(copies.begin is None for copies in given) or not _hidden(step, nodes):
+        return streamed
+    return given
+
+
+def _hidden(step: Step, nodes: Mapping[Value, Node]) -> bool:
+    """Return whether scores of rows that are not there are replaced, whatever they are."""
+    lets = {let.value: let for let in step.loop.body.lets}
+    guards = {x.guard for let in (*step.scores, *step.sums) if isinstance(x := _streamed(let, nodes), Load)}
+    choices = {v for v, let in lets.items() if isinstance(let.node, Select)}
+    chosen = {v for v in choices if guards <= behind([lets[v].node.cond], lets)}  # type: ignore[union-attr]
+    left = {value: let for value, let in lets.items() if value not in chosen}
+    return None not in guards and step.scores[0].value not in behind(step.loop.body.results, left)
+
+
+def _streamed(let: Let, nodes: Mapping[Value, Node]) -> Node:
+    assert isinstance(let.node, Dot)
+    return nodes[let.node.b]
 
 
 def made_of(let: Let) -> tuple[Value, ...]:

@@ -264,6 +264,29 @@ class ChainedEmitter(Emitter):
                         self.line(f"{name}({given}, {copies.param}_tiles, {place}, {copies.width})")
         return lines(self.lines)
 
+    def boxes(self, batch: tuple[Copies, ...]) -> tuple[Line, ...]:
+        """Return the copies of tiles by hardware."""
+        self.uses("send_box")
+        with self.apart():
+            self.axes_held = {}
+            for copies in batch:
+                load, (dim, begin) = self.load_of(copies), copies.begin or (0, copies.load)
+                others = [v for d, v in enumerate(load.index[:-1]) if d != dim]
+                self.write(self.needed([begin, *others]))
+                index = "".join(f", {self.memory.coordinate(v)}" for v in others)
+                of = f"{copies.param}[None, None{index}]" if others else copies.param
+                first, shape = (self.memory.coordinate(begin), "0"), (copies.rows, copies.elements)
+                if not copies.along:
+                    first, shape = first[::-1], shape[::-1]
+                given = f"tma_{copies.param}, {of}, ({', '.join(first)}), {shape}, {copies.param}_tiles"
+                self.line(f"send_box({copies.param}_ring, put, {given})")
+        return lines(self.lines)
+
+    def load_of(self, copies: Copies) -> Load:
+        load = self.lets[copies.load].node
+        assert isinstance(load, Load)
+        return load
+
     def numbers(self) -> tuple[Line, ...]:
         """Return the copy of a step's numbers: each thread has one row of some of them."""
         chunk, numbers = self.plan.scores.length, self.plan.numbers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 
 from rlk.ir.nodes import (
@@ -174,7 +174,10 @@ class StepEmitter(ChainedEmitter):
             if more:
                 self.scores("get")
             self.rows_of_step(part, [let for let in lets if let.value not in self.written])
-            self.sums()
+            self.awaited(self.plan.streamed[1], "got")
+            if self.plan.by_boxes and part is self.plan.last:
+                self.clear(self.plan.streamed[1])
+            self.sum(self.plan.last, 0, "got")
             self.line("warpgroup.wait_group(0)")
             self.free("get", "got") if more else self.free("", "got")
 
@@ -246,15 +249,35 @@ class StepEmitter(ChainedEmitter):
         self.awaited(self.plan.streamed[0], state)
         self.score(self.plan.last, 0, state)
 
-    def sums(self) -> None:
-        """Begin the second contraction of a step."""
-        self.awaited(self.plan.streamed[1], "got")
-        self.sum(self.plan.last, 0, "got")
-
     def awaited(self, copies: Copies, state: str) -> None:
-        """Wait for a tile that threads copied, and show the matrix unit what they wrote."""
+        """Wait for a tile; if threads copied it, show the matrix unit what they wrote."""
         self.line(f"{copies.param}_ring.consumer_wait({state})")
+        if not self.plan.by_boxes:
+            self.line("cute.arch.fence_view_async_shared()")
+
+    def clear(self, copies: Copies) -> None:
+        """Write zeros to the rows of a tile that are not there: nothing times what came is not zero always.
+
+        Each warpgroup does for itself, and begins no product before all its threads did.
+        """
+        load, axis = self.load_of(copies), self.plan.scores.axis
+        self.uses("select", "clear_vector_where")
+        with self.apart():
+            self.axes_held = {}
+            of_rows = {value for value in self.written if axis in self.axes(value)}
+            self.written, self.whole = self.written - of_rows, self.whole - of_rows
+            self.line(f"column = {copies.width} * (mine % {copies.across})")
+            with self.inner(f"for i in cutlass.range_constexpr({copies.passes}):"):
+                self.line(f"down = mine % {WARPGROUP} // {copies.across} + {copies.down} * i")
+                self.memory.owned[axis] = "down"
+                self.write(self.needed([] if load.guard is None else [load.guard]))
+                there = self.memory.mask((), load.guard) or "Boolean(True)"
+                missing = f"select({there}, Boolean(False), Boolean(True))"
+                with self.inner(f"for j in cutlass.range_constexpr({copies.vectors}):"):
+                    place = f"(column + {copies.width * copies.across} * j, down, got.index)"
+                    self.line(f"clear_vector_where({missing}, {copies.param}_tiles, {place}, {copies.width})")
         self.line("cute.arch.fence_view_async_shared()")
+        self.line(f"cute.arch.barrier(barrier_id=group, number_of_threads={WARPGROUP})")
 
     def score(self, part: Step, index: int, state: str) -> None:
         """Begin a contraction of a block's rows with what is streamed."""
@@ -283,7 +306,7 @@ class StepEmitter(ChainedEmitter):
     def free(self, columns: str, values: str) -> None:
         """Free the stages whose products are there: one thread of each warp does."""
         given = [(c.param, state) for c, state in zip(self.plan.streamed, (columns, values), strict=True)]
-        with self.inner("with cute.arch.elect_one():"):
+        with self.inner("with cute.arch.elect_one():") if not self.plan.by_boxes else nullcontext():
             for param, state in given:
                 if state:
                     self.line(f"{param}_ring.consumer_release({state})")
@@ -296,9 +319,7 @@ class StepEmitter(ChainedEmitter):
         self.own_rows()
         self.scores("get")
         self.line("warpgroup.wait_group(0)")
-        with self.inner("with cute.arch.elect_one():"):
-            self.line(f"{self.plan.streamed[0].param}_ring.consumer_release(get)")
-        self.line("get.advance()")
+        self.free("get", "")
         return lines(self.lines)
 
     def own_rows(self) -> None:
@@ -306,6 +327,8 @@ class StepEmitter(ChainedEmitter):
         for copies in self.plan.owned:
             state = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"
             self.line(f"{copies.param}_ring.consumer_wait({state})")
+        if self.plan.by_boxes:
+            self.line("cute.arch.fence_view_async_shared()")
 
     # --- after the loop -------------------------------------------------------------------------------------
 

@@ -159,8 +159,8 @@ def _frame(
     """Return what a contraction has like every kernel, and its arguments."""
     names = [box.factor.load.param for box in plan.boxes]
     copied = dict.fromkeys(names, 16 // plan.dtype.bytes)
-    turned = frozenset(name for name, box in zip(names, plan.boxes, strict=True) if box.turned)
-    return framed(plan, emitter, turns, owning(plan), copied=copied, turned=turned)
+    orders = {name: (1, 0) for name, box in zip(names, plan.boxes, strict=True) if box.turned}
+    return framed(plan, emitter, turns, owning(plan), copied=copied, orders=orders)
 
 
 def _copied(plan: ContractionPlan, box: Box, first: str, along: str) -> Copied:

@@ -258,6 +258,32 @@ _ALL = (
         "cute.copy(atom, vector_of(memory, index, count), to, pred=every)",
     ),
     _helper(
+        "send_box",
+        "ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, "
+        "tiles: cute.Tensor",
+        "A warp lets hardware copy a box to a stage, when it is free: zeros where the tensor ends.",
+        "if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0:",
+        "    ring.producer_acquire(state)",
+        "    box = cute.local_tile(cute.domain_offset(first, memory), shape, (0, 0))",
+        "    to, box = cpasync.tma_partition(",
+        "        atom, 0, cute.make_layout(1), cute.group_modes(tiles, 0, 2), cute.group_modes(box, 0, 2)",
+        "    )",
+        "    full = ring.producer_get_barrier(state)",
+        "    cute.copy(atom, box, to[None, state.index], tma_bar_ptr=full)",
+        traced=True,
+    ),
+    _helper(
+        "clear_vector_where",
+        "condition, tiles: cute.Tensor, place, count: cutlass.Constexpr",
+        "Write zeros to 16 bytes of shared memory, if the condition holds.",
+        "zeros = cute.make_rmem_tensor((count,), tiles.element_type)",
+        "zeros.fill(0)",
+        "at = cute.assume(cute.crd2idx(place, tiles.layout), divby=count)",
+        "if condition:",
+        "    cute.autovec_copy(zeros, cute.make_tensor(tiles.iterator + at, (count,)))",
+        traced=True,
+    ),
+    _helper(
         "copy_either_vector",
         "condition, memory: cute.Tensor, index, otherwise, other: cute.Tensor, beside, tiles: cute.Tensor, "
         "place, count: cutlass.Constexpr",

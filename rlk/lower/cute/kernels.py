@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -51,11 +51,11 @@ def arguments(kernel: Kernel, emitter: Emitter, turns: Mapping[str, str]) -> lis
 
 
 def tensors_of(
-    emitter: Emitter, copied: Mapping[str, int], turned: frozenset[str] = frozenset()
+    emitter: Emitter, copied: Mapping[str, int], orders: Mapping[str, Sequence[int]]
 ) -> tuple[TensorText, ...]:
     """Describe every tensor; the strides of those that hardware copies are multiples of so many elements.
 
-    turned: those of which the last dim comes first.
+    orders: of the dims of some.
     """
     found = []
     for decl in emitter.memory.tensors():
@@ -63,8 +63,8 @@ def tensors_of(
         by = copied.get(decl.name, 1)
         known = [by > 1 and s != "1" and n != "1" for s, n in zip(strides, shape, strict=True)]
         each = [f"cute.assume({s}, divby={by})" if k else s for s, k in zip(strides, known, strict=True)]
-        order = slice(None, None, -1) if decl.name in turned else slice(None)
-        found.append(TensorText(decl.name, _tuple(shape[order]), _tuple(each[order])))
+        order = orders.get(decl.name, range(len(shape)))
+        found.append(TensorText(decl.name, *(_tuple([of[d] for d in order]) for of in (shape, each))))
     return tuple(found)
 
 
@@ -76,13 +76,14 @@ def framed(
     *,
     copied: Mapping[str, int] = MappingProxyType({}),
     vectors: Mapping[str, int] = MappingProxyType({}),
-    turned: frozenset[str] = frozenset(),
+    orders: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> tuple[Frame, list[CallArg]]:
     """Return what a kernel has like every other, and its arguments.
 
     copied: tensors that hardware copies; vectors: those that threads read so many elements at once of.
+    orders: of the dims of some.
     """
-    tensors = tensors_of(emitter, {**copied, **vectors}, turned)
+    tensors = tensors_of(emitter, {**copied, **vectors}, orders)
     given = arguments(plan.kernel, emitter, turns)
     frame = Frame(
         name=plan.kernel.name,

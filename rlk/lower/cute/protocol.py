@@ -163,7 +163,7 @@ def streams_protocol(stages: int, consumers: int, steps: int, *, arrivals: int =
     """Return the protocol of two contractions in a row: a tile of rows, and a ring for each streamed factor.
 
     A consumer begins the first product of a step before it ends the second of the last one. The threads of a
-    producer land their parts of a slot in any order: two stand for them.
+    producer, or the boxes of a tile, land their parts of a slot in any order: two stand for them.
     """
     names, parts = ("rows", "columns", "values"), (1, 1)
 
