@@ -77,7 +77,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.setattr(build, "triton_version", lambda: None)
     monkeypatch.setattr(build, "pool", never)
-    monkeypatch.setattr(recall, "_text", lambda: None)  # nothing is kept, for which a pool has threads
+    monkeypatch.setattr(recall, "own_text", lambda: None)  # nothing is kept, for which a pool has threads
 
 
 X = torch.randn(48, 512, dtype=torch.bfloat16)
