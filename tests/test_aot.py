@@ -77,7 +77,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.setattr(build, "triton_version", lambda: None)
     monkeypatch.setattr(build, "pool", never)
-    monkeypatch.setattr(recall, "_text", lambda: None)  # nothing is kept, for which a pool has threads
+    monkeypatch.setattr(recall, "own_text", lambda: None)  # nothing is kept, for which a pool has threads
 
 
 X = torch.randn(48, 512, dtype=torch.bfloat16)
@@ -132,9 +132,9 @@ def test_a_damaged_wheel_is_named(wheel: Path, tmp_path: Path, capsys: pytest.Ca
 
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(tmp_path / wheel.name, "w") as changed:
         for name in source.namelist():
-            changed.writestr(name, source.read(name) + b" " * name.endswith("module.py"))
+            changed.writestr(name, source.read(name) + b" " * name.endswith(("module.py", "calls.json")))
     assert main(["aot", "inspect", str(tmp_path / wheel.name)]) == 1
-    assert capsys.readouterr().out.count("damaged") == 2
+    assert capsys.readouterr().out.count("damaged") == 3
     (tmp_path / "x.whl").write_bytes(b"x")
     assert main(["aot", "inspect", str(tmp_path / "x.whl")]) == 2
 

@@ -96,7 +96,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     monkeypatch.setattr(dispatch, "load", made.load)
     monkeypatch.setattr(build, "triton_version", lambda: "3.6.0")
     monkeypatch.setattr(build, "store", lambda: store)
-    monkeypatch.setattr(recall, "_text", lambda: "text")
+    monkeypatch.setattr(recall, "own_text", lambda: "text")
     compiled = made.counting("compiled", made.compile)
     workers = SimpleNamespace(compile=compiled, submit=lambda work: work())
     monkeypatch.setattr(build, "pool", lambda: workers)
@@ -153,7 +153,7 @@ def test_another_text_of_rlk_or_other_tools_find_it_out_anew(
     """The control: what is kept is kept under what decided it."""
     swiglu(48)
     for name, value in (
-        ("_text", lambda: "other"),
+        ("own_text", lambda: "other"),
         ("_tools", lambda: (("triton", "3.7"),)),
     ):
         machine.restart()
@@ -252,11 +252,11 @@ def test_nothing_is_kept_by_a_process_whose_text_was_changed(
         monkeypatch.setattr(recall, name, tmp_path if name == "PACKAGE" else lambda: tmp_path)
     (tmp_path / "__pycache__" / "one.cpython-311.pyc.123").write_text("of another process")
     monkeypatch.setattr(recall, "STARTED", (tmp_path / "one.py").stat().st_ctime + 1e-3)
-    assert recall._text.__wrapped__() is not None
+    assert recall.own_text.__wrapped__() is not None
     assert not recall._changed()
     time.sleep(0.01)
     (tmp_path / "one.py").write_text("x = 2")
-    assert recall._text.__wrapped__() is None and recall._changed()
+    assert recall.own_text.__wrapped__() is None and recall._changed()
 
 
 def test_what_was_prepared_starts_so(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rlk import __version__
 from rlk.aot.calls import observe
@@ -17,17 +18,19 @@ from rlk.cache.manifest import File, Manifest
 from rlk.digest import Json, canonical, digest, digest_bytes
 from rlk.env import Env
 from rlk.errors import Code, RlkError, UnsupportedError
+from rlk.ir.nodes import MathModel
 from rlk.ir.numerics import Tier
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime import cute
+from rlk.runtime import carried, cute, recall
 from rlk.runtime.build import kernel_key, obtain_later
+from rlk.runtime.carried import CHOICES, INTERFACES
 from rlk.runtime.dispatch import backends_of, entry_key, lowered
 from rlk.runtime.forms import formed
-from rlk.runtime.invocation import Invocation, Tensors, geometry_of, inputs_of, judged
+from rlk.runtime.invocation import Invocation, Tensors, geometry_of, inputs_of, interface, judged
 from rlk.runtime.record import ABI, LAUNCH, MODULE, ModuleRecord
 from rlk.runtime.shipped import call_key
-from rlk.runtime.sizes import sizes_of
-from rlk.runtime.wheels import ENTRIES, FORMAT, HEAD, program_key, wheel_name
+from rlk.runtime.sizes import Sizes, sizes_of
+from rlk.runtime.wheels import CALLS, ENTRIES, FORMAT, HEAD, program_key, wheel_name
 from rlk.target.facts import Target
 
 INIT = '"""Kernels of rlk, compiled ahead: data, found by its entry point in the group rlk.aot."""\n'
@@ -38,7 +41,7 @@ SHIPPED_FLAVOUR = 12  # of CUDA: code of a newer one does not load on drivers of
 class Plan:
     """What a wheel will hold: the key of each entry, what compiles it, and what was left out.
 
-    left: calls that another backend's wheel has to serve, and why.
+    left: calls that another backend's wheel has to serve, and why. calls: what tracing found out of them.
     """
 
     on: Target
@@ -46,6 +49,7 @@ class Plan:
     wanted: dict[str, tuple[dict[str, Json], Future[Path]]] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
     seen: set[tuple[object, ...]] = field(default_factory=set)
+    calls: dict[str, dict[str, Any]] = field(default_factory=lambda: {INTERFACES: {}, CHOICES: {}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,7 @@ def _plan(plan: Plan, invocation: Invocation, tensors: Tensors, progress: Progre
         n: tensors[n] for n in (*(d.name for d in inputs_of(invocation)), *invocation.into) if n in tensors
     }
     sizes = sizes_of(invocation, geometry)
+    _note(plan, invocation, model, sizes)
     plain, (program, chosen) = sizes.signature, formed(invocation, model, sizes, on)
     first = program_key(backend, on, program, chosen, plain)
     # what else the text depends on: which sizes, strides and addresses are multiples of 16
@@ -149,6 +154,26 @@ def _plan(plan: Plan, invocation: Invocation, tensors: Tensors, progress: Progre
     plan.wanted[digest(key)] = key, started
 
 
+def _note(plan: Plan, invocation: Invocation, model: MathModel, sizes: Sizes) -> None:
+    """Keep what tracing a call finds out, if rlk wrote its operator."""
+    name, own = carried.choice_name(invocation, model, sizes), carried.named(invocation)
+    if name is None or own is None or name in plan.calls[CHOICES]:
+        return
+    plan.calls[INTERFACES][own] = recall.write_interface(invocation.spec.name, interface(invocation))
+    found = carried.write_choice(invocation, model, sizes, plan.on, plan.backend, backends_of(plan.on))
+    if found is not None:
+        plan.calls[CHOICES][name] = found
+
+
+def _calls(plan: Plan) -> bytes | None:
+    """Return what a wheel says of its calls; None where rlk's text was changed meanwhile."""
+    text, held = recall.own_text(), {key["program"] for key, _ in plan.wanted.values()}
+    if text is None:
+        return None
+    choices = {name: each for name, each in plan.calls[CHOICES].items() if each["key"] in held}
+    return canonical({"text": text, **plan.calls, CHOICES: choices}) + b"\n"
+
+
 def _constant(emitted: Emitted) -> Callable[[], Emitted]:
     return lambda: emitted
 
@@ -189,6 +214,10 @@ def _written(plan: Plan, toolchain: tuple[tuple[str, str], ...], out: Path) -> B
         "flags": [list(flag) for flag in Env.current().toolchain],
         "entries": len(plan.wanted),
     }
+    calls = _calls(plan)
+    if calls is not None:
+        files[CALLS] = calls
+        head["calls"] = {"bytes": len(calls), "sha256": digest_bytes(calls)}
     files[HEAD] = canonical(head) + b"\n"
     path = write_wheel(_facts(plan), files, out)
     return Built(path, len(plan.wanted), tuple(f"{name}: {why}" for name, why in sorted(plan.left.items())))

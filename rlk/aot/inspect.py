@@ -10,7 +10,7 @@ from typing import Any
 
 from rlk.aot.matrix import wrong
 from rlk.digest import digest, digest_bytes
-from rlk.runtime.wheels import ENTRIES, HEAD
+from rlk.runtime.wheels import CALLS, ENTRIES, HEAD
 
 _LARGEST = 1 << 28  # bytes of a member that is read
 
@@ -50,6 +50,8 @@ def _contents(archive: zipfile.ZipFile, size: int) -> Contents:
     head = json.loads(_read(archive, heads[0]))
     found: list[Held] = []
     damaged: list[str] = []
+    if "calls" in head and digest_bytes(_read(archive, f"{package}/{CALLS}")) != head["calls"]["sha256"]:
+        damaged.append(CALLS)
     for name in sorted(archive.namelist()):
         if not (name.startswith(f"{package}/{ENTRIES}/") and name.endswith("/manifest.json")):
             continue

@@ -27,6 +27,7 @@ from rlk.runtime.arguments import (
     output_shape,
 )
 from rlk.runtime.build import kernel_key, obtain, stored
+from rlk.runtime.carried import carried_interface
 from rlk.runtime.compose import compose, divisible, host_values, raise_data_errors
 from rlk.runtime.forms import Schedules, by_cute, by_tilelang, formed, walks_pieces
 from rlk.runtime.invocation import (
@@ -225,7 +226,7 @@ class Dispatcher:
 
 
 def look_up(invocation: Invocation, tensors: Tensors, on: Target | None = None) -> None:
-    """Look up, for a device, what an earlier process found out about an invocation.
+    """Look up, for a device, what a wheel says of an invocation, or what an earlier process found out.
 
     on: the target, where no tensor lies on one.
     """
@@ -233,7 +234,9 @@ def look_up(invocation: Invocation, tensors: Tensors, on: Target | None = None) 
     if on is None and device is not None and device.type in ("cpu", "cuda"):
         on = target_of(device)
     if on is not None and invocation not in interfaces:
-        interfaces[invocation] = known_interface(invocation, on, lambda: interface(invocation))
+        interfaces[invocation] = carried_interface(invocation, on, backends_of(on)) or known_interface(
+            invocation, on, lambda: interface(invocation)
+        )
 
 
 def bind(invocation: Invocation, tensors: Tensors) -> Run:

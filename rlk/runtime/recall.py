@@ -36,6 +36,7 @@ from rlk.target.facts import Target
 logger = logging.getLogger("rlk.cache")
 FILE = "found.json"
 PACKAGE = Path(__file__).resolve().parent.parent
+UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RlkError)
 Found = TypeVar("Found")
 
 
@@ -69,7 +70,7 @@ def name_of(invocation: Invocation) -> list[Any] | None:
 
 
 @cache
-def _text() -> str | None:
+def own_text() -> str | None:
     """Return a digest of rlk's own text; None where it was changed after this process began to read it."""
     found = digest_sources([PACKAGE, templates()])
     if _changed():
@@ -93,7 +94,7 @@ def _tools() -> tuple[tuple[str, str], ...]:
 
 
 def _key(what: str, on: Target, facts: list[Any]) -> CacheKey | None:
-    text = _text()
+    text = own_text()
     if text is None:
         return None
     return CacheKey(
@@ -128,7 +129,7 @@ def recalled(
         place = None if key is None else stored(key)
         if place is not None:
             return read(json.loads((place[0] / FILE).read_bytes()))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RlkError) as error:
+    except UNREADABLE as error:
         logger.debug("what is kept of %s cannot be read: %s", facts[0][1], error)
         return make()
     found = make()
@@ -157,21 +158,26 @@ def known_interface(invocation: Invocation, on: Target, make: Callable[[], Inter
     if name is None:
         return make()
 
-    def write(found: Interface) -> dict[str, Any]:
-        kernel = Kernel(invocation.spec.name, (*found.inputs, *found.outputs), Block((), (), ()))
-        text = print_program(Program(invocation.spec.name, (kernel,)))
-        return {"program": text, "dynamic": sorted(found.dynamic), "pieces": found.pieces}
+    write = partial(write_interface, invocation.spec.name)
+    return recalled("interface", on, [name], make, write, read_interface)
 
-    def read(kept: dict[str, Any]) -> Interface:
-        (kernel,) = parse_program(kept["program"]).kernels
-        return Interface(
-            tuple(d for d in kernel.params if d.role is not Role.OUT),
-            tuple(d for d in kernel.params if d.role is Role.OUT),
-            frozenset(kept["dynamic"]),
-            tuple((axis, tuple(sizes)) for axis, sizes in kept["pieces"]),
-        )
 
-    return recalled("interface", on, [name], make, write, read)
+def write_interface(name: str, found: Interface) -> dict[str, Any]:
+    """Return the interface of a spec of this name as JSON has it."""
+    kernel = Kernel(name, (*found.inputs, *found.outputs), Block((), (), ()))
+    text = print_program(Program(name, (kernel,)))
+    return {"program": text, "dynamic": sorted(found.dynamic), "pieces": found.pieces}
+
+
+def read_interface(kept: dict[str, Any]) -> Interface:
+    """Read back what `write_interface` wrote."""
+    (kernel,) = parse_program(kept["program"]).kernels
+    return Interface(
+        tuple(d for d in kernel.params if d.role is not Role.OUT),
+        tuple(d for d in kernel.params if d.role is Role.OUT),
+        frozenset(kept["dynamic"]),
+        tuple((axis, tuple(sizes)) for axis, sizes in kept["pieces"]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +205,11 @@ def known_outline(
     def read(kept: dict[str, Any]) -> Outline:
         return Outline(parse_program(kept["program"]), read_call(kept["call"]))
 
-    return recalled("outline", on, [name, model.value, _of_sizes(sizes)], make, write, read)
+    return recalled("outline", on, [name, model.value, of_sizes(sizes)], make, write, read)
 
 
-def _of_sizes(sizes: Sizes) -> list[Any]:
+def of_sizes(sizes: Sizes) -> list[Any]:
+    """Return what names sizes, beside what names an invocation."""
     return [sizes.static, sizes.extents, sizes.split, sorted(sizes.strided)]
 
 
@@ -246,5 +253,5 @@ def known_code(
         program, schedules = parse_program(kept["program"]), tuple(kept["schedules"])
         return Compiled(kept["backend"], kept["ir"], schedules, program, kept["file"])
 
-    facts = [name, model.value, _of_sizes(sizes), asked, sorted(aligned)]
+    facts = [name, model.value, of_sizes(sizes), asked, sorted(aligned)]
     return recalled("code", on, facts, make, write, read)

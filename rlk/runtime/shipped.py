@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from rlk.digest import digest
@@ -11,12 +11,13 @@ from rlk.env import Env
 from rlk.ir.nodes import MathModel
 from rlk.lower.common.emitted import Signature
 from rlk.runtime.arguments import Geometry
+from rlk.runtime.carried import carried_choice
 from rlk.runtime.compose import divisible
 from rlk.runtime.forms import Form, forms
 from rlk.runtime.invocation import Invocation, Tensors, judged
 from rlk.runtime.recall import outline
 from rlk.runtime.record import ModuleRecord
-from rlk.runtime.sizes import sizes_of
+from rlk.runtime.sizes import Sizes, sizes_of
 from rlk.runtime.wheels import (
     Kernel,
     Wheel,
@@ -102,25 +103,23 @@ def ship(
 
     call = (invocation, model, sizes, on, backends)
     known = None if whole else _first_choice.get(call)
+    if known is None and not whole:
+        known = _carried(invocation, model, sizes, wheels, refused)
+        if known is not None:
+            _keep(call, *known)
     if known is not None and (found := fit(*known)) is not None:
-        return Answer(found, tuple(refused))
+        return _told(Answer(found, tuple(refused)))
     identity, _ = judged(invocation, model, on.name)
     plain = sizes.signature
     for place, form in enumerate(forms(invocation, model, sizes, on, [b for b in backends if wheels[b]])):
         key = program_key(form.backend, on, form.program, form.schedules, plain)
         for wheel in wheels[form.backend]:
-            held = [
-                Found(form, kernel, ModuleRecord.read(kernel.folder))
-                for kernel in _usable(wheel, key, identity, refused)
-            ]
+            held = _held(form, wheel, key, identity, refused)
             if held and place == 0 and wheel is wheels[form.backend][0] and not whole:
-                if len(_first_choice) >= MOST_CHOICES:
-                    _first_choice.clear()
-                brief = replace(form, program=outline(form.program))
-                _first_choice[call] = brief, [replace(each, form=brief) for each in held]
+                _keep(call, Form(form.backend, outline(form.program), ()), held)
             found = fit(form, held)
             if found is not None:
-                return _told(Answer(found, tuple(refused)))
+                return _told(Answer(found, tuple(dict.fromkeys(refused))))
     if whole:
         refused += _near(invocation, identity, plain, on, backends)
     return _told(Answer(None, tuple(dict.fromkeys(refused))))
@@ -132,6 +131,27 @@ _first_choice: dict[object, tuple[Form, list[Found]]] = {}
 forgets(_first_choice.clear)
 
 
+def _keep(call: object, brief: Form, held: list[Found]) -> None:
+    if len(_first_choice) >= MOST_CHOICES:
+        _first_choice.clear()
+    _first_choice[call] = brief, [replace(each, form=brief) for each in held]
+
+
+def _carried(
+    invocation: Invocation, model: MathModel, sizes: Sizes, wheels: Mapping[str, list[Wheel]],
+    refused: list[str],
+) -> tuple[Form, list[Found]] | None:  # fmt: skip
+    """Return what the search would find first, if the wheels say it and have it."""
+    said = {b: carried_choice(each[0], invocation, model, sizes) for b, each in wheels.items() if each}
+    wanted = next((each.wanted for each in said.values() if each is not None), None)
+    backend = next(iter(said)) if len(said) == 1 else wanted
+    if backend is None or (choice := said.get(backend)) is None:
+        return None
+    form = Form(backend, choice.program, ())
+    held = _held(form, wheels[backend][0], choice.key, choice.identity, refused)
+    return (form, held) if held else None
+
+
 def _told(answer: Answer) -> Answer:
     """Log once in a process what was refused."""
     for why in answer.refused:
@@ -139,6 +159,11 @@ def _told(answer: Answer) -> Answer:
             _said.add(why)
             logger.warning("%s", why)
     return answer
+
+
+def _held(form: Form, wheel: Wheel, key: str, identity: str, refused: list[str]) -> list[Found]:
+    usable = _usable(wheel, key, identity, refused)
+    return [Found(form, kernel, ModuleRecord.read(kernel.folder)) for kernel in usable]
 
 
 def _usable(wheel: Wheel, key: str, identity: str, refused: list[str]) -> Iterator[Kernel]:

@@ -2,7 +2,7 @@
 
 A wheel is found by its entry point in the group "rlk.aot", and never imported. Its package is data:
 wheel.json and, below entries/, a folder for each kernel, in the form of the store's entries, named after what
-it computes.
+it computes. calls.json is rlk.runtime.carried's.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rlk.cache.manifest import BadEntry, Manifest, decode_manifest
+from rlk.cache.manifest import BadEntry, File, Manifest, decode_manifest
 from rlk.digest import digest
 from rlk.env import Env
 from rlk.ir.nodes import Program
@@ -32,18 +32,20 @@ from rlk.target.facts import Target
 FORMAT = 1
 GROUP = "rlk.aot"
 HEAD = "wheel.json"
+CALLS = "calls.json"
 ENTRIES = "entries"
 LARGEST_HEAD = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """An installed wheel of kernels: its name and version, its package's folder, and what wheel.json says."""
+    """An installed wheel of kernels: its name, version and package's folder, what its two files say."""
 
     name: str
     version: str
     folder: Path
     head: tuple[tuple[str, Any], ...]
+    calls: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def label(self) -> str:
@@ -118,6 +120,10 @@ def _judged(
                 continue
             why = _refusal(wheel, on, backend)
             if why is None:
+                try:
+                    wheel = replace(wheel, calls=_read_calls(wheel))
+                except BadEntry as error:
+                    reasons.append(f"{wheel.label}: {error}")
                 wheels.append(wheel)
             elif not (quiet and why.startswith("it is for ")):
                 reasons.append(f"{wheel.label}: {why}")
@@ -160,6 +166,21 @@ def _refusal(wheel: Wheel, on: Target, backend: str) -> str | None:
             f"it was built with {head.get('flags') or 'no'} variables of compilers, here: {flags or 'none'}"
         )
     return None
+
+
+def _read_calls(wheel: Wheel) -> dict[str, Any]:
+    """Return what calls.json says; raise BadEntry where it may be another user's, or is not whole."""
+    said = dict(wheel.head).get("calls")
+    if said is None:
+        return {}
+    try:
+        manifest = Manifest(None, CALLS, (File(CALLS, said["bytes"], said["sha256"]),))
+        manifest.check_sizes(wheel.folder, stat.S_IWOTH)
+        manifest.check_content(wheel.folder)
+        members: dict[str, Any] = json.loads((wheel.folder / CALLS).read_bytes())
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise BadEntry(f"{CALLS} cannot be read: {error}") from None
+    return members
 
 
 def kernels(wheel: Wheel, key: str) -> Iterator[Kernel | str]:
