@@ -169,3 +169,19 @@ def test_nothing_is_asked_where_wheels_are_turned_off(
     forced(monkeypatch, aot=False)
     monkeypatch.setattr(carried, "installed", never)
     assert answer().found is None and traced
+
+
+def test_a_checkout_and_an_installed_package_have_the_same_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def text(place: str, templates: str, said: str = "") -> str | None:
+        for file in ("rlk/__init__.py", "rlk/ir/a.py", f"{templates}/b.j2"):
+            (tmp_path / place / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / place / file).write_text(file.replace(templates, "templates") + said)
+        monkeypatch.setattr(recall, "PACKAGE", tmp_path / place / "rlk")
+        monkeypatch.setattr(recall, "templates", lambda: tmp_path / place / templates)
+        monkeypatch.setattr(recall, "_changed", lambda: False)
+        return recall.own_text.__wrapped__()
+
+    beside = text("checkout", "templates")
+    assert text("installed", "rlk/_templates") == beside != text("other", "templates", "# more")
