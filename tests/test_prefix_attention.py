@@ -16,6 +16,8 @@ from rlk.lang import Axis, L, Outputs, Tensor, Variant, bf16, f16, f32, i32, i64
 from rlk.ops import attention
 from rlk.passes.pipeline import canonical, launched
 from rlk.runtime.calls import call
+from rlk.schedule.axes import roles
+from rlk.schedule.chained import rows_axis
 from rlk.schedule.heuristics import choose
 from rlk.schedule.hopper import warpgroups
 from rlk.specs import attention as spec
@@ -262,8 +264,11 @@ def test_keys_of_a_prompt_are_read_by_one_program_of_all_its_completions(
     assert "64 of C*G" in first and "1 of H" in first
 
 
-def by_cute(inputs: dict[str, Any]) -> generated.Ran:
-    """Run the kernels for Hopper thread by thread, of values that vectors of 16 bytes can be."""
+def by_cute(inputs: dict[str, Any], rows_of: int = 0) -> generated.Ran:
+    """Run the kernels for Hopper thread by thread, of values that vectors of 16 bytes can be.
+
+    rows_of: a tile, other than what is chosen.
+    """
     dims = {"q": "thg", "k": "sh", "v": "sh", "k_prefix": "kh", "v_prefix": "kh", "o": "thg"}
     aligned = frozenset({*dims, *(f"{name}_{axis}_stride" for name, axes in dims.items() for axis in axes)})
     program, rows = traced(inputs), len(inputs["q"])
@@ -272,6 +277,8 @@ def by_cute(inputs: dict[str, Any]) -> generated.Ran:
     on = target("sm_90a")
     kernels = launched(program, static, on.softmax, sizes).kernels
     chosen = [warpgroups(k, choose(k, on, None, sizes), on, sizes) for k in kernels]
+    axes = [str(rows_axis(roles(k, sizes))) for k in kernels]
+    chosen = [c.with_tile(axis, rows_of or c.tile(axis)) for c, axis in zip(chosen, axes, strict=True)]
     return interpreted(inputs, schedules=chosen, divisible=aligned, backend="cute")
 
 
@@ -283,14 +290,16 @@ def of_16(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 BY_CUTE = [*zip(FORMS, ("softcap and scale", "plain", "window", "sinks", "plain"), strict=False)]
 
 
-@pytest.mark.parametrize(("shape", "options"), BY_CUTE)
+@pytest.mark.parametrize(("shape", "options", "rows_of"), [*((*x, 0) for x in BY_CUTE), (*BY_CUTE[0], 192)])
 def test_cute_kernels_have_the_bits_of_copies(
-    shape: str, options: str, monkeypatch: pytest.MonkeyPatch
+    shape: str, options: str, rows_of: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row is read from the prompt or from the completion; the loop goes on from states in memory."""
     pytest.importorskip("triton")
     given, chosen = of_16(SHAPES[shape]), OPTIONS[options]
-    ran, want = by_cute(inputs_of(given, monkeypatch, **chosen)), unshared(given, **chosen, math="sm90")
+    ran = by_cute(inputs_of(given, monkeypatch, **chosen), rows_of)
+    want = unshared(given, **chosen, math="sm90")
+    assert ("block=(512, 1, 1)" in ran.emitted.source) == (rows_of == 192)
     assert_same_bits(ran.tensors["o"].reshape(want.o.shape), as_array(want.o), "o", "bf16")
     assert_same_bits(ran.tensors["lse"].reshape(want.lse.shape), as_array(want.lse), "lse")
 

@@ -77,6 +77,39 @@ def test_padding_changes_no_bit(side: str, whole: Whole) -> None:
     assert not any(unequal(got, expected) for got, expected in zip(found, want, strict=True))
 
 
+def packed(given: list[Tokens], name: str) -> torch.Tensor:
+    return torch.cat([getattr(x, name) for x in given])
+
+
+LIE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "heads first": lambda x: x.transpose(0, 1).contiguous().transpose(0, 1),
+    "a part of every row": lambda x: torch.cat([x, 0 * x], dim=1)[:, : x.shape[1]],
+    "one head for all": lambda x: x[:, :1].expand(-1, x.shape[1], -1),
+}
+
+
+@pytest.mark.parametrize("name", LIE)
+def test_keys_and_values_may_lie_in_any_way(name: str, whole: Whole) -> None:
+    given, _ = whole
+    cu, q = offsets([len(x) for x in given]), packed(given, "q")
+    k, v = (LIE[name](packed(given, n)) for n in "kv")
+    assert not k.is_contiguous() and not v.is_contiguous()
+    got, want = (ops.varlen_attention(q, *kv, cu, cu) for kv in ((k, v), (k.contiguous(), v.contiguous())))
+    assert unequal((got.o, got.lse), (want.o, want.lse)) == 0
+
+
+def test_what_is_not_a_number_stays_in_its_sequence(whole: Whole) -> None:
+    """A chunk of keys that a sequence ends in reads on into the next one."""
+    given, want = whole
+    for spoilt in (1, 4):
+        wrong = [
+            Tokens(x.q, x.k * float("nan"), x.v * float("nan")) if i == spoilt else x
+            for i, x in enumerate(given)
+        ]
+        for i, (got, right) in enumerate(zip(trained(wrong), want, strict=True)):
+            assert (unequal(got, right) == 0) == (i != spoilt)
+
+
 def test_a_graph_decodes_token_after_token_with_the_bits_of_training(whole: Whole) -> None:
     """The graph is captured once; contexts and queries are written into the tensors that it reads."""
     given, want = whole

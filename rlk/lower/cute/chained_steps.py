@@ -117,9 +117,7 @@ class StepEmitter(ChainedEmitter):
         self.line(f"{name}_acc = cute.make_rmem_tensor({shape}, Float32)")
         if isinstance(node, Load):
             self.line(f"{name} = by_rows({name}_acc, {held.length // 8})")
-            with self.inner(EACH_ROW), self.inner(f"for c in cutlass.range_constexpr({held.count}):"):
-                self.uses("load_where")
-                self.line(f"{name}[r, c] = load_where({self.source(node)}, Float32(0.0))")
+            self.begin_list(name, held, init)
             return f"{name}[r, c]"
         self.line(f"{name}_acc.fill({self[init]})")
         self.line(f"{name} = by_rows({name}_acc, {held.length // 8})")
@@ -131,8 +129,17 @@ class StepEmitter(ChainedEmitter):
         layout = f"(2, (2, {held.length // 8})), stride=({2 * threads}, ({threads}, {4 * threads}))"
         self.kept[name] = held.count * ROWS * threads
         self.line(f"{name} = cute.make_tensor(memory.{name}.data_ptr() + mine, cute.make_layout({layout}))")
+        self.begin_list(name, held, init)
+
+    def begin_list(self, name: str, held: Held, init: Value) -> None:
+        """Write the first values of a list, of memory or all the same."""
+        node = self.lets[init].node
         with self.inner(EACH_ROW), self.inner(f"for c in cutlass.range_constexpr({held.count}):"):
-            self.line(f"{name}[r, c] = {self[init]}")
+            if isinstance(node, Load):
+                self.uses("load_where")
+                self.line(f"{name}[r, c] = load_where({self.source(node)}, Float32(0.0))")
+            else:
+                self.line(f"{name}[r, c] = {self[init]}")
 
     # --- steps ----------------------------------------------------------------------------------------------
 
