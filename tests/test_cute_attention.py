@@ -14,7 +14,10 @@ pytest.importorskip("triton")  # the harness knows both lowerings
 
 from rlk.errors import UnsupportedError
 from rlk.ir.nodes import MathModel
+from rlk.ir.text import parse_program, print_program
 from rlk.lower import cute
+from rlk.lower.common.emitted import Signature
+from rlk.lower.cute.chained_plan import plan
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check, streams_protocol
 from rlk.passes.pipeline import launched
 from rlk.schedule.chained import by_warpgroups, table
@@ -269,6 +272,25 @@ def test_what_a_device_would_not_do_with_boxes_is_refused(
 
 
 # --- what has a form, and how it is scheduled ---
+
+
+@pytest.mark.parametrize(
+    ("choice", "boxed"),
+    [
+        ("select cond=%56 a=%59 b=%37", True),
+        ("select cond=%55 a=%59 b=%37", False),  # not all that guards the keys
+        ("select cond=%56 a=%37 b=%59", False),  # chosen where they are not there
+        ("map2 fn=add a=%59 b=%37", False),
+    ],
+)
+def test_boxes_are_for_scores_that_a_mask_hides(choice: str, boxed: bool) -> None:
+    sizes = {"H": 2, "G": 4, "E": 128, "W": 128}
+    program = launched(of(FORMS["heads of 128"]), sizes, MathModel.SM90, sizes)
+    text = print_program(program)
+    assert "select cond=%56 a=%59 b=%37" in text
+    (kernel,) = parse_program(text.replace("select cond=%56 a=%59 b=%37", choice)).kernels
+    found = plan(kernel, schedule(), H200, Signature(tuple(sizes.items()), divisible=DIVISIBLE))
+    assert found.by_boxes == boxed
 
 
 def test_what_has_no_form_is_refused() -> None:

@@ -44,6 +44,6 @@ def test_products_fused_into_sums_would_be_seen(tmp_path_factory: pytest.TempPat
     folder = tmp_path_factory.mktemp("fused")
     # the last of two values counts; the flags of the environment are part of a kernel's key
     fused = {"NVCC_APPEND_FLAGS": "-fmad=true", "RLK_BACKEND": "tilelang", "RLK_JOBS": "1"}
-    run = Children(folder, "gpu.tilelang_child", SECONDS, 1, **fused).start("rope 300 x 32 x 128").result()
+    run = Children(folder, "gpu.tilelang_child", SECONDS, 1, **fused).start("gae 300 sequences").result()
     pairs = [(got[name], want) for _, got in run["outputs"] for name, want in run["want"].items()]
     assert sum(differing(got, want) for got, want in pairs) > 100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
@@ -398,18 +398,29 @@ def _boxes(
 
 
 def _hidden(step: Step, nodes: Mapping[Value, Node]) -> bool:
-    """Return whether scores of rows that are not there are replaced, whatever they are."""
+    """Return whether scores of rows that are not there are replaced, whatever they are.
+
+    What is chosen where all guards hold is not looked behind; scores must not be there otherwise.
+    """
     lets = {let.value: let for let in step.loop.body.lets}
-    guards = {x.guard for let in (*step.scores, *step.sums) if isinstance(x := _streamed(let, nodes), Load)}
-    choices = {v for v, let in lets.items() if isinstance(let.node, Select)}
-    chosen = {v for v in choices if guards <= behind([lets[v].node.cond], lets)}  # type: ignore[union-attr]
-    left = {value: let for value, let in lets.items() if value not in chosen}
-    return None not in guards and step.scores[0].value not in behind(step.loop.body.results, left)
+    read = (nodes[let.node.b] for let in (*step.scores, *step.sums) if isinstance(let.node, Dot))
+    guards = {load.guard for load in read if isinstance(load, Load)}
+
+    def reads(let: Let) -> Iterable[Value]:
+        if isinstance(let.node, Select) and guards <= _terms(let.node.cond, nodes):
+            return (let.node.b,)
+        return operands(let.node)
+
+    return None not in guards and step.scores[0].value not in behind(step.loop.body.results, lets, reads)
 
 
-def _streamed(let: Let, nodes: Mapping[Value, Node]) -> Node:
-    assert isinstance(let.node, Dot)
-    return nodes[let.node.b]
+def _terms(condition: Value, nodes: Mapping[Value, Node]) -> set[Value]:
+    """Return a condition and those that it needs to hold, all of them."""
+    match nodes.get(condition):
+        case Map2(fn=Fn2.AND, a=a, b=b):
+            return {condition} | _terms(a, nodes) | _terms(b, nodes)
+        case _:
+            return {condition}
 
 
 def made_of(let: Let) -> tuple[Value, ...]:
