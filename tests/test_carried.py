@@ -175,9 +175,10 @@ def test_a_checkout_and_an_installed_package_have_the_same_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def text(place: str, templates: str, said: str = "") -> str | None:
-        for file in ("rlk/__init__.py", "rlk/ir/a.py", f"{templates}/b.j2"):
+        for file in ("rlk/__init__.py", "rlk/ir/__init__.py", f"{templates}/b.j2"):
             (tmp_path / place / file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / place / file).write_text(file.replace(templates, "templates") + said)
+        (tmp_path / "checkout/rlk/gone/__pycache__").mkdir(parents=True, exist_ok=True)  # of another branch
         monkeypatch.setattr(recall, "PACKAGE", tmp_path / place / "rlk")
         monkeypatch.setattr(recall, "templates", lambda: tmp_path / place / templates)
         monkeypatch.setattr(recall, "_changed", lambda: False)

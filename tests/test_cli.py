@@ -282,7 +282,7 @@ def test_gen_writes_the_same_bytes_twice_and_sees_a_change(rlk: Rlk, tmp_path: P
     status, out, _ = rlk("gen", *out_option)
     assert status == 0 and "sm90a/triton/logp.py" in out
     written = {path: path.read_bytes() for path in tmp_path.rglob("*.py")}
-    assert 40 <= len(written) <= 120 and "sm90a/cute/matmul.py" in out
+    assert 30 <= len(written) <= 120 and "sm90a/cute/matmul.py" in out
     _, out, _ = rlk("gen", *out_option)
     assert f"{len(written)} files in {tmp_path}: 0 written, 0 removed" in out
     assert rlk("gen", "--check", *out_option)[:2] == (0, f"{len(written)} files, 0 stale\n")

@@ -66,7 +66,10 @@ def write_choice(
 
 
 def _read_choice(kept: dict[str, Any]) -> Choice:
-    return Choice(kept["key"], kept["numerics_id"], kept["wanted"], parse_program(kept["program"]))
+    key, identity, wanted = (str(kept[name]) for name in ("key", "numerics_id", "wanted"))
+    if not key.isalnum() or not identity.isalnum():  # a key names a folder
+        raise ValueError(f"{key} and {identity} name nothing")
+    return Choice(key, identity, wanted, parse_program(kept["program"]))
 
 
 def carried_interface(invocation: Invocation, on: Target, backends: Iterable[str]) -> Interface | None:
@@ -84,8 +87,8 @@ def carried_choice(wheel: Wheel, invocation: Invocation, model: MathModel, sizes
 
 
 def _said(wheel: Wheel, what: str, name: str | None, read: Callable[[dict[str, Any]], Said]) -> Said | None:
-    text = recall.own_text() if wheel.calls and name is not None else None
     try:
+        text = recall.own_text() if wheel.calls and name is not None else None
         kept = None if text is None or wheel.calls["text"] != text else wheel.calls[what].get(name)
         return None if kept is None else read(kept)
     except recall.UNREADABLE:

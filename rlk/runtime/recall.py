@@ -73,7 +73,8 @@ def name_of(invocation: Invocation) -> list[Any] | None:
 def own_text() -> str | None:
     """Return a digest of rlk's own text; None where it was changed after this process began to read it."""
     every = sorted(PACKAGE.iterdir())  # but for what an installed package has inside and a checkout beside it
-    found = digest_sources([*(p for p in every if p.is_file() or not p.name.startswith("_")), templates()])
+    own = (p for p in every if p.is_file() or (p / "__init__.py").is_file())
+    found = digest_sources([*own, templates()])
     if _changed():
         logger.debug("rlk's text was changed since this process began: nothing is kept of calls")
         return None

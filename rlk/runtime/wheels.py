@@ -35,6 +35,7 @@ HEAD = "wheel.json"
 CALLS = "calls.json"
 ENTRIES = "entries"
 LARGEST_HEAD = 1 << 20
+LARGEST_CALLS = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +175,8 @@ def _read_calls(wheel: Wheel) -> dict[str, Any]:
     if said is None:
         return {}
     try:
+        if said["bytes"] > LARGEST_CALLS:
+            raise ValueError(f"{said['bytes']} bytes")
         manifest = Manifest(None, CALLS, (File(CALLS, said["bytes"], said["sha256"]),))
         manifest.check_sizes(wheel.folder, stat.S_IWOTH)
         manifest.check_content(wheel.folder)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
@@ -19,13 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from rlk.interp.arithmetic import decode
 from rlk.interp.dot import dot
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.types import DType
 from rlk.testing import blocks, exchange, simt, streams
 from rlk.testing.simt import Array, Fault, Float32, Int32, Memory, Number
-from rlk.testing.streams import BoxRing, State
+from rlk.testing.streams import BoxRing, Rows, State
 
 WARP, WARPGROUP = 32, 128
 BOX_WORDS = 256  # of a warp
@@ -60,7 +59,8 @@ def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace
 class _Block:
     """The block that runs: its number, how many there are, the threads that run now, and their ring.
 
-    rings: those that threads fill, by name. given, read, groups: accumulators that products go into and what
+    rings: those that threads fill, by name. warps: that multiply. elected: whether one thread of each acts
+    for all. given, read, groups: accumulators that products go into and what
     they read, not yet a group; and groups in flight.
     """
 
@@ -72,6 +72,8 @@ class _Block:
     boxes: Any = None
     boards: list[blocks.Board] = field(default_factory=list)
     rings: dict[str, streams.CopyRing] = field(default_factory=dict)
+    warps: int = 0
+    elected: bool = False
     given: list[Any] = field(default_factory=list)
     read: set[streams.Use] = field(default_factory=set)
     groups: list[tuple[list[Any], set[streams.Use]]] = field(default_factory=list)
@@ -108,7 +110,7 @@ class _Launch:
             ring: list[Any] = []
             rings: dict[str, streams.CopyRing] = {}
             for each in roles:
-                _now = _Block(index, count, cluster[0], each, ring, rings=rings)
+                _now = _Block(index, count, cluster[0], each, ring, rings=rings, warps=threads // WARP - 4)
                 self.body(*self.args)
             if any(each.left for each in rings.values()):
                 raise Fault("stages were filled that were not read")
@@ -119,42 +121,16 @@ class _Launch:
 # --- the ring ---
 
 
-def _ring(*, barrier_storage: Any, num_stages: int, tx_count: int, **groups: Any) -> Any:
-    if isinstance(barrier_storage, str):
-        given = barrier_storage, num_stages, tx_count
-        return streams.box_ring(_now.rings, lambda: _now.groups, *given, **groups)
+def _ring(*, barrier_storage: Any, **given: Any) -> Any:
+    if barrier_storage is not None:
+        return streams.box_ring(_around(), barrier_storage=barrier_storage, **given)
     if not _now.ring:
-        _now.ring.append(BoxRing(stages=num_stages, bytes=tx_count, flying=lambda: _now.groups))
+        stages, size = given["num_stages"], given["tx_count"]
+        _now.ring.append(BoxRing(stages=stages, bytes=size, flying=lambda: _now.groups))
     return _now.ring[0]
 
 
 # --- copies ---
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """A matrix from a row on, as boxes along its second dim."""
-
-    memory: Memory
-    first: int = 0
-    along: int = 0
-    rows: int = 0
-    depth: int = 0
-    step: int = 0
-
-    def __getitem__(self, index: tuple[None, Any]) -> _Rows:
-        return replace(self, step=int(index[1]))
-
-    def box(self) -> Array:
-        """Return the elements of a box: zeros outside of the tensor."""
-        (height, width), (down, right) = self.memory.shape, self.memory.strides
-        made = np.zeros((self.rows, self.depth), np.float32)
-        row = np.arange(self.first, self.first + self.rows)
-        column = self.along + np.arange(self.step * self.depth, (self.step + 1) * self.depth)
-        inside = ((row >= 0) & (row < height))[:, None] & (column < width)
-        at = (row[:, None] * down + column * right)[inside]
-        made[inside] = decode(self.memory.flat[at], self.memory.dtype)
-        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +150,7 @@ class _Stage:
         return _Stage(self.name, index[1:] if len(index) == 2 else index[2:])
 
 
-def _copy(atom: Any, box: _Rows, to: _Stage, *, tma_bar_ptr: int, mcast_mask: Any = None) -> None:
+def _copy(atom: Any, box: Rows, to: _Stage, *, tma_bar_ptr: int, mcast_mask: Any = None) -> None:
     ring: BoxRing = _now.ring[0]
     if to.index != (tma_bar_ptr % ring.stages,):
         raise Fault("a box lands in another stage than its barrier counts")
@@ -185,8 +161,8 @@ def _copy(atom: Any, box: _Rows, to: _Stage, *, tma_bar_ptr: int, mcast_mask: An
     ring.landed[tma_bar_ptr] += tile.size * 2
 
 
-def _local_tile(of: Any, shape: tuple[int, int], index: tuple[int, None]) -> _Rows:
-    rows = of if isinstance(of, _Rows) else _Rows(of)
+def _local_tile(of: Any, shape: tuple[int, int], index: tuple[int, None]) -> Rows:
+    rows = of if isinstance(of, Rows) else Rows(of)
     return replace(rows, rows=shape[0], depth=shape[1])
 
 
@@ -437,7 +413,7 @@ def _cute() -> SimpleNamespace:
         setmaxregister_increase=lambda count: None,
         lane_idx=lambda: Int32(_now.threads % WARP),
         sync_warp=_sync_warp,
-        elect_one=nullcontext,
+        elect_one=_elected,
         fence_view_async_shared=lambda: streams.fence(_now.rings),
         fmax=simt.fmax,
         fmin=simt.fmin,
@@ -460,7 +436,7 @@ def _cute() -> SimpleNamespace:
         recast_tensor=_recast,
         autovec_copy=_autovec_copy,
         assume=lambda x, divby: _assumed(x, divby),
-        domain_offset=lambda at, of: _Rows(of, int(at[0]), int(at[1])),
+        domain_offset=lambda at, of: Rows(of, int(at[0]), int(at[1])),
         local_tile=_local_tile,
         group_modes=lambda x, first, last: x,
         slice_=lambda layout, at: layout,
@@ -485,9 +461,7 @@ def _dsl() -> dict[str, Any]:
     )
     pipeline = SimpleNamespace(
         PipelineTmaAsync=SimpleNamespace(create=_ring),
-        PipelineCpAsync=SimpleNamespace(
-            create=lambda **given: streams.ring(_now.rings, lambda: _now.groups, **given)
-        ),
+        PipelineCpAsync=SimpleNamespace(create=lambda **given: streams.ring(_around(), **given)),
         CooperativeGroup=lambda agent, count=1: count,
         Agent=SimpleNamespace(Thread="thread"),
         PipelineUserType=SimpleNamespace(Producer="producer", Consumer="consumer"),
@@ -565,6 +539,17 @@ def _board(kind: type[Number], layout: _Layout, alignment: int) -> blocks.Board:
 def _barrier() -> None:
     for board in _now.boards:
         board.barrier()
+
+
+def _around() -> streams.Around:
+    return streams.Around(_now.rings, lambda: _now.groups, _now.warps, lambda: _now.elected)
+
+
+@contextmanager
+def _elected() -> Iterator[None]:
+    _now.elected = True
+    yield
+    _now.elected = False
 
 
 def _met(name: Any, threads: int) -> None:

@@ -325,6 +325,8 @@ class Memory:
         if len(index) != len(self.shape):
             raise Fault(f"{len(index)} indices of a tensor of {len(self.shape)} dims")
         at = [None if i is None else shared(i) for i in index]
+        if any(i is not None and not 0 <= i < n for i, n in zip(at, self.shape, strict=True)):
+            raise Fault(f"an index outside of {self.shape}")
         first = sum(i * s for i, s in zip(at, self.strides, strict=True) if i is not None)
         kept = [d for d, i in enumerate(at) if i is None]
         return Memory(

@@ -31,6 +31,10 @@ class Ring:
     taken: int = 0
 
     def consumer_release(self, state: Any) -> None:
+        self.freed(state)
+
+    def freed(self, state: Any) -> None:
+        """Take a stage back, which nobody may read any more."""
         if state.count != self.taken:
             raise Fault("a stage is released out of turn")
         if any((id(self), state.count) in uses for _, uses in self.flying()):
@@ -69,6 +73,32 @@ class BoxRing(Ring):
         self.reading = state.count
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A matrix from a row on, as boxes along its second dim."""
+
+    memory: Memory
+    first: int = 0
+    along: int = 0
+    rows: int = 0
+    depth: int = 0
+    step: int = 0
+
+    def __getitem__(self, index: tuple[None, Any]) -> Rows:
+        return replace(self, step=int(index[1]))
+
+    def box(self) -> Array:
+        """Return the elements of a box: zeros outside of the tensor."""
+        (height, width), (down, right) = self.memory.shape, self.memory.strides
+        made = np.zeros((self.rows, self.depth), np.float32)
+        row = np.arange(self.first, self.first + self.rows)
+        column = self.along + np.arange(self.step * self.depth, (self.step + 1) * self.depth)
+        inside = ((row >= 0) & (row < height))[:, None] & (column < width)
+        at = (row[:, None] * down + column * right)[inside]
+        made[inside] = ops.decode(self.memory.flat[at], self.memory.dtype)
+        return made
+
+
 @dataclass(slots=True)
 class State:
     stages: int
@@ -95,6 +125,7 @@ class CopyRing(Ring):
     """
 
     name: str
+    elected: Callable[[], bool]
     tiles: list[Array] = field(default_factory=list)
     there: list[Array] = field(default_factory=list)
     inner: int = 1
@@ -112,6 +143,11 @@ class CopyRing(Ring):
         if state.count != self.committed or len(self.tiles) != self.acquired:
             raise Fault("a stage is handed on that nothing fills")
         self.committed += 1
+
+    def consumer_release(self, state: Any) -> None:
+        if not self.elected():
+            raise Fault("every thread frees a stage that one of a warp does")
+        self.freed(state)
 
     def consumer_wait(self, state: Any) -> None:
         if state.count >= self.committed:
@@ -137,6 +173,11 @@ class BoxedRing(CopyRing):
     bytes: int
     landed: list[int] = field(default_factory=list)
     met: bool = True
+
+    def consumer_release(self, state: Any) -> None:
+        if self.elected():
+            raise Fault("the thread that is elected need not be the one that frees a stage")
+        self.freed(state)
 
     def consumer_wait(self, state: Any) -> None:
         if state.count >= self.acquired:
@@ -270,6 +311,12 @@ def clear_vector_where(threads: Threads, condition: Any, tiles: Tiles, place: An
     *at, stage = (np.broadcast_to(Int32(p).data, on.shape)[on] for p in place)
     if (stage != ring.reading % ring.stages).any():
         raise Fault("a vector of another stage is cleared than the one that is read")
+    if any((id(ring), ring.reading) in uses for _, uses in ring.flying()):
+        raise Fault("a stage is cleared that products read")
+    if any(((a < 0) | (a >= n)).any() for a, n in zip(at, tiles.layout.shape, strict=True)):
+        raise Fault("a vector outside of its tile")
+    if (at[inner] % count).any():
+        raise Fault("a vector in shared memory that is not aligned")
     for i in range(count):
         ring.tiles[ring.reading][tuple(a + i if dim == inner else a for dim, a in enumerate(at))] = 0.0
     ring.seen = False
@@ -341,27 +388,40 @@ def layout(order: str, rows: int, depth: int) -> Layout:
     return Layout((rows, depth), 1 if order == "row" else 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a block gives its rings: the others, its products, the warps that multiply, who acts alone now."""
+
+    rings: dict[str, CopyRing]
+    flying: Flying
+    warps: int
+    elected: Callable[[], bool]
+
+
 def ring(
-    rings: dict[str, CopyRing], flying: Flying, *, barrier_storage: Any, num_stages: int, **groups: Any
+    around: Around, *, barrier_storage: str, num_stages: int, producer_group: int, consumer_group: int
 ) -> CopyRing:
     """Return the ring of this name, whose full barrier a warpgroup signals."""
-    if groups["producer_group"] != 128:
-        raise Fault(f"{groups['producer_group']} threads hand a stage on that a warpgroup fills")
-    warps = groups["consumer_group"]
-    if warps % 4:
-        raise Fault(f"{warps} warps free a stage that warpgroups read")
-    return rings.setdefault(barrier_storage, CopyRing(name=barrier_storage, stages=num_stages, flying=flying))
+    if producer_group != 128:
+        raise Fault(f"{producer_group} threads hand a stage on that a warpgroup fills")
+    return _ring(around, consumer_group, CopyRing, name=barrier_storage, stages=num_stages)
 
 
 def box_ring(
-    rings: dict[str, CopyRing], flying: Flying, barrier_storage: str, num_stages: int, tx_count: int, *,
-    consumer_group: int, **groups: Any,
+    around: Around, *, barrier_storage: str, num_stages: int, tx_count: int, producer_group: int,
+    consumer_group: int, cta_layout_vmnk: Any,
 ) -> CopyRing:  # fmt: skip
     """Return the ring of this name, whose full barrier counts bytes."""
-    if consumer_group % 4:
-        raise Fault(f"{consumer_group} warps free a stage that warpgroups read")
-    made = BoxedRing(name=barrier_storage, stages=num_stages, flying=flying, bytes=tx_count)
-    return rings.setdefault(barrier_storage, made)
+    if producer_group != 1:
+        raise Fault(f"{producer_group} threads hand a stage on that hardware fills")
+    return _ring(around, consumer_group, BoxedRing, name=barrier_storage, stages=num_stages, bytes=tx_count)
+
+
+def _ring(around: Around, warps: int, kind: type[CopyRing], **given: Any) -> CopyRing:
+    if warps != around.warps:
+        raise Fault(f"{warps} warps free a stage that {around.warps} read")
+    made = kind(flying=around.flying, elected=around.elected, **given)
+    return around.rings.setdefault(made.name, made)
 
 
 def barrier(rings: dict[str, CopyRing]) -> None:

@@ -386,9 +386,10 @@ def _boxes(
         found = nodes[load.index[moving[0]]] if len(moving) == 1 else None
         if not isinstance(found, Map2) or found.fn is not Fn2.ADD or copies.elements not in BOXED:
             return None
-        own = [v for v in (found.a, found.b) if isinstance(nodes[v], Pos)]
         first = [v for v in (found.a, found.b) if not within(v)]
-        return (moving[0], first[0]) if len(own) == len(first) == 1 and not copies.beside else None
+        own = [nodes[v] for v in (found.a, found.b) if v not in first]
+        lanes = len(first) == 1 and isinstance(own[0], Pos) and own[0].axis == axes[1]
+        return (moving[0], first[0]) if lanes and not copies.beside else None
 
     given = tuple(replace(copies, begin=begin(copies)) for copies in streamed)
     alone = step.sums_alone or any(copies.along and copies.turned for copies in streamed)

@@ -270,7 +270,8 @@ class ChainedEmitter(Emitter):
         with self.apart():
             self.axes_held = {}
             for copies in batch:
-                load, (dim, begin) = self.load_of(copies), copies.begin or (0, copies.load)
+                assert copies.begin is not None
+                load, (dim, begin) = self.load_of(copies), copies.begin
                 others = [v for d, v in enumerate(load.index[:-1]) if d != dim]
                 self.write(self.needed([begin, *others]))
                 index = "".join(f", {self.memory.coordinate(v)}" for v in others)

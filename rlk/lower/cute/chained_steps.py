@@ -277,9 +277,9 @@ class StepEmitter(ChainedEmitter):
             with self.inner(f"for i in cutlass.range_constexpr({copies.passes}):"):
                 self.line(f"down = mine % {WARPGROUP} // {copies.across} + {copies.down} * i")
                 self.memory.owned[axis] = "down"
-                self.write(self.needed([] if load.guard is None else [load.guard]))
-                there = self.memory.mask((), load.guard) or "Boolean(True)"
-                missing = f"select({there}, Boolean(False), Boolean(True))"
+                assert load.guard is not None
+                self.write(self.needed([load.guard]))
+                missing = f"select({self[load.guard]}, Boolean(False), Boolean(True))"
                 with self.inner(f"for j in cutlass.range_constexpr({copies.vectors}):"):
                     place = f"(column + {copies.width * copies.across} * j, down, got.index)"
                     self.line(f"clear_vector_where({missing}, {copies.param}_tiles, {place}, {copies.width})")

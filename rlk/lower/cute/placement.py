@@ -29,6 +29,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     found = roles(kernel, dict(signature.extents))
     if kind(kernel) == "chained_dot":
         return chained_plan.plan(kernel, schedule, target, signature)
+    schedule.check_powers()
     if found.contracted or signature.split_rows or signature.strided:
         return plans.plan(kernel, schedule, target, signature)
     return _rows(kernel, schedule, target, signature)
