@@ -35,23 +35,24 @@ LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, wh
 # bytes; the gradient of scores is long, so is the search of a sampler
 STACK = {
     "linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8, "sample_2": 288,
-    "policy_loss_of_sequences_3": 8,
+    "policy_loss_of_sequences_3": 8, "prefix_attention_1": 8, "prefix_attention_2": 24,
 }  # fmt: skip
 
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
 """Reads and writes of 16 bytes that a kernel has at least."""
 GROUPS = {
     "matmul_leaf8": 16,
-    "varlen_attention": 6,
+    "varlen_attention": 12,
     "paged_attention": 6,
-    "prefix_attention_1": 6,
+    "prefix_attention_1": 12,
     "prefix_attention_2": 6,
     "varlen_attention_grad_2": 6,
     "varlen_attention_grad_3": 12,
 }
 """Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block; where
-what is computed is contracted, one that begins, two for each part of a loop, and one that ends; of a gradient
-as many for each part as it has contractions."""
+what is computed is contracted, one that begins, two for each part of a loop, and one that ends, which are
+four where rows are cleared first: the compiler begins each instruction anew there; of a gradient as many for
+each part as it has contractions."""
 BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
 """Meetings of the warps of a block: once a row, where the rest of a tree stays inside of warps."""
 
