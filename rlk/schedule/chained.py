@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 
 from rlk.ir.dims import Axis, Part, extent_of
-from rlk.ir.nodes import Dot, Kernel, Loop, Math, MathFn
+from rlk.ir.nodes import Dot, Kernel, Load, Loop, Math, MathFn
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType
 from rlk.passes.rows import indices_of, one_axis_of_rows
-from rlk.passes.walk import walk
+from rlk.passes.walk import behind, walk
 from rlk.schedule.axes import Roles, roles, types_of
 from rlk.schedule.schedule import Schedule
 
@@ -88,11 +88,15 @@ def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) 
 
 
 def leaves_registers(kernel: Kernel) -> bool:
-    """Return whether loops carry more than sums, and compute no function but powers of two."""
+    """Return whether loops carry more than sums, compute only powers of two, and look nothing up."""
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
-    nodes = {let.value: let.node for loop in loops for let in loop.body.lets}
+    lets = {let.value: let for loop in loops for let in loop.body.lets}
+    nodes = {value: let.node for value, let in lets.items()}
     carries = any(not isinstance(nodes.get(v), Dot) for loop in loops for v in loop.body.results)
-    return carries and all(n.fn is MathFn.EXP2 for n in nodes.values() if isinstance(n, Math))
+    places = behind([v for n in nodes.values() if isinstance(n, Load) for v in n.index], lets)
+    by_table = any(isinstance(nodes[value], Load) for value in places)
+    powers = all(n.fn is MathFn.EXP2 for n in nodes.values() if isinstance(n, Math))
+    return carries and powers and not by_table
 
 
 def variety(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> tuple[Schedule, ...]:
