@@ -23,7 +23,7 @@ def init(b: Builder, monoid: Monoid, dtype: DType = DType.F32) -> State:
         case Kind.TOTAL:
             # -0.0, not 0.0: x + -0.0 == x for every x, including x = -0.0
             return (b.f32(-0.0) if dtype is DType.F32 else b.const(0, dtype),)
-        case Kind.SOFTMAX_SUM:
+        case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
             return (b.f32(-math.inf), *(b.f32(-0.0) for _ in monoid.state[1:]))
         case Kind.ARGMAX:
             return (b.f32(-math.inf), b.i32(LAST_INDEX))
@@ -43,7 +43,7 @@ def leaf(
             x = inputs[0]
             identity = init(b, monoid, b.tile(x).dtype)[0]
             return (_combine(b, Combine.ADD, _only(b, x, exists, identity), lanes, monoid),)
-        case Kind.SOFTMAX_SUM:
+        case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
             return _softmax_leaf(b, monoid, inputs, lanes, exists)
         case Kind.ARGMAX:
             z = _only(b, inputs[0], exists, b.f32(-math.inf))
@@ -63,9 +63,9 @@ def merge(b: Builder, monoid: Monoid, one: State, two: State, exp2: MathModel = 
     match monoid.kind:
         case Kind.TOTAL:
             return (b.add(one[0], two[0], "sum"),)
-        case Kind.SOFTMAX_SUM:
+        case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
             m = b.max(one[0], two[0], "m")
-            w1, w2 = (weight(b, x[0], m, exp2=exp2) for x in (one, two))
+            w1, w2 = (weight(b, monoid, x[0], m, exp2=exp2) for x in (one, two))
             sums = (b.add(b.mul(x, w1), b.mul(y, w2)) for x, y in zip(one[1:], two[1:], strict=True))
             return (m, *sums)
         case Kind.ARGMAX:
@@ -80,13 +80,20 @@ def merge(b: Builder, monoid: Monoid, one: State, two: State, exp2: MathModel = 
             return (b.max(one[0], two[0], "first"), second, third)
 
 
-def weight(b: Builder, z: Value, m: Value, name: str = "", exp2: MathModel = MathModel.SOFTMAX) -> Value:
-    """Return exp2((z - m) * log2 e), each operation rounded; 0 where z is -inf, whatever m is."""
+def weight(
+    b: Builder, monoid: Monoid, z: Value, m: Value, name: str = "", exp2: MathModel = MathModel.SOFTMAX
+) -> Value:
+    """Return exp2((z - m) * log2 e), each operation rounded; 0 where z is -inf, whatever m is.
+
+    Of a power_sum, whose scores are in units of ln 2, it is exp2(z - m).
+    """
     # where m = -inf nothing exists yet: z - 0 = -inf keeps (-inf) - (-inf) out of the fold
     nothing = b.map2(Fn2.EQ, m, b.f32(-math.inf))
     safe = b.select(nothing, b.f32(0.0), m)
-    scaled = b.mul(b.sub(z, safe), b.f32(LOG2E))
-    return b.math(MathFn.EXP2, scaled, exp2, name)
+    power = b.sub(z, safe)
+    if monoid.kind is not Kind.POWER_SUM:
+        power = b.mul(power, b.f32(LOG2E))
+    return b.math(MathFn.EXP2, power, exp2, name)
 
 
 def _softmax_leaf(
@@ -95,7 +102,7 @@ def _softmax_leaf(
     score, payloads = inputs[0], inputs[1:]
     z = _only(b, score, exists, b.f32(-math.inf))
     m = _combine(b, Combine.MAX, z, lanes, monoid, "m_chunk")
-    e = weight(b, z, m, "e")
+    e = weight(b, monoid, z, m, "e")
     sums = [_combine(b, Combine.ADD, e, lanes, monoid, "s_chunk")]
     for name, y in zip(monoid.payloads, payloads, strict=True):
         if y == score:

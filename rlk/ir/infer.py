@@ -266,7 +266,7 @@ def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known)
 
     A payload that is contracted adds its own axes to those of the scores.
     """
-    if axis.leaf != "chunk" and fold.monoid.kind is Kind.SOFTMAX_SUM:
+    if axis.leaf != "chunk" and fold.monoid.weighs:
         return _online_types(fold, axis, bounds, known)
     rows = without(union(known.joined(*fold.inputs), bounds), axis)
     if fold.kept:
@@ -279,7 +279,7 @@ def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known)
     match fold.monoid.kind:
         case Kind.TOTAL:
             return [TileType(known.tile(fold.inputs[0]).dtype, rows)]
-        case Kind.SOFTMAX_SUM:
+        case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
             return [TileType(DType.F32, rows) for _ in fold.monoid.state]
         case Kind.ARGMAX:
             return [TileType(DType.F32, rows), TileType(DType.I32, rows)]

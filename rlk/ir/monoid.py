@@ -13,6 +13,7 @@ class Kind(Enum):
 
     TOTAL = "total"  # (sum)
     SOFTMAX_SUM = "softmax_sum"  # (max, sum of e, sum of e * payload ...), e = exp2((z - max) * log2 e)
+    POWER_SUM = "power_sum"  # the same of scores in units of ln 2: e = exp2(z - max)
     ARGMAX = "argmax"  # (max, its lowest index)
     TOP = "top"  # the three largest integers, the largest first; of kept folds alone
 
@@ -21,7 +22,7 @@ class Kind(Enum):
 class Monoid:
     """kind, the names of payloads, and the tree by which a chunk's lanes are summed.
 
-    A softmax_sum has a sum for each payload; a total with one is a sum of products, contracted onto one
+    A softmax_sum and a power_sum have a sum for each payload; a total with one is a sum of products, contracted onto one
     accumulator by folds that do not restart at each chunk.
     """
 
@@ -35,12 +36,17 @@ class Monoid:
         match self.kind:
             case Kind.TOTAL:
                 return ("sum",)
-            case Kind.SOFTMAX_SUM:
+            case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
                 return ("max", "sum", *self.payloads)
             case Kind.ARGMAX:
                 return ("max", "index")
             case Kind.TOP:
                 return ("first", "second", "third")
+
+    @property
+    def weighs(self) -> bool:
+        """Whether sums are weighed by powers under a maximum, the state's first component."""
+        return self.kind in (Kind.SOFTMAX_SUM, Kind.POWER_SUM)
 
     @property
     def contracts(self) -> bool:

@@ -9,7 +9,6 @@ from pathlib import Path
 from rlk.digest import digest, digest_file
 from rlk.ir import dotmodel
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.monoid import Kind
 from rlk.ir.nodes import (
     Block,
     Dot,
@@ -98,7 +97,7 @@ class _Taint:
                 self.tensors.add(param)
             case Merge(monoid=monoid, states=states, exp2=exp2):
                 # every component is weighed by the first, the maximum, through exp2
-                weighed = monoid.kind is Kind.SOFTMAX_SUM and exp2 not in self.known
+                weighed = monoid.weighs and exp2 not in self.known
                 first = states[0] in self.values
                 self.parts[let.value] = frozenset(
                     i for i, s in enumerate(states) if first or s in self.values or (weighed and i > 0)

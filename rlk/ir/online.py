@@ -8,14 +8,16 @@ from rlk.ir.dims import Axis
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.fold import State
 from rlk.ir.monoid import Kind, Monoid
-from rlk.ir.nodes import Cast, Combine, Dot, Value
+from rlk.ir.nodes import Cast, Combine, Dot, Fn2, Value
 from rlk.ir.types import DType
+
+SLACK = 8.0  # by how much a power_sum's scores may exceed its maximum
 
 
 def start(b: Builder, monoid: Monoid, dtype: DType) -> State:
     """Return the state of a piece before its first chunk."""
     match monoid.kind:
-        case Kind.SOFTMAX_SUM:
+        case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
             # 0.0, not -0.0: what a contraction adds to -0.0 is +0.0, so that only from +0.0 on a chunk that a
             # row sees nothing of leaves every bit
             return (fold.init(b, monoid)[0], *(b.f32(0.0) for _ in monoid.state[1:]))
@@ -28,10 +30,10 @@ def start(b: Builder, monoid: Monoid, dtype: DType) -> State:
 def restart(b: Builder, monoid: Monoid, state: State) -> State:
     """Return a state that the next piece may begin with, made of that of the last one.
 
-    The sums of a softmax_sum stay: under a maximum of -inf they weigh nothing, if they are finite.
+    The sums of what weighs stay: under a maximum of -inf they weigh nothing, if they are finite.
     """
     match monoid.kind:
-        case Kind.SOFTMAX_SUM:
+        case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
             return (fold.init(b, monoid)[0], *state[1:])
         case Kind.TOTAL if monoid.contracts:
             return (b.f32(0.0),)
@@ -49,25 +51,29 @@ def absorb(
     the products of y and of e rounded to its type. Every operation rounds. (Online softmax: Milakov and
     Gimelshein, arXiv 1805.02867; with products: Dao, arXiv 2307.08691.) Of a sum of products the accumulator
     goes on with the products of y and of x rounded to its type.
+
+    Of a power_sum e = exp2(z - m') and a = exp2(m - m'), and m' = m unless max z > m + SLACK: weights of up
+    to 2 ** SLACK need no other scale, and most steps multiply no sum by a, which is 1 (as FlashAttention-4
+    does, whose threshold it is).
     """
     match monoid.kind:
-        case Kind.SOFTMAX_SUM if lanes is not None:
+        case Kind.SOFTMAX_SUM | Kind.POWER_SUM if lanes is not None:
             return _softmax(b, monoid, state, inputs, lanes, exists)
         case Kind.TOTAL if monoid.contracts and lanes is not None:
             x = b.select(exists, inputs[0], b.f32(0.0))
             for factor in inputs[2:]:
                 x = b.mul(x, factor)
             return (_products(b, x, inputs[1], lanes, state[0], "sum_new"),)
-        case Kind.SOFTMAX_SUM | Kind.TOTAL | Kind.ARGMAX | Kind.TOP:
+        case Kind.SOFTMAX_SUM | Kind.POWER_SUM | Kind.TOTAL | Kind.ARGMAX | Kind.TOP:
             return fold.merge(b, monoid, state, fold.leaf(b, monoid, inputs, lanes, exists, pos))
 
 
 def _softmax(b: Builder, monoid: Monoid, state: State, inputs: State, lanes: Axis, exists: Value) -> State:
     score, *payloads = inputs
     z = b.select(exists, score, b.f32(float("-inf")))
-    m = b.max(state[0], b.reduce(Combine.MAX, z, lanes, None, "m_chunk"), "m_new")
-    again = fold.weight(b, state[0], m, "again")
-    e = fold.weight(b, z, m, "e")
+    m = _maximum(b, monoid, state[0], b.reduce(Combine.MAX, z, lanes, None, "m_chunk"))
+    again = fold.weight(b, monoid, state[0], m, "again")
+    e = fold.weight(b, monoid, z, m, "e")
     sums = [b.add(b.mul(state[1], again), b.reduce(Combine.ADD, e, lanes, monoid.lanes, "s_chunk"), "s_new")]
     for name, x, y in zip(monoid.payloads, state[2:], payloads, strict=True):
         before = b.mul(x, again, f"{name}_before")
@@ -78,6 +84,14 @@ def _softmax(b: Builder, monoid: Monoid, state: State, inputs: State, lanes: Axi
         else:
             sums.append(_products(b, e, y, lanes, before, f"{name}_new"))
     return (m, *sums)
+
+
+def _maximum(b: Builder, monoid: Monoid, before: Value, chunk: Value) -> Value:
+    """Return the maximum that a chunk is weighed under; of a power_sum the one before, if that is near."""
+    if monoid.kind is not Kind.POWER_SUM:
+        return b.max(before, chunk, "m_new")
+    far = b.map2(Fn2.LT, b.add(before, b.f32(SLACK)), chunk)
+    return b.select(far, chunk, before, "m_new")
 
 
 def _products(b: Builder, x: Value, y: Value, lanes: Axis, onto: Value, name: str) -> Value:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from rlk.errors import Code, SpecError, author
 from rlk.ir.dims import Axis, union
 from rlk.ir.monoid import Kind, Monoid
-from rlk.ir.nodes import Fold, MathFn, MathModel, Merge
+from rlk.ir.nodes import Fma, Fold, MathFn, MathModel, Merge
 from rlk.ir.tree import Order, Rule, bind
 from rlk.ir.types import TileType
 from rlk.lang.trace import Absorbing, Carrying, Number, TensorArg, Tile, Tracer, as_tile, tracer
 
+LN2 = 0.6931471805599453
 Operand = Tile | TensorArg | Number
 
 
@@ -69,6 +70,7 @@ class SoftmaxSum(_Fold):
     """The state (max, sum of e, sum of e * payload) of scores z, with e = exp2((z - max) * log2 e)."""
 
     what = "softmax_sum"
+    kind = Kind.SOFTMAX_SUM
 
     def absorb(self, z: Operand, **payloads: Operand) -> None:
         """Absorb one chunk of scores, f32, and named payloads.
@@ -77,7 +79,7 @@ class SoftmaxSum(_Fold):
         the weights, which are rounded to its type: chunk after chunk onto one accumulator a piece.
         """
         self._names = tuple(payloads)
-        self._absorb(Monoid(Kind.SOFTMAX_SUM, self._names, self._lanes), z, *payloads.values())
+        self._absorb(Monoid(self.kind, self._names, self._lanes), z, *payloads.values())
 
     @property
     def max(self) -> Tile:
@@ -98,6 +100,22 @@ class SoftmaxSum(_Fold):
     def mean(self, name: str) -> Tile:
         """Return the payload's mean under softmax(z)."""
         return self.payload(name) / self.sum
+
+
+class PowerSum(SoftmaxSum):
+    """The state of scores in units of ln 2 (scores times log2 e), which need no product: e = exp2(z - max).
+
+    On an axis whose leaf is the piece this maximum stays until a chunk's exceeds it by more than 8.
+    """
+
+    what = "power_sum"
+    kind = Kind.POWER_SUM
+
+    def lse(self) -> Tile:
+        """Return log sum exp of what the scores are log2(e) times: fma(max, ln 2, ln(sum)), portable ln."""
+        t = tracer(self.what)
+        m, ln2, log = (t.use(as_tile(t, x)) for x in (self.max, LN2, _log(self.sum)))
+        return t.wrap(t.at().let(Fma(m, ln2, log)))
 
 
 class SoftmaxStates(SoftmaxSum):

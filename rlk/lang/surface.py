@@ -26,7 +26,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.tree import Order
 from rlk.ir.types import DType
-from rlk.lang.folds import Argmax, Carry, Operand, SoftmaxStates, SoftmaxSum, Top, Total
+from rlk.lang.folds import Argmax, Carry, Operand, PowerSum, SoftmaxStates, SoftmaxSum, Top, Total
 from rlk.lang.trace import (
     Number,
     ScalarArg,
@@ -82,6 +82,7 @@ class L:
         return t.stream(axis, *bounds, reverse=reverse, rows=over)
 
     softmax_sum = SoftmaxSum
+    power_sum = PowerSum
     softmax_states = SoftmaxStates
     total = Total
     argmax = Argmax

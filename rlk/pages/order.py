@@ -22,6 +22,7 @@ from rlk.ir.nodes import (
     Stream,
     Value,
 )
+from rlk.ir.online import SLACK
 from rlk.ir.tree import ASCENDING, Rule, Tree
 from rlk.ir.types import TileType
 
@@ -40,6 +41,7 @@ _RESCALED = (
     "one f32 accumulator in each piece (chain16), weighed anew where the maximum moves; "
     "pieces merge as their states do"
 )
+LATE = f" where a chunk's exceeds it by more than {SLACK:g}"
 
 
 def orders(program: Program) -> list[str]:
@@ -92,13 +94,13 @@ def _is_float(type: object) -> bool:
 
 def _adds(fold: Fold, types: dict[Value, object]) -> bool:
     """Return whether a fold adds floats: integers, maxima and indices have no order."""
-    return fold.monoid.kind in (Kind.TOTAL, Kind.SOFTMAX_SUM) and _is_float(types[fold.inputs[0]])
+    return (fold.monoid.kind is Kind.TOTAL or fold.monoid.weighs) and _is_float(types[fold.inputs[0]])
 
 
 def _contracted(fold: Fold, types: dict[Value, object]) -> tuple[list[str], Monoid]:
     """Return the payloads that are contracted with a softmax's weights, and the monoid without them."""
     score, *payloads = (set(getattr(types[value], "axes", ())) for value in fold.inputs)
-    if fold.monoid.kind is not Kind.SOFTMAX_SUM:
+    if not fold.monoid.weighs:
         return [], fold.monoid
     named = dict(zip(fold.monoid.payloads, payloads, strict=True))
     products = [name for name, axes in named.items() if axes - score]
@@ -106,7 +108,7 @@ def _contracted(fold: Fold, types: dict[Value, object]) -> tuple[list[str], Mono
 
 
 def _what(monoid: Monoid) -> str:
-    if monoid.kind is Kind.SOFTMAX_SUM:
+    if monoid.weighs:
         weighed = "".join(f", sum of e {name}" for name in monoid.payloads)
         return f"Softmax state (maximum, sum of e{weighed})"
     return "Contraction" if monoid.contracts else "Sum"
@@ -127,11 +129,12 @@ def _along(axis: Axis, monoid: Monoid) -> str:
     start = "the start of its segment" if axis.over else "its start"
     if axis.leaf == "segment":
         return f"one accumulator takes chunks of {axis.chunk}, ascending from {start}"
-    softmax = monoid.kind is Kind.SOFTMAX_SUM
+    softmax = monoid.weighs
     chunk = f"chunks of {axis.chunk}" if (axis.chunk or 1) > 1 else "one element after the other"
     within = f", each summed as {words(monoid.lanes)}" if (axis.chunk or 1) > 1 else ""
     if axis.leaf == "piece":
-        steps = f"{chunk}{within}, join one running state, ascending, whose maximum moves"
+        moves = f"moves{LATE * (monoid.kind is Kind.POWER_SUM)}"
+        steps = f"{chunk}{within}, join one running state, ascending, whose maximum {moves}"
     elif softmax:
         steps = f"{chunk}, each with its own maximum{within.replace(', each', ' and')}, merge ascending"
     else:

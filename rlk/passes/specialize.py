@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from rlk.ir.dims import Axis, Part, extent_of, fixed_extent, is_power_of_two
-from rlk.ir.monoid import Kind, Monoid
 from rlk.ir.nodes import Extent, Fn2, Kernel, Let, Map2, Math, MathModel, Merge, Node, Pos
 from rlk.ir.types import DType
 from rlk.passes.mask import whole_axes
@@ -67,7 +66,7 @@ def bind_math(kernel: Kernel, softmax: MathModel) -> Kernel:
             case Math(fn=fn, x=x, model=MathModel.SOFTMAX):
                 replay.renamed[let.value] = replay.builder.math(fn, replay[x], softmax, let.name)
                 return True
-            case Merge(monoid=Monoid(kind=Kind.SOFTMAX_SUM), exp2=MathModel.SOFTMAX) as merge:
+            case Merge(monoid=monoid, exp2=MathModel.SOFTMAX) as merge if monoid.weighs:
                 bound = replace(merge, states=tuple(replay[s] for s in merge.states), exp2=softmax)
                 replay.renamed[let.value] = replay.builder.let(bound, let.name)
                 return True

@@ -28,7 +28,7 @@ from rlk.lang import (
 
 CHUNK, PIECE = 64, 512
 FAR = 1 << 30  # where a row stands that is none: its tile's steps need no mask for it
-LOG2E = 1.4426950408889634
+LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
 
 T = Axis("T", dynamic=True)  # queries, packed
 B = Axis("B", dynamic=True)  # sequences
@@ -75,10 +75,10 @@ def varlen_attention(
     begin = begin_k.to(i32)
     rows = Rows.of(begin_q, end_q, end_k.to(i32) - begin)
     queries = q.at(rows.token, H, G, E, when=rows.inside)
-    soft = L.softmax_sum()
+    soft = L.power_sum()
     for s in L.stream(S, begin=begin, end=end_k, **rows.seen(begin, causal, window)):
-        z = L.dot(queries, k[s], over=E, each=(H,)) * scale
-        soft.absorb(_capped(z, softcap, inv_softcap), o=v[s])
+        z = L.dot(queries, k[s], over=E, each=(H,))
+        soft.absorb(_powers(z, scale, softcap, inv_softcap), o=v[s])
     return finished(soft, rows, sinks, q.dtype)
 
 
@@ -202,11 +202,11 @@ def paged_attention(
     """`varlen_attention` of keys and values that lie in pages: key j of a sequence in slot j mod O."""
     rows = Rows.of(begin_q, end_q, context_lens)
     queries = q.at(rows.token, H, G, E, when=rows.inside)
-    soft = L.softmax_sum()
+    soft = L.power_sum()
     for s in L.stream(S, begin=0, end=context_lens, **rows.seen(0, causal, window)):
         page, slot = block_table.at(B, s.pos // L.extent(O)), s.pos % L.extent(O)
-        z = L.dot(queries, k_cache.at(page, slot, H, E), over=E, each=(B, H)) * scale
-        soft.absorb(_capped(z, softcap, inv_softcap), o=v_cache.at(page, slot, H, W))
+        z = L.dot(queries, k_cache.at(page, slot, H, E), over=E, each=(B, H))
+        soft.absorb(_powers(z, scale, softcap, inv_softcap), o=v_cache.at(page, slot, H, W))
     return finished(soft, rows, sinks, q.dtype)
 
 
@@ -243,14 +243,14 @@ def prefix_attention(
     """
 
     def score(queries: Tile, keys: Tile, *each: Axis) -> Tile:
-        return _capped(L.dot(queries, keys, over=E, each=each) * scale, softcap, inv_softcap)
+        return _powers(L.dot(queries, keys, over=E, each=each), scale, softcap, inv_softcap)
 
     start, of_rows = begin_prefix.to(i32), begin_asks.to(i32)
     token, inside = of_rows + L.pos(C), L.pos(C) < end_asks.to(i32) - of_rows
     all_rows = Rows(token, inside, place.at(token, when=inside, inside=True, fill=FAR))
     asks = q.at(token, H, G, E, when=inside)
     whole = (end_prefix.to(i32) - start) // CHUNK * CHUNK
-    common = L.softmax_sum(open=True)
+    common = L.power_sum(open=True)
     for s in L.stream(K, begin=start, end=start + whole, **all_rows.seen(start, causal, window)):
         common.absorb(score(asks, k_prefix[s], H), o=v_prefix[s])
     tables = _tables(common, all_rows)
@@ -260,7 +260,7 @@ def prefix_attention(
     rows = Rows.of(begin_q, end_q, keys)
     queries = q.at(rows.token, H, G, E, when=rows.inside)
     states = (x.at(rows.token, *x.axes[1:], when=rows.inside, inside=True) for x in tables)
-    soft, skipped = L.softmax_sum(after=tuple(states)), shared // CHUNK * CHUNK
+    soft, skipped = L.power_sum(after=tuple(states)), shared // CHUNK * CHUNK
     for s in L.stream(S, begin=0, end=keys, after=skipped, **rows.seen(0, causal, window)):
         own = s.pos >= shared
         theirs, mine = (first + s.pos, H), (begin + (s.pos - shared), H)
@@ -272,8 +272,11 @@ def prefix_attention(
     return finished(soft, rows, sinks, q.dtype)
 
 
-def _capped(z: Tile, softcap: Tile | None, inverse: Tile | None) -> Tile:
-    return z if softcap is None else softcap * L.tanh(z * inverse)
+def _powers(product: Tile, scale: Tile, softcap: Tile | None, inverse: Tile | None) -> Tile:
+    """Return scores in units of ln 2, of which a weight is a power of two."""
+    if softcap is None:
+        return product * (scale * LOG2E)
+    return L.tanh(product * scale * inverse) * (softcap * LOG2E)
 
 
 def _tables(common: Any, rows: Rows) -> list[Any]:
@@ -314,12 +317,13 @@ def finished(soft: Any, rows: Rows, sinks: Any, dtype: Any) -> Outputs:
     """Divide by the denominator, which a sink adds a weight without a value to; 0 where there is no key."""
     m, s, o = soft.max, soft.sum, soft.payload("o")
     if sinks is not None:
+        sinks = sinks * LOG2E
         largest = L.maximum(m, sinks)
-        again = L.softmax_exp2((m - largest) * LOG2E)
-        s = s * again + L.softmax_exp2((sinks - largest) * LOG2E)
+        again = L.softmax_exp2(m - largest)
+        s = s * again + L.softmax_exp2(sinks - largest)
         m, o = largest, o * again
     # x + 0.0 makes one zero of two: whether a piece that a row does not see is merged is not numerics
     mean = L.where(s == 0.0, 0.0, o / s) + 0.0
     L.place("o", (T, H, G, W), ({T: rows.token}, mean.to(dtype)), when=rows.inside)
-    L.place("lse", (H, G, T), ({T: rows.token}, m + L.log(s)), when=rows.inside)
+    L.place("lse", (H, G, T), ({T: rows.token}, L.fma(m, LN2, L.log(s))), when=rows.inside)
     return L.out()
