@@ -22,8 +22,8 @@ class Kind(Enum):
 class Monoid:
     """kind, the names of payloads, and the tree by which a chunk's lanes are summed.
 
-    A softmax_sum and a power_sum have a sum for each payload; a total with one is a sum of products, contracted onto one
-    accumulator by folds that do not restart at each chunk.
+    What weighs, a softmax_sum or a power_sum, has a sum for each payload; a total with one is a sum of
+    products, contracted onto one accumulator by folds that do not restart at each chunk.
     """
 
     kind: Kind

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from rlk.ir.nodes import (
     Bits,
     Cast,
+    Combine,
     Dot,
     Fma,
     Fn2,
@@ -18,6 +20,7 @@ from rlk.ir.nodes import (
     Map1,
     Map2,
     Math,
+    Reduce,
     Result,
     Select,
     Store,
@@ -30,13 +33,22 @@ from rlk.lower.common.names import axis_name
 from rlk.lower.common.turning import turning
 from rlk.lower.cute.chained_plan import ChainedPlan, Copies, Step
 from rlk.lower.cute.chained_roles import PLACE, ROWS, TURNED, ChainedEmitter, numbered
-from rlk.lower.cute.emit import stem
+from rlk.lower.cute.emit import EXCHANGED, stem
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import INSTRUCTION, WARPGROUP, Held, refused, stride_name
 from rlk.lower.cute.trades import ROW, THREADS, Vectors
+from rlk.passes.walk import behind
 
 EACH_ROW = f"for r in cutlass.range_constexpr({ROWS}):"
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """What a step's products do not wait for: reductions and the names of their parts, and what they make."""
+
+    parts: tuple[tuple[Let, str], ...]
+    lets: tuple[Let, ...]
 
 
 class StepEmitter(ChainedEmitter):
@@ -176,24 +188,31 @@ class StepEmitter(ChainedEmitter):
         found = turning(part.loop)
         with self.one_step(part.loop, name, *(() if found is None else (found.condition,))) as lets:
             if found is not None:
-                self.turn(part)
+                self.turn(part, name)
             self.taken(part)
             if more:
                 self.scores("get")
-            self.rows_of_step(part, [let for let in lets if let.value not in self.written])
+            late = self.rows_of_step(part, [let for let in lets if let.value not in self.written])
             self.awaited(self.plan.streamed[1], "got")
             if self.plan.by_boxes and part is self.plan.last:
                 self.clear(self.plan.streamed[1])
             self.sum(self.plan.last, 0, "got")
+            self.end_of_step(part, late)
             self.line("warpgroup.wait_group(0)")
             self.free("get", "got") if more else self.free("", "got")
 
-    def turn(self, part: Step) -> None:
-        """Write what some steps exchange, and what they need for it, under their condition."""
+    def turn(self, part: Step, name: str) -> None:
+        """Write what some steps exchange, and what they need for it, under their condition.
+
+        A first step has nothing yet that it could exchange for nothing, unless memory had it.
+        """
         found = turning(part.loop)
         assert found is not None
         place = dict(zip(part.loop.body.args[1:], self.places, strict=True))
-        with self.inner(f"if {self[found.condition]}:"), self.inner(EACH_ROW):
+        condition = self[found.condition]
+        if all(value in self.consts for value in self.plan.parts[0].loop.init):
+            condition = f"{condition} & ({name} > first_steps)"
+        with self.inner(f"if {condition}:"), self.inner(EACH_ROW):
             listed = {new: place[old] for _, old, new in found.changes if self.listed(old)}
             self.targets = listed
             self.ordered(found.rare)
@@ -237,17 +256,106 @@ class StepEmitter(ChainedEmitter):
             v in scores or (v in known and not self.by_row(v)) for v in operands(let.node)
         )
 
-    def rows_of_step(self, part: Step, lets: list[Let]) -> None:
-        """Write a step's values row by row, and what the loop carries on."""
+    def rows_of_step(self, part: Step, lets: list[Let]) -> Late:
+        """Write a step's values up to its products; return what these do not need.
+
+        Both rows of a thread go together from one exchange among threads to the next, so that one waits for
+        these once.
+        """
         (sums,), place = part.sums, self.place_of(part, 0)
         dot = sums.node
         assert isinstance(dot, Dot) and dot.onto is not None
         self.targets = {dot.a: "weights[r, c]", dot.onto: place}
+        left = [let for let in lets if let != sums]
+        needed = behind([dot.a, dot.onto], {let.value: let for let in left}, self.operands)
+        reduces, late = [let for let in left if isinstance(let.node, Reduce)], {}
+        for let in reduces:
+            waiting = {x.value for x in reduces if x.value not in self.written}
+            ready = [x for x in left if not waiting & behind([x.value], self.lets, self.operands)]
+            left = [x for x in left if x not in ready and x != let]
+            self.phase(part, ready, [*left, let])
+            late[let.value] = self.within(let)
+            if let.value in needed:
+                self.across(let, late.pop(let.value))
+        ready = [x for x in left if not late.keys() & behind([x.value], self.lets, self.operands)]
+        self.phase(part, ready, [x for x in left if x not in ready])
+        self.targets = {}
+        return Late(tuple((self.lets[v], text) for v, text in late.items()), tuple(left))
+
+    def phase(self, part: Step, ready: list[Let], later: list[Let]) -> None:
+        """Write values of both rows that wait for no exchange: numbers, lists, the sums as they go on."""
+        ready = [let for let in ready if let.value not in self.written]
+        lists = [let for let in ready if self.listed(let.value)]
+        self.write((let for let in ready if let not in lists), ROWS)
+        scores = [let for let in lists if self.held_by(let.value) is self.plan.scores]
+        ends = {v for let in later for v in self.operands(let)} - self.targets.keys()
+        kept = f"[{', '.join(['[]'] * ROWS)}]"
+        waiting = [let for let in scores if let.value in ends]
+        self.crossing = {let.value: self.let(let.name or stem(let), kept) for let in waiting}
+        if scores:
+            with self.inner(EACH_ROW):
+                self.ordered(scores)
+        self.crossing = {}
+        for let in lists:
+            if let not in scores:
+                self.rescaled(part, let)
+
+    def rescaled(self, part: Step, let: Let) -> None:
+        """Write a carried list that is multiplied by a number of its row: where no row's is 1, for a warp."""
+        held = dict(zip(part.loop.body.args[1:], self.places, strict=True))
+        match let.node:
+            case Map2(fn=Fn2.MUL, a=a, b=b) if a in held and b in self.rowwise:
+                self.uses("any_lane")
+                name = self.text[b]
+                changed = " | ".join(f"({name}[{r}] != Float32(1.0))" for r in range(ROWS))
+                with self.inner(f"if any_lane({changed}):"), self.inner(EACH_ROW):
+                    self.ordered([let])
+            case _:
+                with self.inner(EACH_ROW):
+                    self.ordered([let])
+
+    def within(self, let: Let) -> str:
+        """Write what each thread has of a reduction of both rows; return its name."""
+        assert isinstance(let.node, Reduce)
+        tree, _ = self.halves(let)
+        self.at(let)
+        given = f"{tree}({self.text[let.node.x]})"
+        return self.let(f"{let.name or stem(let)}_parts", f"[x for r in range({ROWS}) for x in {given}]")
+
+    def across(self, let: Let, parts: str) -> None:
+        """Write a reduction of both rows, of what threads have."""
+        _, tree = self.halves(let)
+        self.at(let)
+        self.text[let.value] = self.let(let.name or stem(let), f"{tree}({parts})")
+        self.rowwise.add(let.value)
+        self.written.add(let.value)
+
+    def halves(self, let: Let) -> tuple[str, str]:
+        """Return the helpers of a reduction: in a thread, and of what threads have of several rows.
+
+        A maximum has no order: it goes in a thread as far as it can.
+        """
+        assert isinstance(let.node, Reduce)
+        name, about, steps = self.reduction(let, let.node)
+        if let.node.fn is not Combine.ADD:
+            steps = tuple(sorted(steps, key=lambda line: line.text.startswith(EXCHANGED)))
+        cut = next((i for i, line in enumerate(steps) if line.text.startswith(EXCHANGED)), len(steps))
+        end = (Line("return x"),)
+        return (
+            self.helper(
+                f"{name}_of_thread", "x", f"{about}: as far as a thread has it.", (*steps[:cut], *end)
+            ),
+            self.helper(name, "x", f"{about}: of what threads have, for several rows.", (*steps[cut:], *end)),
+        )
+
+    def end_of_step(self, part: Step, late: Late) -> None:
+        """Write what a step's products did not wait for, and what the loop carries on."""
+        for let, parts in late.parts:
+            self.across(let, parts)
+        self.write((let for let in late.lets if let.value not in self.written), ROWS)
+        pairs = zip(self.places, part.loop.body.results, strict=True)
         with self.inner(EACH_ROW):
-            self.ordered([let for let in lets if let != sums])
-            self.targets = {}
-            pairs = zip(self.places, part.loop.body.results, strict=True)
-            self.assign([(to, value) for to, value in pairs if value != sums.value])
+            self.assign([(to, value) for to, value in pairs if value != part.sums[0].value])
 
     # --- products -------------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
 
 INDENT = "    "
+EXCHANGED = "x = exchanged(x, "  # how a step of a tree begins whose terms are of two threads
 
 
 class Emitter:
@@ -260,6 +261,11 @@ class Emitter:
 
     def reduced(self, let: Let, reduce: Reduce) -> str:
         """Return the right-hand side of a reduction along the axis that threads hold."""
+        name, about, lines = self.reduction(let, reduce)
+        return f"{self.helper(name, 'x', f'{about}.', (*lines, Line('return x[0]')))}({self.text[reduce.x]})"
+
+    def reduction(self, let: Let, reduce: Reduce) -> tuple[str, str, tuple[Line, ...]]:
+        """Return what a helper is called that reduces the list `x`, what it does, and its steps."""
         if self.held is None or reduce.over != self.held.axis or not self.listed(reduce.x):
             raise refused(f"a sum over {reduce.over}", self.plan.target, let.loc)
         is_float = self.tile(reduce.x).dtype.is_float
@@ -268,11 +274,9 @@ class Emitter:
             raise refused(f"{reduce.fn.value} over {reduce.over}", self.plan.target, let.loc)
         order = reduce.order if combine == "add" and is_float and reduce.order is not None else Rule.HALVING
         name = f"{VERBS[reduce.fn]}_over_{axis_name(reduce.over)}"
-        about = f"The {VERBS[reduce.fn]} over {reduce.over}, {order_name(order)}."
-        lines = (
-            *self.folding(order, f"x = folded(x, {{}}, {combine})", f"x = exchanged(x, {{}}, {combine})"),
-        )
-        return f"{self.helper(name, 'x', about, (*lines, Line('return x[0]')))}({self.text[reduce.x]})"
+        about = f"The {VERBS[reduce.fn]} over {reduce.over}, {order_name(order)}"
+        steps = self.folding(order, f"x = folded(x, {{}}, {combine})", f"{EXCHANGED}{{}}, {combine})")
+        return name, about, tuple(steps)
 
     def folding(self, order: Order, within: str, across: str) -> Iterator[Line]:
         """Yield a line for each step of a tree: two elements of a thread, or of two threads."""
