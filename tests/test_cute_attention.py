@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -180,7 +181,7 @@ SEEN = {
     "another piece": (r"s_step % 8", "s_step % 4"),
     "a row's weights for the other row": (r"weights\[r, c\] =", "weights[1 - r, c] ="),
     "sums that are not scaled again": (
-        r"o_of_piece\[r, c\] = mul\(o_of_piece\[r, c\], again\)",
+        r"o_of_piece\[r, c\] = mul\(o_of_piece\[r, c\], again\[r\]\)",
         "o_of_piece[r, c] = o_of_piece[r, c]",
     ),
     "a key too many": (r"(below = s_\d) < ", r"\1 <= "),
@@ -190,7 +191,7 @@ SEEN = {
     ),
     "the columns of another thread": (r"quad = 2 \* \(mine % 4\)", "quad = 2 * ((mine + 1) % 4)"),
     "a maximum that does not start anew": (r"max_of_piece\[r\], m\[r\]", "m[r], m[r]"),
-    "masked steps without a mask": (r"chosen.append\(select\(exists_2, ", "chosen.append(select(True, "),
+    "masked steps without a mask": (r"append\(select\(exists_2, ", "append(select(True, "),
     "the last step alone masked": (r"of_rows\(full_steps_2, least\)", "of_rows(steps, least)"),
 }
 
@@ -206,7 +207,7 @@ def test_a_mistake_in_the_text_is_seen(mistake: str, monkeypatch: pytest.MonkeyP
 REFUSED = {
     "no fence": (r" +cute.arch.fence_view_async_shared\(\)\n", "", "no fence made visible"),
     "products that nothing waits for": (
-        r"(acc_of_weights.*\n +)warpgroup.wait_group\(0\)",
+        r"(acc_of_weights, (?:.*\n)+? +)warpgroup.wait_group\(0\)",
         r"\1warpgroup.wait_group(1)",
         "before its products|products still read",
     ),
@@ -293,18 +294,21 @@ def test_what_a_device_would_not_do_with_boxes_is_refused(
 @pytest.mark.parametrize(
     ("choice", "boxed"),
     [
-        ("select cond=%56 a=%59 b=%37", True),
-        ("select cond=%55 a=%59 b=%37", False),  # not all that guards the keys
-        ("select cond=%56 a=%37 b=%59", False),  # chosen where they are not there
-        ("map2 fn=add a=%59 b=%37", False),
+        (r"select cond=\1 a=\4 b=\5", True),
+        (r"select cond=\3 a=\4 b=\5", False),  # not all that guards the keys
+        (r"select cond=\1 a=\5 b=\4", False),  # chosen where they are not there
+        (r"map2 fn=add a=\4 b=\5", False),
     ],
 )
 def test_boxes_are_for_scores_that_a_mask_hides(choice: str, boxed: bool) -> None:
     sizes = {"H": 2, "G": 4, "E": 128, "W": 128}
     program = launched(of(FORMS["heads of 128"]), sizes, MathModel.SM90, sizes)
     text = print_program(program)
-    assert "select cond=%56 a=%59 b=%37" in text
-    (kernel,) = parse_program(text.replace("select cond=%56 a=%59 b=%37", choice)).kernels
+    both = r"(%\d+)(: bool\[B, S.lane, Q\*G\] = map2 fn=and a=%\d+ b=(%\d+)\n"
+    masked = rf"{both}(?:.*\n)*?.* = )select cond=\1 a=(%\d+) b=(%\d+)"
+    changed, count = re.subn(masked, r"\1\2" + choice, text)
+    assert count == 1 and (changed == text) == boxed
+    (kernel,) = parse_program(changed).kernels
     found = plan(kernel, schedule(), H200, Signature(tuple(sizes.items()), divisible=DIVISIBLE))
     assert found.by_boxes == boxed
 
