@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_cases import Batch, batch, last, of, oracle, packed, paged, rows
+from attention_cases import Batch, batch, last, of, oracle, packed, paged, rows, stored
 
+from rlk.interp import floats
 from rlk.interp.floats import bf16_from_bits
-from rlk.interp.run import run_wide
+from rlk.interp.run import run, run_wide
+from rlk.ir.nodes import MathModel
+from rlk.ir.tree import Rule
 from rlk.testing.bits import assert_same_bits, differing
 
 LENGTHS = (700, 3, 64, 513)  # keys: two pieces and a half chunk; fewer than a chunk; one; a piece and one key
@@ -82,6 +85,41 @@ def test_a_query_without_keys_is_zero() -> None:
     ((o, lse),) = rows(oracle(packed(given)), given)
     assert not o[:3].any() and (lse[:3] == -np.inf).all()
     assert o[3:].all() and np.isfinite(lse[3:]).all()
+
+
+def denominators(scores: Any, slack: float) -> np.float32:
+    """Return log sum exp of scores in units of ln 2, of chunks of 64 and pieces of 512."""
+    f, exp2 = np.float32, floats.portable("exp2")
+
+    def merged(one: tuple[Any, Any], two: tuple[Any, Any]) -> tuple[Any, Any]:
+        m = max(one[0], two[0])
+        return m, one[1] * exp2(one[0] - m) + two[1] * exp2(two[0] - m)
+
+    before: tuple[Any, Any] = (f(-np.inf), f(-0.0))
+    for piece in range(0, len(scores), 512):
+        m, s = f(-np.inf), f(0.0)
+        for first in range(piece, min(piece + 512, len(scores)), 64):
+            z = floats.pad(scores[first : min(first + 64, piece + 512)], 0, 64, -np.inf)
+            new = z.max() if m + f(slack) < z.max() else m
+            s = s * exp2(np.array(m - new))[()] + floats.tree_sum(exp2(z - new), 0, Rule.HALVING)
+            m = new
+        before = merged(before, (m, s))
+    return floats.fma(before[0], f(0.6931471805599453), floats.portable("log")(np.array(before[1])))
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.1])
+def test_denominators_against_a_program_written_apart(slope: float) -> None:
+    """Scores that grow exceed their maximum by 8 now and then; of unit vectors they are exact."""
+    given = batch((16,), (700,), group=1)
+    given.q[0][:, 0, 0] = stored(np.eye(16), "bf16")
+    given.k[0][...] = stored(bf16_from_bits(given.k[0]) + slope * np.arange(-700, 0)[:, None, None], "bf16")
+    inputs = packed(given) | {"scale": 1.0}
+    made = run(of(inputs), inputs, softmax=MathModel.PORTABLE, extents={"Q": 16}).tensors["lse"]
+    scores = bf16_from_bits(given.k[0][:, 0]) * np.float32(1.4426950408889634)
+    rows = [scores[: 685 + i, i] for i in range(16)]
+    assert_same_bits(made.ravel(), np.array([denominators(row, 8.0) for row in rows]), "lse")
+    moving = np.array([denominators(row, 0.0) for row in rows])
+    assert differing(made.ravel(), moving), "the control: a maximum that always moves"
 
 
 # --- the same bits ---

@@ -1,6 +1,6 @@
 """logp_grad on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: f2867bf113891e7a
+numerics: be79d5871b66868a
 schedule: tiles V=2048, 4 warps, 1 stages, unroll 1
 """
 

@@ -1,6 +1,6 @@
 """logp_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: ba824251b6d099ec
+numerics: 49ca18c5dd63f2a3
 schedule: tiles V=2048, 4 warps, 1 stages, unroll 1
 """
 

@@ -1,6 +1,6 @@
 """policy_loss_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 799728a22dc0b045
+numerics: 801dae543b64a5f2
 schedule: tiles T=2048, 4 warps, 1 stages, unroll 1
 """
 
