@@ -45,7 +45,7 @@ GROUPS = {
     "varlen_attention": 15,
     "paged_attention": 15,
     "prefix_attention_1": 15,
-    "prefix_attention_2": 10,
+    "prefix_attention_2": 15,
     "varlen_attention_grad_2": 6,
     "varlen_attention_grad_3": 12,
 }
