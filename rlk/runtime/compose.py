@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal, assert_never
 
 import torch
 
@@ -21,6 +21,8 @@ from rlk.runtime.arguments import (
 from rlk.runtime.invocation import Invocation, Run, Tensors, outputs_of
 
 Made = list[tuple[str, tuple[int, ...], torch.dtype]]
+Value = int | str | Literal[From.ERRORS, From.TICKETS]
+"""What a parameter of a host function is given: a number, a tensor or scalar by name, or words of its own."""
 
 
 @cache
@@ -31,7 +33,7 @@ def error_words(device: torch.device) -> torch.Tensor:
 def compose(
     outs: Made,
     work: Made,
-    values: list[int | str | None],
+    values: list[Value],
     tensors: Tensors,
     host: Callable[..., Any],
     device: torch.device,
@@ -48,6 +50,8 @@ def compose(
     scope: dict[str, Any] = {
         "empty": torch.empty,
         "empty_like": torch.empty_like,
+        "zeros": torch.zeros,
+        "words": torch.int32,
         "host": host,
         "errors": error_words(device),
         "device": device,
@@ -83,28 +87,29 @@ def _is_twin(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -
     return tuple(tensor.shape) == shape and tensor.dtype is dtype and tensor.is_contiguous()
 
 
-def _argument(value: int | str | None, made: Mapping[str, str], tensors: Tensors) -> str:
+def _argument(value: Value, made: Mapping[str, str], tensors: Tensors) -> str:
     match value:
-        case None:
+        case From.ERRORS:
             return "errors"
+        case From.TICKETS:  # of each call its own, of the stream's or the graph's memory
+            return "zeros(1, dtype=words, device=device)"
         case int():
             return repr(value)
         case str() if value in made:
             return made[value]
         case str():
             return f"{'given' if value in tensors else 'scalars'}[{value!r}]"
+        case _:
+            assert_never(value)
 
 
 def host_values(
     call: tuple[CallArg, ...], written: tuple[Decl, ...], geometry: Geometry
-) -> list[tuple[str, int | str | None]]:
-    """Return, for each parameter of the host function, its number, the name of its tensor or scalar, or None.
-
-    None stands for the error words.
-    """
+) -> list[tuple[str, Value]]:
+    """Return, for each parameter of the host function, what it is given."""
     made = {d.name: contiguous(d, geometry) for d in written}
     strides = geometry.strides | made
-    found: list[tuple[str, int | str | None]] = []
+    found: list[tuple[str, Value]] = []
     for arg in call:
         match arg.kind:
             case From.TENSOR | From.SCALAR:
@@ -120,8 +125,8 @@ def host_values(
                 found.append((arg.name, geometry.outer.get(arg.source, whole)))
             case From.INNER_EXTENT:
                 found.append((arg.name, geometry.inner_extent))
-            case From.ERRORS:
-                found.append((arg.name, None))
+            case From.ERRORS | From.TICKETS as words:
+                found.append((arg.name, words))
             case From.TURN | From.LENGTH:
                 raise AssertionError(f"{arg.name} is found by the loops of the host function")
     return found
@@ -134,9 +139,9 @@ def divisible(
     written = (*outputs_of(invocation), *workspaces(program))
     made = {d.name for d in written}
 
-    def fits(value: int | str | None) -> bool:
+    def fits(value: Value) -> bool:
         match value:
-            case None:
+            case From.ERRORS | From.TICKETS:
                 return False
             case int():
                 return value % VECTOR == 0

@@ -59,9 +59,10 @@ class From(Enum):
     TURN = "turn"  # the number of the piece of the axis named `source`: a loop of `call` counts them
     LENGTH = "length"  # how long that piece is
     ERRORS = "errors"  # the device's error words, i32[2]: the code, and one more than the row
+    TICKETS = "tickets"  # a counter of the kernel named `source`, i32[1]: zero when the call begins
 
 
-OF_POINTERS = (From.TENSOR, From.ERRORS)
+OF_POINTERS = (From.TENSOR, From.ERRORS, From.TICKETS)
 OF_LOOPS = frozenset({From.TURN, From.LENGTH})
 """Arguments of kernels that the loops of `call` find, so that it has no parameter for them."""
 

@@ -61,7 +61,7 @@ def argument_type(argument: CallArg, decls: Mapping[str, Decl]) -> str:
             return POINTERS[decls[argument.source].type.dtype]
         case From.SCALAR:
             return SCALARS[decls[argument.source].type.dtype]
-        case From.ERRORS:
+        case From.ERRORS | From.TICKETS:
             return "*i32"
         case From.EXTENT | From.INNER_EXTENT | From.LENGTH | From.TURN:
             return "i32"

@@ -13,7 +13,6 @@ from rlk.lower.common.spelling import argument_type
 from rlk.lower.cute import text
 from rlk.lower.cute.chained_plan import ChainedPlan
 from rlk.lower.cute.emit import Emitter
-from rlk.lower.cute.memory import ERRORS
 from rlk.lower.cute.plan import ContractionPlan, RowsPlan
 
 
@@ -121,7 +120,7 @@ def parameters(given: list[CallArg], emitter: Emitter, copied: Mapping[str, int]
 def passed(given: list[CallArg], copied: Mapping[str, int]) -> str:
     """Return what the host passes for these parameters."""
     kept = [a for a in given if a.name not in copied and a.kind is not From.STRIDE]
-    return ", ".join(ERRORS + "_ptr" if a.kind is From.ERRORS else a.name for a in kept)
+    return ", ".join(a.name if a.kind is From.TENSOR else _outside(a) for a in kept)
 
 
 def build(kernel: Kernel, given: list[CallArg], emitter: Emitter) -> KernelBuild:
@@ -148,7 +147,7 @@ def _type(argument: CallArg, emitter: Emitter) -> str:
     match argument.kind:
         case From.TENSOR:
             return "cute.Tensor"
-        case From.ERRORS:
+        case From.ERRORS | From.TICKETS:
             return "cute.Pointer"
         case _:
             return text.OF_SCALARS[argument_type(argument, emitter.memory.decls)]
