@@ -25,12 +25,14 @@ class Ring:
     """Slots in the shared memory of every CTA of a cluster, with a full and an empty mbarrier each.
 
     bytes: what a full barrier expects for one use. releases: arrivals that an empty barrier counts.
+    fills: how many roles fill a slot together.
     """
 
     name: str
     stages: int
     bytes: int
     releases: int
+    fills: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,11 @@ class Fill:
 
 
 @dataclass(frozen=True, slots=True)
+class Pass:
+    ring: str  # leaves the next slot to fill to another role
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     ring: str  # waits until the next slot to read is full
 
@@ -55,6 +62,11 @@ class Wait:
 @dataclass(frozen=True, slots=True)
 class Read:
     ring: str  # issues a matrix instruction group, which reads the next slot until a `Drain` waits for it
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    ring: str  # as `Read`, of the slot that was read last
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +97,7 @@ class Repeat:
     body: tuple[Op, ...]
 
 
-Op = Acquire | Fill | Wait | Read | Drain | Release | Skip | Tail | Repeat
+Op = Acquire | Fill | Pass | Wait | Read | Reread | Drain | Release | Skip | Tail | Repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +194,44 @@ def streams_protocol(stages: int, consumers: int, steps: int, *, arrivals: int =
     rings = tuple(Ring(n, 1 if n == "rows" else stages, 2, consumers * arrivals) for n in names)
     readers = (Role(f"consumer {i}", multiplying) for i in range(consumers))
     return Protocol(1, rings, (Role("producer", copying), *readers))
+
+
+def tickets_protocol(stages: int, consumers: int, steps: tuple[int, ...], *, arrivals: int = 4) -> Protocol:
+    """Return the protocol of a block that takes tiles by tickets, each of steps as in `streams_protocol`.
+
+    The first thread of the producer draws a tile, tells the consumers of it by a ring of one slot, and lets
+    boxes be copied; another stands for all others, which copy rows with it and never wait for that ring.
+    """
+
+    def told(ring: str, arrivals: int) -> tuple[Op, ...]:
+        return (Wait(ring), Read(ring), Drain(), Release(ring, arrivals))
+
+    def put(*names: str) -> tuple[Op, ...]:
+        return tuple(op for name in names for op in (Acquire(name), Fill(name, (1,))))
+
+    first: list[Op] = []
+    other: list[Op] = []
+    multiplying: list[Op] = []
+    scores: tuple[Op, ...] = (Wait("columns"), Read("columns"))
+    sums: tuple[Op, ...] = (Wait("values"), Read("values"), Drain())
+    freed = (Release("columns", arrivals), Release("values", arrivals))
+    for count in steps:
+        first += (*put("mail", "rows"), Repeat(count, put("columns", "values")), *put("ticket"))
+        other += (Pass("mail"), *put("rows"), *told("ticket", 1))
+        multiplying += (
+            *told("mail", arrivals),
+            Wait("rows"), Read("rows"), *scores, Drain(), Release("columns", arrivals),
+            Repeat(count - 1, (*scores, Reread("rows"), *sums, *freed)), Release("rows", arrivals),
+            *sums, Release("values", arrivals),
+        )  # fmt: skip
+    all_read = consumers * arrivals
+    rings = (
+        Ring("mail", 1, 1, all_read), Ring("ticket", 1, 1, 1), Ring("rows", 1, 2, all_read, fills=2),
+        Ring("columns", stages, 1, all_read), Ring("values", stages, 1, all_read),
+    )  # fmt: skip
+    copying = (Role("first thread", (*first, *put("mail"))), Role("other thread", tuple(other)))
+    body = (*multiplying, *told("mail", arrivals))
+    return Protocol(1, rings, (*copying, *(Role(f"consumer {i}", body) for i in range(consumers))))
 
 
 def sums_protocol(
@@ -408,12 +458,17 @@ class Machine:
                     arms = self._touch(_Verb.SIGNAL, cta, ring, put[ring], "full", 1)
                     yield _Event(who, (arms,), self._send(sent))
                     put[ring] += 1
+                case Pass(ring):
+                    put[ring] += 1
                 case Wait(ring):
                     yield _Event(who, (self._touch(_Verb.WAIT, cta, ring, get[ring], "full"),))
                 case Read(ring):
                     reads.append(self._touch(_Verb.CLOSE, cta, ring, get[ring], "slot"))
                     yield _Event(who, (reads[-1]._replace(verb=_Verb.READ),))
                     get[ring] += 1
+                case Reread(ring):
+                    reads.append(self._touch(_Verb.CLOSE, cta, ring, get[ring] - 1, "slot"))
+                    yield _Event(who, (reads[-1]._replace(verb=_Verb.READ),))
                 case Drain(left):
                     if len(reads) > left:
                         yield _Event(who, tuple(reads[: len(reads) - left]))
@@ -443,7 +498,7 @@ class Machine:
         ring = self.rings[name]
         phase, slot = divmod(use, ring.stages)
         place = cta, f"{name}[{slot}].{part}"
-        self.limits[place] = (1, ring.bytes) if part == "full" else (ring.releases, 0)
+        self.limits[place] = (ring.fills, ring.bytes) if part == "full" else (ring.releases, 0)
         at = use if part == "slot" else phase + (verb is _Verb.WAIT and part == "full")
         return _Touch(verb, place, use, at, arrivals, bytes)
 
