@@ -215,7 +215,7 @@ REFUSED = {
     "a stage that is freed too early": (
         r"( +)(v_ring.consumer_wait\(got\)\n)",
         r"\1\2\1with cute.arch.elect_one():\n\1    v_ring.consumer_release(got)\n",
-        "out of turn",
+        "was freed",
     ),
     "threads on each other's vectors": (r"8 \* \(thread % 4\)", "8 * (thread % 2)", "two threads write"),
     "rows that nobody copies": (

@@ -22,7 +22,7 @@ import numpy as np
 from rlk.interp.dot import dot
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.types import DType
-from rlk.testing import blocks, exchange, simt, streams
+from rlk.testing import blocks, exchange, simt, streams, tickets
 from rlk.testing.simt import Array, Fault, Float32, Int32, Memory, Number
 from rlk.testing.streams import BoxRing, Rows, State
 
@@ -45,6 +45,7 @@ def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace
     """Return the names that a module defines; its host functions take CPU tensors for pointers."""
     tree = ast.parse(source, filename)
     tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
+    tree = tickets.Branches().visit(tree)
     scope: dict[str, Any] = dict(_dsl())
     exec(compile(tree, filename, "exec", dont_inherit=True), scope)
     made = OVERRIDDEN | {each.__name__: partial(each, lambda: _now.threads) for each in streams.COPIES}
@@ -60,8 +61,8 @@ class _Block:
     """The block that runs: its number, how many there are, the threads that run now, and their ring.
 
     rings: those that threads fill, by name. warps: that multiply. elected: whether one thread of each acts
-    for all. given, read, groups: accumulators that products go into and what
-    they read, not yet a group; and groups in flight.
+    for all. post: by which tiles are handed on, where blocks stay. given, read, groups: accumulators that
+    products go into and what they read, not yet a group; and groups in flight.
     """
 
     index: int = 0
@@ -74,6 +75,7 @@ class _Block:
     rings: dict[str, streams.CopyRing] = field(default_factory=dict)
     warps: int = 0
     elected: bool = False
+    post: Any = None
     given: list[Any] = field(default_factory=list)
     read: set[streams.Use] = field(default_factory=set)
     groups: list[tuple[list[Any], set[streams.Use]]] = field(default_factory=list)
@@ -106,16 +108,21 @@ class _Launch:
         whole = np.arange(threads)
         copying = WARPGROUP if "PipelineCpAsync" in self.body.__code__.co_names else WARP
         roles = [whole] if not roles_apart else [whole[:copying], whole[WARPGROUP:]]
+        tiles = tickets.Tiles()
         for index in range(count):
+            post = tickets.Post(tiles, _threads, _is_elected)
             ring: list[Any] = []
             rings: dict[str, streams.CopyRing] = {}
             for each in roles:
                 _now = _Block(index, count, cluster[0], each, ring, rings=rings, warps=threads // WARP - 4)
+                _now.post = post
                 self.body(*self.args)
-            if any(each.left for each in rings.values()):
+            if any(each.left for each in (*rings.values(), post.mail)):
                 raise Fault("stages were filled that were not read")
+            post.end()
             if ring and ring[0].taken != len(ring[0].filled):
                 raise Fault(f"{len(ring[0].filled)} stages were filled, {ring[0].taken} read")
+        tiles.check()
 
 
 # --- the ring ---
@@ -350,6 +357,8 @@ def _pointer(tensor: Any) -> tuple[Array, DType]:
 
 
 def _make_tensor(of: Any, layout: Any) -> Any:
+    if isinstance(of, tickets.Mail | tickets.Ticket):
+        return of
     if isinstance(of, _Fragment):
         return _View(of, layout.shape, layout.stride)
     if isinstance(of, exchange.Words) and isinstance(layout, _Layout):
@@ -390,13 +399,6 @@ def _tma(op: Any, tensor: Memory, layout: Any, box: Any, shared: int = 1) -> tup
     return SimpleNamespace(box=box, shared=shared), tensor
 
 
-def _uniform(x: Number) -> Number:
-    """Check that the threads of a warp agree."""
-    if x.data.ndim and not np.array_equal(x.data, np.repeat(x.data[::WARP], WARP)):
-        raise Fault("threads of a warp disagree about what they share")
-    return x
-
-
 def _range(*bounds: Any, unroll: int = 1) -> range:
     return range(*map(int, bounds))
 
@@ -408,7 +410,7 @@ def _cute() -> SimpleNamespace:
         grid_dim=lambda: (_now.count, 1, 1),
         block_idx_in_cluster=lambda: Int32(_now.index % _now.cluster),
         warp_idx=lambda: Int32(_now.threads // WARP),
-        make_warp_uniform=_uniform,
+        make_warp_uniform=lambda x: simt.uniform(x, WARP),
         setmaxregister_decrease=lambda count: None,
         setmaxregister_increase=lambda count: None,
         lane_idx=lambda: Int32(_now.threads % WARP),
@@ -420,6 +422,7 @@ def _cute() -> SimpleNamespace:
         shuffle_sync_bfly=simt.shuffled,
         vote_any_sync=simt.any_lane,
         sync_threads=_barrier,
+        atomic_add=lambda counter, x, sem, scope: tickets.atomic_add(_threads, counter, x),
         barrier=lambda barrier_id, number_of_threads: _met(barrier_id, number_of_threads),
     )
     return SimpleNamespace(
@@ -435,7 +438,7 @@ def _cute() -> SimpleNamespace:
         make_rmem_tensor=_registers,
         recast_tensor=_recast,
         autovec_copy=_autovec_copy,
-        assume=lambda x, divby: _assumed(x, divby),
+        assume=lambda x, divby: simt.assumed(x, divby),
         domain_offset=lambda at, of: Rows(of, int(at[0]), int(at[1])),
         local_tile=_local_tile,
         group_modes=lambda x, first, last: x,
@@ -461,6 +464,7 @@ def _dsl() -> dict[str, Any]:
     )
     pipeline = SimpleNamespace(
         PipelineTmaAsync=SimpleNamespace(create=_ring),
+        PipelineAsync=SimpleNamespace(create=lambda **given: _now.post.ring(_now.warps, **given)),
         PipelineCpAsync=SimpleNamespace(create=lambda **given: streams.ring(_around(), **given)),
         CooperativeGroup=lambda agent, count=1: count,
         Agent=SimpleNamespace(Thread="thread"),
@@ -475,8 +479,8 @@ def _dsl() -> dict[str, Any]:
         CopyBulkTensorTileG2SMulticastOp=lambda: "copy for a cluster",
     )
     cutlass = SimpleNamespace(
-        range=_range, range_constexpr=_range, min=_least, max=_most, select_=simt.select, Constexpr=int,
-        const_expr=bool,
+        range=_range, range_constexpr=_range, min=simt.least, max=simt.most, select_=simt.select,
+        Constexpr=int, const_expr=bool,
     )  # fmt: skip
     utils = SimpleNamespace(
         SmemAllocator=lambda: SimpleNamespace(allocate=_shared, allocate_tensor=_board),
@@ -488,6 +492,7 @@ def _dsl() -> dict[str, Any]:
     )  # fmt: skip
     kinds = {k.__name__: k for k in (*simt.KINDS.values(), simt.Int16)}
     return kinds | {
+        "acting": _acting,
         "Uint8": simt.Boolean,  # a truth value in memory
         "cuda": SimpleNamespace(CUstream=object),
         "cutlass": cutlass,
@@ -523,6 +528,8 @@ def _shared(of: type) -> SimpleNamespace:
 
 def _storage(name: str, kind: Any, size: Any) -> Any:
     """Return a part of shared memory: a ring's, or numbers, which travel with tiles or are a thread's own."""
+    if kind is Int32:
+        return _now.post.words(name)
     made = streams.Storage(name, _now.rings)
     if isinstance(kind, tuple) and kind[0] is Float32:
         words = exchange.Shared(kind[1])
@@ -542,7 +549,24 @@ def _barrier() -> None:
 
 
 def _around() -> streams.Around:
-    return streams.Around(_now.rings, lambda: _now.groups, _now.warps, lambda: _now.elected)
+    return streams.Around(_now.rings, lambda: _now.groups, _now.warps, _is_elected)
+
+
+def _threads() -> Array:
+    return _now.threads
+
+
+def _is_elected() -> bool:
+    return _now.elected
+
+
+@contextmanager
+def _acting(condition: Number) -> Iterator[None]:
+    """Let those threads act of which a condition holds."""
+    every = _now.threads
+    _now.threads = every[np.broadcast_to(condition.data, every.shape)]
+    yield
+    _now.threads = every
 
 
 @contextmanager
@@ -553,30 +577,10 @@ def _elected() -> Iterator[None]:
 
 
 def _met(name: Any, threads: int) -> None:
-    """Let each warpgroup meet by a barrier of its own: number 0 is that of all threads."""
-    names = np.broadcast_to(Int32(name).data, _now.threads.shape)
-    if threads != WARPGROUP or not np.array_equal(names, _now.threads // WARPGROUP):
+    """Let each warpgroup meet by a barrier of its own: number 0 is that of all threads, not of the first."""
+    names, groups = np.broadcast_to(Int32(name).data, _now.threads.shape), _now.threads // WARPGROUP
+    own = np.where(groups == 0, _now.warps // 4 + 1, groups)
+    if threads != WARPGROUP or len(own) % WARPGROUP or not np.array_equal(names, own):
         raise Fault("a barrier that is not the one of a warpgroup")
     streams.barrier(_now.rings)
-
-
-def _assumed(x: Any, divisor: int) -> Any:
-    found = x.data if isinstance(x, Number) else np.asarray(int(x))
-    if (found % divisor).any():
-        raise Fault(f"{found} is assumed to be a multiple of {divisor}")
-    return x
-
-
-def _least(a: Any, b: Any) -> Any:
-    return _pick(np.minimum, min, a, b)
-
-
-def _most(a: Any, b: Any) -> Any:
-    return _pick(np.maximum, max, a, b)
-
-
-def _pick(fn: Any, plain: Any, a: Any, b: Any) -> Any:
-    if not isinstance(a, Number) and not isinstance(b, Number):
-        return plain(a, b)
-    kind = type(a) if isinstance(a, Number) else type(b)
-    return kind.of(fn(kind(a).data, kind(b).data))
+    _now.post.ticket.barrier()

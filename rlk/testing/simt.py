@@ -259,6 +259,38 @@ def any_lane(condition: Any) -> bool:
     return bool(np.any(Boolean(condition).data))
 
 
+def uniform(x: Number, count: int) -> Number:
+    """Check that so many threads in a row, a warp, agree."""
+    if x.data.ndim and not np.array_equal(x.data, np.repeat(x.data[::count], count)):
+        raise Fault("threads of a warp disagree about what they share")
+    return x
+
+
+def assumed(x: Any, divisor: int) -> Any:
+    """Check that a number is a multiple of another."""
+    found = x.data if isinstance(x, Number) else np.asarray(int(x))
+    if (found % divisor).any():
+        raise Fault(f"{found} is assumed to be a multiple of {divisor}")
+    return x
+
+
+def least(a: Any, b: Any) -> Any:
+    """The smaller of two numbers, of one thread or of the host."""
+    return _pick(np.minimum, min, a, b)
+
+
+def most(a: Any, b: Any) -> Any:
+    """The larger of two numbers."""
+    return _pick(np.maximum, max, a, b)
+
+
+def _pick(fn: Any, plain: Any, a: Any, b: Any) -> Any:
+    if not isinstance(a, Number) and not isinstance(b, Number):
+        return plain(a, b)
+    kind = type(a) if isinstance(a, Number) else type(b)
+    return kind.of(fn(kind(a).data, kind(b).data))
+
+
 # --- memory ---
 
 

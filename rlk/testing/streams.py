@@ -159,8 +159,8 @@ class CopyRing(Ring):
 
     @property
     def left(self) -> bool:
-        """Whether stages were filled that nobody freed: of one with a single tile, nobody needs to."""
-        return self.stages > 1 and self.taken != self.committed
+        """Whether stages were filled that nobody freed: if it was one and for once, nobody needs to."""
+        return self.taken != self.committed and max(self.stages, self.committed) > 1
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -248,6 +248,8 @@ class Tiles:
             raise Fault("a tile is multiplied that threads wrote, and no fence made visible")
         if isinstance(ring, BoxedRing) and not ring.met:
             raise Fault("a tile is multiplied of which other threads may still clear rows")
+        if ring.taken > ring.reading:
+            raise Fault("a stage is read that was freed")
         tile = ring.tiles[ring.reading]
         if ring.inner != self.layout.inner:
             tile = tile.T

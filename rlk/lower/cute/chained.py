@@ -11,9 +11,10 @@ from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.cute import text
 from rlk.lower.cute.chained_plan import ChainedPlan, Copies
-from rlk.lower.cute.chained_roles import TURNED, numbered
+from rlk.lower.cute.chained_roles import TURNED, Place, numbered
 from rlk.lower.cute.chained_steps import StepEmitter
 from rlk.lower.cute.chained_sums import SumsEmitter
+from rlk.lower.cute.chained_tickets import TicketEmitter
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import (
     Frame,
@@ -27,6 +28,9 @@ from rlk.lower.cute.trades import BOX_WORDS
 
 AHEAD = "Warpgroups hold 64 rows each; the scores of the next step are made while this one's are weighed."
 BY_THREADS = "A warpgroup copies: each thread vectors of some rows, and zeros for rows that are not there."
+BY_TICKETS = (
+    "A warpgroup draws tiles and copies their rows; of what is streamed one warp lets hardware copy boxes."
+)
 BY_BOXES = "A warpgroup copies a block's rows; of what is streamed one warp lets hardware copy boxes."
 IN_TURN = "Warpgroups hold 64 rows each; while one weighs, the products of the other are made."
 
@@ -136,12 +140,11 @@ class ChainedText:
     streamed: tuple[Batch, ...]
     views: tuple[View, ...]
     step: str  # the name of a step, in the role that copies
-    place: tuple[Line, ...]
+    place: Place
     steps: tuple[Line, ...]
-    before: tuple[Line, ...]
-    first: tuple[Line, ...]
-    loop: tuple[Line, ...]
-    after: tuple[Line, ...]
+    multiplying: tuple[Line, ...]
+    width: str  # how many tiles there are of the same rows
+    tickets: str
     boxed: bool  # whether warps trade pairs for vectors
     kept: tuple[Kept, ...]
     about: str
@@ -178,7 +181,14 @@ class ChainedText:
     @property
     def copying(self) -> str:
         """Who copies, in words."""
+        if self.plan.by_tickets:
+            return BY_TICKETS
         return BY_BOXES if self.plan.by_boxes else BY_THREADS
+
+    @property
+    def own(self) -> str:
+        """The state by which rows of a tile are copied: blocks that stay have one for it."""
+        return "own" if self.plan.by_tickets else "put"
 
     @property
     def parameters(self) -> str:
@@ -219,8 +229,7 @@ def write(
     plan: ChainedPlan, helpers: dict[str, Helper], checks: list[str], turns: Mapping[str, str]
 ) -> KernelText:
     """Write the kernel."""
-    made = StepEmitter if plan.ahead else SumsEmitter
-    emitter = made(plan, helpers, checks)
+    emitter = _emitter(plan)(plan, helpers, checks)
     params = [*(p for copies in plan.copied for p in copies.params), *(n.param for n in plan.numbers)]
     if len(set(params)) < len(params):
         raise refused("a tensor multiplied with itself", plan.target)
@@ -257,10 +266,9 @@ def write(
         step=step,
         place=place,
         steps=steps,
-        before=before,
-        first=begun,
-        loop=loop,
-        after=after,
+        multiplying=(*before, *begun, *loop, *after),
+        width=_width(plan, emitter),
+        tickets=emitter.tickets,
         boxed=emitter.boxed,
         kept=tuple(Kept(*each) for each in emitter.kept.items()),
         about=AHEAD if plan.ahead else IN_TURN,
@@ -273,6 +281,12 @@ def write(
         programs=(f"programs = {_count(plan, emitter)}",),
         build=build(plan.kernel, given, emitter),
     )
+
+
+def _emitter(plan: ChainedPlan) -> type[StepEmitter]:
+    if plan.by_tickets:
+        return TicketEmitter
+    return StepEmitter if plan.ahead else SumsEmitter
 
 
 def _order(copies: Copies, emitter: StepEmitter) -> tuple[int, ...]:
@@ -318,4 +332,9 @@ def _count(plan: ChainedPlan, emitter: StepEmitter) -> str:
     """Return how many blocks there are: none too few tiles of rows of all segments, for each other index."""
     found = plan.segments
     tiles = f"({found.whole} * {found.each} // {plan.rows.tile} + {found.over.name})"
-    return " * ".join([tiles, *(emitter.memory.extent(o.axis) for o in plan.others)])
+    count = f"{tiles} * {_width(plan, emitter)}" if plan.others else tiles
+    return f"min({count}, {plan.programs})" if plan.by_tickets else count
+
+
+def _width(plan: ChainedPlan, emitter: StepEmitter) -> str:
+    return " * ".join(emitter.memory.extent(o.axis) for o in plan.others) or "1"

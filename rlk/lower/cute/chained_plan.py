@@ -43,7 +43,7 @@ from rlk.lower.cute.plan import (
     refused,
     stride_name,
 )
-from rlk.lower.cute.protocol import claim_registers, streams_protocol, sums_protocol, verify
+from rlk.lower.cute.protocol import claim_registers, streams_protocol, sums_protocol, tickets_protocol, verify
 from rlk.passes.walk import behind, walk
 from rlk.schedule.axes import roles, types_of
 from rlk.schedule.schedule import Schedule
@@ -138,7 +138,8 @@ class ChainedPlan:
     parts: of the loop: steps where every element exists, then all others; or the others alone; or some of
     these before. scores, sums: how threads hold the results of contractions. waiting: which of what loops
     carry lies in shared memory: sums that are exchanged at turns alone, where registers are few. owned,
-    streamed: the factors from memory, in the order of their products.
+    streamed: the factors from memory, in the order of their products. programs: how many blocks take tiles in
+    turns, where they do.
     """
 
     kernel: Kernel
@@ -155,6 +156,7 @@ class ChainedPlan:
     numbers: tuple[Numbers, ...]
     dtype: DType
     stages: int
+    programs: int
     registers: Registers
     signature: Signature
     target: Target
@@ -186,6 +188,11 @@ class ChainedPlan:
     def ahead(self) -> bool:
         """Whether the scores of a step are made while the one before is weighed: a state is carried along."""
         return not self.last.sums_alone
+
+    @property
+    def by_tickets(self) -> bool:
+        """Whether blocks stay and draw tiles: what lies between two takes long where a block fills a core."""
+        return self.ahead and self.by_boxes and self.consumers >= FEW_REGISTERS
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -257,12 +264,13 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         numbers=numbers,
         dtype=dtype,
         stages=stages,
+        programs=schedule.programs or target.cores,
         registers=registers,
         signature=signature,
         target=target,
     )
     batches = (tuple(map(len, made.batches(factors))) for factors in (owned, streamed))
-    _sound(stages, consumers, None if made.ahead else tuple(batches))
+    _sound(stages, consumers, None if made.ahead else tuple(batches), made.by_tickets)
     return made
 
 
@@ -476,10 +484,14 @@ def _stages(
 
 
 @cache
-def _sound(stages: int, consumers: int, batches: tuple[tuple[int, ...], ...] | None) -> None:
+def _sound(
+    stages: int, consumers: int, batches: tuple[tuple[int, ...], ...] | None, by_tickets: bool
+) -> None:
     """Raise InternalError where the roles could wait for ever, or read what is not there."""
     for steps in (0, 1, 2, 2 * stages + 3):
         if batches is not None:
             verify(sums_protocol(stages, consumers, steps, *batches))
+        elif steps and by_tickets:
+            verify(tickets_protocol(stages, consumers, (steps, 1, steps)))
         elif steps:
             verify(streams_protocol(stages, consumers, steps))

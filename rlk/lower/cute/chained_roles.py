@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import (
@@ -49,6 +50,26 @@ def numbered(name: str, index: int) -> str:
     return name if index == 0 else f"{name}_{index + 1}"
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The lines that find a tile: how many there are, its number, its segment by a search, and the rest."""
+
+    count: tuple[Line, ...]
+    tile: tuple[Line, ...]
+    search: tuple[Line, ...]
+    rest: tuple[Line, ...]
+    segment: str  # its name
+
+    @property
+    def told(self) -> tuple[Line, ...]:
+        """What is left where the segment is known."""
+        return (*self.tile, *self.rest)
+
+    @property
+    def every(self) -> tuple[Line, ...]:
+        return (*self.tile, *self.search, *self.rest)
+
+
 class ChainedEmitter(Emitter):
     """Writes the lines of both roles.
 
@@ -57,6 +78,8 @@ class ChainedEmitter(Emitter):
     """
 
     plan: ChainedPlan
+    item = "block"  # the number of a tile, of some other index each
+    tickets = ""  # what counts those that were drawn, where blocks stay
 
     def __init__(self, plan: ChainedPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
         super().__init__(plan, helpers, checks)
@@ -155,7 +178,7 @@ class ChainedEmitter(Emitter):
 
     # --- the place of a tile --------------------------------------------------------------------------------
 
-    def of_tile(self) -> tuple[Line, ...]:
+    def of_tile(self) -> Place:
         """Return what all threads compute: the tile of a block, its segment, and what is of one number.
 
         Rows that take longest come first: the last of all segments where a row sees what is before it, the
@@ -166,21 +189,24 @@ class ChainedEmitter(Emitter):
         whole, over = self.memory.argument(found.whole, From.EXTENT, found.whole), found.over
         count = self.memory.extent(over)
         self.line(f"tiles = {whole} * {found.each} // {tile} + {count}")
+        count_of = lines(self.lines)
         start, *_, stop = self.bounds()
         ascending = self.by_row(start) and not self.by_row(stop)
-        self.line("tile = block % tiles" if ascending else "tile = tiles - 1 - block % tiles")
+        self.line(f"tile = {'' if ascending else 'tiles - 1 - '}{self.item} % tiles")
+        tile_of = lines(self.lines)
         segment = f"segment_of({found.begin}, tile, {count}, lane, {found.each}, {tile})"
         name = self.memory.owned[over] = self.let(axis_name(over), segment)
+        search = lines(self.lines)
         begin = self.let("begin", f"{found.begin}[{name}].to(Int32) * {found.each}")
         self.line(f"count = {found.end}[{name}].to(Int32) * {found.each} - {begin}")
         self.line(f"first = (tile - ({begin} // {tile} + {name})) * {tile}")
-        self.other_axes("block // tiles")
+        self.other_axes(f"{self.item} // tiles")
         fixed = (let for let in self.top() if not self.by_row(let.value) and not self.listed(let.value))
         scalar = [let for let in fixed if not isinstance(let.node, Store) and not self.waits(let)]
         inside = [v for part in self.plan.parts for let in part.loop.body.lets for v in operands(let.node)]
         wanted = {let.value for let in self.needed([*inside, *self.bounds()])}
         self.write(let for let in scalar if let.value in wanted and not self.contracted(let.value))
-        return lines(self.lines)
+        return Place(count_of, tile_of, search, lines(self.lines), name)
 
     def other_axes(self, rest: str) -> None:
         """Write the indices of the axes of which a block has one, the last of them fastest."""

@@ -16,7 +16,7 @@ from rlk.lower.cute import chained, contraction, rows
 from rlk.lower.cute.chained_plan import ChainedPlan
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.placement import plan
-from rlk.lower.cute.plan import ContractionPlan
+from rlk.lower.cute.plan import ContractionPlan, refused
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
@@ -47,6 +47,7 @@ def lower(
     helpers: dict[str, Helper] = {}
     checks: list[str] = []
     turns = {turn.index: turn.axis.name for each in program.order for turn in each.turns}
+    looped = {each.kernel for each in program.order if each.turns}
     written, builds, launch = [], [], {}
     call: dict[str, CallArg] = {}
     for kernel, schedule in zip(program.kernels, schedules, strict=True):
@@ -57,6 +58,10 @@ def lower(
             made = chained.write(placed, helpers, checks, turns)
         else:
             made = rows.write(placed, helpers, checks, turns)
+        if made.build.name in looped and any(a.kind is From.TICKETS for a in made.arguments):
+            raise refused(
+                "a counter of a kernel that a loop launches, which only its first would find zero", target
+            )
         given = (a for a in (*made.arguments, *made.sizes) if a.kind not in OF_LOOPS)
         call.update((a.name, a) for a in given if a.name not in call)
         written.append(render("cute", made.template, made.subject))

@@ -1,0 +1,192 @@
+"""Blocks that stay and draw tiles: the oracle's bits however few there are, and what breaks them is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attention_cases import Inputs, batch, extents, of, oracle, packed, paged
+from edited_text import edit_text, substituted
+from test_cute_attention import DIVISIBLE, LENGTHS, assert_same
+
+pytest.importorskip("triton")  # the harness knows both lowerings
+
+from rlk.errors import UnsupportedError
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import Launch, MathModel, Turn
+from rlk.lower import cute
+from rlk.lower.common.emitted import CallArg, From, Signature
+from rlk.lower.cute.protocol import Acquire, Hazard, Op, Pass, Release, Repeat, Role, check, tickets_protocol
+from rlk.passes.pipeline import launched
+from rlk.runtime.compose import compose
+from rlk.runtime.record import read_call, write_call
+from rlk.schedule.schedule import Schedule
+from rlk.target.facts import target
+from rlk.testing import generated
+from rlk.testing.simt import Fault
+
+INPUTS = packed(batch((9, 0, 5, 100), (70, 0, 530, 100), heads=2, group=4, e=64, w=64))
+FORMS = {
+    "few rows": INPUTS,
+    "heads of 128": packed(batch(*LENGTHS, heads=2, group=4, e=128, w=128)),
+    "more keys than a tile has rows": packed(batch((300, 3), (700, 1100), group=2, e=64, w=64)),
+    "window": packed(batch((300, 3), (700, 1100), group=2, e=64, w=64)) | {"window": 100},
+}
+
+
+def schedule(programs: int = 0, rows: int = 192) -> Schedule:
+    return Schedule(tiles=(("Q*G", rows),), warps=8, stages=2, programs=programs)
+
+
+def ran(inputs: Inputs, programs: int = 2, rows: int = 192) -> generated.Ran:
+    return generated.run_generated(
+        of(inputs), inputs, extents=extents(inputs), schedules=(schedule(programs, rows),),
+        divisible=DIVISIBLE, backend="cute",
+    )  # fmt: skip
+
+
+# --- the same bits ---
+
+
+@pytest.mark.parametrize("programs", [0, 1, 3])
+@pytest.mark.parametrize("form", FORMS)
+def test_fewer_blocks_than_tiles_do_them_all(form: str, programs: int) -> None:
+    found = ran(FORMS[form], programs)
+    assert f", {programs or 132})\n" in found.emitted.source and "while item < items:" in found.emitted.source
+    assert_same(found, oracle(FORMS[form]))
+
+
+def test_blocks_of_other_kernels_have_a_tile_each() -> None:
+    small = paged(batch((9, 3), (70, 5), group=4, e=64, w=64))
+    for inputs, rows in ((INPUTS, 128), (small, 192)):
+        found = ran(inputs, rows=rows).emitted
+        assert "item" not in found.source and not any(a.kind is From.TICKETS for a in found.call)
+    assert any(a.kind is From.TICKETS for a in ran(INPUTS).emitted.call)
+
+
+# --- controls ---
+
+ALONE = r"    if thread == 0:\n        ring.producer_acquire\(state\)\n"
+REFUSED = {
+    "all threads wait for the mail": (
+        ALONE, "    ring.producer_acquire(state)\n    if thread == 0:\n", "128 threads do what the one does"
+    ),
+    "mail that overwrites what is there": (ALONE, "    if thread == 0:\n", "before there is room"),
+    "mail that is read too early": (
+        r"(    ring.consumer_wait\(state\)\n)(.*mail\[1\]\n)", r"\2\1", "not waited for"
+    ),
+    "mail that every thread frees": (
+        r"with cute.arch.elect_one\(\):\n( +ring.consumer_release)", r"if True:\n\1", "by every thread"
+    ),
+    "rows that nobody frees": (r"q_ring.consumer_release\(own\)", "pass", "were not read"),
+    "rows that are freed before their last scores": (
+        r"( +)(q_ring.consumer_wait\(own\)).*\n",
+        r"\1\2\n\1with cute.arch.elect_one():\n\1    q_ring.consumer_release(own)\n",
+        "was freed",
+    ),
+    "a ticket that is read before it is drawn": (
+        r" +cute.arch.barrier\(barrier_id=4.*\n( +item = ticket)", r"\1", "was waited for"
+    ),
+    "a ticket that is drawn while some read the last": (
+        r"(item = ticket\[0\]\n) +cute.arch.barrier\(barrier_id=4.*\n", r"\1", "others may write or read"
+    ),
+    "a barrier of another warpgroup": ("barrier_id=4", "barrier_id=1", "not the one of a warpgroup"),
+    "every thread draws": (
+        r"if thread == 0:\n( +ticket)", r"if True:\n\1", "128 threads draw"
+    ),
+    "the same ticket again": (r"tickets, Int32\(1\)", "tickets, Int32(0)", "is taken twice"),
+    "tiles that nobody draws": (r"\+ blocks$", "+ blocks + 1", "tiles of .* are taken"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_what_a_device_would_not_do_is_refused(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern, new, why = REFUSED[mistake]
+    edit_text(monkeypatch, cute, substituted(f"(?m){pattern}", new))
+    with pytest.raises(Fault, match=why):
+        ran(INPUTS)
+
+
+def test_a_counter_that_does_not_begin_at_zero_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = generated._value
+
+    def later(argument: CallArg, *rest: Any) -> Any:
+        return np.ones(1, np.int32) if argument.kind is From.TICKETS else real(argument, *rest)
+
+    monkeypatch.setattr(generated, "_value", later)
+    with pytest.raises(Fault, match="tiles of .* are taken"):
+        ran(INPUTS)
+
+
+def test_a_loop_on_the_host_has_no_counter_to_give() -> None:
+    sizes = {"H": 2, "G": 4, "E": 64, "W": 64}
+    program = launched(of(INPUTS), sizes, MathModel.SM90, sizes)
+    signature = Signature(tuple(sizes.items()), divisible=DIVISIBLE)
+    assert cute.lower(program, [schedule()], target("sm_90a"), signature)
+    turns = (Turn(Axis("H", split=2)),)
+    looped = replace(program, launches=(Launch(program.kernels[0].name, turns),))
+    with pytest.raises(UnsupportedError, match="a counter of a kernel that a loop launches"):
+        cute.lower(looped, [schedule()], target("sm_90a"), signature)
+
+
+# --- the protocol ---
+
+SOUND = tickets_protocol(2, 3, (2, 1, 3))
+Body = tuple[Op, ...]
+
+
+def impatient(body: Body) -> Body:
+    return tuple(x for op in body for x in ((Acquire("mail"), op) if op == Pass("mail") else (op,)))
+
+
+def kept(body: Body) -> Body:
+    return tuple(op for op in body if op != Release("rows", 4))
+
+
+def hasty(body: Body) -> Body:
+    free = Release("rows", 4)
+    return tuple(x for op in kept(body) for x in ((free, op) if isinstance(op, Repeat) else (op,)))
+
+
+@pytest.mark.parametrize(
+    ("edit", "roles", "hazard"),
+    [
+        (impatient, [1], Hazard.DEADLOCK),
+        (kept, [2, 3, 4], Hazard.DEADLOCK),
+        (hasty, [2, 3, 4], Hazard.OVERWRITE),
+        (hasty, [3], Hazard.OVERWRITE),
+    ],
+)
+def test_the_checker_finds_who_waits_too_much_and_who_frees_too_early(
+    edit: Callable[[Body], Body], roles: list[int], hazard: Hazard
+) -> None:
+    assert check(SOUND).fault is None
+    made = [Role(role.name, edit(role.body)) if i in roles else role for i, role in enumerate(SOUND.roles)]
+    found = check(replace(SOUND, roles=tuple(made))).fault
+    assert found is not None and found.hazard is hazard
+
+
+# --- the counter ---
+
+
+def test_each_launch_of_each_call_has_a_counter_of_its_own() -> None:
+    seen: list[torch.Tensor] = []
+
+    def host(*given: torch.Tensor) -> None:
+        assert all(g.dtype is torch.int32 and g.tolist() == [0] for g in given)
+        seen.extend(g.add_(7) for g in given)
+
+    run = compose([], [], [From.TICKETS, From.TICKETS], {}, host, torch.device("cpu"), ({}, 0))
+    run({}, {})
+    run({}, {})
+    assert len({t.data_ptr() for t in seen}) == 4
+
+
+def test_a_record_says_that_a_kernel_draws_tickets() -> None:
+    call = ran(INPUTS).emitted.call
+    assert read_call(write_call(call)) == call
+    assert write_call(call)[-1]["kind"] == "tickets"
