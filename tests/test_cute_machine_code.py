@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,13 @@ from rlk.testing.hopper import accumulator_place
 
 pytestmark = pytest.mark.skipif(cute.toolchain() is None, reason="nvidia-cutlass-dsl is not installed")
 H200 = target("sm_90a")
+VERSION = version("nvidia-cutlass-dsl") if cute.toolchain() is not None else ""
 LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, which lose one-hot comparisons
 # bytes; the gradient of scores is long, so is the search of a sampler
 STACK = {
     "linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8, "sample_2": 288,
-    "policy_loss_of_sequences_3": 8, "prefix_attention_1": 8, "prefix_attention_2": 24,
+    "policy_loss_of_sequences_3": 8,
+    "varlen_attention": 32, "prefix_attention_1": 64, "prefix_attention_2": 24,
 }  # fmt: skip
 
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
@@ -54,6 +57,9 @@ what is computed is contracted, one that begins, five for each part of a loop, a
 branch that leaves sums as they are the compiler begins each instruction anew (in one group with the weights
 behind that branch a step takes longer, measured); of a gradient as many for each part as it has
 contractions."""
+OLD = {"varlen_attention": (136, 36), "prefix_attention_1": (120, 36)} if VERSION.startswith("4.7.") else {}
+"""What cutlass-dsl 4.7 makes of blocks that stay: bytes of stack, and each product alone in its group; the
+same bits, and a reason to take 4.8 (`docs/decisions/0044-*`)."""
 BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}
 """Meetings of the warps of a block: once a row, where the rest of a tree stays inside of warps."""
 
@@ -135,16 +141,15 @@ def disassembled(file: Path) -> str:
 def test_reference_kernels_compile_for_hardware(name: str, tmp_path: Path) -> None:
     emitted = PROGRAMS[name]
     for kernel, code in codes(emitted, tmp_path):
-        assert code.stack <= STACK.get(kernel, 0), f"{kernel} keeps {code.stack} bytes on its stack"
+        stack, groups = OLD.get(kernel, (STACK.get(kernel, 0), GROUPS.get(kernel, 2)))
+        assert code.stack <= stack, f"{kernel} keeps {code.stack} bytes on its stack"
         assert code.lost == 0, f"{kernel} packs the predicates of {code.lost} selections"
         reads, writes = VECTORS.get(kernel, (0, 0))
         assert code.reads >= reads and code.writes >= writes
         assert code.barriers <= BARRIERS.get(kernel, code.barriers)
         contracts = f"{kernel}_memory" in emitted.source
         assert (code.products > 0) == (code.copies > 1) == contracts
-        assert code.groups <= GROUPS.get(kernel, 2), (
-            f"{kernel} waits {code.groups} times for {code.products} products"
-        )
+        assert code.groups <= groups, f"{kernel} waits {code.groups} times for {code.products} products"
 
 
 WALKED = {
