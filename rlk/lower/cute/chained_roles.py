@@ -13,14 +13,13 @@ from rlk.ir.nodes import (
     Let,
     Load,
     Loop,
-    Map2,
     Pos,
     Result,
     Store,
     Value,
     operands,
 )
-from rlk.ir.types import DType, TileType
+from rlk.ir.types import TileType
 from rlk.lower.common.emitted import From
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
@@ -206,12 +205,7 @@ class ChainedEmitter(Emitter):
         scalar = [let for let in fixed if not isinstance(let.node, Store) and not self.waits(let)]
         inside = [v for part in self.plan.parts for let in part.loop.body.lets for v in operands(let.node)]
         wanted = {let.value for let in self.needed([*inside, *self.bounds()])}
-        numbers = [let for let in scalar if let.value in wanted and not self.contracted(let.value)]
-        self.write(numbers)
-        for let in numbers:
-            if isinstance(let.node, Map2) and self.tile(let.value).dtype is DType.F32 and self.plan.ahead:
-                self.uses("uniform")
-                self.line(f"{self[let.value]} = uniform({self[let.value]})")
+        self.write(let for let in scalar if let.value in wanted and not self.contracted(let.value))
         return Place(count_of, tile_of, search, lines(self.lines), name)
 
     def other_axes(self, rest: str) -> None:

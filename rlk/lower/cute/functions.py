@@ -57,10 +57,6 @@ _ALL = (
     _helper("exp2", "x", "The hardware's: a table.", "return cute.math.exp2(x, fastmath=True)"),
     _helper("select", "condition, a, b", "Without a branch.", "return cutlass.select_(condition, a, b)"),
     _helper(
-        "uniform", "x", "A number that all threads have: a warp keeps it once.",
-        "return cute.arch.make_warp_uniform(x.bitcast(Int32)).bitcast(Float32)",
-    ),
-    _helper(
         "any_lane", "condition", "Whether it holds for some thread of the warp.",
         "return cute.arch.vote_any_sync(condition)",
     ),
