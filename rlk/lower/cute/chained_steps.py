@@ -58,6 +58,7 @@ class StepEmitter(ChainedEmitter):
     shared memory, and how many numbers it has.
     """
 
+    own = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"  # by which rows are awaited
     places: tuple[str, ...] = ()
     boxed = False  # whether threads trade pairs for vectors
     crossing: Mapping[Value, str] = MappingProxyType({})
@@ -278,13 +279,13 @@ class StepEmitter(ChainedEmitter):
             if let.value in needed:
                 self.across(let, late.pop(let.value))
         ready = [x for x in left if not late.keys() & behind([x.value], self.lets, self.operands)]
-        self.phase(part, ready, [x for x in left if x not in ready])
+        left = [x for x in left if x not in ready]
+        self.phase(part, ready, left)
         self.targets = {}
         return Late(tuple((self.lets[v], text) for v, text in late.items()), tuple(left))
 
     def phase(self, part: Step, ready: list[Let], later: list[Let]) -> None:
         """Write values of both rows that wait for no exchange: numbers, lists, the sums as they go on."""
-        ready = [let for let in ready if let.value not in self.written]
         lists = [let for let in ready if self.listed(let.value)]
         self.write((let for let in ready if let not in lists), ROWS)
         scores = [let for let in lists if self.held_by(let.value) is self.plan.scores]
@@ -352,7 +353,7 @@ class StepEmitter(ChainedEmitter):
         """Write what a step's products did not wait for, and what the loop carries on."""
         for let, parts in late.parts:
             self.across(let, parts)
-        self.write((let for let in late.lets if let.value not in self.written), ROWS)
+        self.write(late.lets, ROWS)
         pairs = zip(self.places, part.loop.body.results, strict=True)
         with self.inner(EACH_ROW):
             self.assign([(to, value) for to, value in pairs if value != part.sums[0].value])
@@ -440,8 +441,7 @@ class StepEmitter(ChainedEmitter):
     def own_rows(self) -> None:
         """Wait for the tiles of a block's rows."""
         for copies in self.plan.owned:
-            state = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"
-            self.line(f"{copies.param}_ring.consumer_wait({state})")
+            self.line(f"{copies.param}_ring.consumer_wait({self.own})")
         if self.plan.by_boxes:
             self.line("cute.arch.fence_view_async_shared()")
 

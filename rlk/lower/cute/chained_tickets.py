@@ -14,6 +14,7 @@ class TicketEmitter(StepEmitter):
     """Writes the lines of a tile: a block's rows lie in a ring, and are freed before the tile is done."""
 
     item = "item"
+    own = "own"
 
     def __init__(self, plan: ChainedPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
         super().__init__(plan, helpers, checks)
@@ -21,12 +22,6 @@ class TicketEmitter(StepEmitter):
         self.uses("send_mail", "read_mail", "next_item")
         name = f"{plan.kernel.name}_tickets"
         self.tickets = self.memory.argument(name, From.TICKETS, plan.kernel.name)
-
-    def own_rows(self) -> None:
-        """Wait for the rows of a tile, which threads wrote."""
-        for copies in self.plan.owned:
-            self.line(f"{copies.param}_ring.consumer_wait(own)")
-        self.line("cute.arch.fence_view_async_shared()")
 
     def step(self, part: Step, name: str, *, more: bool) -> None:
         """Write a step; all scores of a tile are there before its last: another's rows may come."""
