@@ -270,6 +270,32 @@ def merged(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> tuple[np.nda
     return (m, *(x * wa + y * wb for x, y in zip(a[1:], b[1:])))
 
 
+T, V = Axis("T", dynamic=True), Axis("V", chunk=256, split=8)
+
+
+@op()
+def powers(z: Tensor[f32, T, V]) -> Outputs:
+    """Scores in units of ln 2, over an axis whose leaf is the chunk."""
+    soft = L.power_sum()
+    for v in L.stream(V):
+        soft.absorb(z[v] * 1.4426950408889634, mean=z[v])
+    return L.out(lse=soft.lse(), mean=soft.mean("mean"))
+
+
+def test_power_sums_are_softmax_sums_of_other_units() -> None:
+    z = (np.random.default_rng(7).normal(size=(5, 2100)) * 9).astype(f)
+    z[2, 100:] = -np.inf
+    inputs, wide = {"z": z}, z.astype(np.float64)
+    want = np.logaddexp.reduce(wide, axis=1)
+    mean = (np.exp(wide - want[:, None]) * np.where(np.isinf(wide), 0.0, wide)).sum(1)
+    made = run_wide(canonical(powers.trace(powers.reference())), inputs)
+    np.testing.assert_allclose(made["lse"], want, rtol=1e-12)
+    np.testing.assert_allclose(made["mean"], mean, rtol=1e-12)
+    bits = run(canonical(powers.trace(powers.reference())), inputs).tensors
+    np.testing.assert_allclose(bits["lse"], want, rtol=1e-6)
+    np.testing.assert_allclose(bits["mean"], mean, rtol=1e-5)
+
+
 def reference_lse(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rows, v = z.shape
     size = -(-v // 8)
