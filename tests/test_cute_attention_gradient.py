@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +47,7 @@ FORMS: dict[str, Inputs] = {
     "window": NARROW | {"window": 20},
     "softcap and sinks": NARROW | {"softcap": 3.0, "inv_softcap": 1 / 3.0, "sinks": SINKS},
     "more than a tile has rows": packed(batch((300, 3), (700, 1100), group=2, e=32, w=32)),
+    "the same by boxes": packed(batch((300, 3), (700, 1100), group=2, e=64, w=64)),
 }
 
 
@@ -91,6 +93,12 @@ def small() -> Inputs:
     return pulled(NARROW)
 
 
+@pytest.fixture(scope="module")
+def boxed() -> Inputs:
+    """What hardware copies, and its numbers threads."""
+    return pulled(RAGGED)
+
+
 # --- the same bits ---
 
 
@@ -117,16 +125,39 @@ def test_a_gradient_alone_has_the_same_bits(name: str, small: Inputs) -> None:
     assert_same(ran(small, wanted=frozenset({name})), oracle(small), frozenset({name}))
 
 
-def test_what_a_neighbour_has_that_is_no_number_stays_with_it(small: Inputs) -> None:
+def with_neighbours(given: Inputs) -> Inputs:
+    """Return inputs of which only the first three sequences are numbers."""
+    changed = dict(given)
+    for name, count in OWN.items():
+        changed[name] = given[name].copy()
+        changed[name][count:] = stored(np.nan, "bf16")
+    return changed
+
+
+OWN = {"q": 14, "k": 79, "v": 79, "d_o": 14}
+
+
+@pytest.mark.parametrize("form", ["small", "boxed"])
+def test_what_a_neighbour_has_that_is_no_number_stays_with_it(
+    form: str, request: pytest.FixtureRequest
+) -> None:
     """Zero times NaN is NaN: a tile's rows behind the end of a sequence are zeros, not what lies there."""
-    want, given = ran(small).tensors, dict(small)
-    for name, count in {"q": 14, "k": 79, "v": 79, "d_o": 14}.items():
-        given[name] = given[name].copy()
-        given[name][count:] = stored(np.nan, "bf16")
-    found = ran(given).tensors
-    for name, count in {"q": 14, "k": 79, "v": 79}.items():
+    given = request.getfixturevalue(form)
+    want, found = ran(given).tensors, ran(with_neighbours(given)).tensors
+    for name, count in list(OWN.items())[:3]:
         assert np.array_equal(found[f"d_{name}"][:count], want[f"d_{name}"][:count]), name
         assert not np.array_equal(found[f"d_{name}"][count:], want[f"d_{name}"][count:]), "the control"
+
+
+@pytest.mark.parametrize("factor", ["q", "d_o", "k", "v"])
+def test_rows_of_a_neighbour_that_nobody_clears_are_seen(
+    factor: str, boxed: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = ran(boxed).tensors
+    edit_text(monkeypatch, cute, substituted(rf"clear_vector_where\(select.*{factor}_tiles.*", "pass"))
+    found = ran(with_neighbours(boxed)).tensors
+    names = [f"d_{name}" for name in OWN if f"d_{name}" in found]
+    assert any(differing(found[name][: OWN[name[2:]]], want[name][: OWN[name[2:]]]) for name in names)
 
 
 # --- controls ---
@@ -179,10 +210,65 @@ def test_what_a_device_would_not_do_is_refused(
         ran(small)
 
 
+REFUSED_OF_BOXES = {
+    "no fence behind what is cleared": (
+        r"fence_view_async_shared\(\)\n( +cute.arch.barrier)",
+        r"sync_warp()\n\1",
+        "no fence made visible",
+    ),
+    "no barrier behind what is cleared": (r" +cute.arch.barrier\(.*\n", "", "may still clear rows"),
+    "a tile that is cleared before it came": (
+        r" +d_o_ring.consumer_wait\(get\)\n( +column)",
+        r"\1",
+        "another stage is cleared",
+    ),
+    "a box from inside of a token": (r"\(\(0, total_5", "((1, total_5", "from head 1 on"),
+    "numbers that are not waited for": (r" +lse_ring.consumer_wait\(get\)\n", "", "that is not read"),
+    "numbers that nobody frees": (r"lse_ring.consumer_release\(get\)", "pass", "were not read"),
+    "numbers that nobody hands on": (r" +lse_ring.producer_commit\(put\)\n", "", "nothing fills"),
+    "numbers that nobody copies": (r"copy_number_where\(thread // 64 == 1.*", "pass", "that is not read"),
+    "stages freed with their products made": (
+        r"wait_group\(0\)(\n +with)",
+        r"wait_group(1)\1",
+        "products still read",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", REFUSED_OF_BOXES)
+def test_what_a_device_would_not_do_with_boxes_is_refused(
+    mistake: str, boxed: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pattern, new, why = REFUSED_OF_BOXES[mistake]
+    edit_text(monkeypatch, cute, substituted(pattern, new))
+    with pytest.raises(Fault, match=why):
+        ran(boxed)
+
+
+# --- boxes ---
+
+
+@pytest.mark.parametrize(
+    ("group", "e", "w", "copied"),
+    [
+        (1, 64, 64, {"q", "d_o"}),
+        (4, 128, 64, {"q", "d_o"}),
+        (3, 64, 64, set()),  # 64 rows are no whole tokens
+        (2, 96, 96, set()),
+        (2, 64, 96, set()),
+    ],
+)
+def test_boxes_are_heads_of_whole_tokens(group: int, e: int, w: int, copied: set[str]) -> None:
+    text = ran(pulled(packed(batch((9,), (70,), group=group, e=e, w=w)))).emitted.source
+    keys = text.split("class varlen_attention_grad_3_memory")[1]
+    assert set(re.findall(r"send_box\((\w+)_ring", keys)) == copied
+    assert set(re.findall(r"copy_vector_where\(\w+, (\w+),", keys)) == {"k", "v", "q", "d_o"} - copied
+
+
 # --- the rings ---
 
 
-@pytest.mark.parametrize("batches", [((2,), (2,)), ((1, 1), (1, 1)), ((1,), (2,))])
+@pytest.mark.parametrize("batches", [((2,), (2,)), ((1, 1), (1, 1)), ((1,), (2,)), ((2,), (1, 1, 1))])
 @pytest.mark.parametrize("stages", [2, 4])
 def test_a_stage_freed_before_its_products_end_is_found(stages: int, batches: Any) -> None:
     sound = sums_protocol(stages, 2, 2 * stages + 3, *batches)

@@ -394,7 +394,8 @@ def _sync_warp() -> None:
 
 
 def _tma(op: Any, tensor: Memory, layout: Any, box: Any, shared: int = 1) -> tuple[Any, Memory]:
-    if sorted(tensor.strides)[0] != 1 or sorted(tensor.strides)[1] * 2 % 16:
+    strides = sorted(s for each in tensor.strides for s in (each if isinstance(each, tuple) else (each,)))
+    if strides[0] != 1 or strides[1] * 2 % 16:
         raise Fault("rows that do not lie at multiples of 16 bytes")
     return SimpleNamespace(box=box, shared=shared), tensor
 

@@ -302,12 +302,20 @@ def shared(x: Any) -> int:
     return int(found[0])
 
 
+def whole(extent: Any) -> Any:
+    """Return an extent or a stride as an integer, or those of a dim of several."""
+    return tuple(map(whole, extent)) if isinstance(extent, tuple) else int(extent)
+
+
 class Memory:
-    """A tensor in device memory: flat storage, extents and strides."""
+    """A tensor in device memory: flat storage, extents and strides.
+
+    A dim may be of two, the fastest first.
+    """
 
     def __init__(self, flat: Array, dtype: DType, shape: Sequence[Any], strides: Sequence[Any]) -> None:
         self.flat, self.dtype = flat, dtype
-        self.shape, self.strides = tuple(map(int, shape)), tuple(map(int, strides))
+        self.shape, self.strides = (tuple(map(whole, of)) for of in (shape, strides))
 
     @property
     def element_type(self) -> type[Number]:

@@ -140,7 +140,7 @@ class CopyRing(Ring):
         self.acquired += 1
 
     def producer_commit(self, state: Any) -> None:
-        if state.count != self.committed or len(self.tiles) != self.acquired:
+        if state.count != self.committed or not self.filled:
             raise Fault("a stage is handed on that nothing fills")
         self.committed += 1
 
@@ -153,9 +153,15 @@ class CopyRing(Ring):
         if state.count >= self.committed:
             raise Fault("a stage is awaited that nothing fills")
         every = [each[state.count][1] for each in self.numbers.values()]
-        if not all(there.all() for there in (self.there[state.count], *every)):
+        if not all(there.all() for there in (*self.there[state.count :][:1], *every)):
             raise Fault("a stage is handed on with elements that no thread wrote")
         self.reading, self.seen = state.count, False
+
+    @property
+    def filled(self) -> bool:
+        """Whether the stage that is filled has a tile, or numbers where none travels with them."""
+        kinds = [self.tiles] if self.tiles or not self.numbers else list(self.numbers.values())
+        return all(len(each) == self.acquired for each in kinds)
 
     @property
     def left(self) -> bool:
@@ -298,12 +304,25 @@ def send_box(
     if atom.box != shape or tiles.ring is not ring:
         raise Fault(f"a box of {shape} by a copy of boxes of {atom.box}")
     made = np.zeros(shape, np.float32)
-    index = [simt.shared(at) + np.arange(n) for at, n in zip(first, shape, strict=True)]
-    there = [(at >= 0) & (at < n) for at, n in zip(index, memory.shape, strict=True)]
-    inside = there[0][:, None] & there[1]
-    offset = index[0][:, None] * memory.strides[0] + index[1] * memory.strides[1]
+    (down, there), (right, also) = map(_side, first, shape, memory.shape, memory.strides)
+    inside, offset = there[:, None] & also, down[:, None] + right
     made[inside] = ops.decode(memory.flat[offset[inside]], memory.dtype)
     ring.fill(state, made, tiles.layout)
+
+
+def _side(first: Any, count: int, extent: Any, stride: Any) -> tuple[Array, Array]:
+    """Return how far from a tensor's begin the rows of a box lie, and which of them are in the tensor.
+
+    A row of two indices is a head of a token: a box has all heads of some tokens.
+    """
+    if not isinstance(extent, tuple):
+        at = simt.shared(first) + np.arange(count)
+        return at * stride, (at >= 0) & (at < extent)
+    heads, tokens = extent
+    if count % heads or simt.shared(first[0]) != 0:
+        raise Fault(f"a box of {count} rows of {heads} heads each, from head {first[0]} on")
+    head, token = np.arange(count) % heads, simt.shared(first[1]) + np.arange(count) // heads
+    return head * stride[0] + token * stride[1], (token >= 0) & (token < tokens)
 
 
 def clear_vector_where(threads: Threads, condition: Any, tiles: Tiles, place: Any, count: int) -> None:
@@ -328,7 +347,7 @@ def clear_vector_where(threads: Threads, condition: Any, tiles: Tiles, place: An
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Numbers of all stages, which travel with the tiles of the ring that is filled meanwhile."""
+    """Numbers of all stages, which travel through the ring that threads fill meanwhile."""
 
     of: Storage
     count: int
@@ -336,7 +355,8 @@ class Numbers:
 
     def put(self, mine: Array, place: Any, x: Number) -> None:
         """Write the numbers of those threads."""
-        ring = next(each for each in self.of.rings.values() if each.acquired > each.committed)
+        filled = (x for x in self.of.rings.values() if not isinstance(x, BoxedRing))
+        ring = next(each for each in filled if each.acquired > each.committed)
         at, stage = (np.broadcast_to(Int32(p).data, mine.shape)[mine] for p in place)
         held = ring.numbers.setdefault(self.of.name, [])
         if len(held) < ring.acquired:

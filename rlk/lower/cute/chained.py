@@ -19,6 +19,7 @@ from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import (
     Frame,
     KernelText,
+    Order,
     build,
     framed,
     owning,
@@ -32,6 +33,9 @@ BY_TICKETS = (
     "A warpgroup draws tiles and copies their rows; of what is streamed one warp lets hardware copy boxes."
 )
 BY_BOXES = "A warpgroup copies a block's rows; of what is streamed one warp lets hardware copy boxes."
+BESIDE_BOXES = (
+    "A warpgroup copies a block's rows, and numbers of those that are streamed as boxes, by hardware."
+)
 IN_TURN = "Warpgroups hold 64 rows each; while one weighs, the products of the other are made."
 
 
@@ -155,8 +159,12 @@ class ChainedText:
         return BOX_WORDS * self.plan.warps
 
     @property
-    def factors(self) -> tuple[Streamed, ...]:
+    def rings(self) -> tuple[Streamed, ...]:
         return tuple(each for batch in (*self.owned, *self.streamed) for each in batch.factors)
+
+    @property
+    def factors(self) -> tuple[Streamed, ...]:
+        return tuple(each for each in self.rings if each.size)
 
     @property
     def chunk(self) -> int:
@@ -176,14 +184,16 @@ class ChainedText:
     def boxes(self) -> tuple[View, ...]:
         """What hardware copies, as products read it."""
         names = {each.param for each in self.plan.streamed if self.plan.by_boxes}
-        return tuple(view for view in self.views if view.memory in names)
+        return tuple(v for v in self.views if v.memory in names and v.tiles == f"{v.memory}_tiles")
 
     @property
     def copying(self) -> str:
         """Who copies, in words."""
         if self.plan.by_tickets:
             return BY_TICKETS
-        return BY_BOXES if self.plan.by_boxes else BY_THREADS
+        if self.plan.by_boxes:
+            return BESIDE_BOXES if self.plan.numbers else BY_BOXES
+        return BY_THREADS
 
     @property
     def own(self) -> str:
@@ -239,7 +249,10 @@ def write(
     emitter.name_step(step)
     first, *others = plan.batches(plan.streamed)
     if plan.by_boxes:
-        streamed = [_batch(each, plan.stages, emitter.boxes(each)) for each in (first, *others)]
+        streamed = [_batch(plan.streamed, plan.stages, emitter.boxes(plan.streamed))]
+        if plan.numbers_apart:
+            alone = Streamed(plan.numbers[0].param, 0, 0, plan.stages, boxed=False)
+            streamed.append(Batch((alone,), emitter.numbers()))
     else:
         streamed = [_batch(first, plan.stages, (*emitter.copies(first, "put.index"), *emitter.numbers()))]
         streamed += [_batch(each, plan.stages, emitter.copies(each, "put.index")) for each in others]
@@ -289,16 +302,17 @@ def _emitter(plan: ChainedPlan) -> type[StepEmitter]:
     return StepEmitter if plan.ahead else SumsEmitter
 
 
-def _order(copies: Copies, emitter: StepEmitter) -> tuple[int, ...]:
+def _order(copies: Copies, emitter: StepEmitter) -> Order:
     """Return the order of a tensor's dims as boxes have them: the two of a box first, as it lies."""
-    assert copies.begin is not None
-    last = len(emitter.memory.decls[copies.param].type.axes) - 1
-    box = (copies.begin[0], last) if copies.along else (last, copies.begin[0])
-    return (*box, *(d for d in range(last) if d != copies.begin[0]))
+    assert copies.box is not None
+    dims = copies.box.dims
+    last, rows = len(emitter.memory.decls[copies.param].type.axes) - 1, dims if len(dims) > 1 else dims[0]
+    box = (rows, last) if copies.along else (last, rows)
+    return (*box, *(d for d in range(last) if d not in dims))
 
 
 def _batch(batch: tuple[Copies, ...], stages: int, lines: tuple[Line, ...]) -> Batch:
-    factors = (Streamed(c.param, c.rows, c.elements, stages, c.begin is not None) for c in batch)
+    factors = (Streamed(c.param, c.rows, c.elements, stages, c.box is not None) for c in batch)
     return Batch(tuple(factors), lines)
 
 

@@ -33,6 +33,7 @@ from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.spread import Owned
 from rlk.lower.common.turning import turning
+from rlk.lower.cute.boxes import Box, box_of
 from rlk.lower.cute.plan import (
     INSTRUCTION,
     REGISTERS,
@@ -69,8 +70,8 @@ class Copies:
 
     param: of the tensor. load: what is copied, from the loop's last part, where nothing is left unmasked.
     along, turned: whether products are over a row's elements, and over rows: the same bytes serve both.
-    beside: the tensor that has the rows that `param` lacks. begin: the index of the first row, and of which
-    dim, where hardware copies the rows as a box, those that are not there too.
+    beside: the tensor that has the rows that `param` lacks. box: the rows, where hardware copies them, those
+    that are not there too.
     """
 
     load: Value
@@ -81,7 +82,7 @@ class Copies:
     along: bool
     turned: bool
     beside: str | None = None
-    begin: tuple[int, Value] | None = None
+    box: Box | None = None
 
     @property
     def params(self) -> tuple[str, ...]:
@@ -201,14 +202,24 @@ class ChainedPlan:
 
     def batches(self, factors: tuple[Copies, ...]) -> tuple[tuple[Copies, ...], ...]:
         """Return which factors are copied together, as nobody waits for one alone: those of a shape."""
-        if self.ahead:
+        if self.ahead or any(copies.box is not None for copies in factors):
             return tuple((copies,) for copies in factors)
         return tuple(tuple(some) for _, some in groupby(factors, lambda copies: copies.across))
 
     @property
     def by_boxes(self) -> bool:
         """Whether hardware copies what is streamed."""
-        return all(copies.begin is not None for copies in self.streamed)
+        return all(copies.box is not None for copies in self.streamed)
+
+    @property
+    def numbers_apart(self) -> bool:
+        """Whether numbers have a ring of their own, as hardware hands the tiles on."""
+        return self.by_boxes and bool(self.numbers)
+
+    @property
+    def numbers_ring(self) -> str:
+        """Its name: that of the first of them."""
+        return f"{self.numbers[0].param}_ring" if self.numbers_apart else ""
 
     @property
     def copied(self) -> tuple[Copies, ...]:
@@ -269,8 +280,9 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         signature=signature,
         target=target,
     )
-    batches = (tuple(map(len, made.batches(factors))) for factors in (owned, streamed))
-    _sound(stages, consumers, None if made.ahead else tuple(batches), made.by_tickets)
+    own, stepped = (tuple(map(len, made.batches(factors))) for factors in (owned, streamed))
+    batches = (own, (*stepped, *(1,) * made.numbers_apart))
+    _sound(stages, consumers, None if made.ahead else batches, made.by_tickets)
     return made
 
 
@@ -377,33 +389,23 @@ def _copies(
 def _boxes(
     step: Step, kernel: Kernel, streamed: tuple[Copies, ...], axes: tuple[Axis, Axis]
 ) -> tuple[Copies, ...]:
-    """Say which index boxes of rows begin at, if all of them may be boxes: rows in a row, of whole vectors.
+    """Say where boxes of rows begin, if all of them may be boxes: rows in a row, of whole vectors.
 
-    A row that is not there comes as whatever lies in its place: no score of it may be chosen.
+    A row that is not there comes as whatever lies in its place: no score of it may be chosen, where scores
+    are made before anybody could clear it.
     """
     nodes, types = {let.value: let.node for let in walk(kernel.body)}, types_of(kernel)
 
-    def within(value: Value) -> set[Axis]:
-        type = types[value]
-        return set(type.axes) & set(axes) if isinstance(type, TileType) else set()
-
-    def begin(copies: Copies) -> tuple[int, Value] | None:
+    def box(copies: Copies) -> Box | None:
         load = nodes[copies.load]
         assert isinstance(load, Load)
-        moving = [d for d, value in enumerate(load.index) if within(value)]
-        found = nodes[load.index[moving[0]]] if len(moving) == 1 else None
-        if not isinstance(found, Map2) or found.fn is not Fn2.ADD or copies.elements not in BOXED:
-            return None
-        first = [v for v in (found.a, found.b) if not within(v)]
-        own = [nodes[v] for v in (found.a, found.b) if v not in first]
-        lanes = len(first) == 1 and isinstance(own[0], Pos) and own[0].axis == axes[1]
-        return (moving[0], first[0]) if lanes and not copies.beside else None
+        fits = copies.elements in BOXED and not copies.beside
+        return box_of(load, nodes, types, axes, copies.rows) if fits else None
 
-    given = tuple(replace(copies, begin=begin(copies)) for copies in streamed)
-    alone = step.sums_alone or any(copies.along and copies.turned for copies in streamed)
-    if alone or any(copies.begin is None for copies in given) or not _hidden(step, nodes):
-        return streamed
-    return given
+    given = tuple(replace(copies, box=box(copies)) for copies in streamed)
+    both = any(copies.along and copies.turned for copies in streamed)
+    ahead = not step.sums_alone and (both or not _hidden(step, nodes))
+    return streamed if ahead or any(copies.box is None for copies in given) else given
 
 
 def _hidden(step: Step, nodes: Mapping[Value, Node]) -> bool:

@@ -87,7 +87,7 @@ class ChainedEmitter(Emitter):
         self.names.taken |= OF_FRAME
         for copies in plan.copied:
             self.names.taken |= {f"{copies.param}_{what}" for what in ("ring", "tiles", "factor", *TURNED)}
-        self.names.taken |= {f"{each.param}_numbers" for each in plan.numbers}
+        self.names.taken |= {f"{each.param}_numbers" for each in plan.numbers} | {plan.numbers_ring}
         count = range(1, 1 + max(len(plan.last.scores), len(plan.sums)))
         self.names.taken |= {numbered(name, i) for name in OF_PRODUCTS for i in count}
         self.lets = {let.value: let for let in walk(plan.kernel.body)}
@@ -296,13 +296,14 @@ class ChainedEmitter(Emitter):
         with self.apart():
             self.axes_held = {}
             for copies in batch:
-                assert copies.begin is not None
-                load, (dim, begin) = self.load_of(copies), copies.begin
-                others = [v for d, v in enumerate(load.index[:-1]) if d != dim]
-                self.write(self.needed([begin, *others]))
+                assert copies.box is not None
+                load, box = self.load_of(copies), copies.box
+                others = [v for d, v in enumerate(load.index[:-1]) if d not in box.dims]
+                self.write(self.needed([box.first, *others]))
                 index = "".join(f", {self.memory.coordinate(v)}" for v in others)
                 of = f"{copies.param}[None, None{index}]" if others else copies.param
-                first, shape = (self.memory.coordinate(begin), "0"), (copies.rows, copies.elements)
+                begin = box.coordinate(self.memory.coordinate(box.first))
+                first, shape = (begin, "0"), (copies.rows, copies.elements)
                 if not copies.along:
                     first, shape = first[::-1], shape[::-1]
                 given = f"tma_{copies.param}, {of}, ({', '.join(first)}), {shape}, {copies.param}_tiles"

@@ -61,6 +61,7 @@ class StepEmitter(ChainedEmitter):
     own = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"  # by which rows are awaited
     places: tuple[str, ...] = ()
     boxed = False  # whether threads trade pairs for vectors
+    sums_first = False  # whether what a loop carries is multiplied before a step's weights are made
     crossing: Mapping[Value, str] = MappingProxyType({})
 
     # --- before the loop ------------------------------------------------------------------------------------
@@ -196,7 +197,7 @@ class StepEmitter(ChainedEmitter):
             late = self.rows_of_step(part, [let for let in lets if let.value not in self.written])
             self.awaited(self.plan.streamed[1], "got")
             if self.plan.by_boxes and part is self.plan.last:
-                self.clear(self.plan.streamed[1])
+                self.clear(part, self.plan.streamed[1:], "got")
             self.sum(self.plan.last, 0, "got")
             self.end_of_step(part, late)
             self.line("warpgroup.wait_group(0)")
@@ -293,27 +294,29 @@ class StepEmitter(ChainedEmitter):
         kept = f"[{', '.join(['[]'] * ROWS)}]"
         waiting = [let for let in scores if let.value in ends]
         self.crossing = {let.value: self.let(let.name or stem(let), kept) for let in waiting}
+        others = [let for let in lists if let not in scores]
+        if self.sums_first:
+            self.rescaled(part, others)
         if scores:
             with self.inner(EACH_ROW):
                 self.ordered(scores)
         self.crossing = {}
-        for let in lists:
-            if let not in scores:
-                self.rescaled(part, let)
+        if not self.sums_first:
+            self.rescaled(part, others)
 
-    def rescaled(self, part: Step, let: Let) -> None:
-        """Write a carried list that is multiplied by a number of its row: where no row's is 1, for a warp."""
+    def rescaled(self, part: Step, lets: list[Let]) -> None:
+        """Write carried lists that are multiplied by a number of their row: where it is not 1, for a warp."""
         held = dict(zip(part.loop.body.args[1:], self.places, strict=True))
-        match let.node:
-            case Map2(fn=Fn2.MUL, a=a, b=b) if a in held and b in self.rowwise:
-                self.uses("any_lane")
-                name = self.text[b]
-                changed = " | ".join(f"({name}[{r}] != Float32(1.0))" for r in range(ROWS))
-                with self.inner(f"if any_lane({changed}):"), self.inner(EACH_ROW):
-                    self.ordered([let])
-            case _:
-                with self.inner(EACH_ROW):
-                    self.ordered([let])
+        for let in lets:
+            condition = ""
+            match let.node:
+                case Map2(fn=Fn2.MUL, a=a, b=b) if a in held and b in self.rowwise:
+                    self.uses("any_lane")
+                    name = self.text[b]
+                    condition = " | ".join(f"({name}[{r}] != Float32(1.0))" for r in range(ROWS))
+            branch = self.inner(f"if any_lane({condition}):") if condition else nullcontext()
+            with branch, self.inner(EACH_ROW):
+                self.ordered([let])
 
     def within(self, let: Let) -> str:
         """Write what each thread has of a reduction of both rows; return its name."""
@@ -371,29 +374,38 @@ class StepEmitter(ChainedEmitter):
         if not self.plan.by_boxes:
             self.line("cute.arch.fence_view_async_shared()")
 
-    def clear(self, copies: Copies) -> None:
-        """Write zeros to the rows of a tile that are not there: nothing times what came is not zero always.
+    def clear(self, part: Step, factors: Iterable[Copies], state: str) -> None:
+        """Write zeros to the rows of tiles that are not there: nothing times what came is not zero always.
 
         Each warpgroup does for itself, and begins no product before all its threads did.
         """
-        load, axis = self.load_of(copies), self.plan.scores.axis
+        axis = self.plan.scores.axis
         self.uses("select", "clear_vector_where")
-        with self.apart():
-            self.axes_held = {}
-            of_rows = {value for value in self.written if axis in self.axes(value)}
-            self.written, self.whole = self.written - of_rows, self.whole - of_rows
-            self.line(f"column = {copies.width} * (mine % {copies.across})")
-            with self.inner(f"for i in cutlass.range_constexpr({copies.passes}):"):
-                self.line(f"down = mine % {WARPGROUP} // {copies.across} + {copies.down} * i")
-                self.memory.owned[axis] = "down"
-                assert load.guard is not None
-                self.write(self.needed([load.guard]))
-                missing = f"select({self[load.guard]}, Boolean(False), Boolean(True))"
-                with self.inner(f"for j in cutlass.range_constexpr({copies.vectors}):"):
-                    place = f"(column + {copies.width * copies.across} * j, down, got.index)"
-                    self.line(f"clear_vector_where({missing}, {copies.param}_tiles, {place}, {copies.width})")
+        for copies in factors:
+            guard = self.guard_of(part, copies)
+            with self.apart():
+                self.axes_held = {}
+                of_rows = {value for value in self.written if axis in self.axes(value)}
+                self.written, self.whole = self.written - of_rows, self.whole - of_rows
+                self.line(f"column = {copies.width} * (mine % {copies.across})")
+                with self.inner(f"for i in cutlass.range_constexpr({copies.passes}):"):
+                    self.line(f"down = mine % {WARPGROUP} // {copies.across} + {copies.down} * i")
+                    self.memory.owned[axis] = "down"
+                    assert guard is not None
+                    self.write(self.needed([guard]))
+                    missing = f"select({self[guard]}, Boolean(False), Boolean(True))"
+                    with self.inner(f"for j in cutlass.range_constexpr({copies.vectors}):"):
+                        column = f"column + {copies.width * copies.across} * j"
+                        place = f"down, {column}" if copies.along else f"{column}, down"
+                        given = f"{copies.param}_tiles, ({place}, {state}.index), {copies.width}"
+                        self.line(f"clear_vector_where({missing}, {given})")
         self.line("cute.arch.fence_view_async_shared()")
         self.line(f"cute.arch.barrier(barrier_id=group, number_of_threads={WARPGROUP})")
+
+    def guard_of(self, part: Step, copies: Copies) -> Value | None:
+        """Return which rows of a factor are there in a part's steps, if not all are."""
+        loads = (let.node for let in part.loop.body.lets if isinstance(let.node, Load))
+        return next(load.guard for load in loads if load.param == copies.param)
 
     def score(self, part: Step, index: int, state: str) -> None:
         """Begin a contraction of a block's rows with what is streamed."""
@@ -419,16 +431,14 @@ class StepEmitter(ChainedEmitter):
         assert isinstance(load, Load)
         return next(copies for copies in self.plan.copied if copies.param == load.param)
 
-    def free(self, columns: str, values: str) -> None:
-        """Free the stages whose products are there: one thread of each warp does."""
-        given = [(c.param, state) for c, state in zip(self.plan.streamed, (columns, values), strict=True)]
+    def free(self, *states: str) -> None:
+        """Free the stages of streamed factors whose products are there: one thread of each warp does."""
+        given = [(c.param, state) for c, state in zip(self.plan.streamed, states, strict=True) if state]
         with self.inner("with cute.arch.elect_one():") if not self.plan.by_boxes else nullcontext():
             for param, state in given:
-                if state:
-                    self.line(f"{param}_ring.consumer_release({state})")
-        for _, state in given:
-            if state:
-                self.line(f"{state}.advance()")
+                self.line(f"{param}_ring.consumer_release({state})")
+        for state in dict.fromkeys(state for _, state in given):
+            self.line(f"{state}.advance()")
 
     def first_scores(self) -> tuple[Line, ...]:
         """Return the wait for a block's rows, and the scores of the first step."""

@@ -55,10 +55,10 @@ class SumsEmitter(StepEmitter):
         with self.one_step(part.loop, name) as lets:
             self.phases(part, [let for let in lets if let.value not in self.written])
             self.line("warpgroup.wait_group(0)")
-            with self.inner("with cute.arch.elect_one():"):
-                for copies in self.plan.streamed:
-                    self.line(f"{copies.param}_ring.consumer_release(get)")
-            self.line("get.advance()")
+            if self.plan.numbers_apart:
+                with self.inner("with cute.arch.elect_one():"):
+                    self.line(f"{self.plan.numbers_ring}.consumer_release(get)")
+            self.free(*["get"] * len(self.plan.streamed))
 
     def phases(self, part: Step, lets: list[Let]) -> None:
         """Begin all scores; take each when it is there, and begin every sum whose weights are known then."""
@@ -70,6 +70,12 @@ class SumsEmitter(StepEmitter):
                 self.awaited(copies, "get")
                 waited.add(copies.param)
 
+        if self.plan.by_boxes:
+            partial = [x for x in self.plan.streamed if self.guard_of(part, x) is not None]
+            for let in (*part.scores, *part.sums) if partial else ():
+                arrived(let)
+            if partial:
+                self.clear(part, partial, "get")
         for i, let in enumerate(part.scores):
             arrived(let)
             self.score(part, i, "get")
@@ -81,6 +87,9 @@ class SumsEmitter(StepEmitter):
             self.whole.add(score.value)
             self.written.add(score.value)
             now = self.of_phase(part, left, i)
+            if self.plan.numbers_apart and self.of_columns(now) and self.plan.numbers_ring not in waited:
+                self.line(f"{self.plan.numbers_ring}.consumer_wait(get)")
+                waited.add(self.plan.numbers_ring)
             again = self.repeated(score, now, [let for let in left if let not in now])
             left = [let for let in left if let not in now or let in again]
             missing = {let.value for let in left}

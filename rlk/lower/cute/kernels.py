@@ -15,6 +15,9 @@ from rlk.lower.cute.chained_plan import ChainedPlan
 from rlk.lower.cute.emit import Emitter
 from rlk.lower.cute.plan import ContractionPlan, RowsPlan
 
+Order = Sequence[int | Sequence[int]]
+"""Of a tensor's dims; several may be taken for one, the fastest first."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorText:
@@ -50,7 +53,7 @@ def arguments(kernel: Kernel, emitter: Emitter, turns: Mapping[str, str]) -> lis
 
 
 def tensors_of(
-    emitter: Emitter, copied: Mapping[str, int], orders: Mapping[str, Sequence[int]]
+    emitter: Emitter, copied: Mapping[str, int], orders: Mapping[str, Order]
 ) -> tuple[TensorText, ...]:
     """Describe every tensor; the strides of those that hardware copies are multiples of so many elements.
 
@@ -63,7 +66,7 @@ def tensors_of(
         known = [by > 1 and s != "1" and n != "1" for s, n in zip(strides, shape, strict=True)]
         each = [f"cute.assume({s}, divby={by})" if k else s for s, k in zip(strides, known, strict=True)]
         order = orders.get(decl.name, range(len(shape)))
-        found.append(TensorText(decl.name, *(_tuple([of[d] for d in order]) for of in (shape, each))))
+        found.append(TensorText(decl.name, *(_ordered(of, order) for of in (shape, each))))
     return tuple(found)
 
 
@@ -75,7 +78,7 @@ def framed(
     *,
     copied: Mapping[str, int] = MappingProxyType({}),
     vectors: Mapping[str, int] = MappingProxyType({}),
-    orders: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    orders: Mapping[str, Order] = MappingProxyType({}),
 ) -> tuple[Frame, list[CallArg]]:
     """Return what a kernel has like every other, and its arguments.
 
@@ -100,6 +103,11 @@ def owning(plan: ContractionPlan | ChainedPlan) -> str:
     """Return what a block of a kernel that contracts owns, in words."""
     owned = ", ".join(f"{o.tile} of {o.axis}" for o in (plan.rows, *plan.others))
     return f"A block owns {owned} ({plan.kind})."
+
+
+def _ordered(parts: Sequence[str], order: Order) -> str:
+    """Return parts in an order, those of several dims together."""
+    return _tuple([parts[d] if isinstance(d, int) else _ordered(parts, d) for d in order])
 
 
 def _tuple(parts: tuple[str, ...] | list[str]) -> str:

@@ -1,0 +1,94 @@
+"""Which rows of a tensor hardware copies as a box: those that follow each other, or a few heads of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import Const, Fn2, Load, Map2, Node, Pos, Value
+from rlk.ir.types import TileType, Type
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Where rows begin, and over which dims of a tensor they go, the fastest first.
+
+    first: the number of the first row. each: rows of the first dim, if there are two: heads of a token.
+    """
+
+    first: Value
+    dims: tuple[int, ...]
+    each: int = 1
+
+    def coordinate(self, first: str) -> str:
+        """Return the text of the first row's place, of its number."""
+        return first if len(self.dims) == 1 else f"(0, {first} // {self.each})"
+
+
+def box_of(
+    load: Load, nodes: Mapping[Value, Node], types: Mapping[Value, Type], axes: tuple[Axis, Axis], rows: int
+) -> Box | None:
+    """Return the box of a step's rows, if they are one: neither tensor nor step ends inside of a token.
+
+    axes: of a block's rows, and of the rows of a step, of which there are so many.
+    """
+
+    def within(value: Value) -> set[Axis]:
+        type = types[value]
+        return set(type.axes) & set(axes) if isinstance(type, TileType) else set()
+
+    moving = tuple(d for d, value in enumerate(load.index) if within(value))
+    split = _heads(tuple(load.index[d] for d in moving), nodes)
+    if split is None:
+        return None
+    row, order, each = split
+    found = nodes[row]
+    if not isinstance(found, Map2) or found.fn is not Fn2.ADD:
+        return None
+    first = [v for v in (found.a, found.b) if not within(v)]
+    own = [nodes[v] for v in (found.a, found.b) if v not in first]
+    lanes = len(first) == 1 and isinstance(own[0], Pos) and own[0].axis == axes[1]
+    if not lanes or rows % each or not _multiple(first[0], each, nodes):
+        return None
+    return Box(first[0], tuple(moving[i] for i in order), each)
+
+
+def _heads(
+    index: tuple[Value, ...], nodes: Mapping[Value, Node]
+) -> tuple[Value, tuple[int, ...], int] | None:
+    """Return the row that indices are made of, their order, the fastest first, and how many heads there are.
+
+    Tokens and heads are the quotient and the remainder of a row; of one head the quotient is the row.
+    """
+    if len(index) == 1:
+        return index[0], (0,), 1
+    heads = [i for i, value in enumerate(index) if isinstance(n := nodes[value], Map2) and n.fn is Fn2.MOD]
+    if len(index) != 2 or len(heads) != 1:
+        return None
+    (head,) = heads
+    remainder, token = nodes[index[head]], index[1 - head]
+    assert isinstance(remainder, Map2)
+    row, by = remainder.a, nodes[remainder.b]
+    if not isinstance(by, Const):
+        return None
+    match nodes[token]:
+        case Map2(fn=Fn2.DIV, a=a, b=b) if (a, b) == (row, remainder.b):
+            return row, (head, 1 - head), by.bits
+        case _:
+            return (row, (head, 1 - head), 1) if token == row and by.bits == 1 else None
+
+
+def _multiple(value: Value, of: int, nodes: Mapping[Value, Node]) -> bool:
+    """Return whether an integer is a multiple of another one whatever a call is."""
+    match nodes.get(value):
+        case _ if of == 1:
+            return True
+        case Const(bits=bits):
+            return bits % of == 0
+        case Map2(fn=Fn2.ADD, a=a, b=b):
+            return _multiple(a, of, nodes) and _multiple(b, of, nodes)
+        case Map2(fn=Fn2.MUL, a=a, b=b):
+            return _multiple(a, of, nodes) or _multiple(b, of, nodes)
+        case _:
+            return False
