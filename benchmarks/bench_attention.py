@@ -34,6 +34,8 @@ PAGE = 64
 SAMPLED = 2  # queries of a sequence that are compared with the oracle
 LAST = 64  # rows of one whose gradients are
 DECODES = ((8, 4096), (8, 32768), (8, 131072), (64, 4096), (64, 16384), (1, 16384), (1, 131072))
+PREFILLS = ((8, 4096, 512), (8, 16384, 512), (1, 131072, 2048))
+"""Sequences, the keys of each, and the queries that come last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,32 +240,43 @@ def backward(lengths: Sequence[int], shape: dict[str, int | str]) -> Case:
     )
 
 
-def decode(batch: int, context: int) -> Case:
-    """One query for each of so many sequences, whose keys lie in pages in any order."""
-    pages = context // PAGE
-    table = torch.randperm(batch * pages, device="cuda").int().reshape(batch, pages)
-    cache = torch.empty(2, batch * pages, PAGE, SHARED, WIDTH, device="cuda", dtype=torch.bfloat16).normal_()
-    q = torch.randn(batch, HEADS, WIDTH, device="cuda", dtype=torch.bfloat16)
+def pages(batch: int, context: int, queries: int = 1) -> Case:
+    """The last queries of sequences whose keys lie in pages in any order: one each, or those of a prefill."""
+    count = context // PAGE
+    table = torch.randperm(batch * count, device="cuda").int().reshape(batch, count)
+    cache = torch.empty(2, batch * count, PAGE, SHARED, WIDTH, device="cuda", dtype=torch.bfloat16).normal_()
+    q = torch.randn(batch * queries, HEADS, WIDTH, device="cuda", dtype=torch.bfloat16)
     lens = torch.full((batch,), context, device="cuda", dtype=torch.int32)
-    cu = torch.arange(batch + 1, device="cuda", dtype=torch.int32)
+    cu = torch.arange(batch + 1, device="cuda", dtype=torch.int32) * queries
     arguments = (q, cache[0], cache[1], table, lens, cu)
 
     def check() -> Checked:
         got, of = rlk.ops.paged_attention(*arguments), table[0].long()
-        own = torch.arange(pages, device="cuda", dtype=torch.int32)[None]
-        sampled = (q[:1], cache[0][of], cache[1][of], own, lens[:1], cu[:2])
+        few = slice(max(0, queries - SAMPLED), queries)
+        own = torch.arange(count, device="cuda", dtype=torch.int32)[None]
+        ends = torch.tensor([0, few.stop - few.start], device="cuda", dtype=torch.int32)
+        sampled = (q[few], cache[0][of], cache[1][of], own, lens[:1], ends)
         wide = rlk.ops.paged_attention.reference(*sampled)
-        error = float((got.o[:1].double() - wide.o).abs().max())
-        return Checked(error, compare(rlk.ops.paged_attention, (got.o[:1], got.lse[:, :1]), *sampled))
+        error = float((got.o[few].double() - wide.o).abs().max())
+        return Checked(error, compare(rlk.ops.paged_attention, (got.o[few], got.lse[:, few]), *sampled))
 
+    seen = context - (queries - 1) / 2
     return Case(
         op="paged_attention",
         passes="fwd",
-        shape={"B": batch, "S": context, "Hq": HEADS, "Hk": SHARED, "d": WIDTH},
+        shape={
+            "B": batch,
+            "S": context,
+            **({"asks": queries} if queries > 1 else {}),
+            "Hq": HEADS,
+            "Hk": SHARED,
+            "d": WIDTH,
+        },
         rlk=lambda: peers.without_grad(lambda: rlk.ops.paged_attention(*arguments)),
         peers={"fa4_cute": lambda: fa4_cute_paged(q, (cache[0], cache[1]), table, lens, cu)},
-        moved=cache.nbytes,
-        bar=of_backend(triton=None, cute=Bar(1.20, "fa4_cute")),
+        moved=cache.nbytes + 2 * q.nbytes if queries > 1 else cache.nbytes,
+        flops=4.0 * len(q) * HEADS * WIDTH * seen if queries > 1 else 0.0,
+        bar=of_backend(triton=None, cute=Bar(1.20, "fa4_cute") if queries == 1 else None),
         reference="fa4_cute",
         check=check,
         describe=lambda: describe(rlk.ops.paged_attention.explain(*arguments)),
@@ -353,7 +366,10 @@ def cases() -> Iterator[Case]:
         yield shared(groups, asks)
     for batch, context in DECODES:
         torch.cuda.empty_cache()
-        yield decode(batch, context)
+        yield pages(batch, context)
+    for batch, context, queries in PREFILLS:
+        torch.cuda.empty_cache()
+        yield pages(batch, context, queries)
 
 
 if __name__ == "__main__":
