@@ -49,6 +49,27 @@ def test_neighbours_and_places_do_not_count(width: int) -> None:
             assert moved(got, together[i]) == [0, 0, 0], (order, i)
 
 
+@pytest.mark.parametrize("width", [64, 128])
+def test_what_is_not_a_number_stays_in_its_sequence(width: int) -> None:
+    """Hardware copies rows behind the end of a sequence too: they are cleared before they are multiplied."""
+    given = drawn((333, 200, 70), width)
+    alone = gradients(given)
+    spoilt = [given[0], tuple(torch.full_like(t, torch.nan) for t in given[1]), given[2]]
+    found = gradients(spoilt)
+    for i in (0, 2):
+        assert moved(found[i], alone[i]) == [0, 0, 0], i
+    assert all(x.isnan().all() for x in found[1]), "the control"
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(0, 300), (300, 0)])
+def test_nobody_asks_or_nothing_is_there(queries: int, keys: int) -> None:
+    (asked,), (kept,) = drawn((queries,)), drawn((keys,))
+    leaves = tuple(t.requires_grad_() for t in (asked[0], *kept[1:3]))
+    ends = (torch.tensor([0, n], device="cuda", dtype=torch.int32) for n in (queries, keys))
+    made = torch.autograd.grad(ops.varlen_attention(*leaves, *ends).o, leaves, asked[3])
+    assert all(not x.any() for x in made)
+
+
 def test_a_thousand_runs_beside_other_work_have_the_same_bits() -> None:
     given, beside = drawn(LENGTHS), torch.cuda.Stream()
     x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
