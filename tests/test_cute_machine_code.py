@@ -38,26 +38,26 @@ LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, wh
 STACK = {
     "linear_logp_grad_2": 256, "linear_logp_backward_1": 256, "sample_1": 8, "sample_2": 288,
     "policy_loss_of_sequences_3": 8,
-    "varlen_attention": 32, "prefix_attention_1": 64, "prefix_attention_2": 24,
+    "varlen_attention": 40, "prefix_attention_1": 32, "prefix_attention_2": 24,
 }  # fmt: skip
 
 VECTORS = {"logp": (4, 0), "rms_norm": (6, 4), "rms_norm_grad_1": (4, 4), "embedding_grad": (8, 1)}
 """Reads and writes of 16 bytes that a kernel has at least."""
 GROUPS = {
     "matmul_leaf8": 16,
-    "varlen_attention": 15,
+    "varlen_attention": 12,
     "paged_attention": 15,
-    "prefix_attention_1": 15,
+    "prefix_attention_1": 12,
     "prefix_attention_2": 15,
     "varlen_attention_grad_2": 6,
     "varlen_attention_grad_3": 12,
 }
 """Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block; where
-what is computed is contracted, one that begins, five for each part of a loop, and four that end: behind the
-branch that leaves sums as they are the compiler begins each instruction anew (in one group with the weights
-behind that branch a step takes longer, measured); of a gradient as many for each part as it has
-contractions."""
-OLD = {"varlen_attention": (136, 36), "prefix_attention_1": (120, 36)} if VERSION.startswith("4.7.") else {}
+what is computed is contracted, one that begins, five for each part of a loop, and four that end: right behind
+the branch that leaves sums as they are the compiler begins each instruction anew (with the weights between, as
+blocks that stay have it, fewer: docs/measured/cute.md has what either order takes); of a gradient as many for
+each part as it has contractions."""
+OLD = {"varlen_attention": (144, 36), "prefix_attention_1": (128, 36)} if VERSION.startswith("4.7.") else {}
 """What cutlass-dsl 4.7 makes of blocks that stay: bytes of stack, and each product alone in its group; the
 same bits, and a reason to take 4.8 (`docs/decisions/0044-*`)."""
 BARRIERS = {"logp": 1, "rms_norm": 1, "rms_norm_grad_1": 1}

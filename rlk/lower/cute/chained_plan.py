@@ -58,6 +58,7 @@ BOXED = (64, 128)  # elements of rows that hardware copies: whole lines of 128 b
 VECTOR = 16  # bytes that a thread copies at once
 NARROW = 192  # elements of all sums of a row that leave more registers to threads that copy
 NARROWER = Registers(56, 224)
+WIDER = Registers(24, 240)  # where hardware copies what is streamed, threads need few to copy a block's rows
 ALONE = Registers(96, 240)  # where one warpgroup multiplies
 WIDEST = 128  # elements of a row's sums, of which a thread holds two lists for two rows
 BOX = 1024  # bytes by which the threads of a warp trade elements
@@ -254,8 +255,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     carried = [a for type in parts[-1].loop.types for a in type.axes]
     wide = sum(held.length for held in sums for axis in carried if axis == held.axis) > NARROW
     registers = ALONE if consumers == 1 else REGISTERS[consumers]
-    if consumers == 2 and not wide:
-        registers = NARROWER
+    if consumers == 2:
+        registers = NARROWER if not wide else registers if streamed[0].box is None else WIDER
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
     waiting = _waiting(parts[-1], sums) if consumers >= FEW_REGISTERS else ()
     kept = len(waiting) * tile * sums[0].length * DType.F32.bytes
