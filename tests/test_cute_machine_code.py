@@ -53,10 +53,9 @@ GROUPS = {
     "varlen_attention_grad_3": 12,
 }
 """Groups of matrix instructions: one that begins a chain and one of a loop, for each chain of a block; where
-what is computed is contracted, one that begins, five for each part of a loop, and four that end: right behind
-the branch that leaves sums as they are the compiler begins each instruction anew (with the weights between, as
-blocks that stay have it, fewer: docs/measured/cute.md has what either order takes); of a gradient as many for
-each part as it has contractions."""
+what is computed is contracted, one that begins, five for each part of a loop, and four that end, for right
+behind the branch that leaves sums as they are the compiler begins each instruction anew; fewer where blocks
+stay, which have the weights between; of a gradient as many for each part as it has contractions."""
 OLD = {"varlen_attention": (144, 36), "prefix_attention_1": (128, 36)} if VERSION.startswith("4.7.") else {}
 """What cutlass-dsl 4.7 makes of blocks that stay: bytes of stack, and each product alone in its group; the
 same bits, and a reason to take 4.8 (`docs/decisions/0044-*`)."""

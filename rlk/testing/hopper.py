@@ -550,7 +550,7 @@ def _barrier() -> None:
 
 
 def _around() -> streams.Around:
-    return streams.Around(_now.rings, lambda: _now.groups, _now.warps, _is_elected)
+    return streams.Around(_now.rings, lambda: _now.groups, _now.warps, _is_elected, _threads)
 
 
 def _threads() -> Array:

@@ -119,13 +119,15 @@ class State:
 class CopyRing(Ring):
     """Stages by their use: tiles, which elements of them are there, and whether the copies were handed on.
 
-    inner: the dim of tiles that follows itself in memory. numbers: those that travel with tiles, by name, and
-    which of them are there. seen: whether the threads that read a stage have made its bytes visible to the
-    matrix unit.
+    threads: those that act now. producers: how many of them hand a stage on. inner: the dim of tiles that
+    follows itself in memory. numbers: those that travel with tiles, by name, and which of them are there.
+    seen: whether the threads that read a stage have made its bytes visible to the matrix unit.
     """
 
     name: str
     elected: Callable[[], bool]
+    threads: Threads
+    producers: int = 1
     tiles: list[Array] = field(default_factory=list)
     there: list[Array] = field(default_factory=list)
     inner: int = 1
@@ -142,6 +144,8 @@ class CopyRing(Ring):
     def producer_commit(self, state: Any) -> None:
         if state.count != self.committed or not self.filled:
             raise Fault("a stage is handed on that nothing fills")
+        if len(self.threads()) != self.producers:
+            raise Fault(f"{len(self.threads())} threads hand a stage on, {self.producers} are awaited")
         self.committed += 1
 
     def consumer_release(self, state: Any) -> None:
@@ -418,15 +422,15 @@ class Around:
     flying: Flying
     warps: int
     elected: Callable[[], bool]
+    threads: Threads
 
 
 def ring(
     around: Around, *, barrier_storage: str, num_stages: int, producer_group: int, consumer_group: int
 ) -> CopyRing:
-    """Return the ring of this name, whose full barrier a warpgroup signals."""
-    if producer_group != 128:
-        raise Fault(f"{producer_group} threads hand a stage on that a warpgroup fills")
-    return _ring(around, consumer_group, CopyRing, name=barrier_storage, stages=num_stages)
+    """Return the ring of this name, whose full barrier so many threads signal."""
+    given = {"name": barrier_storage, "stages": num_stages, "producers": producer_group}
+    return _ring(around, consumer_group, CopyRing, **given)
 
 
 def box_ring(
@@ -442,7 +446,7 @@ def box_ring(
 def _ring(around: Around, warps: int, kind: type[CopyRing], **given: Any) -> CopyRing:
     if warps != around.warps:
         raise Fault(f"{warps} warps free a stage that {around.warps} read")
-    made = kind(flying=around.flying, elected=around.elected, **given)
+    made = kind(flying=around.flying, elected=around.elected, threads=around.threads, **given)
     return around.rings.setdefault(made.name, made)
 
 

@@ -156,13 +156,13 @@ def atomic_add(threads: Callable[[], Array], counter: Array, x: Any) -> Number:
 
 
 class Branches(ast.NodeTransformer):
-    """Turns branches of one thread into what lets that thread act alone."""
+    """Turns branches of some threads into what lets these act alone."""
 
     def visit_If(self, node: ast.If) -> ast.AST:
-        """Turn `if thread == 0:` into `with acting(thread == 0):`."""
+        """Turn `if thread == 0:` into `with acting(thread == 0):`, and so `if thread >= first:`."""
         self.generic_visit(node)
         match node.test:
-            case ast.Compare(left=ast.Name("thread"), ops=[ast.Eq()], comparators=[ast.Constant()]):
+            case ast.Compare(left=ast.Name("thread"), ops=[ast.Eq() | ast.GtE()]):
                 acting = ast.Call(ast.Name("acting", ast.Load()), [node.test], [])
                 made = ast.With([ast.withitem(acting)], node.body)
                 return ast.fix_missing_locations(ast.copy_location(made, node))

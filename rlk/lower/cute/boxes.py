@@ -31,6 +31,8 @@ def box_of(
 ) -> Box | None:
     """Return the box of a step's rows, if they are one: neither tensor nor step ends inside of a token.
 
+    Behind a row that is not there none is: a step has them all if it has its last one.
+
     axes: of a block's rows, and of the rows of a step, of which there are so many.
     """
 
@@ -49,6 +51,11 @@ def box_of(
     first = [v for v in (found.a, found.b) if not within(v)]
     own = [nodes[v] for v in (found.a, found.b) if v not in first]
     lanes = len(first) == 1 and isinstance(own[0], Pos) and own[0].axis == axes[1]
+    match None if load.guard is None else nodes[load.guard]:
+        case Map2(fn=Fn2.LT, a=a, b=b) if a == row and not within(b):
+            pass  # rows are there up to one of them
+        case _:
+            return None
     if not lanes or rows % each or not _multiple(first[0], each, nodes):
         return None
     return Box(first[0], tuple(moving[i] for i in order), each)

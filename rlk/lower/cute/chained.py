@@ -62,13 +62,17 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A factor as its template has it: how its tiles lie."""
+    """A factor as its template has it: how its tiles lie, and how many threads copy them.
+
+    Numbers beside boxes have a ring and no tiles.
+    """
 
     name: str
     rows: int
     elements: int
     stages: int
     boxed: bool
+    threads: int = WARPGROUP
 
     @property
     def ring(self) -> str:
@@ -78,7 +82,7 @@ class Streamed:
     @property
     def producers(self) -> str:
         """Who hands a stage on: every thread that copies, or the one that names the barrier to hardware."""
-        return "pipeline.Agent.Thread" if self.boxed else f"pipeline.Agent.Thread, {WARPGROUP}"
+        return "pipeline.Agent.Thread" if self.boxed else f"pipeline.Agent.Thread, {self.threads}"
 
     @property
     def bytes(self) -> int:
@@ -113,7 +117,7 @@ class Batch:
     @property
     def by_threads(self) -> tuple[Streamed, ...]:
         """The factors whose stages threads hand on."""
-        return tuple(each for each in self.factors if not each.boxed)
+        return tuple(each for each in self.factors if not each.boxed and each.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +255,8 @@ def write(
     if plan.by_boxes:
         streamed = [_batch(plan.streamed, plan.stages, emitter.boxes(plan.streamed))]
         if plan.numbers_apart:
-            alone = Streamed(plan.numbers[0].param, 0, 0, plan.stages, boxed=False)
-            streamed.append(Batch((alone,), emitter.numbers()))
+            alone = Streamed(plan.numbers[0].param, 0, 0, plan.stages, False, plan.number_threads)
+            streamed.append(Batch((alone,), emitter.numbers_beside_boxes()))
     else:
         streamed = [_batch(first, plan.stages, (*emitter.copies(first, "put.index"), *emitter.numbers()))]
         streamed += [_batch(each, plan.stages, emitter.copies(each, "put.index")) for each in others]

@@ -55,10 +55,10 @@ FEW_REGISTERS = 3  # of these: each thread has so few that sums which steps seld
 PAIRS = (1, 2)  # index bits that tell the four threads apart which share a row of an accumulator
 MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
 BOXED = (64, 128)  # elements of rows that hardware copies: whole lines of 128 bytes
+WARP = 32
 VECTOR = 16  # bytes that a thread copies at once
 NARROW = 192  # elements of all sums of a row that leave more registers to threads that copy
 NARROWER = Registers(56, 224)
-WIDER = Registers(24, 240)  # where hardware copies what is streamed, threads need few to copy a block's rows
 ALONE = Registers(96, 240)  # where one warpgroup multiplies
 WIDEST = 128  # elements of a row's sums, of which a thread holds two lists for two rows
 BOX = 1024  # bytes by which the threads of a warp trade elements
@@ -223,6 +223,11 @@ class ChainedPlan:
         return f"{self.numbers[0].param}_ring" if self.numbers_apart else ""
 
     @property
+    def number_threads(self) -> int:
+        """How many threads copy these numbers, the last ones: not of the warp that lets boxes be copied."""
+        return max(WARP, self.scores.length)
+
+    @property
     def copied(self) -> tuple[Copies, ...]:
         return (*self.owned, *self.streamed)
 
@@ -255,8 +260,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     carried = [a for type in parts[-1].loop.types for a in type.axes]
     wide = sum(held.length for held in sums for axis in carried if axis == held.axis) > NARROW
     registers = ALONE if consumers == 1 else REGISTERS[consumers]
-    if consumers == 2:
-        registers = NARROWER if not wide else registers if streamed[0].box is None else WIDER
+    if consumers == 2 and not wide:
+        registers = NARROWER
     claim_registers(WARPGROUP * (1 + consumers), (registers.fewer, *[registers.more] * consumers))
     waiting = _waiting(parts[-1], sums) if consumers >= FEW_REGISTERS else ()
     kept = len(waiting) * tile * sums[0].length * DType.F32.bytes

@@ -317,6 +317,21 @@ class ChainedEmitter(Emitter):
 
     def numbers(self) -> tuple[Line, ...]:
         """Return the copy of a step's numbers: each thread has one row of some of them."""
+        self.copy_numbers(range(WARPGROUP // self.plan.scores.length))
+        return lines(self.lines)
+
+    def numbers_beside_boxes(self) -> tuple[Line, ...]:
+        """Return the same by the last warps alone, which hand them on."""
+        count = WARPGROUP // self.plan.scores.length
+        given = f"{WARPGROUP - self.plan.number_threads}, thread, {self.plan.numbers_ring}, put"
+        self.uses("acquire_from", "commit_from")
+        self.line(f"acquire_from({given})")
+        self.copy_numbers(range(count - 1, count))
+        self.line(f"commit_from({given})")
+        return lines(self.lines)
+
+    def copy_numbers(self, parts: range) -> None:
+        """Write that copy; parts: of the threads, as many as a step has rows, that take them in turns."""
         chunk, numbers = self.plan.scores.length, self.plan.numbers
         loads = [x for n in numbers if isinstance(x := self.lets[n.load].node, Load)]
         with self.apart():
@@ -327,10 +342,9 @@ class ChainedEmitter(Emitter):
                 self.uses("copy_number_where")
             self.write(self.needed([v for load in loads for v in self.operands_of(load)]))
             for i, load in enumerate(loads):
-                mine = f"thread // {chunk} == {i % (WARPGROUP // chunk)}"
+                mine = f"thread // {chunk} == {parts[i % len(parts)]}"
                 given = f"{mine}, {self.source(load)}, {load.param}_numbers"
                 self.line(f"copy_number_where({given}, (down, put.index))")
-        return lines(self.lines)
 
     def sources(self, load: Load) -> list[Load]:
         """Return what is read: a tensor's elements, and another's where it has none."""

@@ -31,8 +31,9 @@ from rlk.ir.types import DType
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.turning import turning
+from rlk.lower.cute.chained_clears import ClearingEmitter
 from rlk.lower.cute.chained_plan import ChainedPlan, Copies, Step
-from rlk.lower.cute.chained_roles import PLACE, ROWS, TURNED, ChainedEmitter, numbered
+from rlk.lower.cute.chained_roles import PLACE, ROWS, TURNED, numbered
 from rlk.lower.cute.emit import EXCHANGED, stem
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
@@ -51,7 +52,7 @@ class Late:
     lets: tuple[Let, ...]
 
 
-class StepEmitter(ChainedEmitter):
+class StepEmitter(ClearingEmitter):
     """Writes the lines of a multiplying thread; `places` are where it holds what the loop carries.
 
     crossing: names of lists of both rows, which are read after the loop that writes them. kept: what lies in
@@ -373,39 +374,6 @@ class StepEmitter(ChainedEmitter):
         self.line(f"{copies.param}_ring.consumer_wait({state})")
         if not self.plan.by_boxes:
             self.line("cute.arch.fence_view_async_shared()")
-
-    def clear(self, part: Step, factors: Iterable[Copies], state: str) -> None:
-        """Write zeros to the rows of tiles that are not there: nothing times what came is not zero always.
-
-        Each warpgroup does for itself, and begins no product before all its threads did.
-        """
-        axis = self.plan.scores.axis
-        self.uses("select", "clear_vector_where")
-        for copies in factors:
-            guard = self.guard_of(part, copies)
-            with self.apart():
-                self.axes_held = {}
-                of_rows = {value for value in self.written if axis in self.axes(value)}
-                self.written, self.whole = self.written - of_rows, self.whole - of_rows
-                self.line(f"column = {copies.width} * (mine % {copies.across})")
-                with self.inner(f"for i in cutlass.range_constexpr({copies.passes}):"):
-                    self.line(f"down = mine % {WARPGROUP} // {copies.across} + {copies.down} * i")
-                    self.memory.owned[axis] = "down"
-                    assert guard is not None
-                    self.write(self.needed([guard]))
-                    missing = f"select({self[guard]}, Boolean(False), Boolean(True))"
-                    with self.inner(f"for j in cutlass.range_constexpr({copies.vectors}):"):
-                        column = f"column + {copies.width * copies.across} * j"
-                        place = f"down, {column}" if copies.along else f"{column}, down"
-                        given = f"{copies.param}_tiles, ({place}, {state}.index), {copies.width}"
-                        self.line(f"clear_vector_where({missing}, {given})")
-        self.line("cute.arch.fence_view_async_shared()")
-        self.line(f"cute.arch.barrier(barrier_id=group, number_of_threads={WARPGROUP})")
-
-    def guard_of(self, part: Step, copies: Copies) -> Value | None:
-        """Return which rows of a factor are there in a part's steps, if not all are."""
-        loads = (let.node for let in part.loop.body.lets if isinstance(let.node, Load))
-        return next(load.guard for load in loads if load.param == copies.param)
 
     def score(self, part: Step, index: int, state: str) -> None:
         """Begin a contraction of a block's rows with what is streamed."""

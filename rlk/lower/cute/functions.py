@@ -273,6 +273,22 @@ _ALL = (
         traced=True,
     ),
     _helper(
+        "acquire_from",
+        "first, thread, ring, state",
+        "Wait for a stage to be free: the threads from one on do, which fill it.",
+        "if thread >= first:",
+        "    ring.producer_acquire(state)",
+        traced=True,
+    ),
+    _helper(
+        "commit_from",
+        "first, thread, ring, state",
+        "Hand a stage on when what these threads copy is there.",
+        "if thread >= first:",
+        "    ring.producer_commit(state)",
+        traced=True,
+    ),
+    _helper(
         "send_mail",
         "thread, ring, state, mail: cute.Tensor, item, segment",
         "Tell those who multiply a tile. One thread waits: another may look when a later phase has begun.",

@@ -1,0 +1,64 @@
+"""How those who multiply clear rows that a box brought and that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rlk.ir.nodes import Load, Map2, Value, operands
+from rlk.lower.cute.chained_plan import Copies, Step
+from rlk.lower.cute.chained_roles import ChainedEmitter
+from rlk.lower.cute.plan import WARPGROUP
+
+
+class ClearingEmitter(ChainedEmitter):
+    """Writes the lines that do."""
+
+    def clear(self, part: Step, factors: Iterable[Copies], state: str) -> None:
+        """Write zeros to the rows of tiles that are not there: nothing times what came is not zero always.
+
+        Each warpgroup does for itself, if one is missing, and begins no product before all its threads did.
+        """
+        ends: dict[str, None] = {}
+        self.uses("select", "clear_vector_where")
+        for copies in factors:
+            guard = self.guard_of(part, copies)
+            assert guard is not None
+            first, stop = self.end_of(guard)
+            self.write(self.needed([first, stop]))
+            ends[f"({self[stop]} < {self[first]} + {copies.rows})"] = None
+        with self.inner(f"if {' | '.join(ends)}:"):
+            for copies in factors:
+                self.clear_rows(part, copies, state)
+            self.line("cute.arch.fence_view_async_shared()")
+            self.line(f"cute.arch.barrier(barrier_id=group, number_of_threads={WARPGROUP})")
+
+    def clear_rows(self, part: Step, copies: Copies, state: str) -> None:
+        axis, guard = self.plan.scores.axis, self.guard_of(part, copies)
+        assert guard is not None
+        with self.apart():
+            self.axes_held = {}
+            of_rows = {value for value in self.written if axis in self.axes(value)}
+            self.written, self.whole = self.written - of_rows, self.whole - of_rows
+            self.line(f"column = {copies.width} * (mine % {copies.across})")
+            with self.inner(f"for i in cutlass.range_constexpr({copies.passes}):"):
+                self.line(f"down = mine % {WARPGROUP} // {copies.across} + {copies.down} * i")
+                self.memory.owned[axis] = "down"
+                self.write(self.needed([guard]))
+                missing = f"select({self[guard]}, Boolean(False), Boolean(True))"
+                with self.inner(f"for j in cutlass.range_constexpr({copies.vectors}):"):
+                    column = f"column + {copies.width * copies.across} * j"
+                    place = f"down, {column}" if copies.along else f"{column}, down"
+                    given = f"{copies.param}_tiles, ({place}, {state}.index), {copies.width}"
+                    self.line(f"clear_vector_where({missing}, {given})")
+
+    def guard_of(self, part: Step, copies: Copies) -> Value | None:
+        """Return which rows of a factor are there in a part's steps, if not all are."""
+        loads = (let.node for let in part.loop.body.lets if isinstance(let.node, Load))
+        return next(load.guard for load in loads if load.param == copies.param)
+
+    def end_of(self, guard: Value) -> tuple[Value, Value]:
+        """Return a step's first row, and the first one behind that is not there."""
+        there = self.lets[guard].node
+        assert isinstance(there, Map2)
+        parts = operands(self.lets[there.a].node)
+        return next(v for v in parts if self.plan.scores.axis not in self.axes(v)), there.b
