@@ -41,6 +41,7 @@ from rlk.lower.cute.plan import INSTRUCTION, WARPGROUP, Held, refused, stride_na
 from rlk.lower.cute.trades import ROW, THREADS, Vectors
 from rlk.passes.walk import behind
 
+LINE = 4  # numbers that a thread moves to shared memory, or from it, at once
 EACH_ROW = f"for r in cutlass.range_constexpr({ROWS}):"
 
 
@@ -141,9 +142,11 @@ class StepEmitter(ClearingEmitter):
     def keep(self, name: str, held: Held, init: Value) -> None:
         """Write a place in shared memory, which lies as registers would: a thread's elements are its own."""
         threads = WARPGROUP * self.plan.consumers
-        layout = f"(2, (2, {held.length // 8})), stride=({2 * threads}, ({threads}, {4 * threads}))"
+        strides = f"{held.count * threads}, (1, {LINE * threads})"
+        layout = f"({ROWS}, ({LINE}, {held.count // LINE})), stride=({strides})"
         self.kept[name] = held.count * ROWS * threads
-        self.line(f"{name} = cute.make_tensor(memory.{name}.data_ptr() + mine, cute.make_layout({layout}))")
+        at = f"memory.{name}.data_ptr() + {LINE} * mine"
+        self.line(f"{name} = cute.make_tensor({at}, cute.make_layout({layout}))")
         self.begin_list(name, held, init)
 
     def begin_list(self, name: str, held: Held, init: Value) -> None:
