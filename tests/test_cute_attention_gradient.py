@@ -266,6 +266,13 @@ def test_boxes_are_heads_of_whole_tokens(group: int, e: int, w: int, copied: set
     assert set(re.findall(r"copy_vector_where\(\w+, (\w+),", keys)) == {"k", "v", "q", "d_o"} - copied
 
 
+def test_tiles_of_all_heads_come_before_the_next_keys(boxed: Inputs) -> None:
+    """One head after another leaves multiprocessors without work: tiles differ, and are few."""
+    queries, keys = ran(boxed).emitted.source.split("class varlen_attention_grad_3_memory")
+    assert "tile = block // 2\n" in keys and "h = block % 2\n" in keys
+    assert "tile = tiles - 1 - block % tiles\n" in queries and "h = block // tiles\n" in queries
+
+
 # --- the rings ---
 
 

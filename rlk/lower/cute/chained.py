@@ -284,7 +284,7 @@ def write(
         place=place,
         steps=steps,
         multiplying=(*before, *begun, *loop, *after),
-        width=_width(plan, emitter),
+        width=emitter.width,
         tickets=emitter.tickets,
         boxed=emitter.boxed,
         kept=tuple(Kept(*each) for each in emitter.kept.items()),
@@ -350,9 +350,5 @@ def _count(plan: ChainedPlan, emitter: StepEmitter) -> str:
     """Return how many blocks there are: none too few tiles of rows of all segments, for each other index."""
     found = plan.segments
     tiles = f"({found.whole} * {found.each} // {plan.rows.tile} + {found.over.name})"
-    count = f"{tiles} * {_width(plan, emitter)}" if plan.others else tiles
+    count = f"{tiles} * {emitter.width}" if plan.others else tiles
     return f"min({count}, {plan.programs})" if plan.by_tickets else count
-
-
-def _width(plan: ChainedPlan, emitter: StepEmitter) -> str:
-    return " * ".join(emitter.memory.extent(o.axis) for o in plan.others) or "1"

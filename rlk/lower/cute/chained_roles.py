@@ -182,7 +182,8 @@ class ChainedEmitter(Emitter):
         """Return what all threads compute: the tile of a block, its segment, and what is of one number.
 
         Rows that take longest come first: the last of all segments where a row sees what is before it, the
-        first where it sees what comes after.
+        first where it sees what comes after. There, where tiles are few and differ most, those of all other
+        indices come before the next rows: one index after the other takes an eighth longer (measured).
         """
         found, tile = self.plan.segments, self.plan.rows.tile
         self.uses("segment_of")
@@ -192,7 +193,12 @@ class ChainedEmitter(Emitter):
         count_of = lines(self.lines)
         start, *_, stop = self.bounds()
         ascending = self.by_row(start) and not self.by_row(stop)
-        self.line(f"tile = {'' if ascending else 'tiles - 1 - '}{self.item} % tiles")
+        together = ascending and bool(self.plan.others)
+        width = f"({self.width})" if len(self.plan.others) > 1 else self.width
+        if together:
+            self.line(f"tile = {self.item} // {width}")
+        else:
+            self.line(f"tile = {'' if ascending else 'tiles - 1 - '}{self.item} % tiles")
         tile_of = lines(self.lines)
         segment = f"segment_of({found.begin}, tile, {count}, lane, {found.each}, {tile})"
         name = self.memory.owned[over] = self.let(axis_name(over), segment)
@@ -200,13 +206,18 @@ class ChainedEmitter(Emitter):
         begin = self.let("begin", f"{found.begin}[{name}].to(Int32) * {found.each}")
         self.line(f"count = {found.end}[{name}].to(Int32) * {found.each} - {begin}")
         self.line(f"first = (tile - ({begin} // {tile} + {name})) * {tile}")
-        self.other_axes(f"{self.item} // tiles")
+        self.other_axes(f"{self.item} % {width}" if together else f"{self.item} // tiles")
         fixed = (let for let in self.top() if not self.by_row(let.value) and not self.listed(let.value))
         scalar = [let for let in fixed if not isinstance(let.node, Store) and not self.waits(let)]
         inside = [v for part in self.plan.parts for let in part.loop.body.lets for v in operands(let.node)]
         wanted = {let.value for let in self.needed([*inside, *self.bounds()])}
         self.write(let for let in scalar if let.value in wanted and not self.contracted(let.value))
         return Place(count_of, tile_of, search, lines(self.lines), name)
+
+    @property
+    def width(self) -> str:
+        """The text of how many tiles there are of the same rows."""
+        return " * ".join(self.memory.extent(o.axis) for o in self.plan.others) or "1"
 
     def other_axes(self, rest: str) -> None:
         """Write the indices of the axes of which a block has one, the last of them fastest."""
