@@ -16,11 +16,13 @@ from test_cute_attention import DIMS as OF_FORWARD
 pytest.importorskip("triton")  # the harness knows both lowerings
 
 from rlk.interp.run import run
-from rlk.ir.nodes import MathModel
+from rlk.ir.nodes import Load, MathModel
 from rlk.lower import cute
+from rlk.lower.cute.boxes import Box, box_of
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check, sums_protocol
 from rlk.passes.pipeline import launched
-from rlk.schedule.axes import kind, roles
+from rlk.passes.walk import walk
+from rlk.schedule.axes import kind, roles, types_of
 from rlk.schedule.chained import rows_axis
 from rlk.schedule.heuristics import choose
 from rlk.schedule.hopper import warpgroups
@@ -264,6 +266,25 @@ def test_boxes_are_heads_of_whole_tokens(group: int, e: int, w: int, copied: set
     keys = text.split("class varlen_attention_grad_3_memory")[1]
     assert set(re.findall(r"send_box\((\w+)_ring", keys)) == copied
     assert set(re.findall(r"copy_vector_where\(\w+, (\w+),", keys)) == {"k", "v", "q", "d_o"} - copied
+
+
+@pytest.mark.parametrize(
+    ("rows", "heads", "each"), [(64, 4, 4), (64, 8, None), (64, None, None), (62, 4, None), (8, 4, 4)]
+)
+def test_a_box_is_of_tokens_whose_heads_are_all_there_are(
+    rows: int, heads: int | None, each: int | None
+) -> None:
+    given = pulled(packed(batch((9,), (70,), group=4, e=64, w=64)))
+    sizes = {"H": 1, "G": 4, "E": 64, "W": 64}
+    keys = launched(gradient_of(given, WANTED), sizes, MathModel.SM90, extents(given)).kernels[2]
+    found, lets = roles(keys, sizes), {let.value: let.node for let in walk(keys.body)}
+    load = next(node for node in lets.values() if isinstance(node, Load) and node.param == "q")
+    axes = (
+        next(a for a in found.parallel if a.name == "J"),
+        next(a for a, _ in found.inside if a.name == "R"),
+    )
+    box = box_of(load, (None, 1, heads, 64), lets, types_of(keys), axes, rows)
+    assert box == (None if each is None else Box(box.first if box else 0, (2, 0), each))
 
 
 def test_tiles_of_all_heads_come_before_the_next_keys(boxed: Inputs) -> None:

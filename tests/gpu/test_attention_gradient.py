@@ -61,6 +61,35 @@ def test_what_is_not_a_number_stays_in_its_sequence(width: int) -> None:
     assert all(x.isnan().all() for x in found[1]), "the control"
 
 
+def of_views(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d: torch.Tensor) -> list[torch.Tensor]:
+    """Return the results and gradients of two sequences, of tensors as they lie."""
+    leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+    cu = torch.tensor([0, 200, len(q)], device="cuda", dtype=torch.int32)
+    made = ops.varlen_attention(*leaves, cu, cu).o
+    return [made.detach(), *torch.autograd.grad(made, leaves, d)]
+
+
+@pytest.mark.parametrize(
+    "how", ["one tensor", "one head of keys", "one head of d_o", "one token of d_o", "room"]
+)
+def test_how_tensors_lie_does_not_count(how: str) -> None:
+    """Hardware copies by strides: of heads of one tensor, of none at all, of rows with room behind them."""
+    many = torch.randn(333, HEADS + 2 * SHARED, WIDTH + 8, device="cuda").bfloat16()
+    q, k, v = many[..., :WIDTH].split((HEADS, SHARED, SHARED), 1)
+    d = torch.randn(333, HEADS, WIDTH, device="cuda").bfloat16()
+    views = {
+        "one tensor": (q, k, v, d),
+        "one head of keys": (q, k[:, :1].expand_as(k), v[:, :1].expand_as(v), d),
+        "one head of d_o": (q, k, v, d[:, :1].expand_as(d)),
+        "one token of d_o": (q, k, v, d[:1].expand_as(d)),
+        "room": (q, k, v, torch.nn.functional.pad(d, (0, 8))[..., :WIDTH]),
+    }[how]
+    for name, got, want in zip(
+        "oqkv", of_views(*views), of_views(*map(torch.Tensor.contiguous, views)), strict=True
+    ):
+        assert_same_bits(got.contiguous().cpu(), want.contiguous().cpu(), name)
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(0, 300), (300, 0)])
 def test_nobody_asks_or_nothing_is_there(queries: int, keys: int) -> None:
     (asked,), (kept,) = drawn((queries,)), drawn((keys,))

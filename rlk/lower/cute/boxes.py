@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlk.ir.dims import Axis
@@ -27,13 +27,19 @@ class Box:
 
 
 def box_of(
-    load: Load, nodes: Mapping[Value, Node], types: Mapping[Value, Type], axes: tuple[Axis, Axis], rows: int
+    load: Load,
+    extents: Sequence[int | None],
+    nodes: Mapping[Value, Node],
+    types: Mapping[Value, Type],
+    axes: tuple[Axis, Axis],
+    rows: int,
 ) -> Box | None:
     """Return the box of a step's rows, if they are one: neither tensor nor step ends inside of a token.
 
     Behind a row that is not there none is: a step has them all if it has its last one.
 
-    axes: of a block's rows, and of the rows of a step, of which there are so many.
+    extents: of the tensor, where they are known. axes: of a block's rows, and of the rows of a step, of which
+    there are so many.
     """
 
     def within(value: Value) -> set[Axis]:
@@ -56,9 +62,11 @@ def box_of(
             pass  # rows are there up to one of them
         case _:
             return None
-    if not lanes or rows % each or not _multiple(first[0], each, nodes):
+    dims = tuple(moving[i] for i in order)
+    whole = len(dims) == 1 or extents[dims[0]] == each
+    if not lanes or not whole or rows % each or not _multiple(first[0], each, nodes):
         return None
-    return Box(first[0], tuple(moving[i] for i in order), each)
+    return Box(first[0], dims, each)
 
 
 def _heads(

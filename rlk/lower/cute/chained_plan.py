@@ -224,7 +224,7 @@ class ChainedPlan:
 
     @property
     def number_threads(self) -> int:
-        """How many threads copy these numbers, the last ones: not of the warp that lets boxes be copied."""
+        """How many threads copy these numbers: the last ones, for the first warp lets boxes travel."""
         return max(WARP, self.scores.length)
 
     @property
@@ -253,7 +253,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     for each in (*owned, *streamed):
         _copyable(kernel, each, signature, target)
     numbers = _numbers(parts[-1], kernel, rows.axis, scores, target)
-    streamed = _boxes(parts[-1], kernel, streamed, (rows.axis, scores.axis))
+    streamed = _boxes(parts[-1], kernel, streamed, (rows.axis, scores.axis), extents)
     others = tuple(a for a in found.parallel if a not in (rows.axis, rows.over, *(s.axis for s in sums)))
     indices = tuple(Owned(a, 1, fixed_extent(a, extents)) for a in others)
     dtype = next(d.type.dtype for d in kernel.params if d.name == owned[0].param)
@@ -393,7 +393,11 @@ def _copies(
 
 
 def _boxes(
-    step: Step, kernel: Kernel, streamed: tuple[Copies, ...], axes: tuple[Axis, Axis]
+    step: Step,
+    kernel: Kernel,
+    streamed: tuple[Copies, ...],
+    axes: tuple[Axis, Axis],
+    extents: dict[str, int],
 ) -> tuple[Copies, ...]:
     """Say where boxes of rows begin, if all of them may be boxes: rows in a row, of whole vectors.
 
@@ -401,12 +405,14 @@ def _boxes(
     are made before anybody could clear it.
     """
     nodes, types = {let.value: let.node for let in walk(kernel.body)}, types_of(kernel)
+    dims = {d.name: [fixed_extent(axis, extents) for axis in d.type.axes] for d in kernel.params}
 
     def box(copies: Copies) -> Box | None:
         load = nodes[copies.load]
         assert isinstance(load, Load)
-        fits = copies.elements in BOXED and not copies.beside
-        return box_of(load, nodes, types, axes, copies.rows) if fits else None
+        if copies.elements not in BOXED or copies.beside:
+            return None
+        return box_of(load, dims[copies.param], nodes, types, axes, copies.rows)
 
     given = tuple(replace(copies, box=box(copies)) for copies in streamed)
     both = any(copies.along and copies.turned for copies in streamed)
