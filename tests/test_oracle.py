@@ -375,12 +375,13 @@ def test_a_strided_input_is_read_in_place() -> None:
 
 
 def parallel_axes(call: Call) -> list[str]:
-    from rlk.interp.run import _buffer, _Launch
+    from rlk.interp.memory import buffer
+    from rlk.interp.run import _Launch
 
     names: set[str] = set()
     for kernel in call.program.kernels:
         exact = arithmetic.Exact()
-        memory = {d.name: _buffer("", d, call.inputs, call.extents, exact) for d in kernel.params}
+        memory = {d.name: buffer("", d, call.inputs, call.extents, exact) for d in kernel.params}
         names |= {str(axis) for axis in _Launch(kernel, memory, call.extents, exact).parallel}
     return sorted(names)
 

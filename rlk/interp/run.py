@@ -16,16 +16,16 @@ from functools import cache
 from typing import Any, assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rlk.errors import Code, InternalError, LaunchError, Loc, SpecError
+from rlk.errors import Code, InternalError, Loc, SpecError
 from rlk.interp import arithmetic as ops
 from rlk.interp import floats
 from rlk.interp.arithmetic import Arithmetic, Exact, Wide
+from rlk.interp.memory import Array, buffer, extent, extents_of, flat
 from rlk.interp.philox import philox
 from rlk.ir import fold
 from rlk.ir.build import Builder
-from rlk.ir.dims import Axis, Part, extent_of
+from rlk.ir.dims import Axis, Part
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.monoid import Monoid
 from rlk.ir.nodes import (
@@ -35,7 +35,6 @@ from rlk.ir.nodes import (
     Check,
     Combine,
     Const,
-    Decl,
     Dot,
     Extent,
     Fma,
@@ -64,7 +63,6 @@ from rlk.ir.nodes import (
 from rlk.ir.tree import ASCENDING, Rule, bind, padded
 from rlk.ir.types import DType, TileType
 
-Array = NDArray[Any]
 FACTOR_ELEMENTS = 1 << 22  # of the largest factor of a contraction in a tile
 TILE_ELEMENTS = 1 << 17  # of the largest value in a tile: enough to hide Python, little enough for a cache
 
@@ -140,11 +138,11 @@ def _run(
     memory: dict[str, Array] = {}
     errors: Counter[str] = Counter()
     rows: dict[str, int] = {}
-    extents = _extents(program, inputs, given)
+    extents = extents_of(program, inputs, given)
     for kernel in program.kernels:
         for decl in kernel.params:
             if decl.name not in memory:
-                memory[decl.name] = _buffer(program.name, decl, inputs, extents, arithmetic)
+                memory[decl.name] = buffer(program.name, decl, inputs, extents, arithmetic)
         launch = _Launch(kernel, memory, extents, arithmetic)
         tiles = [_Tile(launch, ranges) for ranges in _tiles(launch, tile)]
         workers = min(threads or len(os.sched_getaffinity(0)), len(tiles))
@@ -161,85 +159,6 @@ def _run(
     return Outcome({name: memory[name] for name in sorted(written)}, dict(errors), rows)
 
 
-# --- sizes and memory ---
-
-
-def _extents(program: Program, inputs: Mapping[str, Any], given: Mapping[str, int]) -> dict[str, int]:
-    """Return the extent of every axis by name, from the shapes of the inputs."""
-    found = dict(given)
-    for kernel in program.kernels:
-        for decl in kernel.params:
-            if decl.role is Role.SCALAR or decl.name not in inputs:
-                continue
-            shape = np.shape(inputs[decl.name])
-            if len(shape) != len(decl.type.axes):
-                raise LaunchError(
-                    Code.ARG_RANK,
-                    op=program.name,
-                    name=decl.name,
-                    got=len(shape),
-                    shape=shape,
-                    wanted=len(decl.type.axes),
-                )
-            for axis, n in zip(decl.type.axes, shape, strict=True):
-                if axis.part is Part.ALL and found.setdefault(axis.name, n) != n:
-                    raise LaunchError(
-                        Code.ARG_SIZE,
-                        op=program.name,
-                        name=decl.name,
-                        axis=axis.name,
-                        got=n,
-                        other="another tensor",
-                        wanted=found[axis.name],
-                    )
-    return found
-
-
-def extent(axis: Axis, extents: Mapping[str, int]) -> int:
-    """Return how many indices an axis has: elements, pieces, or lanes of a chunk."""
-    fixed = axis.part is Part.LANE or (axis.part is Part.PIECE and axis.split is not None)
-    if not fixed and axis.name not in extents:
-        raise LaunchError(Code.ARG_MISSING, op="oracle", name=f"extent of {axis}", why="in extents=")
-    return extent_of(axis, extents.get(axis.name, 0))
-
-
-def _buffer(
-    op: str, decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int], arithmetic: Arithmetic
-) -> Array:
-    """Return the memory of a parameter; what nobody wrote yet is NaN, or -1 bits."""
-    dtype = decl.type.dtype
-    kept = arithmetic.float if arithmetic.float is np.float64 and dtype.is_float else ops.storage(dtype)
-    if decl.name in inputs:
-        data = np.asarray(inputs[decl.name])
-        if any(s < 0 or s % data.itemsize for s in data.strides):
-            data = np.ascontiguousarray(data)
-        if dtype.is_float:
-            return data if data.dtype == kept else _held(data, dtype, arithmetic)
-        return data.astype(kept, copy=False)
-    if decl.role in (Role.IN, Role.SCALAR):
-        raise LaunchError(Code.ARG_MISSING, op=op, name=decl.name, why="by the oracle")
-    shape = tuple(extent(axis, extents) for axis in decl.type.axes)
-    if dtype is DType.BOOL:
-        return np.zeros(shape, np.bool_)
-    blank = np.zeros(shape, kept)
-    blank.view(f"u{blank.dtype.itemsize}").fill(np.iinfo(f"u{blank.dtype.itemsize}").max)
-    return blank
-
-
-def _flat(memory: Array) -> Array:
-    """Return memory as one dim, by element offset, without a copy."""
-    span = 1 + sum((n - 1) * s for n, s in zip(memory.shape, memory.strides, strict=True)) // memory.itemsize
-    return np.lib.stride_tricks.as_strided(memory, (span,), (memory.itemsize,))
-
-
-def _held(data: Array, dtype: DType, arithmetic: Arithmetic) -> Array:
-    """Return an input of another storage as floats of the arithmetic."""
-    wide = ops.decode(data, dtype)
-    return (
-        wide.astype(arithmetic.float, copy=False) if wide.dtype.kind == "f" else wide.astype(arithmetic.float)
-    )
-
-
 # --- one kernel ---
 
 
@@ -252,7 +171,7 @@ class _Launch:
         self.kernel, self.memory, self.arithmetic = kernel, memory, arithmetic
         self.decls = {d.name: d for d in kernel.params}
         self.extents = extents
-        self.flat = {name: _flat(memory[name]) for name in self.decls if memory[name].size}
+        self.flat = {name: flat(memory[name]) for name in self.decls if memory[name].size}
         self.lets = tuple(_walk(kernel.body))
         types = [let.type for let in self.lets if isinstance(let.type, TileType)]
         used = dict.fromkeys(axis for type in types for axis in type.axes)
