@@ -119,8 +119,9 @@ class State:
 class CopyRing(Ring):
     """Stages by their use: tiles, which elements of them are there, and whether the copies were handed on.
 
-    threads: those that act now. producers: how many of them hand a stage on. inner: the dim of tiles that
-    follows itself in memory. numbers: those that travel with tiles, by name, and which of them are there.
+    threads: those that act now. producers: how many of them hand a stage on. tiled: whether it has tiles, and
+    not numbers alone. inner: the dim of tiles that follows itself in memory. numbers: by name, and which of
+    them are there.
     seen: whether the threads that read a stage have made its bytes visible to the matrix unit.
     """
 
@@ -128,6 +129,7 @@ class CopyRing(Ring):
     elected: Callable[[], bool]
     threads: Threads
     producers: int = 1
+    tiled: bool = True
     tiles: list[Array] = field(default_factory=list)
     there: list[Array] = field(default_factory=list)
     inner: int = 1
@@ -157,15 +159,15 @@ class CopyRing(Ring):
         if state.count >= self.committed:
             raise Fault("a stage is awaited that nothing fills")
         every = [each[state.count][1] for each in self.numbers.values()]
-        if not all(there.all() for there in (*self.there[state.count :][:1], *every)):
+        if not all(there.all() for there in (*([self.there[state.count]] if self.tiled else []), *every)):
             raise Fault("a stage is handed on with elements that no thread wrote")
         self.reading, self.seen = state.count, False
 
     @property
     def filled(self) -> bool:
         """Whether the stage that is filled has a tile, or numbers where none travels with them."""
-        kinds = [self.tiles] if self.tiles or not self.numbers else list(self.numbers.values())
-        return all(len(each) == self.acquired for each in kinds)
+        kinds = [self.tiles] if self.tiled else list(self.numbers.values())
+        return bool(kinds) and all(len(each) == self.acquired for each in kinds)
 
     @property
     def left(self) -> bool:
@@ -229,7 +231,11 @@ class Storage:
         return self.name
 
     def get_tensor(self, outer: Any, *, swizzle: Any = None) -> Any:
-        return Tiles(self, outer) if isinstance(outer, Layout) else Numbers(self, *outer.shape)
+        if isinstance(outer, Layout):
+            return Tiles(self, outer)
+        if (own := self.rings.get(f"{self.name}_ring")) is not None:
+            own.tiled = False
+        return Numbers(self, *outer.shape)
 
 
 @dataclass(frozen=True, slots=True)
