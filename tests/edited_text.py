@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rlk.lower.common.emitted import Emitted
+from rlk.testing.simt import Fault
 
 
 def edit_text(monkeypatch: pytest.MonkeyPatch, lowering: Any, edit: Callable[[str], str]) -> None:
@@ -23,6 +24,16 @@ def edit_text(monkeypatch: pytest.MonkeyPatch, lowering: Any, edit: Callable[[st
         return replace(emitted, source=source)
 
     monkeypatch.setattr(lowering, "lower", changed)
+
+
+def assert_refused(
+    monkeypatch: pytest.MonkeyPatch, lowering: Any, mistake: tuple[str, str, str], run: Callable[[], Any]
+) -> None:
+    """Check that a mistake, a pattern and what stands in its place, is a fault, for a reason."""
+    pattern, new, why = mistake
+    edit_text(monkeypatch, lowering, substituted(pattern, new))
+    with pytest.raises(Fault, match=why):
+        run()
 
 
 def substituted(pattern: str, new: str) -> Callable[[str], str]:

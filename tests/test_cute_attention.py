@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_cases import Inputs, batch, extents, last, of, oracle, packed, paged, rows, stored
-from edited_text import edit_text, substituted
+from edited_text import assert_refused, edit_text, substituted
 
 pytest.importorskip("triton")  # the harness knows both lowerings
 
@@ -28,7 +28,6 @@ from rlk.schedule.schedule import Schedule
 from rlk.target.facts import target
 from rlk.testing import generated, hopper
 from rlk.testing.bits import assert_same_bits, differing
-from rlk.testing.simt import Fault
 
 H200 = target("sm_90a")
 DIMS = {"q": "thg", "k": "sh", "v": "sh", "k_cache": "poh", "v_cache": "poh", "o": "thg"}
@@ -240,19 +239,19 @@ REFUSED = {
 
 @pytest.mark.parametrize("mistake", REFUSED)
 def test_what_a_device_would_not_do_is_refused(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pattern, new, why = REFUSED[mistake]
-    edit_text(monkeypatch, cute, substituted(pattern, new))
-    with pytest.raises(Fault, match=why):
-        ran(FORMS["heads of 96, f16"])
+    assert_refused(monkeypatch, cute, REFUSED[mistake], lambda: ran(FORMS["heads of 96, f16"]))
 
 
-REFUSED_OF_BOXES = {
+REFUSED_OF_CLEARS = {
     "no fence behind what is cleared": (
         r"fence_view_async_shared\(\)\n( +cute.arch.barrier)",
         r"sync_warp()\n\1",
         "no fence made visible",
     ),
     "no barrier behind what is cleared": (r" +cute.arch.barrier\(.*\n", "", "may still clear rows"),
+}
+REFUSED_OF_BOXES = {
+    **REFUSED_OF_CLEARS,
     "a barrier of all threads": ("barrier_id=group", "barrier_id=0", "not the one of a warpgroup"),
     "another stage that is cleared": (
         r"(clear_vector_where\(select.*)got.index",
@@ -283,10 +282,7 @@ REFUSED_OF_BOXES = {
 def test_what_a_device_would_not_do_with_boxes_is_refused(
     mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pattern, new, why = REFUSED_OF_BOXES[mistake]
-    edit_text(monkeypatch, cute, substituted(pattern, new))
-    with pytest.raises(Fault, match=why):
-        ran(FORMS["heads of 64"])
+    assert_refused(monkeypatch, cute, REFUSED_OF_BOXES[mistake], lambda: ran(FORMS["heads of 64"]))
 
 
 # --- what has a form, and how it is scheduled ---

@@ -68,7 +68,7 @@ def buffer(
         if any(s < 0 or s % data.itemsize for s in data.strides):
             data = np.ascontiguousarray(data)
         if dtype.is_float:
-            return data if data.dtype == kept else held(data, dtype, arithmetic)
+            return data if data.dtype == kept else _held(data, dtype, arithmetic)
         return data.astype(kept, copy=False)
     if decl.role in (Role.IN, Role.SCALAR):
         raise LaunchError(Code.ARG_MISSING, op=op, name=decl.name, why="by the oracle")
@@ -86,7 +86,7 @@ def flat(memory: Array) -> Array:
     return np.lib.stride_tricks.as_strided(memory, (span,), (memory.itemsize,))
 
 
-def held(data: Array, dtype: DType, arithmetic: Arithmetic) -> Array:
+def _held(data: Array, dtype: DType, arithmetic: Arithmetic) -> Array:
     """Return an input of another storage as floats of the arithmetic."""
     wide = ops.decode(data, dtype)
     return (

@@ -62,10 +62,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A factor as its template has it: how its tiles lie, and how many threads copy them.
-
-    Numbers beside boxes have a ring and no tiles.
-    """
+    """A factor as its template has it: how its tiles lie, and how many threads copy them."""
 
     name: str
     rows: int
@@ -117,7 +114,7 @@ class Batch:
     @property
     def by_threads(self) -> tuple[Streamed, ...]:
         """The factors whose stages threads hand on."""
-        return tuple(each for each in self.factors if not each.boxed and each.size)
+        return tuple(each for each in self.factors if not each.boxed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +160,16 @@ class ChainedText:
         return BOX_WORDS * self.plan.warps
 
     @property
-    def rings(self) -> tuple[Streamed, ...]:
+    def factors(self) -> tuple[Streamed, ...]:
         return tuple(each for batch in (*self.owned, *self.streamed) for each in batch.factors)
 
     @property
-    def factors(self) -> tuple[Streamed, ...]:
-        return tuple(each for each in self.rings if each.size)
+    def rings(self) -> tuple[Streamed, ...]:
+        """Those of factors, and one without tiles for numbers beside boxes."""
+        if not self.plan.numbers_apart:
+            return self.factors
+        numbers, threads = self.plan.numbers[0].param, self.plan.number_threads
+        return (*self.factors, Streamed(numbers, 0, 0, self.plan.stages, boxed=False, threads=threads))
 
     @property
     def chunk(self) -> int:
@@ -251,13 +252,12 @@ def write(
     owned = tuple(_batch(each, 1, emitter.copies(each, "0")) for each in plan.batches(plan.owned))
     step = f"{axis_name(plan.last.loop.axis)}_step"
     emitter.name_step(step)
-    first, *others = plan.batches(plan.streamed)
     if plan.by_boxes:
         streamed = [_batch(plan.streamed, plan.stages, emitter.boxes(plan.streamed))]
         if plan.numbers_apart:
-            alone = Streamed(plan.numbers[0].param, 0, 0, plan.stages, False, plan.number_threads)
-            streamed.append(Batch((alone,), emitter.numbers_beside_boxes()))
+            streamed.append(Batch((), emitter.numbers_beside_boxes()))
     else:
+        first, *others = plan.batches(plan.streamed)
         streamed = [_batch(first, plan.stages, (*emitter.copies(first, "put.index"), *emitter.numbers()))]
         streamed += [_batch(each, plan.stages, emitter.copies(each, "put.index")) for each in others]
     before, begun, loop = emitter.before(), emitter.first_scores(), emitter.loop_lines()

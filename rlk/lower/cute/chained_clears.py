@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rlk.ir.nodes import Load, Map2, Value, operands
 from rlk.lower.cute.chained_plan import Copies, Step
@@ -13,28 +13,31 @@ from rlk.lower.cute.plan import WARPGROUP
 class ClearingEmitter(ChainedEmitter):
     """Writes the lines that do."""
 
-    def clear(self, part: Step, factors: Iterable[Copies], state: str) -> None:
+    def guards(self, part: Step, factors: Iterable[Copies]) -> dict[Copies, Value]:
+        """Return which rows of factors are there in a part's steps, of those that lack some."""
+        lets = part.loop.body.lets
+        found = {let.node.param: let.node.guard for let in lets if isinstance(let.node, Load)}
+        return {copies: guard for copies in factors if (guard := found[copies.param]) is not None}
+
+    def clear(self, guards: Mapping[Copies, Value], state: str) -> None:
         """Write zeros to the rows of tiles that are not there: nothing times what came is not zero always.
 
         Each warpgroup does for itself, if one is missing, and begins no product before all its threads did.
         """
         ends: dict[str, None] = {}
         self.uses("select", "clear_vector_where")
-        for copies in factors:
-            guard = self.guard_of(part, copies)
-            assert guard is not None
+        for copies, guard in guards.items():
             first, stop = self.end_of(guard)
             self.write(self.needed([first, stop]))
             ends[f"({self[stop]} < {self[first]} + {copies.rows})"] = None
         with self.inner(f"if {' | '.join(ends)}:"):
-            for copies in factors:
-                self.clear_rows(part, copies, state)
+            for copies, guard in guards.items():
+                self.clear_rows(copies, guard, state)
             self.line("cute.arch.fence_view_async_shared()")
             self.line(f"cute.arch.barrier(barrier_id=group, number_of_threads={WARPGROUP})")
 
-    def clear_rows(self, part: Step, copies: Copies, state: str) -> None:
-        axis, guard = self.plan.scores.axis, self.guard_of(part, copies)
-        assert guard is not None
+    def clear_rows(self, copies: Copies, guard: Value, state: str) -> None:
+        axis = self.plan.scores.axis
         with self.apart():
             self.axes_held = {}
             of_rows = {value for value in self.written if axis in self.axes(value)}
@@ -50,11 +53,6 @@ class ClearingEmitter(ChainedEmitter):
                     place = f"down, {column}" if copies.along else f"{column}, down"
                     given = f"{copies.param}_tiles, ({place}, {state}.index), {copies.width}"
                     self.line(f"clear_vector_where({missing}, {given})")
-
-    def guard_of(self, part: Step, copies: Copies) -> Value | None:
-        """Return which rows of a factor are there in a part's steps, if not all are."""
-        loads = (let.node for let in part.loop.body.lets if isinstance(let.node, Load))
-        return next(load.guard for load in loads if load.param == copies.param)
 
     def end_of(self, guard: Value) -> tuple[Value, Value]:
         """Return a step's first row, and the first one behind that is not there."""

@@ -55,7 +55,7 @@ FEW_REGISTERS = 3  # of these: each thread has so few that sums which steps seld
 PAIRS = (1, 2)  # index bits that tell the four threads apart which share a row of an accumulator
 MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
 BOXED = (64, 128)  # elements of rows that hardware copies: whole lines of 128 bytes
-WARP = 32
+LANES = 32  # of a warp
 VECTOR = 16  # bytes that a thread copies at once
 NARROW = 192  # elements of all sums of a row that leave more registers to threads that copy
 NARROWER = Registers(56, 224)
@@ -225,7 +225,7 @@ class ChainedPlan:
     @property
     def number_threads(self) -> int:
         """How many threads copy these numbers: the last ones, for the first warp lets boxes travel."""
-        return max(WARP, self.scores.length)
+        return max(LANES, self.scores.length)
 
     @property
     def copied(self) -> tuple[Copies, ...]:
@@ -416,8 +416,8 @@ def _boxes(
 
     given = tuple(replace(copies, box=box(copies)) for copies in streamed)
     both = any(copies.along and copies.turned for copies in streamed)
-    ahead = not step.sums_alone and (both or not _hidden(step, nodes))
-    return streamed if ahead or any(copies.box is None for copies in given) else given
+    exposed = not step.sums_alone and (both or not _hidden(step, nodes))
+    return streamed if exposed or any(copies.box is None for copies in given) else given
 
 
 def _hidden(step: Step, nodes: Mapping[Value, Node]) -> bool:

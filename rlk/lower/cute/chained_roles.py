@@ -23,7 +23,7 @@ from rlk.ir.types import TileType
 from rlk.lower.common.emitted import From
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
-from rlk.lower.cute.chained_plan import ChainedPlan, Copies, made_of
+from rlk.lower.cute.chained_plan import LANES, ChainedPlan, Copies, made_of
 from rlk.lower.cute.emit import Emitter
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
@@ -31,7 +31,6 @@ from rlk.lower.cute.plan import WARPGROUP, Held, refused
 from rlk.passes.walk import behind, walk
 
 ROWS = 2  # of an accumulator that a thread has a part of
-LANES = 32
 PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from the first of its thread
 OF_FRAME = frozenset(
     "thread block warp box vectors group lane memory put get got mine row quad first_of_quad r c i j column "

@@ -200,8 +200,8 @@ class StepEmitter(ClearingEmitter):
                 self.scores("get")
             late = self.rows_of_step(part, [let for let in lets if let.value not in self.written])
             self.awaited(self.plan.streamed[1], "got")
-            if self.plan.by_boxes and part is self.plan.last:
-                self.clear(part, self.plan.streamed[1:], "got")
+            if self.plan.by_boxes and (guards := self.guards(part, self.plan.streamed[1:])):
+                self.clear(guards, "got")
             self.sum(self.plan.last, 0, "got")
             self.end_of_step(part, late)
             self.line("warpgroup.wait_group(0)")

@@ -70,12 +70,10 @@ class SumsEmitter(StepEmitter):
                 self.awaited(copies, "get")
                 waited.add(copies.param)
 
-        if self.plan.by_boxes:
-            partial = [x for x in self.plan.streamed if self.guard_of(part, x) is not None]
-            for let in (*part.scores, *part.sums) if partial else ():
+        if self.plan.by_boxes and (guards := self.guards(part, self.plan.streamed)):
+            for let in (*part.scores, *part.sums):
                 arrived(let)
-            if partial:
-                self.clear(part, partial, "get")
+            self.clear(guards, "get")
         for i, let in enumerate(part.scores):
             arrived(let)
             self.score(part, i, "get")
