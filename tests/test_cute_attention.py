@@ -328,8 +328,9 @@ def test_schedules_are_those_of_the_table_for_as_many_warpgroups_as_rows_fill() 
     sizes = {"H": 2, "G": 2, "E": 64, "W": 64, "Q": 1000, "B": 2}
     (kernel,) = launched(of(FORMS["heads of 64"]), sizes, MathModel.SM90, sizes).kernels
     assert by_warpgroups(kernel, schedule(2), sizes).stages == table()[0].stages
-    for few, rows_of in ((16, 64), (64, 64), (128, 128)):
-        assert by_warpgroups(kernel, schedule(2, few), sizes).tile("Q*G") == rows_of
+    for queries, rows_of in ((1, 64), (32, 64), (33, 128)):
+        found = by_warpgroups(kernel, schedule(2), sizes | {"Q": 2 * queries})
+        assert (found.tile("Q*G"), found.warps) == (rows_of, rows_of // 16)
 
 
 def test_three_warpgroups_are_for_long_segments_and_steps_that_leave_registers() -> None:

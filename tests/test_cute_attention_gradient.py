@@ -17,9 +17,9 @@ from test_cute_attention import REFUSED_OF_CLEARS
 pytest.importorskip("triton")  # the harness knows both lowerings
 
 from rlk.interp.run import run
-from rlk.ir.nodes import Load, MathModel
+from rlk.ir.nodes import Load, Map2, MathModel
 from rlk.lower import cute
-from rlk.lower.cute.boxes import Box, box_of
+from rlk.lower.common.boxes import Box, box_of
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check, sums_protocol
 from rlk.passes.pipeline import launched
 from rlk.passes.walk import walk
@@ -270,7 +270,9 @@ def test_a_box_is_of_tokens_whose_heads_are_all_there_are(
         next(a for a, _ in found.inside if a.name == "R"),
     )
     box = box_of(load, (None, 1, heads, 64), lets, types_of(keys), axes, rows)
-    assert box == (None if each is None else Box(box.first if box else 0, (2, 0), each))
+    guard = lets[load.guard] if load.guard is not None else None
+    assert isinstance(guard, Map2)
+    assert box == (None if each is None else Box(box.first if box else 0, guard.b, (2, 0), each))
 
 
 def test_tiles_of_all_heads_come_before_the_next_keys(boxed: Inputs) -> None:

@@ -17,6 +17,7 @@ from rlk.passes.rows import indices_of, one_axis_of_rows
 from rlk.passes.walk import behind, walk
 from rlk.schedule.axes import Roles, roles, types_of
 from rlk.schedule.schedule import Schedule
+from rlk.target.facts import Target
 
 TABLE = Path(__file__).parent / "tables" / "streams.toml"
 ROWS_OF_WARPGROUP = 64
@@ -27,7 +28,7 @@ FILLED = 264  # programs that keep a device busy: two for each multiprocessor of
 LARGEST_STATES = 1 << 28  # bytes of the states of pieces that lie side by side
 
 
-def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int], vendor: str = "nvidia") -> Schedule:
+def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Target) -> Schedule:
     """Return the schedule: tiles of rows as long as segments are on average, and other axes whole."""
     rows = rows_axis(found)
     if rows is None:
@@ -36,10 +37,26 @@ def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int], vendor: st
     wide = widest(kernel, found, extents)
     most = MOST_ROWS if wide <= WIDE else MOST_ROWS // 2
     tile = min(most, max(FEWEST_ROWS, padded(mean_rows(rows, extents))))
-    if vendor == "amd" and not held:
+    if target.vendor == "amd":
         # two products beside the sums: what 4 waves of 64 lanes have registers for, with no load ahead
-        return replace(scheduled(str(rows), held, min(tile, MOST_ROWS // 2), wide), warps=4, stages=1)
-    return scheduled(str(rows), held, tile, wide)
+        alone = replace(scheduled(str(rows), held, min(tile, MOST_ROWS // 2), wide), warps=4, stages=1)
+        return scheduled(str(rows), held, tile, wide) if held else alone
+    if held and wide <= WIDE:
+        # two programs on a multiprocessor: one multiplies while the other takes powers
+        tile = min(tile, ROWS_OF_WARPGROUP)
+    chosen = scheduled(str(rows), held, tile, wide)
+    if chosen.stages < FEW_ROWS_STAGES and sums(kernel) > 1 and not held:
+        return chosen  # two sums for each row leave no registers to load further ahead
+    fits = shared(kernel, found, extents, tile, FEW_ROWS_STAGES) <= target.shared
+    return replace(chosen, stages=FEW_ROWS_STAGES if fits else STAGES)
+
+
+def shared(kernel: Kernel, found: Roles, extents: Mapping[str, int], tile: int, stages: int) -> int:
+    """Return how many KiB of shared memory rows and stages of 16-bit factors take, at most."""
+    whole = {*columns(kernel, found), *(axis for axis in found.contracted if axis.part is Part.ALL)}
+    chunk = max((n for axis, n in found.inside if axis.chunk is not None), default=0)
+    elements = (tile + stages * chunk) * sum(padded(extents[axis.name]) for axis in whole)
+    return -(-elements // 512)
 
 
 def scheduled(rows: str, held: Mapping[str, int], tile: int, wide: int = 1) -> Schedule:
@@ -83,8 +100,9 @@ def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) 
         return chosen
     many = leaves_registers(kernel) and mean_rows(rows, extents) > MOST_ROWS
     most = entry.rows if many else min(entry.rows, MOST_ROWS)
-    tile = most if chosen.tile(str(rows)) > ROWS_OF_WARPGROUP else ROWS_OF_WARPGROUP
-    return replace(chosen, stages=entry.stages).with_tile(str(rows), tile)
+    tile = most if mean_rows(rows, extents) > ROWS_OF_WARPGROUP else ROWS_OF_WARPGROUP
+    warps = 8 if tile > ROWS_OF_WARPGROUP else 4
+    return replace(chosen, stages=entry.stages, warps=warps).with_tile(str(rows), tile)
 
 
 def leaves_registers(kernel: Kernel) -> bool:
@@ -99,11 +117,11 @@ def leaves_registers(kernel: Kernel) -> bool:
     return carries and powers and not by_table
 
 
-def variety(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> tuple[Schedule, ...]:
+def variety(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Target) -> tuple[Schedule, ...]:
     """Return schedules of other tiles: all of them must give the same bits."""
     rows = rows_axis(found)
     held = {str(axis): padded(extents[axis.name]) for axis in columns(kernel, found)}
-    made = [chained(kernel, found, extents)]
+    made = [chained(kernel, found, extents, target)]
     if rows is not None:
         wide = widest(kernel, found, extents)
         made += [scheduled(str(rows), held, tile, wide) for tile in (16, 32, 64, 128)]
@@ -126,6 +144,11 @@ def columns(kernel: Kernel, found: Roles) -> tuple[Axis, ...]:
             alone = (*(x for x in b.axes if x not in a.axes), *(x for x in a.axes if x not in b.axes))
             made.update(dict.fromkeys(x for x in alone if x in found.parallel and not x.dynamic))
     return tuple(made)
+
+
+def sums(kernel: Kernel) -> int:
+    """Return how many numbers of a row, or lists of them, the loops of a kernel carry at most."""
+    return max((len(let.node.types) for let in walk(kernel.body) if isinstance(let.node, Loop)), default=0)
 
 
 def widest(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> int:

@@ -48,7 +48,7 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
     """
     found = roles(kernel, extents)
     if kind(kernel) == "chained_dot":
-        return chained(kernel, found, extents, target.vendor)
+        return chained(kernel, found, extents, target)
     if found.contracted:
         return _contraction(kernel, found, target, extents)
     lengths = dict(found.inside)
@@ -368,7 +368,7 @@ def variety(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> tuple
     """Return schedules that place a kernel in different ways: all of them must give the same bits."""
     found = roles(kernel, extents)
     if kind(kernel) == "chained_dot":
-        return chained_variety(kernel, found, extents)
+        return chained_variety(kernel, found, extents, target)
     if found.contracted:
         return _contraction_variety(kernel, found, target, extents)
     names = [str(a) for a in found.parallel]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rlk.ir.dims import Axis, Part
+from rlk.ir.nodes import Decl
 
 # Hints that would hide a builtin, in the letters of the papers.
 _RENAMED = {
@@ -26,6 +27,11 @@ def axis_name(axis: Axis) -> str:
     """Return the stem of names for what runs along an axis."""
     name = axis.name.lower()
     return name if axis.part is Part.ALL else f"{name}_{axis.part.value}"
+
+
+def stride_name(decl: Decl, dim: int) -> str:
+    """Return the name of the stride of a dim, as a host passes it."""
+    return f"{decl.name}_{axis_name(decl.type.axes[dim])}_stride"
 
 
 @dataclass(slots=True)

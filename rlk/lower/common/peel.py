@@ -41,7 +41,7 @@ class _Peel:
                 return False
 
 
-def _conjuncts(loop: Loop, condition: Value) -> frozenset[Value]:
+def conjuncts(loop: Loop, condition: Value) -> frozenset[Value]:
     """Return a condition and those of a loop's body that hold wherever it does."""
     nodes = {let.value: let.node for let in loop.body.lets}
     found: set[Value] = set()
@@ -64,7 +64,7 @@ def _in_two(peel: _Peel, replay: Replay, let: Let, loop: Loop, full: Value, exis
         start = replay[loop.first]
         init = b.results(_masked(replay, let, loop, (begin, start), init), hints)
 
-    true = _conjuncts(loop, exists)
+    true = conjuncts(loop, exists)
 
     def every(inner: Replay, each: Let) -> bool:
         if each.value in true:

@@ -28,12 +28,13 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.bounds import bounds
+from rlk.lower.common.boxes import Box, box_of
 from rlk.lower.common.emitted import Signature
+from rlk.lower.common.names import stride_name
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import Segments, segments
 from rlk.lower.common.spread import Owned
 from rlk.lower.common.turning import turning
-from rlk.lower.cute.boxes import Box, box_of
 from rlk.lower.cute.plan import (
     INSTRUCTION,
     REGISTERS,
@@ -42,7 +43,6 @@ from rlk.lower.cute.plan import (
     Held,
     Registers,
     refused,
-    stride_name,
 )
 from rlk.lower.cute.protocol import claim_registers, streams_protocol, sums_protocol, tickets_protocol, verify
 from rlk.passes.walk import behind, walk

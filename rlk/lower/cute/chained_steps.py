@@ -29,7 +29,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.types import DType
 from rlk.lower.common.lines import Line
-from rlk.lower.common.names import axis_name
+from rlk.lower.common.names import axis_name, stride_name
 from rlk.lower.common.turning import turning
 from rlk.lower.cute.chained_clears import ClearingEmitter
 from rlk.lower.cute.chained_plan import ChainedPlan, Copies, Step
@@ -37,7 +37,7 @@ from rlk.lower.cute.chained_roles import PLACE, ROWS, TURNED, numbered
 from rlk.lower.cute.emit import EXCHANGED, stem
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
-from rlk.lower.cute.plan import INSTRUCTION, WARPGROUP, Held, refused, stride_name
+from rlk.lower.cute.plan import INSTRUCTION, WARPGROUP, Held, refused
 from rlk.lower.cute.trades import ROW, THREADS, Vectors
 from rlk.passes.walk import behind
 

@@ -8,12 +8,12 @@ from rlk.ir.dims import Axis, Part, fixed_extent, union
 from rlk.ir.nodes import Decl, Let, Load, Role, Store, Value
 from rlk.ir.types import DType
 from rlk.lower.common.emitted import CallArg, From
-from rlk.lower.common.names import axis_name
+from rlk.lower.common.names import axis_name, stride_name
 from rlk.lower.common.spelling import row_number
 from rlk.lower.common.spread import Owned
 from rlk.lower.common.turns import length_name
 from rlk.lower.cute import text
-from rlk.lower.cute.plan import refused, stride_name
+from rlk.lower.cute.plan import refused
 
 if TYPE_CHECKING:
     from rlk.lower.cute.emit import Emitter

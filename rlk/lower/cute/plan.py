@@ -9,12 +9,12 @@ from typing import NamedTuple, Protocol
 from rlk.errors import Code, Loc, UnsupportedError
 from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Decl, Kernel, Loop, Store, Value
+from rlk.ir.nodes import Kernel, Loop, Store, Value
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
 from rlk.lower.common.emitted import Signature
-from rlk.lower.common.names import axis_name
+from rlk.lower.common.names import stride_name
 from rlk.lower.common.narrowed import narrowed
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spread import Owned, Spread
@@ -454,11 +454,6 @@ def _copyable(kernel: Kernel, factor: Factor, signature: Signature, target: Targ
     stride = stride_name(decl, 0)
     if not {decl.name, stride} <= signature.divisible:
         raise refused(f"{decl.name}, whose rows do not lie at multiples of 16 bytes", target)
-
-
-def stride_name(decl: Decl, dim: int) -> str:
-    """Return the name of the stride of a dim, as a host passes it."""
-    return f"{decl.name}_{axis_name(decl.type.axes[dim])}_stride"
 
 
 def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, target: Target) -> Ring:

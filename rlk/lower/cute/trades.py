@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rlk.ir.dims import fixed_extent
 from rlk.ir.nodes import Load, Store
 from rlk.ir.types import DType
-from rlk.lower.cute.plan import stride_name
+from rlk.lower.common.names import stride_name
 
 if TYPE_CHECKING:
     from rlk.lower.cute.roles import ContractionEmitter

@@ -25,11 +25,11 @@ from rlk.ir.nodes import (
     const_value,
 )
 from rlk.ir.types import DType, TileType
-from rlk.lower.common.names import axis_name
+from rlk.lower.common.names import axis_name, stride_name
 from rlk.lower.common.spread import Owned, Spread
 from rlk.lower.cute import text
 from rlk.lower.cute.memory import Memory
-from rlk.lower.cute.plan import RowsPlan, stride_name
+from rlk.lower.cute.plan import RowsPlan
 from rlk.passes.walk import walk
 
 if TYPE_CHECKING:

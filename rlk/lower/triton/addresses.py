@@ -13,7 +13,7 @@ from rlk.ir.types import DType
 from rlk.lower.common.contract import implies
 from rlk.lower.common.emitted import CallArg, From
 from rlk.lower.common.lines import Function, Line
-from rlk.lower.common.names import axis_name
+from rlk.lower.common.names import axis_name, stride_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
 from rlk.lower.common.turns import length_name
@@ -24,17 +24,20 @@ if TYPE_CHECKING:
     from rlk.lower.triton.plan import Shared, TritonPlan
 
 ERRORS = "errors"
+LANES = 32  # segments that a warp looks at at once
 SEGMENT = Function(
     "segment_of",
     ("begin_ptr", "tile", "count", "EACH: tl.constexpr", "TILE: tl.constexpr"),
     "The segment that a tile of rows lies in: segment i takes the tiles from begin[i] * EACH // TILE + i on.",
     (
         Line("low, high = 0, count"),
-        Line("while high - low > 1:"),
+        Line(f"while high - low > {LANES}:"),
         Line("    middle = (low + high) // 2"),
         Line("    later = tl.load(begin_ptr + middle) * EACH // TILE + middle > tile"),
         Line("    low, high = tl.where(later, low, middle), tl.where(later, middle, high)"),
-        Line("return low"),
+        Line(f"others = low + 1 + tl.arange(0, {LANES})"),
+        Line("firsts = tl.load(begin_ptr + others, mask=others < high, other=0) * EACH // TILE + others"),
+        Line("return low + tl.sum(((others < high) & (firsts <= tile)).to(tl.int32), 0)"),
     ),
 )
 
@@ -309,8 +312,7 @@ class Addresses:
 
     def stride(self, decl: Decl, dim: int) -> str:
         """Return the stride of a dim."""
-        stem = f"{decl.name}_{axis_name(decl.type.axes[dim])}"
-        return self.argument(f"{stem}_stride", From.STRIDE, decl.name, dim)
+        return self.argument(stride_name(decl, dim), From.STRIDE, decl.name, dim)
 
     def wide(self, value: Value, index: str) -> str:
         """Return an index as i64: rows times a stride may exceed 2**31."""

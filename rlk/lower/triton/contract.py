@@ -10,12 +10,11 @@ from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Decl, Let, Loop, Role, Value
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
 from rlk.lower.common.names import axis_name
+from rlk.lower.triton.boxes import LARGEST_BOX
 from rlk.lower.triton.plan import SMALLEST_TILE
 
 if TYPE_CHECKING:
     from rlk.lower.triton.emit import Emitter
-
-LARGEST_BOX = 256  # elements along a dim that one descriptor load copies
 
 
 class Dots:
@@ -27,11 +26,15 @@ class Dots:
         found = contractions(self.plan.kernel)
         self.of, self.unheld = found.of, found.unheld
         self.turned: frozenset[Value] = frozenset()
+        self.masked: dict[Value, tuple[Let, ...]] = {}
         self.descriptors: dict[tuple[str, tuple[int, ...]], str] = {}
         self.described: set[tuple[Value, int]] = set()  # contractions, and the dim of a factor
 
     def leave(self) -> None:
         """End the scope of a region: no name outlives it here."""
+
+    def enter(self, loop: Loop) -> None:
+        """Write what a loop needs before it: nothing here."""
 
     def prepare(self) -> None:
         """Declare every stride and extent, and write the descriptors that all tiles of a program share."""

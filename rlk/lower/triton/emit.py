@@ -59,7 +59,8 @@ from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
 from rlk.lower.triton.chained import Chained
 from rlk.lower.triton.contract import Dots
-from rlk.lower.triton.functions import NEGATIVE_ZERO, PHILOX, SIGNED_HALF, float_literal, portable
+from rlk.lower.triton.functions import DIVIDED, NEGATIVE_ZERO, PHILOX, SIGNED_HALF, float_literal, portable
+from rlk.lower.triton.masks import is_whole
 from rlk.lower.triton.parts import in_parts
 from rlk.lower.triton.plan import TritonPlan
 from rlk.lower.triton.reductions import merging, tree, unordered
@@ -171,6 +172,9 @@ class Emitter:
         match let.node:
             case _ if let.value in self.dots.unheld | self.waiting:
                 pass
+            case Select() if let.value in self.dots.masked:
+                assert isinstance(self.dots, Chained)
+                self.text[let.value] = self.dots.choice(let)
             case Dot():
                 self.text[let.value] = self.dots.dot(let)
             case Const(bits=bits):
@@ -243,6 +247,9 @@ class Emitter:
         match let.node:
             case Map1(fn=fn1, x=x):
                 return text.map1(fn1, self.typed(x), self.tile(x).dtype)
+            case Map2(fn=Fn2.DIV, a=a, b=b) if self.one_divisor(a, b):
+                self.helpers.setdefault(DIVIDED.name, DIVIDED)
+                return f"{DIVIDED.name}({self[a]}, {self[b]})"
             case Map2(fn=fn2, a=a, b=b):
                 return self.binary(fn2, a, b)
             case Math(fn=fn, x=x, model=model):
@@ -276,6 +283,13 @@ class Emitter:
                 return self.tile(value).dtype is DType.F32
             case _:
                 return False
+
+    def one_divisor(self, a: Value, b: Value) -> bool:
+        """Return whether the sums of a row are divided by one number: they share what that takes."""
+        if self.plan.outer is None or a in self.consts or b in self.consts:
+            return False
+        shapes = self.shape(a), self.shape(b)
+        return self.tile(a).dtype is DType.F32 and len(shapes[1]) == 2 and shapes[0][1] > shapes[1][1] == 1
 
     def receiver(self, value: Value) -> str:
         """Return the text of a value that a method is called on."""
@@ -407,14 +421,16 @@ class Emitter:
     # --- loops ----------------------------------------------------------------------------------------------
 
     def loop(self, let: Let, loop: Loop) -> None:
-        runs_full = loop.full is not None and loop.full == loop.stop
-        start = self.begin(loop)
+        whole = is_whole(loop)
+        runs_full = not whole and loop.full is not None and loop.full == loop.stop
+        start = self.bound(loop.start, "tl.min") if whole else self.begin(loop)
         stop = self.bound(loop.stop, "tl.min" if runs_full else "tl.max")
         carried = self.carry(let.value, loop)
         self.many[let.value] = carried
         if start == stop:
             return
         step, *args = loop.body.args
+        self.dots.enter(loop)
         name = self.names.fresh(f"{axis_name(loop.axis)}_step")
         with self.inner(f"for {name} in tl.range({start}, {stop}{self.loop_options()}):"):
             self.text[step] = name

@@ -43,6 +43,26 @@ SIGNED_HALF = Function(
         Line("return (half | sign).to(tl.float16, bitcast=True)"),
     ),
 )
+DIVIDED = Function(
+    "divided",
+    ("x", "by"),
+    "Rows over a number of each, rounded once: corrected twice where nothing is very small or large.",
+    (
+        Line(f"low, high = {2.0**-60!r}, {2.0**60!r}"),
+        Line("size = tl.where(x == 0.0, 1.0, tl.abs(x))"),
+        Line("usual = (tl.min(size, 1)[:, None] >= low) & (tl.max(size, 1)[:, None] <= high)"),
+        Line("usual = usual & (by >= low) & (by <= high)"),
+        Line("if tl.min(tl.min(usual.to(tl.int32), 1), 0) == 1:"),
+        Line("    inverse = tl.div_rn(1.0, by)"),
+        Line("    near = x * inverse"),
+        Line("    near = tl.fma(tl.fma(-by, near, x), inverse, near)"),
+        Line("    near = tl.fma(tl.fma(-by, near, x), inverse, near)"),
+        Line("    quotients = tl.where(x == 0.0, x, near)"),
+        Line("else:"),
+        Line("    quotients = tl.div_rn(x, by)"),
+        Line("return quotients"),
+    ),
+)
 
 
 def float_literal(value: float) -> str:

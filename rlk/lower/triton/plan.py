@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from rlk.errors import Code, ScheduleError
 from rlk.ir.dims import Axis, fixed_extent
-from rlk.ir.nodes import Dot, Kernel, Load
+from rlk.ir.nodes import Dot, Kernel, Load, Value
 from rlk.ir.types import TileType
 from rlk.lower.common.bounds import bounds
+from rlk.lower.common.boxes import Box
 from rlk.lower.common.early import early
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import Segments, segments
+from rlk.lower.triton.boxes import boxed
 from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.schedule import Schedule, Span
@@ -58,7 +61,8 @@ class TritonPlan:
     """A kernel, its loops in two parts; the axes that programs share out; the dims of their tensors.
 
     segments: what the rows are, if there is a segment of them for each index of another axis. outer: the axis
-    of rows of a kernel that contracts what it computed.
+    of rows of a kernel that contracts what it computed. boxes: its streamed factors, if hardware copies them;
+    its loops are whole then.
     """
 
     kernel: Kernel
@@ -70,6 +74,7 @@ class TritonPlan:
     target: Target
     segments: Segments | None = None
     outer: Axis | None = None
+    boxes: Mapping[Value, Box] = field(default_factory=dict)
 
     def held(self, axes: tuple[Axis, ...]) -> tuple[Dim, ...]:
         """Return the dims of a value over these axes.
@@ -104,15 +109,20 @@ def plan(
     """
     schedule.check_powers()
     extents = dict(signature.extents)
-    peeled = peel(bounds(kernel, dict(roles(kernel, extents).inside)))
+    bounded = bounds(kernel, dict(roles(kernel, extents).inside))
+    peeled = peel(bounded)
     found = roles(peeled, extents)
     shared = tuple(Shared(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
     lengths = [(s.axis, s.tile) for s in shared if s.tile > 1]
     lengths += [(a, n) for a, n in found.inside if n > 1]
     nest, outer = kind(kernel), None
+    boxes: dict[Value, Box] = {}
     if nest == "chained_dot":
         dims = tuple(_chained(peeled, shared, found, extents))
         outer = dims[0].axis
+        if target.descriptors and schedule.descriptors:
+            boxes = boxed(bounded, outer, {dim.axis: dim.length for dim in dims}, signature)
+            peeled = bounded if boxes else peeled
     else:
         dims = _placed(schedule.placed, lengths)
     if schedule.placed and version >= (3, 7):
@@ -127,7 +137,7 @@ def plan(
     placed = {d.axis for d in dims}
     ordered = early(peeled, lambda type: placed.isdisjoint(type.axes))
     rows = segments(ordered, found.parallel)
-    return TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer)
+    return TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer, boxes)
 
 
 def _chained(kernel: Kernel, shared: tuple[Shared, ...], found: Roles, extents: dict[str, int]) -> list[Dim]:

@@ -12,12 +12,14 @@ from rlk.ir.types import TileType, Type
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where rows begin, and over which dims of a tensor they go, the fastest first.
+    """Where rows begin and end, and over which dims of a tensor they go, the fastest first.
 
-    first: the number of the first row. each: rows of the first dim, if there are two: heads of a token.
+    first: the number of the first row. end: of the first one that is not there. each: rows of the first dim,
+    if there are two: heads of a token.
     """
 
     first: Value
+    end: Value
     dims: tuple[int, ...]
     each: int = 1
 
@@ -59,14 +61,14 @@ def box_of(
     lanes = len(first) == 1 and isinstance(own[0], Pos) and own[0].axis == axes[1]
     match None if load.guard is None else nodes[load.guard]:
         case Map2(fn=Fn2.LT, a=a, b=b) if a == row and not within(b):
-            pass  # rows are there up to one of them
+            end = b
         case _:
             return None
     dims = tuple(moving[i] for i in order)
     whole = len(dims) == 1 or extents[dims[0]] == each
-    if not lanes or not whole or rows % each or not _multiple(first[0], each, nodes):
+    if not lanes or not whole or rows % each or not is_multiple(first[0], each, nodes):
         return None
-    return Box(first[0], dims, each)
+    return Box(first[0], end, dims, each)
 
 
 def _heads(
@@ -94,7 +96,7 @@ def _heads(
             return (row, (head, 1 - head), 1) if token == row and by.bits == 1 else None
 
 
-def _multiple(value: Value, of: int, nodes: Mapping[Value, Node]) -> bool:
+def is_multiple(value: Value, of: int, nodes: Mapping[Value, Node]) -> bool:
     """Return whether an integer is a multiple of another one whatever a call is."""
     match nodes.get(value):
         case _ if of == 1:
@@ -102,8 +104,8 @@ def _multiple(value: Value, of: int, nodes: Mapping[Value, Node]) -> bool:
         case Const(bits=bits):
             return bits % of == 0
         case Map2(fn=Fn2.ADD, a=a, b=b):
-            return _multiple(a, of, nodes) and _multiple(b, of, nodes)
+            return is_multiple(a, of, nodes) and is_multiple(b, of, nodes)
         case Map2(fn=Fn2.MUL, a=a, b=b):
-            return _multiple(a, of, nodes) or _multiple(b, of, nodes)
+            return is_multiple(a, of, nodes) or is_multiple(b, of, nodes)
         case _:
             return False

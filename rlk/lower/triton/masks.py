@@ -1,0 +1,50 @@
+"""What only steps need in which some element does not exist, in a loop that goes over all steps alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from rlk.ir.nodes import Let, Loop, Select, Value, operands
+from rlk.ir.types import TileType
+from rlk.lower.common.peel import conjuncts
+from rlk.passes.walk import behind
+
+Reads = Callable[[Let], Iterable[Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """Choices of what exists over something else, each with what its condition alone is made from, in order.
+
+    unread: values that nothing but these conditions reads, or nothing at all.
+    """
+
+    choices: dict[Value, tuple[Let, ...]]
+    unread: frozenset[Value]
+
+
+def is_whole(loop: Loop) -> bool:
+    """Return whether a loop goes over full steps and the others: it has not been peeled."""
+    return loop.full is not None and loop.exists is not None
+
+
+def masks(loop: Loop, reads: Reads) -> Masks:
+    """Return the choices of a loop that is whole. reads: what a let is made from, choices apart."""
+    assert loop.exists is not None
+    lets = {let.value: let for let in loop.body.lets}
+    true = conjuncts(loop, loop.exists)
+    chosen = {v: n for v, let in lets.items() if isinstance(n := let.node, Select) and n.cond in true}
+
+    def needs(let: Let) -> Iterable[Value]:
+        return (chosen[let.value].a, chosen[let.value].b) if let.value in chosen else reads(let)
+
+    effects = [v for v, let in lets.items() if not isinstance(let.type, TileType)]
+    roots = {*loop.body.results, *effects, *(v for e in effects for v in operands(lets[e].node))}
+    live = behind(roots, lets, needs)
+
+    def rare(condition: Value) -> tuple[Let, ...]:
+        wanted = behind({condition}, lets, reads) - live
+        return tuple(let for let in loop.body.lets if let.value in wanted)
+
+    return Masks({v: rare(n.cond) for v, n in chosen.items() if v in live}, frozenset(lets.keys() - live))
