@@ -169,7 +169,7 @@ SEEN = {
     "all steps as if every element existed": (r"late_steps = .*", "late_steps = first_steps"),
     "a query too few": (r"(at_most\w* = \w+\[r\]) <= ", r"\1 < "),
     "weights of the other row": (r"weights_2\[r, c\] =", "weights_2[1 - r, c] ="),
-    "numbers of other columns": (r"numbers_of\(lse_numbers, quad", "numbers_of(lse_numbers, quad ^ 2"),
+    "numbers of other columns": (r"numbers_of\(shift_numbers, quad", "numbers_of(shift_numbers, quad ^ 2"),
     "factors that changed places": (r"\bq_turned_factor\[", "d_o_turned_factor["),
     "a sum that begins again": (r"(multiply\(summing, s_2_acc.*), True,", r"\1, False,"),
 }
@@ -184,7 +184,11 @@ def test_a_mistake_in_the_text_is_seen(mistake: str, small: Inputs, monkeypatch:
 
 REFUSED = {
     "no fence": (r" +cute.arch.fence_view_async_shared\(\)\n", "", "no fence made visible"),
-    "scores that nothing waits for": (r"wait_group\(1\)(\n +lse)", r"wait_group(2)\1", "before its products"),
+    "scores that nothing waits for": (
+        r"wait_group\(1\)(\n +shift)",
+        r"wait_group(2)\1",
+        "before its products",
+    ),
     "stages freed with their products made": (
         r"wait_group\(0\)(\n +with)",
         r"wait_group(1)\1",
@@ -218,8 +222,8 @@ REFUSED_OF_BOXES = {
         "another stage is cleared",
     ),
     "a box from inside of a token": (r"\(\(0, total_5", "((1, total_5", "from head 1 on"),
-    "numbers that are not waited for": (r" +lse_ring.consumer_wait\(get\)\n", "", "that is not read"),
-    "numbers that nobody frees": (r"lse_ring.consumer_release\(get\)", "pass", "were not read"),
+    "numbers that are not waited for": (r" +shift_ring.consumer_wait\(get\)\n", "", "that is not read"),
+    "numbers that nobody frees": (r"shift_ring.consumer_release\(get\)", "pass", "were not read"),
     "numbers that nobody hands on": (r" +commit_from\(64, .*\n", "", "nothing fills"),
     "numbers that nobody copies": (r"copy_number_where\(.*, delta,.*", "pass", "that is not read"),
     "numbers that too few threads hand on": (r"_from\(64,", "_from(96,", "32 threads hand"),

@@ -92,39 +92,39 @@ def varlen_attention_grad(ctx, d_o: Tensor[F, T, H, G, W], d_lse: Tensor[f32, H,
     and for each of these over the heads that share it. d_sinks = - sum of exp(sink - lse) delta over queries
     as they are packed, in chunks of 256 (halving) and pieces of 8192, ascending.
     """
-    values_alone = ctx.wants("v") and not ctx.wants("q") and not ctx.wants("k")
-    if not values_alone or ctx.wants("sinks"):
+    shift = delta = None
+    if any(ctx.wants(name) for name in "qkv"):
+        shift = L.table(-(ctx.lse * LOG2E), "shift", (T, H, G))
+    if any(ctx.wants(name) for name in ("q", "k", "sinks")):
         row = L.sum(d_o.to(f32) * ctx.o.to(f32), over=W, tree=Tree.halving)
         delta = L.table(row if d_lse is None else row - d_lse, "delta")
     if ctx.wants("q"):
-        _of_queries(ctx, d_o, delta)
-    if ctx.wants("k") or (ctx.wants("v") and not values_alone):
-        _of_keys(ctx, d_o, delta)
+        _of_queries(ctx, d_o, shift, delta)
+    if ctx.wants("k") or ctx.wants("v"):
+        _of_keys(ctx, d_o, shift, delta)
     if ctx.wants("sinks"):
         _of_sinks(ctx, delta)
-    if values_alone:  # behind what reads delta, or it would share a launch with what writes it
-        _of_keys(ctx, d_o, None)
     return L.out()
 
 
-def _of_queries(ctx: Any, d_o: Any, delta: Any) -> None:
+def _of_queries(ctx: Any, d_o: Any, shift: Any, delta: Any) -> None:
     """Write the gradient of the queries: a query meets the keys that it sees."""
     begin = ctx.begin_k.to(i32)
     rows = Rows.of(ctx.begin_q, ctx.end_q, ctx.end_k.to(i32) - begin)
     q = ctx.q.at(rows.token, H, G, E, when=rows.inside, inside=True)
     d = d_o.at(rows.token, H, G, W, when=rows.inside, inside=True)
-    lse = ctx.lse.at(H, G, rows.token, when=rows.inside, inside=True)
+    down = shift.at(rows.token, H, G, when=rows.inside, inside=True)
     own = delta.at(rows.token, H, G, when=rows.inside, inside=True)
     total = L.total()
     for s in L.stream(Z, begin=begin, end=ctx.end_k, **rows.seen(begin, ctx.causal, ctx.window)):
         k, v = ctx.k.at(s.pos, H, E, inside=True), ctx.v.at(s.pos, H, W, inside=True)
-        p, slope = _weights(ctx, L.dot(q, k, over=E, each=(H,)), lse)
+        p, slope = _weights(ctx, L.dot(q, k, over=E, each=(H,)), down)
         total.absorb(p, by=k, times=_slope(L.dot(d, v, over=W, each=(H,)) - own, slope))
     d_q = (total.value * ctx.scale).to(ctx.q.dtype)
     L.place("d_q", (T, H, G, E), ({T: rows.token}, d_q), when=rows.inside)
 
 
-def _of_keys(ctx: Any, d_o: Any, delta: Any) -> None:
+def _of_keys(ctx: Any, d_o: Any, shift: Any, delta: Any) -> None:
     """Write the gradients of keys and values: a key meets the queries that see it, of all heads it has."""
     begin, key = ctx.begin_k.to(i32), L.pos(J)
     count = ctx.end_k.to(i32) - begin
@@ -137,9 +137,9 @@ def _of_keys(ctx: Any, d_o: Any, delta: Any) -> None:
     for r in L.stream(R, begin=first * heads, end=last * heads, **seen):
         asks, head = r.pos // heads, r.pos % heads
         q, d = ctx.q.at(asks, H, head, E, inside=True), d_o.at(asks, H, head, W, inside=True)
-        lse = ctx.lse.at(H, head, asks, inside=True)
-        own = None if delta is None else delta.at(asks, H, head, inside=True)
-        p, slope = _weights(ctx, L.dot(k, q, over=E, each=(H,)), lse)
+        down = shift.at(asks, H, head, inside=True)
+        own = delta.at(asks, H, head, inside=True) if ctx.wants("k") else None
+        p, slope = _weights(ctx, L.dot(k, q, over=E, each=(H,)), down)
         if ctx.wants("v"):
             to_v.absorb(p, by=d)
         if ctx.wants("k"):
@@ -160,13 +160,12 @@ def _seeing(ctx: Any, begin: Tile, query: Tile, heads: Tile, keys: Tile) -> dict
     return bounds
 
 
-def _weights(ctx: Any, product: Tile, lse: Tile) -> tuple[Tile, Tile | None]:
-    """Return exp(z - lse), and the slope of z where scores are capped: 1 - tanh^2."""
-    below = -(lse * LOG2E)
+def _weights(ctx: Any, product: Tile, shift: Tile) -> tuple[Tile, Tile | None]:
+    """Return exp(z - lse), and the slope of z where scores are capped: 1 - tanh^2; shift: -lse log2 e."""
     if ctx.softcap is None:
-        return L.softmax_exp2(L.fma(product, ctx.scale * LOG2E, below)), None
+        return L.softmax_exp2(L.fma(product, ctx.scale * LOG2E, shift)), None
     t = L.tanh(product * ctx.scale * ctx.inv_softcap)
-    return L.softmax_exp2(L.fma(t, ctx.softcap * LOG2E, below)), 1.0 - t * t
+    return L.softmax_exp2(L.fma(t, ctx.softcap * LOG2E, shift)), 1.0 - t * t
 
 
 def _slope(of_p: Tile, of_cap: Tile | None) -> Tile:
