@@ -41,22 +41,25 @@ def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Ta
         # two products beside the sums: what 4 waves of 64 lanes have registers for, with no load ahead
         alone = replace(scheduled(str(rows), held, min(tile, MOST_ROWS // 2), wide), warps=4, stages=1)
         return scheduled(str(rows), held, tile, wide) if held else alone
+    if by_table(kernel) or two_tensors(kernel):
+        return scheduled(str(rows), held, tile, wide)  # addresses take registers of all 8 warps
     if held and wide <= WIDE:
         # two programs on a multiprocessor: one multiplies while the other takes powers
         tile = min(tile, ROWS_OF_WARPGROUP)
-    chosen = scheduled(str(rows), held, tile, wide)
+    widths = lengths_of_rows(kernel, found, extents)
+    # beside wider rows, of which warps share each, ptxas waits for every product of a loop of boxes
+    chosen = replace(scheduled(str(rows), held, tile, wide), descriptors=bool(held) or max(widths) <= WIDE)
     if chosen.stages < FEW_ROWS_STAGES and sums(kernel) > 1 and not held:
         return chosen  # two sums for each row leave no registers to load further ahead
-    fits = shared(kernel, found, extents, tile, FEW_ROWS_STAGES) <= target.shared
-    return replace(chosen, stages=FEW_ROWS_STAGES if fits else STAGES)
-
-
-def shared(kernel: Kernel, found: Roles, extents: Mapping[str, int], tile: int, stages: int) -> int:
-    """Return how many KiB of shared memory rows and stages of 16-bit factors take, at most."""
-    whole = {*columns(kernel, found), *(axis for axis in found.contracted if axis.part is Part.ALL)}
     chunk = max((n for axis, n in found.inside if axis.chunk is not None), default=0)
-    elements = (tile + stages * chunk) * sum(padded(extents[axis.name]) for axis in whole)
-    return -(-elements // 512)
+    needed = 2 * (tile + FEW_ROWS_STAGES * chunk) * sum(widths)
+    return replace(chosen, stages=FEW_ROWS_STAGES if needed <= target.shared << 10 else STAGES)
+
+
+def lengths_of_rows(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> tuple[int, ...]:
+    """Return how many elements the rows of each factor have in a tile."""
+    held = (*columns(kernel, found), *(axis for axis in found.contracted if axis.part is Part.ALL))
+    return tuple(padded(extents[axis.name]) for axis in dict.fromkeys(held))
 
 
 def scheduled(rows: str, held: Mapping[str, int], tile: int, wide: int = 1) -> Schedule:
@@ -108,13 +111,26 @@ def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) 
 def leaves_registers(kernel: Kernel) -> bool:
     """Return whether loops carry more than sums, compute only powers of two, and look nothing up."""
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
-    lets = {let.value: let for loop in loops for let in loop.body.lets}
-    nodes = {value: let.node for value, let in lets.items()}
+    nodes = {let.value: let.node for loop in loops for let in loop.body.lets}
     carries = any(not isinstance(nodes.get(v), Dot) for loop in loops for v in loop.body.results)
-    places = behind([v for n in nodes.values() if isinstance(n, Load) for v in n.index], lets)
-    by_table = any(isinstance(nodes[value], Load) for value in places)
     powers = all(n.fn is MathFn.EXP2 for n in nodes.values() if isinstance(n, Math))
-    return carries and powers and not by_table
+    return carries and powers and not by_table(kernel)
+
+
+def by_table(kernel: Kernel) -> bool:
+    """Return whether steps look up where to load from."""
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    lets = {let.value: let for loop in loops for let in loop.body.lets}
+    loads = [let.node for let in lets.values() if isinstance(let.node, Load)]
+    places = behind([v for load in loads for v in load.index], lets)
+    return any(isinstance(lets[value].node, Load) for value in places)
+
+
+def two_tensors(kernel: Kernel) -> bool:
+    """Return whether what a step loads is in one of two tensors."""
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    loads = [let.node for loop in loops for let in loop.body.lets if isinstance(let.node, Load)]
+    return any(load.fill is not None for load in loads)
 
 
 def variety(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Target) -> tuple[Schedule, ...]:

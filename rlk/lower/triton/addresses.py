@@ -24,20 +24,17 @@ if TYPE_CHECKING:
     from rlk.lower.triton.plan import Shared, TritonPlan
 
 ERRORS = "errors"
-LANES = 32  # segments that a warp looks at at once
 SEGMENT = Function(
     "segment_of",
     ("begin_ptr", "tile", "count", "EACH: tl.constexpr", "TILE: tl.constexpr"),
     "The segment that a tile of rows lies in: segment i takes the tiles from begin[i] * EACH // TILE + i on.",
     (
         Line("low, high = 0, count"),
-        Line(f"while high - low > {LANES}:"),
+        Line("while high - low > 1:"),
         Line("    middle = (low + high) // 2"),
         Line("    later = tl.load(begin_ptr + middle) * EACH // TILE + middle > tile"),
         Line("    low, high = tl.where(later, low, middle), tl.where(later, middle, high)"),
-        Line(f"others = low + 1 + tl.arange(0, {LANES})"),
-        Line("firsts = tl.load(begin_ptr + others, mask=others < high, other=0) * EACH // TILE + others"),
-        Line("return low + tl.sum(((others < high) & (firsts <= tile)).to(tl.int32), 0)"),
+        Line("return low"),
     ),
 )
 

@@ -9,6 +9,7 @@ from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.machine import TextMachine, written
 
 SMALLEST_NORMAL = 2.0**-126
+_LOW, _HIGH = 0x21800000, 0x5D800000  # 2**-60 and 2**60: between them nothing that corrects is rounded away
 LARGEST = (2.0 - 2.0**-23) * 2.0**127  # a literal above it is an f64 to Triton
 
 
@@ -48,16 +49,18 @@ DIVIDED = Function(
     ("x", "by"),
     "Rows over a number of each, rounded once: corrected twice where nothing is very small or large.",
     (
-        Line(f"low, high = {2.0**-60!r}, {2.0**60!r}"),
-        Line("size = tl.where(x == 0.0, 1.0, tl.abs(x))"),
-        Line("usual = (tl.min(size, 1)[:, None] >= low) & (tl.max(size, 1)[:, None] <= high)"),
-        Line("usual = usual & (by >= low) & (by <= high)"),
-        Line("if tl.min(tl.min(usual.to(tl.int32), 1), 0) == 1:"),
+        Line("bits, below = x.to(tl.int32, bitcast=True), by.to(tl.int32, bitcast=True)"),
+        Line("size = bits & 0x7FFFFFFF"),
+        Line("least = tl.min((size - 1).to(tl.uint32, bitcast=True), 1).to(tl.int32, bitcast=True)[:, None]"),
+        Line(f"room = (least - {_LOW - 1:#x}) | ({_HIGH:#x} - tl.max(size, 1)[:, None])"),
+        Line(f"room = room | (below - {_LOW:#x}) | ({_HIGH:#x} - below)"),
+        Line("if tl.min(tl.min(room, 1), 0) >= 0:"),
         Line("    inverse = tl.div_rn(1.0, by)"),
         Line("    near = x * inverse"),
         Line("    near = tl.fma(tl.fma(-by, near, x), inverse, near)"),
         Line("    near = tl.fma(tl.fma(-by, near, x), inverse, near)"),
-        Line("    quotients = tl.where(x == 0.0, x, near)"),
+        Line("    signed = near.to(tl.int32, bitcast=True) | (bits & -0x80000000)  # zeros keep theirs"),
+        Line("    quotients = signed.to(tl.float32, bitcast=True)"),
         Line("else:"),
         Line("    quotients = tl.div_rn(x, by)"),
         Line("return quotients"),
