@@ -21,10 +21,10 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
     """Return whether CuTe kernels of a program are at least as fast as Triton's: those of most contractions.
 
     A product alone is faster at any number of rows, 0.76 to 1.01 of Triton's time; one whose products are
-    folded, or that is one of several, of more than `MANY_ROWS`. A contraction of what was computed takes 0.62
-    to 0.68 of Triton's time, its gradients 0.61 to 0.70, where segments have more rows than a warpgroup. Of
-    few rows, as in decoding, it is Triton's. Rows without a contraction are equal in both, and Triton
-    compiles them sooner.
+    folded, or that is one of several, of more than `MANY_ROWS`. A contraction of what was computed takes 0.71
+    to 0.76 of Triton's time, its gradients 0.72 to 0.79, where segments have more rows than a warpgroup. Of
+    few rows, as in decoding, it is Triton's, which is faster below 2048 keys and slower above. Rows without a
+    contraction are equal in both, and Triton compiles them sooner.
     """
     kinds = [kind(kernel) for kernel in program.kernels]
     chained = [k for k, found in zip(program.kernels, kinds, strict=True) if found == "chained_dot"]
