@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from rlk import ops  # noqa: F401  (registers what gradients need beside saved tensors)
-from rlk.ir.nodes import MathModel
 from rlk.lower.common.emitted import Emitted
 from rlk.runtime import calls
 from rlk.runtime.dispatch import lowered
 from rlk.runtime.invocation import Invocation, Tensors, geometry_of
+from rlk.runtime.record import ModuleRecord
 from rlk.runtime.toolchain import compile_triton
 from rlk.specs.attention import prefix_attention, varlen_attention
 from rlk.specs.linear_logp import linear_logp
@@ -68,8 +68,10 @@ def inputs() -> Tensors:
     }
 
 
-def source(invocation: Invocation, tensors: Tensors) -> Emitted:
-    return lowered(invocation, MathModel.SM90, geometry_of(invocation, tensors), tensors, target("sm_90a"))[3]
+def source(invocation: Invocation, tensors: Tensors, on: str = "sm_90a") -> Emitted:
+    device = target(on)
+    geometry = geometry_of(invocation, tensors)
+    return lowered(invocation, device.softmax, geometry, tensors, device, backend="triton")[3]
 
 
 def forward(needs: tuple[str, ...]) -> Emitted:
@@ -110,13 +112,13 @@ def test_products_run_on_and_no_comparison_is_packed(form: str, tmp_path: Path) 
 ATTENTION = {"64": (64, 64), "96": (96, 96), "128": (128, 128), "256": (256, 256), "192 and 128": (192, 128)}
 
 
-def attention(e: int, w: int, queries: int = 8192, sequences: int = 8) -> Emitted:
+def attention(e: int, w: int, queries: int = 8192, sequences: int = 8, on: str = "sm_90a") -> Emitted:
     shapes = {"q": (queries, 8, 4, e), "k": (8192, 8, e), "v": (8192, 8, w)}
     tensors = {name: torch.empty(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
     offsets = torch.zeros(sequences, dtype=torch.int32)
     tensors |= dict.fromkeys(("begin_q", "end_q", "begin_k", "end_k"), offsets)
     statics = {"causal": True}
-    return source(calls.invoke(varlen_attention, tensors, {"scale": 0.1}, statics, None), tensors)
+    return source(calls.invoke(varlen_attention, tensors, {"scale": 0.1}, statics, None), tensors, on)
 
 
 @pytest.mark.parametrize("width", ATTENTION)
@@ -142,14 +144,14 @@ def test_shared_prompts_wait_as_often(width: str, tmp_path: Path) -> None:
         assert code.groups == groups and code.lost == 0 and code.spilled <= SPILLED, (name, code)
 
 
-def attention_gradient(e: int, w: int, rows: int = 8192, sequences: int = 8) -> Emitted:
+def attention_gradient(e: int, w: int, rows: int = 8192, sequences: int = 8, on: str = "sm_90a") -> Emitted:
     shapes = {"q": (rows, 8, 4, e), "k": (rows, 8, e), "v": (rows, 8, w), "o": (rows, 8, 4, w)}
     tensors = {name: torch.empty(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
     tensors |= dict.fromkeys(("begin_q", "end_q", "begin_k", "end_k"), torch.zeros(sequences).int())
     saved = tensors | {"lse": torch.empty(8, 4, rows), "d_o": tensors.pop("o")}
     invocation = calls.invoke(varlen_attention, tensors, {"scale": 0.1}, {"causal": True}, None)
     backward_of = calls._backward(invocation, frozenset({"d_o"}), frozenset({"q", "k", "v"}))
-    return source(backward_of, saved | {"o": saved["d_o"]})
+    return source(backward_of, saved | {"o": saved["d_o"]}, on)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +168,15 @@ def test_gradients_of_attention_wait_once_for_each_of_their_products(
     assert [code.groups for code in found.values()] == groups, found
     for name, code in found.items():
         assert code.lost == 0 and code.spilled <= spilled, f"{name} spills {code.spilled} words"
+
+
+@pytest.mark.parametrize("name", ["sm_80", "sm_86", "sm_89", "sm_100a", "sm_120a"])
+def test_attention_compiles_for_devices_that_nobody_has_here(name: str, tmp_path: Path) -> None:
+    for emitted in (attention(128, 128, on=name), attention_gradient(128, 128, on=name)):
+        compile_triton(emitted, name, tmp_path)
+        assert "make_tensor_descriptor" not in emitted.source
+        room = target(name).shared << 10
+        assert all(kernel.shared <= room for kernel in ModuleRecord.read(tmp_path).kernels)
 
 
 def test_the_marks_are_found_in_a_text_that_has_them() -> None:

@@ -17,7 +17,7 @@ from rlk.passes.rows import indices_of, one_axis_of_rows
 from rlk.passes.walk import behind, walk
 from rlk.schedule.axes import Roles, roles, types_of
 from rlk.schedule.schedule import Schedule
-from rlk.target.facts import Target
+from rlk.target.facts import HOPPER, Target
 
 TABLE = Path(__file__).parent / "tables" / "streams.toml"
 ROWS_OF_WARPGROUP = 64
@@ -41,6 +41,9 @@ def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Ta
         # two products beside the sums: what 4 waves of 64 lanes have registers for, with no load ahead
         alone = replace(scheduled(str(rows), held, min(tile, MOST_ROWS // 2), wide), warps=4, stages=1)
         return scheduled(str(rows), held, tile, wide) if held else alone
+    if target.name != HOPPER:
+        # what follows is measured on Hopper alone
+        return replace(scheduled(str(rows), held, tile, wide), descriptors=False)
     if by_table(kernel) or two_tensors(kernel):
         return scheduled(str(rows), held, tile, wide)  # addresses take registers of all 8 warps
     if held and wide <= WIDE:

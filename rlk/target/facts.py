@@ -44,6 +44,7 @@ _TARGETS = (
     Target("gfx950", "amd", 64, 256, shared=160),
 )
 TARGETS = {t.name: t for t in _TARGETS}
+HOPPER = "sm_90a"
 
 
 def target(name: str) -> Target:

@@ -66,6 +66,7 @@ from rlk.lower.triton.plan import TritonPlan
 from rlk.lower.triton.reductions import merging, tree, unordered
 from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
+from rlk.target.facts import HOPPER
 
 INDENT = "    "
 
@@ -285,8 +286,13 @@ class Emitter:
                 return False
 
     def one_divisor(self, a: Value, b: Value) -> bool:
-        """Return whether the sums of a row are divided by one number: they share what that takes."""
-        if self.plan.outer is None or a in self.consts or b in self.consts:
+        """Return whether the sums of a row are divided by one number: they share what that takes.
+
+        On Hopper alone: for sm_100a, whose sums are in a memory of their own, Triton 3.6 does not compile it.
+        """
+        if self.plan.outer is None or self.plan.target.name != HOPPER:
+            return False
+        if a in self.consts or b in self.consts:
             return False
         shapes = self.shape(a), self.shape(b)
         return self.tile(a).dtype is DType.F32 and len(shapes[1]) == 2 and shapes[0][1] > shapes[1][1] == 1
