@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from rlk.interp.run import run
 from rlk.ir.nodes import MathModel
 from rlk.lower.triton.functions import DIVIDED
 from rlk.schedule.chained import scheduled
+from rlk.schedule.heuristics import choose
 from rlk.testing import generated
 from rlk.testing.bits import assert_same_bits, differing
-from rlk.testing.interpreter import interpret
+from rlk.testing.interpreter import InterpreterFault, interpret
 
 DIMS = {"q": "thg", "k": "sh", "v": "sh", "k_cache": "poh", "v_cache": "poh", "o": "thg", "d_o": "thg"}
 DIVISIBLE = frozenset({*DIMS, *(f"{name}_{axis}_stride" for name, axes in DIMS.items() for axis in axes)})
@@ -40,9 +42,16 @@ RESULTS = ("o", "lse")
 GRADIENTS = ("d_q", "d_k", "d_v")
 
 
-def forward(inputs: Inputs, rows: int = 64, divisible: frozenset[str] = DIVISIBLE, **more: Any) -> Any:
+def forward(
+    inputs: Inputs,
+    rows: int = 64,
+    divisible: frozenset[str] = DIVISIBLE,
+    *,
+    halves: bool = False,
+    **more: Any,
+) -> Any:
     width = 1 << (inputs.get("v", inputs.get("v_cache")).shape[-1] - 1).bit_length()
-    schedules = (scheduled("Q*G", {"W": width}, rows),)
+    schedules = (replace(scheduled("Q*G", {"W": width}, rows), halves=halves),)
     sizes = extents(inputs)
     return generated.run_generated(
         of(inputs, **more), inputs, extents=sizes, schedules=schedules, divisible=divisible
@@ -114,6 +123,87 @@ def test_a_neighbour_of_nan_is_not_seen() -> None:
         assert_same_bits(got[others], clean[name][others], name, kind)
 
 
+# --- two tensors by one descriptor ---
+
+
+def _one_memory(k: Any, v: Any, order: tuple[int, int]) -> tuple[Any, Any]:
+    """Return keys and values, one behind the other's end."""
+    memory = np.concatenate([(k, v)[i] for i in order])
+    halves = memory[: len(k)], memory[len(k) :]
+    return halves[order[0]], halves[order[1]]
+
+
+def _rows_of_both(k: Any, v: Any) -> tuple[Any, Any]:
+    """Return keys and values whose tokens lie beside each other."""
+    memory = np.stack([v, k], 1)
+    return memory[:, 1], memory[:, 0]
+
+
+LYING: dict[str, Any] = {
+    "keys first": lambda k, v: _one_memory(k, v, (0, 1)),
+    "values first": lambda k, v: _one_memory(k, v, (1, 0)),
+    "token by token": _rows_of_both,
+    "one tensor": lambda k, v: (k, k),
+    "rows of other strides": lambda k, v: (np.concatenate([k, k], 1)[:, :2], v),
+}
+ONE_WIDTH = packed(batch(*LENGTHS, heads=2, group=2, e=32, w=32))
+
+
+@pytest.mark.parametrize("form", ["one head each", "f16", "softcap and sinks"])
+def test_gradients_by_halves_have_the_bits_of_the_oracle(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generated, "choose", lambda *given: replace(choose(*given), halves=True))
+    inputs = pulled(FORMS[form], lse=True)
+    found = backward(inputs)
+    shared = inputs["k"].shape[-1] == inputs["v"].shape[-1]  # tensors of other widths are no halves
+    assert found.emitted.source.count("_rows = tl.make_tensor_descriptor") == (2 if shared else 4)
+    assert_same(found, pulled_back(inputs), GRADIENTS)
+
+
+def lying(how: str) -> Inputs:
+    k, v = LYING[how](ONE_WIDTH["k"], ONE_WIDTH["v"])
+    return ONE_WIDTH | {"k": k, "v": v}
+
+
+@pytest.mark.parametrize("how", LYING)
+def test_where_keys_and_values_lie_does_not_count(how: str) -> None:
+    inputs = lying(how)
+    found = forward(inputs, halves=True)
+    assert "k_rows.load([k_half, " in found.emitted.source and "v_rows.load([v_half, " in found.emitted.source
+    assert_same(found, oracle(inputs), RESULTS)
+
+
+def test_two_tensors_farther_apart_than_strides_reach_have_a_descriptor_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    edit_text(monkeypatch, generated.triton, substituted("1 << 40", "1 << 4"))
+    assert_same(forward(lying("keys first"), halves=True), oracle(ONE_WIDTH), RESULTS)
+
+
+@pytest.mark.parametrize(
+    ("how", "pattern", "new"),
+    [
+        ("keys first", r"v_half = 1 - k_half", "v_half = k_half"),
+        ("values first", r"ordered = alone \| \(apart > 0\)", "ordered = apart == apart"),
+        ("keys first", r"tl\.abs\(apart\) // 2\)", "tl.abs(apart) // 2 - 32)"),
+        ("rows of other strides", r"\(k_s_stride != v_s_stride\)", "(k_s_stride < 0)"),
+    ],
+)
+def test_an_edit_of_a_shared_descriptor_is_seen(
+    how: str, pattern: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit_text(monkeypatch, generated.triton, substituted(pattern, new))
+    inputs = lying(how)
+    assert refused_or_different(inputs)
+
+
+def refused_or_different(inputs: Inputs) -> bool:
+    """Return whether a text that is wrong reads what no argument has, or finds other bits."""
+    try:
+        return bool(different(forward(inputs, halves=True), oracle(inputs), RESULTS))
+    except InterpreterFault:
+        return True
+
+
 # --- when there are none ---
 
 
@@ -134,7 +224,7 @@ def test_pages_are_read_by_pointers() -> None:
 def test_heads_that_do_not_divide_a_step_are_read_by_pointers() -> None:
     inputs = pulled(packed(batch((9, 5), (70, 5), group=3, e=32, w=32)))
     found = backward(inputs)
-    assert re.findall(r"(\w+)_rows = tl", found.emitted.source) == ["k", "v"]
+    assert set(re.findall(r"(\w+)_rows = \w", found.emitted.source)) == {"k", "v"}
     assert_same(found, pulled_back(inputs), GRADIENTS)
 
 
@@ -228,5 +318,5 @@ def test_zeros_keep_their_sign_and_what_is_no_number_stays_so() -> None:
 
 def test_quotients_that_are_not_corrected_are_seen() -> None:
     x, by = numbers(8.0)
-    near = BODY.replace("near = tl.fma(tl.fma(-by, near, x), inverse, near)", "near = near")
+    near = BODY.replace("tl.fma(tl.fma(by, near, negative) * -1.0, inverse, near)", "near")
     assert near != BODY and differing(quotients(x, by, near), x / by)

@@ -35,7 +35,8 @@ class Schedule:
     its columns together. programs: how many take the tiles in turns; 0: a program for every tile. flat: turns
     and steps of a contraction are one loop, so that loads of the next tile run ahead too; it needs registers
     and memory for two tiles. descriptors: hardware that copies boxes of tensors does so; a program describes
-    them to it first, which short ones feel. parts: what follows a contraction is done for so many parts of
+    them to it first, which short ones feel. halves: two tensors that differ by where they lie alone are
+    described once, as the halves of one. parts: what follows a contraction is done for so many parts of
     its columns one after the other, which needs fewer registers and less memory than all at once.
     """
 
@@ -49,6 +50,7 @@ class Schedule:
     programs: int = 0
     flat: bool = False
     descriptors: bool = True
+    halves: bool = False
     parts: int = 1
     cluster: int = 1
 
@@ -98,6 +100,7 @@ class Schedule:
         turns = f", {self.programs} programs{' in one loop' * self.flat}" if self.programs else ""
         turns += f", {self.parts} parts" if self.parts > 1 else ""
         turns += f", clusters of {self.cluster}" if self.cluster > 1 else ""
+        turns += ", halves" if self.halves else ""
         return (
             f"tiles {tiles or '1'}, {self.warps} warps, {self.stages} stages, unroll {self.unroll}"
             f"{dots}{turns}{'' if self.descriptors else ', by pointers'}{placed}"

@@ -68,10 +68,11 @@ def run_generated(
 ) -> Ran:
     """Lower a canonical program for the inputs' sizes, run its kernels, and return what they store.
 
-    inputs: arrays (bf16 as u16 patterns) and scalars by name. split_rows: pass the rows as two dims with this
-    inner extent, as for a tensor that cannot be flattened. extents: of axes that no input has. divisible: see
-    Signature. device: what runs the kernels; if not given, the backend's interpreter, or for "tilelang" its
-    HIP on the CPU, with the waves in the order that `waves` names.
+    inputs: arrays (bf16 as u16 patterns) and scalars by name; kernels get them as they lie. split_rows: pass
+    the rows as two dims with this inner extent, as for a tensor that cannot be flattened. extents: of axes
+    that no input has. divisible: see Signature. device: what runs the kernels; if not given, the
+    backend's interpreter, or for "tilelang" its HIP on the CPU, with the waves in the order that `waves`
+    names.
     """
     on = on or target("gfx942" if backend == "tilelang" else "sm_90a")
     extents = {**(extents or {}), **extents_of(canonical, inputs)}
@@ -154,7 +155,9 @@ def _buffer(decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int]) -
 
     bf16 = decl.type.dtype is DType.BF16
     if decl.name in inputs:
-        given = np.ascontiguousarray(inputs[decl.name])  # a last dim has stride 1
+        given = np.asarray(inputs[decl.name])
+        if not given.ndim or given.strides[-1] != given.itemsize:
+            given = np.ascontiguousarray(given)  # a last dim has stride 1
         if bf16 and given.dtype == np.float32:
             given = floats.bf16_bits(given)
         tensor = torch.from_numpy(given.view(np.int16) if bf16 else given)

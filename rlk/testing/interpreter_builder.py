@@ -186,7 +186,8 @@ class FaithfulBuilder(base.InterpreterBuilder):  # type: ignore[misc]
 
     def create_select(self, cond: Any, lhs: Any, rhs: Any) -> Any:
         data = np.where(cond.data, lhs.data, rhs.data)
-        return TensorHandle(data, lhs.dtype.scalar, dict(lhs.attr))
+        # a pointer into one of two arguments is neither's: it may lie in any of them
+        return TensorHandle(data, lhs.dtype.scalar, dict(lhs.attr) if lhs.attr == rhs.attr else {})
 
     def create_lshr(self, lhs: Any, rhs: Any) -> Any:
         unsigned = np.dtype(f"u{lhs.data.dtype.itemsize}")

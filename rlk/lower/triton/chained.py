@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rlk.errors import Code, Loc, UnsupportedError
-from rlk.ir.dims import Axis, fixed_extent
+from rlk.ir.dims import Axis
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Dot, Let, Load, Loop, Select, Value, operands
 from rlk.ir.types import TileType
-from rlk.lower.common.boxes import Box
 from rlk.lower.common.contract import Contraction
 from rlk.lower.common.names import axis_name
+from rlk.lower.triton.descriptors import Descriptors
 from rlk.lower.triton.masks import is_whole, masks
 from rlk.passes.walk import walk
 
@@ -29,7 +29,7 @@ class Chained:
     where all other values have it as the inner one: what its addresses need is written once more that way.
     unheld: loads that only such a tile falls back on, and that are written with it alone; what only the masks
     of a loop need, or the addresses that hardware computes. masked: the choices that wait for a mask, with
-    what it is made from. described: the loads that hardware copies, by the descriptors of their tensors.
+    what it is made from. descriptors: of the loads that hardware copies.
     """
 
     def __init__(self, emitter: Emitter) -> None:
@@ -47,8 +47,7 @@ class Chained:
         self.again: dict[Value, str] = {}
         self.masked: dict[Value, tuple[Let, ...]] = {}
         self.partial: dict[Value, tuple[Value, str, str | None]] = {}
-        self.described: dict[Value, str] = {}
-        self.descriptors: dict[str, str] = {}
+        self.descriptors = Descriptors(emitter)
 
     def loaded(self, value: Value) -> bool:
         """Return whether a value is read from memory."""
@@ -112,11 +111,7 @@ class Chained:
 
     def enter(self, loop: Loop) -> None:
         """Write the descriptors of what a loop streams, and where its steps need masks."""
-        for let in loop.body.lets:
-            box = self.plan.boxes.get(let.value)
-            if box is not None:
-                assert isinstance(let.node, Load)
-                self.described[let.value] = self.descriptor(let.node, box, self.streamed(let.value))
+        self.descriptors.describe(loop.body.lets)
         if not is_whole(loop):
             return
         found = masks(loop, self.reads)
@@ -137,27 +132,6 @@ class Chained:
         assert isinstance(let.node, Load)
         return (box.first, box.end, *(v for d, v in enumerate(let.node.index) if d not in box.dims))
 
-    def descriptor(self, load: Load, box: Box, lane: Axis) -> str:
-        """Write the descriptor of a tensor's rows up to their end; return its name."""
-        decl, last = self.e.addresses.decls[load.param], len(load.index) - 1
-        heads = () if len(box.dims) == 1 else (box.each,)
-        extent = fixed_extent(decl.type.axes[last], dict(self.plan.signature.extents))
-        fixed = [(dim, v) for dim, v in enumerate(load.index) if dim not in (*box.dims, last)]
-        base = self.e.addresses.sum_of(decl, fixed)
-        shape = self.listed(_tokens(self.e[box.end], box), *heads, extent)
-        strides = self.listed(*(self.e.addresses.stride(decl, dim) for dim in box.dims[::-1]), 1)
-        block = self.listed(self.length(lane) // box.each, *heads, self.length(decl.type.axes[last]))
-        made = f"tl.make_tensor_descriptor({base}, shape={shape}, strides={strides}, block_shape={block})"
-        if made not in self.descriptors:
-            self.descriptors[made] = self.e.let(f"{decl.name}_rows", made)
-        return self.descriptors[made]
-
-    def length(self, axis: Axis) -> int:
-        return next(dim.length for dim in self.plan.dims if dim.axis == axis)
-
-    def listed(self, *items: object) -> str:
-        return f"[{', '.join(map(str, items))}]"
-
     def choice(self, let: Let) -> str:
         """Write a choice of what exists, whose condition only some steps compute; return its name."""
         assert isinstance(let.node, Select)
@@ -176,23 +150,12 @@ class Chained:
         """Write the load of a factor from memory, streamed axis outer; return its name."""
         assert isinstance(let.node, Load)
         axis = self.streamed(let.value)
-        if let.value in self.described:
-            return self.copied(let, self.plan.boxes[let.value], axis)
+        if let.value in self.descriptors.of:
+            return self.descriptors.load(let)
         with self.streamed_outer(axis):
             for value in operands(let.node):
                 self.write_again(value, axis)
             return self.e.addresses.load(let.node, let)
-
-    def copied(self, let: Let, box: Box, axis: Axis) -> str:
-        """Write the load of a box, whose rows follow each other; return its name."""
-        assert isinstance(let.node, Load)
-        first, hint = _tokens(self.e[box.first], box), let.name or let.node.param
-        at = self.listed(first, *(0 for _ in box.dims))
-        tile = f"{self.described[let.value]}.load({at})"
-        if len(box.dims) > 1:
-            width = self.length(self.e.addresses.decls[let.node.param].type.axes[-1])
-            tile = f"tl.reshape({tile}, ({self.length(axis)}, {width}))"
-        return self.e.let(hint, tile)
 
     @contextmanager
     def streamed_outer(self, axis: Axis) -> Iterator[None]:
@@ -217,11 +180,6 @@ class Chained:
         else:
             self.e.node(let)
         self.again[value] = self.e.text[value]
-
-
-def _tokens(row: str, box: Box) -> str:
-    """Return the text of a row's place along the slowest dim of its box."""
-    return row if box.each == 1 else f"{row} // {box.each}"
 
 
 def _unsupported(loc: Loc, what: str) -> UnsupportedError:

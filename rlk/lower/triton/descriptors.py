@@ -1,0 +1,150 @@
+"""The descriptors by which hardware copies the boxes that a loop streams, and the loads of these boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlk.ir.dims import Axis, fixed_extent
+from rlk.ir.nodes import Let, Load, Value
+from rlk.ir.types import TileType
+from rlk.lower.common.boxes import Box
+
+if TYPE_CHECKING:
+    from rlk.ir.nodes import Decl
+    from rlk.lower.triton.emit import Emitter
+
+WIDEST_STRIDE = 40  # bits that a descriptor has for a stride in bytes
+ALIGNED = 8  # elements of 16 bits: of the stride of a dim that has one index
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of a tensor that a box goes over, in text: the address of the first, extents and strides.
+
+    block: what one load copies, of as many dims.
+    """
+
+    decl: Decl
+    base: str
+    shape: tuple[str, ...]
+    strides: tuple[str, ...]
+    block: tuple[int, ...]
+
+    def alike(self, other: _Rows) -> bool:
+        """Return whether one descriptor is both tensors' but for where they lie and their strides."""
+        types = self.decl.type.dtype == other.decl.type.dtype
+        return types and (self.shape, self.block) == (other.shape, other.block)
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """The name of a tensor's descriptor, and its index in it if two tensors share one."""
+
+    name: str
+    index: str | None = None
+
+
+class Descriptors:
+    """The part of an emitter that knows boxes: a program describes each tensor up to its sequence's end.
+
+    To describe one takes a program a twentieth of its time where sequences are short. So a schedule may have
+    two tensors that differ by where they lie alone be the halves of one, as far apart as they are.
+    """
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.e = emitter
+        self.plan = emitter.plan
+        self.of: dict[Value, _Described] = {}
+        self.made: dict[_Rows, _Described] = {}
+
+    def describe(self, lets: Iterable[Let]) -> None:
+        """Write the descriptors of the boxes among the lets of a loop."""
+        found = {let.value: self.rows(let) for let in lets if let.value in self.plan.boxes}
+        new = [rows for rows in dict.fromkeys(found.values()) if rows not in self.made]
+        if self.plan.schedule.halves and len(new) == 2 and new[0].alike(new[1]):
+            self.made |= self.halves(new[0], new[1])
+        else:
+            for rows in new:
+                made = _tensor(rows.base, rows.shape, rows.strides, rows.block)
+                self.made[rows] = _Described(self.e.let(f"{rows.decl.name}_rows", made))
+        self.of |= {value: self.made[rows] for value, rows in found.items()}
+
+    def rows(self, let: Let) -> _Rows:
+        """Return the rows of a tensor up to their end."""
+        load, box = let.node, self.plan.boxes[let.value]
+        assert isinstance(load, Load)
+        decl, last = self.e.addresses.decls[load.param], len(load.index) - 1
+        heads = () if len(box.dims) == 1 else (box.each,)
+        extent = fixed_extent(decl.type.axes[last], dict(self.plan.signature.extents))
+        fixed = [(dim, v) for dim, v in enumerate(load.index) if dim not in (*box.dims, last)]
+        return _Rows(
+            decl,
+            self.e.addresses.sum_of(decl, fixed),
+            (_tokens(self.e[box.end], box), *map(str, heads), str(extent)),
+            (*(self.e.addresses.stride(decl, dim) for dim in box.dims[::-1]), "1"),
+            (self.steps(let) // box.each, *heads, self.length(decl.type.axes[last])),
+        )
+
+    def halves(self, a: _Rows, b: _Rows) -> dict[_Rows, _Described]:
+        """Write one descriptor of two tensors, the one that lies first as its first half.
+
+        If it cannot be, a program describes the other one, too: strides differ, or both lie at one address,
+        or farther apart than a stride can be.
+        """
+        e, name = self.e, [rows.decl.name for rows in (a, b)]
+        bases = [e.let(f"{n}_base", rows.base) for n, rows in zip(name, (a, b), strict=True)]
+        apart = e.let("apart", f"{bases[1]}.to(tl.int64) - {bases[0]}.to(tl.int64)")
+        differ = [f"({s} != {t})" for s, t in zip(a.strides, b.strides, strict=True) if s != t]
+        near = f"(tl.abs({apart}) >= 1 << {WIDEST_STRIDE})"
+        alone = e.let("alone", " | ".join([*differ, f"({apart} == 0)", near]))
+        ordered = e.let("ordered", f"{alone} | ({apart} > 0)")
+        index = [e.let(f"{name[0]}_half", f"tl.where({ordered}, 0, 1)")]
+        index.append(e.let(f"{name[1]}_half", f"1 - {index[0]}"))
+        base = f"tl.where({ordered}, {bases[0]}, {bases[1]})"
+        stride = f"tl.where({alone}, {ALIGNED}, tl.abs({apart}) // 2)"
+        block = (1, *a.block)
+        made = _tensor(base, ("2", *a.shape), (stride, *a.strides), block)
+        rows = [e.let(f"{name[0]}_rows", made)]
+        rows.append(e.let(f"{name[1]}_rows", rows[0]))
+        with e.inner(f"if {alone}:"):
+            made = _tensor(bases[1], ("1", *b.shape), (str(ALIGNED), *b.strides), block)
+            e.line(f"{index[1]}, {rows[1]} = 0, {made}")
+        return {a: _Described(rows[0], index[0]), b: _Described(rows[1], index[1])}
+
+    def load(self, let: Let) -> str:
+        """Write the load of a box, whose rows follow each other; return its name."""
+        assert isinstance(let.node, Load)
+        box, described = self.plan.boxes[let.value], self.of[let.value]
+        first, hint = _tokens(self.e[box.first], box), let.name or let.node.param
+        half = () if described.index is None else (described.index,)
+        at = _listed(*half, first, *(0 for _ in box.dims))
+        tile = f"{described.name}.load({at})"
+        if half or len(box.dims) > 1:
+            width = self.length(self.e.addresses.decls[let.node.param].type.axes[-1])
+            tile = f"tl.reshape({tile}, ({self.steps(let)}, {width}))"
+        return self.e.let(hint, tile)
+
+    def steps(self, let: Let) -> int:
+        """Return how many rows one load copies."""
+        type = self.e.types[let.value]
+        assert isinstance(type, TileType)
+        return self.length(next(axis for axis in type.axes if axis.chunk is not None))
+
+    def length(self, axis: Axis) -> int:
+        return next(dim.length for dim in self.plan.dims if dim.axis == axis)
+
+
+def _tensor(base: str, shape: Iterable[str], strides: Iterable[str], block: Iterable[int]) -> str:
+    dims = f"shape={_listed(*shape)}, strides={_listed(*strides)}, block_shape={_listed(*block)}"
+    return f"tl.make_tensor_descriptor({base}, {dims})"
+
+
+def _listed(*items: object) -> str:
+    return f"[{', '.join(map(str, items))}]"
+
+
+def _tokens(row: str, box: Box) -> str:
+    """Return the text of a row's place along the slowest dim of its box."""
+    return row if box.each == 1 else f"{row} // {box.each}"
