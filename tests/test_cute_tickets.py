@@ -68,6 +68,13 @@ def test_blocks_of_other_kernels_have_a_tile_each() -> None:
     assert any(a.kind is From.TICKETS for a in ran(INPUTS).emitted.call)
 
 
+def test_the_first_lines_say_how_blocks_are_made_up() -> None:
+    first, other = ran(INPUTS).emitted.source, ran(INPUTS, rows=128).emitted.source
+    stays = "schedule: tiles Q*G=192, 12 warps that multiply, 4 that copy, 2 stages, 2 blocks by tickets\n"
+    assert stays in first and "schedule: tiles Q*G=128, 8 warps that multiply, 4 that copy, " in other
+    assert "by tickets" not in other
+
+
 # --- controls ---
 
 ALONE = r"    if thread == 0:\n        ring.producer_acquire\(state\)\n"

@@ -231,6 +231,12 @@ class ChainedPlan:
     def copied(self) -> tuple[Copies, ...]:
         return (*self.owned, *self.streamed)
 
+    def __str__(self) -> str:
+        """Say what a schedule says, of what this plan made of one."""
+        who = f"{self.warps} warps that multiply, {WARPGROUP // LANES} that copy"
+        by = f", {self.programs} blocks by tickets" if self.by_tickets else ""
+        return f"tiles {self.rows.axis}={self.rows.tile}, {who}, {self.stages} stages{by}"
+
 
 def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> ChainedPlan:
     """Place a specialized kernel; raise UnsupportedError where there is no form for it."""

@@ -48,7 +48,7 @@ def lower(
     checks: list[str] = []
     turns = {turn.index: turn.axis.name for each in program.order for turn in each.turns}
     looped = {each.kernel for each in program.order if each.turns}
-    written, builds, launch = [], [], {}
+    written, builds, launch, about = [], [], {}, []
     call: dict[str, CallArg] = {}
     for kernel, schedule in zip(program.kernels, schedules, strict=True):
         placed = plan(kernel, schedule, target, signature)
@@ -65,6 +65,7 @@ def lower(
         given = (a for a in (*made.arguments, *made.sizes) if a.kind not in OF_LOOPS)
         call.update((a.name, a) for a in given if a.name not in call)
         written.append(render("cute", made.template, made.subject))
+        about.append(str(placed if isinstance(placed, ChainedPlan) else schedule))
         builds.append(made.build)
         names = ", ".join(a.name for a in made.arguments)
         start = f"    kernels.{kernel.name}((programs,), {names})"
@@ -75,7 +76,7 @@ def lower(
     parameters = tuple(sorted(call.values(), key=lambda a: list(From).index(a.kind)))
     lines = tuple(Line(text) for text in host_lines(program.order, launch, extents))
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
-    header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
+    header = Header(program.name, numerics_id, __version__, target.name, tuple(about))
     source = render("cute", "module.py.j2", Module(header, _ordered(helpers), tuple(written), host))
     file = f"rlk/{target.folder}/cute/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file, backend="cute")
