@@ -172,6 +172,14 @@ def test_where_keys_and_values_lie_does_not_count(how: str) -> None:
     assert_same(found, oracle(inputs), RESULTS)
 
 
+def test_a_forward_asks_for_one_descriptor_and_gradients_do_not() -> None:
+    """Measured: described together keys and values take less time, and what gradients stream takes more."""
+    found = generated.run_generated(of(ONE_WIDTH), ONE_WIDTH, extents=extents(ONE_WIDTH), divisible=DIVISIBLE)
+    assert "v_rows.load([v_half, " in found.emitted.source
+    assert_same(found, oracle(ONE_WIDTH), RESULTS)
+    assert "_half" not in backward(pulled(ONE_WIDTH, lse=True)).emitted.source
+
+
 def test_two_tensors_farther_apart_than_strides_reach_have_a_descriptor_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

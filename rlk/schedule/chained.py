@@ -51,7 +51,8 @@ def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Ta
         tile = min(tile, ROWS_OF_WARPGROUP)
     widths = lengths_of_rows(kernel, found, extents)
     # beside wider rows, of which warps share each, ptxas waits for every product of a loop of boxes
-    chosen = replace(scheduled(str(rows), held, tile, wide), descriptors=bool(held) or max(widths) <= WIDE)
+    boxes = bool(held) or max(widths) <= WIDE
+    chosen = replace(scheduled(str(rows), held, tile, wide), descriptors=boxes, halves=bool(held))
     if chosen.stages < FEW_ROWS_STAGES and sums(kernel) > 1 and not held:
         return chosen  # two sums for each row leave no registers to load further ahead
     chunk = max((n for axis, n in found.inside if axis.chunk is not None), default=0)

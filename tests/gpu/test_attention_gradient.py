@@ -69,9 +69,13 @@ def of_views(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d: torch.Tensor)
     return [made.detach(), *torch.autograd.grad(made, leaves, d)]
 
 
-@pytest.mark.parametrize(
-    "how", ["one tensor", "one head of keys", "one head of d_o", "one token of d_o", "room"]
-)
+LIES = (
+    "one tensor", "values before keys", "keys as values", "keys with room", "one head of keys",
+    "one head of d_o", "one token of d_o", "room",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("how", LIES)
 def test_how_tensors_lie_does_not_count(how: str) -> None:
     """Hardware copies by strides: of heads of one tensor, of none at all, of rows with room behind them."""
     many = torch.randn(333, HEADS + 2 * SHARED, WIDTH + 8, device="cuda").bfloat16()
@@ -79,6 +83,9 @@ def test_how_tensors_lie_does_not_count(how: str) -> None:
     d = torch.randn(333, HEADS, WIDTH, device="cuda").bfloat16()
     views = {
         "one tensor": (q, k, v, d),
+        "values before keys": (q, v, k, d),
+        "keys as values": (q, k, k, d),
+        "keys with room": (q, k, v.contiguous(), d),
         "one head of keys": (q, k[:, :1].expand_as(k), v[:, :1].expand_as(v), d),
         "one head of d_o": (q, k, v, d[:, :1].expand_as(d)),
         "one token of d_o": (q, k, v, d[:1].expand_as(d)),
