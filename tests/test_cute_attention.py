@@ -19,7 +19,8 @@ from rlk.ir.text import parse_program, print_program
 from rlk.lower import cute
 from rlk.lower.common.emitted import Signature
 from rlk.lower.cute.chained_plan import plan
-from rlk.lower.cute.protocol import Hazard, Release, Repeat, check, streams_protocol
+from rlk.lower.cute.protocol import Hazard, Release, Repeat, check
+from rlk.lower.cute.protocols import streams_protocol
 from rlk.passes.pipeline import launched
 from rlk.schedule.chained import by_warpgroups, table
 from rlk.schedule.heuristics import choose

@@ -20,7 +20,8 @@ from rlk.interp.run import run
 from rlk.ir.nodes import Load, Map2, MathModel
 from rlk.lower import cute
 from rlk.lower.common.boxes import Box, box_of
-from rlk.lower.cute.protocol import Hazard, Release, Repeat, check, sums_protocol
+from rlk.lower.cute.protocol import Hazard, Release, Repeat, check
+from rlk.lower.cute.protocols import sums_protocol
 from rlk.passes.pipeline import launched
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of

@@ -30,9 +30,9 @@ from rlk.lower.cute.protocol import (
     check,
     claim_registers,
     registers_fit,
-    ring_protocol,
     verify,
 )
+from rlk.lower.cute.protocols import ring_protocol
 
 Edit = Callable[[Op], tuple[Op, ...]]
 

@@ -20,13 +20,26 @@ from rlk.ir.dims import Axis
 from rlk.ir.nodes import Launch, MathModel, Turn
 from rlk.lower import cute
 from rlk.lower.common.emitted import CallArg, From, Signature
-from rlk.lower.cute.protocol import Acquire, Hazard, Op, Pass, Release, Repeat, Role, check, tickets_protocol
+from rlk.lower.cute.protocol import (
+    Acquire,
+    Hazard,
+    Op,
+    Pass,
+    Release,
+    Repeat,
+    Reread,
+    Role,
+    Wait,
+    check,
+)
+from rlk.lower.cute.protocols import tickets_protocol
 from rlk.passes.pipeline import launched
 from rlk.runtime.compose import compose
 from rlk.runtime.record import read_call, write_call
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import target
-from rlk.testing import generated
+from rlk.testing import generated, tickets
+from rlk.testing.bits import differing
 from rlk.testing.simt import Fault
 
 INPUTS = packed(batch((9, 0, 5, 100), (70, 0, 530, 100), heads=2, group=4, e=64, w=64))
@@ -84,12 +97,12 @@ REFUSED = {
     ),
     "mail that overwrites what is there": (ALONE, "    if thread == 0:\n", "before there is room"),
     "mail that is read too early": (
-        r"(    ring.consumer_wait\(state\)\n)(.*mail\[1\]\n)", r"\2\1", "not waited for"
+        r"(    ring.consumer_wait\(state\)\n)(.*mail\[i\] for .*\n)", r"\2\1", "not waited for"
     ),
     "mail that every thread frees": (
         r"with cute.arch.elect_one\(\):\n( +ring.consumer_release)", r"if True:\n\1", "by every thread"
     ),
-    "rows that nobody frees": (r"q_ring.consumer_release\(own\)", "pass", "were not read"),
+    "rows that nobody frees": (r"q_ring.consumer_release\(own\)", "pass", "did not read"),
     "rows that are freed before their last scores": (
         r"( +)(q_ring.consumer_wait\(own\)).*\n",
         r"\1\2\n\1with cute.arch.elect_one():\n\1    q_ring.consumer_release(own)\n",
@@ -105,6 +118,9 @@ REFUSED = {
     "every thread draws": (
         r"if thread == 0:\n( +ticket)", r"if True:\n\1", "128 threads draw"
     ),
+    "a tile whose end nobody says": (r", \*last_of\)\)", "))", "sent that nothing wrote"),
+    "stages that nobody lets pass": (r"last_steps, all_steps, unroll", "0, 0, unroll", "did not read"),
+    "sums before somebody wrote them": ("if turns > 0:", "if turns >= 0:", "read that nothing wrote"),
     "the same ticket again": (r"tickets, Int32\(1\)", "tickets, Int32(0)", "is taken twice"),
     "tiles that nobody draws": (r"\+ blocks$", "+ blocks + 1", "tiles of .* are taken"),
 }  # fmt: skip
@@ -116,6 +132,41 @@ def test_what_a_device_would_not_do_is_refused(mistake: str, monkeypatch: pytest
     edit_text(monkeypatch, cute, substituted(f"(?m){pattern}", new))
     with pytest.raises(Fault, match=why):
         ran(INPUTS)
+
+
+OTHER = {
+    "sums of earlier pieces forgotten": (r"turns = turns \+ 1", "pass"),
+    "steps of the first rows for all": (r"mail\[i \+ group - 1\]", "mail[i]"),
+    "all steps as if every element existed": (r"(full_of = .*\]), least\)", r"\1, most)"),
+}
+
+
+@pytest.mark.parametrize("mistake", OTHER)
+def test_what_changes_the_bits_is_seen(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = FORMS["more keys than a tile has rows"]
+    edit_text(monkeypatch, cute, substituted(*OTHER[mistake]))
+    found, want = ran(inputs), oracle(inputs)
+    assert any(differing(found.tensors[name], want[name]) for name in ("o", "lse"))
+
+
+def test_each_warpgroup_has_as_many_steps_as_its_rows_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 300 queries of two heads each 24 rows are in the last tile: two of its warpgroups have none."""
+    inputs, seen = packed(batch((300,), (700,), group=2, e=64, w=64)), []
+    send = tickets.Mail.producer_commit
+
+    def noted(mail: tickets.Mail, state: Any) -> None:
+        send(mail, state)
+        seen.append(mail.sent[-1])
+
+    monkeypatch.setattr(tickets.Mail, "producer_commit", noted)
+    assert_same(ran(inputs, 1), oracle(inputs))
+    assert seen.pop() == [4, *[0] * 9]
+    for item, message in enumerate(seen):
+        rows = [192 * (3 - item) + 64 * g for g in range(3)]
+        keys = [(401 + first // 2, min(700, 401 + (first + 63) // 2)) for first in rows]
+        ends = [-(-most // 64) if first < 600 else 1 for first, (_, most) in zip(rows, keys, strict=True)]
+        full = [max(0, min(least // 64, end - 1)) for (least, _), end in zip(keys, ends, strict=True)]
+        assert message == [item, 0, 0, max(ends), *full, *ends]
 
 
 def test_a_counter_that_does_not_begin_at_zero_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +193,7 @@ def test_a_loop_on_the_host_has_no_counter_to_give() -> None:
 
 # --- the protocol ---
 
-SOUND = tickets_protocol(2, 3, (2, 1, 3))
+SOUND = tickets_protocol(2, 3, (2, 1, 3), (0, 1, 2))
 Body = tuple[Op, ...]
 
 
@@ -154,9 +205,29 @@ def kept(body: Body) -> Body:
     return tuple(op for op in body if op != Release("rows", 4))
 
 
+def passes(op: Op) -> bool:
+    """Return whether these are steps of other consumers' rows alone."""
+    return isinstance(op, Repeat) and Reread("rows") not in op.body
+
+
+def absent(body: Body) -> Body:
+    """Do not wait for stages that pass."""
+    waits = {Wait("columns"), Wait("values")}
+    return tuple(
+        replace(op, body=tuple(x for x in op.body if x not in waits)) if passes(op) else op for op in body
+    )
+
+
+def deaf(body: Body) -> Body:
+    """Let no stage pass."""
+    return tuple(op for op in body if not passes(op))
+
+
 def hasty(body: Body) -> Body:
     free = Release("rows", 4)
-    return tuple(x for op in kept(body) for x in ((free, op) if isinstance(op, Repeat) else (op,)))
+    return tuple(
+        x for op in kept(body) for x in ((free, op) if isinstance(op, Repeat) and not passes(op) else (op,))
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,8 +235,10 @@ def hasty(body: Body) -> Body:
     [
         (impatient, [1], Hazard.DEADLOCK),
         (kept, [2, 3, 4], Hazard.DEADLOCK),
+        (deaf, [4], Hazard.DEADLOCK),
+        (absent, [4], Hazard.UNREADY),
         (hasty, [2, 3, 4], Hazard.OVERWRITE),
-        (hasty, [3], Hazard.OVERWRITE),
+        (hasty, [2], Hazard.OVERWRITE),
     ],
 )
 def test_the_checker_finds_who_waits_too_much_and_who_frees_too_early(

@@ -2,8 +2,9 @@
 
 `interpret(source)` executes a module with these objects in the place of the DSL. A block's copying warp runs
 first, into a ring without an end; then its multiplying threads take the stages in order, multiply by the
-oracle's rule and hold their accumulators as the hardware hands them out. That the roles may run side by side
-is what `lower.cute.protocol` proves.
+oracle's rule and hold their accumulators as the hardware hands them out: all at once, or one warpgroup after
+another where each is told what its steps are. That the roles may run side by side is what
+`lower.cute.protocol` proves.
 """
 
 from __future__ import annotations
@@ -107,22 +108,37 @@ class _Launch:
             raise Fault(f"{count} blocks in clusters of {cluster[0]}")
         whole = np.arange(threads)
         copying = WARPGROUP if "PipelineCpAsync" in self.body.__code__.co_names else WARP
-        roles = [whole] if not roles_apart else [whole[:copying], whole[WARPGROUP:]]
+        multiplying = whole[WARPGROUP:] if roles_apart else whole
         tiles = tickets.Tiles()
         for index in range(count):
             post = tickets.Post(tiles, _threads, _is_elected)
             ring: list[Any] = []
             rings: dict[str, streams.CopyRing] = {}
-            for each in roles:
-                _now = _Block(index, count, cluster[0], each, ring, rings=rings, warps=threads // WARP - 4)
-                _now.post = post
-                self.body(*self.args)
+            for each in ([whole[:copying]] if roles_apart else []), _together(multiplying, post, rings):
+                for acting in each:
+                    _now = _Block(index, count, cluster[0], acting, ring, rings=rings)
+                    _now.warps, _now.post = threads // WARP - 4, post
+                    self.body(*self.args)
             if any(each.left for each in (*rings.values(), post.mail)):
                 raise Fault("stages were filled that were not read")
             post.end()
             if ring and ring[0].taken != len(ring[0].filled):
                 raise Fault(f"{len(ring[0].filled)} stages were filled, {ring[0].taken} read")
         tiles.check()
+
+
+def _together(threads: Array, post: tickets.Post, rings: dict[str, streams.CopyRing]) -> Iterator[Array]:
+    """Yield which threads that multiply run at once: each warpgroup reads what all of them do."""
+    if not post.mail.sent:
+        yield threads
+        return
+    every = (*rings.values(), post.mail)
+    for some in threads.reshape(-1, WARPGROUP):
+        for each in every:
+            each.again()
+        yield some
+        if any(each.left for each in every):
+            raise Fault("stages were filled that a warpgroup did not read")
 
 
 # --- the ring ---
@@ -265,6 +281,12 @@ class _View:
         return accumulator_place(_now.threads - WARPGROUP, register)
 
 
+def _own_rows() -> slice:
+    """Return which rows of an accumulator the threads have that run: 64 a warpgroup."""
+    first, last = int(_now.threads[0]) - WARPGROUP, int(_now.threads[-1]) + 1 - WARPGROUP
+    return slice(first // 2, last // 2)
+
+
 def _moved(source: Any, to: Any) -> None:
     """Copy an accumulator to shared memory or back."""
     view, kept = (source, to) if isinstance(source, _View) else (to, source)
@@ -311,8 +333,9 @@ def _products(unit: _Unit, to: _Fragment, a: Any, b: streams.Tiles) -> None:
     _now.read |= {use for use in (used, of) if use is not None}
     if len(two) != unit.columns:
         raise Fault(f"{len(two)} columns for an instruction of {unit.columns}")
-    start = to.matrix if unit.accumulates else None
-    to.matrix[...] = dot(one, two, DotModel.CHAIN16, unit.dtype, start)
+    rows = _own_rows()
+    start = to.matrix[rows] if unit.accumulates else None
+    to.matrix[rows] = dot(one[rows], two, DotModel.CHAIN16, unit.dtype, start)
 
 
 def _commit_group() -> None:
@@ -357,6 +380,8 @@ def _pointer(tensor: Any) -> tuple[Array, DType]:
 
 
 def _make_tensor(of: Any, layout: Any) -> Any:
+    if isinstance(of, tickets.Mail):
+        of.size = layout.shape
     if isinstance(of, tickets.Mail | tickets.Ticket):
         return of
     if isinstance(of, _Fragment):
@@ -437,6 +462,7 @@ def _cute() -> SimpleNamespace:
         make_layout=_Layout,
         make_tensor=_make_tensor,
         make_rmem_tensor=_registers,
+        size=lambda of: of.size,
         recast_tensor=_recast,
         autovec_copy=_autovec_copy,
         assume=lambda x, divby: simt.assumed(x, divby),
@@ -519,7 +545,7 @@ class _Layout:
 
 def _shared(of: type) -> SimpleNamespace:
     if "ring" not in of.__annotations__:
-        _now.boxes = exchange.Shared(BOX_WORDS * len(_now.threads) // WARP)
+        _now.boxes = exchange.Shared(BOX_WORDS * (int(_now.threads[-1]) + 1) // WARP)
         parts = {name: _storage(name, *what) for name, what in of.__annotations__.items()}
         return SimpleNamespace(**{**parts, "boxes": _now.boxes})
     _now.boxes = exchange.Shared(BOX_WORDS * len(_now.threads) // WARP)

@@ -41,6 +41,10 @@ class Ring:
             raise Fault("a stage is released that products still read")
         self.taken += 1
 
+    def again(self) -> None:
+        """Let others read the same stages, whose part it is to free them too."""
+        self.reading, self.taken = -1, 0
+
 
 # --- boxes ---
 
@@ -179,10 +183,12 @@ class CopyRing(Ring):
 class BoxedRing(CopyRing):
     """Stages that hardware fills, of so many bytes, which threads may clear in part before they are read.
 
-    landed: bytes of each use. met: whether the threads that cleared rows have met since.
+    came: tiles as they were when they came. landed: bytes of each use. met: whether the threads that cleared
+    rows have met since.
     """
 
     bytes: int
+    came: list[Array] = field(default_factory=list)
     landed: list[int] = field(default_factory=list)
     met: bool = True
 
@@ -202,12 +208,18 @@ class BoxedRing(CopyRing):
     def left(self) -> bool:
         return self.taken != self.acquired
 
+    def again(self) -> None:
+        """Let others read the same stages, in which they clear rows for themselves."""
+        Ring.again(self)
+        self.tiles, self.met = [tile.copy() for tile in self.came], True
+
     def fill(self, state: Any, tile: Array, layout: Layout) -> None:
         """Let a box land in the next stage."""
         if state.count != self.acquired or tile.shape != layout.shape:
             raise Fault(f"a box of {tile.shape} in a stage of {layout.shape}, or out of turn")
         self.acquired += 1
-        self.tiles.append(tile)
+        self.came.append(tile)
+        self.tiles.append(tile.copy())
         self.inner = layout.inner
         self.landed.append(tile.size * 2)
 

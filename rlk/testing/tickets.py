@@ -40,13 +40,14 @@ class Tiles:
 class Mail:
     """Words that one thread writes for warps to read: each message lasts until all these have freed it.
 
-    sent: messages by their use. reading: the one that is read.
+    size: of a message. sent: messages by their use. reading: the one that is read.
     """
 
     tiles: Tiles
     threads: Callable[[], Array]
     elected: Callable[[], bool]
-    written: list[int | None] = field(default_factory=lambda: [None, None])
+    size: int = 0
+    written: dict[int, int] = field(default_factory=dict)
     sent: list[list[int]] = field(default_factory=list)
     acquired: int = 0
     reading: int = -1
@@ -58,10 +59,10 @@ class Mail:
             raise Fault("mail is written before there is room for it")
         self.written[index] = shared(x)
 
-    def __getitem__(self, index: int) -> Number:
+    def __getitem__(self, index: Any) -> Number:
         if not self.taken == self.reading < len(self.sent):
             raise Fault("mail is read that was not waited for, or is freed")
-        return Int32(self.sent[self.reading][index])
+        return Int32(self.sent[self.reading][shared(index)])
 
     def alone(self) -> None:
         if len(self.threads()) != 1:
@@ -75,12 +76,11 @@ class Mail:
 
     def producer_commit(self, state: Any) -> None:
         self.alone()
-        message = [x for x in self.written if x is not None]
-        if state.count != len(self.sent) or len(message) != len(self.written):
+        if state.count != len(self.sent) or self.written.keys() != set(range(self.size)):
             raise Fault("mail is sent that nothing wrote")
-        self.tiles.take(message[0])
-        self.sent.append(message)
-        self.written = [None, None]
+        self.tiles.take(self.written[0])
+        self.sent.append([self.written[i] for i in range(self.size)])
+        self.written = {}
 
     def consumer_wait(self, state: Any) -> None:
         if state.count >= len(self.sent):
@@ -95,6 +95,10 @@ class Mail:
     @property
     def left(self) -> bool:
         return self.taken != len(self.sent)
+
+    def again(self) -> None:
+        """Let others read the same messages, whose part it is to free them too."""
+        self.reading, self.taken = -1, 0
 
 
 @dataclass(slots=True)

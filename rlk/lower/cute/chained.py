@@ -155,6 +155,31 @@ class ChainedText:
     about: str
 
     @property
+    def told(self) -> tuple[str, ...]:
+        """What all who multiply are told of a tile; `all_steps` is where the steps end that are copied."""
+        return "item", self.place.segment, "first_steps", "all_steps"
+
+    @property
+    def told_apart(self) -> tuple[str, ...]:
+        """What each warpgroup is told for itself: where the parts of its own steps end."""
+        return ("full_steps", "last_steps")[-len(self.plan.parts) :]
+
+    @property
+    def heard(self) -> str:
+        return ", ".join((*self.told, *self.told_apart))
+
+    @property
+    def sent(self) -> str:
+        """The same as who copies has it."""
+        apart = ("*full_of", "*last_of")[-len(self.plan.parts) :]
+        return ", ".join(("item", self.place.segment, "first_steps", "last_steps", *apart))
+
+    @property
+    def mail(self) -> int:
+        """Words of it."""
+        return len(self.told) + self.plan.consumers * len(self.told_apart)
+
+    @property
     def words(self) -> int:
         """Words of shared memory by which all warps do."""
         return BOX_WORDS * self.plan.warps

@@ -44,7 +44,8 @@ from rlk.lower.cute.plan import (
     Registers,
     refused,
 )
-from rlk.lower.cute.protocol import claim_registers, streams_protocol, sums_protocol, tickets_protocol, verify
+from rlk.lower.cute.protocol import claim_registers, verify
+from rlk.lower.cute.protocols import streams_protocol, sums_protocol, tickets_protocol
 from rlk.passes.walk import behind, walk
 from rlk.schedule.axes import roles, types_of
 from rlk.schedule.schedule import Schedule
@@ -512,6 +513,7 @@ def _sound(
         if batches is not None:
             verify(sums_protocol(stages, consumers, steps, *batches))
         elif steps and by_tickets:
-            verify(tickets_protocol(stages, consumers, (steps, 1, steps)))
+            for fewer in ((), tuple(range(consumers)), (stages + 1, *(0,) * (consumers - 1))):
+                verify(tickets_protocol(stages, consumers, (steps, 1, steps), fewer))
         elif steps:
             verify(streams_protocol(stages, consumers, steps))

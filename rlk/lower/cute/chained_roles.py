@@ -36,7 +36,7 @@ OF_FRAME = frozenset(
     "thread block warp box vectors group lane memory put get got mine row quad first_of_quad r c i j column "
     "down stream programs tiles tile first count rows weights scores sums scoring summing acc_scores "
     "acc_of_scores acc_of_weights only share full_steps last_steps "
-    "first_steps late_steps layouts".split()
+    "first_steps late_steps layouts turns".split()
 )
 
 

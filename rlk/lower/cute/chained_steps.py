@@ -57,7 +57,8 @@ class StepEmitter(ClearingEmitter):
     """Writes the lines of a multiplying thread; `places` are where it holds what the loop carries.
 
     crossing: names of lists of both rows, which are read after the loop that writes them. kept: what lies in
-    shared memory, and how many numbers it has.
+    shared memory, and how many numbers it has. unset: the texts of elements that lie there and are written by
+    the first turn, each with its place's name and what it is before.
     """
 
     own = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"  # by which rows are awaited
@@ -71,6 +72,7 @@ class StepEmitter(ClearingEmitter):
     def __init__(self, plan: ChainedPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
         super().__init__(plan, helpers, checks)
         self.kept: dict[str, int] = {}
+        self.unset: dict[str, tuple[str, Held, str]] = {}
 
     def before(self) -> tuple[Line, ...]:
         """Return the rows of a thread, what the steps need of each, and the places of what they carry."""
@@ -88,6 +90,8 @@ class StepEmitter(ClearingEmitter):
         for i, init in enumerate(self.plan.parts[0].loop.init):
             found.append(self.carried(i, init))
         self.places = tuple(found)
+        if self.unset:
+            self.line("turns = Int32(0)")
         for loop in self.loops():
             for value, result in self.results_of(loop):
                 self.text[value] = self.places[result]
@@ -147,7 +151,22 @@ class StepEmitter(ClearingEmitter):
         self.kept[name] = held.count * ROWS * threads
         at = f"memory.{name}.data_ptr() + {LINE} * mine"
         self.line(f"{name} = cute.make_tensor({at}, cute.make_layout({layout}))")
-        self.begin_list(name, held, init)
+        if init in self.consts:
+            self.unset[f"{name}[r, c]"] = name, held, self[init]
+        else:
+            self.begin_list(name, held, init)
+
+    @contextmanager
+    def earlier(self, values: Mapping[Value, str]) -> Iterator[None]:
+        """Write what a row has of places that may be unset; values are read from there inside."""
+        before = dict(self.text)
+        for place in {place for place in values.values() if place in self.unset}:
+            self.uses("earlier")
+            name, held, init = self.unset[place]
+            made = self.let(f"earlier_{name}", f"earlier(turns, {name}, r, {held.count}, {init})")
+            self.text |= {value: f"{made}[c]" for value, found in values.items() if found == place}
+        yield
+        self.text |= {value: before[value] for value in values}
 
     def begin_list(self, name: str, held: Held, init: Value) -> None:
         """Write the first values of a list, of memory or all the same."""
@@ -218,12 +237,15 @@ class StepEmitter(ClearingEmitter):
         condition = self[found.condition]
         if all(value in self.consts for value in self.plan.parts[0].loop.init):
             condition = f"{condition} & ({name} > first_steps)"
-        with self.inner(f"if {condition}:"), self.inner(EACH_ROW):
-            listed = {new: place[old] for _, old, new in found.changes if self.listed(old)}
-            self.targets = listed
-            self.ordered(found.rare)
-            self.targets = {}
-            self.assign([(place[old], new) for _, old, new in found.changes if new not in listed])
+        with self.inner(f"if {condition}:"):
+            with self.inner(EACH_ROW), self.earlier(place):
+                listed = {new: place[old] for _, old, new in found.changes if self.listed(old)}
+                self.targets = listed
+                self.ordered(found.rare)
+                self.targets = {}
+                self.assign([(place[old], new) for _, old, new in found.changes if new not in listed])
+            if self.unset:
+                self.line("turns = turns + 1")
         for value, old, _ in found.changes:
             self.text[value] = place[old]
             self.whole.add(value)
@@ -434,7 +456,9 @@ class StepEmitter(ClearingEmitter):
         rest = [let for let in self.top() if isinstance(let.node, Store)]
         needed = self.needed([v for let in rest for v in operands(let.node)])
         self.write(let for let in needed if not self.by_row(let.value) and not self.waits(let))
-        with self.inner(EACH_ROW):
+        yielded = (pair for loop in self.loops() for pair in self.results_of(loop))
+        places = {value: self.places[index] for value, index in yielded}
+        with self.inner(EACH_ROW), self.earlier(places):
             self.ordered([*(let for let in needed if let.value not in self.written), *rest])
         return lines(self.lines)
 

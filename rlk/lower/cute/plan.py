@@ -19,7 +19,8 @@ from rlk.lower.common.narrowed import narrowed
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spread import Owned, Spread
 from rlk.lower.cute.protocol import Ring as protocol_ring
-from rlk.lower.cute.protocol import claim_registers, ring_protocol, verify
+from rlk.lower.cute.protocol import claim_registers, verify
+from rlk.lower.cute.protocols import ring_protocol
 from rlk.passes.sweep import OnePiece, one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of

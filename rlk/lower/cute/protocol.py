@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import reduce
-from itertools import chain, product
+from itertools import product
 from operator import or_
 from typing import NamedTuple, assert_never
 
@@ -137,139 +137,6 @@ class Report(NamedTuple):
 
     states: int
     fault: Fault | None = None
-
-
-def ring_protocol(
-    stages: int,
-    consumers: int,
-    cluster: int,
-    steps: int | None = None,
-    steps_per_tile: int = 4,
-    *,
-    own: int = 16384,
-    shared: int = 32768,
-    arrivals: int = 4,
-) -> Protocol:
-    """Return the protocol of a contraction: one ring, a producer, consumers with one group in flight.
-
-    own, shared: bytes of A, and of B, of which a CTA loads 1 / cluster for all. arrivals: of one consumer.
-    A few more than 2 * stages steps stand for any number: a slot has seen both parities after two rounds,
-    and a step waits for events at most one round before it. The default ends with a whole tile.
-    """
-    tiles = max(2, -(-(2 * stages + 2) // steps_per_tile))
-    count = tiles * steps_per_tile if steps is None else steps
-    first: tuple[Op, ...] = (Wait("ring"), Read("ring"))
-    free = Release("ring", arrivals)
-    body: list[Op] = []
-    for begin in range(0, count, steps_per_tile):
-        more = min(steps_per_tile, count - begin) - 1
-        body += [*first, Repeat(more, (*first, Drain(1), free)), Drain(), free]
-    fill = Fill("ring", (own,), (shared // cluster,))
-    producer = Role("producer", (Repeat(count, (Acquire("ring"), fill)), Tail("ring")))
-    readers = (Role(f"consumer {i}", tuple(body)) for i in range(consumers))
-    ring = Ring("ring", stages, own + shared // cluster * cluster, cluster * consumers * arrivals)
-    return Protocol(cluster, (ring,), (producer, *readers))
-
-
-def streams_protocol(stages: int, consumers: int, steps: int, *, arrivals: int = 4) -> Protocol:
-    """Return the protocol of two contractions in a row: a tile of rows, and a ring for each streamed factor.
-
-    A consumer begins the first product of a step before it ends the second of the last one. The threads of a
-    producer, or the boxes of a tile, land their parts of a slot in any order: two stand for them.
-    """
-    names, parts = ("rows", "columns", "values"), (1, 1)
-
-    def fill(ring: str) -> tuple[Op, ...]:
-        return (Acquire(ring), Fill(ring, parts))
-
-    copying = (*fill("rows"), Repeat(steps, (*fill("columns"), *fill("values"))))
-    scores: tuple[Op, ...] = (Wait("columns"), Read("columns"))
-    sums: tuple[Op, ...] = (Wait("values"), Read("values"), Drain())
-    freed = (Release("columns", arrivals), Release("values", arrivals))
-    multiplying = (
-        Wait("rows"), Read("rows"), *scores, Drain(), Release("columns", arrivals),
-        Repeat(steps - 1, (*scores, *sums, *freed)),
-        *sums, Release("values", arrivals),
-    )  # fmt: skip
-    rings = tuple(Ring(n, 1 if n == "rows" else stages, 2, consumers * arrivals) for n in names)
-    readers = (Role(f"consumer {i}", multiplying) for i in range(consumers))
-    return Protocol(1, rings, (Role("producer", copying), *readers))
-
-
-def tickets_protocol(stages: int, consumers: int, steps: tuple[int, ...], *, arrivals: int = 4) -> Protocol:
-    """Return the protocol of a block that takes tiles by tickets, each of steps as in `streams_protocol`.
-
-    The first thread of the producer draws a tile, tells the consumers of it by a ring of one slot, and lets
-    boxes be copied; another stands for all others, which copy rows with it and never wait for that ring.
-    """
-
-    def told(ring: str, arrivals: int) -> tuple[Op, ...]:
-        return (Wait(ring), Read(ring), Drain(), Release(ring, arrivals))
-
-    def put(*names: str) -> tuple[Op, ...]:
-        return tuple(op for name in names for op in (Acquire(name), Fill(name, (1,))))
-
-    first: list[Op] = []
-    other: list[Op] = []
-    multiplying: list[Op] = []
-    scores: tuple[Op, ...] = (Wait("columns"), Read("columns"))
-    sums: tuple[Op, ...] = (Wait("values"), Read("values"), Drain())
-    freed = (Release("columns", arrivals), Release("values", arrivals))
-    for count in steps:
-        first += (*put("mail", "rows"), Repeat(count, put("columns", "values")), *put("ticket"))
-        other += (Pass("mail"), *put("rows"), *told("ticket", 1))
-        multiplying += (
-            *told("mail", arrivals),
-            Wait("rows"), Read("rows"), *scores, Drain(), Release("columns", arrivals),
-            Repeat(count - 1, (*scores, Reread("rows"), *sums, *freed)), Release("rows", arrivals),
-            *sums, Release("values", arrivals),
-        )  # fmt: skip
-    all_read = consumers * arrivals
-    rings = (
-        Ring("mail", 1, 1, all_read), Ring("ticket", 1, 1, 1), Ring("rows", 1, 2, all_read, fills=2),
-        Ring("columns", stages, 1, all_read), Ring("values", stages, 1, all_read),
-    )  # fmt: skip
-    copying = (Role("first thread", (*first, *put("mail"))), Role("other thread", tuple(other)))
-    body = (*multiplying, *told("mail", arrivals))
-    return Protocol(1, rings, (*copying, *(Role(f"consumer {i}", body) for i in range(consumers))))
-
-
-def sums_protocol(
-    stages: int,
-    consumers: int,
-    steps: int,
-    owned: tuple[int, ...],
-    streamed: tuple[int, ...],
-    *,
-    arrivals: int = 4,
-) -> Protocol:
-    """Return the protocol of steps that follow each other: tiles of rows, a ring for each streamed factor.
-
-    owned, streamed: how many factors are copied together. All stages of a step are freed when its products
-    are there.
-    """
-
-    def named(what: str, batches: tuple[int, ...]) -> list[list[str]]:
-        return [[f"{what} {i}.{j}" for j in range(count)] for i, count in enumerate(batches)]
-
-    def fill(batches: list[list[str]]) -> Iterator[Op]:
-        for names in batches:
-            yield from (Acquire(name) for name in names)
-            yield from (Fill(name, (1, 1)) for name in names)
-
-    def read(names: list[str]) -> Iterator[Op]:
-        for name in names:
-            yield from (Wait(name), Read(name))
-        yield Drain()
-
-    rows, factors = named("rows", owned), named("factor", streamed)
-    own, others = list(chain.from_iterable(rows)), list(chain.from_iterable(factors))
-    step = (*read(others), *(Release(name, arrivals) for name in others))
-    copying = (*fill(rows), Repeat(steps, tuple(fill(factors))))
-    multiplying = (*read(own), Repeat(steps, step))
-    rings = tuple(Ring(n, stages if n in others else 1, 2, consumers * arrivals) for n in (*own, *others))
-    readers = (Role(f"consumer {i}", multiplying) for i in range(consumers))
-    return Protocol(1, rings, (Role("producer", copying), *readers))
 
 
 def check(protocol: Protocol) -> Report:

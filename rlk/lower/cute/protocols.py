@@ -1,0 +1,163 @@
+"""The protocols of warp-specialised Hopper kernels: which rings their roles share, and in what order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from rlk.lower.cute.protocol import (
+    Acquire,
+    Drain,
+    Fill,
+    Op,
+    Pass,
+    Protocol,
+    Read,
+    Release,
+    Repeat,
+    Reread,
+    Ring,
+    Role,
+    Tail,
+    Wait,
+)
+
+
+def ring_protocol(
+    stages: int,
+    consumers: int,
+    cluster: int,
+    steps: int | None = None,
+    steps_per_tile: int = 4,
+    *,
+    own: int = 16384,
+    shared: int = 32768,
+    arrivals: int = 4,
+) -> Protocol:
+    """Return the protocol of a contraction: one ring, a producer, consumers with one group in flight.
+
+    own, shared: bytes of A, and of B, of which a CTA loads 1 / cluster for all. arrivals: of one consumer.
+    A few more than 2 * stages steps stand for any number: a slot has seen both parities after two rounds,
+    and a step waits for events at most one round before it. The default ends with a whole tile.
+    """
+    tiles = max(2, -(-(2 * stages + 2) // steps_per_tile))
+    count = tiles * steps_per_tile if steps is None else steps
+    first: tuple[Op, ...] = (Wait("ring"), Read("ring"))
+    free = Release("ring", arrivals)
+    body: list[Op] = []
+    for begin in range(0, count, steps_per_tile):
+        more = min(steps_per_tile, count - begin) - 1
+        body += [*first, Repeat(more, (*first, Drain(1), free)), Drain(), free]
+    fill = Fill("ring", (own,), (shared // cluster,))
+    producer = Role("producer", (Repeat(count, (Acquire("ring"), fill)), Tail("ring")))
+    readers = (Role(f"consumer {i}", tuple(body)) for i in range(consumers))
+    ring = Ring("ring", stages, own + shared // cluster * cluster, cluster * consumers * arrivals)
+    return Protocol(cluster, (ring,), (producer, *readers))
+
+
+def streams_protocol(stages: int, consumers: int, steps: int, *, arrivals: int = 4) -> Protocol:
+    """Return the protocol of two contractions in a row: a tile of rows, and a ring for each streamed factor.
+
+    A consumer begins the first product of a step before it ends the second of the last one. The threads of a
+    producer, or the boxes of a tile, land their parts of a slot in any order: two stand for them.
+    """
+    names, parts = ("rows", "columns", "values"), (1, 1)
+
+    def fill(ring: str) -> tuple[Op, ...]:
+        return (Acquire(ring), Fill(ring, parts))
+
+    copying = (*fill("rows"), Repeat(steps, (*fill("columns"), *fill("values"))))
+    scores: tuple[Op, ...] = (Wait("columns"), Read("columns"))
+    sums: tuple[Op, ...] = (Wait("values"), Read("values"), Drain())
+    freed = (Release("columns", arrivals), Release("values", arrivals))
+    multiplying = (
+        Wait("rows"), Read("rows"), *scores, Drain(), Release("columns", arrivals),
+        Repeat(steps - 1, (*scores, *sums, *freed)),
+        *sums, Release("values", arrivals),
+    )  # fmt: skip
+    rings = tuple(Ring(n, 1 if n == "rows" else stages, 2, consumers * arrivals) for n in names)
+    readers = (Role(f"consumer {i}", multiplying) for i in range(consumers))
+    return Protocol(1, rings, (Role("producer", copying), *readers))
+
+
+def tickets_protocol(
+    stages: int, consumers: int, steps: tuple[int, ...], fewer: tuple[int, ...] = (), *, arrivals: int = 4
+) -> Protocol:
+    """Return the protocol of a block that takes tiles by tickets, each of steps as in `streams_protocol`.
+
+    The first thread of the producer draws a tile, tells the consumers of it by a ring of one slot, and lets
+    boxes be copied; another stands for all others, which copy rows with it and never wait for that ring.
+    fewer: by how many steps each consumer is done before the last of a tile, if it has so many: it waits for
+    what comes then, and frees it.
+    """
+
+    def told(ring: str, arrivals: int) -> tuple[Op, ...]:
+        return (Wait(ring), Read(ring), Drain(), Release(ring, arrivals))
+
+    def put(*names: str) -> tuple[Op, ...]:
+        return tuple(op for name in names for op in (Acquire(name), Fill(name, (1,))))
+
+    first: list[Op] = []
+    other: list[Op] = []
+    multiplying: list[list[Op]] = [[] for _ in range(consumers)]
+    scores: tuple[Op, ...] = (Wait("columns"), Read("columns"))
+    sums: tuple[Op, ...] = (Wait("values"), Read("values"), Drain())
+    freed = (Release("columns", arrivals), Release("values", arrivals))
+    passed = (Wait("columns"), Read("columns"), Wait("values"), Read("values"), Drain(), *freed)
+    for count in steps:
+        first += (*put("mail", "rows"), Repeat(count, put("columns", "values")), *put("ticket"))
+        other += (Pass("mail"), *put("rows"), *told("ticket", 1))
+        for i, body in enumerate(multiplying):
+            less = min(count - 1, fewer[i] if fewer else 0)
+            body += (
+                *told("mail", arrivals),
+                Wait("rows"), Read("rows"), *scores, Drain(), Release("columns", arrivals),
+                Repeat(count - 1 - less, (*scores, Reread("rows"), *sums, *freed)), Release("rows", arrivals),
+                *sums, Release("values", arrivals), Repeat(less, passed),
+            )  # fmt: skip
+    all_read = consumers * arrivals
+    rings = (
+        Ring("mail", 1, 1, all_read), Ring("ticket", 1, 1, 1), Ring("rows", 1, 2, all_read, fills=2),
+        Ring("columns", stages, 1, all_read), Ring("values", stages, 1, all_read),
+    )  # fmt: skip
+    copying = (Role("first thread", (*first, *put("mail"))), Role("other thread", tuple(other)))
+    readers = (Role(f"consumer {i}", (*body, *told("mail", arrivals))) for i, body in enumerate(multiplying))
+    return Protocol(1, rings, (*copying, *readers))
+
+
+def sums_protocol(
+    stages: int,
+    consumers: int,
+    steps: int,
+    owned: tuple[int, ...],
+    streamed: tuple[int, ...],
+    *,
+    arrivals: int = 4,
+) -> Protocol:
+    """Return the protocol of steps that follow each other: tiles of rows, a ring for each streamed factor.
+
+    owned, streamed: how many factors are copied together. All stages of a step are freed when its products
+    are there.
+    """
+
+    def named(what: str, batches: tuple[int, ...]) -> list[list[str]]:
+        return [[f"{what} {i}.{j}" for j in range(count)] for i, count in enumerate(batches)]
+
+    def fill(batches: list[list[str]]) -> Iterator[Op]:
+        for names in batches:
+            yield from (Acquire(name) for name in names)
+            yield from (Fill(name, (1, 1)) for name in names)
+
+    def read(names: list[str]) -> Iterator[Op]:
+        for name in names:
+            yield from (Wait(name), Read(name))
+        yield Drain()
+
+    rows, factors = named("rows", owned), named("factor", streamed)
+    own, others = list(chain.from_iterable(rows)), list(chain.from_iterable(factors))
+    step = (*read(others), *(Release(name, arrivals) for name in others))
+    copying = (*fill(rows), Repeat(steps, tuple(fill(factors))))
+    multiplying = (*read(own), Repeat(steps, step))
+    rings = tuple(Ring(n, stages if n in others else 1, 2, consumers * arrivals) for n in (*own, *others))
+    readers = (Role(f"consumer {i}", multiplying) for i in range(consumers))
+    return Protocol(1, rings, (Role("producer", copying), *readers))
