@@ -48,6 +48,7 @@ FORMS: dict[str, Inputs] = {
     "paged": paged(RAGGED),
     "paged, one query each": paged(RAGGED.tail(1).only(0, 2, 3, 4), 64),
     "paged, window": paged(RAGGED, 16) | {"window": 100},
+    "pieces before a window": packed(batch((1, 2, 1), (1400, 300, 1100), e=64, w=64)) | {"window": 90},
     "more keys than a tile has rows": packed(batch((300, 3), (700, 1100), group=2, e=64, w=64)),
 }
 
@@ -99,7 +100,10 @@ def test_three_warpgroups_have_them_too(form: str) -> None:
     assert_same(found, oracle(FORMS[form]))
 
 
-@pytest.mark.parametrize("form", ["window", "paged, one query each", "softcap and sinks"])
+APART = ["window", "pieces before a window", "paged, one query each", "softcap and sinks"]
+
+
+@pytest.mark.parametrize("form", APART)
 def test_pieces_with_programs_of_their_own_have_them_too(form: str) -> None:
     """A second kernel merges them: a block of it has a query, which belongs to one sequence."""
     inputs = FORMS[form]

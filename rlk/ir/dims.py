@@ -67,6 +67,11 @@ class Axis:
         return self.name if self.part is Part.ALL else f"{self.name}.{self.part.value}"
 
     @property
+    def steps_of_piece(self) -> int:
+        """How many chunks a piece has."""
+        return (self.piece or 1) // (self.chunk or 1)
+
+    @property
     def pieces(self) -> Axis:
         """The axis that counts this one's pieces."""
         return replace(self, part=Part.PIECE)

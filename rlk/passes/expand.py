@@ -420,17 +420,12 @@ def _seen(replay: Replay, stream: Stream, begin: Value, end: Value) -> _Steps:
 
 def _of_piece(b: Builder, axis: Axis, steps: _Steps) -> _Steps:
     """Append which of the chunks that a row sees are those of one piece, along the axis of pieces."""
-    count = b.i32(_steps_of(axis))
+    count = b.i32(axis.steps_of_piece)
     first = b.mul(b.let(Pos(axis.pieces), f"{axis.name.lower()}_piece"), count)
     last = b.add(first, count)
     start, stop = b.max(steps.start, first, "first_step"), b.min(steps.stop, last, "steps")
     full = steps.full
     return _Steps(start, stop, None if full is None else b.max(start, b.min(full, last), "full_steps"))
-
-
-def _steps_of(axis: Axis) -> int:
-    """Return how many chunks a piece has."""
-    return (axis.piece or 1) // (axis.chunk or 1)
 
 
 def _walk(
@@ -474,7 +469,7 @@ def _absorbed(replay: Replay, fold: Fold, state: State, chunk: _Chunk) -> State:
 
 
 def _first_of_piece(b: Builder, axis: Axis, step: Value) -> Value:
-    return b.map2(Fn2.EQ, b.map2(Fn2.MOD, step, b.i32(_steps_of(axis))), b.i32(0), "turn")
+    return b.map2(Fn2.EQ, b.map2(Fn2.MOD, step, b.i32(axis.steps_of_piece)), b.i32(0), "turn")
 
 
 def _turned(

@@ -258,11 +258,20 @@ class ChainedEmitter(Emitter):
 
         There is one step at least: one that no row sees changes no state.
         """
-        first, last = self.extreme(start, "least"), self.extreme(stops[-1], "most")
-        self.line(f"first_steps = {first}")
-        self.line(f"last_steps = select(first < count, most({last}, {first} + 1), {first} + 1)")
+        self.line(f"first_steps = {self.first_step(start)}")
+        last = f"most({self.extreme(stops[-1], 'most')}, first_steps + 1)"
+        self.line(f"last_steps = select(first < count, {last}, first_steps + 1)")
         if len(stops) > 1:
-            self.line(f"full_steps = most({first}, least({self.extreme(stops[0], 'least')}, last_steps - 1))")
+            full = f"least({self.extreme(stops[0], 'least')}, last_steps - 1)"
+            self.line(f"full_steps = most(first_steps, {full})")
+
+    def first_step(self, start: Value) -> str:
+        """Return the first step of all rows, in the piece that a block has: behind it rows see something."""
+        first, axis = self.extreme(start, "least"), self.plan.last.loop.axis
+        if axis.leaf != "piece" or axis.pieces not in self.memory.owned:
+            return first
+        count = axis.steps_of_piece
+        return f"least({first}, {self.memory.owned[axis.pieces]} * {count} + {count - 1})"
 
     def extreme(self, value: Value, pick: str) -> str:
         """Return the least or the most of a number over all rows of a tile."""

@@ -38,7 +38,7 @@ class TicketEmitter(StepEmitter):
 
         There is one step at least: one that no row sees changes no state.
         """
-        self.line(f"first_steps = {self.extreme(start, 'least')}")
+        self.line(f"first_steps = {self.first_step(start)}")
         there = f"first + {ROWS_OF_WARPGROUP} * g < count"
         last = f"most({self.of_warpgroup(stops[-1], 'most')}, first_steps + 1)"
         self.line(f"last_of = {self.of_each(f'select({there}, {last}, first_steps + 1)')}")
