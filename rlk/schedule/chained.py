@@ -109,7 +109,7 @@ def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) 
     most = entry.rows if many else min(entry.rows, MOST_ROWS)
     tile = most if mean_rows(rows, extents) > ROWS_OF_WARPGROUP else ROWS_OF_WARPGROUP
     warps = 8 if tile > ROWS_OF_WARPGROUP else 4
-    return replace(chosen, stages=entry.stages, warps=warps).with_tile(str(rows), tile)
+    return replace(chosen, stages=entry.stages, warps=warps, halves=False).with_tile(str(rows), tile)
 
 
 def leaves_registers(kernel: Kernel) -> bool:
