@@ -26,7 +26,8 @@ RECORDED = Path(__file__).parent / "recorded" / "dots_cdna.npz"
 @cache
 def recorded(dtype: DType, family: str) -> dict[str, np.ndarray]:
     with np.load(RECORDED) as file:
-        found = {part: file[f"{dtype}.{family}.{part}"] for part in ("a", "b", "acc", "cdna3", "cdna2")}
+        at = file["families"].tolist().index(family)
+        found = {part: file[f"{dtype}.{part}"][at] for part in ("a", "b", "acc", "cdna3", "cdna2")}
     decode = bf16_from_bits if dtype is DType.BF16 else f16_from_bits
     floats = {part: found[part].view(np.float32) for part in ("acc", "cdna3", "cdna2")}
     return {"a": decode(found["a"]), "b": decode(found["b"]), **floats}

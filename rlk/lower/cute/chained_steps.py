@@ -160,9 +160,8 @@ class StepEmitter(ClearingEmitter):
     def earlier(self, values: Mapping[Value, str]) -> Iterator[None]:
         """Write what a row has of places that may be unset; values are read from there inside."""
         before = dict(self.text)
-        for place in {place for place in values.values() if place in self.unset}:
+        for place, (name, held, init) in self.unset.items():
             self.uses("earlier")
-            name, held, init = self.unset[place]
             made = self.let(f"earlier_{name}", f"earlier(turns, {name}, r, {held.count}, {init})")
             self.text |= {value: f"{made}[c]" for value, found in values.items() if found == place}
         yield
