@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,37 +109,22 @@ class _Launch:
             raise Fault(f"{count} blocks in clusters of {cluster[0]}")
         whole = np.arange(threads)
         copying = WARPGROUP if "PipelineCpAsync" in self.body.__code__.co_names else WARP
-        multiplying = whole[WARPGROUP:] if roles_apart else whole
+        before, after = ([whole[:copying]], whole[WARPGROUP:]) if roles_apart else ([], whole)
         tiles = tickets.Tiles()
         for index in range(count):
             post = tickets.Post(tiles, _threads, _is_elected)
             ring: list[Any] = []
             rings: dict[str, streams.CopyRing] = {}
-            for each in ([whole[:copying]] if roles_apart else []), _together(multiplying, post, rings):
-                for acting in each:
-                    _now = _Block(index, count, cluster[0], acting, ring, rings=rings)
-                    _now.warps, _now.post = threads // WARP - 4, post
-                    self.body(*self.args)
+            for acting in chain(before, post.together(after, rings.values())):
+                _now = _Block(index, count, cluster[0], acting, ring, rings=rings, warps=threads // WARP - 4)
+                _now.post = post
+                self.body(*self.args)
             if any(each.left for each in (*rings.values(), post.mail)):
                 raise Fault("stages were filled that were not read")
             post.end()
             if ring and ring[0].taken != len(ring[0].filled):
                 raise Fault(f"{len(ring[0].filled)} stages were filled, {ring[0].taken} read")
         tiles.check()
-
-
-def _together(threads: Array, post: tickets.Post, rings: dict[str, streams.CopyRing]) -> Iterator[Array]:
-    """Yield which threads that multiply run at once: each warpgroup reads what all of them do."""
-    if not post.mail.sent:
-        yield threads
-        return
-    every = (*rings.values(), post.mail)
-    for some in threads.reshape(-1, WARPGROUP):
-        for each in every:
-            each.again()
-        yield some
-        if any(each.left for each in every):
-            raise Fault("stages were filled that a warpgroup did not read")
 
 
 # --- the ring ---

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from rlk.testing.simt import Array, Fault, Int32, Number, shared
+from rlk.testing.streams import CopyRing
+
+WARPGROUP = 128  # threads
 
 
 @dataclass(slots=True)
@@ -143,6 +146,22 @@ class Post:
         if (num_stages, producer_group, consumer_group) != (1, 1, warps):
             raise Fault(f"mail of {producer_group} threads for {consumer_group} of {warps} warps")
         return self.mail
+
+    def together(self, threads: Array, rings: Iterable[CopyRing]) -> Iterator[Array]:
+        """Yield which threads that multiply run at once: a warpgroup that is told its own steps runs alone.
+
+        Each reads all that is in the rings.
+        """
+        if not self.mail.sent:
+            yield threads
+            return
+        every = (*rings, self.mail)
+        for some in threads.reshape(-1, WARPGROUP):
+            for each in every:
+                each.again()
+            yield some
+            if any(each.left for each in every):
+                raise Fault("stages were filled that a warpgroup did not read")
 
     def end(self) -> None:
         """Note where the block stopped, if it took tiles by tickets."""

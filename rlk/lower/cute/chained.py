@@ -175,9 +175,19 @@ class ChainedText:
         return ", ".join(("item", self.place.segment, "first_steps", "last_steps", *apart))
 
     @property
+    def sent_last(self) -> str:
+        """What is sent when no tile is left."""
+        return f"items, *[0] * {self.mail - 1}"
+
+    @property
     def mail(self) -> int:
-        """Words of it."""
-        return len(self.told) + self.plan.consumers * len(self.told_apart)
+        """Words of what is told."""
+        return self.alike + self.plan.consumers * len(self.told_apart)
+
+    @property
+    def alike(self) -> int:
+        """Those of them that are the same for all."""
+        return len(self.told)
 
     @property
     def words(self) -> int:
