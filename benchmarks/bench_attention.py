@@ -34,10 +34,8 @@ PAGE = 64
 SAMPLED = 2  # queries of a sequence that are compared with the oracle
 LAST = 64  # rows of one whose gradients are
 DECODES = (
-    *((8, 4096), (8, 32768), (8, 131072)),
-    *((64, 4096), (64, 16384), (64, 131072)),
-    *((1, 16384), (1, 131072)),
-)
+    (8, 4096), (8, 32768), (8, 131072), (64, 4096), (64, 16384), (64, 131072), (1, 16384), (1, 131072),
+)  # fmt: skip
 PREFILLS = ((8, 4096, 512), (8, 16384, 512), (1, 131072, 2048))
 """Sequences, the keys of each, and the queries that come last."""
 

@@ -219,7 +219,6 @@ class BoxedRing(CopyRing):
             raise Fault(f"a box of {tile.shape} in a stage of {layout.shape}, or out of turn")
         self.acquired += 1
         self.came.append(tile)
-        self.tiles.append(tile.copy())
         self.inner = layout.inner
         self.landed.append(tile.size * 2)
 

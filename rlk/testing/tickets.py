@@ -150,18 +150,14 @@ class Post:
     def together(self, threads: Array, rings: Iterable[CopyRing]) -> Iterator[Array]:
         """Yield which threads that multiply run at once: a warpgroup that is told its own steps runs alone.
 
-        Each reads all that is in the rings.
+        Who runs reads all that is in the rings.
         """
-        if not self.mail.sent:
-            yield threads
-            return
-        every = (*rings, self.mail)
-        for some in threads.reshape(-1, WARPGROUP):
-            for each in every:
+        for some in threads.reshape(-1, WARPGROUP) if self.mail.sent else [threads]:
+            for each in (*rings, self.mail):
                 each.again()
             yield some
-            if any(each.left for each in every):
-                raise Fault("stages were filled that a warpgroup did not read")
+            if any(each.left for each in (*rings, self.mail)):
+                raise Fault("stages were filled that were not read")
 
     def end(self) -> None:
         """Note where the block stopped, if it took tiles by tickets."""
