@@ -13,7 +13,7 @@ import torch
 from on_cpu import OnCpu
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from benchmarks import bench_tokens, harness, report, rows
+from benchmarks import bench_tokens, harness, page, report, rows
 from benchmarks.harness import Bar, Case, Checked, Room, Session, device_slug, line, run_case
 from benchmarks.merge import merged
 from benchmarks.peers import absent
@@ -199,3 +199,38 @@ def test_every_row_can_be_built_and_called(name: str, monkeypatch: pytest.Monkey
             case.rlk()()
             if "rlk_unmerged" in case.peers:
                 case.peers["rlk_unmerged"]()()
+
+
+def test_the_performance_page_and_the_table_of_the_readme_are_those_of_the_results() -> None:
+    found = list(rows.records())
+    assert page.PAGE.read_text("utf-8") == page.page(found)
+    readme = page.README.read_text("utf-8")
+    assert page.with_headlines(readme, found) == readme
+    assert {record.family for record in found} <= set(page.FAMILIES)
+
+
+def test_a_changed_result_makes_the_page_and_the_readme_stale() -> None:
+    found = list(rows.records())
+    name = page.HEADLINES[0]
+    slower = [
+        replace(
+            record,
+            rows=tuple(
+                {**row, "ms": 2 * row["ms"]} if rows.label(row) == name else row for row in record.rows
+            ),
+        )
+        for record in found
+    ]
+    assert page.page(slower) != page.page(found)
+    assert page.headlines(slower) != page.headlines(found)
+
+
+def test_a_line_of_the_page_compares_times_of_one_run() -> None:
+    """The fastest peer is one of any run; rlk's time beside it is of a run that has this peer."""
+    shared = {"op": "logp", "pass": "fwd", "shape": {"N": 8}, "roofline": 0.5, "bits": "exact"}
+    slow = {**shared, "backend": "triton", "ms": 2.0, "peers": {"quack": {"ms": 1.0}, "liger": {"ms": 4.0}}}
+    fast = {**shared, "backend": "cute", "ms": 1.5, "peers": {"liger": {"ms": 3.0}, "cce": {"absent": "no"}}}
+    (line,) = page.lines([slow, fast])
+    assert line.best is fast and line.peer == page.Beside("quack", 1.0, 2.0)
+    (alone,) = page.lines([{**fast, "peers": {}}])
+    assert alone.peer is None

@@ -89,11 +89,27 @@ def test_the_messages_of_troubleshooting_are_real(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_example_of_the_readme_runs() -> None:
-    example, _ = blocks("README.md")
+    _, example, _ = blocks("README.md")
     scope: dict[str, object] = {}
     exec(compile(example.replace("32768", "512"), "README.md", "exec"), scope)
     grad, layout = scope["logits"].grad, scope["layout"]  # type: ignore[attr-defined]
     assert grad[layout.active].any() and not grad[~layout.active].any()  # type: ignore[attr-defined]
+
+
+def test_the_spec_of_the_readme_is_the_example_and_becomes_the_kernel_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlk.cli import main
+
+    spec, *_ = blocks("README.md")
+    assert spec in (ROOT / "examples/rms_norm.py").read_text()
+    shown = re.search(r"```text\n\$ rlk (.*?)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown is not None
+    monkeypatch.chdir(ROOT)
+    assert main(shown[1].split()) == 0
+    emitted = capsys.readouterr().out
+    parts = [part for part in shown[2].split("    ...\n") if part]
+    assert len(parts) == 2 and all(part in emitted for part in parts)
 
 
 def broken_links(pages: Path) -> list[str]:

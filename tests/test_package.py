@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -50,17 +48,6 @@ def test_explain_says_what_a_call_runs() -> None:
     one, two = rlk.explain(rlk.ops.swiglu, wide, wide), rlk.explain(rlk.ops.swiglu, narrow, narrow)
     assert one.numerics_id != two.numerics_id
     assert one.numerics_id in str(one)
-
-
-@pytest.mark.slow
-def test_the_example_of_the_readme_runs() -> None:
-    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    example, *needing_others = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    assert all("rlk.integrations" in text for text in needing_others)
-    names: dict[str, object] = {}
-    exec(compile(example, "README.md", "exec"), names)
-    gradient = names["logits"].grad
-    assert gradient is not None and gradient.isfinite().all() and gradient.ne(0).any()
 
 
 def test_the_trees_beside_the_package_are_found() -> None:

@@ -13,21 +13,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SECTIONS = {
-    "index.md": ("", "Install", "Three commands", "Without compilers", "In TRL and verl"),
-    "contract.md": ("What it promises", "How bits are verified"),
+    "index.md": ("", "Install", "Use", "Commands", "Without compilers", "In TRL and verl"),
+    "contract.md": ("Contract", "How bits are verified"),
     "limits.md": ("Limits",),
-    "measured/index.md": ("Measured on an NVIDIA H200",),
 }
-TITLES = {
-    "contract.md": "The contract",
-    "measured/index.md": "Measured",
-}
+TITLES = {"contract.md": "The contract"}
 NAV = {
     "Get started": ["index.md", "example.md", "integrations.md"],
     "Write an operator in 20 minutes": ["writing-a-spec.md"],
     "Contract": ["contract.md", "decisions/"],
     "Operators": ["operators/", "losses.md", "advantages.md"],
-    "Backends": ["operators/backends.md", "limits.md", "measured/"],
+    "Backends": ["operators/backends.md", "limits.md"],
+    "Performance": ["performance.md", "measured/"],
     "AOT": ["aot.md"],
     "Troubleshooting": ["troubleshooting.md"],
     "Changelog": ["changelog.md"],
