@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +16,12 @@ from random_programs import random_program, random_tensors
 
 from rlk.errors import Loc
 from rlk.interp.run import run
-from rlk.ir import numerics
+from rlk.ir import computed, dotmodel, fold, philox, portable
 from rlk.ir.nodes import Block, Let, Loop, Math, MathFn, MathModel, Program, Role, Stream
 from rlk.ir.numerics import Tier, numerics_id, tier
 from rlk.ir.text import parse_program, print_program
-from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, f32, i32, i64, op
+from rlk.ir.types import DType
+from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, bf16, f32, i32, i64, op, u32
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.rewrite import each, rewrite
 from rlk.passes.walk import walk
@@ -164,26 +167,150 @@ def test_a_toolchain_enters_where_bits_are_pinned() -> None:
     assert (len(exact), len(pinned)) == (1, 2)
 
 
-@pytest.mark.parametrize("name", [path.name for path in numerics.DEFINITIONS])
-def test_a_changed_definition_changes_the_id(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_text_of_rlk_is_no_numerics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids are of what is computed: they read no file."""
+    before = id_of(fold_of()), id_of(dotted), id_of(random_bits)
+
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("an id read a file")
+
+    monkeypatch.setattr(Path, "open", refused)
+    monkeypatch.setattr(Path, "read_text", refused)
+    monkeypatch.setattr("builtins.open", refused)
+    assert (id_of(fold_of()), id_of(dotted), id_of(random_bits)) == before
+
+
+K = Axis("K")
+U = Axis("U")
+
+
+@op()
+def dotted(a: Tensor[bf16, T, K], b: Tensor[bf16, U, K]) -> Outputs:
+    return L.out(y=L.dot(a, b, over=K))
+
+
+@op()
+def random_bits(x: Tensor[u32, T]) -> Outputs:
+    first, *_ = L.philox((x, x, x, x), (x, x))
+    return L.out(y=first)
+
+
+def constants_of_portable() -> list[tuple[str, str, int | None]]:
+    """Return every float constant of the portable functions: a function that uses it, its name, its index."""
+    users = {"LOG": "log", "EXPM1": "expm1", "TANH": "tanh", "SIN": "sin", "COS": "cos", "K3": "k3"}
+    users |= {"EXP": "exp", "EXP2": "exp2", "LOG2": "log2", "HALF_PI": "sin", "TWO_OVER_PI": "sin"}
+    users |= {"TRIG_LIMIT": "cos", "MAGIC": "exp", "SMALLEST_NORMAL": "log", "LN2_HIGH": "exp"}
+    users |= {"LN2_LOW": "exp", "LOG2E": "expm1", "LOG2E_HIGH": "log2", "LOG2E_LOW": "log2"}
+    found: list[tuple[str, str, int | None]] = []
+    for name, user in users.items():
+        value = getattr(portable, name)
+        places = range(len(value)) if isinstance(value, tuple) else (None,)
+        found += [(user, name, place) for place in places]
+    return found
+
+
+@op()
+def every_function(x: Tensor[f32, T, N]) -> Outputs:
+    y = L.exp(x) + L.exp2(x) + L.log(x) + L.log2(x) + L.expm1(x) + L.log1p(x) + L.tanh(x) + L.sigmoid(x)
+    return L.out(y=y + L.rsqrt(x) + L.sin(x) + L.cos(x) + L.k3(x))
+
+
+def test_every_constant_of_the_portable_functions_is_numerics(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = program_of(every_function)
+    before, seen = numerics_id((program,), HOPPER), set()
+    assert not {fn.value for fn in MathFn} - set(portable.FUNCTIONS)
+    for user, name, place in constants_of_portable():
+        value = getattr(portable, name)
+        if place is None:
+            changed: Any = math.nextafter(struct.unpack("f", struct.pack("f", value))[0] * (1 + 2**-20), 9e9)
+        else:
+            changed = tuple(v * (1 + 2**-20) if i == place else v for i, v in enumerate(value))
+        with monkeypatch.context() as patched:
+            patched.setattr(portable, name, changed)
+            seen.add(numerics_id((program,), HOPPER))
+            assert portable.listing(user)
+    assert before not in seen and len(seen) == len(constants_of_portable())
+
+
+DEFINED: dict[str, tuple[Op, Any, str, Any]] = {
+    "products of a group": (dotted, dotmodel, "GROUP", 32),
+    "fraction bits of a term": (dotted, dotmodel, "FRACTION", 24),
+    "the least exponent of a group": (dotted, dotmodel, "LEAST", -134),
+    "the least exponent of a factor": (dotted, dotmodel, "FLOOR", {DType.BF16: -127}),
+    "rounds of Philox": (random_bits, philox, "DEFINITION", {**philox.DEFINITION, "rounds": 7}),
+    "the trees of a rule": (fold_of(), computed, "bind", lambda rule, width: Tree(tuple(range(0)))),
+    "a merge of states": (fold_of(), computed, "merging", lambda *_: Block((), (), ())),
+}
+
+
+@pytest.mark.parametrize("what", DEFINED)
+def test_what_a_program_names_is_numerics_of_those_that_name_it(
+    what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    spec, module, name, changed = DEFINED[what]
+    before, other = id_of(spec), id_of(plain)
+    computed.tree_rule.cache_clear()
+    monkeypatch.setattr(module, name, changed)
+    assert id_of(spec) != before
+    assert id_of(plain) == other  # control: an operator without it keeps its id
+    computed.tree_rule.cache_clear()
+
+
+def test_a_merge_with_another_constant_is_another_merge(monkeypatch: pytest.MonkeyPatch) -> None:
     before = id_of(fold_of())
-    (index,) = (i for i, path in enumerate(numerics.DEFINITIONS) if path.name == name)
-    copy = tmp_path / numerics.DEFINITIONS[index].name
-    text = numerics.DEFINITIONS[index].read_text(encoding="utf-8")
-    paths = list(numerics.DEFINITIONS)
-    paths[index] = copy
-    monkeypatch.setattr(numerics, "DEFINITIONS", tuple(paths))
-    copy.write_text(text, encoding="utf-8")
-    assert id_of(fold_of()) == before
-    copy.write_text(text + "\n# other coefficients\n", encoding="utf-8")
+    fold.merging.cache_clear()
+    monkeypatch.setattr(fold, "LOG2E", 1.4426951)
     assert id_of(fold_of()) != before
+    fold.merging.cache_clear()
 
 
-def test_definitions_are_files_of_the_ir() -> None:
-    assert {path.name for path in numerics.DEFINITIONS} >= {"portable.py", "fold.py"}
-    assert all(path.is_file() for path in numerics.DEFINITIONS)
+def softmax_over(rows: str, words: str, payload: str) -> Op:
+    """Return one operator, its axes and its payload under any names."""
+    t, v = Axis(rows, dynamic=rows == "T"), Axis(words, chunk=16, split=2)
+
+    def mean(x: Any) -> Outputs:
+        soft = L.softmax_sum()
+        for at in L.stream(v):
+            soft.absorb(x[at], **{payload: x[at]})
+        L.check(soft.lse() < -1e30, "a row of nothing")
+        return L.out(y=soft.mean(payload))
+
+    mean.__annotations__ = {"x": Tensor[f32, t, v]}
+    return op()(mean)
+
+
+@op()
+def unchecked(x: Tensor[f32, T, V]) -> Outputs:
+    """The mean of softmax_over without its check, in other words."""
+    fold_of_rows = L.softmax_sum()
+    for step in L.stream(V):
+        fold_of_rows.absorb(x[step], other=x[step])
+    return L.out(y=fold_of_rows.mean("other"))
+
+
+def test_names_of_axes_payloads_and_operators_and_checks_are_no_numerics() -> None:
+    names = [("T", "V", "zbar"), ("Z", "A", "zbar"), ("V", "T", "mean_logit"), ("rows", "words", "b")]
+    ids = {id_of(softmax_over(*each)) for each in names} | {id_of(unchecked)}
+    assert len(ids) == 1
+    assert id_of(fold_of()) not in ids  # control
+
+
+def test_an_id_names_each_result_and_each_input() -> None:
+    """Swapped names are other bits under one name."""
+
+    @op()
+    def one(x: Tensor[f32, T], y: Tensor[f32, T]) -> Outputs:
+        return L.out(a=x - y, b=x * y)
+
+    @op()
+    def swapped_results(x: Tensor[f32, T], y: Tensor[f32, T]) -> Outputs:
+        return L.out(b=x - y, a=x * y)
+
+    @op()
+    def swapped_inputs(x: Tensor[f32, T], y: Tensor[f32, T]) -> Outputs:
+        return L.out(a=y - x, b=y * x)
+
+    assert len({id_of(one), id_of(swapped_results), id_of(swapped_inputs)}) == 3
 
 
 # --- tiers ---

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlk.ir import philox as constants
+
 U32 = NDArray[np.uint32]
-ROUNDS = 10
-MULTIPLIER = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-WEYL = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
+MULTIPLIER = tuple(map(np.uint64, constants.MULTIPLIERS))
+WEYL = tuple(map(np.uint32, constants.WEYL))
 
 
 def _product(factor: np.uint64, x: U32) -> tuple[U32, U32]:
@@ -24,7 +25,7 @@ def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[U3
     words = np.broadcast_arrays(*(np.asarray(w, np.uint32) for w in (*counter, *key)))
     c0, c1, c2, c3, k0, k1 = words
     with np.errstate(over="ignore"):
-        for _ in range(ROUNDS):
+        for _ in range(constants.ROUNDS):
             high0, low0 = _product(MULTIPLIER[0], c0)
             high1, low1 = _product(MULTIPLIER[1], c2)
             c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, assert_never
 
 import numpy as np
@@ -23,11 +22,9 @@ from rlk.interp import floats
 from rlk.interp.arithmetic import Arithmetic, Exact, Wide
 from rlk.interp.memory import Array, buffer, extent, extents_of, flat
 from rlk.interp.philox import philox
-from rlk.ir import fold
-from rlk.ir.build import Builder
 from rlk.ir.dims import Axis, Part
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.monoid import Monoid
+from rlk.ir.fold import merging
 from rlk.ir.nodes import (
     Bits,
     Block,
@@ -61,7 +58,7 @@ from rlk.ir.nodes import (
     Value,
 )
 from rlk.ir.tree import ASCENDING, Rule, bind, padded
-from rlk.ir.types import DType, TileType
+from rlk.ir.types import TileType
 
 FACTOR_ELEMENTS = 1 << 22  # of the largest factor of a contraction in a tile
 TILE_ELEMENTS = 1 << 17  # of the largest value in a tile: enough to hide Python, little enough for a cache
@@ -235,15 +232,6 @@ def _elements(launch: _Launch, type: TileType, steps: Mapping[Axis, int]) -> int
     for axis in type.axes:
         count *= steps[axis] if axis in steps else launch.length(axis)
     return count
-
-
-@cache
-def merging(monoid: Monoid, dtypes: tuple[DType, ...], exp2: MathModel) -> Block:
-    """Return the merge of two states of a monoid as a block: (one, two) -> merged."""
-    b = Builder()
-    one, two = (tuple(b.fresh(TileType(dtype)) for dtype in dtypes) for _ in range(2))
-    merged = fold.merge(b, monoid, one, two, exp2)
-    return Block((*one, *two), b.body().lets, merged)
 
 
 # --- one tile ---

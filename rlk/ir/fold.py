@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 from rlk.ir.build import Builder
 from rlk.ir.dims import Axis
 from rlk.ir.monoid import Kind, Monoid
-from rlk.ir.nodes import Combine, Fn2, MathFn, MathModel, Value
-from rlk.ir.types import DType
+from rlk.ir.nodes import Block, Combine, Fn2, MathFn, MathModel, Value
+from rlk.ir.types import DType, TileType
 
 LOG2E = 1.4426950408889634
 LOWEST = -3.4028234663852886e38
@@ -78,6 +79,15 @@ def merge(b: Builder, monoid: Monoid, one: State, two: State, exp2: MathModel = 
             crossed = b.max(b.min(one[0], two[1]), b.min(one[1], two[0]))
             third = b.max(crossed, b.max(one[2], two[2]), "third")
             return (b.max(one[0], two[0], "first"), second, third)
+
+
+@cache
+def merging(monoid: Monoid, dtypes: tuple[DType, ...], exp2: MathModel) -> Block:
+    """Return the merge of two states of a monoid as a block: (one, two) -> merged."""
+    b = Builder()
+    one, two = (tuple(b.fresh(TileType(dtype)) for dtype in dtypes) for _ in range(2))
+    merged = merge(b, monoid, one, two, exp2)
+    return Block((*one, *two), b.body().lets, merged)
 
 
 def weight(

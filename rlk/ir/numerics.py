@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 
-from rlk.digest import digest, digest_file
+from rlk.digest import digest
 from rlk.ir import dotmodel
+from rlk.ir.computed import computed
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import (
     Block,
@@ -26,10 +26,6 @@ from rlk.ir.nodes import (
     Value,
     operands,
 )
-from rlk.ir.text import print_program
-
-DEFINITIONS = tuple(Path(__file__).with_name(name) for name in ("portable.py", "fold.py", "tree.py"))
-"""What a program's text only names: the portable functions, the arithmetic of folds, the rules of trees."""
 
 
 class Tier(Enum):
@@ -133,16 +129,15 @@ class _Taint:
 def numerics_id(programs: tuple[Program, ...], target: str, toolchain: str | None = None) -> str:
     """Return the id of canonical programs with their math models on a target: 16 hex digits.
 
-    Equal ids are interchangeable; definitions that the text only names are part of an id. toolchain (backend
-    and versions) enters only when an output is pinned; the target only through the models, unless one of them
-    is the target's own.
+    Equal ids are interchangeable. An id digests what is computed (rlk.ir.computed), not the text that says
+    it: names, comments and the source of rlk are no part of it. toolchain (backend and versions) enters only
+    when an output is pinned; the target only through the models, unless one of them is the target's own.
     """
     pinned = any(t is Tier.PINNED for p in programs for t in tier(p, target).values())
     anywhere = {MathModel.PORTABLE, DotModel.FMA}
     portable = all(_models(k.body) <= anywhere for p in programs for k in p.kernels)
     content = {
-        "definitions": [digest_file(path) for path in DEFINITIONS],
-        "programs": [print_program(p) for p in programs],
+        "programs": [computed(p) for p in programs],
         "target": None if portable and not pinned else target,
         "toolchain": toolchain if pinned else None,
     }

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from rlk.digest import digest, digest_file
+from rlk.digest import digest
 from rlk.errors import Code, UnsupportedError
-from rlk.ir import tree
+from rlk.ir.computed import tree_rule
 from rlk.ir.nodes import MathModel
 from rlk.ir.numerics import Tier
+from rlk.ir.tree import Tree
 from rlk.runtime import calls
 from rlk.runtime.collective import ordered_gather, sum_over_ranks
 from rlk.runtime.dispatch import Decision
@@ -54,8 +54,7 @@ def reference(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
 @cache
 def _identity() -> str:
     # torch's f32 additions are correctly rounded on every device: one id
-    order = {"definitions": digest_file(Path(tree.__file__)), "order": tree.Tree.pairwise}
-    return digest({"op": NAME, "over": "ranks", "dtype": "f32", **order})[:16]
+    return digest({"op": NAME, "over": "ranks", "dtype": "f32", "order": tree_rule(Tree.pairwise)})[:16]
 
 
 def numerics_id(device: torch.device | str, *, math: str | None = None) -> str:

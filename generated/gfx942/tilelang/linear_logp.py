@@ -1,6 +1,6 @@
 """linear_logp on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 281a56529eeb0535
+numerics: afc76878742f8c13
 schedule: tiles T=32, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed V.lane[5:0] T[4:3]
 schedule: tiles T=32, 8 warps, 1 stages, unroll 4
 """

@@ -1,6 +1,6 @@
 """logp on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 345d77b9cbbc3f5f
+numerics: ac7db4ea6e5915ca
 schedule: tiles 1, 2 warps, 1 stages, unroll 1 placed V.lane[5:3] V.piece[2:0] V.lane[7:6] V.lane[2:0]
 """
 

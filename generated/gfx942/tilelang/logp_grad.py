@@ -1,6 +1,6 @@
 """logp_grad on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: be79d5871b66868a
+numerics: a395c6bf28f4b583
 schedule: tiles V=2048, 4 warps, 1 stages, unroll 1
 """
 

@@ -1,6 +1,6 @@
 """matmul on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 6ce54b611af1ce84
+numerics: a38b7662d9c4b99f
 schedule: tiles N=64, T=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed N[5:0] T[5:4]
 """
 

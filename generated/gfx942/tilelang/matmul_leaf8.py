@@ -1,6 +1,6 @@
 """matmul_leaf8 on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: e6583e089c7ddfee
+numerics: db288bca3b21f0bb
 schedule: tiles N=64, T=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed N[5:0] T[5:4]
 schedule: tiles N=64, T=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed N[5:0] T[5:4]
 schedule: tiles N=64, T=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed N[5:0] T[5:4]

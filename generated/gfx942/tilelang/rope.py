@@ -1,6 +1,6 @@
 """rope on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 595e195da1878827
+numerics: 9ecbade7ee57014e
 schedule: tiles C=64, H=32, 4 warps, 1 stages, unroll 1
 """
 

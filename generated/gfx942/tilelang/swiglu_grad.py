@@ -1,6 +1,6 @@
 """swiglu_grad on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 3fe1221346868829
+numerics: 7c1661f0465c5489
 schedule: tiles N=2048, 4 warps, 1 stages, unroll 1
 """
 

@@ -1,6 +1,6 @@
 """logp on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 16759e4b4250cc69
+numerics: 5a565f35d33e1c99
 schedule: tiles 1, 2 warps, 2 stages, unroll 1 placed V.lane[5:3] V.piece[2:0] V.lane[2:0] V.lane[7:6]
 """
 

@@ -1,6 +1,6 @@
 """logp_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 49ca18c5dd63f2a3
+numerics: dacc02d8dad670e9
 schedule: tiles V=2048, 4 warps, 1 stages, unroll 1 placed V[9:3] V[2:0] V[10:10]
 """
 

@@ -1,6 +1,6 @@
 """matmul on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 213b2816309d4d7d
+numerics: 23360251d483b899
 schedule: tiles N=256, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 """
 

@@ -1,6 +1,6 @@
 """matmul_leaf8 on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 1e8d53907f62db24
+numerics: 1cf8556dd84801f8
 schedule: tiles N=128, T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 """
 

@@ -1,6 +1,6 @@
 """rope on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 595e195da1878827
+numerics: 9ecbade7ee57014e
 schedule: tiles C=64, H=16, 4 warps, 1 stages, unroll 1 placed C[5:3] H[3:0] C[2:0]
 """
 

@@ -1,6 +1,6 @@
 """swiglu on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 5e316656665f4943
+numerics: 9a391815b1326d65
 schedule: tiles N=2048, 4 warps, 1 stages, unroll 1 placed N[9:3] N[2:0] N[10:10]
 """
 

@@ -1,6 +1,6 @@
 """linear_logp on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: d24e13733b9b8e02
+numerics: 36fc5e12165455d7
 schedule: tiles T=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs
 schedule: tiles T=32, 8 warps, 1 stages, unroll 4
 """

@@ -1,6 +1,6 @@
 """policy_loss_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 801dae543b64a5f2
+numerics: 06eb7cb1eb76f541
 schedule: tiles T=2048, 4 warps, 1 stages, unroll 1
 """
 

@@ -1,6 +1,6 @@
 """rms_norm_grad on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: dbb26671ab9f3ccb
+numerics: 44094d594e766885
 schedule: tiles 1, 4 warps, 3 stages, unroll 1
 schedule: tiles N=32, 1 warps, 1 stages, unroll 64
 """
