@@ -1,6 +1,7 @@
 """Which pages the documentation site has, and in which order: `python tools/site.py FOLDER` lays them out.
 
-README's sections become pages of their own; what a text names as `docs/x.md` becomes a link.
+README's sections become pages of their own, its contents list gives way to the site's navigation, and what a
+text names as `docs/x.md` becomes a link.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def lay_out(folder: Path) -> None:
 
 def sections(text: str) -> dict[str, str]:
     """Return the parts of a text by their headings of the second level, what stands before them as ""."""
+    text = re.sub(r"^\*\*Contents\*\*:.*?\n\n", "", text, flags=re.MULTILINE | re.DOTALL)
     first, *rest = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     return {"": first} | {part.splitlines()[0].removeprefix("## "): part for part in rest}
 
