@@ -60,6 +60,7 @@ def linear_logp(
         is_among("linear_logp", "needs", need, NEEDS[:3])
     are_tensors("linear_logp", hidden=hidden, weight=weight, ids=ids)
     some_rows("linear_logp", "weight.shape[0]", weight.shape[:1], ids)
+    hidden, weight = some_factors(hidden, weight)
     tensors: Tensors = {"hidden": hidden, "weight": weight, "ids": ids}
     scalars: Scalars = {}
     tensors |= {name: t for name, t in (("bias", bias), ("mask", mask)) if t is not None}
@@ -85,6 +86,13 @@ def _keeps(limit: str | int, hidden: torch.Tensor, weight: torch.Tensor) -> bool
     rows = hidden.numel() // max(1, hidden.shape[-1])
     needed = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
     return needed and 4 * rows * weight.shape[0] <= limit
+
+
+def some_factors(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return factors with something to contract: a zero product is the identity of every accumulator."""
+    if x.shape[-1:] == w.shape[-1:] == (0,):
+        return torch.nn.functional.pad(x, (0, 1)), torch.nn.functional.pad(w, (0, 1))
+    return x, w
 
 
 @prepares(linear_spec.linear_logp)
@@ -114,6 +122,7 @@ def matmul(
     if out_dtype not in (None, x.dtype, torch.float32):
         wanted = f"None, {x.dtype} or torch.float32"
         raise wrong_value("matmul", "out_dtype", out_dtype, wanted)
+    x, w = some_factors(x, w)
     tensors: Tensors = {"x": x, "w": w}
     tensors |= {name: t for name, t in (("bias", bias), ("residual", residual)) if t is not None}
     spec = matmul_spec.matmul if order == "chain16" else matmul_spec.matmul_leaf8

@@ -41,6 +41,7 @@ from rlk.runtime.invocation import (
     Tensors,
     geometry_of,
     inputs_of,
+    is_empty,
     model_of,
     outputs_of,
     target_of,
@@ -177,7 +178,7 @@ def prepared(invocation: Invocation, model: MathModel, tensors: Tensors, on: Tar
     """
     look_up(invocation, {}, on)
     geometry = geometry_of(invocation, tensors)
-    if any(size == 0 for size in geometry.extents.values()):
+    if is_empty(invocation, geometry):
         return _done(None)
     used = _used(invocation, tensors) | {name: tensors[name] for name in invocation.into}
     call = (invocation, model, geometry, used, on)

@@ -39,6 +39,7 @@ from rlk.runtime.invocation import (
     inputs_of,
     interface,
     interfaces,
+    is_empty,
     judged,
     model_of,
     outputs_of,
@@ -248,7 +249,7 @@ def bind(invocation: Invocation, tensors: Tensors) -> Run:
     device = next(iter(used.values())).device
     on = target_of(device)
     model = model_of(invocation, device)
-    if any(size == 0 for size in geometry.extents.values()):
+    if is_empty(invocation, geometry):
         return _empty(invocation, geometry, device)
     match _backend(on):
         case "oracle":

@@ -17,10 +17,7 @@ from rlk.lang.op import Op, Variant, Vjp, declared
 from rlk.lang.types import TensorType
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.shard import shard
-from rlk.runtime.arguments import (
-    Geometry,
-    measure,
-)
+from rlk.runtime.arguments import Geometry, measure, output_shape
 from rlk.target.facts import Target, target
 
 Spec = Op | Vjp
@@ -179,6 +176,21 @@ def judged(invocation: Invocation, model: MathModel, target: str) -> tuple[str, 
     program = bound_program(invocation, model, {})
     whose = home(program, target)
     return numerics_id((program,), whose), tuple(sorted(tier(program, whose).items()))
+
+
+def is_empty(invocation: Invocation, geometry: Geometry) -> bool:
+    """Return whether the results are zeros that nothing needs to be launched for.
+
+    An empty axis is not enough: a result that has elements may depend on other inputs. It is enough for
+    gradients, which are sums over nothing then, and for axes whose extents kernels are compiled for.
+    """
+    empty = {name for name, size in geometry.extents.items() if size == 0}
+    if not empty or not isinstance(invocation.spec, Op):
+        return bool(empty)
+    found = interface(invocation)
+    if not empty <= found.dynamic:
+        return True
+    return all(0 in output_shape(decl, geometry) for decl in found.outputs)
 
 
 def geometry_of(invocation: Invocation, tensors: Tensors) -> Geometry:

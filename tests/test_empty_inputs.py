@@ -1,0 +1,84 @@
+"""An empty input takes part in no sum; results that other inputs decide are computed all the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from rlk import Layout, ops
+from rlk.runtime.dispatch import dispatch
+from rlk.testing.bits import as_bits, assert_same_bits
+
+NONE = torch.empty(0)
+
+
+@pytest.fixture(params=["oracle", "triton interpreter"], autouse=True)
+def executor(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run a test on the oracle and on interpreted Triton source."""
+    before = dispatch.interpreter
+    if request.param != "oracle":
+        pytest.importorskip("triton")
+        from rlk.testing.interpreter import interpret
+
+        dispatch.interpret_with(interpret)
+    yield
+    dispatch.interpret_with(before)
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def test_completions_of_no_other_prompt_leave_the_loss_of_the_samples() -> None:
+    """z of no completion is 0."""
+    logp, ref_logp = normal(5).requires_grad_(), normal(5, seed=1)
+    desirable = torch.tensor([True, False, True, True, False])
+    made = ops.kto_loss(logp, ref_logp, desirable, mismatched=(NONE, NONE))
+    (grad,) = torch.autograd.grad(made.loss, logp)
+    plain = ops.kto_loss(logp, ref_logp, desirable)
+    (wanted,) = torch.autograd.grad(plain.loss, logp)
+    assert float(made.loss.detach()) > 0.1 and wanted.all()
+    assert_same_bits(made.loss, plain.loss)
+    assert_same_bits(grad, wanted)
+    assert float(made.metrics["divergence"]) == 0
+
+
+def test_no_sample_leaves_the_divergence_of_the_other_completions() -> None:
+    none = torch.empty(0, dtype=torch.bool)
+    made = ops.kto_loss(NONE, NONE, none, mismatched=(torch.tensor([-1.0, -2.0]), torch.tensor([-2.0, -4.0])))
+    assert float(made.metrics["divergence"]) == 1.5
+    assert float(made.loss) == 0 and made.per_sample.shape == (0,)
+
+
+@pytest.mark.parametrize("order", ["chain16", "leaf8"])
+def test_a_product_over_nothing_has_its_bias_and_residual(order: str) -> None:
+    x, w = torch.empty(3, 0, dtype=torch.bfloat16), torch.empty(16, 0, dtype=torch.bfloat16)
+    bias, residual = normal(16, dtype=torch.bfloat16), normal(3, 16, seed=1, dtype=torch.bfloat16)
+    made = ops.matmul(x, w, bias=bias, residual=residual, order=order)
+    ones = torch.zeros(3, 16, dtype=torch.bfloat16), torch.zeros(16, 16, dtype=torch.bfloat16)
+    assert_same_bits(made, ops.matmul(*ones, bias=bias, residual=residual, order=order))
+    assert made.any()
+    assert not ops.matmul(x, w, order=order).any()
+
+
+def test_a_head_of_no_features_is_uniform() -> None:
+    hidden = torch.empty(3, 0, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.empty(64, 0, dtype=torch.bfloat16, requires_grad=True)
+    made = ops.linear_logp(hidden, weight, torch.tensor([0, 63, 5]), needs=("logp", "lse", "entropy"))
+    assert made.logp is not None and made.lse is not None and made.entropy is not None
+    for found, wanted in ((made.logp, -math.log(64)), (made.lse, math.log(64)), (made.entropy, math.log(64))):
+        torch.testing.assert_close(found.detach(), torch.full((3,), wanted), rtol=1e-6, atol=0)
+    grads = torch.autograd.grad(made.logp.sum(), (hidden, weight))
+    assert [x.shape for x in grads] == [hidden.shape, weight.shape]
+
+
+def test_losses_of_no_token_are_zero_and_so_are_their_gradients() -> None:
+    """The control: what depends on nothing else than the empty input is 0."""
+    logp = torch.empty(0, requires_grad=True)
+    layout = Layout.packed(torch.tensor([0]), tokens=0)
+    made = ops.policy_loss(logp, NONE, NONE, layout=layout, loss="grpo_sequences", ref_logp=NONE)
+    made.loss.backward()
+    assert as_bits(made.loss.detach()) == 0 and logp.grad is not None and logp.grad.shape == (0,)
