@@ -75,7 +75,32 @@ def test_one_group_of_centred_rewards_is_whitening() -> None:
     close(made, (wide - wide.mean()) * torch.rsqrt(wide.var() + 1e-8))
 
 
+def test_all_tokens_as_one_group_are_whitened_as_verl_whitens_them() -> None:
+    """REINFORCE++: masked_whiten of the returns of active tokens, var with n - 1, over sqrt(var + 1e-8)."""
+    generator = torch.Generator().manual_seed(7)
+    mask = torch.rand(6, 40, generator=generator) < 0.7
+    returns = torch.randn(6, 1, generator=generator).expand(6, 40)
+    scored = torch.where(mask, returns, torch.nan).reshape(-1)
+    made = ops.group_advantage(scored, offsets(0, scored.numel()), eps=1e-8, eps_mode="inside")
+    wide = returns.double()[mask]
+    want = torch.zeros(6, 40, dtype=torch.float64)
+    want[mask] = (wide - wide.mean()) * torch.rsqrt(wide.var() + 1e-8)
+    close(made, want.reshape(-1))
+
+
 # digits
+
+
+@pytest.mark.parametrize("scale", ["group", "batch"])
+@pytest.mark.parametrize("eps_mode", ["add", "max", "inside"])
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1e20, 1e36])
+def test_spreads_whose_squares_are_no_f32_are_measured(size: float, eps_mode: str, scale: str) -> None:
+    options = {"scale": scale, "eps_mode": eps_mode, "eps": 0.0}
+    given = rewards(3)[:64]
+    plain = ops.group_advantage(given, offsets(0, 20, 64), **options)
+    made = ops.group_advantage(given * size, offsets(0, 20, 64), **options)
+    close(made, plain.double())
+    close(made, ops.group_advantage.reference(given * size, offsets(0, 20, 64), **options))
 
 
 @pytest.mark.parametrize("baseline", ["mean", "loo"])

@@ -47,19 +47,22 @@ class _Spread:
 
     def __init__(self, rewards: Tensor[f32, N], axis: Axis, **bounds: Tile) -> None:
         self._axis, self._bounds = axis, bounds
-        largest, count, total, squares = L.argmax(), L.total(), L.total(), L.total()
+        largest, smallest = L.argmax(), L.argmax()
+        count, total, squares = L.total(), L.total(), L.total()
         for s in self.stream():
             reward = rewards.at(s.pos)
             largest.absorb(reward)
+            smallest.absorb(-reward)
             count.absorb((~L.isnan(reward)).to(i32))
         self._largest, self.count = largest.max, count.value
+        self._unit = _unit(largest.max + smallest.max)
         for s in self.stream():
             reward = rewards.at(s.pos)
             total.absorb(L.where(L.isnan(reward), -0.0, reward - self._largest))
         self._mean = total.value / _reduced(self.count, 0)
         for s in self.stream():
             reward = rewards.at(s.pos)
-            away = self.away(reward)
+            away = self.away(reward) * self._unit
             squares.absorb(L.where(L.isnan(reward), -0.0, away * away))
         self._squares = squares.value
 
@@ -71,24 +74,29 @@ class _Spread:
         """Return how far a reward is from the mean."""
         return (reward - self._largest) - self._mean
 
-    def variance(self, std: str) -> Tile:
-        return self._squares / _reduced(self.count, 1 if std == "unbiased" else 0)
+    def divisor(self, std: str, eps: Tile, eps_mode: str) -> Tile:
+        """Return what deviations are divided by; 0 where there is no spread."""
+        variance = self._squares / _reduced(self.count, 1 if std == "unbiased" else 0)
+        if eps_mode == "inside":
+            root = _root(variance + (eps * self._unit) * self._unit) / self._unit
+        else:
+            root = _root(variance) / self._unit
+            root = root + eps if eps_mode == "add" else L.maximum(root, eps)
+        return L.where(variance == 0.0, 0.0, root)
+
+
+def _unit(width: Tile) -> Tile:
+    """Return a power of two that keeps squares of deviations within a width finite, and above 0.
+
+    Products with it are exact: where it is not 1 a square would overflow, or lose its bits below 2^-126.
+    """
+    large = L.where(width > 2.0**96, 2.0**-112, L.where(width > 2.0**32, 2.0**-64, 1.0))
+    return L.where(width < 2.0**-32, 2.0**56, large)
 
 
 def _reduced(count: Tile, by: int) -> Tile:
     """Return count - by as f32, at least 1."""
     return L.maximum(count - by, 1).to(f32)
-
-
-def _divisor(variance: Tile, eps: Tile, eps_mode: str) -> Tile:
-    """Return what deviations are divided by, of a variance above 0."""
-    match eps_mode:
-        case "add":
-            return _root(variance) + eps
-        case "max":
-            return L.maximum(_root(variance), eps)
-        case _:
-            return _root(variance + eps)
 
 
 def _root(x: Tile) -> Tile:
@@ -127,20 +135,20 @@ def group_advantage(
     largest reward, the mean of the differences from it, the squares around that mean; sums run in chunks
     of 16 (halving trees; of 1024 over a batch), chunks ascending. NaN rewards take no part and give 0.
     """
-    variance = None
+    divisor = None
     if scale == "batch":
-        variance = L.keep(_Spread(rewards, N).variance(std), "variance")
+        divisor = L.keep(_Spread(rewards, N).divisor(std, eps, eps_mode), "divisor")
     begin, end, bad = _segment(bounds, G, L.extent(N), "rewards")
     group = _Spread(rewards, S, begin=begin, end=end)
     if scale == "group":
-        variance = group.variance(std)
+        divisor = group.divisor(std, eps, eps_mode)
     for s in group.stream():
         reward = rewards.at(s.pos)
         away = group.away(reward)
         if baseline == "loo":
             away = away * (group.count.to(f32) / _reduced(group.count, 1))
-        if variance is not None:
-            away = L.where(variance == 0.0, 0.0, away / _divisor(variance, eps, eps_mode))
+        if divisor is not None:
+            away = L.where(divisor == 0.0, 0.0, away / divisor)
         away = L.where(bad, math.nan, L.where(L.isnan(reward), 0.0, away))
         L.place("advantages", (N,), ({N: s.pos}, away))
     return L.out()
