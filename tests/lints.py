@@ -15,7 +15,7 @@ import jinja2
 from jinja2 import nodes
 
 ROOT = Path(__file__).resolve().parents[1]
-FILE_LINES = 600
+FILE_LINES = 1000
 FUNCTION_LINES = 60
 TABLE_CASES, CASE_LINES = 12, 12
 ORACLE = "rlk/interp/run.py"

@@ -63,6 +63,12 @@ RECORDS: dict[str, Loss] = {
     "vespo of corrected tokens": replace(
         LOSSES["vespo"], correction=Correction("truncate", "token", 0.5, 1.5)
     ),
+    "vespo of normalized weights": replace(
+        LOSSES["vespo"],
+        correction=Correction("truncate", "token", 0.5, 1.5, normalized=True),
+        rejections=(Rejection("k2", high=0.05),),
+    ),
+    "limited products of r and kl": Loss(beta=0.3, kl_enters="ratio", kl_limit=0.05),
     "delta and dual": Loss(clip(dual=1.1, delta=1.3)),
     **{f"kl {kl}": Loss(beta=0.3, kl=kl) for kl in ("k1", "k2", "k3", "abs", "k1+", "k3+")},  # type: ignore[arg-type]
 }

@@ -169,9 +169,11 @@ def test_the_loss_of_the_guide_takes_ten_lines() -> None:
 
 
 def test_the_page_about_advantages_runs() -> None:
-    (block,) = blocks("docs/advantages.md")
-    scope: dict[str, object] = {}
+    block, whitened = blocks("docs/advantages.md")
+    scope: dict[str, Any] = {}
     exec(compile(block, "advantages.py", "exec"), scope)
+    exec(compile(whitened, "advantages.py", "exec"), scope)
+    assert scope["tokens"].shape == scope["layout"].shape and scope["tokens"].any()
     values, layout = scope["values"], scope["layout"]
     assert values.grad[layout.active].any() and not values.grad[~layout.active].any()  # type: ignore[attr-defined]
 

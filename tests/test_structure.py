@@ -119,8 +119,8 @@ def test_a_right_import_passes(case: str) -> None:
 
 
 def test_a_long_file_is_found() -> None:
-    assert lints.file_size("rlk/ir/x.py", "x = 1\n" * 601)
-    assert not lints.file_size("rlk/ir/x.py", "x = 1\n" * 600)
+    assert lints.file_size("rlk/ir/x.py", "x = 1\n" * (lints.FILE_LINES + 1))
+    assert not lints.file_size("rlk/ir/x.py", "x = 1\n" * lints.FILE_LINES)
     assert not lints.file_size(lints.ORACLE, "x = 1\n" * 700)
     assert lints.file_size(lints.ORACLE, "x = 1\n" * 701)
 

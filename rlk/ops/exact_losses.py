@@ -11,6 +11,7 @@ import torch
 from rlk.errors import Code, UnsupportedError
 from rlk.ops.layout import Layout
 from rlk.ops.losses import Bounds, Correction, Loss
+from rlk.ops.policy import AdvantagesOf, of_tokens
 from rlk.ops.results import PolicyLoss
 from rlk.specs import surrogates
 
@@ -55,6 +56,7 @@ def policy_loss(
     *,
     layout: Layout,
     loss: Loss,
+    advantages_of: AdvantagesOf | None = None,
     **given: torch.Tensor | None,
 ) -> PolicyLoss:
     """Return `rlk.ops.policy_loss` in float64 (metrics: only `active`)."""
@@ -62,7 +64,7 @@ def policy_loss(
     wide |= {"logp": logp.reshape(-1).double(), "old_logp": old_logp.reshape(-1).double()}
     b = _Batch(layout, wide)
     a = advantages.double().reshape(-1)
-    a = b.of_tokens(a) if tuple(advantages.shape) == (layout.sequences,) else a
+    a = a if of_tokens("policy_loss", advantages, layout, advantages_of) else b.of_tokens(a)
     active = layout.active.reshape(-1)
     counts = _kept(b, loss, active)
     if loss.beta and loss.kl_enters == "advantage":
@@ -71,13 +73,17 @@ def policy_loss(
     log_ratio = _log_ratio(b, loss, shared, counts)
     term = _surrogate(loss, b, log_ratio, a)
     if loss.correction is not None and not _enters_ratio(loss):
-        term = term * _weights(b, loss.correction, active)
+        weight = _weights(b, loss.correction, active)
+        term = torch.where(weight == 0.0, 0.0, weight * term)
     if loss.most_drift is not None:
         drift = b.of_tokens(b.mean((b["old_logp"] - b["logp"]).detach(), counts))
         term = torch.where((a < 0) & (drift > loss.most_drift), 0.0, term)
     if loss.beta and loss.kl_enters != "advantage":
         kl = _kl(b, loss)
-        term = term + loss.beta * (kl * log_ratio.exp() if loss.kl_enters == "ratio" else kl)
+        term = term + loss.beta * kl if loss.kl_enters == "loss" else term
+        if loss.kl_enters == "ratio":
+            limit = None if loss.kl_limit is None else -loss.kl_limit, loss.kl_limit
+            term = term + loss.beta * _limited(kl * log_ratio.exp(), limit)
     if loss.entropy_coef and loss.entropy_mean == "loss":
         term = term - loss.entropy_coef * b["entropy"]
     term = torch.where(counts, term, 0.0)
@@ -113,7 +119,7 @@ def _log_ratio(b: _Batch, loss: Loss, d: Wide, counts: Wide) -> Wide:
             return d
         case "sequence_sum":
             if loss.correction is not None and _enters_ratio(loss):
-                weight = _weights(b, loss.correction, counts)
+                weight = _weights(b, loss.correction, b.layout.active.reshape(-1))
                 d = d + _limited(weight.log(), loss.sequence_limits)
             return _limited(b.of_tokens(b.by_sequence(d, counts)), loss.sequence_limits)
         case "sequence":
@@ -166,7 +172,8 @@ def _kept(b: _Batch, loss: Loss, active: Wide) -> Wide:
 
 def _kl(b: _Batch, loss: Loss) -> Wide:
     d = b["ref_logp"] - b["logp"]
-    limits = [(None if limit is None else -limit, limit) for limit in (loss.kl_log_limit, loss.kl_limit)]
+    most = None if loss.kl_enters == "ratio" else loss.kl_limit  # there it is a limit of the product with r
+    limits = [(None if limit is None else -limit, limit) for limit in (loss.kl_log_limit, most)]
     name = loss.kl.removesuffix("+")
     value = _limited(estimate(_limited(d, limits[0]), name), limits[1])
     return (value - d * d / 2).detach() + d * d / 2 if loss.kl.endswith("+") else value
@@ -233,19 +240,23 @@ def _dro(lp: Wide, old: Wide, log_ratio: Wide, a: Wide, n: Numbers) -> Wide:
 
 def _dppo_tv(lp: Wide, old: Wide, log_ratio: Wide, a: Wide, n: Numbers) -> Wide:
     moved = (lp.exp() - old.exp()).detach()
-    kept = torch.where(a > 0, moved <= n["above"], moved >= -n["below"])
+    kept = ~torch.where(a > 0, moved > n["above"], moved < -n["below"])
     return _inside(lp, log_ratio, a, kept, n)
 
 
 def _dppo_kl(lp: Wide, old: Wide, log_ratio: Wide, a: Wide, n: Numbers) -> Wide:
     p, q = lp.exp().detach(), old.exp()
     kl = q * (old - lp.detach()) + (1 - q) * torch.log((1 - q + 1e-8) / (1 - p + 1e-8))
-    kept = torch.where(a > 0, (kl <= n["above"]) | (p <= q), (kl <= n["below"]) | (p >= q))
+    kept = (
+        torch.where(a > 0, (kl <= n["above"]) | (p <= q), (kl <= n["below"]) | (p >= q))
+        | p.isnan()
+        | q.isnan()
+    )
     return _inside(lp, log_ratio, a, kept, n)
 
 
 def _ipo_mask(lp: Wide, old: Wide, log_ratio: Wide, a: Wide, n: Numbers) -> Wide:
-    return _inside(lp, log_ratio, a, (lp.exp() - old.exp()).detach().abs() <= n["threshold"], n)
+    return _inside(lp, log_ratio, a, ~((lp.exp() - old.exp()).detach().abs() > n["threshold"]), n)
 
 
 def _inside(lp: Wide, log_ratio: Wide, a: Wide, kept: Wide, n: Numbers) -> Wide:

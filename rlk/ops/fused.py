@@ -12,7 +12,7 @@ from rlk.ops.checks import are_tensors, has_dtype
 from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.linear import linear_logp
 from rlk.ops.losses import Loss
-from rlk.ops.policy import GIVEN_WHEN, loss_of, planned, policy_loss
+from rlk.ops.policy import GIVEN_WHEN, AdvantagesOf, loss_of, of_tokens, planned, policy_loss
 from rlk.ops.results import PolicyLoss
 from rlk.specs.linear_logp import linear_logp as linear_spec
 
@@ -39,6 +39,7 @@ def linear_policy_loss(
     group: object | None = None,
     vocab_start: int = 0,
     weight_grad_out: torch.Tensor | None = None,
+    advantages_of: AdvantagesOf | None = None,
     math: str | None = None,
 ) -> PolicyLoss:
     """Return the policy loss of a linear head's log-probs; the logits never reach memory.
@@ -47,10 +48,11 @@ def linear_policy_loss(
     the entropy where the loss has an entropy_coef.
 
     hidden: [T, D] of a packed layout, [B, L, D] of a padded one; weight: [V, D]; bias: [V]; one dtype, bf16
-    or f16. ids: of the layout's token shape. old_logp, ref_logp, rollout_logp: f32 of that shape. advantages:
-    f32 of that shape, or one for each sequence [sequences]. loss: any that `policy_loss` takes, by name or as
-    a `Loss`, which says whether ref_logp and rollout_logp are needed. temperature, softcap, logit_scale,
-    keep_logits, group, vocab_start, weight_grad_out and math are those of `linear_logp`.
+    or f16. ids: of the layout's token shape. old_logp, ref_logp, rollout_logp: f32 of that shape. advantages,
+    advantages_of: f32 of that shape or [sequences], as `policy_loss` takes them. loss: any that `policy_loss`
+    takes, by name or as a `Loss`, which says whether ref_logp and rollout_logp are needed. temperature,
+    softcap, logit_scale, keep_logits, group, vocab_start, weight_grad_out and math are those of
+    `linear_logp`.
 
     Rows of inactive tokens are not read, whatever they hold, and their gradient is 0; an active id outside
     [0, V) gives NaN and sets the error word. Differentiable in hidden and weight; backward computes the
@@ -62,7 +64,9 @@ def linear_policy_loss(
         checked_layout(op, layout)
         numbers |= _needed(record, {"ref_logp": ref_logp, "rollout_logp": rollout_logp})
         are_tensors(op, hidden=hidden, weight=weight, ids=ids, **numbers)
-        _of_tokens(layout, {"hidden": hidden.shape[:-1], "ids": ids.shape, **_shapes(layout, numbers)})
+        of_tokens(op, advantages, layout, advantages_of)
+        shapes = {n: t.shape for n, t in numbers.items() if n != "advantages"}
+        _of_layout(layout, {"hidden": hidden.shape[:-1], "ids": ids.shape, **shapes})
         _readable(hidden, numbers)
         made = linear_logp(
             hidden, weight, ids, bias=bias, temperature=temperature, softcap=softcap, logit_scale=logit_scale,
@@ -71,7 +75,9 @@ def linear_policy_loss(
         )  # fmt: skip
         assert made.logp is not None
         rest = {"ref_logp": ref_logp, "rollout_logp": rollout_logp, "entropy": made.entropy}
-        return policy_loss(made.logp, old_logp, advantages, layout=layout, loss=record, **rest)
+        return policy_loss(
+            made.logp, old_logp, advantages, layout=layout, loss=record, advantages_of=advantages_of, **rest
+        )
     except LaunchError as error:
         raise _told_of(op, error) from None
 
@@ -92,19 +98,16 @@ def _needed(record: Loss, given: Mapping[str, torch.Tensor | None]) -> dict[str,
     return found
 
 
-def _shapes(layout: Layout, numbers: Mapping[str, torch.Tensor]) -> dict[str, torch.Size]:
-    """Return the shapes that must be the layout's: advantages may have one for each sequence instead."""
-    one = (layout.sequences,)
-    return {n: t.shape for n, t in numbers.items() if n != "advantages" or tuple(t.shape) != one}
-
-
-def _of_tokens(layout: Layout, shapes: Mapping[str, torch.Size]) -> None:
+def _of_layout(layout: Layout, shapes: Mapping[str, torch.Size]) -> None:
     """Refuse tensors of other tokens than the layout's, before the first part runs."""
     for name, shape in shapes.items():
         if tuple(shape) != layout.shape:
-            either = f"{layout.shape} or {(layout.sequences,)}" if name == "advantages" else layout.shape
             raise LaunchError(
-                Code.LAYOUT_MISMATCH, op="linear_policy_loss", name=name, got=tuple(shape), wanted=either
+                Code.LAYOUT_MISMATCH,
+                op="linear_policy_loss",
+                name=name,
+                got=tuple(shape),
+                wanted=layout.shape,
             )
 
 

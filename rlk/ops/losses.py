@@ -164,11 +164,12 @@ class Loss:
     them. token_limits: d is moved between them; pessimistic: only where A gains by it, as GMPO.
     sequence_limits: the same for the log ratio of a sequence.
     correction, rejections: for rollouts by another policy than old_logp's; they read rollout_logp.
-    most_drift: the surrogate of a token with A < 0 is 0 where the mean of -d over its sequence is larger.
+    most_drift: the surrogate of a token with A < 0 is 0 where the mean of -d over its sequence is larger. A
+    token whose surrogate is 0 by this or by a correction adds nothing to it, even if its ratio is infinite.
     beta, kl: a KL estimate against ref_logp, weighted by beta, is added to the summand ("loss"), multiplied
     by r first ("ratio"), or taken from A without a gradient ("advantage"). kl_log_limit moves ref_logp - logp
-    between -limit and limit, kl_limit the estimate. entropy_coef: an entropy bonus, averaged as the loss, or
-    over tokens.
+    between -limit and limit, kl_limit the estimate (its product with r, where it enters so). entropy_coef: an
+    entropy bonus, averaged as the loss, or over tokens.
     aggregation: the mean over tokens; over sequences, of means ("sequence_mean") or sums ("sequence_sum") of
     their tokens; or the sum. sequences: those that have tokens, or all. normalizer: the loss is divided by
     it as well. metrics: which are computed, of clip_fraction, approx_kl, ess, masked_fraction,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Literal
 
 import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op
-from rlk.ops.checks import is_tensor, wrong_value
+from rlk.ops.checks import is_among, is_tensor, wrong_value
 from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.losses import LIVING, METRICS, Loss, form_of
 from rlk.ops.presets import LOSSES
@@ -20,6 +21,8 @@ from rlk.runtime.library import register
 from rlk.specs.policy import EDGES, policy_spec
 
 NAME = "policy_loss"
+ADVANTAGES_OF = ("tokens", "sequences")
+AdvantagesOf = Literal["tokens", "sequences"]
 GIVEN_WHEN = {
     "ref_logp": "when beta is not 0",
     "entropy": "when entropy_coef is not 0",
@@ -37,13 +40,16 @@ def policy_loss(
     ref_logp: torch.Tensor | None = None,
     rollout_logp: torch.Tensor | None = None,
     entropy: torch.Tensor | None = None,
+    advantages_of: AdvantagesOf | None = None,
 ) -> PolicyLoss:
     """Return a policy loss of tokens, what each contributes, and metrics.
 
     logp, old_logp, ref_logp, rollout_logp, entropy: f32 of the layout's token shape. advantages: f32 of that
-    shape, or one for each sequence [sequences]. loss: a `Loss`, or a name of `rlk.ops.LOSSES`, such as "ppo",
-    "gspo", "trl/grpo", "verl/cispo". ref_logp is needed when beta != 0, entropy when entropy_coef != 0,
-    rollout_logp by a correction or a rejection; others are not read. Differentiable in logp and entropy.
+    shape, one for each token, or [sequences], one for each sequence. advantages_of: which of the two,
+    "tokens" or "sequences"; it may be left out where only one fits, and must be given where a packed layout
+    has as many tokens as sequences. loss: a `Loss`, or a name of `rlk.ops.LOSSES`, such as "ppo", "gspo",
+    "trl/grpo", "verl/cispo". ref_logp is needed when beta != 0, entropy when entropy_coef != 0, rollout_logp
+    by a correction or a rejection; others are not read. Differentiable in logp and entropy.
 
     Sums run over active tokens in their compacted order, in chunks of 1024 as halving trees, 4096 chunks at a
     time in the same way, those ascending; sums of a sequence in chunks of 1024 from its first active token,
@@ -55,8 +61,9 @@ def policy_loss(
     checked_layout(NAME, layout)
     given = {"logp": logp, "old_logp": old_logp, "advantages": advantages}
     extra = {"ref_logp": ref_logp, "rollout_logp": rollout_logp, "entropy": entropy}
-    name, numbers, reads = planned(record, _per_token(advantages, layout))
-    tensors = _read(reads, {**given, **extra}, layout)
+    per_token = of_tokens(NAME, advantages, layout, advantages_of)
+    name, numbers, reads = planned(record, per_token)
+    tensors = _read(reads, {**given, **extra}, layout, per_token)
     made = call(_operators[name], tensors, dict(numbers), {})
     reported = {n: x for n, x in made.items() if n in METRICS or n.startswith("above_")}
     metrics = {"active": made["count"]} | reported
@@ -102,15 +109,25 @@ def _planned(loss: Loss, per_token: bool) -> Plan:
     return op.name, tuple(numbers.items()), tuple(form.tensors)
 
 
-def _per_token(advantages: object, layout: Layout) -> bool:
-    shape, one = tuple(is_tensor(NAME, "advantages", advantages).shape), (layout.sequences,)
-    if shape not in (layout.shape, one):
-        wanted = f"{layout.shape} or {one}"
-        raise LaunchError(Code.LAYOUT_MISMATCH, op=NAME, name="advantages", got=shape, wanted=wanted)
-    return shape != one
+def of_tokens(op: str, advantages: object, layout: Layout, of: AdvantagesOf | None) -> bool:
+    """Return whether advantages are of tokens, not of sequences: as said, or where only one of both fits."""
+    if of is not None:
+        is_among(op, "advantages_of", of, ADVANTAGES_OF)
+    shape = tuple(is_tensor(op, "advantages", advantages).shape)
+    fits = {"tokens": layout.shape, "sequences": (layout.sequences,)}
+    found = [name for name in ADVANTAGES_OF if shape == fits[name] and of in (None, name)]
+    if not found:
+        wanted = fits[of] if of is not None else " or ".join(map(str, fits.values()))
+        raise LaunchError(Code.LAYOUT_MISMATCH, op=op, name="advantages", got=shape, wanted=wanted)
+    if len(found) > 1 and shape[0] > 1:  # one token of one sequence has one advantage, none has none
+        why = f"where {shape[0]} tokens and as many sequences have one shape"
+        raise LaunchError(Code.ARG_MISSING, op=op, name="advantages_of", why=why)
+    return found[0] == "tokens"
 
 
-def _read(reads: tuple[str, ...], given: Mapping[str, torch.Tensor | None], layout: Layout) -> Tensors:
+def _read(
+    reads: tuple[str, ...], given: Mapping[str, torch.Tensor | None], layout: Layout, per_token: bool
+) -> Tensors:
     """Return the tensors that an operator reads, tokens in a row; raise LaunchError for a missing one."""
     found: Tensors = {}
     for name in reads:
@@ -121,8 +138,7 @@ def _read(reads: tuple[str, ...], given: Mapping[str, torch.Tensor | None], layo
         if tensor is None and name in GIVEN_WHEN:
             raise LaunchError(Code.ARG_MISSING, op=NAME, name=name, why=GIVEN_WHEN[name])
         tensor = is_tensor(NAME, name, tensor)
-        tokens = name != "advantages" or tuple(tensor.shape) != (layout.sequences,)
-        found[name] = layout.tokens_like(NAME, name, tensor) if tokens else tensor
+        found[name] = layout.tokens_like(NAME, name, tensor) if per_token or name != "advantages" else tensor
     return found
 
 

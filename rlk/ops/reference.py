@@ -8,7 +8,7 @@ from rlk.ops import exact_losses
 from rlk.ops.exact_losses import estimate
 from rlk.ops.layout import Layout
 from rlk.ops.losses import Loss
-from rlk.ops.policy import loss_of
+from rlk.ops.policy import AdvantagesOf, loss_of
 from rlk.ops.results import LogProbs, PolicyLoss, RatioKL, RMSNorm
 from rlk.ops.signatures import NEEDS
 
@@ -97,10 +97,13 @@ def policy_loss(
     ref_logp: torch.Tensor | None = None,
     rollout_logp: torch.Tensor | None = None,
     entropy: torch.Tensor | None = None,
+    advantages_of: AdvantagesOf | None = None,
 ) -> PolicyLoss:
     """Return `rlk.ops.policy_loss` in float64 (metrics: only `active`)."""
     given = {"ref_logp": ref_logp, "rollout_logp": rollout_logp, "entropy": entropy}
-    return exact_losses.policy_loss(logp, old_logp, advantages, layout=layout, loss=loss_of(loss), **given)
+    return exact_losses.policy_loss(
+        logp, old_logp, advantages, layout=layout, loss=loss_of(loss), advantages_of=advantages_of, **given
+    )
 
 
 def linear_policy_loss(
@@ -114,6 +117,7 @@ def linear_policy_loss(
     loss: Loss | str = "ppo",
     ref_logp: torch.Tensor | None = None,
     rollout_logp: torch.Tensor | None = None,
+    advantages_of: AdvantagesOf | None = None,
     **options: object,
 ) -> PolicyLoss:
     """Return `rlk.ops.linear_policy_loss` in float64 (metrics: only `active`)."""
@@ -128,6 +132,7 @@ def linear_policy_loss(
         ref_logp=ref_logp,
         rollout_logp=rollout_logp,
         entropy=found.entropy,
+        advantages_of=advantages_of,
     )
 
 

@@ -56,6 +56,11 @@ class Form:
         return tuple(name for name, there in wanted.items() if there)
 
     @property
+    def corrects_ratio(self) -> bool:
+        """Whether the weights of tokens enter the ratio of their sequence, and multiply no surrogate."""
+        return bool(self.correction) and self.correction_level == "token" and self.level == "sequence_sum"
+
+    @property
     def reads_lengths(self) -> bool:
         """Whether it matters how many tokens of a sequence count."""
         return self.level != "token" or self.aggregation in ("sequence_mean", "sequence_sum")
@@ -221,9 +226,9 @@ def _absorbed(x: _Tokens) -> dict[str, tuple[Any, Tile]]:
         found["count"] = (L.total, alive.to(i32))
     if form.level != "token":
         value, _ = ratio_of_token(x)
-        if form.level == "sequence_sum" and form.correction and form.correction_level == "token":
+        if form.corrects_ratio:
             low, high = x.number("sequence_low"), x.number("sequence_high")
-            value = value + within(L.log(weight_of(x, x["old_logp"] - x["rollout_logp"])), low, high)[0]
+            value = value + within(L.log(_normalized(x, correction_of(x))), low, high)[0]
         total("ratio", value)
     if "weight_of_sequence" in form.of_sequences:
         total("weight", x["old_logp"] - x["rollout_logp"], everywhere=True)
@@ -278,7 +283,8 @@ def kl_of(x: _Tokens) -> Estimate:
     kl = x.form.kl
     raw = x["ref_logp"] - x["logp"]
     d, outside = _both(raw, x.number("kl_log_limit"))
-    value, beyond = _both(kl_value(d, kl), x.number("kl_limit"))
+    # where the estimate enters times r, the limit is one of the product
+    value, beyond = _both(kl_value(d, kl), None if x.form.kl_enters == "ratio" else x.number("kl_limit"))
     slope = kl_slope(raw if kl.endswith("+") else d, kl)
     for cut in (outside, beyond):
         slope = slope if cut is None or kl.endswith("+") else L.where(cut, 0.0, slope)
@@ -294,7 +300,7 @@ class Summand:
     by_logp: Tile | None
     clipped: Tile | None
     weight: Tile | None
-    ratio: Tile
+    importance: Tile
 
 
 def kept_of(x: _Tokens) -> Tile:
@@ -317,21 +323,26 @@ def summand(x: _Tokens) -> Summand:
     token = Token(x["logp"], x["old_logp"], log_ratio, L.where(a == 0.0, 1.0, ratio), a)
     numbers = {n.removeprefix("surrogate_"): v for n, v in x.numbers.items() if n.startswith("surrogate_")}
     term: Term = form.surrogate(token, **numbers)
-    weight = _weight(x, a)
+    importance = _importance(x)
+    weight = _following(x, a, importance)
     value, by_ratio, by_logp = (_weighed(weight, v) for v in (term.value, term.by_ratio, term.by_logp))
     if form.kl and form.kl_enters != "advantage":
         beta, kl = x.numbers["beta"], kl_of(x)
         if form.kl_enters == "ratio":
-            value = value + beta * (ratio * kl.value)
-            by_ratio = _plus(by_ratio, beta * (ratio * kl.value))
-            by_logp = _plus(by_logp, beta * (ratio * kl.slope))
+            product, cut = _both(ratio * kl.value, x.number("kl_limit"))
+            value, slopes = value + beta * product, (beta * product, beta * (ratio * kl.slope))
+            if cut is not None:
+                slopes = (L.where(cut, 0.0, slopes[0]), L.where(cut, 0.0, slopes[1]))
+            by_ratio, by_logp = _plus(by_ratio, slopes[0]), _plus(by_logp, slopes[1])
         else:
             value, by_logp = value + beta * kl.value, _plus(by_logp, beta * kl.slope)
     if form.entropy == "loss":
         value = value - x.numbers["entropy_coef"] * x["entropy"]
     if passes is not None and by_ratio is not None:
         by_ratio = L.where(passes, 0.0, by_ratio)
-    return Summand(value, by_ratio, by_logp, term.clipped, weight, ratio)
+    return Summand(
+        value, by_ratio, by_logp, term.clipped, weight, ratio if importance is None else importance
+    )
 
 
 def _log_ratio(x: _Tokens) -> tuple[Tile, Tile | None]:
@@ -342,18 +353,28 @@ def _log_ratio(x: _Tokens) -> tuple[Tile, Tile | None]:
     return within(shared, x.number("sequence_low"), x.number("sequence_high"))
 
 
-def _weight(x: _Tokens, advantage: Tile) -> Tile | None:
-    """Return what a token's surrogate is multiplied by; None for nothing."""
-    form, weight = x.form, None
-    if form.correction and not (form.level == "sequence_sum" and form.correction_level == "token"):
-        weight = correction_of(x)
-        if form.normalized:
-            mean = x.tensors["mean_weight"].whole()
-            weight = L.where(mean > NO_WEIGHT, weight / mean, weight)
-    if "drift_of_sequence" in form.of_sequences:
-        follows = (advantage >= 0.0) | (x.of_sequence("drift_of_sequence") <= x.numbers["most_drift"])
-        weight = follows.to(f32) if weight is None else L.where(follows, weight, 0.0)
-    return weight
+def _importance(x: _Tokens) -> Tile | None:
+    """Return the importance weight of a token's surrogate; None where nothing corrects it by a product."""
+    if not x.form.correction or x.form.corrects_ratio:
+        return None
+    return _normalized(x, correction_of(x))
+
+
+def _normalized(x: _Tokens, weight: Tile) -> Tile:
+    """Return a weight, over the mean of the batch's if the form says so."""
+    if not x.form.normalized:
+        return weight
+    mean = x.tensors["mean_weight"].whole()
+    return L.where(mean > NO_WEIGHT, weight / mean, weight)
+
+
+def _following(x: _Tokens, advantage: Tile, weight: Tile | None) -> Tile | None:
+    """Return a weight that is 0 where a token with A < 0 belongs to a sequence that drifted too far."""
+    if "drift_of_sequence" not in x.form.of_sequences:
+        return weight
+    # a drift that is NaN is not too far: the token that is NaN stays so
+    far = (advantage < 0.0) & (x.of_sequence("drift_of_sequence") > x.numbers["most_drift"])
+    return L.where(far, 0.0, 1.0 if weight is None else weight)
 
 
 def correction_of(x: _Tokens) -> Tile:
@@ -364,7 +385,8 @@ def correction_of(x: _Tokens) -> Tile:
 
 
 def _weighed(weight: Tile | None, x: Tile | None) -> Tile | None:
-    return x if weight is None or x is None else weight * x
+    """Return a product with a weight; a weight of 0 takes a token out, whatever its ratio is."""
+    return x if weight is None or x is None else L.where(weight == 0.0, 0.0, weight * x)
 
 
 def _plus(a: Tile | None, b: Tile) -> Tile:
@@ -377,9 +399,11 @@ def _plus(a: Tile | None, b: Tile) -> Tile:
 def forward(form: Form, tensors: Mapping[str, Any], numbers: Mapping[str, Tile]) -> Outputs:
     """Trace the loss: the pass over sequences where there is one, then the pass over all tokens."""
     x = _Tokens(form, dict(tensors), numbers)
+    if form.normalized and form.corrects_ratio:
+        x = _tabled(x, {"mean_weight": _mean_weight(x)})
     if form.of_sequences:
         x = _tabled(x, sequence_sums(replace(x, rows=True)))
-    if form.normalized:
+    if form.normalized and not form.corrects_ratio:
         x = _tabled(x, {"mean_weight": _mean_weight(x)})
     made = over_tokens(tensors["order"], lambda t, place: _counted(replace(x, at=t), place))
     return L.out(**_reduced(form, made, numbers))
@@ -429,10 +453,9 @@ def _measured(x: _Tokens, alive: Tile, s: Summand) -> dict[str, Tile]:
         made["clipped"] = (alive & clipped).to(i32)
     if "approx_kl" in metrics:
         made["moved"] = L.where(alive, L.k3(-delta), -0.0)
-    weight = s.ratio if s.weight is None else s.weight
     if "ess" in metrics:
-        made["weights"] = L.where(alive, weight, -0.0)
-        made["squares"] = L.where(alive, weight * weight, -0.0)
+        made["weights"] = L.where(alive, s.importance, -0.0)
+        made["squares"] = L.where(alive, s.importance * s.importance, -0.0)
     if "masked_fraction" in metrics:
         none = ~alive if s.weight is None else ~alive | (s.weight == 0.0)
         made["masked"] = (x["active"] & none).to(i32)

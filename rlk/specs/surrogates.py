@@ -128,7 +128,8 @@ def dppo_tv(t: Token, below: Tile, above: Tile, most: Tile | None = None, drift:
     p - p_old is at most `above` (A > 0), or at least -below (otherwise).
     """
     moved = L.exp(t.logp) - L.exp(t.old_logp)
-    kept = L.where(t.advantage > 0.0, moved <= above, moved >= -below)
+    # comparisons that fail: a token whose log-prob is NaN is kept, and stays NaN
+    kept = ~L.where(t.advantage > 0.0, moved > above, moved < -below)
     return _inside(t, kept, most, drift)
 
 
@@ -138,6 +139,7 @@ def dppo_kl(t: Token, below: Tile, above: Tile, most: Tile) -> Term:
     rest = L.log(((1.0 - q) + 1e-8) / ((1.0 - p) + 1e-8))
     divergence = q * (t.old_logp - t.logp) + (1.0 - q) * rest
     kept = L.where(t.advantage > 0.0, (divergence <= above) | (p <= q), (divergence <= below) | (p >= q))
+    kept = kept | (p != p) | (q != q)  # NaN stays NaN
     return _inside(t, kept, most, None)
 
 
