@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import linecache
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +240,16 @@ class RlkError(Exception):
     @property
     def code(self) -> Code:
         return self.diagnostics[0].code
+
+    def reworded(self, **words: Mapping[object, object]) -> Self:
+        """Return the same error with other words in fields of its findings: field=dict(old=new)."""
+        told = (
+            replace(d, fields=tuple((key, words.get(key, {}).get(value, value)) for key, value in d.fields))
+            for d in self.diagnostics
+        )
+        found = type(self).collected(tuple(told))
+        assert isinstance(found, type(self))
+        return found
 
     def __str__(self) -> str:
         return "\n".join(str(d) for d in self.diagnostics)

@@ -189,7 +189,7 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
         Code.ARG_TYPE, "layout",
     ),
     "a loss of another type": (
-        lambda: ops.policy_loss(f32(6), f32(6), f32(2), layout=LAYOUT, loss=3), Code.ARG_VALUE, "loss"  # type: ignore[arg-type]
+        lambda: ops.policy_loss(f32(6), f32(6), f32(2), layout=LAYOUT, loss=3), Code.ARG_TYPE, "loss"  # type: ignore[arg-type]
     ),
     # model operators
     "an unknown profile": (lambda: ops.rms_norm(f32(6, N), f32(N), profile="t5"), Code.ARG_VALUE, "gemma"),  # type: ignore[arg-type]

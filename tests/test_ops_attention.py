@@ -101,7 +101,7 @@ def test_without_queries_the_result_is_empty() -> None:
         ({"softcap": 0.0}, "positive"),
         ({"sinks": torch.zeros(5)}, "sinks"),
         ({"cu_seqlens_q": torch.zeros(3, 3, dtype=torch.int32)}, "cu_seqlens_q"),
-        ({"cu_seqlens_k": offsets(1)[:-1]}, "begin_k"),
+        ({"cu_seqlens_k": offsets(1)[:-1]}, "cu_seqlens_k"),
         ({"k": torch.zeros(205, 2, 23, dtype=torch.bfloat16)}, "k"),
     ],
 )

@@ -192,7 +192,7 @@ REFUSED: dict[str, tuple[Callable[[], object], Code, str]] = {
     "a late start": (lambda: Layout.packed(EDGES[1:], tokens=15), Code.ARG_VALUE, "from 0"),
     "a step back": (lambda: Layout.packed(EDGES.flip(0), tokens=0), Code.ARG_VALUE, "ascending"),
     "an outside of another name": (
-        lambda: Layout.packed(EDGES, tokens=15, outside="any"), Code.ARG_VALUE, "nothing or padding"  # type: ignore[arg-type]
+        lambda: Layout.packed(EDGES, tokens=15, outside="any"), Code.ARG_VALUE, "nothing, padding"  # type: ignore[arg-type]
     ),
     "a length beyond the row": (lambda: Layout.padded(LENGTHS, 6), Code.ARG_VALUE, "0 to L = 6"),
     "a negative length": (lambda: Layout.padded(LENGTHS - 1, 9), Code.ARG_VALUE, "lengths"),

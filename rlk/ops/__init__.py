@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rlk.env import Env
+from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op
 from rlk.ops import (
     advantages,
@@ -86,8 +87,13 @@ class Operator:
         return explain(self.fn, *args, **options)
 
     def _decision(self, device: torch.device | str, math: str | None) -> Decision:
+        try:
+            on = torch.device(device)
+        except (RuntimeError, TypeError):
+            op, wanted = self.fn.__name__, 'a device of torch, such as "cuda" or "cpu"'
+            raise LaunchError(Code.ARG_VALUE, op=op, name="device", value=device, wanted=wanted) from None
         invocations = [Invocation(spec, spec.reference(), model(math)) for spec in self.specs]
-        return joined([decide(invocation, torch.device(device)) for invocation in invocations])
+        return joined([decide(invocation, on) for invocation in invocations])
 
     def __repr__(self) -> str:
         return f"<rlk.ops.{self.fn.__name__}>"
@@ -155,8 +161,6 @@ if Env.current().interpret:
 
 
 def __getattr__(name: str) -> Any:
-    from rlk.errors import Code, LaunchError
-
     if name.startswith("_"):
         raise AttributeError(name)
     choices = ", ".join((*OPERATORS, ordered_all_reduce.__name__))

@@ -20,10 +20,14 @@ from rlk.ops.offsets import (
     some_offsets,
 )
 from rlk.ops.results import Gae, TokenRewards
-from rlk.runtime.calls import call
+from rlk.runtime.calls import call, worded
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import advantage as advantage_spec
 from rlk.specs.advantage import BASELINES, EPS_MODES, PLACES, SCALES, STDS
+
+worded(advantage_spec.group_advantage, "group_advantage", bounds="groups")
+worded(advantage_spec.scatter_rewards, "scatter_rewards", bounds="offsets", active="layout")
+worded(advantage_spec.gae, "gae", bounds="layout", active="layout")
 
 
 def group_advantage(
@@ -60,7 +64,7 @@ def group_advantage(
     bounds = bounds_of(op, "groups", groups, rewards.numel(), "rewards")
     statics = {"scale": scale, "baseline": baseline, "std": std, "eps_mode": eps_mode}
     tensors = {"rewards": rewards, "bounds": bounds}
-    return call(advantage_spec.group_advantage, tensors, {"eps": number(op, "eps", eps)}, statics)[
+    return call(advantage_spec.group_advantage, tensors, {"eps": number(op, "eps", eps, least=0.0)}, statics)[
         "advantages"
     ]
 
@@ -94,7 +98,8 @@ def gae(
     if bootstrap is not None:
         are_tensors(op, bootstrap=bootstrap)
         tensors["bootstrap"] = bootstrap
-    factor, decay = np.float32(number(op, "gamma", gamma)), np.float32(number(op, "lam", lam))
+    factor = np.float32(number(op, "gamma", gamma, least=0.0, most=1.0))
+    decay = np.float32(number(op, "lam", lam, least=0.0, most=1.0))
     scalars = {"gamma": float(factor), "decay": float(factor * decay)}
     made = call(advantage_spec.gae, tensors, scalars, {})
     return Gae(made["advantages"].reshape(layout.shape), made["returns"].reshape(layout.shape))
@@ -109,9 +114,9 @@ class Overlong:
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, wanted in (("limit", "the buffer or more"), ("buffer", "1 or more")):
+        for name, wanted in (("buffer", "1 or more"), ("limit", "the buffer or more, below 2**31")):
             value, least = getattr(self, name), self.buffer if name == "limit" else 1
-            if type(value) is not int or value < least:
+            if type(value) is not int or not least <= value < 2**31:
                 raise wrong_value("Overlong", name, value, wanted)
         number("Overlong", "factor", self.factor)
 

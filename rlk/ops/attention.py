@@ -8,22 +8,31 @@ import numpy as np
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import (
-    are_tensors,
-    has_dims,
-    integer,
-    number,
-    positive,
-    reciprocal,
-    wrong_dims,
-    wrong_value,
+from rlk.ops.checks import are_tensors, has_dims, has_dtype, positive, reciprocal, wrong_dims, wrong_value
+from rlk.ops.offsets import (
+    Outside,
+    all_good,
+    checked_offsets,
+    looked_at,
+    misplaced,
+    on_the_host,
+    refuse_misplaced,
 )
-from rlk.ops.offsets import checked_offsets
 from rlk.ops.results import Attention
 from rlk.ops.signatures import embedding
-from rlk.runtime.calls import call
+from rlk.runtime.calls import call, worded
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import attention as spec
+from rlk.specs.packing import CONTEXT, OFFSETS, PAGE
+
+OF_Q = {"begin_q": "cu_seqlens_q", "end_q": "cu_seqlens_q"}
+worded(spec.varlen_attention, "varlen_attention", **OF_Q, begin_k="cu_seqlens_k", end_k="cu_seqlens_k")
+worded(spec.paged_attention, "paged_attention", **OF_Q)
+worded(
+    spec.prefix_attention, "prefix_attention", **OF_Q, begin_k="cu_seqlens", end_k="cu_seqlens",
+    **dict.fromkeys(("begin_prefix", "end_prefix", "begin_shared", "end_shared"), "cu_seqlens_prefix"),
+    begin_asks="groups", end_asks="groups", place="cu_seqlens_q",
+)  # fmt: skip
 
 
 def varlen_attention(
@@ -44,7 +53,9 @@ def varlen_attention(
 
     q: [Tq, Hq, E], k: [Tk, Hk, E], v: [Tk, Hk, F], one dtype, bf16 or f16; Hk divides Hq, and query head h
     reads head h // (Hq / Hk). cu_seqlens_q, cu_seqlens_k: [B + 1] int32 or int64, ascending from 0: where
-    sequences begin; some may be empty. Returns o [Tq, Hq, F] and lse, f32 [Hq, Tq].
+    sequences begin; some may be empty. Returns o [Tq, Hq, F] and lse, f32 [Hq, Tq]. Offsets that descend or
+    leave their tensor raise on the host; those on a device are looked at under RLK_CHECK=1 alone, and without
+    it such a call's results are undefined.
 
     causal: the last query of a sequence stands at its last key, and a query sees the keys up to its own.
     window: of these only so many, its own included. scale: 1 / sqrt(E) unless given. softcap: scores z become
@@ -70,7 +81,7 @@ def varlen_attention(
     tensors, scalars, statics = _queries(
         name, q, k.shape, cu_seqlens_q, causal, window, softcap, scale, sinks
     )
-    _offsets(name, "cu_seqlens_k", cu_seqlens_k)
+    _offsets(name, "cu_seqlens_k", cu_seqlens_k, k.shape[0], "keys")
     tensors |= {"k": k, "v": v, "begin_k": cu_seqlens_k[:-1], "end_k": cu_seqlens_k[1:]}
     return _results(call(spec.varlen_attention, tensors, scalars, statics, math), q, k.shape[0], sinks)
 
@@ -99,6 +110,8 @@ def paged_attention(
     `varlen_attention`, and so are the results: o [Tq, Hq, F] and lse, f32 [Hq, Tq]. Differentiable in
     nothing.
 
+    Offsets, contexts that their pages do not hold and pages outside of the cache raise on the host; on a
+    device they are looked at under RLK_CHECK=1 alone, and without it such a call's results are undefined.
     What lies beyond a context, in tables and in slots, is never read into a result, whatever it holds. Where
     few rows would leave a device idle, pieces of 512 keys have programs of their own and merge in a second
     kernel, in the same order: the same bits. Raises LaunchError.
@@ -110,6 +123,7 @@ def paged_attention(
     tensors, scalars, statics = _queries(name, q, shape, cu_seqlens_q, causal, window, softcap, scale, sinks)
     tensors |= {"k_cache": k_cache, "v_cache": v_cache}
     tensors |= {"block_table": block_table, "context_lens": context_lens}
+    _pages(name, block_table, context_lens, len(cu_seqlens_q) - 1, k_cache)
     slots = block_table.shape[-1] * k_cache.shape[0] * shape[0]
     return _results(call(spec.paged_attention, tensors, scalars, statics, math), q, slots, sinks)
 
@@ -153,6 +167,9 @@ def prefix_attention(
     asks = cu_seqlens if cu_seqlens_q is None else cu_seqlens_q
     are_tensors(name, **given, cu_seqlens_prefix=cu_seqlens_prefix, cu_seqlens=cu_seqlens, groups=groups)
     tensors, scalars, statics = _queries(name, q, k.shape, asks, causal, window, softcap, scale, sinks)
+    _offsets(name, "cu_seqlens_prefix", cu_seqlens_prefix, len(k_prefix), "keys of prompts")
+    _offsets(name, "cu_seqlens", cu_seqlens, len(k), "keys")
+    _offsets(name, "groups", groups, len(cu_seqlens) - 1, "completions", "nothing")
     bounds = _shared(cu_seqlens_prefix, cu_seqlens, asks, groups)
     leaves = [x for x in (*given.values(), sinks) if x is not None and x.requires_grad]
     if (leaves and torch.is_grad_enabled()) or 0 in (len(q), len(k), len(k_prefix)):
@@ -179,8 +196,6 @@ def _shared(
 ) -> Tensors:
     """Return where prompts, completions and their queries begin and end, for each of both."""
     name = "prefix_attention"
-    for what, given in (("cu_seqlens_prefix", prompts), ("cu_seqlens", samples), ("groups", groups)):
-        _offsets(name, what, given)
     for what, got, other, like in (
         ("groups", groups, "cu_seqlens_prefix", prompts), ("cu_seqlens_q", asks, "cu_seqlens", samples),
     ):  # fmt: skip
@@ -238,23 +253,23 @@ def _queries(
     if shared == 0 or heads % shared:
         wanted = f"a multiple of the {shared} heads of k"
         raise wrong_value(op, "q.shape[1]", heads, wanted)
-    _offsets(op, "cu_seqlens_q", offsets)
-    positive(op, "softcap", softcap)
-    positive(op, "scale", scale)
+    if q.shape[2] == 0:
+        raise wrong_value(op, "q.shape[2]", 0, "at least 1 element of a query")
+    _offsets(op, "cu_seqlens_q", offsets, q.shape[0], "queries")
     group = (shared, heads // shared)
     tensors: Tensors = {"q": q.unflatten(1, group), "begin_q": offsets[:-1], "end_q": offsets[1:]}
-    factor = 1 / numbers.sqrt(q.shape[2]) if scale is None else scale
+    factor = 1 / numbers.sqrt(q.shape[2]) if scale is None else positive(op, "scale", scale)
     scalars: Scalars = {"scale": float(np.float32(factor))}
     if softcap is not None:
         scalars |= {
-            "softcap": number(op, "softcap", softcap),
             "inv_softcap": reciprocal(op, "softcap", softcap),
+            "softcap": float(softcap),
         }
     if window is not None:
-        if integer(op, "window", window) < 1 or not causal:
-            wanted = "at least 1 key, with causal=True"
+        if type(window) is not int or window < 1 or not causal:
+            wanted = "an int of at least 1 key, with causal=True"
             raise wrong_value(op, "window", window, wanted)
-        scalars["window"] = window
+        scalars["window"] = min(window, 2**31 - 1)  # no sequence has more keys
     if sinks is not None:
         are_tensors(op, sinks=sinks)
         if sinks.shape != (heads,):
@@ -266,10 +281,49 @@ def _queries(
     return tensors, scalars, {"causal": bool(causal)}
 
 
-def _offsets(op: str, name: str, offsets: torch.Tensor) -> None:
-    if offsets.dim() != 1 or offsets.shape[0] < 1:
-        raise wrong_dims(op, name, offsets.shape, "[B + 1]")
+def _offsets(
+    op: str, name: str, offsets: torch.Tensor, count: int, of: str, outside: Outside = "padding"
+) -> None:
+    """Refuse offsets that do not ascend between 0 and a count: on the host, and on a device when asked to."""
     checked_offsets(op, name, offsets)
+    if offsets.shape[0] < 1:
+        raise wrong_dims(op, name, offsets.shape, "[B + 1]")
+    if on_the_host(offsets):
+        refuse_misplaced(op, name, offsets, count, of, outside)
+    elif looked_at(offsets) and len(offsets) > 1:
+        all_good(op, misplaced(offsets, count, outside), OFFSETS)
+
+
+def _pages(op: str, table: torch.Tensor, lengths: torch.Tensor, sequences: int, cache: torch.Tensor) -> None:
+    """Refuse contexts that their pages do not hold, and pages that are not there: as offsets are refused."""
+    has_dtype(op, "block_table", table, torch.int32)
+    has_dims(op, "block_table", table.shape, 2, "2 dims [B, M]")
+    has_dtype(op, "context_lens", lengths, torch.int32)
+    for name, x in (("block_table", table), ("context_lens", lengths)):
+        if x.shape[0] != sequences or (x is lengths and x.dim() != 1):
+            got, wanted = tuple(x.shape), sequences
+            raise LaunchError(
+                Code.ARG_SIZE, op=op, name=name, axis="B", got=got, other="cu_seqlens_q", wanted=wanted
+            )
+    there = on_the_host(table) and on_the_host(lengths)
+    if cache.dim() != 4 or not (there or looked_at(table)):
+        return
+    pages, page = cache.shape[:2]
+    too_long = (lengths < 0) | (lengths > table.shape[1] * page)
+    used = torch.arange(table.shape[1], device=table.device) * page < lengths[:, None]
+    astray = (used & ((table < 0) | (table >= pages))).any(1)
+    if there:
+        for name, bad, wanted in (
+            ("context_lens", too_long, f"0 to {table.shape[1] * page}, the slots of a row of block_table"),
+            ("block_table", astray, f"pages from 0 to {pages - 1} up to the context's end"),
+        ):
+            if bool(bad.any()):
+                at = int(bad.to(torch.int8).argmax())
+                given = lengths[at].item() if name == "context_lens" else table[at].tolist()
+                raise wrong_value(op, f"{name}[{at}]", given, wanted)
+    else:
+        all_good(op, too_long, CONTEXT)
+        all_good(op, astray, PAGE)
 
 
 def _results(made: Tensors, q: torch.Tensor, keys: int, sinks: torch.Tensor | None) -> Attention:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 
 import numpy as np
 import torch
 
 from rlk.errors import Code, LaunchError
+
+F32_MOST = float(np.finfo(np.float32).max)
+F32_LEAST = float(np.finfo(np.float32).smallest_subnormal)
 
 
 def is_tensor(op: str, name: str, value: object) -> torch.Tensor:
@@ -47,7 +51,7 @@ def wrong_dims(op: str, name: str, shape: tuple[int, ...], wanted: str) -> Launc
 
 def is_among(op: str, name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise LaunchError for an option that is none of the choices."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise wrong_value(op, name, value, ", ".join(choices))
 
 
@@ -56,30 +60,98 @@ def wrong_value(op: str, name: str, value: object, wanted: object) -> LaunchErro
     return LaunchError(Code.ARG_VALUE, op=op, name=name, value=value, wanted=wanted)
 
 
-def number(op: str, name: str, value: float) -> float:
-    """Return a number of the host; a tensor would have to be waited for. Raises LaunchError."""
-    if type(value) is not float and (isinstance(value, torch.Tensor) or not isinstance(value, numbers.Real)):
+def number(
+    op: str,
+    name: str,
+    value: object,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float = -math.inf,
+    infinite: bool = False,
+) -> float:
+    """Return a number of the host that f32 holds; a tensor would have to be waited for.
+
+    least, most: the smallest and the largest that is taken; above: what it must exceed. infinite: whether
+    what bounds others may be infinite. Raises LaunchError for another value, NaN among them, or another type.
+    """
+    if type(value) is not float and (
+        isinstance(value, (torch.Tensor, bool)) or not isinstance(value, numbers.Real)
+    ):
         raise wrong_type(op, name, value, "number")
-    return float(value)
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.nan
+    # comparisons that hold: NaN is refused
+    good = least <= found <= most and found > above if above != -math.inf else least <= found <= most
+    if not (good and (abs(found) <= F32_MOST or (infinite and abs(found) == math.inf))):
+        raise wrong_value(op, name, value, _allowed(least, most, above, infinite))
+    return found
 
 
-def positive(op: str, name: str, value: float | None) -> None:
-    """Raise LaunchError for a number of the host that is not positive; None is left to its default."""
-    if value is not None and not number(op, name, value) > 0:
-        raise wrong_value(op, name, value, "a positive number")
+def _allowed(least: float, most: float, above: float, infinite: bool) -> str:
+    """Return what `number` takes, in words."""
+    if above == 0.0 and least == -math.inf and most == math.inf:
+        return "a positive number" + ("" if infinite else " that f32 holds")
+    kind = "a number" if infinite else "a finite number"
+    bounds = [f"above {above:g}"] if above != -math.inf else []
+    bounds += [f"of at least {least:g}"] if least != -math.inf else []
+    bounds += [f"of at most {most:g}"] if most != math.inf else []
+    return " ".join((kind, " and ".join(bounds))) if bounds else f"{kind} that f32 holds"
 
 
-def reciprocal(op: str, name: str, value: float) -> float:
-    """Return 1 / value in f32, rounded once: what scores are multiplied by."""
-    positive(op, name, value)
-    return float(np.float32(1.0) / np.float32(value))
+def positive(op: str, name: str, value: object) -> float:
+    """Return a number above 0, also when it is rounded to f32; raise LaunchError for anything else."""
+    found = number(op, name, value, above=0.0)
+    if found < F32_LEAST:
+        raise wrong_value(op, name, value, "a positive number that f32 holds")
+    return found
 
 
-def integer(op: str, name: str, value: object) -> int:
-    """Return an integer of the host; raise LaunchError for anything else, True among it."""
+def reciprocal(op: str, name: str, value: object) -> float:
+    """Return 1 / value in f32, rounded once: what scores are multiplied by. Raises LaunchError."""
+    found = positive(op, name, value)
+    if found < 1.0 / F32_MOST:
+        raise wrong_value(op, name, value, f"at least {1.0 / F32_MOST:.3g}, whose reciprocal f32 holds")
+    return float(np.float32(1.0) / np.float32(found))
+
+
+def ordered(op: str, low: tuple[str, float | None], high: tuple[str, float | None]) -> None:
+    """Raise LaunchError for a lower limit, by its name, above the upper one; None is no limit."""
+    (name, least), (other, most) = low, high
+    if least is not None and most is not None and least > most:
+        raise wrong_value(op, name, least, f"at most {other}={most!r}")
+
+
+def integer(op: str, name: str, value: object, least: int = -(2**63), most: int = 2**63 - 1) -> int:
+    """Return an int of the host from least to most; raise LaunchError for anything else, True among it."""
     if type(value) is not int:
         raise wrong_type(op, name, value, "int")
+    if not least <= value <= most:
+        raise wrong_value(op, name, value, _range(least, most))
     return value
+
+
+def size(op: str, name: str, value: object) -> int:
+    """Return a count of elements: an int, or what torch.compile has for one. Raises LaunchError."""
+    if isinstance(value, torch.SymInt):
+        return value  # type: ignore[return-value]
+    return integer(op, name, value, 0, 2**31 - 1)
+
+
+def _range(least: int, most: int) -> str:
+    ends = {2**63 - 1: "2**63 - 1", 2**31 - 1: "2**31 - 1", -(2**63): "-2**63", -(2**31): "-2**31"}
+    return f"{ends.get(least, least)} to {ends.get(most, most)}"
+
+
+def names_among(op: str, name: str, values: object, choices: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names as a tuple; raise LaunchError for one that is none of the choices, or for a bare name."""
+    if isinstance(values, str) or not isinstance(values, (tuple, list, set, frozenset)):
+        raise wrong_value(op, name, values, f"a tuple of {', '.join(choices)}")
+    for value in values:
+        is_among(op, name, value, choices)
+    return tuple(values)
 
 
 def some_rows(op: str, name: str, size: torch.Size, ids: torch.Tensor) -> None:

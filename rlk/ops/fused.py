@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 
@@ -132,14 +131,4 @@ def _differentiable_in() -> str:
 
 def _told_of(op: str, error: LaunchError) -> LaunchError:
     """Return an error of a part in the words of the whole: its name, and the mask by where it came from."""
-    words: dict[str, dict[object, object]] = {
-        "op": {"linear_logp": op, "policy_loss": op},
-        "name": {"mask": "layout.active"},
-    }
-    told = (
-        replace(d, fields=tuple((key, words.get(key, {}).get(value, value)) for key, value in d.fields))
-        for d in error.diagnostics
-    )
-    renamed = type(error).collected(tuple(told))
-    assert isinstance(renamed, LaunchError)
-    return renamed
+    return error.reworded(op={"linear_logp": op, "policy_loss": op}, name={"mask": "layout.active"})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import has_dtype, wrong_type, wrong_value
+from rlk.ops.checks import has_dtype, is_among, is_tensor, size, wrong_type, wrong_value
 from rlk.ops.offsets import (
     Outside,
     all_good,
@@ -20,7 +21,7 @@ from rlk.ops.offsets import (
     segments_of,
     some_offsets,
 )
-from rlk.ops.spans import Spans
+from rlk.ops.spans import Spans, several_spans
 from rlk.specs.packing import LENGTH, OFFSETS
 
 Side = Literal["left", "right"]
@@ -54,7 +55,7 @@ class Layout:
         cu_seqlens: torch.Tensor,
         *,
         mask: torch.Tensor | None = None,
-        spans: Spans | tuple[Spans, ...] | None = None,
+        spans: Spans | Sequence[Spans] | None = None,
         tokens: int | None = None,
         outside: Outside = "nothing",
     ) -> Layout:
@@ -67,16 +68,15 @@ class Layout:
         word, and no token counts.
         """
         op = "Layout.packed"
-        checked_offsets(op, "offsets", cu_seqlens)
+        checked_offsets(op, "cu_seqlens", cu_seqlens)
         if tokens is None:
             if mask is None:
                 raise LaunchError(
                     Code.ARG_MISSING, op=op, name="tokens", why="when no mask says how many there are"
                 )
-            tokens = mask.numel()
-        if outside not in ("nothing", "padding"):
-            wanted = "nothing or padding"
-            raise wrong_value(op, "outside", outside, wanted)
+            tokens = is_tensor(op, "mask", mask).numel()
+        tokens = size(op, "tokens", tokens)
+        is_among(op, "outside", outside, ("nothing", "padding"))
         edges = some_offsets(op, "cu_seqlens", cu_seqlens, tokens, "tokens").contiguous()
         position = torch.arange(tokens, device=edges.device, dtype=edges.dtype)
         owner = torch.searchsorted(edges[1:].contiguous(), position, right=True)
@@ -84,7 +84,7 @@ class Layout:
         if on_the_host(edges):
             refuse_misplaced(op, "cu_seqlens", edges, tokens, "tokens", outside)
         elif edges.numel() > 1:
-            active = active & all_good(misplaced(edges, tokens, outside), OFFSETS)
+            active = active & all_good(op, misplaced(edges, tokens, outside), OFFSETS)
         sequence = owner.clamp(max=max(edges.numel() - 2, 0)).to(torch.int32)
         first, lengths = edges[:-1].to(torch.int64), edges.diff().to(torch.int64)
         if outside == "padding" and edges.numel() > 1:
@@ -100,7 +100,7 @@ class Layout:
         *,
         side: Side = "right",
         mask: torch.Tensor | None = None,
-        spans: Spans | tuple[Spans, ...] | None = None,
+        spans: Spans | Sequence[Spans] | None = None,
     ) -> Layout:
         """Lay out sequences as rows of L tokens, padded on one side.
 
@@ -109,14 +109,14 @@ class Layout:
         device they set the error word, and no token counts.
         """
         op = "Layout.padded"
-        if side not in ("left", "right"):
-            raise wrong_value(op, "side", side, "left or right")
-        checked_offsets(op, "offsets", lengths)
+        is_among(op, "side", side, ("left", "right"))
+        L = size(op, "L", L)
+        checked_offsets(op, "lengths", lengths)
         column = torch.arange(L, device=lengths.device, dtype=lengths.dtype)
         active = column < lengths[:, None] if side == "right" else column >= L - lengths[:, None]
         bad = (lengths < 0) | (lengths > L)
         if not on_the_host(bad):
-            active = active & all_good(bad, LENGTH)
+            active = active & all_good(op, bad, LENGTH)
         elif bool(bad.any()):
             value, wanted = lengths[bad].tolist(), f"0 to L = {L}"
             raise wrong_value(op, "lengths", value, wanted)
@@ -133,11 +133,11 @@ class Layout:
         places: _Places,
         active: torch.Tensor,
         mask: torch.Tensor | None,
-        spans: Spans | tuple[Spans, ...] | None,
+        spans: Spans | Sequence[Spans] | None,
     ) -> Layout:
         shape = places.shape
         if mask is not None:
-            has_dtype(op, "mask", mask, torch.bool)
+            has_dtype(op, "mask", is_tensor(op, "mask", mask), torch.bool)
             if tuple(mask.shape) != shape:
                 raise LaunchError(
                     Code.ARG_SIZE,
@@ -149,7 +149,7 @@ class Layout:
                     wanted=shape,
                 )
             active = active & mask
-        for each in (spans,) if isinstance(spans, Spans) else spans or ():
+        for each in several_spans(op, spans):
             counted = each.counted(places.first, places.lengths, active.numel())
             active = active & counted.reshape(shape)
         active, sequence = active.contiguous(), places.sequence.contiguous()

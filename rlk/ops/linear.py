@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from rlk.ops.checks import are_tensors, integer, is_among, some_rows, wrong_value
+from rlk.ops.checks import are_tensors, integer, is_among, names_among, some_rows, wrong_value
 from rlk.ops.results import LogProbs
 from rlk.ops.rows import active, compacted
 from rlk.ops.sharded import Shard, sharded_linear_logp
-from rlk.ops.signatures import NEEDS, _scoring
-from rlk.runtime.calls import call, prepares
+from rlk.ops.signatures import NEEDS, SCORING, _scoring
+from rlk.runtime.calls import call, prepares, worded
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import linear_logp as linear_spec
 from rlk.specs import matmul as matmul_spec
+
+worded(linear_spec.linear_logp, "linear_logp", **SCORING)
+worded(matmul_spec.matmul_leaf8, "matmul")
 
 
 def linear_logp(
@@ -56,8 +59,7 @@ def linear_logp(
     and weight.grad stays as it is.
     Raises LaunchError.
     """
-    for need in needs:
-        is_among("linear_logp", "needs", need, NEEDS[:3])
+    needs = names_among("linear_logp", "needs", needs, NEEDS[:3])
     are_tensors("linear_logp", hidden=hidden, weight=weight, ids=ids)
     some_rows("linear_logp", "weight.shape[0]", weight.shape[:1], ids)
     hidden, weight = some_factors(hidden, weight)

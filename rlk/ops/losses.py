@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -9,7 +10,7 @@ from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import is_among, number, wrong_type
+from rlk.ops.checks import is_among, names_among, number, ordered, positive, wrong_type, wrong_value
 from rlk.specs import surrogates
 from rlk.specs.policy import Form
 from rlk.specs.surrogates import Term, Token
@@ -41,9 +42,27 @@ class Surrogate:
     numbers: tuple[tuple[str, float], ...] = ()
 
 
+def limit(op: str, name: str, value: float | None) -> None:
+    """Raise LaunchError for what something is limited by or divided by, unless it is None or positive."""
+    if value is not None:
+        positive(op, name, value)
+
+
+def limits(
+    op: str, low: tuple[str, float | None], high: tuple[str, float | None], least: float = -math.inf
+) -> None:
+    """Raise LaunchError for limits by name that are no numbers of at least `least`, or not in order."""
+    for name, value in (low, high):
+        if value is not None:
+            number(op, name, value, least=least, infinite=True)
+    ordered(op, low, high)
+
+
 def surrogate(fn: Callable[..., Term], **numbers: float | None) -> Surrogate:
     """Return the surrogate of a function with its numbers; those that are None are left out."""
-    given = {n: number("surrogate", n, value) for n, value in numbers.items() if value is not None}
+    given = {
+        n: number("surrogate", n, value, infinite=True) for n, value in numbers.items() if value is not None
+    }
     return Surrogate(fn, tuple(given.items()))
 
 
@@ -64,8 +83,10 @@ class Correction:
     normalized: bool = False
 
     def __post_init__(self) -> None:
-        is_among("Loss", "kind", self.kind, ("truncate", "mask"))
-        is_among("Loss", "level", self.level, ("token", "sequence"))
+        is_among("Correction", "kind", self.kind, ("truncate", "mask"))
+        is_among("Correction", "level", self.level, ("token", "sequence"))
+        limits("Correction", ("low", self.low), ("high", self.high), least=0.0)
+        limit("Correction", "log_limit", self.log_limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +105,10 @@ class Rejection:
     log_limit: float | None = None
 
     def __post_init__(self) -> None:
-        is_among("Loss", "statistic", self.statistic, ("k1", "k2", "k3"))
-        is_among("Loss", "over", self.over, ("token", "sum", "mean", "max"))
+        is_among("Rejection", "statistic", self.statistic, ("k1", "k2", "k3"))
+        is_among("Rejection", "over", self.over, ("token", "sum", "mean", "max"))
+        limits("Rejection", ("low", self.low), ("high", self.high))
+        limit("Rejection", "log_limit", self.log_limit)
         if self.low is None and self.high is None:
             raise LaunchError(Code.ARG_MISSING, op="Rejection", name="low or high", why="to reject anything")
 
@@ -101,18 +124,24 @@ def clip(
 
     dual: for A < 0 at most -dual A. delta: the unclipped branch has min(r, delta).
     """
-    least = None if low is None else 1.0 - number("clip", "low", low)
-    most = None if high is None else 1.0 + number("clip", "high", high)
+    least = None if low is None else 1.0 - number("clip", "low", low, least=0.0)
+    most = None if high is None else 1.0 + number("clip", "high", high, least=0.0, infinite=True)
+    if dual is not None:
+        number("clip", "dual", dual, least=1.0)
+    limit("clip", "delta", delta)
     return surrogate(surrogates.clip, least=least, most=most, dual=dual, delta=delta)
 
 
 def cispo(least: float | None = None, most: float | None = 5.0) -> Surrogate:
     """-sg[clip(r, least, most)] A lp. The bounds are ratios, as in TRL; verl has 1 - low and 1 + high."""
+    limits("cispo", ("least", least), ("most", most), least=0.0)
     return surrogate(surrogates.cispo, least=least, most=most)
 
 
 def sapo(tau_positive: float = 1.0, tau_negative: float = 1.05) -> Surrogate:
     """-A (4 / tau) sigmoid(tau (r - 1)), tau by the sign of A."""
+    positive("sapo", "tau_positive", tau_positive)
+    positive("sapo", "tau_negative", tau_negative)
     return surrogate(surrogates.sapo, tau_positive=tau_positive, tau_negative=tau_negative)
 
 
@@ -134,6 +163,7 @@ def reinforce() -> Surrogate:
 
 def dro(penalty: float = 0.1) -> Surrogate:
     """-A lp + penalty / 2 (log r)^2."""
+    number("dro", "penalty", penalty, least=0.0)
     return surrogate(surrogates.dro, penalty=penalty)
 
 
@@ -141,16 +171,23 @@ def dppo_tv(
     below: float = 0.2, above: float = 0.2, *, most: float | None = 20.0, drift: float | None = None
 ) -> Surrogate:
     """Tokens whose probability moved along A by at most below or above; `most`, `drift`: see the formulas."""
+    number("dppo_tv", "below", below, least=0.0)
+    number("dppo_tv", "above", above, least=0.0)
+    limit("dppo_tv", "most", most)
     return surrogate(surrogates.dppo_tv, below=below, above=above, most=most, drift=drift)
 
 
 def dppo_kl(below: float = 0.2, above: float = 0.2, *, most: float = 20.0) -> Surrogate:
     """Tokens whose binary KL along A is at most below or above."""
+    number("dppo_kl", "below", below, least=0.0)
+    number("dppo_kl", "above", above, least=0.0)
+    limit("dppo_kl", "most", most)
     return surrogate(surrogates.dppo_kl, below=below, above=above, most=most)
 
 
 def ipo_mask(threshold: float = 0.2, *, drift: float = 1e-3) -> Surrogate:
     """Tokens whose probability moved by at most threshold, and a drift (log r)^2 of all."""
+    number("ipo_mask", "threshold", threshold, least=0.0)
     return surrogate(surrogates.ipo_mask, threshold=threshold, drift=drift)
 
 
@@ -203,12 +240,26 @@ class Loss:
         LIVING[id(self)] = self
         for name, choices in CHOICES.items():
             is_among("Loss", name, getattr(self, name), choices)
-        for metric in self.metrics:
-            is_among("Loss", "metrics", metric, METRICS)
+        names_among("Loss", "metrics", self.metrics, METRICS)
         if not isinstance(self.surrogate, Surrogate):
             raise wrong_type("Loss", "surrogate", self.surrogate, "Surrogate")
-        for name, value in _numbers(self).items():
-            number("Loss", name, value)
+        if not isinstance(self.correction, Correction | None):
+            raise wrong_type("Loss", "correction", self.correction, "Correction")
+        if not isinstance(self.rejections, tuple) or not all(
+            isinstance(each, Rejection) for each in self.rejections
+        ):
+            raise wrong_type("Loss", "rejections", self.rejections, "tuple of Rejection")
+        for name in ("token_limits", "sequence_limits"):
+            pair = getattr(self, name)
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise wrong_value("Loss", name, pair, "(low, high), each a number or None")
+            limits("Loss", (f"{name}[0]", pair[0]), (f"{name}[1]", pair[1]))
+        for name in ("beta", "entropy_coef"):
+            number("Loss", name, getattr(self, name))
+        for name in ("kl_log_limit", "kl_limit", "normalizer"):
+            limit("Loss", name, getattr(self, name))
+        if self.most_drift is not None:
+            number("Loss", "most_drift", self.most_drift, infinite=True)
         if self.pessimistic and (None in self.token_limits or self.level == "token"):
             raise LaunchError(
                 Code.ARG_MISSING,

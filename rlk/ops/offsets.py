@@ -6,6 +6,8 @@ from typing import Literal
 
 import torch
 
+from rlk.env import Env
+from rlk.errors import LaunchError
 from rlk.ops.checks import has_dims, has_dtype, is_tensor, wrong_value
 from rlk.runtime.calls import call
 from rlk.runtime.dispatch import dispatch
@@ -76,12 +78,21 @@ def on_the_host(x: torch.Tensor) -> bool:
 
     Those of a call that is recorded cannot: it stands for one on a device, whose numbers a kernel checks.
     """
-    here = type(x) is torch.Tensor and x.device.type == "cpu"
-    return here and dispatch.recorder is None and not torch.compiler.is_compiling()
+    if torch.compiler.is_compiling() or type(x) is not torch.Tensor or x.device.type != "cpu":
+        return False
+    return dispatch.recorder is None and not torch._C._len_torch_dispatch_stack()  # such as of fake tensors
 
 
-def all_good(bad: torch.Tensor, what: str) -> torch.Tensor:
+def all_good(op: str, bad: torch.Tensor, what: str) -> torch.Tensor:
     """Return whether no row is bad, bool []; on a device a bad one sets the error word to what it has."""
     if bad.device.type == "meta":
         return ~bad.any()  # there are no numbers to report
-    return call(packing_spec.reported, {"bad": bad}, {}, {"what": what})["good"].all()
+    try:
+        return call(packing_spec.reported, {"bad": bad}, {}, {"what": what})["good"].all()
+    except LaunchError as error:
+        raise error.reworded(op={"reported": op}) from None
+
+
+def looked_at(x: torch.Tensor) -> bool:
+    """Return whether numbers on a device are checked before a call: under RLK_CHECK=1, outside of graphs."""
+    return not torch.compiler.is_compiling() and Env.current().check and not on_the_host(x)

@@ -31,7 +31,7 @@ def pack(x: torch.Tensor, layout: Layout, *, side: Side = "right") -> torch.Tens
             Code.ARG_SIZE, op="pack", name="x", axis="B", got=got, other="layout", wanted=wanted
         )
     padded = Layout.padded(layout.lengths, x.shape[1], side=side)
-    return _moved(x, 2, layout, padded)
+    return _moved("pack", x, 2, layout, padded)
 
 
 def unpack(x: torch.Tensor, layout: Layout) -> torch.Tensor:
@@ -47,7 +47,7 @@ def unpack(x: torch.Tensor, layout: Layout) -> torch.Tensor:
     _movable("unpack", x, 1, "[T, ...]", layout, 2, "padded")
     edges = torch.cat((layout.lengths.new_zeros(1), layout.lengths.cumsum(0)))
     packed = Layout.packed(edges, tokens=x.shape[0])
-    return _moved(x, 1, layout, packed)
+    return _moved("unpack", x, 1, layout, packed)
 
 
 def _movable(op: str, x: torch.Tensor, dims: int, wanted: str, layout: Layout, rank: int, form: str) -> None:
@@ -61,7 +61,7 @@ def _movable(op: str, x: torch.Tensor, dims: int, wanted: str, layout: Layout, r
         raise wrong_value(op, "layout", value, form)
 
 
-def _moved(x: torch.Tensor, dims: int, to: Layout, there: Layout) -> torch.Tensor:
+def _moved(op: str, x: torch.Tensor, dims: int, to: Layout, there: Layout) -> torch.Tensor:
     """Return the tokens of x, whose first dims lie as `there` says, as `to` says; `there` masks none."""
     shape = (*to.shape, *x.shape[dims:])
     rows = x.reshape(there.tokens, math.prod(x.shape[dims:]))
@@ -69,11 +69,14 @@ def _moved(x: torch.Tensor, dims: int, to: Layout, there: Layout) -> torch.Tenso
     source = _places(to, there)
     if there.tokens:
         source = torch.where(real[source.clamp(0, there.tokens - 1)], source, -1)
+    tensors = {"source": source, "x": rows}
+    spec = packing_spec.take_whole
     if x.dtype.is_floating_point and (_with_gradient(x) or torch.compiler.is_compiling()):
-        back = torch.where(real, _places(there, to), -1)
-        tensors = {"source": source, "x": rows, "back": back}
-        return call(packing_spec.take_rows, tensors, {}, {})["y"].reshape(shape)
-    return call(packing_spec.take_whole, {"source": source, "x": rows}, {}, {})["y"].reshape(shape)
+        spec, tensors["back"] = packing_spec.take_rows, torch.where(real, _places(there, to), -1)
+    try:
+        return call(spec, tensors, {}, {})["y"].reshape(shape)
+    except LaunchError as error:
+        raise error.reworded(op={spec.name: op}) from None
 
 
 def _with_gradient(x: torch.Tensor) -> bool:

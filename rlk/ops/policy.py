@@ -10,12 +10,12 @@ import torch
 
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op
-from rlk.ops.checks import is_among, is_tensor, wrong_value
+from rlk.ops.checks import is_among, is_tensor, wrong_type, wrong_value
 from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.losses import LIVING, METRICS, Loss, form_of
 from rlk.ops.presets import LOSSES
 from rlk.ops.results import PolicyLoss
-from rlk.runtime.calls import call
+from rlk.runtime.calls import call, worded
 from rlk.runtime.invocation import Tensors
 from rlk.runtime.library import register
 from rlk.specs.policy import EDGES, policy_spec
@@ -76,6 +76,8 @@ def loss_of(loss: Loss | str) -> Loss:
     """Return a loss by its name; raise LaunchError with the names there are."""
     if isinstance(loss, Loss):
         return loss
+    if not isinstance(loss, str):
+        raise wrong_type(NAME, "loss", loss, "Loss, or a name")
     if loss not in LOSSES:
         raise wrong_value(NAME, "loss", loss, ", ".join(LOSSES))
     return LOSSES[loss]
@@ -105,6 +107,7 @@ def _planned(loss: Loss, per_token: bool) -> Plan:
     form, numbers = form_of(loss, per_token)
     op = policy_spec(form)
     register(op)
+    worded(op, NAME, **dict.fromkeys(("order", "active", "sequence", "begin", "end"), "layout"))
     _operators[op.name] = op
     return op.name, tuple(numbers.items()), tuple(form.tensors)
 

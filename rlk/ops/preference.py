@@ -7,13 +7,23 @@ from typing import Literal
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import are_tensors, has_dims, is_among, number, positive, wrong_value
+from rlk.ops.checks import (
+    are_tensors,
+    has_dims,
+    is_among,
+    is_tensor,
+    number,
+    positive,
+    wrong_type,
+    wrong_value,
+)
 from rlk.ops.results import KTOLoss, PreferenceLoss
-from rlk.runtime.calls import call
+from rlk.runtime.calls import call, worded
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import preference as preference_spec
 from rlk.specs.preference import KINDS, OF_MARGIN
 
+worded(preference_spec.kto_loss, "kto_loss", other_logp="mismatched[0]", other_ref_logp="mismatched[1]")
 WITHOUT_REFERENCE = {"cpo": "sigmoid", "simpo": "sigmoid", "orpo": "orpo"}
 """Losses of the log-probs alone, by the formula that they share."""
 NAMES = (*KINDS, "cpo", "simpo")
@@ -64,15 +74,13 @@ def preference_loss(
     tensors |= _references(loss, ref_chosen, ref_rejected)
     tensors |= _counts(loss, chosen_tokens, rejected_tokens)
     _rows(op, tensors)
-    positive(op, "beta", beta)
-    scalars: Scalars = {"beta": float(beta)} | _smoothing(kind, smoothing)
+    scalars: Scalars = {"beta": positive(op, "beta", beta)} | _smoothing(kind, smoothing)
     if number(op, "margin", margin) != 0.0:
         if kind not in OF_MARGIN or kind == "ipo":
             raise wrong_value(op, "margin", margin, f"0 for {loss}")
         scalars["margin"] = float(margin)
     if kind == "discopop":
-        positive(op, "tau", tau)
-        scalars["tau"] = float(tau)
+        scalars["tau"] = positive(op, "tau", tau)
     made = call(preference_spec.preference_loss, tensors, scalars, {"kind": kind})
     metrics = {name: made[name] for name in ("accuracy", "chosen_reward", "rejected_reward")}
     return PreferenceLoss(made["loss"], made["per_pair"], metrics)
@@ -136,13 +144,16 @@ def kto_loss(
     op = "kto_loss"
     tensors: Tensors = {"logp": logp, "ref_logp": ref_logp, "desirable": desirable}
     if mismatched is not None:
+        if not isinstance(mismatched, (tuple, list)) or len(mismatched) != 2:
+            raise wrong_type(op, "mismatched", mismatched, "pair (logp, ref_logp)")
         others = dict(zip(("other_logp", "other_ref_logp"), mismatched, strict=True))
-        are_tensors(op, **others)
+        for i, x in enumerate(mismatched):
+            is_tensor(op, f"mismatched[{i}]", x)
         tensors |= {name: x.detach() for name, x in others.items()}
     _rows(op, tensors)
-    positive(op, "beta", beta)
     weights = {"desirable_weight": desirable_weight, "undesirable_weight": undesirable_weight}
-    scalars: Scalars = {"beta": float(beta)} | {n: number(op, n, x) for n, x in weights.items()}
+    scalars: Scalars = {"beta": positive(op, "beta", beta)}
+    scalars |= {name: number(op, name, x, least=0.0) for name, x in weights.items()}
     made = call(preference_spec.kto_loss, tensors, scalars, {})
     divergence = made["divergence"] if mismatched is not None else torch.zeros_like(made["loss"].detach())
     return KTOLoss(made["loss"], made["per_sample"], {"divergence": divergence})

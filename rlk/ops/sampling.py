@@ -9,16 +9,19 @@ from typing import NamedTuple
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import has_dims, has_dtype, is_tensor, wrong_type, wrong_value
+from rlk.ops.checks import F32_LEAST, F32_MOST, has_dims, has_dtype, is_tensor, wrong_type, wrong_value
 from rlk.ops.results import Support
 from rlk.ops.signatures import logp
-from rlk.runtime.calls import call
+from rlk.runtime.calls import call, worded
 from rlk.runtime.invocation import Tensors
 from rlk.specs import sampling as spec
 
+worded(spec.sample, "sample", scores="logits", blocks="logits", inv_temperature="temperature")
 PerRow = float | torch.Tensor
 INTEGERS = (torch.int64, torch.int32)
-EVERY = (-inf, inf)
+Limits = tuple[float, float]
+EVERY, ABOVE_ZERO = (-F32_MOST, F32_MOST), (F32_LEAST, F32_MOST)
+WIDE, COUNT = (-(2**63), 2**63 - 1), (-1, 2**31 - 1)
 
 
 class Sample(NamedTuple):
@@ -59,14 +62,16 @@ def penalize(logits: torch.Tensor, penalties: Penalties) -> torch.Tensor:
     `logp(penalize(logits, p), token, temperature=..., support=...)` is its log-prob.
     Differentiable in no input. Raises LaunchError.
     """
+    if not isinstance(penalties, Penalties):
+        raise wrong_type("penalize", "penalties", penalties, "Penalties")
     _matrix("penalize", logits)
     _like("penalize", "counts", penalties.counts, logits, INTEGERS)
-    tensors: Tensors = {"logits": logits, "counts": penalties.counts.to(torch.int32)}
+    tensors: Tensors = {"logits": logits, "counts": _saturated(penalties.counts)}
     if penalties.prompt is not None:
         _like("penalize", "prompt", penalties.prompt, logits, (torch.bool,))
         tensors["prompt"] = penalties.prompt
-    for name in ("repetition", "frequency", "presence"):
-        tensors[name] = _rows("penalize", name, getattr(penalties, name), logits, torch.float32)
+    for name, limits in (("repetition", ABOVE_ZERO), ("frequency", EVERY), ("presence", EVERY)):
+        tensors[name] = _rows("penalize", name, getattr(penalties, name), logits, torch.float32, limits)
     return call(spec.penalize, tensors, {}, {})["scores"]
 
 
@@ -92,13 +97,16 @@ def sample(
 
     Options are numbers, or one for each row [B], and apply in this order: penalties; temperature (0: the
     largest score, the first of equals); min_p, which drops tokens less likely than min_p times the likeliest;
-    top_k, which keeps the k likeliest (0: all); top_p, which keeps the likeliest that together weigh top_p of
-    what is left (1: all). Of equal scores those with lower indices are kept. NaN and -inf are never drawn.
+    top_k, which keeps the k likeliest (0 or -1: all); top_p, which keeps the likeliest that together weigh
+    top_p of what is left (1: all). Of equal scores those with lower indices are kept. NaN and -inf are never
+    drawn.
+    Numbers outside of these ranges raise; a row of a tensor with a negative, infinite or NaN temperature
+    draws nothing, as a row without a finite score.
 
     Tokens weigh exp((z - max z) / temperature) in units of 2**-22, rounded. top_p, to 2**-20, and the draw
     (the first token at which the running weight by index exceeds its part of the whole) are exact integers,
-    which no order changes. A row without a finite score gives token -1, log-probs NaN, and sets the device's
-    error word. Differentiable in no input: replay with `logp` for gradients.
+    which no order changes. A row without a finite score, or with +inf, gives token -1, log-probs NaN, and
+    sets the device's error word. Differentiable in no input: replay with `logp` for gradients.
     math: "portable" or "sm90" overrides who defines exp2. Raises LaunchError.
     """
     _matrix("sample", logits)
@@ -111,11 +119,12 @@ def sample(
     scores = logits if penalties is None else penalize(logits, penalties)
     who = {"seed": seed, "request_id": request_id, "position": position}
     tensors: Tensors = {"scores": scores, "blocks": scores}
-    tensors |= {name: _rows("sample", name, x, logits, torch.int64) for name, x in who.items()}
+    tensors |= {name: _rows("sample", name, x, logits, torch.int64, WIDE) for name, x in who.items()}
     if _is_set(temperature, 1.0):
-        heat = _rows("sample", "temperature", temperature, logits, torch.float32, (0.0, inf))
-        tensors["inv_temperature"] = torch.reciprocal(heat)
-        temperature = torch.where(heat == 0, 1.0, heat)
+        heat = _rows("sample", "temperature", temperature, logits, torch.float32, (0.0, F32_MOST))
+        tensors["inv_temperature"] = inverse = torch.reciprocal(heat)
+        # a draw at a temperature whose reciprocal is no f32 number is greedy, as at 0
+        temperature = torch.where(inverse == inf, 1.0, heat)
     tensors |= _cuts(logits, top_k, top_p, min_p)
     made = call(spec.sample, tensors, {}, {}, math)
     token, support = made["token"], Support(made["threshold"], made["ties"], made["last"])
@@ -128,7 +137,7 @@ def sample(
 def _cuts(logits: torch.Tensor, top_k: int | torch.Tensor, top_p: PerRow, min_p: PerRow) -> Tensors:
     """Return the options that cut tokens off, one for each row, but for those that are off."""
     cuts = (
-        ("top_k", top_k, 0, torch.int32, EVERY),
+        ("top_k", top_k, 0, torch.int32, COUNT),
         ("top_p", top_p, 1.0, torch.float32, (0.0, 1.0)),
         ("min_p", min_p, 0.0, torch.float32, (0.0, 1.0)),
     )
@@ -160,9 +169,14 @@ def _like(op: str, name: str, x: torch.Tensor, logits: torch.Tensor, dtypes: tup
         )
 
 
+def _saturated(x: torch.Tensor) -> torch.Tensor:
+    """Return integers as int32, the nearest there is: a count of 2**40 is not taken modulo 2**32."""
+    return x if x.dtype is torch.int32 else x.clamp(-(2**31), 2**31 - 1).to(torch.int32)
+
+
 def _rows(
     op: str, name: str, x: object, logits: torch.Tensor, dtype: torch.dtype,
-    limits: tuple[float, float] = EVERY,
+    limits: Limits,
 ) -> torch.Tensor:  # fmt: skip
     """Return an option as one number for each row; limits: of a number, for a tensor's are not looked at."""
     whole = not dtype.is_floating_point
@@ -173,11 +187,11 @@ def _rows(
         if tuple(x.shape) != (logits.shape[0],):
             got, rows = tuple(x.shape), (logits.shape[0],)
             raise LaunchError(Code.ARG_SIZE, op=op, name=name, axis="B", got=got, other="logits", wanted=rows)
-        return x.to(dtype)
+        return _saturated(x) if dtype is torch.int32 else x.to(dtype)
     # no `int | float`: torch.compile follows unions from torch 2.10 on
     if not isinstance(x, (int,) if whole else (int, float)) or isinstance(x, bool):
         raise wrong_type(op, name, x, "int" if whole else "number")
     if not limits[0] <= x <= limits[1]:
-        wanted = f"{limits[0]:g} to {limits[1]:g}"
-        raise wrong_value(op, name, x, wanted)
+        wanted = "{} to {}" if whole else "{:g} to {:g}"
+        raise wrong_value(op, name, x, wanted.format(*limits))
     return torch.full((logits.shape[0],), x, dtype=dtype, device=logits.device)

@@ -12,8 +12,8 @@ from rlk.ops.checks import (
     has_dims,
     integer,
     is_among,
+    names_among,
     number,
-    positive,
     reciprocal,
     some_rows,
     wrong_dims,
@@ -22,13 +22,18 @@ from rlk.ops.checks import (
 from rlk.ops.losses import KL, KLName
 from rlk.ops.results import Csr, LogProbs, RatioKL, RMSNorm, Support
 from rlk.ops.support import kept_tokens
-from rlk.runtime.calls import call, prepares
+from rlk.runtime.calls import call, prepares, worded
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import logp as logp_spec
 from rlk.specs import loss as loss_spec
 from rlk.specs import model as model_spec
 from rlk.specs import norm as norm_spec
 
+SCORING = {"inv_temperature_row": "temperature", "inv_temperature": "temperature"}
+"""Inputs of specs that callers know by another name."""
+worded(
+    logp_spec.logp, "logp", **SCORING, threshold="support.threshold", last="support.last", words="support.ids"
+)
 NEEDS = ("logp", "lse", "entropy", "argmax", "lse2")
 PROFILES = ("hf_llama", "gemma", "vllm")
 
@@ -54,21 +59,22 @@ def logp(
     throughout.
 
     logits: [..., V] bf16, f16 or f32, rows strided at will (`[:, :-1]` costs no copy), last dim contiguous.
-    ids: [...] int32 or int64. bias: [V], the dtype of logits. temperature: a number, or f32 of the rows'
-    shape. mask: bool of the rows' shape; rows with a false mask or ids == ignore_index are not read and give
-    0 (argmax -1). needs: which fields to return, of logp, lse, entropy, argmax, lse2 = log sum exp(2 z). An
-    id outside [0, V) gives NaN in its row and sets the device's error word (raised under RLK_CHECK=1).
+    ids: [...] int32 or int64. bias: [V], the dtype of logits. temperature: a positive number, or f32 of the
+    rows' shape. mask: bool of the rows' shape; rows with a false mask or ids == ignore_index are not read and
+    give 0 (argmax -1). needs: which fields to return, of logp, lse, entropy, argmax, lse2 = log sum exp(2 z).
+    An id outside [0, V), or a temperature of a row that is not positive and finite, gives NaN in its row and
+    sets the device's error word (raised under RLK_CHECK=1).
     support: restricts the softmax to the tokens that `sample` kept, of logits as they are given: others have
     log-prob -inf and gradient 0. A Support is compared with these logits; a Csr names ids, and costs a bit a
-    token of memory. With the support, scores and temperature of a draw, logp is that of the draw bit for bit.
-    Differentiable in logits through logp, lse and entropy. math: "portable" or "sm90" overrides who defines
-    exp2.
+    token of memory; an id of it outside [0, V) raises on the host, and on a device gives NaN in its row and
+    sets the error word. With the support, scores and temperature of a draw, logp is that of the draw, bit for
+    bit. Differentiable in logits through logp, lse and entropy. math: "portable" or "sm90" overrides who
+    defines exp2.
 
     The vocabulary is folded in 8 pieces of ceil(V / 8), in chunks of 256 (fold: "chunks", the only one there
     is; docs/decisions/0003-*). Raises LaunchError.
     """
-    for need in needs:
-        is_among("logp", "needs", need, NEEDS)
+    needs = names_among("logp", "needs", needs, NEEDS)
     are_tensors("logp", logits=logits, ids=ids)
     _offered(logits, ids, fold)
     some_rows("logp", "logits.shape[-1]", logits.shape[-1:], ids)
@@ -110,16 +116,19 @@ def _scoring(
     logit_scale: float,
 ) -> None:
     """Add what turns logits into scores to the inputs of a call; an absent step is not run."""
-    positive(op, "softcap", softcap)
     if isinstance(temperature, torch.Tensor):
+        if not temperature.dtype.is_floating_point:
+            raise LaunchError(
+                Code.ARG_DTYPE, op=op, name="temperature", got=temperature.dtype, wanted="a float dtype"
+            )
         ids, rows = tensors["ids"], torch.reciprocal(temperature.to(torch.float32))
         tensors["inv_temperature_row"] = rows if rows.shape == ids.shape else _rows_like(op, rows, ids)
-    elif temperature != 1.0:
+    elif number(op, "temperature", temperature) != 1.0:
         scalars["inv_temperature"] = reciprocal(op, "temperature", temperature)
     if logit_scale != 1.0:
         scalars["logit_scale"] = number(op, "logit_scale", logit_scale)
     if softcap is not None:
-        scalars |= {"softcap": float(softcap), "inv_softcap": reciprocal(op, "softcap", softcap)}
+        scalars |= {"inv_softcap": reciprocal(op, "softcap", softcap), "softcap": float(softcap)}
 
 
 def ratio_kl(
@@ -162,7 +171,8 @@ def rms_norm(
     tensors = {"x": x, "weight": weight}
     if residual is not None:
         tensors["residual"] = residual
-    made = call(norm_spec.rms_norm, tensors, {"eps": number("rms_norm", "eps", eps)}, {"profile": profile})
+    scalars: Scalars = {"eps": number("rms_norm", "eps", eps, least=0.0)}
+    made = call(norm_spec.rms_norm, tensors, scalars, {"profile": profile})
     return made["y"] if residual is None else RMSNorm(made["y"], made["residual_out"])
 
 
@@ -187,12 +197,13 @@ def rope(
     """Return q and k with their pairs rotated by the angles of their positions (Su et al. 2021).
 
     q: [..., Hq, E], k: [..., Hk, E]; these and the tables bf16, f16 or f32. cos, sin: [positions, E / 2], or
-    [positions, E] whose halves repeat (as in transformers). position_ids: int32 or int64 of the tokens' shape
-    [...]; outside the table gives NaN. interleaved: pairs are neighbours; otherwise the two halves of E.
+    [positions, E] whose halves repeat (as in transformers); for interleaved pairs [positions, E / 2] alone,
+    which of a table that repeats each angle is `cos[:, ::2]`. position_ids: int32 or int64 of the tokens'
+    shape [...]; outside the table gives NaN. interleaved: pairs are neighbours, not the two halves of E.
 
     Differentiable in q and k. Raises LaunchError.
     """
-    _check_rope(q, k, cos, sin)
+    _check_rope(q, k, cos, sin, interleaved)
     some_rows("rope", "cos.shape[0]", cos.shape[:1], position_ids)
     half = q.shape[-1] // 2
     cos, sin = cos[:, :half], sin[:, :half]
@@ -204,7 +215,9 @@ def rope(
     return rotate(q), rotate(k)
 
 
-def _check_rope(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+def _check_rope(
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool
+) -> None:
     """Refuse what the two calls of one `rope` cannot see: they take q or k, and half of a table."""
     are_tensors("rope", q=q, k=k, cos=cos, sin=sin)
     ranks = {"q": (q, 2, "[..., Hq, E]"), "k": (k, 2, "[..., Hk, E]")}
@@ -221,7 +234,8 @@ def _check_rope(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.
             )
     for name, table in (("cos", cos), ("sin", sin)):
         has_dims("rope", name, table.shape, 2, "2 dims [positions, E / 2]")
-        if table.shape[1] not in (width // 2, width):
+        # a table of E angles may repeat them by halves or by pairs: only halves are known to be meant
+        if table.shape[1] not in ((width // 2,) if interleaved else (width // 2, width)):
             got = table.shape[1]
             raise LaunchError(
                 Code.ARG_SIZE, op="rope", name=name, axis="E / 2", got=got, other="q", wanted=width // 2

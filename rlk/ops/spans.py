@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import wrong_value
+from rlk.ops.checks import has_dtype, is_tensor, wrong_type, wrong_value
 from rlk.ops.offsets import all_good, checked_offsets, on_the_host
 from rlk.specs.packing import SPAN
 
@@ -47,7 +47,16 @@ class Spans:
                 edges.index_add_(0, (first[owner] + position).clamp(0, tokens), step)
         inside = edges.cumsum(0)[:tokens] > 0
         counted = inside if self.counts else ~inside
-        return counted if on_the_host(bad) else counted & all_good(bad, SPAN)
+        return counted if on_the_host(bad) else counted & all_good("Layout", bad, SPAN)
+
+
+def several_spans(op: str, spans: object) -> tuple[Spans, ...]:
+    """Return the spans of a layout, which may be none, one or several; raise LaunchError for others."""
+    if spans is None or isinstance(spans, Spans):
+        return () if spans is None else (spans,)
+    if not isinstance(spans, (tuple, list)) or not all(isinstance(each, Spans) for each in spans):
+        raise wrong_type(op, "spans", spans, "Spans, or a tuple of them")
+    return tuple(spans)
 
 
 def _refuse(spans: Spans, at: int) -> None:
@@ -93,7 +102,11 @@ def _spans(
             raise LaunchError(
                 Code.ARG_SIZE, op=op, name=name, axis="spans", got=got, other="begin", wanted=wanted
             )
-    if where is not None and (where.dtype is not torch.bool or where.shape != begin.shape):
-        wanted = f"torch.bool of shape {tuple(begin.shape)}"
-        raise LaunchError(Code.ARG_DTYPE, op=op, name="where", got=where.dtype, wanted=wanted)
+    if where is not None:
+        has_dtype(op, "where", is_tensor(op, "where", where), torch.bool)
+        if where.shape != begin.shape:
+            got, wanted = tuple(where.shape), tuple(begin.shape)
+            raise LaunchError(
+                Code.ARG_SIZE, op=op, name="where", axis="spans", got=got, other="begin", wanted=wanted
+            )
     return Spans(sequence, begin, end, counts, where)

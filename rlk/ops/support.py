@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import wrong_type
+from rlk.ops.checks import wrong_type, wrong_value
+from rlk.ops.offsets import checked_offsets, on_the_host, refuse_misplaced
 from rlk.ops.results import Csr, Support
 from rlk.runtime.invocation import Tensors
 
@@ -31,6 +32,9 @@ def kept_tokens(op: str, support: object, logits: torch.Tensor, ids: torch.Tenso
         return {"threshold": support.threshold, "last": support.last}
     if not isinstance(support, Csr):
         raise wrong_type(op, "support", support, "Support or Csr")
+    vocabulary = logits.shape[-1]
+    for name, x in (("support.offsets", support.offsets), ("support.ids", support.ids)):
+        checked_offsets(op, name, x)
     rows = len(support.offsets) - 1
     if rows != ids.numel():
         raise LaunchError(
@@ -42,17 +46,42 @@ def kept_tokens(op: str, support: object, logits: torch.Tensor, ids: torch.Tenso
             other="ids",
             wanted=ids.numel(),
         )
-    return {"words": _words(support, logits.shape[-1]).reshape(*ids.shape, -1)}
+    if on_the_host(support.offsets) and on_the_host(support.ids):
+        _refuse(op, support, vocabulary)
+    return {"words": _words(support, vocabulary).reshape(*ids.shape, -1)}
+
+
+def _refuse(op: str, csr: Csr, vocabulary: int) -> None:
+    """Raise LaunchError for offsets that do not cut the ids, ids outside, and ids that a row has twice."""
+    refuse_misplaced(op, "support.offsets", csr.offsets, len(csr.ids), "ids")
+    outside = (csr.ids < 0) | (csr.ids >= vocabulary)
+    if bool(outside.any()):
+        at = int(outside.to(torch.int8).argmax())
+        raise wrong_value(op, f"support.ids[{at}]", int(csr.ids[at]), f"0 to {vocabulary - 1}")
+    row = torch.repeat_interleave(csr.offsets.diff().long())
+    place, seen = torch.sort(row * vocabulary + csr.ids.long(), stable=True)
+    again = place[1:] == place[:-1]
+    if bool(again.any()):
+        at = int(seen[1:][again][0])
+        raise wrong_value(op, f"support.ids[{at}]", int(csr.ids[at]), "each id of a row once")
 
 
 def _words(csr: Csr, vocabulary: int) -> torch.Tensor:
-    """Return a bit for each token of each row, i32 [rows, ceil(vocabulary / 32)]."""
+    """Return a bit for each token of each row, i32 [rows, ceil(vocabulary / 32)].
+
+    A row with an id outside of the vocabulary keeps nothing, which the kernel reports; no other row sees it.
+    """
     rows, width = len(csr.offsets) - 1, -(-vocabulary // WORD)
     ids = csr.ids.to(torch.int64)
     place = torch.arange(len(ids), device=ids.device)
     row = torch.searchsorted(csr.offsets[1:].to(torch.int64), place, right=True)
-    at = row * width + ids // WORD
-    words = torch.zeros(rows * width, dtype=torch.int64, device=ids.device)
+    good = (ids >= 0) & (ids < vocabulary) & (row < rows)
+    # one row more, for what belongs to none
+    at = torch.where(good, row * width + ids // WORD, rows * width)
+    words = torch.zeros(rows * width + 1, dtype=torch.int64, device=ids.device)
     # every bit is added once: integer sums have no order
-    words.index_add_(0, at, torch.ones_like(ids) << ids % WORD)
-    return words.to(torch.int32).reshape(rows, width)
+    words.index_add_(0, at, torch.ones_like(ids) << ids.remainder(WORD))
+    spoiled = torch.zeros(rows + 1, dtype=torch.int64, device=ids.device)
+    spoiled.index_add_(0, row, (~good).to(torch.int64))
+    kept = words[:-1].to(torch.int32).reshape(rows, width)
+    return torch.where(spoiled[:-1, None] > 0, 0, kept)

@@ -7,9 +7,12 @@ import torch
 from rlk.ops.checks import are_tensors, number, positive
 from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.results import EntropyBonus, ValueLoss
-from rlk.runtime.calls import call
+from rlk.runtime.calls import call, worded
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import value as value_spec
+
+for _spec in (value_spec.value_loss, value_spec.entropy_bonus):
+    worded(_spec, _spec.name, order="layout", active="layout")
 
 
 def value_loss(
@@ -34,8 +37,7 @@ def value_loss(
     scalars: Scalars = {}
     if old_values is not None:
         given["old_values"] = old_values
-        positive(op, "clip", clip)
-        scalars["clip"] = float(clip)
+        scalars["clip"] = positive(op, "clip", clip)
     made = call(value_spec.value_loss, _of_tokens(op, layout, given), scalars, {})
     metrics = {"active": made["count"]}
     if old_values is not None:

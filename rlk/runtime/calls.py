@@ -42,6 +42,24 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
         return _observers[-1](op, tensors, scalars, statics, math)
     if torch.compiler.is_compiling() or _modes():
         return _through_dispatcher(op, tensors, scalars, statics, math)
+    try:
+        return _eager(op, tensors, scalars, statics, math)
+    except LaunchError as error:
+        if op.name not in _words:
+            raise
+        public, names = _words[op.name]
+        raise error.reworded(op={op.name: public}, name=names, other=names) from None
+
+
+_words: dict[str, tuple[str, dict[object, object]]] = {}
+
+
+def worded(op: Op, public: str, **names: str) -> None:
+    """Say errors of calls of an operator as its caller would: under a public name, inputs by other names."""
+    _words[op.name] = (public, dict(names))
+
+
+def _eager(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Tensors:
     values = tensors.values()
     for t in values:
         if type(t) not in _PLAIN:
@@ -94,6 +112,9 @@ dispatch.forgets(_known.clear)
 
 def _unknown(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Tensors:
     """Refuse what is no tensor; send subclasses and fake tensors through torch's dispatcher."""
+    for name, t in zip(tensors, tensors.values(), strict=True):
+        if isinstance(t, torch.Tensor) and t.layout is not torch.strided:
+            raise LaunchError(Code.ARG_TYPE, op=op.name, name=name, wanted="dense tensor", got=t.layout)
     _bound(op, dict(_dtypes(op, tensors)))
     return _through_dispatcher(op, tensors, scalars, statics, math)
 
@@ -128,18 +149,18 @@ def selected(
     found = _invocations.get(key)
     if found is None:
         present = frozenset({*(name for name, _ in dtypes), *scalars})
-        found = Invocation(op, Variant.of(_bound(op, dict(dtypes)), present, statics), model(math))
+        found = Invocation(op, Variant.of(_bound(op, dict(dtypes)), present, statics), model(math, op.name))
         _invocations[key] = found
     return found
 
 
-def model(math: str | None) -> MathModel | None:
-    """Return the model that a `math=` option names."""
+def model(math: str | None, op: str = "rlk") -> MathModel | None:
+    """Return the model that a `math=` option of an operator names."""
     if math is None:
         return None
     choices = {"portable": MathModel.PORTABLE, "sm90": MathModel.SM90}
     if math not in choices:
-        raise LaunchError(Code.ARG_VALUE, op="rlk", name="math", value=math, wanted=", ".join(choices))
+        raise LaunchError(Code.ARG_VALUE, op=op, name="math", value=math, wanted=", ".join(choices))
     return choices[math]
 
 

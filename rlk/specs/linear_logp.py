@@ -24,7 +24,7 @@ from rlk.lang import (
     i64,
     op,
 )
-from rlk.specs.logp import Scoring, V, active_rows, of_scores
+from rlk.specs.logp import NOTHING_CHOSEN, Scoring, V, active_rows, inverse_of, of_scores
 
 T = Axis("T", piece=8192, dynamic=True)
 D = Axis("D")
@@ -56,7 +56,7 @@ def linear_logp(
     outside [0, V) gives NaN and sets the error word. keep: the products, f32, are an output for the gradient.
     states: the outputs are the fold's state and the picked score, for `linear_logp_join`.
     """
-    inverse = inv_temperature_row if inv_temperature_row is not None else inv_temperature
+    inverse = inverse_of(inv_temperature_row, inv_temperature)
     scoring = Scoring(logit_scale, softcap, inv_softcap, inverse)
     picked = ids.to(i64)
     active = active_rows(picked, ignore_index, mask)
@@ -85,7 +85,7 @@ def linear_logp(
 def _results(soft: Any, hit: Tile, inside: Tile, active: Tile, entropy: bool) -> Outputs:
     lse = soft.lse()
     chosen = L.where(inside, hit, math.nan) - lse
-    L.check(active & L.isnan(chosen), "an id outside the vocabulary, or no finite logit")
+    L.check(active & L.isnan(chosen), NOTHING_CHOSEN)
     return L.out(
         logp=L.where(active, chosen, 0.0),
         lse=L.where(active, lse, 0.0),
@@ -126,7 +126,7 @@ def _gradients(
 
     dtype, picked = x.hidden.dtype, x.ids.at(order).to(i64)
     active = active_rows(picked, x.ignore_index, row(x.mask))
-    inverse = x.inv_temperature if x.inv_temperature_row is None else row(x.inv_temperature_row)
+    inverse = inverse_of(row(x.inv_temperature_row), x.inv_temperature)
     scoring = Scoring(x.logit_scale, x.softcap, x.inv_softcap, inverse)
     # zeros, not what an inactive row holds: 0 times NaN would reach every row of the weight's gradient
     rows = L.keep(L.where(active, x.hidden.at(order, D), 0.0), "rows")

@@ -31,6 +31,7 @@ F = DTypeVar("F", (bf16, f16, f32))
 Ids = DTypeVar("Ids", (i64, i32))
 
 LOG2E = 1.4426950408889634
+NOTHING_CHOSEN = "an id outside the vocabulary, no finite logit, or a temperature that is not positive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,11 @@ class Scoring:
         if self.logit_scale is not None:
             dz = dz * self.logit_scale
         return dz
+
+
+def inverse_of(row: Tile | None, number: Tile | None) -> Tile | None:
+    """Return 1 / temperature, of each row or of all; NaN where a row's is not positive and finite."""
+    return number if row is None else L.where((row > 0.0) & (row < math.inf), row, math.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +126,10 @@ def logp(
     """log softmax(z)[ids] with lse, entropy, argmax and lse2 = log sum exp(2 z).
 
     Inactive rows (mask false, or ids == ignore_index) are not read and give 0 (argmax -1). An id outside
-    [0, V) gives NaN and sets the error word. threshold and last, or words: the tokens that the softmax runs
-    over; others have probability 0.
+    [0, V), or a row's 1 / temperature that is not positive and finite, gives NaN and sets the error word.
+    threshold and last, or words: the tokens that the softmax runs over; others have probability 0.
     """
-    inverse = inv_temperature_row if inv_temperature_row is not None else inv_temperature
+    inverse = inverse_of(inv_temperature_row, inv_temperature)
     scoring = Scoring(logit_scale, softcap, inv_softcap, inverse)
     picked = ids.to(i64)
     active = active_rows(picked, ignore_index, mask)
@@ -145,7 +151,7 @@ def logp(
     hit = kept.hit(hit, there.to(f32), picked)
     lse = soft.lse()
     chosen = hit - lse
-    L.check(active & L.isnan(chosen), "an id outside the vocabulary, or no finite logit")
+    L.check(active & L.isnan(chosen), NOTHING_CHOSEN)
     return L.out(
         logp=L.where(active, chosen, 0.0),
         lse=L.where(active, lse, 0.0),
@@ -160,7 +166,7 @@ def logp_grad(
     ctx, d_logp: Tensor[f32, T] | None, d_lse: Tensor[f32, T] | None, d_entropy: Tensor[f32, T] | None
 ) -> Outputs:
     """dz = g_lp (1[y] - p) - g_H p (z - lse + H) + g_lse p, then the chain through 1 / T, tanh and scale."""
-    inverse = ctx.inv_temperature_row if ctx.inv_temperature_row is not None else ctx.inv_temperature
+    inverse = inverse_of(ctx.inv_temperature_row, ctx.inv_temperature)
     scoring = Scoring(ctx.logit_scale, ctx.softcap, ctx.inv_softcap, inverse)
     picked = ctx.ids.to(i64)
     active = active_rows(picked, ctx.ignore_index, ctx.mask)

@@ -27,6 +27,8 @@ Moved = DTypeVar("Moved", (i64, i32, boolean, bf16, f16, f32))
 OFFSETS = "offsets that do not ascend from 0 to the number of tokens"
 LENGTH = "a length outside of its row"
 SPAN = "a span outside of its sequence"
+PAGE = "a page outside of the cache"
+CONTEXT = "a context outside of its pages"
 
 
 @op(saves=("x", "back"))
@@ -53,7 +55,9 @@ def take_whole(source: Tensor[i64, T], x: Tensor[Moved, R, D]) -> Outputs:
 
 
 @op()
-def reported(bad: Tensor[boolean, B], what: Static[OFFSETS, LENGTH, SPAN] = OFFSETS) -> Outputs:
+def reported(
+    bad: Tensor[boolean, B], what: Static[OFFSETS, LENGTH, SPAN, PAGE, CONTEXT] = OFFSETS
+) -> Outputs:
     """Which rows are good; bad ones set the error word."""
     L.check(bad, what)
     return L.out(good=~bad)

@@ -322,8 +322,8 @@ def sample(
 
     scores and blocks are one tensor. inv_temperature = inf takes the best token, the first of equals. Weights
     are integers in units of 2**-22 of the largest. The support is every score above `threshold`, and those
-    that equal it up to index `last`, of which there are `ties`. A row without a finite score gives token -1
-    and sets the error word.
+    that equal it up to index `last`, of which there are `ties`. A row without a finite score, with one that
+    is +inf, or whose inv_temperature is not above 0 gives token -1 and sets the error word.
     """
     greedy = None if inv_temperature is None else inv_temperature == math.inf
     inverse = None if greedy is None else L.where(greedy, 1.0, inv_temperature)
@@ -345,8 +345,10 @@ def sample(
     goal = None if kept.goal is None else L.keep(kept.goal, "goal")
     kept = Kept(L.keep(kept.threshold, "cut"), L.keep(kept.ties, "most_ties"), goal)
     token, ties, last = _draw(row, blocks, kept, _uniform(seed, request_id, position))
-    found = row.best > -math.inf
-    L.check(~found, "no finite score")
+    found = (row.best > -math.inf) & (row.best < math.inf)
+    if inv_temperature is not None:
+        found = found & (inv_temperature > 0.0)  # not of a NaN, nor of 1 / inf
+    L.check(~found, "no finite score, one that is +inf, or a temperature below 0, infinite or NaN")
     return L.out(
         token=L.where(found, token, -1).to(i64),
         threshold=L.where(found, keys.value(kept.threshold), -math.inf),

@@ -285,8 +285,8 @@ def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight",
             exists[c] = v[c] < piece_end  # linear_logp.py:64
         inv_temperature_2 = tl.alloc_var("float32", inv_temperature)
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
-        for c in tl.unroll(8):  # logp.py:197
-            differs[c] = ids_2[c] != ignore_index_2  # logp.py:197
+        for c in tl.unroll(8):  # logp.py:203
+            differs[c] = ids_2[c] != ignore_index_2  # logp.py:203
         for c in tl.unroll(32):  # linear_logp.py:64
             exists_2[c] = exists[c // 8] & differs[c % 8]  # linear_logp.py:64
         for c in tl.unroll(8):  # linear_logp.py:65
@@ -319,7 +319,7 @@ def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight",
             v_lane_place_2[c] = thread % 64 + c * 64  # linear_logp.py:65
         for c in tl.unroll(32):  # linear_logp.py:65
             z[c] = z_tile[t_place_2[c % 8], v_lane_place_2[c // 8]]  # linear_logp.py:65
-            product_3[c] = z[c] * inv_temperature_2  # logp.py:56
+            product_3[c] = z[c] * inv_temperature_2  # logp.py:57
         for c in tl.unroll(4):  # linear_logp.py:74
             as_i64[c] = tl.Cast("int64", v[c])  # linear_logp.py:74
         for c in tl.unroll(32):  # linear_logp.py:74
@@ -375,7 +375,7 @@ def linear_logp_2(ids: memory("ids", "int64"), logp: memory("logp", "float32"), 
         writes = (thread & 263) == 0
         ids_2 = tl.alloc_var("int64", tl.if_then_else(t_inside, ids[t], tl.Cast("int64", 0)))  # linear_logp.py:61
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
-        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:197
+        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:203
         v_piece = tl.alloc_var("int32", thread % 8)  # linear_logp.py:64
         m = f32(float("-inf"))  # linear_logp.py:64
         s = f32(-0.0)  # linear_logp.py:64

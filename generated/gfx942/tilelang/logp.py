@@ -255,149 +255,149 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
         zbar_3 = tl.alloc_local((1,), "float32")
         t = block
         writes = thread == 0
-        ids_2 = tl.alloc_var("int64", ids[t])  # logp.py:128
-        at_most = tl.alloc_var("bool", 0 <= ids_2)  # logp.py:143
-        below = tl.alloc_var("bool", ids_2 < 128256)  # logp.py:143
-        both = tl.alloc_var("bool", at_most & below)  # logp.py:143
-        as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(float("nan"))))  # logp.py:143
-        logits_2 = tl.alloc_var("bfloat16", tl.if_then_else(both, logits[tl.int64(t) * logits_t_stride + ids_2], as_bf16))  # logp.py:143
+        ids_2 = tl.alloc_var("int64", ids[t])  # logp.py:134
+        at_most = tl.alloc_var("bool", 0 <= ids_2)  # logp.py:149
+        below = tl.alloc_var("bool", ids_2 < 128256)  # logp.py:149
+        both = tl.alloc_var("bool", at_most & below)  # logp.py:149
+        as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(float("nan"))))  # logp.py:149
+        logits_2 = tl.alloc_var("bfloat16", tl.if_then_else(both, logits[tl.int64(t) * logits_t_stride + ids_2], as_bf16))  # logp.py:149
         inv_temperature_2 = tl.alloc_var("float32", inv_temperature)
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
-        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:197
-        v_piece = tl.alloc_var("int32", thread // 8 % 8)  # logp.py:132
-        product = tl.alloc_var("int32", v_piece * 16032)  # logp.py:132
-        piece_begin = tl.alloc_var("int32", tl.min(tl.int32(128256), product))  # logp.py:132
-        total = tl.alloc_var("int32", piece_begin + 16032)  # logp.py:132
-        piece_end = tl.alloc_var("int32", tl.min(tl.int32(128256), total))  # logp.py:132
-        for c in tl.unroll(16):  # logp.py:132
-            v_lane[c] = thread % 8 * 8 + thread // 64 * 64 + c % 8 + c // 8 * 128  # logp.py:132
-        steps = tl.alloc_var("int32", tl.Select(differs, tl.int32(63), tl.int32(0)))  # logp.py:132
-        full_steps = tl.alloc_var("int32", tl.Select(differs, tl.int32(62), tl.int32(0)))  # logp.py:132
-        m = f32(float("-inf"))  # logp.py:132
-        s = f32(-0.0)  # logp.py:132
-        zbar = f32(-0.0)  # logp.py:132
-        for v_step in tl.serial(0, full_steps):  # logp.py:132
-            product_2 = tl.alloc_var("int32", v_step * 256)  # logp.py:132
-            total_2 = tl.alloc_var("int32", piece_begin + product_2)  # logp.py:132
-            for c in tl.unroll(16):  # logp.py:132
-                v[c] = total_2 + v_lane[c]  # logp.py:132
-                logits_3[c] = logits[tl.int64(t) * logits_t_stride + v[c]]  # logp.py:133
-                as_f32[c] = tl.Cast("float32", logits_3[c])  # logp.py:47
-                product_3[c] = as_f32[c] * inv_temperature_2  # logp.py:56
-                m_chunk[c] = product_3[c]  # logp.py:132
-            max_over_v_lane(m_chunk, f32_board, thread)  # logp.py:132
-            m_chunk_2 = m_chunk[0]  # logp.py:132
-            equal = tl.alloc_var("bool", m_chunk_2 == f32(float("-inf")))  # logp.py:132
-            chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_chunk_2))  # logp.py:132
-            for c in tl.unroll(16):  # logp.py:132
-                difference[c] = product_3[c] - chosen  # logp.py:132
-                product_4[c] = difference[c] * f32(1.4426950216293335)  # logp.py:132
-                e[c] = portable_exp2(product_4[c])  # logp.py:132
-                s_chunk[c] = e[c]  # logp.py:132
-            sum_over_v_lane(s_chunk, f32_board, thread)  # logp.py:132
-            s_chunk_2 = s_chunk[0]  # logp.py:132
-            for c in tl.unroll(16):  # logp.py:132
-                larger_2[c] = larger(product_3[c], f32(-3.4028234663852886e+38))  # logp.py:132
-                product_5[c] = e[c] * larger_2[c]  # logp.py:132
-                zbar_chunk[c] = product_5[c]  # logp.py:132
-            sum_over_v_lane(zbar_chunk, f32_board, thread)  # logp.py:132
-            zbar_chunk_2 = zbar_chunk[0]  # logp.py:132
-            m_2 = tl.alloc_var("float32", larger(m, m_chunk_2))  # logp.py:132
-            equal_2 = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # logp.py:132
-            chosen_2 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_2))  # logp.py:132
-            difference_2 = tl.alloc_var("float32", m - chosen_2)  # logp.py:132
-            product_6 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))  # logp.py:132
-            exp2 = tl.alloc_var("float32", portable_exp2(product_6))  # logp.py:132
-            difference_3 = tl.alloc_var("float32", m_chunk_2 - chosen_2)  # logp.py:132
-            product_7 = tl.alloc_var("float32", difference_3 * f32(1.4426950216293335))  # logp.py:132
-            exp2_2 = tl.alloc_var("float32", portable_exp2(product_7))  # logp.py:132
-            product_8 = tl.alloc_var("float32", s * exp2)  # logp.py:132
-            product_9 = tl.alloc_var("float32", s_chunk_2 * exp2_2)  # logp.py:132
-            total_3 = tl.alloc_var("float32", product_8 + product_9)  # logp.py:132
-            product_10 = tl.alloc_var("float32", zbar * exp2)  # logp.py:132
-            product_11 = tl.alloc_var("float32", zbar_chunk_2 * exp2_2)  # logp.py:132
-            total_4 = tl.alloc_var("float32", product_10 + product_11)  # logp.py:132
-            m = m_2  # logp.py:132
-            s = total_3  # logp.py:132
-            zbar = total_4  # logp.py:132
-        m_3 = m  # logp.py:132
-        s_2 = s  # logp.py:132
-        zbar_2 = zbar  # logp.py:132
-        for v_step_2 in tl.serial(full_steps, steps):  # logp.py:132
-            product_12 = tl.alloc_var("int32", v_step_2 * 256)  # logp.py:132
-            total_5 = tl.alloc_var("int32", piece_begin + product_12)  # logp.py:132
-            for c in tl.unroll(16):  # logp.py:132
-                v_2[c] = total_5 + v_lane[c]  # logp.py:132
-                exists[c] = v_2[c] < piece_end  # logp.py:132
-                exists_2[c] = exists[c] & differs  # logp.py:132
-                logits_4[c] = tl.if_then_else(exists_2[c], logits[tl.int64(t) * logits_t_stride + v_2[c]], tl.Cast("bfloat16", 0))  # logp.py:133
-                as_f32_2[c] = tl.Cast("float32", logits_4[c])  # logp.py:47
-                product_13[c] = as_f32_2[c] * inv_temperature_2  # logp.py:56
-                chosen_3[c] = tl.Select(exists_2[c], product_13[c], f32(float("-inf")))  # logp.py:132
-                m_chunk_3[c] = chosen_3[c]  # logp.py:132
-            max_over_v_lane(m_chunk_3, f32_board, thread)  # logp.py:132
-            m_chunk_4 = m_chunk_3[0]  # logp.py:132
-            equal_3 = tl.alloc_var("bool", m_chunk_4 == f32(float("-inf")))  # logp.py:132
-            chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_chunk_4))  # logp.py:132
-            for c in tl.unroll(16):  # logp.py:132
-                difference_4[c] = chosen_3[c] - chosen_4  # logp.py:132
-                product_14[c] = difference_4[c] * f32(1.4426950216293335)  # logp.py:132
-                e_2[c] = portable_exp2(product_14[c])  # logp.py:132
-                s_chunk_3[c] = e_2[c]  # logp.py:132
-            sum_over_v_lane(s_chunk_3, f32_board, thread)  # logp.py:132
-            s_chunk_4 = s_chunk_3[0]  # logp.py:132
-            for c in tl.unroll(16):  # logp.py:132
-                larger_3[c] = larger(chosen_3[c], f32(-3.4028234663852886e+38))  # logp.py:132
-                product_15[c] = e_2[c] * larger_3[c]  # logp.py:132
-                zbar_chunk_3[c] = product_15[c]  # logp.py:132
-            sum_over_v_lane(zbar_chunk_3, f32_board, thread)  # logp.py:132
-            zbar_chunk_4 = zbar_chunk_3[0]  # logp.py:132
-            m_4 = tl.alloc_var("float32", larger(m_3, m_chunk_4))  # logp.py:132
-            equal_4 = tl.alloc_var("bool", m_4 == f32(float("-inf")))  # logp.py:132
-            chosen_5 = tl.alloc_var("float32", tl.Select(equal_4, f32(0.0), m_4))  # logp.py:132
-            difference_5 = tl.alloc_var("float32", m_3 - chosen_5)  # logp.py:132
-            product_16 = tl.alloc_var("float32", difference_5 * f32(1.4426950216293335))  # logp.py:132
-            exp2_3 = tl.alloc_var("float32", portable_exp2(product_16))  # logp.py:132
-            difference_6 = tl.alloc_var("float32", m_chunk_4 - chosen_5)  # logp.py:132
-            product_17 = tl.alloc_var("float32", difference_6 * f32(1.4426950216293335))  # logp.py:132
-            exp2_4 = tl.alloc_var("float32", portable_exp2(product_17))  # logp.py:132
-            product_18 = tl.alloc_var("float32", s_2 * exp2_3)  # logp.py:132
-            product_19 = tl.alloc_var("float32", s_chunk_4 * exp2_4)  # logp.py:132
-            total_6 = tl.alloc_var("float32", product_18 + product_19)  # logp.py:132
-            product_20 = tl.alloc_var("float32", zbar_2 * exp2_3)  # logp.py:132
-            product_21 = tl.alloc_var("float32", zbar_chunk_4 * exp2_4)  # logp.py:132
-            total_7 = tl.alloc_var("float32", product_20 + product_21)  # logp.py:132
-            m_3 = m_4  # logp.py:132
-            s_2 = total_6  # logp.py:132
-            zbar_2 = total_7  # logp.py:132
-        m_5[0] = m_3  # logp.py:132
-        s_3[0] = s_2  # logp.py:132
-        zbar_3[0] = zbar_2  # logp.py:132
-        softmax_sum_over_v_piece(m_5, s_3, zbar_3)  # logp.py:132
-        m_6 = m_5[0]  # logp.py:132
-        s_4 = s_3[0]  # logp.py:132
-        zbar_4 = zbar_3[0]  # logp.py:132
-        as_f32_3 = tl.alloc_var("float32", tl.Cast("float32", logits_2))  # logp.py:47
-        product_22 = tl.alloc_var("float32", as_f32_3 * inv_temperature_2)  # logp.py:56
-        log = tl.alloc_var("float32", portable_log(s_4))  # logp.py:146
-        total_8 = tl.alloc_var("float32", m_6 + log)  # logp.py:146
-        difference_7 = tl.alloc_var("float32", product_22 - total_8)  # logp.py:147
-        is_nan_2 = tl.alloc_var("bool", is_nan(difference_7))  # logp.py:148
-        both_2 = tl.alloc_var("bool", differs & is_nan_2)  # logp.py:148
-        if both_2 & writes:  # logp.py:148
-            tl.atomic_max(errors[0], 1)  # logp.py:148
-            tl.atomic_max(errors[1], t + 1)  # logp.py:148
-        chosen_6 = tl.alloc_var("float32", tl.Select(differs, difference_7, f32(0.0)))  # logp.py:150
-        chosen_7 = tl.alloc_var("float32", tl.Select(differs, total_8, f32(0.0)))  # logp.py:151
-        quotient = tl.alloc_var("float32", zbar_4 / s_4)  # logp.py:152
-        difference_8 = tl.alloc_var("float32", total_8 - quotient)  # logp.py:152
-        chosen_8 = tl.alloc_var("float32", tl.Select(differs, difference_8, f32(0.0)))  # logp.py:152
-        if writes:  # logp.py:149
-            logp[t] = chosen_6  # logp.py:149
-        if writes:  # logp.py:149
-            lse[t] = chosen_7  # logp.py:149
-        if writes:  # logp.py:149
-            entropy[t] = chosen_8  # logp.py:149
+        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:203
+        v_piece = tl.alloc_var("int32", thread // 8 % 8)  # logp.py:138
+        product = tl.alloc_var("int32", v_piece * 16032)  # logp.py:138
+        piece_begin = tl.alloc_var("int32", tl.min(tl.int32(128256), product))  # logp.py:138
+        total = tl.alloc_var("int32", piece_begin + 16032)  # logp.py:138
+        piece_end = tl.alloc_var("int32", tl.min(tl.int32(128256), total))  # logp.py:138
+        for c in tl.unroll(16):  # logp.py:138
+            v_lane[c] = thread % 8 * 8 + thread // 64 * 64 + c % 8 + c // 8 * 128  # logp.py:138
+        steps = tl.alloc_var("int32", tl.Select(differs, tl.int32(63), tl.int32(0)))  # logp.py:138
+        full_steps = tl.alloc_var("int32", tl.Select(differs, tl.int32(62), tl.int32(0)))  # logp.py:138
+        m = f32(float("-inf"))  # logp.py:138
+        s = f32(-0.0)  # logp.py:138
+        zbar = f32(-0.0)  # logp.py:138
+        for v_step in tl.serial(0, full_steps):  # logp.py:138
+            product_2 = tl.alloc_var("int32", v_step * 256)  # logp.py:138
+            total_2 = tl.alloc_var("int32", piece_begin + product_2)  # logp.py:138
+            for c in tl.unroll(16):  # logp.py:138
+                v[c] = total_2 + v_lane[c]  # logp.py:138
+                logits_3[c] = logits[tl.int64(t) * logits_t_stride + v[c]]  # logp.py:139
+                as_f32[c] = tl.Cast("float32", logits_3[c])  # logp.py:48
+                product_3[c] = as_f32[c] * inv_temperature_2  # logp.py:57
+                m_chunk[c] = product_3[c]  # logp.py:138
+            max_over_v_lane(m_chunk, f32_board, thread)  # logp.py:138
+            m_chunk_2 = m_chunk[0]  # logp.py:138
+            equal = tl.alloc_var("bool", m_chunk_2 == f32(float("-inf")))  # logp.py:138
+            chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_chunk_2))  # logp.py:138
+            for c in tl.unroll(16):  # logp.py:138
+                difference[c] = product_3[c] - chosen  # logp.py:138
+                product_4[c] = difference[c] * f32(1.4426950216293335)  # logp.py:138
+                e[c] = portable_exp2(product_4[c])  # logp.py:138
+                s_chunk[c] = e[c]  # logp.py:138
+            sum_over_v_lane(s_chunk, f32_board, thread)  # logp.py:138
+            s_chunk_2 = s_chunk[0]  # logp.py:138
+            for c in tl.unroll(16):  # logp.py:138
+                larger_2[c] = larger(product_3[c], f32(-3.4028234663852886e+38))  # logp.py:138
+                product_5[c] = e[c] * larger_2[c]  # logp.py:138
+                zbar_chunk[c] = product_5[c]  # logp.py:138
+            sum_over_v_lane(zbar_chunk, f32_board, thread)  # logp.py:138
+            zbar_chunk_2 = zbar_chunk[0]  # logp.py:138
+            m_2 = tl.alloc_var("float32", larger(m, m_chunk_2))  # logp.py:138
+            equal_2 = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # logp.py:138
+            chosen_2 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_2))  # logp.py:138
+            difference_2 = tl.alloc_var("float32", m - chosen_2)  # logp.py:138
+            product_6 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))  # logp.py:138
+            exp2 = tl.alloc_var("float32", portable_exp2(product_6))  # logp.py:138
+            difference_3 = tl.alloc_var("float32", m_chunk_2 - chosen_2)  # logp.py:138
+            product_7 = tl.alloc_var("float32", difference_3 * f32(1.4426950216293335))  # logp.py:138
+            exp2_2 = tl.alloc_var("float32", portable_exp2(product_7))  # logp.py:138
+            product_8 = tl.alloc_var("float32", s * exp2)  # logp.py:138
+            product_9 = tl.alloc_var("float32", s_chunk_2 * exp2_2)  # logp.py:138
+            total_3 = tl.alloc_var("float32", product_8 + product_9)  # logp.py:138
+            product_10 = tl.alloc_var("float32", zbar * exp2)  # logp.py:138
+            product_11 = tl.alloc_var("float32", zbar_chunk_2 * exp2_2)  # logp.py:138
+            total_4 = tl.alloc_var("float32", product_10 + product_11)  # logp.py:138
+            m = m_2  # logp.py:138
+            s = total_3  # logp.py:138
+            zbar = total_4  # logp.py:138
+        m_3 = m  # logp.py:138
+        s_2 = s  # logp.py:138
+        zbar_2 = zbar  # logp.py:138
+        for v_step_2 in tl.serial(full_steps, steps):  # logp.py:138
+            product_12 = tl.alloc_var("int32", v_step_2 * 256)  # logp.py:138
+            total_5 = tl.alloc_var("int32", piece_begin + product_12)  # logp.py:138
+            for c in tl.unroll(16):  # logp.py:138
+                v_2[c] = total_5 + v_lane[c]  # logp.py:138
+                exists[c] = v_2[c] < piece_end  # logp.py:138
+                exists_2[c] = exists[c] & differs  # logp.py:138
+                logits_4[c] = tl.if_then_else(exists_2[c], logits[tl.int64(t) * logits_t_stride + v_2[c]], tl.Cast("bfloat16", 0))  # logp.py:139
+                as_f32_2[c] = tl.Cast("float32", logits_4[c])  # logp.py:48
+                product_13[c] = as_f32_2[c] * inv_temperature_2  # logp.py:57
+                chosen_3[c] = tl.Select(exists_2[c], product_13[c], f32(float("-inf")))  # logp.py:138
+                m_chunk_3[c] = chosen_3[c]  # logp.py:138
+            max_over_v_lane(m_chunk_3, f32_board, thread)  # logp.py:138
+            m_chunk_4 = m_chunk_3[0]  # logp.py:138
+            equal_3 = tl.alloc_var("bool", m_chunk_4 == f32(float("-inf")))  # logp.py:138
+            chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_chunk_4))  # logp.py:138
+            for c in tl.unroll(16):  # logp.py:138
+                difference_4[c] = chosen_3[c] - chosen_4  # logp.py:138
+                product_14[c] = difference_4[c] * f32(1.4426950216293335)  # logp.py:138
+                e_2[c] = portable_exp2(product_14[c])  # logp.py:138
+                s_chunk_3[c] = e_2[c]  # logp.py:138
+            sum_over_v_lane(s_chunk_3, f32_board, thread)  # logp.py:138
+            s_chunk_4 = s_chunk_3[0]  # logp.py:138
+            for c in tl.unroll(16):  # logp.py:138
+                larger_3[c] = larger(chosen_3[c], f32(-3.4028234663852886e+38))  # logp.py:138
+                product_15[c] = e_2[c] * larger_3[c]  # logp.py:138
+                zbar_chunk_3[c] = product_15[c]  # logp.py:138
+            sum_over_v_lane(zbar_chunk_3, f32_board, thread)  # logp.py:138
+            zbar_chunk_4 = zbar_chunk_3[0]  # logp.py:138
+            m_4 = tl.alloc_var("float32", larger(m_3, m_chunk_4))  # logp.py:138
+            equal_4 = tl.alloc_var("bool", m_4 == f32(float("-inf")))  # logp.py:138
+            chosen_5 = tl.alloc_var("float32", tl.Select(equal_4, f32(0.0), m_4))  # logp.py:138
+            difference_5 = tl.alloc_var("float32", m_3 - chosen_5)  # logp.py:138
+            product_16 = tl.alloc_var("float32", difference_5 * f32(1.4426950216293335))  # logp.py:138
+            exp2_3 = tl.alloc_var("float32", portable_exp2(product_16))  # logp.py:138
+            difference_6 = tl.alloc_var("float32", m_chunk_4 - chosen_5)  # logp.py:138
+            product_17 = tl.alloc_var("float32", difference_6 * f32(1.4426950216293335))  # logp.py:138
+            exp2_4 = tl.alloc_var("float32", portable_exp2(product_17))  # logp.py:138
+            product_18 = tl.alloc_var("float32", s_2 * exp2_3)  # logp.py:138
+            product_19 = tl.alloc_var("float32", s_chunk_4 * exp2_4)  # logp.py:138
+            total_6 = tl.alloc_var("float32", product_18 + product_19)  # logp.py:138
+            product_20 = tl.alloc_var("float32", zbar_2 * exp2_3)  # logp.py:138
+            product_21 = tl.alloc_var("float32", zbar_chunk_4 * exp2_4)  # logp.py:138
+            total_7 = tl.alloc_var("float32", product_20 + product_21)  # logp.py:138
+            m_3 = m_4  # logp.py:138
+            s_2 = total_6  # logp.py:138
+            zbar_2 = total_7  # logp.py:138
+        m_5[0] = m_3  # logp.py:138
+        s_3[0] = s_2  # logp.py:138
+        zbar_3[0] = zbar_2  # logp.py:138
+        softmax_sum_over_v_piece(m_5, s_3, zbar_3)  # logp.py:138
+        m_6 = m_5[0]  # logp.py:138
+        s_4 = s_3[0]  # logp.py:138
+        zbar_4 = zbar_3[0]  # logp.py:138
+        as_f32_3 = tl.alloc_var("float32", tl.Cast("float32", logits_2))  # logp.py:48
+        product_22 = tl.alloc_var("float32", as_f32_3 * inv_temperature_2)  # logp.py:57
+        log = tl.alloc_var("float32", portable_log(s_4))  # logp.py:152
+        total_8 = tl.alloc_var("float32", m_6 + log)  # logp.py:152
+        difference_7 = tl.alloc_var("float32", product_22 - total_8)  # logp.py:153
+        is_nan_2 = tl.alloc_var("bool", is_nan(difference_7))  # logp.py:154
+        both_2 = tl.alloc_var("bool", differs & is_nan_2)  # logp.py:154
+        if both_2 & writes:  # logp.py:154
+            tl.atomic_max(errors[0], 1)  # logp.py:154
+            tl.atomic_max(errors[1], t + 1)  # logp.py:154
+        chosen_6 = tl.alloc_var("float32", tl.Select(differs, difference_7, f32(0.0)))  # logp.py:156
+        chosen_7 = tl.alloc_var("float32", tl.Select(differs, total_8, f32(0.0)))  # logp.py:157
+        quotient = tl.alloc_var("float32", zbar_4 / s_4)  # logp.py:158
+        difference_8 = tl.alloc_var("float32", total_8 - quotient)  # logp.py:158
+        chosen_8 = tl.alloc_var("float32", tl.Select(differs, difference_8, f32(0.0)))  # logp.py:158
+        if writes:  # logp.py:155
+            logp[t] = chosen_6  # logp.py:155
+        if writes:  # logp.py:155
+            lse[t] = chosen_7  # logp.py:155
+        if writes:  # logp.py:155
+            entropy[t] = chosen_8  # logp.py:155
 
 
 def call(kernels, logits, ids, logp, lse, entropy, inv_temperature, ignore_index, T, logits_t_stride, errors):

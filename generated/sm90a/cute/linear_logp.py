@@ -385,13 +385,13 @@ def linear_logp_1(
             v = total_2 + quad  # linear_logp.py:64
             exists = [(v + 8 * (c // 2) + c % 2) < piece_end for c in range(64)]  # linear_logp.py:64
             for r in cutlass.range_constexpr(2):
-                differs = ids_2[r] != ignore_index  # logp.py:197
+                differs = ids_2[r] != ignore_index  # logp.py:203
                 end = select(differs, piece_end, Int32(0))  # linear_logp.py:64
                 at = end - v  # linear_logp.py:64
                 product_3 = []  # linear_logp.py:65
                 for c in cutlass.range_constexpr(64):  # linear_logp.py:65
                     z = acc[r, c]  # linear_logp.py:65
-                    product_3.append(mul(z, inv_temperature))  # logp.py:56
+                    product_3.append(mul(z, inv_temperature))  # logp.py:57
                 picked_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
                 ahead = ids_2[r] - Int64(total_2)  # linear_logp.py:64
                 if any_lane((ahead >= 0) & (ahead < 256)):  # linear_logp.py:64
@@ -464,7 +464,7 @@ def linear_logp_2_rows(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, en
     t_inside = t < T
     writes = (thread & 224) == 0
     ids_2 = load_where(t_inside, ids, t, Int64(0))  # linear_logp.py:61
-    differs = ids_2 != ignore_index  # logp.py:197
+    differs = ids_2 != ignore_index  # logp.py:203
     v_piece = thread // 32  # linear_logp.py:64
     m = Float32(float("-inf"))  # linear_logp.py:64
     s = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64

@@ -251,122 +251,122 @@ def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cut
     board_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
     t = block
     writes = thread == 0
-    ids_2 = ids[t]  # logp.py:128
-    at_most = 0 <= ids_2  # logp.py:143
-    below = ids_2 < 128256  # logp.py:143
-    both = at_most & below  # logp.py:143
-    as_bf16 = Float32(float("nan")).to(BFloat16)  # logp.py:143
-    logits_2 = load_where(both, logits, (t, ids_2.to(Int32)), as_bf16)  # logp.py:143
-    differs = ids_2 != ignore_index  # logp.py:197
-    v_piece = thread // 8  # logp.py:132
-    product = v_piece * 16032  # logp.py:132
-    piece_begin = cutlass.min(128256, product)  # logp.py:132
-    total = piece_begin + 16032  # logp.py:132
-    piece_end = cutlass.min(128256, total)  # logp.py:132
-    v_lane = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(32)]  # logp.py:132
-    steps = select(differs, Int32(63), Int32(0))  # logp.py:132
-    full_steps = select(differs, Int32(62), Int32(0))  # logp.py:132
-    m = Float32(float("-inf"))  # logp.py:132
-    s = Int32(-(2**31)).bitcast(Float32)  # logp.py:132
-    zbar = Int32(-(2**31)).bitcast(Float32)  # logp.py:132
-    next_v = Int32(0)  # logp.py:132
-    comes = next_v < full_steps  # logp.py:132
-    product_2 = next_v * 256  # logp.py:132
-    total_2 = piece_begin + product_2  # logp.py:132
-    v = [total_2 + v_lane[c] for c in range(32)]  # logp.py:132
-    logits_3 = [one for c in range(0, 32, 8) for one in load_vector_where(comes, logits, (t, v[c]), BFloat16(0), 8)]  # logp.py:133
-    logits_ahead = tuple(logits_3)  # logp.py:133
-    for v_step in cutlass.range(0, full_steps, unroll=1):  # logp.py:132
-        next_v_2 = v_step + 1  # logp.py:132
-        comes_2 = next_v_2 < full_steps  # logp.py:132
-        product_3 = next_v_2 * 256  # logp.py:132
-        total_3 = piece_begin + product_3  # logp.py:132
-        v_2 = [total_3 + v_lane[c] for c in range(32)]  # logp.py:132
-        logits_4 = [one for c in range(0, 32, 8) for one in load_vector_where(comes_2, logits, (t, v_2[c]), BFloat16(0), 8)]  # logp.py:133
-        as_f32 = [BFloat16(logits_ahead[c]).to(Float32) for c in range(32)]  # logp.py:47
-        product_4 = [mul(as_f32[c], inv_temperature) for c in range(32)]  # logp.py:56
-        m_chunk = max_over_v_lane(product_4)  # logp.py:132
-        equal = m_chunk == Float32(float("-inf"))  # logp.py:132
-        chosen = select(equal, Float32(0.0), m_chunk)  # logp.py:132
-        difference = [product_4[c] - chosen for c in range(32)]  # logp.py:132
-        product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]  # logp.py:132
-        e = [exp2(product_5[c]) for c in range(32)]  # logp.py:132
-        s_chunk = sum_over_v_lane(e, thread)  # logp.py:132
-        larger = [fmax(product_4[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:132
-        product_6 = [mul(e[c], larger[c]) for c in range(32)]  # logp.py:132
-        zbar_chunk = sum_over_v_lane(product_6, thread)  # logp.py:132
-        m_2 = fmax(m, m_chunk)  # logp.py:132
-        equal_2 = m_2 == Float32(float("-inf"))  # logp.py:132
-        chosen_2 = select(equal_2, Float32(0.0), m_2)  # logp.py:132
-        difference_2 = m - chosen_2  # logp.py:132
-        product_7 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:132
-        power = exp2(product_7)  # logp.py:132
-        difference_3 = m_chunk - chosen_2  # logp.py:132
-        product_8 = mul(difference_3, Float32(1.4426950216293335))  # logp.py:132
-        power_2 = exp2(product_8)  # logp.py:132
-        product_9 = mul(s, power)  # logp.py:132
-        product_10 = mul(s_chunk, power_2)  # logp.py:132
-        total_4 = product_9 + product_10  # logp.py:132
-        product_11 = mul(zbar, power)  # logp.py:132
-        product_12 = mul(zbar_chunk, power_2)  # logp.py:132
-        total_5 = product_11 + product_12  # logp.py:132
-        m, s, zbar, logits_ahead = m_2, total_4, total_5, tuple(logits_4)  # logp.py:132
-    m_2 = m  # logp.py:132
-    s_2 = s  # logp.py:132
-    zbar_2 = zbar  # logp.py:132
-    for v_step_2 in cutlass.range(full_steps, steps, unroll=1):  # logp.py:132
-        product_3 = v_step_2 * 256  # logp.py:132
-        total_3 = piece_begin + product_3  # logp.py:132
-        v_2 = [total_3 + v_lane[c] for c in range(32)]  # logp.py:132
-        exists = [v_2[c] < piece_end for c in range(32)]  # logp.py:132
-        exists_2 = [exists[c] & differs for c in range(32)]  # logp.py:132
-        logits_4 = [one for c in range(0, 32, 8) for one in load_vector_where(exists_2[c], logits, (t, v_2[c]), BFloat16(0), 8)]  # logp.py:133
-        as_f32 = [BFloat16(logits_4[c]).to(Float32) for c in range(32)]  # logp.py:47
-        product_4 = [mul(as_f32[c], inv_temperature) for c in range(32)]  # logp.py:56
-        chosen = [select(exists_2[c], product_4[c], Float32(float("-inf"))) for c in range(32)]  # logp.py:132
-        m_chunk = max_over_v_lane(chosen)  # logp.py:132
-        equal = m_chunk == Float32(float("-inf"))  # logp.py:132
-        chosen_2 = select(equal, Float32(0.0), m_chunk)  # logp.py:132
-        difference = [chosen[c] - chosen_2 for c in range(32)]  # logp.py:132
-        product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]  # logp.py:132
-        e = [exp2(product_5[c]) for c in range(32)]  # logp.py:132
-        s_chunk = sum_over_v_lane(e, thread)  # logp.py:132
-        larger = [fmax(chosen[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:132
-        product_6 = [mul(e[c], larger[c]) for c in range(32)]  # logp.py:132
-        zbar_chunk = sum_over_v_lane(product_6, thread)  # logp.py:132
-        m_3 = fmax(m_2, m_chunk)  # logp.py:132
-        equal_2 = m_3 == Float32(float("-inf"))  # logp.py:132
-        chosen_3 = select(equal_2, Float32(0.0), m_3)  # logp.py:132
-        difference_2 = m_2 - chosen_3  # logp.py:132
-        product_7 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:132
-        power = exp2(product_7)  # logp.py:132
-        difference_3 = m_chunk - chosen_3  # logp.py:132
-        product_8 = mul(difference_3, Float32(1.4426950216293335))  # logp.py:132
-        power_2 = exp2(product_8)  # logp.py:132
-        product_9 = mul(s_2, power)  # logp.py:132
-        product_10 = mul(s_chunk, power_2)  # logp.py:132
-        total_4 = product_9 + product_10  # logp.py:132
-        product_11 = mul(zbar_2, power)  # logp.py:132
-        product_12 = mul(zbar_chunk, power_2)  # logp.py:132
-        total_5 = product_11 + product_12  # logp.py:132
-        m_2, s_2, zbar_2 = m_3, total_4, total_5  # logp.py:132
-    m_3, s_3, zbar_3 = softmax_sum_over_v_piece([m_2], [s_2], [zbar_2], thread, (board_1, board_2, board_3,))  # logp.py:132
-    as_f32 = BFloat16(logits_2).to(Float32)  # logp.py:47
-    product_3 = mul(as_f32, inv_temperature)  # logp.py:56
-    log_of = portable_log(s_3)  # logp.py:146
-    total_3 = m_3 + log_of  # logp.py:146
-    difference = product_3 - total_3  # logp.py:147
-    is_nan = difference != difference  # logp.py:148
-    both_2 = differs & is_nan  # logp.py:148
-    report_where(both_2 & writes, errors, 1, t + 1)  # logp.py:148
-    chosen = select(differs, difference, Float32(0.0))  # logp.py:150
-    chosen_2 = select(differs, total_3, Float32(0.0))  # logp.py:151
-    quotient = div(zbar_3, s_3)  # logp.py:152
-    difference_2 = total_3 - quotient  # logp.py:152
-    chosen_3 = select(differs, difference_2, Float32(0.0))  # logp.py:152
-    store_where(writes, logp, t, chosen)  # logp.py:149
-    store_where(writes, lse, t, chosen_2)  # logp.py:149
-    store_where(writes, entropy, t, chosen_3)  # logp.py:149
+    ids_2 = ids[t]  # logp.py:134
+    at_most = 0 <= ids_2  # logp.py:149
+    below = ids_2 < 128256  # logp.py:149
+    both = at_most & below  # logp.py:149
+    as_bf16 = Float32(float("nan")).to(BFloat16)  # logp.py:149
+    logits_2 = load_where(both, logits, (t, ids_2.to(Int32)), as_bf16)  # logp.py:149
+    differs = ids_2 != ignore_index  # logp.py:203
+    v_piece = thread // 8  # logp.py:138
+    product = v_piece * 16032  # logp.py:138
+    piece_begin = cutlass.min(128256, product)  # logp.py:138
+    total = piece_begin + 16032  # logp.py:138
+    piece_end = cutlass.min(128256, total)  # logp.py:138
+    v_lane = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(32)]  # logp.py:138
+    steps = select(differs, Int32(63), Int32(0))  # logp.py:138
+    full_steps = select(differs, Int32(62), Int32(0))  # logp.py:138
+    m = Float32(float("-inf"))  # logp.py:138
+    s = Int32(-(2**31)).bitcast(Float32)  # logp.py:138
+    zbar = Int32(-(2**31)).bitcast(Float32)  # logp.py:138
+    next_v = Int32(0)  # logp.py:138
+    comes = next_v < full_steps  # logp.py:138
+    product_2 = next_v * 256  # logp.py:138
+    total_2 = piece_begin + product_2  # logp.py:138
+    v = [total_2 + v_lane[c] for c in range(32)]  # logp.py:138
+    logits_3 = [one for c in range(0, 32, 8) for one in load_vector_where(comes, logits, (t, v[c]), BFloat16(0), 8)]  # logp.py:139
+    logits_ahead = tuple(logits_3)  # logp.py:139
+    for v_step in cutlass.range(0, full_steps, unroll=1):  # logp.py:138
+        next_v_2 = v_step + 1  # logp.py:138
+        comes_2 = next_v_2 < full_steps  # logp.py:138
+        product_3 = next_v_2 * 256  # logp.py:138
+        total_3 = piece_begin + product_3  # logp.py:138
+        v_2 = [total_3 + v_lane[c] for c in range(32)]  # logp.py:138
+        logits_4 = [one for c in range(0, 32, 8) for one in load_vector_where(comes_2, logits, (t, v_2[c]), BFloat16(0), 8)]  # logp.py:139
+        as_f32 = [BFloat16(logits_ahead[c]).to(Float32) for c in range(32)]  # logp.py:48
+        product_4 = [mul(as_f32[c], inv_temperature) for c in range(32)]  # logp.py:57
+        m_chunk = max_over_v_lane(product_4)  # logp.py:138
+        equal = m_chunk == Float32(float("-inf"))  # logp.py:138
+        chosen = select(equal, Float32(0.0), m_chunk)  # logp.py:138
+        difference = [product_4[c] - chosen for c in range(32)]  # logp.py:138
+        product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]  # logp.py:138
+        e = [exp2(product_5[c]) for c in range(32)]  # logp.py:138
+        s_chunk = sum_over_v_lane(e, thread)  # logp.py:138
+        larger = [fmax(product_4[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:138
+        product_6 = [mul(e[c], larger[c]) for c in range(32)]  # logp.py:138
+        zbar_chunk = sum_over_v_lane(product_6, thread)  # logp.py:138
+        m_2 = fmax(m, m_chunk)  # logp.py:138
+        equal_2 = m_2 == Float32(float("-inf"))  # logp.py:138
+        chosen_2 = select(equal_2, Float32(0.0), m_2)  # logp.py:138
+        difference_2 = m - chosen_2  # logp.py:138
+        product_7 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:138
+        power = exp2(product_7)  # logp.py:138
+        difference_3 = m_chunk - chosen_2  # logp.py:138
+        product_8 = mul(difference_3, Float32(1.4426950216293335))  # logp.py:138
+        power_2 = exp2(product_8)  # logp.py:138
+        product_9 = mul(s, power)  # logp.py:138
+        product_10 = mul(s_chunk, power_2)  # logp.py:138
+        total_4 = product_9 + product_10  # logp.py:138
+        product_11 = mul(zbar, power)  # logp.py:138
+        product_12 = mul(zbar_chunk, power_2)  # logp.py:138
+        total_5 = product_11 + product_12  # logp.py:138
+        m, s, zbar, logits_ahead = m_2, total_4, total_5, tuple(logits_4)  # logp.py:138
+    m_2 = m  # logp.py:138
+    s_2 = s  # logp.py:138
+    zbar_2 = zbar  # logp.py:138
+    for v_step_2 in cutlass.range(full_steps, steps, unroll=1):  # logp.py:138
+        product_3 = v_step_2 * 256  # logp.py:138
+        total_3 = piece_begin + product_3  # logp.py:138
+        v_2 = [total_3 + v_lane[c] for c in range(32)]  # logp.py:138
+        exists = [v_2[c] < piece_end for c in range(32)]  # logp.py:138
+        exists_2 = [exists[c] & differs for c in range(32)]  # logp.py:138
+        logits_4 = [one for c in range(0, 32, 8) for one in load_vector_where(exists_2[c], logits, (t, v_2[c]), BFloat16(0), 8)]  # logp.py:139
+        as_f32 = [BFloat16(logits_4[c]).to(Float32) for c in range(32)]  # logp.py:48
+        product_4 = [mul(as_f32[c], inv_temperature) for c in range(32)]  # logp.py:57
+        chosen = [select(exists_2[c], product_4[c], Float32(float("-inf"))) for c in range(32)]  # logp.py:138
+        m_chunk = max_over_v_lane(chosen)  # logp.py:138
+        equal = m_chunk == Float32(float("-inf"))  # logp.py:138
+        chosen_2 = select(equal, Float32(0.0), m_chunk)  # logp.py:138
+        difference = [chosen[c] - chosen_2 for c in range(32)]  # logp.py:138
+        product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]  # logp.py:138
+        e = [exp2(product_5[c]) for c in range(32)]  # logp.py:138
+        s_chunk = sum_over_v_lane(e, thread)  # logp.py:138
+        larger = [fmax(chosen[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:138
+        product_6 = [mul(e[c], larger[c]) for c in range(32)]  # logp.py:138
+        zbar_chunk = sum_over_v_lane(product_6, thread)  # logp.py:138
+        m_3 = fmax(m_2, m_chunk)  # logp.py:138
+        equal_2 = m_3 == Float32(float("-inf"))  # logp.py:138
+        chosen_3 = select(equal_2, Float32(0.0), m_3)  # logp.py:138
+        difference_2 = m_2 - chosen_3  # logp.py:138
+        product_7 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:138
+        power = exp2(product_7)  # logp.py:138
+        difference_3 = m_chunk - chosen_3  # logp.py:138
+        product_8 = mul(difference_3, Float32(1.4426950216293335))  # logp.py:138
+        power_2 = exp2(product_8)  # logp.py:138
+        product_9 = mul(s_2, power)  # logp.py:138
+        product_10 = mul(s_chunk, power_2)  # logp.py:138
+        total_4 = product_9 + product_10  # logp.py:138
+        product_11 = mul(zbar_2, power)  # logp.py:138
+        product_12 = mul(zbar_chunk, power_2)  # logp.py:138
+        total_5 = product_11 + product_12  # logp.py:138
+        m_2, s_2, zbar_2 = m_3, total_4, total_5  # logp.py:138
+    m_3, s_3, zbar_3 = softmax_sum_over_v_piece([m_2], [s_2], [zbar_2], thread, (board_1, board_2, board_3,))  # logp.py:138
+    as_f32 = BFloat16(logits_2).to(Float32)  # logp.py:48
+    product_3 = mul(as_f32, inv_temperature)  # logp.py:57
+    log_of = portable_log(s_3)  # logp.py:152
+    total_3 = m_3 + log_of  # logp.py:152
+    difference = product_3 - total_3  # logp.py:153
+    is_nan = difference != difference  # logp.py:154
+    both_2 = differs & is_nan  # logp.py:154
+    report_where(both_2 & writes, errors, 1, t + 1)  # logp.py:154
+    chosen = select(differs, difference, Float32(0.0))  # logp.py:156
+    chosen_2 = select(differs, total_3, Float32(0.0))  # logp.py:157
+    quotient = div(zbar_3, s_3)  # logp.py:158
+    difference_2 = total_3 - quotient  # logp.py:158
+    chosen_3 = select(differs, difference_2, Float32(0.0))  # logp.py:158
+    store_where(writes, logp, t, chosen)  # logp.py:155
+    store_where(writes, lse, t, chosen_2)  # logp.py:155
+    store_where(writes, entropy, t, chosen_3)  # logp.py:155
 
 
 @cute.jit

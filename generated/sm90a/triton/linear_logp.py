@@ -142,14 +142,14 @@ def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1
         v_lane = tl.arange(0, 256)[None, :]  # linear_logp.py:64
         v = total_2 + v_lane  # linear_logp.py:64
         exists = v < piece_end  # linear_logp.py:64
-        differs = ids != ignore_index  # logp.py:197
+        differs = ids != ignore_index  # logp.py:203
         exists_2 = exists & differs  # linear_logp.py:64
         z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:65
         for d_first in tl.range(0, 4096, 64):  # linear_logp.py:65
             hidden = hidden_tiles.load([t_first, d_first])  # linear_logp.py:65
             weight = weight_tiles.load([total_2, d_first])  # linear_logp.py:65
             z = tl.dot(hidden, weight.T, z)  # linear_logp.py:65
-        product_3 = z * inv_temperature  # logp.py:56
+        product_3 = z * inv_temperature  # logp.py:57
         chosen = tl.where(exists_2, product_3, float("-inf"))  # linear_logp.py:64
         m_chunk = max_over_v_lane(chosen)  # linear_logp.py:64
         equal = m_chunk == float("-inf")  # linear_logp.py:64
@@ -182,7 +182,7 @@ def linear_logp_2(ids_ptr, logp_ptr, lse_ptr, entropy_ptr, max_of_step_ptr, sum_
     t = tl.program_id(0) * 32 + tl.arange(0, 32)[:, None]
     t_inside = t < T
     ids = tl.load(ids_ptr + t, mask=t_inside, other=0)  # linear_logp.py:61
-    differs = ids != ignore_index  # logp.py:197
+    differs = ids != ignore_index  # logp.py:203
     v_piece = tl.arange(0, 8)[None, :]  # linear_logp.py:64
     m = tl.full((32, 8), float("-inf"), tl.float32)  # linear_logp.py:64
     s = tl.full((32, 8), negative_zero(), tl.float32)  # linear_logp.py:64

@@ -105,110 +105,110 @@ def portable_log(x):
 def logp(logits_ptr, ids_ptr, logp_ptr, lse_ptr, entropy_ptr, logits_t_stride, errors_ptr, inv_temperature, ignore_index):
     # A program owns 1 of T (rows).
     t = tl.program_id(0)
-    ids = tl.load(ids_ptr + t)  # logp.py:128
-    at_most = ids >= 0  # logp.py:143
-    below = ids < 128256  # logp.py:143
-    both = at_most & below  # logp.py:143
-    as_bf16 = tl.full((), float("nan"), tl.float32).to(tl.bfloat16)  # logp.py:143
-    logits = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + ids, mask=both, other=as_bf16)  # logp.py:143
-    differs = ids != ignore_index  # logp.py:197
-    v_piece = tl.arange(0, 8)[None, :, None, None]  # logp.py:132
-    product = v_piece * 16032  # logp.py:132
-    total = product + 16032  # logp.py:132
-    v_lane = tl.arange(0, 4)[:, None, None, None] * 64 + tl.arange(0, 8)[None, None, :, None] * 8 + tl.arange(0, 8)[None, None, None, :]  # logp.py:132
-    steps = tl.where(differs, tl.full((), 63, tl.int32), 0)  # logp.py:132
-    full_steps = tl.where(differs, tl.full((), 62, tl.int32), 0)  # logp.py:132
-    m = tl.full((1, 8, 1, 1), float("-inf"), tl.float32)  # logp.py:132
-    s = tl.full((1, 8, 1, 1), negative_zero(), tl.float32)  # logp.py:132
-    zbar = tl.full((1, 8, 1, 1), negative_zero(), tl.float32)  # logp.py:132
-    for v_step in tl.range(0, full_steps):  # logp.py:132
-        product_2 = v_step * 256  # logp.py:132
-        total_2 = product + product_2  # logp.py:132
-        v = total_2 + v_lane  # logp.py:132
-        logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v)  # logp.py:133
-        as_f32 = logits_2.to(tl.float32)  # logp.py:47
-        product_3 = as_f32 * inv_temperature  # logp.py:56
-        m_chunk = max_over_v_lane(product_3)  # logp.py:132
-        equal = m_chunk == float("-inf")  # logp.py:132
-        chosen = tl.where(equal, 0.0, m_chunk)  # logp.py:132
-        difference = product_3 - chosen  # logp.py:132
-        product_4 = difference * 1.442695  # logp.py:132
-        e = tl.exp2(product_4)  # logp.py:132
-        s_chunk = sum_over_v_lane(e)  # logp.py:132
-        larger = tl.maximum(product_3, -3.4028234663852886e+38)  # logp.py:132
-        product_5 = e * larger  # logp.py:132
-        zbar_chunk = sum_over_v_lane(product_5)  # logp.py:132
-        m_2 = tl.maximum(m, m_chunk)  # logp.py:132
-        equal_2 = m_2 == float("-inf")  # logp.py:132
-        chosen_2 = tl.where(equal_2, 0.0, m_2)  # logp.py:132
-        difference_2 = m - chosen_2  # logp.py:132
-        product_6 = difference_2 * 1.442695  # logp.py:132
-        exp2 = tl.exp2(product_6)  # logp.py:132
-        difference_3 = m_chunk - chosen_2  # logp.py:132
-        product_7 = difference_3 * 1.442695  # logp.py:132
-        exp2_2 = tl.exp2(product_7)  # logp.py:132
-        product_8 = s * exp2  # logp.py:132
-        product_9 = s_chunk * exp2_2  # logp.py:132
-        total_3 = product_8 + product_9  # logp.py:132
-        product_10 = zbar * exp2  # logp.py:132
-        product_11 = zbar_chunk * exp2_2  # logp.py:132
-        total_4 = product_10 + product_11  # logp.py:132
-        m, s, zbar = m_2, total_3, total_4  # logp.py:132
-    for v_step in tl.range(full_steps, steps):  # logp.py:132
-        product_2 = v_step * 256  # logp.py:132
-        total_2 = product + product_2  # logp.py:132
-        v = total_2 + v_lane  # logp.py:132
-        exists = v < total  # logp.py:132
-        exists_2 = exists & differs  # logp.py:132
-        logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v, mask=exists_2, other=0.0)  # logp.py:133
-        as_f32 = logits_2.to(tl.float32)  # logp.py:47
-        product_3 = as_f32 * inv_temperature  # logp.py:56
-        chosen = tl.where(exists_2, product_3, float("-inf"))  # logp.py:132
-        m_chunk = max_over_v_lane(chosen)  # logp.py:132
-        equal = m_chunk == float("-inf")  # logp.py:132
-        chosen_2 = tl.where(equal, 0.0, m_chunk)  # logp.py:132
-        difference = chosen - chosen_2  # logp.py:132
-        product_4 = difference * 1.442695  # logp.py:132
-        e = tl.exp2(product_4)  # logp.py:132
-        s_chunk = sum_over_v_lane(e)  # logp.py:132
-        larger = tl.maximum(chosen, -3.4028234663852886e+38)  # logp.py:132
-        product_5 = e * larger  # logp.py:132
-        zbar_chunk = sum_over_v_lane(product_5)  # logp.py:132
-        m_2 = tl.maximum(m, m_chunk)  # logp.py:132
-        equal_2 = m_2 == float("-inf")  # logp.py:132
-        chosen_3 = tl.where(equal_2, 0.0, m_2)  # logp.py:132
-        difference_2 = m - chosen_3  # logp.py:132
-        product_6 = difference_2 * 1.442695  # logp.py:132
-        exp2 = tl.exp2(product_6)  # logp.py:132
-        difference_3 = m_chunk - chosen_3  # logp.py:132
-        product_7 = difference_3 * 1.442695  # logp.py:132
-        exp2_2 = tl.exp2(product_7)  # logp.py:132
-        product_8 = s * exp2  # logp.py:132
-        product_9 = s_chunk * exp2_2  # logp.py:132
-        total_3 = product_8 + product_9  # logp.py:132
-        product_10 = zbar * exp2  # logp.py:132
-        product_11 = zbar_chunk * exp2_2  # logp.py:132
-        total_4 = product_10 + product_11  # logp.py:132
-        m, s, zbar = m_2, total_3, total_4  # logp.py:132
-    m_2, s_2, zbar_2 = softmax_sum_over_v_piece(m, s, zbar)  # logp.py:132
-    as_f32 = logits.to(tl.float32)  # logp.py:47
-    product_2 = as_f32 * inv_temperature  # logp.py:56
-    log = portable_log(s_2)  # logp.py:146
-    total_2 = m_2 + log  # logp.py:146
-    difference = product_2 - total_2  # logp.py:147
-    is_nan = difference != difference  # logp.py:148
-    both_2 = differs & is_nan  # logp.py:148
-    bad_row = tl.where(both_2, t + 1, 0)  # logp.py:148
-    tl.atomic_max(errors_ptr, 1, mask=bad_row > 0, sem="relaxed")  # logp.py:148
-    tl.atomic_max(errors_ptr + 1, bad_row, mask=bad_row > 0, sem="relaxed")  # logp.py:148
-    chosen = tl.where(differs, difference, 0.0)  # logp.py:150
-    chosen_2 = tl.where(differs, total_2, 0.0)  # logp.py:151
-    quotient = tl.div_rn(zbar_2, s_2)  # logp.py:152
-    difference_2 = total_2 - quotient  # logp.py:152
-    chosen_3 = tl.where(differs, difference_2, 0.0)  # logp.py:152
-    tl.store(logp_ptr + t, chosen)  # logp.py:149
-    tl.store(lse_ptr + t, chosen_2)  # logp.py:149
-    tl.store(entropy_ptr + t, chosen_3)  # logp.py:149
+    ids = tl.load(ids_ptr + t)  # logp.py:134
+    at_most = ids >= 0  # logp.py:149
+    below = ids < 128256  # logp.py:149
+    both = at_most & below  # logp.py:149
+    as_bf16 = tl.full((), float("nan"), tl.float32).to(tl.bfloat16)  # logp.py:149
+    logits = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + ids, mask=both, other=as_bf16)  # logp.py:149
+    differs = ids != ignore_index  # logp.py:203
+    v_piece = tl.arange(0, 8)[None, :, None, None]  # logp.py:138
+    product = v_piece * 16032  # logp.py:138
+    total = product + 16032  # logp.py:138
+    v_lane = tl.arange(0, 4)[:, None, None, None] * 64 + tl.arange(0, 8)[None, None, :, None] * 8 + tl.arange(0, 8)[None, None, None, :]  # logp.py:138
+    steps = tl.where(differs, tl.full((), 63, tl.int32), 0)  # logp.py:138
+    full_steps = tl.where(differs, tl.full((), 62, tl.int32), 0)  # logp.py:138
+    m = tl.full((1, 8, 1, 1), float("-inf"), tl.float32)  # logp.py:138
+    s = tl.full((1, 8, 1, 1), negative_zero(), tl.float32)  # logp.py:138
+    zbar = tl.full((1, 8, 1, 1), negative_zero(), tl.float32)  # logp.py:138
+    for v_step in tl.range(0, full_steps):  # logp.py:138
+        product_2 = v_step * 256  # logp.py:138
+        total_2 = product + product_2  # logp.py:138
+        v = total_2 + v_lane  # logp.py:138
+        logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v)  # logp.py:139
+        as_f32 = logits_2.to(tl.float32)  # logp.py:48
+        product_3 = as_f32 * inv_temperature  # logp.py:57
+        m_chunk = max_over_v_lane(product_3)  # logp.py:138
+        equal = m_chunk == float("-inf")  # logp.py:138
+        chosen = tl.where(equal, 0.0, m_chunk)  # logp.py:138
+        difference = product_3 - chosen  # logp.py:138
+        product_4 = difference * 1.442695  # logp.py:138
+        e = tl.exp2(product_4)  # logp.py:138
+        s_chunk = sum_over_v_lane(e)  # logp.py:138
+        larger = tl.maximum(product_3, -3.4028234663852886e+38)  # logp.py:138
+        product_5 = e * larger  # logp.py:138
+        zbar_chunk = sum_over_v_lane(product_5)  # logp.py:138
+        m_2 = tl.maximum(m, m_chunk)  # logp.py:138
+        equal_2 = m_2 == float("-inf")  # logp.py:138
+        chosen_2 = tl.where(equal_2, 0.0, m_2)  # logp.py:138
+        difference_2 = m - chosen_2  # logp.py:138
+        product_6 = difference_2 * 1.442695  # logp.py:138
+        exp2 = tl.exp2(product_6)  # logp.py:138
+        difference_3 = m_chunk - chosen_2  # logp.py:138
+        product_7 = difference_3 * 1.442695  # logp.py:138
+        exp2_2 = tl.exp2(product_7)  # logp.py:138
+        product_8 = s * exp2  # logp.py:138
+        product_9 = s_chunk * exp2_2  # logp.py:138
+        total_3 = product_8 + product_9  # logp.py:138
+        product_10 = zbar * exp2  # logp.py:138
+        product_11 = zbar_chunk * exp2_2  # logp.py:138
+        total_4 = product_10 + product_11  # logp.py:138
+        m, s, zbar = m_2, total_3, total_4  # logp.py:138
+    for v_step in tl.range(full_steps, steps):  # logp.py:138
+        product_2 = v_step * 256  # logp.py:138
+        total_2 = product + product_2  # logp.py:138
+        v = total_2 + v_lane  # logp.py:138
+        exists = v < total  # logp.py:138
+        exists_2 = exists & differs  # logp.py:138
+        logits_2 = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + v, mask=exists_2, other=0.0)  # logp.py:139
+        as_f32 = logits_2.to(tl.float32)  # logp.py:48
+        product_3 = as_f32 * inv_temperature  # logp.py:57
+        chosen = tl.where(exists_2, product_3, float("-inf"))  # logp.py:138
+        m_chunk = max_over_v_lane(chosen)  # logp.py:138
+        equal = m_chunk == float("-inf")  # logp.py:138
+        chosen_2 = tl.where(equal, 0.0, m_chunk)  # logp.py:138
+        difference = chosen - chosen_2  # logp.py:138
+        product_4 = difference * 1.442695  # logp.py:138
+        e = tl.exp2(product_4)  # logp.py:138
+        s_chunk = sum_over_v_lane(e)  # logp.py:138
+        larger = tl.maximum(chosen, -3.4028234663852886e+38)  # logp.py:138
+        product_5 = e * larger  # logp.py:138
+        zbar_chunk = sum_over_v_lane(product_5)  # logp.py:138
+        m_2 = tl.maximum(m, m_chunk)  # logp.py:138
+        equal_2 = m_2 == float("-inf")  # logp.py:138
+        chosen_3 = tl.where(equal_2, 0.0, m_2)  # logp.py:138
+        difference_2 = m - chosen_3  # logp.py:138
+        product_6 = difference_2 * 1.442695  # logp.py:138
+        exp2 = tl.exp2(product_6)  # logp.py:138
+        difference_3 = m_chunk - chosen_3  # logp.py:138
+        product_7 = difference_3 * 1.442695  # logp.py:138
+        exp2_2 = tl.exp2(product_7)  # logp.py:138
+        product_8 = s * exp2  # logp.py:138
+        product_9 = s_chunk * exp2_2  # logp.py:138
+        total_3 = product_8 + product_9  # logp.py:138
+        product_10 = zbar * exp2  # logp.py:138
+        product_11 = zbar_chunk * exp2_2  # logp.py:138
+        total_4 = product_10 + product_11  # logp.py:138
+        m, s, zbar = m_2, total_3, total_4  # logp.py:138
+    m_2, s_2, zbar_2 = softmax_sum_over_v_piece(m, s, zbar)  # logp.py:138
+    as_f32 = logits.to(tl.float32)  # logp.py:48
+    product_2 = as_f32 * inv_temperature  # logp.py:57
+    log = portable_log(s_2)  # logp.py:152
+    total_2 = m_2 + log  # logp.py:152
+    difference = product_2 - total_2  # logp.py:153
+    is_nan = difference != difference  # logp.py:154
+    both_2 = differs & is_nan  # logp.py:154
+    bad_row = tl.where(both_2, t + 1, 0)  # logp.py:154
+    tl.atomic_max(errors_ptr, 1, mask=bad_row > 0, sem="relaxed")  # logp.py:154
+    tl.atomic_max(errors_ptr + 1, bad_row, mask=bad_row > 0, sem="relaxed")  # logp.py:154
+    chosen = tl.where(differs, difference, 0.0)  # logp.py:156
+    chosen_2 = tl.where(differs, total_2, 0.0)  # logp.py:157
+    quotient = tl.div_rn(zbar_2, s_2)  # logp.py:158
+    difference_2 = total_2 - quotient  # logp.py:158
+    chosen_3 = tl.where(differs, difference_2, 0.0)  # logp.py:158
+    tl.store(logp_ptr + t, chosen)  # logp.py:155
+    tl.store(lse_ptr + t, chosen_2)  # logp.py:155
+    tl.store(entropy_ptr + t, chosen_3)  # logp.py:155
 
 
 def call(kernels, logits, ids, logp, lse, entropy, inv_temperature, ignore_index, T, logits_t_stride, errors):
