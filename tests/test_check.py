@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,33 @@ def test_a_wrong_gradient_is_found(factor: float) -> None:
     assert re.search(r"d_x from d_y: \S+ by the vjp, \S+ by differences", verdict.note)
     (fine,) = check(twisted(1.0), Example(), [H100], (Law.SLOPE,))
     assert fine.ok
+
+
+@pytest.mark.parametrize("seed", [1, 19, 777])
+def test_slopes_of_kept_tokens_are_measured_whatever_is_drawn(seed: int) -> None:
+    """Where a picked token is below the threshold (1, 777), or a logit just above it (19)."""
+    shipped, module = find("logp")
+    found = list(check(shipped, of_module(module, "logp"), [H100], (Law.SLOPE,), seed))
+    assert not [v.note for v in found if not v.ok]
+
+
+@pytest.mark.parametrize(("left_out", "factor", "ok"), [
+    (-math.inf, 1.0, True), (-math.inf, 1.001, False), (math.nan, 1.0, False)
+])  # fmt: skip
+def test_an_infinity_has_no_slope_but_the_others_are_compared(
+    left_out: float, factor: float, ok: bool
+) -> None:
+    @op(saves=("x",), name="kept")
+    def kept(x: Tensor[f32, T, N]) -> Outputs:
+        return L.out(y=L.where(x > 0.0, x * x, left_out))
+
+    @kept.vjp("x")
+    def kept_grad(ctx, d_y: Tensor[f32, T, N]) -> Outputs:
+        return L.out(d_x=L.where(ctx.x > 0.0, (2.0 * factor * ctx.x) * d_y, 0.0))
+
+    far = Example(lambda rng: {"x": rng.choice([-1.0, 1.0], (11, 24)) * rng.uniform(1, 2, (11, 24))})
+    (verdict,) = check(kept, far, [H100], (Law.SLOPE,))
+    assert verdict.ok is ok, verdict.note
 
 
 def test_a_straight_through_gradient_is_no_derivative() -> None:

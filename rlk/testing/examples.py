@@ -50,12 +50,26 @@ def _logp(rng: np.random.Generator) -> Values:
         logits[row, kept] = 1.0
         words[row, kept // 32] |= 1 << kept % 32
     words = words.astype(np.uint32).view(np.int32)
-    support = {"words": words, "threshold": rng.normal(size=6), "last": np.full(6, 3001, np.int32)}
+    threshold = _apart(logits, rng.normal(size=6))
+    support = {"words": words, "threshold": threshold, "last": np.full(6, 3001, np.int32)}
     return support | {
         "ids": ids, "mask": np.array([True, True, True, False, True, True]), "ignore_index": -100,
         "inv_temperature": 1 / 0.7, "logit_scale": 1.5, "softcap": 20.0, "inv_softcap": 0.05,
         "logits": logits, "inv_temperature_row": rng.uniform(0.5, 2.0, 6),
     }  # fmt: skip
+
+
+def _apart(rows: Any, near: Any) -> Any:
+    """Return a value for each row, near the one given, in the widest of 64 gaps between the row's elements.
+
+    A difference that moved an element across a threshold would measure a jump.
+    """
+    made = []
+    for row, value in zip(np.sort(rows), near, strict=True):
+        at = min(max(np.searchsorted(row, value) - 32, 0), len(row) - 65)
+        gap = at + np.argmax(np.diff(row[at : at + 65]))
+        made.append((row[gap] + row[gap + 1]) / 2)
+    return np.array(made)
 
 
 def _linear_logp(rng: np.random.Generator) -> Values:
