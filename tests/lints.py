@@ -24,7 +24,7 @@ REPOSITORY_BYTES = 12 * 2**20
 
 # Who may import whom: a package imports packages of lower rank, never of its own or a higher one.
 RANK = {
-    "errors": 0, "env": 1, "digest": 1, "resources": 1,
+    "errors": 0, "env": 1, "digest": 1, "resources": 1, "terminal": 1,
     "ir": 2,
     "lang": 3, "interp": 3, "passes": 3,
     "target": 4, "schedule": 5,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import io
 import os
 import re
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +19,7 @@ import numpy as np
 import pytest
 
 from rlk import cli, env
+from rlk.aot.progress import Progress as AheadProgress
 from rlk.cache import CacheKey, Store
 from rlk.cli.cache import parse_size
 from rlk.cli.text import Progress, fields, size, table
@@ -23,6 +28,7 @@ from rlk.interp.ex2_sm90 import exp2_sm90
 from rlk.ir.text import parse_program
 from rlk.runtime import probes
 from rlk.runtime.catalogue import operators
+from rlk.terminal import Plain
 
 Rlk = Callable[..., tuple[int, str, str]]
 
@@ -435,6 +441,66 @@ def test_demo_hands_over(rlk: Rlk, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- text ---
+
+
+HOSTILE = "logp\x1b[2J\r\n\ud800\u202e\x9b"
+SHOWN = r"logp\x1b[2J\r\n\ud800\u202e\x9b"
+
+
+def test_text_out_of_files_steers_no_terminal(rlk: Rlk, store: Store) -> None:
+    key = CacheKey("other", "schedule", HOSTILE, "triton", "emitter", (("triton", "3.6.0"),), (), "abi")
+    store.get_or_build(key, lambda folder: _write(folder / "module.py"), label=HOSTILE)
+    status, out, _ = rlk("cache", "ls")
+    assert status == 0 and f"{SHOWN}  triton   {SHOWN}" in out
+    assert out.replace("\n", "").isprintable() and len(out.splitlines()) == 6
+
+
+def test_errors_steer_no_terminal_either(rlk: Rlk) -> None:
+    for arguments in (("show", HOSTILE), ("show", "logp", f"--static={HOSTILE}=1"), (HOSTILE,)):
+        status, out, err = rlk(*arguments)
+        assert status == 2 and out == "" and err.replace("\n", "").isprintable(), arguments
+
+
+def test_what_an_encoding_lacks_is_escaped() -> None:
+    held = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    print("40 \u00b5s \x1b[0m", file=Plain(held), flush=True)  # type: ignore[arg-type]
+    held.seek(0)
+    assert held.read() == "40 \\xb5s \\x1b[0m\n"
+
+
+@pytest.mark.parametrize("command", [["list"], ["docs", "--help"], ["show", "logp"]])
+def test_output_that_cannot_be_written_is_said_in_one_line(command: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "rlk.cli", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    want = f"rlk {command[0]}: cannot write its output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, want)
+
+
+@pytest.mark.parametrize("width", [40, 97, 300])
+def test_progress_fits_the_terminal(width: int) -> None:
+    """Both kinds, on a terminal of that width, whose lines would wrap where they are longer."""
+    primary, secondary = os.openpty()
+    fcntl.ioctl(secondary, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    with open(secondary, "w") as terminal, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "stderr", terminal)
+        bar, ahead = Progress(2), AheadProgress(terminal, "compiled")
+        for name in ("a name " * 30, "\x1b[2J"):
+            bar.say(name)
+            ahead.step(name)
+        print("\r\x1b[Kend", end="", file=terminal, flush=True)
+        said = ""
+        while not said.endswith("end"):
+            said += os.read(primary, 1 << 16).decode()
+    os.close(primary)
+    lines = said.split("\r\x1b[K")[1:-1]
+    assert len(lines) == 4 and max(map(len, lines)) == min(width, 110) - 1
+    assert all(line.isprintable() for line in lines)
 
 
 def test_tables_align() -> None:

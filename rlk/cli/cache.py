@@ -14,6 +14,7 @@ from rlk.cache.gc import is_of_calls
 from rlk.cli.text import size, table
 from rlk.env import Env
 from rlk.errors import Code, LaunchError
+from rlk.terminal import printable
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -106,7 +107,7 @@ def _verify(store: Store) -> int:
     count = len(store.entries())
     damaged = store.verify()
     for finding in damaged:
-        print(f"damaged  {finding.name[:12]}  {finding.problem}")
+        print(f"damaged  {finding.name[:12]}  {printable(finding.problem)}")
     if damaged:
         print(f"{len(damaged)} moved to {store.root / 'quarantine'}; they are rebuilt when next needed")
         return 1
@@ -132,7 +133,7 @@ def _import(store: Store, file: Path) -> int:
     except (OSError, TarError) as error:
         raise _unusable(file, error) from None
     for name, why in made.refused:
-        print(f"refused  {name[:12]}  {why}")
+        print(f"refused  {printable(name[:12])}  {printable(why)}")
     print(f"{len(made.added)} entries added to {store.root}, {len(made.present)} were there")
     return 1 if made.refused else 0
 

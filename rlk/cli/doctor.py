@@ -21,6 +21,7 @@ from rlk.runtime.probes import Place
 from rlk.runtime.reference import TARGETS
 from rlk.target.facts import TARGETS as KNOWN
 from rlk.target.facts import Target
+from rlk.terminal import printable
 from rlk.testing import probe_dot
 
 PACKAGES = ("torch", "triton", "numpy", "numba", "jinja2")
@@ -131,7 +132,9 @@ def _wheels() -> Lines:
     found = [wheels.installed(*pair) for pair in pairs]
     held = [w.label for each, _ in found for w in each]
     refused = [why for _, reasons in found for why in reasons]
-    return [("wheel", label) for label in held] + [("refused wheel", why) for why in refused]
+    return [("wheel", printable(label)) for label in held] + [
+        ("refused wheel", printable(why)) for why in refused
+    ]
 
 
 def _arithmetic(where: torch.device | None, asked: argparse.Namespace, wrong: list[str]) -> Lines:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from rlk.terminal import printable, write_over
+
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> str:
-    """Return rows as aligned columns under their headers; columns named in `right` are aligned there."""
-    cells = [list(headers), *([str(cell) for cell in row] for row in rows)]
+    """Return rows as aligned columns under their headers; columns named in `right` are aligned there.
+
+    A row takes one line: what would break it, or steer a terminal, is shown as escapes.
+    """
+    cells = [list(headers), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(headers))]
     lines = []
     for row in cells:
@@ -51,9 +56,7 @@ class Progress:
         if self.live:
             filled = 20 * self.done // max(self.total, 1)
             bar = "#" * filled + "." * (20 - filled)
-            print(
-                f"\r\x1b[K[{bar}] {self.done}/{self.total} {what}"[:110], end="", file=sys.stderr, flush=True
-            )
+            write_over(sys.stderr, f"[{bar}] {self.done}/{self.total} {what}")
 
     def step(self) -> None:
         """Count one of the total as done."""
@@ -62,4 +65,4 @@ class Progress:
     def clear(self) -> None:
         """Remove the line, so that other output can follow."""
         if self.live:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            write_over(sys.stderr, "")
