@@ -148,9 +148,8 @@ def _plan(plan: Plan, invocation: Invocation, tensors: Tensors, progress: Progre
     }
     if digest(key) in plan.wanted:
         return
-    progress.add()
     started = obtain_later(entry_key(program, schedules, emitted, on), _constant(emitted), label=program.name)
-    started.add_done_callback(lambda _: progress.step(f"{on.name} {backend} {name}"))
+    progress.follow(started, f"{on.name} {backend} {name}")
     plan.wanted[digest(key)] = key, started
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TextIO
+from concurrent.futures import Future
+from typing import Any, TextIO
+
+from rlk.runtime.pool import Stopped
+from rlk.terminal import write_over
 
 WIDTH = 24
 PAUSE = 10.0  # seconds between lines where nothing is written over
@@ -20,15 +24,21 @@ class Progress:
         self.done = self.total = 0
         self._guard = threading.Lock()
 
-    def add(self, count: int = 1) -> None:
-        """Raise the total."""
-        self.total += count
-
     def step(self, name: str) -> None:
         """Count one as done."""
         with self._guard:
             self.done += 1
             self._show(name, last=False)
+
+    def follow(self, work: Future[Any], name: str) -> None:
+        """Count work in the total, and as done once it is, unless it is interrupted."""
+        self.total += 1
+
+        def done(ended: Future[Any]) -> None:
+            if not (ended.cancelled() or isinstance(ended.exception(), Stopped)):
+                self.step(name)
+
+        work.add_done_callback(done)
 
     def end(self) -> None:
         """Say how long all took."""
@@ -42,7 +52,10 @@ class Progress:
         filled = WIDTH * self.done // max(1, self.total)
         bar = "#" * filled + "." * (WIDTH - filled)
         line = f"{self._what} [{bar}] {self.done}/{self.total} {name}"
-        self._stream.write(f"\r\033[K{line[:100]}" if self._over else f"{line}\n")
+        if self._over:
+            write_over(self._stream, line)
+        else:
+            self._stream.write(f"{line}\n")
         if last and self._over:
             self._stream.write("\n")
         self._stream.flush()

@@ -66,9 +66,8 @@ def warm(model: Model, calls: tuple[Calls, ...], on: Target, progress: Progress)
         if facts in seen:
             return
         seen.add(facts)
-        progress.add()
         found = prepared(invocation, invocation.math or on.softmax, tensors, on)
-        found.add_done_callback(lambda _: progress.step(invocation.spec.name))
+        progress.follow(found, invocation.spec.name)
         started[found] = invocation.spec.name
 
     before = pool().compiled

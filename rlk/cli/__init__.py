@@ -1,15 +1,19 @@
-"""Which commands `rlk` has, and how they end: 0 done, 1 something is wrong, 2 it could not be tried."""
+"""Which commands `rlk` has, and how they end: 0 done, 1 something is wrong, 2 not tried, 130 interrupted."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
 
 from rlk import __version__
 from rlk.errors import RlkError
+from rlk.terminal import Plain, Unwritable, printable, write_over
 
 COMMANDS = {
     "list": "the operators, what they are differentiable in, and their numerics ids",
@@ -25,23 +29,39 @@ COMMANDS = {
     "demo": "one GRPO step from logits on real text, measured against the oracle, float64 and torch",
 }
 
+COMPILING = ("aot", "tune", "warmup")  # into the store
+PATIENCE = 5.0  # seconds that a process has to end after Ctrl-C
+
 MODULES = {"list": "listing"}  # a module called list would hide the builtin in this one
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status."""
+    """Run one command and return its exit status; without argv those of this process, which then ends."""
+    if argv is None:
+        _obey_interrupts()
     given = list(sys.argv[1:] if argv is None else argv)
-    if not given or given[0] not in COMMANDS:
-        top = _top()
-        top.parse_args(given)
-        top.print_help()
-        return 2 if given else 0
-    command = given[0]
+    out, err = Plain(sys.stdout), Plain(sys.stderr)
+    with redirect_stdout(out), redirect_stderr(err):  # type: ignore[type-var]
+        try:
+            return _ended(given, ends=argv is None)
+        except BrokenPipeError:  # the reader, such as head, has seen enough
+            _discard_output()
+            return 141
+        except Unwritable as error:
+            _discard_output()
+            with suppress(Unwritable, BrokenPipeError):
+                print(f"rlk {given[0] if given else ''}: cannot write its output: {error}", file=sys.stderr)
+            return 2
+
+
+def _ended(given: list[str], *, ends: bool) -> int:
+    """Return the status of a command, what it raised said in one line."""
+    command = given[0] if given else ""
     try:
-        module = importlib.import_module(f"rlk.cli.{MODULES.get(command, command)}")
-        parser = argparse.ArgumentParser(prog=f"rlk {command}", description=module.__doc__)
-        module.add_arguments(parser)
-        return int(module.run(parser.parse_args(given[1:])))
+        try:
+            return _run(given)
+        finally:
+            sys.stdout.flush()
     except RlkError as error:
         text = str(error)
         print(text if text.startswith("rlk") else f"rlk {command}: {text}", file=sys.stderr)
@@ -49,12 +69,68 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (error.name or "").split(".")[0] == "rlk":
             raise
         print(f"rlk {command}: {error.name} is not installed: {_extra(command)}", file=sys.stderr)
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.filename is None:
+            raise
+        what = error.filename2 or error.filename
+        print(f"rlk {command}: {printable(what)}: {error.strerror}", file=sys.stderr)
     except KeyboardInterrupt:
+        _stop(command, ends=ends)
         return 130
     return 2
+
+
+def _discard_output() -> None:
+    """Let what is still buffered go nowhere when the interpreter flushes it."""
+    with suppress(OSError, ValueError):  # no file of the system, such as in a test
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(given: list[str]) -> int:
+    if not given or given[0] not in COMMANDS:
+        top = _top()
+        top.parse_args(given)
+        top.print_help()
+        return 2 if given else 0
+    command = given[0]
+    module = importlib.import_module(f"rlk.cli.{MODULES.get(command, command)}")
+    parser = argparse.ArgumentParser(prog=f"rlk {command}", description=module.__doc__)
+    module.add_arguments(parser)
+    return int(module.run(parser.parse_args(given[1:])))
+
+
+# --- Ctrl-C -------------------------------------------------------------------------------------------
+
+
+def _obey_interrupts() -> None:
+    """Let Ctrl-C end the command in order, and the process a little later whatever it still waits for."""
+
+    def interrupted(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # impatience would only interrupt tidying up
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(130))  # compile processes end with their parent
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell ignores it
+        signal.signal(signal.SIGINT, interrupted)
+
+
+def _stop(command: str, *, ends: bool) -> None:
+    """Say that a command was interrupted; ends: this process, so that nothing more is compiled in it."""
+    from rlk.runtime.pool import stop_pool
+
+    if ends:
+        logging.disable()  # what fails from now on fails because it was stopped
+    if sys.stderr.isatty():
+        write_over(sys.stderr, "")
+    kept = (
+        ": what was compiled is kept, and the same command goes on from there" if command in COMPILING else ""
+    )
+    print(f"rlk {command}: interrupted{kept}", file=sys.stderr, flush=True)
+    if ends:
+        stop_pool()
 
 
 def _top() -> argparse.ArgumentParser:

@@ -8,11 +8,13 @@ cotangents.
 from __future__ import annotations
 
 import argparse
+import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 
 from rlk.cli.text import Progress, table
 from rlk.errors import Code, LaunchError
@@ -109,12 +111,22 @@ def _all_of(one: Callable[[str], Iterator[Verdict]], name: str) -> list[Verdict]
     return list(one(name))
 
 
+def _begin_child(scratch: str) -> None:
+    """Leave Ctrl-C to the process that asked, which ends this one; temporary files, too."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tempfile.tempdir = scratch
+
+
 def _side_by_side(
     one: Callable[[str], Iterator[Verdict]], names: Sequence[str], jobs: int, progress: Progress
 ) -> list[Verdict]:
     """Return what is found of several operators at a time, in the order of their names."""
     made: dict[str, list[Verdict]] = {}
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as children:
+    strangers = set(active_children())
+    with (
+        tempfile.TemporaryDirectory(prefix="rlk-check-", ignore_cleanup_errors=True) as scratch,
+        ProcessPoolExecutor(jobs, get_context("spawn"), _begin_child, (scratch,)) as children,
+    ):
         running = {children.submit(_all_of, one, name): name for name in names}
         try:
             for done in as_completed(running):
@@ -122,6 +134,8 @@ def _side_by_side(
                 progress.say(running[done])
                 progress.step()
         except BaseException:
+            for child in set(active_children()) - strangers:  # their compilers end with them
+                child.kill()
             children.shutdown(cancel_futures=True)
             raise
     return [verdict for name in names for verdict in made[name]]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from rlk.aot.progress import Progress
 from rlk.cli.text import table
 from rlk.env import Env
 from rlk.errors import Code, LaunchError, UnsupportedError
@@ -80,7 +81,9 @@ def run(arguments: argparse.Namespace) -> int:
         )
     kernel_key(arguments.backend, "", None, on.name)  # refused where its compiler is missing
     deadline = begin + arguments.limit_s
-    compiled = compile_all(wanted, arguments.backend, on, deadline)
+    progress = Progress(sys.stderr, "compiled")
+    compiled = compile_all(wanted, arguments.backend, on, deadline, progress.follow)
+    progress.end()
     _say_compiled(compiled, time.monotonic() - begin)
     if arguments.dry:
         broken = [pair for pair in compiled.failed if pair[1] == SHIPPED]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TypeVar
 
 from rlk.env import Env, without_devices
 from rlk.errors import Code, CompileError
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime.record import encode_request
+from rlk.runtime.record import SCRATCH, encode_request
 
 T = TypeVar("T")
 
@@ -25,18 +28,23 @@ class WorkerDied(Exception):
     """A compiler ended its process; the message holds what it last said."""
 
 
+class Stopped(Exception):
+    """Nothing more is compiled: somebody interrupted this process."""
+
+
 class _Worker:
     """One compile process. Not multiprocessing: that would run the user's main module a second time."""
 
     def __init__(self) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rlk.runtime.worker"],
+            [sys.executable, "-P", "-m", "rlk.runtime.worker", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
             env=without_devices({"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}),
+            process_group=0,  # the compilers that it starts end with it, and Ctrl-C reaches none of them
         )
 
     def ask(self, request: str) -> dict[str, object]:
@@ -65,6 +73,14 @@ class _Worker:
             self._process.stdin.close()
         self._log.close()
 
+    def kill(self) -> None:
+        """End the process and what it started, whatever they do, and remove what they would have removed."""
+        with suppress(ProcessLookupError, PermissionError):  # it ended meanwhile
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for folder in Path(tempfile.gettempdir()).glob(f"{SCRATCH}{self._process.pid}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
 
 class Pool:
     """Up to `jobs` compile processes, started when first needed."""
@@ -73,11 +89,13 @@ class Pool:
         self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="rlk-compile")
         self._slots = threading.Semaphore(jobs)
         self._idle: list[_Worker] = []
+        self._busy: set[_Worker] = set()
         self._guard = threading.Lock()
+        self._stopped = False
         self.compiled = 0  # modules, so far
 
     def compile(self, emitted: Emitted, target: str, folder: Path) -> None:
-        """Compile a module into `folder`; raises CompileError naming the kept source, or OSError."""
+        """Compile a module into `folder`; raises CompileError naming the kept source, OSError, or Stopped."""
         request = encode_request(emitted, target, folder)
         with self._slots:
             worker = self._take()
@@ -85,9 +103,14 @@ class Pool:
                 answer = worker.ask(request)
             except WorkerDied as death:
                 answer = {"error": str(death)}
+                self._drop(worker)
                 worker.close()
+            except BaseException:  # Ctrl-C while waiting: its answer would be taken for the next one's
+                self._drop(worker)
+                worker.kill()
+                raise
             else:
-                self._idle.append(worker)
+                self._drop(worker, idle=True)
         error = answer["error"]
         if error is None:
             with self._guard:
@@ -104,10 +127,21 @@ class Pool:
         )
 
     def _take(self) -> _Worker:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return _Worker()
+        with self._guard:
+            if self._stopped:
+                raise Stopped
+            worker = self._idle.pop() if self._idle else _Worker()
+            self._busy.add(worker)
+            return worker
+
+    def _drop(self, worker: _Worker, *, idle: bool = False) -> None:
+        """Count a worker as no longer busy; raise Stopped where it was killed."""
+        with self._guard:
+            self._busy.discard(worker)
+            if self._stopped:
+                raise Stopped
+            if idle:
+                self._idle.append(worker)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Run `work`, which waits for a compile, in the background."""
@@ -119,6 +153,15 @@ class Pool:
         for worker in self._idle:
             worker.close()
         self._idle.clear()
+
+    def stop(self) -> None:
+        """End the processes now and start none: what waits for a compile is cancelled, or raises Stopped."""
+        with self._guard:
+            self._stopped = True
+            workers = [*self._busy, *self._idle]
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in workers:
+            worker.kill()
 
 
 def _keep(emitted: Emitted) -> str:
@@ -139,3 +182,10 @@ def pool() -> Pool:
             _pools.clear()
             _pools[os.getpid()] = Pool(Env.current().jobs)
         return _pools[os.getpid()]
+
+
+def stop_pool() -> None:
+    """Stop this process's pool, if it has one, for good."""
+    made = _pools.get(os.getpid())
+    if made is not None:
+        made.stop()

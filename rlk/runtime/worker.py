@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
+import threading
+import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from rlk.lower.common.emitted import Emitted
 from rlk.runtime.cute import compile_cute
-from rlk.runtime.record import decode_request
+from rlk.runtime.record import SCRATCH, decode_request
 from rlk.runtime.tilelang import compile_tilelang
 from rlk.runtime.toolchain import compile_triton
+
+_PAUSE = 0.5  # seconds between looks at whether the parent lives
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:
@@ -35,7 +43,8 @@ def compile_module(emitted: Emitted, target: str, folder: Path) -> None:
     """Compile a module with its backend's compiler."""
     match emitted.backend:
         case "triton":
-            compile_triton(emitted, target, folder)
+            with _scratch():
+                compile_triton(emitted, target, folder)
         case "cute":
             compile_cute(emitted, target, folder)
         case "tilelang":
@@ -44,9 +53,32 @@ def compile_module(emitted: Emitted, target: str, folder: Path) -> None:
             raise ValueError(f"there is no compiler for backend {other!r}")
 
 
+@contextmanager
+def _scratch() -> Iterator[None]:
+    """Hold temporary files in a folder whose name says whose it is: who kills this process removes it."""
+    with tempfile.TemporaryDirectory(prefix=f"{SCRATCH}{os.getpid()}-") as folder:
+        tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = None
+
+
+def _end_with(parent: int) -> None:
+    """End this process, and the compilers that it started, when nobody waits for them any more."""
+    while os.getppid() == parent:
+        time.sleep(_PAUSE)
+    if tempfile.tempdir is not None:
+        shutil.rmtree(tempfile.tempdir, ignore_errors=True)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
 def main() -> None:
     """Serve on the original standard output; whatever compilers print goes to standard error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked
+    threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     serve(sys.stdin, answers)

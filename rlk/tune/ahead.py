@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from rlk.tune.problem import Plan, Problem, Schedules, plan, problem
 from rlk.tune.shapes import Shape
 
 Pair = tuple[Shape, str]
+Follow = Callable[[Future[Path], str], None]
 
 
 @dataclass(slots=True)
@@ -31,8 +32,13 @@ class Compiled:
     refused: dict[Shape, str] = field(default_factory=dict)
 
 
-def compile_all(wanted: Sequence[Shape], backend: str, on: Target, deadline: float) -> Compiled:
-    """Compile for a target, which need not be here, until a deadline by time.monotonic."""
+def compile_all(
+    wanted: Sequence[Shape], backend: str, on: Target, deadline: float, follow: Follow = lambda *_: None
+) -> Compiled:
+    """Compile for a target, which need not be here, until a deadline by time.monotonic.
+
+    follow: is told of each module whose compilation starts, with the shape that it is for.
+    """
     found = Compiled()
     waiting: dict[str, Future[Path]] = {}
     pairs: dict[Pair, str] = {}
@@ -44,8 +50,11 @@ def compile_all(wanted: Sequence[Shape], backend: str, on: Target, deadline: flo
             found.refused[shape] = str(error)
             continue
         for name, schedules in found.plans[shape].schedules.items():
+            known = len(waiting)
             try:
                 pairs[shape, name] = _start(call, schedules, backend, on, waiting)
+                if len(waiting) > known:
+                    follow(waiting[pairs[shape, name]], f"{shape}, {name}")
             except Exception as error:  # a schedule that has no text is a result
                 found.failed[shape, name] = f"{type(error).__name__}: {error}"
     for pair, digest in pairs.items():
