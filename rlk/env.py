@@ -15,6 +15,10 @@ from rlk.errors import Code, LaunchError
 BACKENDS = ("triton", "cute", "tilelang", "oracle")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_CACHE_LIMIT = 8 * 2**30
+SIZE = "bytes with an optional suffix K, M, G or T, such as 8G"
+_MOST_DIGITS = 18  # of a number: all of them fit into 64 bits
+_LAST_DATE = 4354819199  # the last second that a zip file can name
+_SHOWN = 60  # characters of a wrong value
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 # Variables of the compilers below rlk which change what they emit. They are part of every cache key, so that
@@ -118,13 +122,17 @@ def _current() -> Env:
 
 
 def _bad(name: str, value: str, wanted: str) -> LaunchError:
+    value = value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
     return LaunchError(Code.ARG_VALUE, op="environment", name=name, value=value, wanted=wanted)
 
 
 def _cache_dir(variables: Mapping[str, str]) -> Path:
     """Choose $RLK_CACHE_DIR, else $XDG_CACHE_HOME/rlk, else ~/.cache/rlk."""
     if given := variables.get("RLK_CACHE_DIR"):
-        path = Path(given).expanduser()
+        try:
+            path = Path(given).expanduser()
+        except RuntimeError:  # of a user that there is not
+            raise _bad("RLK_CACHE_DIR", given, "an absolute path, or ~ and a user that exists") from None
         if not path.is_absolute():
             raise _bad("RLK_CACHE_DIR", given, "an absolute path")
         return path
@@ -138,7 +146,10 @@ def _cache_dir(variables: Mapping[str, str]) -> Path:
 
 def _epoch(variables: Mapping[str, str]) -> int | None:
     value = variables.get("SOURCE_DATE_EPOCH", "")
-    return int(value) if value.isascii() and value.isdigit() else None
+    epoch = whole(value)
+    if value and (epoch is None or epoch > _LAST_DATE):
+        raise _bad("SOURCE_DATE_EPOCH", value, "seconds since 1970, until the end of 2107")
+    return epoch
 
 
 def _system_cache(variables: Mapping[str, str]) -> Path | None:
@@ -168,20 +179,32 @@ def _count(variables: Mapping[str, str], name: str, default: int) -> int:
     value = variables.get(name, "")
     if not value:
         return default
-    if not value.isascii() or not value.isdigit() or int(value) < 1:
+    count = whole(value)
+    if not count:
         raise _bad(name, value, "a number of at least 1")
-    return int(value)
+    return count
 
 
 def _size(variables: Mapping[str, str], name: str, default: int) -> int:
-    """Parse bytes with an optional binary suffix: 500M, 8G, 8GiB."""
     value = variables.get(name, "")
     if not value:
         return default
-    match = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE | re.ASCII)
-    if match is None:
-        raise _bad(name, value, "bytes with an optional suffix K, M, G or T, such as 8G")
-    return int(match[1]) * _UNITS[match[2].upper()]
+    size = size_of(value)
+    if size is None:
+        raise _bad(name, value, SIZE)
+    return size
+
+
+def whole(text: str) -> int | None:
+    """Return the number from 0 on that a text of decimal digits is; None for others, and beyond 64 bits."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else None
+
+
+def size_of(text: str) -> int | None:
+    """Return the bytes that a text such as 500M, 8G or 8GiB names, None for another."""
+    match = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
+    count = None if match is None else whole(match[1])
+    return None if match is None or count is None else count * _UNITS[match[2].upper()]
 
 
 def inherited(extra: Mapping[str, str]) -> dict[str, str]:

@@ -142,6 +142,8 @@ class Code(Enum):
         "declare Axis({axis!s}, piece=...), or add the sum afterwards",
     )
     MERGE_NEEDS_STATES = ("merge over {axis} has no states",)
+    # files of authors
+    SPEC_FAILS = ("not a spec: {why}", "RLK_LOG=debug shows the traceback")
     # the verifier
     VALUE_UNDEFINED = ("value %{value} is used before it is defined",)
     VALUE_TWICE = ("value %{value} is defined twice",)

@@ -23,6 +23,10 @@ op = "swiglu"
 rows = [8191]
 backward = true
 """
+CONFIG = {
+    "model_type": "qwen3", "hidden_size": 256, "vocab_size": 1024, "intermediate_size": 512,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "torch_dtype": "bfloat16",
+}  # fmt: skip
 
 
 def built(folder: Path, *options: str, on: str = "sm_90a", **variables: str) -> Path:

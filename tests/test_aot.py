@@ -20,9 +20,9 @@ import torch
 from services import NO_STREAM
 
 import rlk
-from rlk.aot import calls, matrix
+from rlk.aot import calls
 from rlk.aot.inspect import contents
-from rlk.aot.matrix import Calls, Matrix, Model, read_matrix
+from rlk.aot.matrix import Calls, Matrix, Model
 from rlk.cli import main
 from rlk.digest import canonical, digest
 from rlk.env import Env
@@ -39,7 +39,7 @@ from rlk.runtime.sizes import sizes_of
 from rlk.target.facts import target
 
 pytest.importorskip("triton", reason="building a wheel needs a compiler")
-from aot_cases import REPOSITORY, built, installed
+from aot_cases import CONFIG, REPOSITORY, built, installed
 from test_launch import FakeCuda
 
 H200 = target("sm_90a")
@@ -269,6 +269,24 @@ def changed_key(site: Path, **members: object) -> None:
         folder.rename(folder.parent / digest(text["key"]))
 
 
+def launched_by(text: str) -> Callable[[Path], object]:
+    """Give all entries this launch.json, or their own with some members, and digests that fit."""
+
+    def change(site: Path) -> None:
+        for folder in entries(site):
+            path = folder / "launch.json"
+            own = json.loads(path.read_text())
+            path.write_text(json.dumps(own | json.loads(text)) if text.startswith("{") else text)
+            manifest = json.loads((folder / "manifest.json").read_text())
+            data = path.read_bytes()
+            manifest["files"]["launch.json"] = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+            manifest.pop("sha256")
+            manifest["sha256"] = digest(manifest)
+            (folder / "manifest.json").write_bytes(canonical(manifest))
+
+    return change
+
+
 def changed_head(site: Path, **members: object) -> None:
     path = site / NAME / wheels.HEAD
     path.write_text(json.dumps({**json.loads(path.read_text()), **members}))
@@ -305,6 +323,16 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "another launch.json": (lambda s: each(flip, "launch.json")(s), "another sha256"),
     "a linked kernel": (lambda s: each(link, "module.py")(s), "module.py is not a plain file"),
     "another program": (lambda s: changed_key(s, program="0" * 32), "lies in the folder of another program"),
+    "a launch.json of text": (launched_by("launch it"), "launch.json cannot be read: JSONDecodeError"),
+    "a launch.json of lists": (launched_by("[" * 99999), "launch.json cannot be read: RecursionError"),
+    "a list as launch.json": (launched_by("[1]"), "launch.json cannot be read: TypeError"),
+    "a number as kernels": (launched_by('{"kernels": 5}'), "launch.json cannot be read: TypeError"),
+    "an unknown argument": (
+        launched_by('{"call": [{"kind": "x"}]}'),
+        "launch.json cannot be read: ValueError",
+    ),
+    "a number as backend": (launched_by('{"backend": 5}'), "launch.json says 5 where str is expected"),
+    "nothing divisible": (lambda s: changed_key(s, divisible=None), "does not say what has to be divisible"),
     "a damaged manifest": (lambda s: each(flip, "manifest.json")(s), "manifest.json"),
 }
 
@@ -368,41 +396,6 @@ def test_wheels_can_be_turned_off(site: Path, no_compiler: None, monkeypatch: py
 
 
 # matrices
-
-
-def test_the_shipped_matrix_has_the_models_that_it_promises() -> None:
-    found = {model.name: model for model in read_matrix("common").models}
-    assert {"llama-3-8b", "llama-3-70b", "qwen3-0.6b", "qwen3-32b", "gemma-3-27b"} <= set(found)
-    assert found["llama-3-70b"].tp == (1, 2, 4, 8)
-    for model in found.values():
-        assert all(model.vocab % 8 == model.intermediate % ranks == 0 for ranks in model.tp)
-    assert {each.op for each in read_matrix("common").calls} <= set(calls.CALLERS)
-
-
-def test_a_model_may_be_named_alone(tmp_path: Path) -> None:
-    (tmp_path / "m.toml").write_text('[[model]]\nname = "qwen3-8b"\ntp = [2]\n')
-    made = read_matrix(str(tmp_path / "m.toml"))
-    assert (made.models[0].vocab, made.models[0].tp, made.calls) == (151936, (2,), matrix.common().calls)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[[model]]\nname = 'unheard'", "llama-3-8b"),
-        ("[[model]]\nname = 'llama-3-8b'\nhiden = 3", "hiden"),
-        ("models = 3", "models"),
-        ("[[model]\n", "TOML"),
-        ("", "no model"),
-        ("[[model]]\nname='qwen3-8b'\n[[call]]\nop='swiglu'\nrows=[0]", "at least 1"),
-        ("[[model]]\nname='qwen3-8b'\n[[call]]\nop='swiglu'\nrows=[1]\ndtypes=['fp8']", "bf16, f16"),
-        ("[[model]]\nname='qwen3-8b'\n[[call]]\nop='swiglu'", "rows"),
-    ],
-)
-def test_a_wrong_matrix_says_where(text: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "m.toml").write_text(text)
-    with pytest.raises(LaunchError) as caught:
-        read_matrix(str(tmp_path / "m.toml"))
-    assert said in str(caught.value)
 
 
 TINY = Model("tiny", 256, 1024, 512, 4, 2, 64, tp=(2,))
@@ -470,11 +463,6 @@ def test_observing_calls_leaves_nothing_behind() -> None:
 
 # warming up
 
-CONFIG = {
-    "model_type": "qwen3", "hidden_size": 256, "vocab_size": 1024, "intermediate_size": 512,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "torch_dtype": "bfloat16",
-}  # fmt: skip
-
 
 def warmup(folder: Path, *options: str, path: str = "") -> subprocess.Popen[str]:
     (folder / "config.json").write_text(json.dumps(CONFIG))
@@ -510,19 +498,3 @@ def test_ranks_that_warm_up_together_compile_each_kernel_once(tmp_path: Path) ->
 def test_what_a_wheel_holds_is_not_compiled_again(unpacked: Path, tmp_path: Path) -> None:
     out, _ = warmup(tmp_path, path=str(unpacked)).communicate(timeout=300)
     assert "2 kernels, 2 of them in installed wheels; 0 compiled" in out
-
-
-def test_sizes_are_read_from_a_config(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    plain = {**CONFIG, "head_dim": None, "num_key_value_heads": None, "torch_dtype": "float16"}
-    path.write_text(json.dumps(plain))
-    model, dtype = matrix.model_of_config(path, 4)
-    assert (model.kv_heads, model.head_dim, model.tp, dtype) == (4, 64, (4,), "f16")
-    path.write_text(
-        json.dumps({"model_type": "gemma3", "text_config": {**CONFIG, "model_type": "gemma3_text"}})
-    )
-    assert matrix.model_of_config(path, 1)[0].profile == "gemma"
-    for text in ("{}", "[", '{"num_attention_heads": 0, "hidden_size": 1}'):
-        path.write_text(text)
-        with pytest.raises(LaunchError, match=r"config\.json of a decoder"):
-            matrix.model_of_config(path, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,11 @@ from rlk.digest import digest, digest_bytes
 from rlk.runtime.wheels import CALLS, ENTRIES, HEAD
 
 _LARGEST = 1 << 28  # bytes of a member that is read
+# what zipfile raises for files that are no archives, or hold what it cannot unpack; what else is in them
+_WRONG = (
+    OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError,
+    KeyError, TypeError, AttributeError, IndexError, OverflowError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +42,13 @@ class Contents:
 def contents(path: Path) -> Contents:
     """Return what a wheel's file holds, every digest checked; raise LaunchError for another file."""
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no file")  # a pipe would wait for a writer, a device has no end
         with zipfile.ZipFile(path) as archive:
             return _contents(archive, path.stat().st_size)
-    except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
-        raise wrong("WHEEL", str(path), f"a wheel that rlk aot build wrote ({error})") from None
+    except _WRONG as error:
+        why = error if str(error) else type(error).__name__
+        raise wrong("WHEEL", str(path), f"a wheel that rlk aot build wrote ({why})") from None
 
 
 def _contents(archive: zipfile.ZipFile, size: int) -> Contents:
@@ -48,6 +57,7 @@ def _contents(archive: zipfile.ZipFile, size: int) -> Contents:
         raise ValueError(f"it has {len(heads)} files {HEAD}")
     package = heads[0].split("/")[0]
     head = json.loads(_read(archive, heads[0]))
+    _same_types(head, {"target": "", "backend": "", "abi": "", "rlk": "", "toolchain": {}})
     found: list[Held] = []
     damaged: list[str] = []
     if "calls" in head and digest_bytes(_read(archive, f"{package}/{CALLS}")) != head["calls"]["sha256"]:
@@ -61,10 +71,17 @@ def _contents(archive: zipfile.ZipFile, size: int) -> Contents:
         bad = [f for f, said in files.items() if digest_bytes(_read(archive, folder + f)) != said["sha256"]]
         if bad or digest(members["key"]) != folder.rstrip("/").rsplit("/", 1)[1]:
             damaged.append(f"{folder}: {', '.join(bad) or 'the name of another key'}")
+        _same_types(members["key"], {"op": "", "what": "", "numerics_id": "", "exact": True})
         found.append(Held(members["key"], sum(said["bytes"] for said in files.values())))
     return Contents(
         head, tuple(sorted(found, key=lambda h: (h.key["op"], h.key["what"]))), size, tuple(damaged)
     )
+
+
+def _same_types(members: dict[str, Any], like: dict[str, Any]) -> None:
+    for name, value in like.items():
+        if type(members[name]) is not type(value):
+            raise ValueError(f"{name} is {members[name]!r}")
 
 
 def _read(archive: zipfile.ZipFile, name: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from rlk.errors import Code, LaunchError
 
 COMMON = "common"  # the matrix that ships with rlk, by name
 DTYPES = ("bf16", "f16", "f32")
+LARGEST = 2**31 - 1  # of a size
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +75,24 @@ def read_matrix(place: str) -> Matrix:
         members = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise wrong("MATRIX", place, f"a file that can be read ({error.strerror}), or {COMMON!r}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, too long a number
         raise wrong("MATRIX", place, f"TOML: {error}") from None
     if set(members) - {"model", "call"}:
         raise wrong(place, ", ".join(sorted(set(members) - {"model", "call"})), "[[model]] and [[call]]")
-    models = tuple(_model(each, place) for each in members.get("model", ()))
-    calls = tuple(_calls(each, place) for each in members.get("call", ()))
+    models = tuple(_model(each, place) for each in _tables(members, "model", place))
+    calls = tuple(_calls(each, place) for each in _tables(members, "call", place))
     if place != COMMON and not calls:
         calls = common().calls
     if not models or not calls:
         raise wrong(place, "no model" if not models else "no call", "at least one [[model]] and [[call]]")
     return Matrix(models, calls)
+
+
+def _tables(members: dict[str, Any], name: str, place: str) -> list[dict[str, Any]]:
+    found = members.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise wrong(place, name, f"tables, each under [[{name}]]")
+    return found
 
 
 @cache
@@ -107,8 +116,6 @@ def _calls(members: dict[str, Any], place: str) -> Calls:
     made = _made(Calls, members, place)
     if not set(made.dtypes) <= set(DTYPES):
         raise wrong(f"{place}: {made.op}: dtypes", made.dtypes, ", ".join(DTYPES))
-    if not all(isinstance(rows, int) and rows > 0 for rows in made.rows):
-        raise wrong(f"{place}: {made.op}: rows", made.rows, "numbers of rows, at least 1")
     return made
 
 
@@ -119,10 +126,34 @@ def _made(kind: type[Any], members: dict[str, Any], place: str) -> Any:
         raise wrong(
             f"{place}: {kind.__name__.lower()}", sorted(set(members) - names), ", ".join(sorted(names))
         )
+    given = {name: tuple(x) if isinstance(x, list) else x for name, x in members.items()}
+    for each in fields(kind):
+        fits, wanted = _KINDS[str(each.type)]
+        if each.name in given and not fits(given[each.name]):
+            raise wrong(f"{place}: {kind.__name__.lower()}: {each.name}", members[each.name], wanted)
     try:
-        return kind(**{name: tuple(x) if isinstance(x, list) else x for name, x in members.items()})
-    except TypeError as error:
+        return kind(**given)
+    except TypeError as error:  # a field is missing
         raise wrong(f"{place}: {kind.__name__.lower()}", members, str(error)) from None
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 1 <= value <= LARGEST
+
+
+def _all(fits: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, tuple) and len(value) > 0 and all(map(fits, value))
+
+
+# how a field's type is written -> what has it, and that in words
+_KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "str": (lambda value: isinstance(value, str), "text"),
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "int": (_is_size, f"a whole number, at least 1 and at most {LARGEST}"),
+    "tuple[int, ...]": (_all(_is_size), f"a list of whole numbers, at least 1 and at most {LARGEST}"),
+    "tuple[str, ...]": (_all(lambda value: isinstance(value, str)), "a list of texts"),
+    "tuple[dict[str, Any], ...]": (_all(lambda value: isinstance(value, dict)), "a list of tables"),
+}
 
 
 def model_of_config(path: Path, tp: int) -> tuple[Model, str]:
@@ -132,22 +163,37 @@ def model_of_config(path: Path, tp: int) -> tuple[Model, str]:
     """
     try:
         members = json.loads(path.read_text(encoding="utf-8"))
-        members = {**members, **members.get("text_config", {})}
-        heads = members["num_attention_heads"]
-        model = Model(
-            name=str(members.get("model_type", path.parent.name)),
-            hidden=members["hidden_size"],
-            vocab=members["vocab_size"],
-            intermediate=members["intermediate_size"],
-            heads=heads,
-            kv_heads=members.get("num_key_value_heads") or heads,
-            head_dim=members.get("head_dim") or members["hidden_size"] // heads,
-            profile="gemma" if "gemma" in str(members.get("model_type")) else "hf_llama",
-            tp=(tp,),
-        )
+        members = {**members, **(members.get("text_config") or {})}
     except OSError as error:
         raise wrong("--model-config", str(path), f"a file that can be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise wrong("--model-config", str(path), f"the config.json of a decoder ({error!r})") from None
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise _no_decoder(path, repr(error)) from None
+    given = {ours: members.get(theirs) for ours, theirs in _CONFIG.items()}
+    if given["kv_heads"] is None:
+        given["kv_heads"] = given["heads"]
+    if given["head_dim"] is None and _is_size(given["heads"]) and _is_size(given["hidden"]):
+        given["head_dim"] = given["hidden"] // given["heads"]
+    for ours, theirs in _CONFIG.items():
+        if not _is_size(given[ours]):
+            wanted = f"{theirs} is {given[ours]!r}, not a whole number of at least 1"
+            raise _no_decoder(path, wanted)
+    kind = str(members.get("model_type", path.parent.name))
+    profile = "gemma" if "gemma" in kind else "hf_llama"
     dtype = str(members.get("dtype") or members.get("torch_dtype") or "bfloat16")
+    model = Model(name=kind, profile=profile, tp=(tp,), **given)
     return model, "f16" if dtype == "float16" else "bf16"
+
+
+# fields of a model, and what a config.json calls them
+_CONFIG = {
+    "hidden": "hidden_size",
+    "vocab": "vocab_size",
+    "intermediate": "intermediate_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+}
+
+
+def _no_decoder(path: Path, why: str) -> LaunchError:
+    return wrong("--model-config", str(path), f"the config.json of a decoder ({why})")

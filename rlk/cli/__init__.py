@@ -29,6 +29,8 @@ COMMANDS = {
     "demo": "one GRPO step from logits on real text, measured against the oracle, float64 and torch",
 }
 
+logger = logging.getLogger("rlk.cli")
+
 COMPILING = ("aot", "tune", "warmup")  # into the store
 PATIENCE = 5.0  # seconds that a process has to end after Ctrl-C
 
@@ -63,6 +65,7 @@ def _ended(given: list[str], *, ends: bool) -> int:
         finally:
             sys.stdout.flush()
     except RlkError as error:
+        logger.debug("rlk %s", command, exc_info=error)
         text = str(error)
         print(text if text.startswith("rlk") else f"rlk {command}: {text}", file=sys.stderr)
     except ModuleNotFoundError as error:
@@ -72,10 +75,9 @@ def _ended(given: list[str], *, ends: bool) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        if error.filename is None:
-            raise
-        what = error.filename2 or error.filename
-        print(f"rlk {command}: {printable(what)}: {error.strerror}", file=sys.stderr)
+        logger.debug("rlk %s", command, exc_info=error)
+        place = "" if error.filename is None else f"{printable(error.filename2 or error.filename)}: "
+        print(f"rlk {command}: {place}{error.strerror or error}", file=sys.stderr)
     except KeyboardInterrupt:
         _stop(command, ends=ends)
         return 130

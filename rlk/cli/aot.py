@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from rlk.cli.text import size, table
+from rlk.cli.text import made_folder, size, table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,8 @@ def _build(arguments: argparse.Namespace) -> int:
     targets, backends = [target(name) for name in arguments.target], arguments.backend or ["triton"]
     # a backend that one target lacks is an error only where no target has it
     pairs = [(on, b) for on in targets for b in backends if len(targets) == 1 or b in backends_of(on)]
-    for made in build(matrix, pairs, arguments.out, Progress(sys.stderr, "compiled")):
+    out = made_folder(arguments.out, "rlk aot", "--out")
+    for made in build(matrix, pairs, out, Progress(sys.stderr, "compiled")):
         print(f"{made.path}  {made.entries} kernels, {size(made.path.stat().st_size)}")
         for name in made.left:
             print(f"  left out: {name}", file=sys.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from pathlib import Path
 from tarfile import TarError
@@ -12,11 +11,9 @@ from rlk.cache import Entry, Store
 from rlk.cache.archive import export_entries, import_entries
 from rlk.cache.gc import is_of_calls
 from rlk.cli.text import size, table
-from rlk.env import Env
+from rlk.env import SIZE, Env, size_of
 from rlk.errors import Code, LaunchError
 from rlk.terminal import printable
-
-_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,11 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def parse_size(text: str) -> int:
     """Return the bytes that a text such as 500M or 8GiB names; raise LaunchError for anything else."""
-    match = re.fullmatch(r"(\d+)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
-    if match is None:
-        wanted = "bytes with an optional suffix K, M, G or T, such as 8G"
-        raise LaunchError(Code.ARG_VALUE, op="rlk cache gc", name="--limit", value=text, wanted=wanted)
-    return int(match[1]) * 1024 ** _POWERS[match[2].upper()]
+    count = size_of(text)
+    if count is None:
+        raise LaunchError(Code.ARG_VALUE, op="rlk cache gc", name="--limit", value=text[:60], wanted=SIZE)
+    return count
 
 
 def _list(store: Store) -> None:

@@ -16,10 +16,10 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from multiprocessing import active_children, get_context
 
-from rlk.cli.text import Progress, table
+from rlk.cli.text import Progress, natural, positive, table
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op
-from rlk.runtime.catalogue import find, operators
+from rlk.runtime.catalogue import authored, find, operators
 from rlk.runtime.pool import pool
 from rlk.runtime.reference import TARGETS
 from rlk.target.facts import Target, target
@@ -61,8 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LAW",
         help=f"only these; may be repeated: {laws}",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the drawn inputs")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="operators at a time, default 1")
+    parser.add_argument("--seed", type=natural, default=0, help="of the drawn inputs")
+    parser.add_argument(
+        "--jobs", type=positive, default=1, metavar="N", help="operators at a time, default 1"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -103,7 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _checked(name: str, targets: Sequence[Target], laws: Sequence[Law], seed: int) -> Iterator[Verdict]:
     op, example = _subject(name)
-    return check(op, example, targets, laws, seed, pool().compile)
+    with authored(op):
+        yield from check(op, example, targets, laws, seed, pool().compile)
 
 
 def _all_of(one: Callable[[str], Iterator[Verdict]], name: str) -> list[Verdict]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from rlk.cli.text import made_folder
 from rlk.demo import run as demo
 
 
@@ -14,4 +15,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo; 1 if any compared bit differs."""
+    made_folder(arguments.out, "rlk demo", "--out")
     return demo.main(arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rlk.cli.text import Progress
+from rlk.cli.text import Progress, made_folder
 from rlk.pages.page import backends, index, page, public
 
 
@@ -16,8 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the pages and their index."""
-    folder: Path = arguments.out
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = made_folder(arguments.out, "rlk docs", "--out")
     (folder / "index.md").write_text(index(), encoding="utf-8")
     progress = Progress(len(public()))
     for name in public():

@@ -6,7 +6,7 @@ import argparse
 import difflib
 from pathlib import Path
 
-from rlk.cli.text import Progress
+from rlk.cli.text import Progress, made_folder
 from rlk.errors import Code, LaunchError
 from rlk.resources import generated
 from rlk.runtime.catalogue import operators
@@ -29,6 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise LaunchError(
             Code.ARG_MISSING, op="rlk gen", name="--out", why="outside a checkout: the installed files stay"
         )
+    if not arguments.check:
+        made_folder(out, "rlk gen", "--out")
     progress = Progress(2 * len(TARGETS) * len(operators()))
     sources: dict[Path, str] = {}
     for name, source in reference_sources():

@@ -7,6 +7,7 @@ import ast
 
 from rlk.cli.listing import choices_of
 from rlk.cli.text import fields, table
+from rlk.env import whole
 from rlk.errors import Code, LaunchError
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import Program
@@ -17,7 +18,7 @@ from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
 from rlk.passes.pipeline import CANONICAL, canonical, specialize
 from rlk.passes.sweep import sweep
-from rlk.runtime.catalogue import find, numerics
+from rlk.runtime.catalogue import authored, find, numerics
 from rlk.runtime.reference import (
     BACKENDS,
     TARGETS,
@@ -56,10 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for."""
     op, _ = find(arguments.op)
     on = target(arguments.target)
-    variant = chosen_variant(op, arguments)
-    traced = op.trace(variant)
-    if arguments.grad:
-        traced = _gradient(op, variant)
+    with authored(op):
+        variant = chosen_variant(op, arguments)
+        traced = _gradient(op, variant) if arguments.grad else op.trace(variant)
     extents = reference_extents(op, canonical(traced))
     extents |= {name: _extent(name, value, extents) for name, value in _pairs(arguments.extent)}
     if arguments.source:
@@ -149,16 +149,18 @@ def _static(formal: Formal, text: str, default: object) -> object:
         return tuple(text.split(","))
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # no literal
         return text
 
 
 def _extent(name: str, text: str, extents: dict[str, int]) -> int:
     if name not in extents:
         raise LaunchError(Code.UNKNOWN_NAME, what="axis", name=name, choices=", ".join(sorted(extents)))
-    if not text.isdecimal() or not int(text):
-        raise LaunchError(Code.ARG_VALUE, op="rlk show", name=name, value=text, wanted="a positive number")
-    return int(text)
+    extent = whole(text)
+    if not extent or extent >= 2**31:
+        wanted = "a positive number below 2**31"
+        raise LaunchError(Code.ARG_VALUE, op="rlk show", name=name, value=text[:60], wanted=wanted)
+    return extent
 
 
 # --- the default view --------------------------------------------------------------------------------

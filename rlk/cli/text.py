@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from rlk.env import whole
+from rlk.errors import Code, LaunchError
 from rlk.terminal import printable, write_over
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -42,6 +47,35 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     raise AssertionError(count)
+
+
+def made_folder(path: Path, op: str, option: str) -> Path:
+    """Return a folder that can be written to, made if need be; raise LaunchError naming the option."""
+    why = ""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or str(error)
+    if why or not os.access(path, os.W_OK | os.X_OK):
+        wanted = f"a folder that can be written to ({why or 'Permission denied'})"
+        raise LaunchError(Code.ARG_VALUE, op=op, name=option, value=str(path), wanted=wanted)
+    return path
+
+
+def natural(text: str) -> int:
+    """Return the number from 0 on that an argument names; raise ArgumentTypeError for another text."""
+    count = whole(text)
+    if count is None:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number of at least 0")
+    return count
+
+
+def positive(text: str) -> int:
+    """Return the number from 1 on that an argument names; raise ArgumentTypeError for another text."""
+    count = whole(text)
+    if not count:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number of at least 1")
+    return count
 
 
 class Progress:

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from rlk.aot.progress import Progress
-from rlk.cli.text import table
-from rlk.env import Env
+from rlk.cli.text import made_folder, table
+from rlk.env import Env, whole
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.runtime import cute
 from rlk.runtime.build import kernel_key
@@ -80,6 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
             Code.UNSUPPORTED, what="tuning", backend="cute", target=on.name, alternatives="--backend triton"
         )
     kernel_key(arguments.backend, "", None, on.name)  # refused where its compiler is missing
+    if not arguments.dry:
+        made_folder(arguments.out.parent, "rlk tune", "--out")
     deadline = begin + arguments.limit_s
     progress = Progress(sys.stderr, "compiled")
     compiled = compile_all(wanted, arguments.backend, on, deadline, progress.follow)
@@ -109,15 +111,16 @@ def _wanted(name: str, arguments: argparse.Namespace) -> Sequence[Shape]:
     """Return the shapes of this lane; raise LaunchError where there is none."""
     listed = [shape(name, text) for text in arguments.shape] or shapes(name)
     lane, _, lanes = arguments.lane.partition("/")
-    if not lane.isdecimal() or not lanes.isdecimal() or not 1 <= int(lane) <= int(lanes):
+    turn, turns = whole(lane), whole(lanes)
+    if not turn or not turns or turn > turns:
         raise LaunchError(
-            Code.ARG_VALUE, op="rlk tune", name="--lane", value=arguments.lane, wanted="I/N, such as 1/4"
+            Code.ARG_VALUE, op="rlk tune", name="--lane", value=arguments.lane[:60], wanted="I/N, such as 1/4"
         )
     chosen = [each for each in listed if arguments.only in str(each)]
     if not chosen:
         texts = ", ".join(map(str, listed))
         raise LaunchError(Code.UNKNOWN_NAME, what="shape", name=arguments.only, choices=texts)
-    return chosen[int(lane) - 1 :: int(lanes)]
+    return chosen[turn - 1 :: turns]
 
 
 def _here() -> Target:

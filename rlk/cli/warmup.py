@@ -6,17 +6,20 @@ import argparse
 import sys
 from pathlib import Path
 
+from rlk.cli.text import positive
 from rlk.env import Env
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `rlk warmup`."""
     parser.add_argument("--model-config", required=True, type=Path, metavar="FILE", help="a config.json")
-    parser.add_argument("--tp", type=int, default=1, metavar="RANKS", help="ranks that share the model")
+    parser.add_argument("--tp", type=positive, default=1, metavar="RANKS", help="ranks that share the model")
     parser.add_argument("--target", help="such as sm_90a; default: that of the first device")
     parser.add_argument("--matrix", default="common", metavar="FILE", help="whose calls; default: common")
     parser.add_argument("--op", action="append", help="only this operator; may be repeated")
-    parser.add_argument("--rows", action="append", type=int, help="instead of the matrix's; may be repeated")
+    parser.add_argument(
+        "--rows", action="append", type=positive, help="instead of the matrix's; may be repeated"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -26,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rlk.aot.warm import chosen_calls, here, warm
     from rlk.target.facts import target
 
-    if arguments.tp < 1 or arguments.tp & (arguments.tp - 1):
+    if arguments.tp & (arguments.tp - 1):
         raise wrong("--tp", arguments.tp, "a power of two")
     model, dtype = model_of_config(arguments.model_config, arguments.tp)
     calls = chosen_calls(read_matrix(arguments.matrix).calls, dtype, arguments.op, arguments.rows)

@@ -7,11 +7,14 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType
 
-from rlk.errors import Code, LaunchError
+from rlk.errors import Code, LaunchError, Loc, RlkError, SpecError
 from rlk.ir.nodes import Program
 from rlk.ir.numerics import Tier, numerics_id, tier
 from rlk.lang.op import Op
@@ -38,7 +41,7 @@ def _ops(module: ModuleType) -> Iterator[Op]:
 def find(name: str) -> tuple[Op, ModuleType]:
     """Return an operator and the module of its spec: by name, or as path/to/spec.py:name.
 
-    Raises LaunchError with the names there are.
+    Raises LaunchError with the names there are, SpecError for a file that is no spec.
     """
     path, colon, inside = name.rpartition(":")
     if not colon and not name.endswith(".py"):
@@ -58,17 +61,47 @@ def find(name: str) -> tuple[Op, ModuleType]:
 
 
 def _module(path: Path) -> ModuleType:
-    """Import the spec file at a path, under a name of its own."""
+    """Import the spec file at a path, under a name of its own; raise SpecError where that fails."""
     if not path.is_file():
         raise LaunchError(Code.ARG_VALUE, op="rlk", name="OP", value=str(path), wanted="a file that exists")
-    name = f"rlk_spec_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    name, place = f"rlk_spec_{path.stem}", str(path.resolve())
+    spec = importlib.util.spec_from_loader(name, SourceFileLoader(name, place), origin=place)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[name] = module  # where dataclasses look for the module of a class
     sys.path.append(str(path.resolve().parent))  # a spec may import what stands beside it, as a script may
-    spec.loader.exec_module(module)
-    return module
+    try:
+        with _located(place):
+            spec.loader.exec_module(module)
+        return module
+    except SyntaxError as error:
+        raise _failed(Loc(error.filename or place, error.lineno or 0), error.msg) from error
+    except (OSError, ValueError) as error:  # it cannot be read, or is no text
+        raise _failed(Loc(place), str(error)) from error
+
+
+@contextmanager
+def authored(op: Op) -> Iterator[None]:
+    """Raise what an operator's own file raises as a SpecError at its line, and every other error as it is."""
+    with _located(op.fn.__code__.co_filename):
+        yield
+
+
+@contextmanager
+def _located(file: str) -> Iterator[None]:
+    try:
+        yield
+    except RlkError:
+        raise
+    except (Exception, SystemExit) as error:
+        lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+        if not lines:
+            raise
+        raise _failed(Loc(file, lines[-1]), f"{type(error).__name__}: {error}") from error
+
+
+def _failed(place: Loc, why: str) -> SpecError:
+    return SpecError(Code.SPEC_FAILS, place, why=" ".join(why.split()))
 
 
 def numerics(program: Program, on: Target) -> tuple[str, dict[str, Tier]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+from rlk.cache.manifest import BadEntry
 from rlk.errors import Code, InternalError
 from rlk.lower.common.emitted import Emitted
 from rlk.runtime.cute import HOST, load_cute
@@ -31,7 +32,10 @@ def load(folder: Path, kind: str, device: int) -> tuple[Host, ModuleRecord]:
     The record says how to call it. Raises FileNotFoundError when the entry was evicted meanwhile.
     """
     source = (folder / MODULE).read_text()
-    module = ModuleRecord.read(folder)
+    try:
+        module = ModuleRecord.read(folder)
+    except BadEntry as error:  # its digests are right: it was built so
+        raise InternalError(Code.INTERNAL, what=f"{folder.name}: {error}") from None
     match module.backend:
         case "triton" | "tilelang":
             launchers = _load_binaries(folder, module.kernels, kind, device)

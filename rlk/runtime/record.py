@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from rlk.cache.manifest import BadEntry
 from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild
 
 MODULE = "module.py"
@@ -52,13 +53,35 @@ class ModuleRecord:
 
     @staticmethod
     def read(folder: Path) -> ModuleRecord:
-        """Read launch.json."""
-        members = json.loads((folder / LAUNCH).read_text())
-        kernels = tuple(
-            LaunchRecord(**{**kernel, "types": tuple(kernel["types"]), "order": tuple(kernel["order"])})
-            for kernel in members["kernels"]
-        )
-        return ModuleRecord(kernels, read_call(members["call"]), tuple(members["checks"]), members["backend"])
+        """Read launch.json; raise BadEntry where it is not what `write` writes, OSError."""
+        text = (folder / LAUNCH).read_bytes()
+        try:
+            members = json.loads(text)
+            kernels = tuple(
+                LaunchRecord(**{**kernel, "types": tuple(kernel["types"]), "order": tuple(kernel["order"])})
+                for kernel in members["kernels"]
+            )
+            call, checks = read_call(members["call"]), tuple(members["checks"])
+            found = ModuleRecord(kernels, call, checks, members["backend"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise BadEntry(f"{LAUNCH} cannot be read: {type(error).__name__}: {error}") from None
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        """Raise BadEntry where a member is of another type than it should be."""
+        kernels = self.kernels
+        texts = [
+            self.backend,
+            *self.checks,
+            *(t for k in kernels for t in (k.name, k.file, k.symbol, *k.types)),
+        ]
+        texts += [arg.name for arg in self.call]
+        counts = [n for k in kernels for n in (k.num_warps, k.shared, k.scratch, k.takes, *k.order)]
+        for held, kind in ((texts, str), (counts, int)):
+            for each in held:
+                if type(each) is not kind:
+                    raise BadEntry(f"{LAUNCH} says {each!r} where {kind.__name__} is expected")
 
 
 def encode_request(emitted: Emitted, target: str, folder: Path) -> str:

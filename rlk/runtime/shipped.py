@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from rlk.cache.manifest import BadEntry
 from rlk.digest import digest
 from rlk.env import Env
 from rlk.ir.nodes import MathModel
@@ -162,8 +163,13 @@ def _told(answer: Answer) -> Answer:
 
 
 def _held(form: Form, wheel: Wheel, key: str, identity: str, refused: list[str]) -> list[Found]:
-    usable = _usable(wheel, key, identity, refused)
-    return [Found(form, kernel, ModuleRecord.read(kernel.folder)) for kernel in usable]
+    held = []
+    for kernel in _usable(wheel, key, identity, refused):
+        try:
+            held.append(Found(form, kernel, ModuleRecord.read(kernel.folder)))
+        except (BadEntry, OSError) as error:
+            refused.append(f"{wheel.label}: entry {kernel.folder.name[:12]}: {error}")
+    return held
 
 
 def _usable(wheel: Wheel, key: str, identity: str, refused: list[str]) -> Iterator[Kernel]:

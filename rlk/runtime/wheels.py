@@ -209,6 +209,9 @@ def _below(wheel: Wheel, place: Path) -> Iterator[Kernel | str]:
                 raise BadEntry("its key is no object")
             if manifest.key.get("program") != place.name:
                 raise BadEntry("it lies in the folder of another program")
+            divisible = manifest.key.get("divisible")
+            if not isinstance(divisible, list) or not all(isinstance(each, str) for each in divisible):
+                raise BadEntry("its key does not say what has to be divisible")
         except (BadEntry, OSError) as error:
             yield f"{wheel.label}: entry {folder.name[:12]}: {error}"
             continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rlk.env import whole
 from rlk.errors import Code, LaunchError
 
 ROWS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192)
@@ -66,8 +67,8 @@ def shape(name: str, text: str) -> Shape:
     """Return what "M=64,N=4096,K=4096" means; raise LaunchError for anything else."""
     letters = SUBJECTS[name].letters
     pairs = [part.partition("=") for part in text.split(",")]
-    sizes = {letter.strip(): size for letter, _, size in pairs if size.isdecimal() and int(size)}
+    sizes = {letter.strip(): count for letter, _, size in pairs if (count := whole(size))}
     if sorted(sizes) != sorted(letters) or len(pairs) != len(letters):
         wanted = ",".join(f"{letter}=4096" for letter in letters)
-        raise LaunchError(Code.ARG_VALUE, op="rlk tune", name="--shape", value=text, wanted=wanted)
-    return Shape(name, *(int(sizes[letter]) for letter in letters))
+        raise LaunchError(Code.ARG_VALUE, op="rlk tune", name="--shape", value=text[:60], wanted=wanted)
+    return Shape(name, *(sizes[letter] for letter in letters))
