@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,7 +75,8 @@ class Env:
 
     `cache_dir` and `cache_limit` (bytes) belong to the kernel store, `backend` forces one lowering, `check`
     raises data errors at once instead of lazily, `interpret` runs Triton source on the CPU, `jobs` is the
-    number of compile processes, `cc` is the C compiler to link with, `aot` is false where no kernel of an
+    number of compile processes, `log` is the level of the logger "rlk" (None: whatever the program sets),
+    `cc` is the C compiler to link with, `aot` is false where no kernel of an
     installed wheel is used, `system_cache` is a store that is only read, `epoch` is the date of files in
     archives, in seconds, `toolchain` lists the compilers' own variables that are set.
     """
@@ -84,7 +87,7 @@ class Env:
     check: bool = False
     interpret: bool = False
     jobs: int = 2
-    log: str = "warning"
+    log: str | None = None
     cc: str | None = None
     aot: bool = True
     system_cache: Path | None = None
@@ -102,7 +105,7 @@ class Env:
             check=_switch(variables, "RLK_CHECK"),
             interpret=_switch(variables, "RLK_INTERPRET"),
             jobs=_count(variables, "RLK_JOBS", min(8, cpus)),
-            log=_choice(variables, "RLK_LOG", LOG_LEVELS) or "warning",
+            log=_choice(variables, "RLK_LOG", LOG_LEVELS),
             cc=variables.get("CC") or None,
             aot=not variables.get("RLK_AOT") or _switch(variables, "RLK_AOT"),
             system_cache=_system_cache(variables),
@@ -118,7 +121,30 @@ class Env:
 
 @cache
 def _current() -> Env:
-    return Env.read(os.environ)
+    found = Env.read(os.environ)
+    if found.log is not None:
+        log_from(found.log)
+    return found
+
+
+def log_from(level: str) -> None:
+    """Let the logger "rlk" tell what happens from a level on, on stderr where the program logs nowhere."""
+    logger = logging.getLogger("rlk")
+    logger.setLevel(level.upper())
+    if not any(isinstance(each, _LastResort) for each in logger.handlers):
+        logger.addHandler(_LastResort())
+
+
+class _LastResort(logging.Handler):
+    """As logging.lastResort, for every level: a program with handlers of its own hears each line once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            print(self.format(record), file=sys.stderr)
 
 
 def _bad(name: str, value: str, wanted: str) -> LaunchError:

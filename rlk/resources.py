@@ -1,8 +1,9 @@
-"""Where templates and checked-in kernels are: beside the package in a checkout, inside it in a wheel."""
+"""Where rlk comes from, a checkout or a wheel, and where its templates and checked-in kernels are in it."""
 
 from __future__ import annotations
 
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 
@@ -16,6 +17,19 @@ def templates() -> Path:
 def generated() -> Path:
     """Return the folder of checked-in kernels, `<target>/<backend>/<kernel>.py`."""
     return _tree("generated")
+
+
+@cache
+def installing(extra: str) -> str:
+    """Return the command that adds an extra's packages to this installation: no index has rlk."""
+    checkout = Path(__file__).resolve().parent.parent
+    if (checkout / "pyproject.toml").is_file():
+        return f"pip install -e '{checkout}[{extra}]'"
+    try:
+        release = version("rlk")
+    except PackageNotFoundError:
+        release = "VERSION"
+    return f"pip install './rlk-{release}-py3-none-any.whl[{extra}]', the wheel that rlk was installed from"
 
 
 def _tree(name: str) -> Path:

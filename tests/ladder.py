@@ -11,6 +11,7 @@ import pytest
 from rlk.interp.run import Outcome, run
 from rlk.ir.dotmodel import native
 from rlk.lang import Op
+from rlk.resources import installing
 from rlk.runtime.catalogue import operators
 from rlk.target.facts import target
 from rlk.testing import check, generated
@@ -42,7 +43,7 @@ def require() -> None:
     package = hip.missing()
     if package is None:
         return
-    reason = f"needs the package {package}: pip install 'rlk[tilelang,cdna]'"
+    reason = f"needs the package {package}: {installing('tilelang,cdna')}"
     if os.environ.get("RLK_REQUIRE_LADDER") == "1":
         pytest.fail(reason)
     pytest.skip(reason)

@@ -26,6 +26,7 @@ from rlk.cli.text import Progress, fields, size, table
 from rlk.errors import LaunchError
 from rlk.interp.ex2_sm90 import exp2_sm90
 from rlk.ir.text import parse_program
+from rlk.resources import installing
 from rlk.runtime import probes
 from rlk.runtime.catalogue import operators
 from rlk.terminal import Plain
@@ -121,7 +122,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 def test_a_missing_package_is_named_with_its_extra(rlk: Rlk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.import_module", _missing)
     status, _, err = rlk("demo")
-    assert status == 2 and "transformers is not installed: pip install 'rlk[demo]'" in err
+    assert status == 2 and f"transformers is not installed: {installing('demo')}" in err
 
 
 def _missing(name: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +64,16 @@ def test_a_file_that_is_no_spec_is_named(rlk: Rlk, case: str, command: str, tmp_
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     status, out, err = rlk(command, f"{path}:x", "--target", "sm_90a")
     assert status == 2 and not out and why in err, err
+
+
+@pytest.mark.parametrize(("level", "shown"), [("debug", True), ("", False)])
+def test_the_traceback_is_logged_where_that_is_asked_for(level: str, shown: bool, tmp_path: Path) -> None:
+    (tmp_path / "spec.py").write_text("1 / 0\n")
+    command = [sys.executable, "-m", "rlk.cli", "show", str(tmp_path / "spec.py")]
+    done = subprocess.run(
+        command, env={**os.environ, "RLK_LOG": level}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and ("Traceback" in done.stderr) is shown
 
 
 def test_a_file_of_any_name_may_be_a_spec(rlk: Rlk, tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ def test_the_messages_of_troubleshooting_are_real(monkeypatch: pytest.MonkeyPatc
 
     def without_a_compiler() -> None:
         monkeypatch.setattr(build.cute, "toolchain", lambda: None)
+        monkeypatch.setattr(build, "installing", lambda extra: f"pip install -e '/path/to/rlk[{extra}]'")
         kernel_key("cute", "", None, "sm_90a")
 
     def with_a_check() -> None:

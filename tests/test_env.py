@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from rlk.env import DEFAULT_CACHE_LIMIT, Env
 from rlk.errors import LaunchError
 
 HOME = {"HOME": "/home/ada"}
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_an_empty_environment_has_defaults() -> None:
@@ -22,7 +26,7 @@ def test_an_empty_environment_has_defaults() -> None:
         None,
         False,
         False,
-        "warning",
+        None,
         (),
     )
     assert env.jobs >= 1
@@ -57,6 +61,7 @@ def test_sizes_have_binary_suffixes(text: str, size: int) -> None:
     [
         ("RLK_CACHE_DIR", "relative/path"),
         ("RLK_CACHE_LIMIT", "lots"),
+        ("RLK_CACHE_DIR", "~nobody-of-this-name/x"),
         ("RLK_CACHE_LIMIT", "-1"),
         ("RLK_CACHE_LIMIT", "1.5G"),
         ("RLK_CHECK", "yes"),
@@ -65,11 +70,82 @@ def test_sizes_have_binary_suffixes(text: str, size: int) -> None:
         ("RLK_LOG", "loud"),
         ("RLK_JOBS", "0"),
         ("RLK_JOBS", "many"),
+        ("SOURCE_DATE_EPOCH", "x"),
+        ("SOURCE_DATE_EPOCH", "-1"),
+        ("SOURCE_DATE_EPOCH", "4354819200"),
     ],
 )
 def test_a_wrong_value_names_the_variable_and_what_it_may_be(name: str, value: str) -> None:
     with pytest.raises(LaunchError, match=rf"{name}={re.escape(repr(value))} is not allowed\n    expected "):
         Env.read({**HOME, name: value})
+
+
+@pytest.mark.parametrize("name", ["RLK_CACHE_LIMIT", "RLK_JOBS", "SOURCE_DATE_EPOCH"])
+def test_a_number_that_is_too_long_is_refused_and_not_repeated(name: str) -> None:
+    with pytest.raises(LaunchError, match=rf"{name}='9+\.\.\.' is not allowed") as caught:
+        Env.read({**HOME, name: "9" * 5000})
+    assert len(str(caught.value)) < 300
+
+
+LOGGING = """
+import logging, sys
+from rlk.env import Env
+if sys.argv[1:]:
+    logging.basicConfig(level="DEBUG", format="program: %(message)s")
+Env.current()
+for level in ("debug", "info", "warning", "error"):
+    getattr(logging.getLogger("rlk.cache"), level)(level)
+"""
+WORSE = ["WARNING rlk.cache: warning", "ERROR rlk.cache: error"]
+
+
+@pytest.mark.parametrize(
+    ("level", "heard"),
+    [
+        ("", ["warning", "error"]),
+        ("debug", ["DEBUG rlk.cache: debug", "INFO rlk.cache: info", *WORSE]),
+        ("warning", WORSE),
+        ("ERROR", WORSE[1:]),
+    ],
+)
+def test_the_log_says_what_its_level_asks_for(level: str, heard: list[str]) -> None:
+    assert logged(level) == heard
+
+
+def test_a_program_that_logs_hears_each_line_once() -> None:
+    assert logged("info", "configured") == ["program: info", "program: warning", "program: error"]
+    assert logged("", "configured")[0] == "program: debug"
+
+
+def logged(level: str, *arguments: str) -> list[str]:
+    """Return what a process of its own writes to stderr under RLK_LOG."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RLK_LOG": level}
+    command = [sys.executable, "-c", LOGGING, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stderr.splitlines()
+
+
+def test_the_docs_name_every_variable_and_no_other() -> None:
+    page = (ROOT / "docs/environment.md").read_text()
+    table = set(re.findall(r"^\| `([A-Z_]+)` ", page, re.MULTILINE))
+    read = set(re.findall(r'"(RLK_[A-Z_]+|CC|SOURCE_DATE_EPOCH)"', (ROOT / "rlk/env.py").read_text()))
+    assert table == read
+    texts = [*ROOT.glob("docs/**/*.md"), ROOT / "README.md"]
+    mentioned = {name for path in texts for name in re.findall(r"\bRLK_[A-Z_]*[A-Z]\b", path.read_text())}
+    assert mentioned <= read
+
+
+@pytest.mark.parametrize("named", ["/nonexistent", "gcc 'unended", " "])
+def test_a_c_compiler_that_is_not_there_is_an_error(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlk.runtime import cute
+
+    monkeypatch.setattr(Env, "current", staticmethod(lambda: Env.read({**HOME, "CC": named})))
+    with pytest.raises(LaunchError, match="environment: CC=.* is not allowed") as caught:
+        cute._linker()
+    assert repr(named) in str(caught.value)
+    here = f"{sys.executable} -O"
+    monkeypatch.setattr(Env, "current", staticmethod(lambda: Env.read({**HOME, "CC": here})))
+    assert cute._linker() == here.split()
 
 
 def test_compiler_variables_are_kept_when_set() -> None:
@@ -86,7 +162,7 @@ def test_the_environment_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_env_reads_the_environment() -> None:
-    package = Path(__file__).resolve().parent.parent / "rlk"
+    package = ROOT / "rlk"
     reading = re.compile(r"\bos\.(environ|getenv|putenv)\b")
     readers = {
         path.relative_to(package).as_posix()

@@ -125,7 +125,8 @@ def test_without_toolchains_calls_run_and_each_backend_says_what_it_needs(bare: 
     assert len(said) == 4
     for line in said:
         _, backend, name, *_ = line.split()
-        assert f"by {backend} on {name}" in line and f"pip install 'rlk[{backend}]'" in line, line
+        hint = f"-py3-none-any.whl[{backend}]', the wheel that rlk was installed from"
+        assert f"by {backend} on {name}" in line and "pip install './rlk-" in line and hint in line, line
 
 
 COMPILE = """

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 
 from rlk import __version__
+from rlk.env import Env
 from rlk.errors import RlkError
+from rlk.resources import installing
 from rlk.terminal import Plain, Unwritable, printable, write_over
 
 COMMANDS = {
@@ -97,6 +99,7 @@ def _run(given: list[str]) -> int:
         top.print_help()
         return 2 if given else 0
     command = given[0]
+    Env.current()  # what cannot be used in the environment is said first, and RLK_LOG obeyed
     module = importlib.import_module(f"rlk.cli.{MODULES.get(command, command)}")
     parser = argparse.ArgumentParser(prog=f"rlk {command}", description=module.__doc__)
     module.add_arguments(parser)
@@ -150,4 +153,4 @@ def _top() -> argparse.ArgumentParser:
 
 
 def _extra(command: str) -> str:
-    return f"pip install 'rlk[{'demo' if command == 'demo' else 'triton'}]'"
+    return installing("demo" if command == "demo" else "triton")

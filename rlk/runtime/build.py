@@ -14,7 +14,7 @@ from rlk.digest import digest_sources
 from rlk.env import Env
 from rlk.errors import Code, InternalError, UnsupportedError
 from rlk.lower.common.emitted import Emitted
-from rlk.resources import templates
+from rlk.resources import installing, templates
 from rlk.runtime import cute, tilelang
 from rlk.runtime.pool import pool
 from rlk.runtime.record import ABI
@@ -84,7 +84,7 @@ def _key(
             what="compiling a kernel",
             backend=backend,
             target=target,
-            alternatives=f"pip install 'rlk[{backend}]'",
+            alternatives=installing(backend),
         )
     sources = [_PACKAGE / "lower" / "common", _PACKAGE / "lower" / backend, templates() / backend, *beside]
     return CacheKey(

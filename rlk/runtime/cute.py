@@ -24,6 +24,7 @@ from typing import Any
 from rlk.env import Env
 from rlk.errors import Code, InternalError, LaunchError
 from rlk.lower.common.emitted import Emitted, KernelArg, KernelBuild
+from rlk.resources import installing
 from rlk.runtime.cubin import cubins
 from rlk.runtime.launch import Services, composed, on_its_device
 from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
@@ -112,7 +113,10 @@ def toolchain() -> tuple[tuple[str, str], ...] | None:
 
 @cache
 def compiles() -> bool:
-    """Return whether kernels can be compiled here: a compiler that rlk knows, and what links its objects."""
+    """Return whether kernels can be compiled here: a compiler that rlk knows, and what links its objects.
+
+    Raises LaunchError where CC names no C compiler.
+    """
     versions = dict(toolchain() or ())
     if versions.get("nvidia-cutlass-dsl", "").split(".")[:2] not in KNOWN:
         return False
@@ -182,19 +186,38 @@ def _argument(arg: KernelArg) -> Any:
 
 
 def _linker() -> list[str]:
-    """Return the command of a C compiler: the one that CC names, Python's own, or a usual one."""
-    for text in (Env.current().cc, sysconfig.get_config_var("CC"), "cc", "gcc", "clang"):
-        command = shlex.split(text or "")
-        if command and shutil.which(command[0]):
-            return command
+    """Return the command of a C compiler: the one that CC names, else Python's own, or a usual one.
+
+    Raises LaunchError where CC names none, ToolError where there is none.
+    """
+    named = Env.current().cc
+    if named is not None:
+        found = _command(named)
+        if found is None:
+            wanted = "the command of a C compiler that is here, or no CC"
+            raise LaunchError(Code.ARG_VALUE, op="environment", name="CC", value=named, wanted=wanted)
+        return found
+    for text in (sysconfig.get_config_var("CC"), "cc", "gcc", "clang"):
+        found = _command(text or "")
+        if found is not None:
+            return found
     raise ToolError("no C compiler was found to link kernels with; install gcc, or name one in CC")
+
+
+def _command(text: str) -> list[str] | None:
+    """Return the words of a command whose program is here."""
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quote without its end
+        return None
+    return words if words and shutil.which(words[0]) else None
 
 
 def _link(linker: list[str], object_file: Path, name: str) -> None:
     """Make a library that asks for the runtime by name alone: whoever loads it has opened that before."""
     found, ffi = flavour(), find_spec("tvm_ffi")
     if found is None or ffi is None or ffi.origin is None:
-        raise ToolError("the libraries to link with are missing; pip install 'rlk[cute]'")
+        raise ToolError(f"the libraries to link with are missing; {installing('cute')}")
     libraries = [
         f"-L{found.runtime.parent}",
         f"-l{_RUNTIME}",

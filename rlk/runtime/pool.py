@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -22,6 +24,8 @@ from rlk.lower.common.emitted import Emitted
 from rlk.runtime.record import SCRATCH, encode_request
 
 T = TypeVar("T")
+
+logger = logging.getLogger("rlk.compile")
 
 
 class WorkerDied(Exception):
@@ -98,7 +102,7 @@ class Pool:
         """Compile a module into `folder`; raises CompileError naming the kept source, OSError, or Stopped."""
         request = encode_request(emitted, target, folder)
         with self._slots:
-            worker = self._take()
+            worker, begin = self._take(), time.monotonic()
             try:
                 answer = worker.ask(request)
             except WorkerDied as death:
@@ -115,6 +119,8 @@ class Pool:
         if error is None:
             with self._guard:
                 self.compiled += 1
+            seconds = time.monotonic() - begin
+            logger.info("%s compiled %s for %s in %.1f s", emitted.backend, emitted.file, target, seconds)
             return
         if isinstance(answer.get("errno"), int):
             raise OSError(answer["errno"], str(error))

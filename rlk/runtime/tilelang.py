@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rlk.errors import Code, CompileError
 from rlk.lower.common.emitted import Emitted, KernelBuild
+from rlk.resources import installing
 from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
 from rlk.target.blocks import BLOCKS
 from rlk.target.facts import target
@@ -153,7 +154,7 @@ def _includes() -> tuple[Path, ...]:
     """Return where TileLang's templates and what they include lie."""
     spec = find_spec("tilelang")
     if spec is None or spec.origin is None:
-        raise ToolError("TileLang is not installed; pip install 'rlk[tilelang]'")
+        raise ToolError(f"TileLang is not installed; {installing('tilelang')}")
     root = Path(spec.origin).parent
     return root / "src", root / "3rdparty" / "cutlass" / "include"
 
