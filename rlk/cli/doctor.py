@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import platform
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
 from rlk import __version__
 from rlk.cache import Reader, Store
+from rlk.cli.places import unusable
 from rlk.cli.text import Progress, fields, size
 from rlk.env import Env
 from rlk.errors import Code, LaunchError, RlkError
 from rlk.ir.dotmodel import DotModel, validated
-from rlk.runtime import probes, wheels
+from rlk.resources import installing
+from rlk.runtime import cute, probes, tilelang, wheels
+from rlk.runtime.build import triton_version
 from rlk.runtime.dispatch import backends_of
 from rlk.runtime.invocation import target_of
 from rlk.runtime.probes import Place
@@ -24,7 +28,8 @@ from rlk.target.facts import Target
 from rlk.terminal import printable
 from rlk.testing import probe_dot
 
-PACKAGES = ("torch", "triton", "numpy", "numba", "jinja2")
+PACKAGES = ("torch", "numpy", "numba", "jinja2")
+COMPILERS = ("triton", "nvidia-cutlass-dsl", "apache-tvm-ffi", "tilelang", "ziglang")
 EXP2_ARGUMENTS = 10**7
 DOT_OUTPUTS = 10**6
 Lines = list[tuple[str, object]]
@@ -52,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     where = _device(arguments.device)
     wrong: list[str] = []
     _section("versions", _versions())
+    _section("compilers", _compilers())
     _section("devices", _devices())
     _section("kernel store", _store(wrong))
     _section("arithmetic", _arithmetic(where, arguments, wrong))
@@ -86,12 +92,34 @@ def _device(name: str | None) -> torch.device | None:
 
 def _versions() -> Lines:
     lines: Lines = [("rlk", __version__), ("python", f"{platform.python_version()} on {platform.machine()}")]
-    for name in PACKAGES:
-        try:
-            lines.append((name, version(name)))
-        except PackageNotFoundError:
-            lines.append((name, "not installed" + (": no GPU kernels" if name == "triton" else "")))
-    return lines
+    return lines + [(name, _version(name)) for name in PACKAGES]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _compilers() -> Lines:
+    """Return the packages that compile kernels, and for which targets each backend has what it needs."""
+    lines: Lines = [(name, _version(name)) for name in COMPILERS]
+    ready = {backend: [on.name for on in KNOWN.values() if _compiles(backend, on)] for backend in _READY}
+    said = [f"{backend} for {', '.join(names)}" for backend, names in ready.items() if names]
+    none = f"none can be compiled here: {installing('triton')}, or install a wheel of kernels"
+    return [*lines, ("GPU kernels", "\n".join(said) or none)]
+
+
+_READY: dict[str, Callable[[str], bool]] = {
+    "triton": lambda on: triton_version() is not None,
+    "cute": lambda on: cute.toolchain() is not None and cute.compiles(),
+    "tilelang": lambda on: tilelang.toolchain(on) is not None,
+}
+
+
+def _compiles(backend: str, on: Target) -> bool:
+    return backend in backends_of(on) and _READY[backend](on.name)
 
 
 def _devices() -> Lines:
@@ -120,10 +148,19 @@ def _store(wrong: list[str]) -> Lines:
         wrong.append(f"the store {env.cache_dir} cannot be used: kernels are compiled anew in every process")
     health = "usable" if store.root == env.cache_dir else f"refused: {env.cache_dir}"
     lines.append(("health", f"{health}; rlk cache verify hashes every file"))
+    lines += _closed("the store", unusable(env.cache_dir, filled=True), wrong)
     if env.system_cache is not None:
         refused = Reader(env.system_cache).problem
         lines.append(("system cache", f"{env.system_cache}{f': {refused}' if refused else ''}"))
+        lines += _closed("the system cache", unusable(env.system_cache, filled=False), wrong)
     return [*lines, *_wheels()]
+
+
+def _closed(what: str, reasons: list[str], wrong: list[str]) -> Lines:
+    """Return the folders of a store that are of no use, as a problem where there are any."""
+    if reasons:
+        wrong.append(f"{what} has folders that are of no use to this user: its owner can open them by chmod")
+    return [("not usable", printable(why)) for why in reasons]
 
 
 def _wheels() -> Lines:
@@ -142,7 +179,7 @@ def _arithmetic(where: torch.device | None, asked: argparse.Namespace, wrong: li
     on = None if where is None else target_of(where)
     place = probes.interpreter() if where is None or on is None else _place(where, on)
     if place is None:
-        return [*lines, ("compiled kernels", "not probed: triton is not installed")]
+        return [*lines, ("compiled kernels", "not probed, which needs triton")]
     fused = probes.fuses(place)
     if fused:
         wrong.append(f"{place.name} fuses a * b + c: its bits are not the IR's")
