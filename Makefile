@@ -20,7 +20,7 @@ CUTE_VERSIONS := 4.7 4.8
 COMPILED := tests/test_cute_machine_code.py tests/test_cute_runtime.py tests/test_aot_cute.py tests/test_tune.py  # what needs the compiler
 
 VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson pyvers ray tensordict
-LADDER := $(wildcard tests/test_tilelang_*.py)  # what needs TileLang and a compiler for CDNA
+LADDER := $(wildcard tests/test_tilelang_*.py) tests/test_integers.py  # what needs TileLang and a compiler for CDNA
 
 .PHONY: help test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
 .PHONY: check-machine mutants mutants-only compat lint gen demo example docs wheel clean

@@ -98,6 +98,14 @@ class Code(Enum):
     )
     DTYPE_MIX = ("{what} mixes {a} and {b}", "cast one side with .to(dtype)")
     DTYPE_WANTED = ("{what} needs {wanted}, got {got}", "cast with .to(dtype)")
+    QUOTIENT = (
+        "{sign} is of {wanted}, got {got}",
+        "write a / b for floats and a // b for integers, or cast with .to(dtype)",
+    )
+    INTEGER_UNDEFINED = (
+        "{what} is not defined: {rule}",
+        "limit the operands first, with L.maximum(x, 0), L.clip or L.where",
+    )
     INDEX_COUNT = ("{what} has {dims} dims, got {got} indices", "give one index per dim")
     INDEX_WHAT = (
         "{what} cannot be indexed by {got}",

@@ -9,7 +9,7 @@ from spec_pairs import F, N, T, U, V, of_row, of_stream, pair, trace
 
 from rlk.errors import Code
 from rlk.ir.nodes import Program
-from rlk.lang import Axis, L, Op, Outputs, Scalar, Static, Tensor, bf16, f32, i32, op
+from rlk.lang import Axis, L, Op, Outputs, Scalar, Static, Tensor, bf16, f32, i32, i64, op
 from rlk.lang.op import Variant
 from rlk.passes.pipeline import canonical
 
@@ -71,6 +71,42 @@ class FractionBesideInt:
 
     def right():
         return of_stream(lambda x, k: L.out(y=k + 5))
+
+
+@pair(Code.QUOTIENT)
+class IntegersAsFloats:
+    def wrong():
+        return of_stream(lambda x, k: L.out(y=k / 2))  # <-
+
+    def right():
+        return of_stream(lambda x, k: L.out(y=k // 2))
+
+
+@pair(Code.QUOTIENT)
+class FloatsAsIntegers:
+    def wrong():
+        return of_row(lambda x: L.out(y=x.to(f32) // 2.0))  # <-
+
+    def right():
+        return of_row(lambda x: L.out(y=L.floor(x.to(f32) / 2.0)))
+
+
+@pair(Code.INTEGER_UNDEFINED)
+class NegativeDivisor:
+    def wrong():
+        return of_stream(lambda x, k: L.out(y=k % -2))  # <-
+
+    def right():
+        return of_stream(lambda x, k: L.out(y=k % 2))
+
+
+@pair(Code.INTEGER_UNDEFINED)
+class WideShift:
+    def wrong():
+        return of_stream(lambda x, k: L.out(y=k << 32))  # <-
+
+    def right():
+        return of_stream(lambda x, k: L.out(y=k.to(i64) << 32))
 
 
 @pair(Code.DTYPE_MIX)

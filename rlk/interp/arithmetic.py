@@ -15,7 +15,7 @@ from rlk.interp import floats
 from rlk.interp.dot import dot
 from rlk.interp.ex2_sm90 import exp2_sm90
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Fn1, Fn2, MathFn, MathModel, const_value
+from rlk.ir.nodes import Combine, Fn1, Fn2, MathFn, MathModel, const_value
 from rlk.ir.types import DType
 
 Array = NDArray[Any]
@@ -220,6 +220,20 @@ def minimum(a: Array, b: Array) -> Array:
     """minimumNumber of floats, the smaller of integers."""
     y: Array = floats.minimum(a, b) if a.dtype.kind == "f" else np.minimum(a, b)
     return y
+
+
+def identity(fn: Combine, dtype: np.dtype[Any]) -> float | int:
+    """Return what leaves every bit of all that it is combined with, from the limits of its type."""
+    limits = np.iinfo(dtype) if dtype.kind in "iu" else None
+    match fn:
+        case Combine.ADD:
+            return 0 if limits else -0.0
+        case Combine.MAX:
+            return limits.min if limits else -math.inf
+        case Combine.MIN:
+            return limits.max if limits else math.inf
+        case Combine.OR:
+            return 0
 
 
 def to_integer(x: Array, dtype: DType) -> Array:

@@ -35,6 +35,7 @@ from rlk.ir.nodes import (
     Dot,
     Extent,
     Fma,
+    Fn2,
     Keep,
     Kernel,
     Let,
@@ -56,9 +57,10 @@ from rlk.ir.nodes import (
     Store,
     Stream,
     Value,
+    defined,
 )
 from rlk.ir.tree import ASCENDING, Rule, bind, padded
-from rlk.ir.types import TileType
+from rlk.ir.types import DType, TileType
 
 FACTOR_ELEMENTS = 1 << 22  # of the largest factor of a contraction in a tile
 TILE_ELEMENTS = 1 << 17  # of the largest value in a tile: enough to hide Python, little enough for a cache
@@ -281,6 +283,8 @@ class _Tile:
                 return Tile(ops.map1(fn, get(x).data), get(x).axes)
             case Map2(fn=fn2, a=a, b=b):
                 (u, v), axes = self.joined(get(a), get(b))
+                assert isinstance(let.type, TileType)
+                self.defined(fn2, u, v, let.type.dtype, let.loc)
                 return Tile(ops.map2(fn2, u, v), axes)
             case Math(fn=fn3, x=x, model=model):
                 return Tile(arithmetic.math(fn3, get(x).data, model), get(x).axes)
@@ -307,7 +311,7 @@ class _Tile:
                 self.check(get(bad), what)
                 return ()
             case Reduce(x=x):
-                return self.reduce(let.node, get(x))
+                return self.reduce(let.node, get(x), let.loc)
             case Dot(a=a, b=b, onto=onto):
                 return self.dot(let.node, get(a), get(b), maybe(onto))
             case Merge(states=states, onto=onto):
@@ -322,6 +326,18 @@ class _Tile:
                 raise SpecError(Code.NODE_NOT_CORE, let.loc, node=type(let.node).__name__)
             case _:
                 assert_never(let.node)
+
+    def defined(self, fn: Fn2, a: Array, b: Array, dtype: DType, loc: Loc) -> None:
+        """Raise where a function of integers has no value that all machines agree on."""
+        rule = fn.domain(dtype)
+        if rule is None or not a.size or not b.size:
+            return
+        least, (low, high) = a.min(), (b.min(), b.max())
+        if not (defined(fn, least, low, dtype) and defined(fn, least, high, dtype)):
+            pairs = zip(*(x.ravel() for x in np.broadcast_arrays(a, b)), strict=True)
+            found = next((x, y) for x, y in pairs if not defined(fn, x, y, dtype))
+            what = f"{fn.value} of {found[0]} by {found[1]}"
+            raise SpecError(Code.INTEGER_UNDEFINED, loc, what=what, rule=rule)
 
     # --- shapes ---
 
@@ -430,9 +446,10 @@ class _Tile:
         order = sorted((*left, *right), key=self.launch.rank.__getitem__)
         return Tile(np.transpose(made, [(*left, *right).index(axis) for axis in order]), tuple(order))
 
-    def reduce(self, node: Reduce, x: Tile) -> Tile:
+    def reduce(self, node: Reduce, x: Tile, loc: Loc) -> Tile:
         dim = x.axes.index(node.over)
         axes = x.axes[:dim] + x.axes[dim + 1 :]
+        self.padded(node, x.data, dim, loc)
         is_float = x.data.dtype.kind == "f"
         match node.fn:
             case Combine.ADD if is_float:
@@ -448,6 +465,17 @@ class _Tile:
                 return Tile(np.bitwise_or.reduce(x.data, axis=dim), axes)
             case _:
                 assert_never(node.fn)
+
+    def padded(self, node: Reduce, x: Array, dim: int, loc: Loc) -> None:
+        """Raise where what lies beyond an axis would not leave every bit of what is combined with it."""
+        n = extent(node.over, self.launch.extents)
+        beyond = np.moveaxis(x, dim, 0)[n:]
+        if beyond.size:
+            neutral = np.array(ops.identity(node.fn, x.dtype), x.dtype)
+            bits = f"u{x.itemsize}"
+            if (beyond.view(bits) != neutral.view(bits)).any():
+                what = f"beyond axis {node.over} {beyond.flat[0]} enters a {node.fn.value}, not {neutral}"
+                raise InternalError(Code.INTERNAL, loc, what=what)
 
     def merge(self, node: Merge, states: State, onto: Tile | None) -> State:
         """Merge states along an axis: ascending, or index bits are paired away in the tree's order."""

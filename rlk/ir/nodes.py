@@ -40,14 +40,16 @@ class Fn2(Enum):
     ADD = "add"
     SUB = "sub"
     MUL = "mul"
-    DIV = "div"  # floats: correctly rounded; integers: floor division of a non-negative by a positive number
+    # floats: correctly rounded; integers: of a non-negative by a positive number alone, where machines that
+    # round down agree with those that cut toward zero
+    DIV = "div"
     MOD = "mod"  # integers: the remainder that goes with DIV
     MAX = "max"  # IEEE 754-2019 maximumNumber: NaN loses, -0.0 < +0.0
     MIN = "min"
     AND = "and"
     OR = "or"
     XOR = "xor"
-    SHL = "shl"
+    SHL = "shl"  # by less than the width of the dtype, as SHR
     SHR = "shr"  # arithmetic on i32 and i64, logical on u32
     LT = "lt"
     LE = "le"
@@ -58,6 +60,16 @@ class Fn2(Enum):
     @property
     def compares(self) -> bool:
         return self in (Fn2.LT, Fn2.LE, Fn2.EQ, Fn2.NE)
+
+    def domain(self, dtype: DType) -> str | None:
+        """Return the rule of a function of integers that has no value for some; None: it has one for all."""
+        match self:
+            case Fn2.DIV | Fn2.MOD if dtype.is_int:
+                return "a quotient, and its remainder, is of a number from 0 up by one from 1 up"
+            case Fn2.SHL | Fn2.SHR:
+                return f"{dtype} is shifted by 0 to {8 * dtype.bytes - 1}"
+            case _:
+                return None
 
 
 class MathFn(Enum):
@@ -542,6 +554,17 @@ def operands(node: Node) -> tuple[Value, ...]:
 
 def _present(*values: Value | None) -> tuple[Value, ...]:
     return tuple(v for v in values if v is not None)
+
+
+def defined(fn: Fn2, a: float | int | bool, b: float | int | bool, dtype: DType) -> bool:
+    """Return whether a function of two numbers of a dtype has a value that all machines agree on."""
+    match fn:
+        case Fn2.DIV | Fn2.MOD if dtype.is_int:
+            return a >= 0 and b > 0
+        case Fn2.SHL | Fn2.SHR:
+            return 0 <= b < 8 * dtype.bytes
+        case _:
+            return True
 
 
 def const_bits(value: float | int | bool, dtype: DType) -> int:

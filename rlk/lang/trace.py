@@ -25,6 +25,7 @@ from rlk.ir.nodes import (
     Store,
     Stream,
     Value,
+    defined,
 )
 from rlk.ir.types import DType, TileType
 
@@ -246,7 +247,23 @@ class Tile:
         b = self.tracer.at()
         mine, theirs = self.tracer.use(self), lift(self.tracer, other, self.dtype)
         a, c = (theirs, mine) if swapped else (mine, theirs)
+        if not swapped:
+            self._limited(fn, other)
         return self.tracer.wrap(b.map2(fn, a, c))
+
+    def _quotient(self, sign: str, other: object, swapped: bool = False) -> Tile:
+        """Return x / y of floats, x // y of integers: each sign is of one kind."""
+        is_float = sign == "/"
+        if self.dtype.is_int if is_float else not self.dtype.is_int:
+            wanted = "floats" if is_float else "integers"
+            raise SpecError(Code.QUOTIENT, author(), sign=sign, wanted=wanted, got=self.type)
+        return self._map2(Fn2.DIV, other, swapped)
+
+    def _limited(self, fn: Fn2, other: object) -> None:
+        """Raise where a number is one by which nothing of this dtype can be divided or shifted."""
+        rule = fn.domain(self.dtype)
+        if rule is not None and isinstance(other, int) and not defined(fn, 1, other, self.dtype):
+            raise SpecError(Code.INTEGER_UNDEFINED, author(), what=f"{fn.value} by {other}", rule=rule)
 
     def _map1(self, fn: Fn1) -> Tile:
         return self.tracer.wrap(self.tracer.at().map1(fn, self.tracer.use(self)))
@@ -270,13 +287,13 @@ class Tile:
         return self._map2(Fn2.MUL, other, True)
 
     def __truediv__(self, other: object) -> Tile:
-        return self._map2(Fn2.DIV, other)
+        return self._quotient("/", other)
 
     def __rtruediv__(self, other: object) -> Tile:
-        return self._map2(Fn2.DIV, other, True)
+        return self._quotient("/", other, True)
 
     def __floordiv__(self, other: object) -> Tile:
-        return self._map2(Fn2.DIV, other)
+        return self._quotient("//", other)
 
     def __mod__(self, other: object) -> Tile:
         return self._map2(Fn2.MOD, other)

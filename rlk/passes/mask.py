@@ -64,7 +64,7 @@ def identity(b: Builder, fn: Combine, dtype: DType) -> Value:
         case Combine.MAX, _:
             return b.const(0 if dtype is DType.U32 else -(1 << (8 * dtype.bytes - 1)), dtype)
         case Combine.MIN, _:
-            return b.const((1 << (8 * dtype.bytes - 1)) - 1, dtype)
+            return b.const((1 << (8 * dtype.bytes - (dtype is not DType.U32))) - 1, dtype)
     raise AssertionError((fn, dtype))
 
 

@@ -28,6 +28,7 @@ from rlk.ir.nodes import (
     Value,
     const_bits,
     const_value,
+    defined,
     operands,
 )
 from rlk.ir.types import DType, TileType, Type
@@ -164,6 +165,8 @@ class _Simplifier(Replay):
             return None
         left, right = self.consts.get(a), self.consts.get(c)
         if left is not None and right is not None:
+            if not defined(fn, const_value(left[0], dtype), const_value(right[0], dtype), dtype):
+                return None  # whoever runs it says so
             made = evaluate(fn, const_value(left[0], dtype), const_value(right[0], dtype))
             kind = DType.BOOL if fn.compares else dtype
             return self.constant(const_bits(made, kind), kind)
@@ -194,7 +197,7 @@ class _Simplifier(Replay):
 
 
 def evaluate(fn: Fn2, a: float | int | bool, b: float | int | bool) -> int:
-    """Return an integer or boolean function of two constants."""
+    """Return an integer or boolean function of two constants for which it is defined."""
     x, y = int(a), int(b)
     match fn:
         case Fn2.ADD:
@@ -204,9 +207,9 @@ def evaluate(fn: Fn2, a: float | int | bool, b: float | int | bool) -> int:
         case Fn2.MUL:
             return x * y
         case Fn2.DIV:
-            return x // y if y else 0
+            return x // y
         case Fn2.MOD:
-            return x % y if y else 0
+            return x % y
         case Fn2.MAX:
             return max(x, y)
         case Fn2.MIN:

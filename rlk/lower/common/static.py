@@ -64,9 +64,9 @@ def _apply(fn: Fn2, a: Integers, b: Integers) -> Integers | None:
             return np.minimum(a, b)
         case Fn2.MAX:
             return np.maximum(a, b)
-        case Fn2.DIV if bool((b > 0).all()):
+        case Fn2.DIV if bool((a >= 0).all() and (b > 0).all()):
             return a // b
-        case Fn2.MOD if bool((b > 0).all()):
+        case Fn2.MOD if bool((a >= 0).all() and (b > 0).all()):
             return a % b
         case _:
             return None
