@@ -220,6 +220,18 @@ def test_floats_to_integers_cut_and_saturate() -> None:
     assert floats.to_int(f([9.3e18, -9.3e18]), np.int64).tolist() == [2**63 - 1, -(2**63)]
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64])
+@pytest.mark.parametrize("wide", [np.float32, np.float64])
+def test_a_float_beyond_an_integer_dtype_is_its_end(wide: type, dtype: type) -> None:
+    """Powers of two and their neighbours, of which 2**63 is the first that is no i64."""
+    powers = wide(2.0) ** np.arange(70, dtype=wide)
+    near = np.concatenate([np.nextafter(powers, wide(0)), powers, np.nextafter(powers, wide(np.inf))])
+    x = np.concatenate([near, -near, near + wide(0.5), -near - wide(0.5)])
+    limits = np.iinfo(dtype)
+    want = [min(max(math.trunc(v), int(limits.min)), int(limits.max)) for v in x.tolist()]
+    assert floats.to_int(x, dtype).tolist() == want
+
+
 # --- trees ---
 
 

@@ -29,6 +29,7 @@ from rlk.testing.bits import as_bits
 
 T, N = Axis("T", dynamic=True), Axis("N")
 V = Axis("V", chunk=16, split=2)
+R = Axis("R")
 Q = Axis("Q", chunk=16, piece=64, dynamic=True)
 HOPPER, OTHER = "sm_90a", "gfx942"
 
@@ -350,6 +351,13 @@ def workspaces(x: Tensor[f32, Q], y: Tensor[f32, Q]) -> Outputs:
 
 
 @op()
+def joined(m: Tensor[f32, R, T], s: Tensor[f32, R, T], y: Tensor[f32, R, T]) -> Outputs:
+    """States that were made elsewhere: the exp2 of their merge alone weighs their sums, and no maximum."""
+    soft = L.softmax_states(R, m, s, y=y)
+    return L.out(max=soft.max, lse=soft.lse(), mean=soft.mean("y"), total=L.sum(y, over=R, tree=Tree.halving))
+
+
+@op()
 def indices(x: Tensor[f32, T, N], table: Tensor[f32, N], ids: Tensor[i64, T]) -> Outputs:
     """What chooses an element feeds the result as its value does."""
     chosen = L.softmax_exp2(L.max(x, over=N)).to(i32)
@@ -385,6 +393,7 @@ TIERS: dict[str, tuple[Op, set[str]]] = {
     "elementwise and reductions": (beside, {"b", "c"}),
     "loops": (loops, {"lse", "mean"}),
     "workspaces": (workspaces, {"lse", "other"}),
+    "merges": (joined, {"lse", "mean"}),
     "indices and conditions": (indices, {"a", "c"}),
     "bounds": (lengths, {"short"}),
     "stores in loops": (emitted, {"a"}),

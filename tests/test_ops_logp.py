@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -180,6 +181,18 @@ def test_one_temperature_for_all_rows_is_that_temperature() -> None:
     for form in (torch.full(SHAPE, 0.7), torch.full((SHAPE[0], 1), 0.7), torch.tensor(0.7)):
         for a, b in zip(ops.logp(logits, ids, needs=NEEDS, temperature=form), one, strict=True):
             assert_same_bits(a, b)
+
+
+def test_a_temperature_is_the_f32_of_the_number_before_it_divides() -> None:
+    """As a number and as a row of a tensor it is one temperature; 1 / t in f64 would differ in a quarter."""
+    numbers = np.random.default_rng(0).uniform(0.01, 3, 200)
+    one, ids = torch.ones(1, 1), torch.zeros(1, dtype=torch.int64)
+    scales = torch.cat([ops.logp(one, ids, needs=("lse",), temperature=t).lse for t in numbers.tolist()])
+    rows = torch.tensor(numbers, dtype=torch.float32)
+    of_rows = ops.logp(one.expand(200, 1), ids.expand(200), needs=("lse",), temperature=rows).lse
+    assert_same_bits(scales, of_rows)
+    assert_same_bits(scales, torch.reciprocal(rows))
+    assert differing(scales, (1.0 / numbers).astype(np.float32)) > 30, "the control: rounded once, from f64"
 
 
 def test_steps_that_do_nothing_change_no_bit() -> None:

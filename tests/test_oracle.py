@@ -505,6 +505,29 @@ def test_checks_count_failures_once_whatever_the_tiles() -> None:
         assert run(program, {"x": np.ones((5, 4), f)}, tile=tile).errors == {"a small row": 2}
 
 
+@pytest.mark.parametrize("wrong", [[0, 3], [1, 2, 4], [5], [0, 1, 2, 3, 4, 5]])
+def test_a_check_reports_the_last_row_whatever_the_tiles(wrong: list[int]) -> None:
+    """As a device does, whose programs keep the largest row that any of them met."""
+    decls = (
+        Decl("x", TileType(DType.I32, (X, K)), Role.IN),
+        Decl("y", TileType(DType.I32, (X, K)), Role.OUT),
+    )
+    b = Builder(params={d.name: d for d in decls})
+    at = (b.let(Pos(X)), b.let(Pos(K)))
+    x = b.let(Load("x", at))
+    b.let(Check(b.map2(Fn2.LT, x, b.i32(0)), "a negative number"))
+    b.let(Store("y", at, x))
+    program = Program("p", (Kernel("p", decls, b.body()),))
+    given = np.ones((6, 3), np.int32)
+    given[wrong, np.arange(len(wrong)) % 3] = -1
+    for tile in (None, {}, {"X": 1}, {"X": 4}, {"K": 1}, {"X": 2, "K": 2}):
+        for threads in (1, 3):
+            got = run(program, {"x": given}, tile=tile, threads=threads)
+            assert got.rows == {"a negative number": wrong[-1]} and got.errors == {
+                "a negative number": len(wrong)
+            }
+
+
 def test_an_output_may_be_given_as_a_buffer() -> None:
     call = CALLS["swiglu"]()
     buffer = np.zeros((5, 40), np.uint16)
