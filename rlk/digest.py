@@ -80,12 +80,13 @@ def below(folder: Path) -> list[Path]:
 
     Raises OSError where a folder cannot be listed. Path.rglob leaves its files out and says nothing.
     """
-    found = []
-    with os.scandir(folder) as listing:
-        for entry in listing:
-            found.append(Path(entry.path))
-            if entry.is_dir(follow_symlinks=False):
-                found += below(found[-1])
+    found, unread = [], [folder]
+    while unread:
+        with os.scandir(unread.pop()) as listing:
+            for entry in listing:
+                found.append(Path(entry.path))
+                if entry.is_dir(follow_symlinks=False):
+                    unread.append(found[-1])
     return sorted(found)
 
 

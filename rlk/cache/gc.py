@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from rlk.cache.key import CALLS
 from rlk.cache.lock import Hold, hold
 from rlk.cache.manifest import MANIFEST, BadEntry, read_manifest
+from rlk.cache.removal import remove
 from rlk.digest import Json
 
 _DAY = 86400.0
@@ -96,7 +96,7 @@ def clock(root: Path) -> float:
         return os.fstat(handle).st_mtime
     finally:
         os.close(handle)
-        _discard(Path(path))
+        remove(Path(path))
 
 
 def _remove(root: Path, entry: Entry) -> bool:
@@ -111,7 +111,7 @@ def _remove(root: Path, entry: Entry) -> bool:
             lock.unlink()
         except OSError:
             return False
-    shutil.rmtree(aside, ignore_errors=True)
+    remove(aside)
     return True
 
 
@@ -122,17 +122,10 @@ def sweep(root: Path) -> None:
         if now - _changed(path, now) > _DAY:
             with hold(root / "locks" / f"{path.name.split('.')[0]}.lock", 0.0) as outcome:
                 if outcome is not Hold.TIMED_OUT:  # the lock of an entry that is being built is held
-                    _discard(path)
+                    remove(path)  # what stays is tried again at the next sweep
     aside = sorted(_listing(root / "quarantine"), key=lambda path: _changed(path, now), reverse=True)
     for path in aside[_KEPT_IN_QUARANTINE:]:
-        _discard(path)
-
-
-def _discard(path: Path) -> None:
-    try:
-        path.unlink() if path.is_file() or path.is_symlink() else shutil.rmtree(path)
-    except OSError:
-        pass  # it is tried again at the next sweep
+        remove(path)
 
 
 def _changed(path: Path, now: float) -> float:

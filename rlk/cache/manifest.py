@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -9,12 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from rlk.cache.trust import Trust
 from rlk.digest import Json, below, canonical, digest, digest_file
 
 MANIFEST = "manifest.json"
 FORMAT = 1
 LARGEST = 1 << 24  # bytes of a manifest
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+DEEPEST = 16  # names of folders and of a file that one file of an entry may have
+LONGEST = 255  # bytes of a name, on most file systems
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_NO_FLUSH = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 class BadEntry(Exception):
@@ -54,15 +59,16 @@ class Manifest:
         }
         return canonical({**members, "sha256": digest(members)})
 
-    def check_sizes(self, folder: Path, forbidden: int = OTHERS_WRITE) -> None:
+    def check_sizes(self, folder: Path, trust: Trust | None = None) -> None:
         """Raise BadEntry when a file is missing, is no plain file, lies behind a link, or has another size.
 
-        forbidden: permissions that neither a file nor a folder of the entry may have.
+        trust: who may own and write the files and folders of the entry; None: this user and the superuser.
         """
+        trust = trust or Trust.own()
         for inside in sorted({parent for file in self.files for parent in PurePosixPath(file.name).parents}):
-            _checked(folder, inside.as_posix(), stat.S_ISDIR, "directory", forbidden)
+            _checked(folder, inside.as_posix(), stat.S_ISDIR, "directory", trust)
         for file in self.files:
-            status = _checked(folder, file.name, stat.S_ISREG, "plain file", forbidden)
+            status = _checked(folder, file.name, stat.S_ISREG, "plain file", trust)
             if status.st_size != file.size:
                 raise BadEntry(f"{file.name} has {status.st_size} bytes instead of {file.size}")
 
@@ -73,38 +79,63 @@ class Manifest:
                 raise BadEntry(f"{file.name} has another sha256 than when it was published")
 
 
-def _checked(
-    folder: Path, name: str, kind: Callable[[int], bool], what: str, forbidden: int
-) -> os.stat_result:
+def _checked(folder: Path, name: str, kind: Callable[[int], bool], what: str, trust: Trust) -> os.stat_result:
     try:
         status = os.lstat(folder / name)
     except FileNotFoundError:
         raise BadEntry(f"{name} is missing") from None
     if not kind(status.st_mode):
         raise BadEntry(f"{name} is not a {what}")
-    if status.st_mode & forbidden:
-        raise BadEntry(f"{name} can be written by other users")
+    problem = trust.problem(status)
+    if problem is not None:
+        raise BadEntry(f"{name} {problem}")
     return status
 
 
-def read_manifest(folder: Path, name: str) -> Manifest:
-    """Read and check the manifest of entry `name`; raises BadEntry, or FileNotFoundError without a folder."""
-    status = os.lstat(folder)
-    if not stat.S_ISDIR(status.st_mode):
-        raise BadEntry("it is not a directory")
-    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
-        raise BadEntry("another user could have written it")
-    return decode_manifest(folder, name)
+def read_plain(path: Path, largest: int, trust: Trust) -> bytes:
+    """Return what a plain file holds; raise BadEntry for a link, or a pipe, which is not waited for.
 
-
-def decode_manifest(folder: Path, name: str) -> Manifest:
-    """Read and check the manifest of entry `name`, whoever owns it; raises BadEntry."""
+    Raises BadEntry also for more than `largest` bytes and for what `trust` does not believe; OSError.
+    """
     try:
-        with (folder / MANIFEST).open("rb") as stream:
-            data = stream.read(LARGEST + 1)
-        if len(data) > LARGEST:
-            raise BadEntry(f"{MANIFEST} is larger than {LARGEST} bytes")
-        return _decode(data, name)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+            raise BadEntry(f"{path.name} is not a plain file") from None
+        raise
+    with os.fdopen(handle, "rb") as stream:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise BadEntry(f"{path.name} is not a plain file")
+        problem = trust.problem(status)
+        if problem is not None:
+            raise BadEntry(f"{path.name} {problem}")
+        data = stream.read(largest + 1)
+    if len(data) > largest:
+        raise BadEntry(f"{path.name} is larger than {largest} bytes")
+    return data
+
+
+def read_manifest(folder: Path, name: str) -> Manifest:
+    """Read and check the manifest of entry `name`; raises BadEntry, or FileNotFoundError without a folder.
+
+    What another user owns or can write is bad: the folder that entries lie in, the entry, its manifest.
+    """
+    trust = Trust.own()
+    for place, what in ((folder.parent, "the folder that holds it"), (folder, "it")):
+        status = os.lstat(place)
+        if not stat.S_ISDIR(status.st_mode):
+            raise BadEntry(f"{what} is not a directory")
+        problem = trust.problem(status)
+        if problem is not None:
+            raise BadEntry(f"{what} {problem}")
+    return decode_manifest(folder, name, trust)
+
+
+def decode_manifest(folder: Path, name: str, trust: Trust) -> Manifest:
+    """Read and check the manifest of entry `name`, whoever owns its folder; raises BadEntry, OSError."""
+    try:
+        return _decode(read_plain(folder / MANIFEST, LARGEST, trust), name)
     except FileNotFoundError:
         raise BadEntry(f"{MANIFEST} is missing") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -130,34 +161,55 @@ def _decode(data: bytes, name: str) -> Manifest:
 def is_inside(name: str) -> bool:
     """Tell whether a name is one that `describe` writes: relative, forward, and of nothing but names."""
     parts = name.split("/")
+    if len(parts) > DEEPEST or max(len(os.fsencode(part)) for part in parts) > LONGEST:
+        return False
     return bool(name) and "\0" not in name and not {"", ".", ".."} & set(parts) and name != MANIFEST
 
 
 def describe(folder: Path, key: Json, label: str) -> Manifest:
-    """Return the manifest of the files that now stand in `folder`, and flush them to the disk."""
+    """Return the manifest of the files that now stand in `folder`, and flush them to the disk.
+
+    Whatever the umask of their builder was, no other user can write them afterwards.
+    """
     files = []
     for path in below(folder):
-        if path.is_dir() and not path.is_symlink():
+        status = os.lstat(path)
+        if status.st_mode & _OTHERS_WRITE and not stat.S_ISLNK(status.st_mode):
+            os.chmod(path, stat.S_IMODE(status.st_mode) & ~_OTHERS_WRITE)
+        if stat.S_ISDIR(status.st_mode):
             continue
-        if not stat.S_ISREG(os.lstat(path).st_mode):
+        name = path.relative_to(folder).as_posix()
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{path.name} is not a plain file: entries hold plain files only")
+        if not is_inside(name):
+            raise ValueError(f"{name[:40]!r} is no name for a file of an entry")
         sync(path)
-        files.append(File(path.relative_to(folder).as_posix(), path.stat().st_size, digest_file(path)))
+        files.append(File(name, path.stat().st_size, digest_file(path)))
     return Manifest(key, label, tuple(sorted(files, key=lambda file: file.name)))
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a directory to the disk."""
+    """Flush a file or a directory to the disk, where its file system can."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(handle)
+        _flush(handle)
     finally:
         os.close(handle)
 
 
+def _flush(handle: int) -> None:
+    """Flush an open file. Where that is not offered, an entry torn by a power cut fails its digests."""
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_FLUSH:
+            raise
+
+
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a whole file and flush it to the disk."""
-    with path.open("wb") as stream:
+    """Write a whole new file, which no other user can write, and flush it to the disk."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    with os.fdopen(handle, "wb") as stream:
         stream.write(data)
         stream.flush()
-        os.fsync(stream.fileno())
+        _flush(handle)

@@ -8,7 +8,9 @@ import stat
 from pathlib import Path
 
 from rlk.cache.key import CacheKey
-from rlk.cache.manifest import OTHERS_WRITE, BadEntry, read_manifest
+from rlk.cache.known import PASSING_ERRORS, Known
+from rlk.cache.manifest import BadEntry
+from rlk.cache.trust import Trust
 
 logger = logging.getLogger("rlk.cache")
 
@@ -22,7 +24,7 @@ class Reader:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._hashed: set[str] = set()
+        self._known = Known()
         self._bad: set[str] = set()
         self.problem = _refusal(root)
         if self.problem is not None:
@@ -35,17 +37,14 @@ class Reader:
             return None
         path = self.root / "entries" / name[:2] / name
         try:
-            manifest = read_manifest(path, name)
-            manifest.check_sizes(path)
-            if name not in self._hashed:
-                manifest.check_content(path)
+            self._known.check(path, name)
         except FileNotFoundError:
             return None
         except (BadEntry, OSError) as error:
-            self._bad.add(name)
+            if not (isinstance(error, OSError) and error.errno in PASSING_ERRORS):
+                self._bad.add(name)
             logger.warning("system cache entry %s: %s; it is not used", name[:12], error)
             return None
-        self._hashed.add(name)
         return path
 
 
@@ -57,8 +56,7 @@ def _refusal(root: Path) -> str | None:
             return f"cannot be read: {error.strerror or error}"
         if not stat.S_ISDIR(status.st_mode):
             return f"({place.name}) is not a directory"
-        if status.st_uid not in (os.geteuid(), 0):
-            return f"belongs to user {status.st_uid}"
-        if status.st_mode & OTHERS_WRITE:
-            return "can be written by other users"
+        problem = Trust.own().problem(status)
+        if problem is not None:
+            return problem
     return None

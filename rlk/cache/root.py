@@ -1,32 +1,108 @@
-"""Where entries may live: a directory no other user can write, or one that ends with the process."""
+"""Where entries may live: in a store's own directory that no other user can write, or in one that ends."""
 
 from __future__ import annotations
 
 import atexit
 import os
-import shutil
+import re
+import stat
 import tempfile
 from pathlib import Path
 
+from rlk.cache.removal import remove
+from rlk.cache.trust import Trust
+
+MARKER = ".rlk-store"
+_SAYS = b"A store of rlk's kernels: what stands here is removed as it sees fit. `rlk cache ls` lists it.\n"
+# What each folder of a store holds. A store that was made before there was a marker is known by these names.
+_HOLDS = {
+    "entries": re.compile(r"[0-9a-f]{2}"),
+    "locks": re.compile(r".+\.lock"),
+    "staging": re.compile(r"([0-9a-f]{64}|evicted|clock|import)\..+"),
+    "quarantine": re.compile(r"([0-9a-f]{64}|[0-9a-f]{2})\..+"),
+}
+_ENTRY = re.compile(r"[0-9a-f]{64}")
+_NO_FILE_OF_ANYBODY = {"lost+found"}  # of a disk that was made for the store
 _TEMPORARY_PLACES = (None, "/dev/shm", "/var/tmp")  # None: where TMPDIR says
 
 
-def refusal(root: Path) -> str | None:
-    """Create `root` if need be; say why it cannot be trusted, or None.
+def open_root(root: Path) -> str | None:
+    """Make a store of `root`, with its folders, unless it is one; say why it cannot be trusted, or None.
 
-    Kernels are code: whoever can write the store can run code as its reader. The superuser can do that
-    anyway, so a store that belongs to root is accepted.
+    Nothing is written into a directory that holds something else, whoever owns it. A store that is read-only
+    is fine, and so is one that belongs to the superuser.
     """
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = os.stat(root)
+        problem = _believed(root, os.stat(root)) or _foreign(root)
     except OSError as error:
         return f"cannot be used: {error.strerror or error}"
-    if status.st_uid not in (os.geteuid(), 0):
-        return f"belongs to user {status.st_uid}"
-    if status.st_mode & 0o022:
-        return f"can be written by other users; run: chmod go-w '{root}'"
+    if problem is not None:
+        return problem
+    _mark(root)
+    for name in _HOLDS:
+        problem = _inside(root / name)
+        if problem is not None:
+            return f"({name}) {problem}"
     return None
+
+
+def _believed(place: Path, status: os.stat_result) -> str | None:
+    trust = Trust.own()
+    problem = trust.foreign_link(place) or trust.problem(status)
+    if problem is not None and status.st_uid in trust.owners and status.st_mode & 0o022:
+        return f"{problem}; run: chmod go-w '{place}'"
+    return problem
+
+
+def _foreign(root: Path) -> str | None:
+    """Say what a directory holds, if it is not a store."""
+    held = set(os.listdir(root)) - _NO_FILE_OF_ANYBODY
+    if MARKER in held:
+        status = os.lstat(root / MARKER)
+        if not stat.S_ISREG(status.st_mode):
+            return f"({MARKER}) is not a plain file"
+        problem = Trust.own().problem(status)
+        return None if problem is None else f"({MARKER}) {problem}"
+    stray = sorted(held - _HOLDS.keys())
+    stray = stray or [f"{name}/{each}" for name in sorted(held) for each in _stray(root, name)]
+    if not held or "entries" in held and not stray:
+        return None
+    return f"is not empty and no store ({(stray or sorted(held))[0]!r}); name a new or an empty folder"
+
+
+def _stray(root: Path, name: str) -> list[str]:
+    """Return what a folder that has the name of a store's holds, and a store's does not."""
+    if not stat.S_ISDIR(os.lstat(root / name).st_mode):
+        return ["."]
+    held = sorted(os.listdir(root / name))
+    if name == "entries":
+        shards = [each for each in held if stat.S_ISDIR(os.lstat(root / name / each).st_mode)]
+        within = [f"{shard}/{each}" for shard in shards for each in os.listdir(root / name / shard)]
+        held = [each for each in held if each not in shards or not _HOLDS[name].fullmatch(each)]
+        return held + [each for each in within if not _ENTRY.fullmatch(each[3:])]
+    return [each for each in held if not _HOLDS[name].fullmatch(each)]
+
+
+def _mark(root: Path) -> None:
+    try:
+        handle = os.open(root / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    except OSError:
+        return  # it is there, or nothing can be written
+    try:
+        os.write(handle, _SAYS)
+    except OSError:
+        pass  # its name says it
+    finally:
+        os.close(handle)
+
+
+def _inside(folder: Path) -> str | None:
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return _believed(folder, os.stat(folder))
+    except OSError as error:
+        return f"cannot be used: {error.strerror or error}" if os.path.lexists(folder) else None
 
 
 def temporary_root() -> Path:
@@ -43,6 +119,15 @@ def temporary_root() -> Path:
     raise problem
 
 
+def is_there(temporary: Path) -> bool:
+    """Tell whether a directory that `temporary_root` made is still there, and still this user's."""
+    try:
+        status = os.lstat(temporary)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and Trust.own().problem(status) is None
+
+
 def _remove(path: Path, owner: int) -> None:
     if os.getpid() == owner:  # a forked child inherits the registration, not the directory
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)

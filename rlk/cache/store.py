@@ -12,13 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
+from weakref import WeakSet
 
 from rlk.cache import gc as eviction
 from rlk.cache.gc import Entry
 from rlk.cache.key import CacheKey
+from rlk.cache.known import PASSING_ERRORS, Known, hashed
 from rlk.cache.lock import Hold, hold
-from rlk.cache.manifest import MANIFEST, BadEntry, Manifest, describe, read_manifest, sync, write_synced
-from rlk.cache.root import refusal, temporary_root
+from rlk.cache.manifest import MANIFEST, BadEntry, Manifest, describe, sync, write_synced
+from rlk.cache.removal import remove
+from rlk.cache.root import is_there, open_root, temporary_root
+from rlk.cache.trust import Trust
 from rlk.digest import Json, below
 
 __all__ = ["Counters", "Entry", "Finding", "Store"]
@@ -28,11 +32,9 @@ logger = logging.getLogger("rlk.cache")
 # Errors of the place where files are written, as opposed to errors of what is being built.
 _STORAGE_ERRORS = {
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EFBIG,
-    errno.EMFILE, errno.ENFILE,
-}  # fmt: skip
-# Errors that say nothing of what is read: this process has too much open, or a server was away.
-_PASSING_ERRORS = {
-    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.ESTALE, errno.ETIMEDOUT,
+    errno.EMFILE, errno.ENFILE, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV,
+    errno.EBUSY, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.ENOLCK, errno.ENODEV, errno.ENXIO,
+    errno.ENAMETOOLONG, errno.EMLINK, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EREMOTEIO,
 }  # fmt: skip
 _PUBLICATIONS_PER_GC = 32
 
@@ -69,6 +71,17 @@ class Finding:
     problem: str
 
 
+_stores: WeakSet[Store] = WeakSet()
+
+
+def _after_fork() -> None:
+    for store in _stores:
+        store.leave_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def _no_step(step: str) -> None:
     """Do nothing: the hook by which tests stop a process between two steps."""
 
@@ -77,7 +90,8 @@ class Store:
     """Entries below one root directory, shared by processes and threads.
 
     `limit` is the size in bytes to which publishing trims the store; None never trims. A root that another
-    user could write is replaced by a temporary directory, with a warning.
+    user could write, or that holds other files and no store, is replaced by a temporary directory, with a
+    warning: `refused` says why, as the predicate of a sentence. `trouble` is the last failure survived.
     """
 
     def __init__(
@@ -93,30 +107,35 @@ class Store:
         self.lock_timeout = lock_timeout
         self._step = on_step
         self._guard = threading.Lock()
-        self._verified: dict[str, int] = {}  # entry name -> inode of the directory whose content was hashed
-        self._private: dict[str, Path] = {}  # entries that could not be published
-        self._temporary: Path | None = None
+        self._known = Known()
+        self._private: dict[str, tuple[Path, Manifest | None]] = {}  # entries that could not be published
+        self._temporary: list[Path] = []  # the last one is in use
         self._warned: set[str] = set()
-        self.root = self._trusted(root)
+        self._root = root
+        self.refused = open_root(root)
+        self.trouble: str | None = None
+        _stores.add(self)
+        if self.refused is not None:
+            self._count("refused")
+            logger.warning("kernel store %s %s; using %s for this process", root, self.refused, self.root)
 
-    def _trusted(self, root: Path) -> Path:
-        problem = refusal(root) or self._lay_out(root)
-        if problem is None:
-            return root
-        self._count("refused")
+    @property
+    def root(self) -> Path:
+        """The directory in use: the one that was named or, where that is refused, a temporary one."""
+        if self.refused is None:
+            return self._root
         fallback = self._temporary_root() / "store"
-        logger.warning("kernel store %s %s; using %s for this process", root, problem, fallback)
-        fallback.mkdir(mode=0o700, exist_ok=True)
-        self._lay_out(fallback)
+        if not fallback.is_dir():
+            open_root(fallback)
         return fallback
 
-    def _lay_out(self, root: Path) -> str | None:
-        """Create the folders of a store; say what cannot be trusted. A store that is read-only is fine."""
-        for name in ("entries", "locks", "staging", "quarantine"):
-            problem = refusal(root / name)
-            if problem is not None and os.path.lexists(root / name):
-                return f"({name}) {problem}"
-        return None
+    def why_lost(self, path: Path) -> str | None:
+        """Return why what stands at a path ends with this process, None where it is kept."""
+        with self._guard:
+            lost = any(path.is_relative_to(place) for place in self._temporary)
+        if not lost:
+            return None
+        return f"{self._root} {self.refused}" if self.refused else f"{self._root}: {self.trouble}"
 
     def get_or_build(self, key: CacheKey, build: Callable[[Path], None], *, label: str = "") -> Path:
         """Return a directory that holds what `build` wrote for `key`, building at most once among processes.
@@ -167,12 +186,13 @@ class Store:
                 return False
             try:
                 write(staging)
-                return self._publish(name, key.members(), label, staging) is not None
+                manifest = describe(staging, key.members(), label)
+                return self._publish(name, manifest, staging) is not None
             except OSError as error:
                 logger.debug("kernel store %s: %s was not kept: %s", self.root, label, error)
                 return False
             finally:
-                shutil.rmtree(staging, ignore_errors=True)
+                remove(staging)
 
     def find(self, key: CacheKey) -> Path | None:
         """Return the entry of `key` if there is a sound one."""
@@ -192,7 +212,7 @@ class Store:
         self._count("evicted", len(evicted))
         with self._guard:
             for entry in evicted:
-                self._verified.pop(entry.name, None)
+                self._known.drop(entry.name)
         eviction.sweep(self.root)
         return evicted
 
@@ -201,7 +221,7 @@ class Store:
         findings = []
         for path in eviction.folders(self.root / "entries"):
             try:
-                self._check(path, path.name, hashed=True)
+                hashed(path, path.name)
             except FileNotFoundError:
                 continue
             except (BadEntry, OSError) as error:
@@ -216,7 +236,7 @@ class Store:
 
         The folder is moved. Raises BadEntry for what is not that entry, whole and alone; OSError.
         """
-        manifest = self._check(folder, name, hashed=True)
+        manifest = hashed(folder, name)
         paths = below(folder)
         held = {path.relative_to(folder).as_posix() for path in paths if not path.is_dir()}
         if held != {MANIFEST, *(file.name for file in manifest.files)}:
@@ -226,9 +246,7 @@ class Store:
                 return False
             for path in (*paths, folder):
                 sync(path)
-            path = self._entry(name)
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            os.rename(folder, path)
+            os.rename(folder, self._place(name))
         return True
 
     # loading ------------------------------------------------------------------------------------------------
@@ -238,33 +256,47 @@ class Store:
 
     def _load(self, name: str, *, quarantine: bool) -> Path | None:
         """Return the sound entry `name`, or None. Only the holder of its lock may move a bad one aside."""
-        private = self._private.get(name)
-        if private is not None and private.is_dir():
+        private = self._find_private(name)
+        if private is not None:
             return private
         path = self._entry(name)
         try:
-            inode = os.lstat(path).st_ino
-            self._check(path, name, hashed=self._verified.get(name) != inode)
+            self._known.check(path, name)
         except FileNotFoundError:
             return None
         except (BadEntry, OSError) as error:
-            if quarantine and not (isinstance(error, OSError) and error.errno in _PASSING_ERRORS):
+            if quarantine and not (isinstance(error, OSError) and error.errno in PASSING_ERRORS):
                 self._quarantine(path, str(error))
             return None
-        with self._guard:
-            self._verified[name] = inode
         self._touch(path)
         return path
 
-    def _check(self, path: Path, name: str, *, hashed: bool) -> Manifest:
-        manifest = read_manifest(path, name)
-        manifest.check_sizes(path)
-        if hashed:
-            try:
-                manifest.check_content(path)
-            except FileNotFoundError as error:
-                raise BadEntry(f"{error.filename} vanished") from None
-        return manifest
+    def _find_private(self, name: str) -> Path | None:
+        """Return an entry that could not be published, as long as nobody clears it away."""
+        held = self._private.get(name)
+        if held is None:
+            return None
+        folder, manifest = held
+        try:
+            if manifest is not None:
+                manifest.check_sizes(folder)
+            elif not folder.is_dir():
+                raise BadEntry("it is missing")
+        except (BadEntry, OSError):
+            with self._guard:
+                self._private.pop(name, None)
+            return None
+        return folder
+
+    def _place(self, name: str) -> Path:
+        """Return where an entry is to be published, in a folder that no other user can write."""
+        path = self._entry(name)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        problem = Trust.own().problem(os.lstat(path.parent))
+        if problem is not None:
+            self._quarantine(path.parent, problem)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+        return path
 
     def _touch(self, path: Path) -> None:
         """Mark the entry as used now: the order of eviction."""
@@ -278,7 +310,7 @@ class Store:
         logger.warning("kernel store entry %s: %s; it will be rebuilt", path.name[:12], problem)
         self._count("quarantined")
         with self._guard:
-            self._verified.pop(path.name, None)
+            self._known.drop(path.name)
         with self._survive("quarantine"):
             os.rename(path, aside)
 
@@ -290,38 +322,79 @@ class Store:
         if staging is None:
             return None
         try:
+            if not self._built(build, staging):
+                return None
+            return self._published(name, key, label, staging)
+        finally:
+            remove(staging)
+
+    def _new_staging(self, name: str) -> Path | None:
+        with self._survive("staging"):
+            try:
+                return self._staging(name)
+            except FileNotFoundError:
+                if open_root(self.root) is not None:  # it was removed since it was opened
+                    raise
+                return self._staging(name)
+        return None
+
+    def _staging(self, name: str) -> Path:
+        return Path(tempfile.mkdtemp(prefix=f"{name}.", dir=self.root / "staging"))
+
+    def _built(self, build: Callable[[Path], None], staging: Path) -> bool:
+        """Build on the store's disk; return False where that is what failed."""
+        try:
             self._step("staged")
             self._run(build, staging)
             self._step("built")
-            return self._publish(name, key, label, staging)
         except OSError as error:
             # a folder that vanished was swept by someone else, whose clock may be far ahead
             if error.errno not in _STORAGE_ERRORS and staging.is_dir():
                 raise
-            self._trouble("publish", str(error))
-            return None
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+            self._trouble("build", str(error))
+            return False
+        return True
 
-    def _new_staging(self, name: str) -> Path | None:
-        with self._survive("staging"):
-            return Path(tempfile.mkdtemp(prefix=f"{name}.", dir=self.root / "staging"))
-        return None
+    def _published(self, name: str, key: Json, label: str, staging: Path) -> Path | None:
+        """Publish what was built or, where the store cannot take it, keep it for this process; None: neither.
+
+        Whatever the operating system says against it, the kernel is there: no OSError is raised.
+        """
+        manifest = None
+        try:
+            manifest = describe(staging, key, label)
+            path = self._publish(name, manifest, staging)
+            if path is not None:
+                return path
+            self._trouble("publish", f"{name[:12]} is damaged and cannot be replaced")
+        except OSError as error:
+            self._trouble("publish", str(error))
+        return None if manifest is None else self._copied(name, manifest, staging)
+
+    def _copied(self, name: str, manifest: Manifest, staging: Path) -> Path | None:
+        """Copy what was built to where only this process finds it; None where that fails too."""
+        try:
+            folder = self._private_folder()
+            shutil.copytree(staging, folder, symlinks=True, dirs_exist_ok=True)
+            manifest.check_sizes(folder)
+            manifest.check_content(folder)
+        except (BadEntry, OSError) as error:
+            logger.debug("kernel store %s: %s is built again: %s", self._root, name[:12], error)
+            return None
+        return self._keep_private(name, folder, manifest)
 
     def _run(self, build: Callable[[Path], None], folder: Path) -> None:
         self._count("builds")
         build(folder)
 
-    def _publish(self, name: str, key: Json, label: str, staging: Path) -> Path | None:
-        manifest = describe(staging, key, label)
+    def _publish(self, name: str, manifest: Manifest, staging: Path) -> Path | None:
         self._step("described")
         write_synced(staging / MANIFEST, manifest.encode())
         self._step("listed")
         for folder in (*(path for path in below(staging) if path.is_dir()), staging):
             sync(folder)
         self._step("synced")
-        path = self._entry(name)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path = self._place(name)
         inode = os.lstat(staging).st_ino
         try:
             os.rename(staging, path)
@@ -331,35 +404,51 @@ class Store:
             # Without working locks another process may publish first: its entry is as good as ours.
             return self._load(name, quarantine=False)
         self._step("published")
-        with self._guard:
-            self._verified[name] = inode
+        self._known.add(name, inode, manifest)
         with self._survive("sync"):
             sync(path.parent)
         return path
 
     def _build_private(self, name: str, build: Callable[[Path], None]) -> Path:
         """Build where only this process will find it."""
-        folder = Path(tempfile.mkdtemp(prefix="entry-", dir=self._temporary_root()))
-        self._count("unpublished")
+        folder = self._private_folder()
         self._run(build, folder)
+        try:
+            manifest = describe(folder, None, "")
+        except (OSError, ValueError):
+            manifest = None
+        return self._keep_private(name, folder, manifest)
+
+    def _private_folder(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="entry-", dir=self._temporary_root()))
+
+    def _keep_private(self, name: str, folder: Path, manifest: Manifest | None) -> Path:
+        self._count("unpublished")
         with self._guard:
-            return self._private.setdefault(name, folder)
+            return self._private.setdefault(name, (folder, manifest))[0]
 
     def _temporary_root(self) -> Path:
+        """Return a directory that ends with this process; a new one where somebody cleared it away."""
         with self._guard:
-            if self._temporary is None:
-                self._temporary = temporary_root()
-            return self._temporary
+            if not self._temporary or not is_there(self._temporary[-1]):
+                self._temporary.append(temporary_root())
+            return self._temporary[-1]
+
+    def leave_parent(self) -> None:
+        """Take nothing from the process that this one was forked from: its temporary entries end with it."""
+        self._guard = threading.Lock()  # another thread of the parent may have held it
+        self._private, self._temporary = {}, []
 
     def _remove_dead_staging(self, name: str) -> None:
         """Remove what killed builders of this key left: its lock is ours, so none of them is alive."""
         with self._survive("staging"):
             for folder in (self.root / "staging").glob(f"{name}.*"):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove(folder)
 
     def _trim_sometimes(self) -> None:
         if self.limit is not None and self.counters.builds % _PUBLICATIONS_PER_GC == 1:
-            self.gc(self.limit)
+            with self._survive("gc"):
+                self.gc(self.limit)
 
     # trouble ------------------------------------------------------------------------------------------------
 
@@ -372,6 +461,7 @@ class Store:
 
     def _trouble(self, what: str, detail: str) -> None:
         self._count("trouble")
+        self.trouble = f"{what} failed: {detail}"
         level = logging.DEBUG if what in self._warned else logging.WARNING
         self._warned.add(what)
         logger.log(level, "kernel store %s: %s failed: %s", self.root, what, detail)
