@@ -21,12 +21,17 @@ from rlk.target.facts import Target
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """How many kernels a model needs, how many of them wheels hold, how many were compiled here; failures."""
+    """How many kernels a model needs, how many of them wheels hold, how many were compiled here; failures.
+
+    lost: how many no other process will find, as no store could take them; why: of one of them.
+    """
 
     total: int
     wheels: int
     compiled: int
     failed: tuple[tuple[str, str], ...]
+    lost: int = 0
+    why: str = ""
 
 
 def here() -> Target:
@@ -82,5 +87,9 @@ def warm(model: Model, calls: tuple[Calls, ...], on: Target, progress: Progress)
             continue
         entries |= {entry} if entry is not None else set()
     progress.end()
-    shipped = sum(not path.is_relative_to(store().root) for path in entries)
-    return Warmed(len(entries), shipped, pool().compiled - before, tuple(failed))
+    own = store()
+    whys = {path: own.why_lost(path) for path in entries}
+    lost = sorted(why for why in whys.values() if why is not None)
+    shipped = sum(why is None and not path.is_relative_to(own.root) for path, why in whys.items())
+    made = pool().compiled - before
+    return Warmed(len(entries), shipped, made, tuple(failed), len(lost), lost[0] if lost else "")

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any, TypeVar
 
 from rlk.cache.manifest import MANIFEST, BadEntry, is_inside, read_manifest
+from rlk.cache.removal import remove
 from rlk.cache.store import Entry, Store
 
+Made = TypeVar("Made")
 _NAME = re.compile(r"[0-9a-f]{64}")
 _LARGEST = 1 << 28  # bytes of one file
 _MOST = 1 << 16  # files of an archive
+_BAD_NAMES = {
+    errno.ENAMETOOLONG,
+    errno.EINVAL,
+    errno.EILSEQ,
+}  # what a file system says of names that it lacks
+
+
+class StoreError(Exception):
+    """A store that takes no entries; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,58 +82,88 @@ def import_entries(store: Store, path: Path) -> Imported:
     """Add the entries of an archive to a store, each checked as at a load; entries that are there stay.
 
     Kernels are code: the digests say that an entry is whole, not who made it. Raises OSError for a file that
-    cannot be read and tarfile.TarError for one that is no tar.
+    cannot be read, tarfile.TarError for one that is no tar, and StoreError where nothing would be kept.
     """
-    place = Path(tempfile.mkdtemp(prefix="import.", dir=store.root / "staging"))
+    if store.refused is not None:
+        raise StoreError(store.refused)
     added: list[str] = []
     present: list[str] = []
-    try:
-        refused = _unpacked(path, place)
-        for folder in sorted(place.iterdir()):
+    with tarfile.open(path, mode="r:") as archive, _room(store) as place:
+        refused = _unpacked(archive, place)
+        for folder in _written(sorted, place.iterdir()):
             if folder.name in refused:
                 continue
             try:
-                (added if store.adopt(folder, folder.name) else present).append(folder.name)
-            except FileNotFoundError as error:
-                refused[folder.name] = f"{error.filename} is missing"
+                (added if _written(store.adopt, folder, folder.name) else present).append(folder.name)
             except BadEntry as error:
                 refused[folder.name] = str(error)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
     return Imported(tuple(added), tuple(present), tuple(sorted(refused.items())))
 
 
-def _unpacked(path: Path, place: Path) -> dict[str, str]:
+@contextmanager
+def _room(store: Store) -> Iterator[Path]:
+    """Make a folder on a store's disk, for as long as the block lasts."""
+    place = Path(_written(tempfile.mkdtemp, prefix="import.", dir=store.root / "staging"))
+    try:
+        yield place
+    finally:
+        remove(place)
+
+
+def _written(work: Callable[..., Made], *arguments: Any, **options: Any) -> Made:
+    """Do what concerns the store's disk alone: its failures are not the archive's."""
+    try:
+        return work(*arguments, **options)
+    except OSError as error:
+        raise StoreError(f"takes no entries: {error.strerror or error}") from error
+
+
+def _unpacked(archive: tarfile.TarFile, place: Path) -> dict[str, str]:
     """Write the plain files of an archive below `place`; return what holds anything else, and why."""
     refused: dict[str, str] = {}
-    with tarfile.open(path, mode="r:") as archive:
-        for count, member in enumerate(archive):
-            entry, _, name = member.name.partition("/")
-            why = _wrong(member, entry, name, count)
-            stream = None if why else archive.extractfile(member)
-            if stream is None:
-                refused.setdefault(entry, why or "cannot be read")
-                continue
-            target = place / entry / name
-            try:
-                for folder in reversed(target.relative_to(place).parents[:-1]):
-                    (place / folder).mkdir(mode=0o700, exist_ok=True)
-                handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            except (FileExistsError, NotADirectoryError, IsADirectoryError):
-                refused.setdefault(entry, f"{name} is there twice")
-                continue
-            with os.fdopen(handle, "wb") as out:
-                shutil.copyfileobj(stream, out)
+    for count, member in enumerate(archive):
+        entry, _, name = member.name.partition("/")
+        why = _wrong(member, entry, name, count)
+        if member.size < 0:
+            raise tarfile.ReadError("a member has less than no bytes")  # what follows it cannot be found
+        stream = None if why else archive.extractfile(member)
+        if stream is None:
+            refused.setdefault(entry, why or "cannot be read")
+            continue
+        why = _written(_unpack, stream, place, Path(entry, name))
+        if why is not None:
+            refused.setdefault(entry, f"{_short(name)} {why}")
     return refused
+
+
+def _unpack(stream: IO[bytes], place: Path, name: Path) -> str | None:
+    """Write a file below `place`; return why its name cannot be used."""
+    try:
+        for folder in reversed(name.parents[:-1]):
+            (place / folder).mkdir(mode=0o700, exist_ok=True)
+        handle = os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+        return "is there twice"
+    except OSError as error:
+        if error.errno not in _BAD_NAMES:
+            raise
+        return "is no name of a file here"
+    with os.fdopen(handle, "wb") as out:
+        shutil.copyfileobj(stream, out)
+    return None
 
 
 def _wrong(member: tarfile.TarInfo, entry: str, name: str, count: int) -> str | None:
     if not _NAME.fullmatch(entry):
         return "it is not the name of an entry"
     if not member.isreg() or member.issparse():
-        return f"{name} is not a plain file"
+        return f"{_short(name)} is not a plain file"
     if name != MANIFEST and not is_inside(name):
-        return f"{name!r} lies outside of it"
+        return f"{_short(name)} lies outside of it, or too deep in it"
     if member.size > _LARGEST:
-        return f"{name} has {member.size} bytes"
+        return f"{_short(name)} has {member.size} bytes"
     return "the archive holds too many files" if count >= _MOST else None
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= 60 else f"{name[:57]}...")

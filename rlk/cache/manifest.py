@@ -17,7 +17,6 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 LARGEST = 1 << 24  # bytes of a manifest
 DEEPEST = 16  # names of folders and of a file that one file of an entry may have
-LONGEST = 255  # bytes of a name, on most file systems
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NO_FLUSH = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
@@ -161,9 +160,13 @@ def _decode(data: bytes, name: str) -> Manifest:
 def is_inside(name: str) -> bool:
     """Tell whether a name is one that `describe` writes: relative, forward, and of nothing but names."""
     parts = name.split("/")
-    if len(parts) > DEEPEST or max(len(os.fsencode(part)) for part in parts) > LONGEST:
-        return False
-    return bool(name) and "\0" not in name and not {"", ".", ".."} & set(parts) and name != MANIFEST
+    return (
+        0 < len(name)
+        and len(parts) <= DEEPEST
+        and "\0" not in name
+        and not {"", ".", ".."} & set(parts)
+        and name != MANIFEST
+    )
 
 
 def describe(folder: Path, key: Json, label: str) -> Manifest:

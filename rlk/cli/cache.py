@@ -8,7 +8,7 @@ from pathlib import Path
 from tarfile import TarError
 
 from rlk.cache import Entry, Store
-from rlk.cache.archive import export_entries, import_entries
+from rlk.cache.archive import StoreError, export_entries, import_entries
 from rlk.cache.gc import is_of_calls
 from rlk.cli.text import size, table
 from rlk.env import SIZE, Env, size_of
@@ -34,12 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Act on the store that the environment names."""
+    """Act on the store that the environment names; raise LaunchError for one that cannot be used."""
     env = Env.current()
     limit = env.cache_limit
     if arguments.command == "gc" and arguments.limit is not None:
         limit = parse_size(arguments.limit)
     store = Store(env.cache_dir)
+    if store.refused is not None:  # what a temporary folder holds is no answer
+        raise _no_store(env.cache_dir, store.refused)
     match arguments.command:
         case "ls":
             _list(store)
@@ -126,12 +128,19 @@ def _export(store: Store, arguments: argparse.Namespace) -> int:
 def _import(store: Store, file: Path) -> int:
     try:
         made = import_entries(store, file)
+    except StoreError as error:
+        raise _no_store(store.root, str(error)) from None
     except (OSError, TarError) as error:
         raise _unusable(file, error) from None
     for name, why in made.refused:
         print(f"refused  {printable(name[:12])}  {printable(why)}")
     print(f"{len(made.added)} entries added to {store.root}, {len(made.present)} were there")
     return 1 if made.refused else 0
+
+
+def _no_store(root: Path, why: str) -> LaunchError:
+    wanted = f"a store that can be used: it {why}"
+    return LaunchError(Code.ARG_VALUE, op="rlk cache", name="RLK_CACHE_DIR", value=str(root), wanted=wanted)
 
 
 def _unusable(file: Path, error: Exception) -> LaunchError:

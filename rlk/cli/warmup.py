@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prepare; exit 1 where something does not compile."""
+    """Prepare; exit 1 where something does not compile, or is not kept."""
     from rlk.aot.matrix import model_of_config, read_matrix, wrong
     from rlk.aot.progress import Progress
     from rlk.aot.warm import chosen_calls, here, warm
@@ -35,8 +35,11 @@ def run(arguments: argparse.Namespace) -> int:
     calls = chosen_calls(read_matrix(arguments.matrix).calls, dtype, arguments.op, arguments.rows)
     on = here() if arguments.target is None else target(arguments.target)
     made = warm(model, calls, on, Progress(sys.stderr, "prepared"))
+    kept = f", {made.lost} kept nowhere" if made.lost else f" into {Env.current().cache_dir}"
     print(f"{model.name} on {on.name}: {made.total} kernels, {made.wheels} of them in installed wheels; "
-          f"{made.compiled} compiled into {Env.current().cache_dir}")  # fmt: skip
+          f"{made.compiled} compiled{kept}")  # fmt: skip
     for name, why in made.failed:
         print(f"failed  {name}: {why}", file=sys.stderr)
-    return 1 if made.failed else 0
+    if made.lost:
+        print(f"not kept  {made.lost} kernels end with this process: {made.why}", file=sys.stderr)
+    return 1 if made.failed or made.lost else 0
