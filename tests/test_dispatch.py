@@ -59,11 +59,14 @@ SIGNATURES = {
     "swiglu": "(gate, up)",
     "embedding": "(ids, weight)",
     "group_advantage": "(rewards, groups, *, scale='group', baseline='mean', std='unbiased', eps=0.0001, "
-    "eps_mode='add')",
+    "eps_mode='add', lengths=None)",
     "scatter_rewards": "(rewards, offsets, *, layout, at='last', costs=None, overlong=None)",
     "pack": "(x, layout, *, side='right')",
     "unpack": "(x, layout)",
-    "value_loss": "(values, returns, *, layout, old_values=None, clip=0.2)",
+    "value_loss": "(values, returns, *, layout, old_values=None, clip=0.2, aggregation='token_mean', "
+    "sequences='active', normalizer=None)",
+    "nll_loss": "(logp, *, layout, weights=None, aggregation='token_mean', sequences='active', "
+    "normalizer=None)",
     "entropy_bonus": "(entropy, *, layout, coef)",
     "preference_loss": "(chosen, rejected, ref_chosen=None, ref_rejected=None, *, loss='sigmoid', beta=0.1, "
     "smoothing=0.0, margin=0.0, tau=0.05, chosen_tokens=None, rejected_tokens=None)",
@@ -489,6 +492,7 @@ CALLS: dict[str, Callable[..., Any]] = {
             old_values=g,
         ).loss
     ),
+    "nll_loss": lambda x, g: ops.nll_loss(x[:, 0], layout=LAYOUT, weights=g, aggregation="sum").loss,
     "entropy_bonus": lambda x, g: ops.entropy_bonus(x[:, 0], layout=LAYOUT, coef=0.1).loss,
     "preference_loss": lambda x, g: ops.preference_loss(x[:, 0], x[:, 1], g, g + 1, loss="apo_down").loss,
     "kto_loss": lambda x, g: ops.kto_loss(x[:, 0], g, g > 0, mismatched=(g, g + 1)).loss,

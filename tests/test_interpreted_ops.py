@@ -211,6 +211,20 @@ def of_critic(clipped: bool) -> Case:
     return call, [normal(2500), normal(2500, seed=3)]
 
 
+def averaged(aggregation: str, sequences: str = "active") -> Case:
+    """The critic's loss, and a likelihood with weights where that is a mean over tokens."""
+    mask = torch.rand(2500, generator=torch.Generator().manual_seed(5)) < 0.8
+    layout = Layout.packed(torch.tensor([0, 900, 900, 2500]), mask=mask)
+    options: Any = {"layout": layout, "aggregation": aggregation, "sequences": sequences, "normalizer": 3.0}
+    weights = (normal(2500, seed=3) * mask.roll(1)) if aggregation in ("token_mean", "sum") else None
+
+    def call(values: torch.Tensor, logp: torch.Tensor) -> Any:
+        value = ops.value_loss(values, normal(2500, seed=1), old_values=normal(2500, seed=2), **options)
+        return value, ops.nll_loss(logp, weights=weights, **options)
+
+    return call, [normal(2500), normal(2500, seed=4)]
+
+
 def moved(dtype: torch.dtype) -> Case:
     """Rows of four numbers a token, packed and padded again on the other side."""
     lengths = torch.tensor([70, 0, 1, 100, 9])
@@ -339,8 +353,16 @@ CASES: dict[str, Callable[[], Case]] = {
     "pack, unpack bfloat16": lambda: moved(BF16),
     "value_loss, entropy_bonus": lambda: of_critic(False),
     "value_loss clipped": lambda: of_critic(True),
+    **{
+        f"value_loss, nll_loss {a} {s}": lambda a=a, s=s: averaged(a, s)
+        for a, s in (("sequence_mean", "active"), ("sequence_sum", "all"), ("token_mean", "active"))
+    },
     "gae padded": lambda: estimated(True),
     "gae packed": lambda: estimated(False),
+    "group_advantage length": lambda: grouped(
+        baseline="length", scale="none", lengths=torch.arange(200) * 7 % 31
+    ),
+    "group_advantage best": lambda: grouped(baseline="best"),
     "group_advantage none": lambda: grouped(scale="none", std="pop"),
     **{f"policy_loss {name}": lambda name=name: policy(RECORDS[name], 2500) for name in LOWERED},
 }  # fmt: skip

@@ -88,6 +88,49 @@ def test_all_tokens_as_one_group_are_whitened_as_verl_whitens_them() -> None:
     close(made, want.reshape(-1))
 
 
+def lengths(seed: int = 5) -> torch.Tensor:
+    return torch.randint(0, 90, (EDGES[-1],), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("scale", ["none", "group", "batch"])
+@pytest.mark.parametrize("baseline", ["length", "best"])
+def test_baselines_of_peers_are_their_formula(baseline: str, scale: str) -> None:
+    """OPO: the mean weighted by lengths; Pass@k: what the best one has over the second."""
+    given, options = rewards(), {"baseline": baseline, "scale": scale}
+    given[20:25] = math.nan
+    if baseline == "length":
+        options["lengths"] = lengths()
+    made = ops.group_advantage(given, offsets(), **options)
+    close(made, ops.group_advantage.reference(given, offsets(), **options))
+    assert (as_bits(made[20:25]) == 0).all()
+    if baseline == "best":
+        assert int(made.count_nonzero()) == 5  # one of each group of two or more, of one none
+
+
+@pytest.mark.parametrize("baseline", ["length", "best"])
+def test_equal_rewards_have_no_advantage_over_any_baseline(baseline: str) -> None:
+    options = {"lengths": torch.tensor([3, 1, 5])} if baseline == "length" else {}
+    equal = torch.full((3,), 1000.1)
+    assert not ops.group_advantage(equal, offsets(0, 3), eps=0.0, baseline=baseline, **options).any()
+    assert not ops.group_advantage(equal, offsets(0, 1, 2, 3), baseline=baseline, **options).any()
+    beyond = torch.tensor([math.inf, 1.0, 2.0])
+    made = ops.group_advantage(beyond, offsets(0, 2, 3), baseline=baseline, scale="none", **options)
+    assert made[:2].isnan().all() and made[2] == 0
+
+
+def test_samples_without_length_have_the_largest_as_their_baseline() -> None:
+    none = torch.zeros(2, dtype=torch.int64)
+    given = torch.tensor([1.0, 3.0])
+    made = ops.group_advantage(given, offsets(0, 2), baseline="length", scale="none", lengths=none)
+    assert made.tolist() == [-2.0, 0.0]
+
+
+@pytest.mark.parametrize("given", [{"baseline": "length"}, {"lengths": torch.ones(2, dtype=torch.int64)}])
+def test_lengths_belong_to_their_baseline(given: dict[str, Any]) -> None:
+    with pytest.raises(LaunchError, match="lengths"):
+        ops.group_advantage(torch.zeros(2), offsets(0, 2), **given)
+
+
 # digits
 
 

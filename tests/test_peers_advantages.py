@@ -50,6 +50,27 @@ def test_groups_have_the_advantages_of_verl(verl: Any, scaled: bool) -> None:
     close(ops.group_advantage(rewards, edges, baseline="loo", scale="none"), left_out)
 
 
+@pytest.mark.parametrize("scaled", [True, False])
+def test_the_best_of_a_group_has_verls_advantage(verl: Any, scaled: bool) -> None:
+    rewards, edges = drawn(sum(SIZES)), torch.tensor([0, *itertools.accumulate(SIZES)])
+    options = {"epsilon": 1e-6, "config": {"norm_adv_by_std_in_grpo": scaled}}
+    want = of_verl(verl.compute_grpo_passk_outcome_advantage, rewards, SIZES, **options)
+    scale = "group" if scaled else "none"
+    close(ops.group_advantage(rewards, edges, baseline="best", scale=scale, eps=1e-6), want)
+
+
+def test_the_baseline_of_lengths_is_verls(verl: Any) -> None:
+    """OPO: verl weighs by the active tokens of each sample."""
+    rewards, edges = drawn(sum(SIZES)), torch.tensor([0, *itertools.accumulate(SIZES)])
+    lengths = torch.randint(1, WIDTH, (sum(SIZES),), generator=torch.Generator().manual_seed(4))
+    mask = (torch.arange(WIDTH) < lengths[:, None]).double()
+    index = np.repeat(np.arange(len(SIZES)), SIZES)
+    placed = torch.zeros_like(mask)
+    placed[:, 0] = rewards.double()
+    want = verl.compute_opo_outcome_advantage(placed, mask, index)[0][:, 0]
+    close(ops.group_advantage(rewards, edges, baseline="length", scale="none", lengths=lengths), want)
+
+
 def test_a_lone_sample_differs_on_purpose(verl: Any) -> None:
     """verl hands on its reward as its advantage: a sample without a baseline has none, and ours is 0."""
     rewards = torch.tensor([0.7])
@@ -88,6 +109,34 @@ def test_a_value_loss_is_that_of_verl(verl: Any) -> None:
     loss.backward()
     close(made.loss, loss)
     close(made.metrics["clip_fraction"], clipped)
+    assert leaf.grad is not None and wide.grad is not None
+    close(leaf.grad, wide.grad, 1e-5)
+
+
+MODES = {
+    "token_mean": ("token-mean", None), "sequence_mean": ("seq-mean-token-mean", None),
+    "sequence_sum": ("seq-mean-token-sum", None), "sum": ("token-sum", None),
+    "sequence_sum, normalized": ("seq-mean-token-sum-norm", 40.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_value_loss_is_averaged_as_verls(verl: Any, name: str) -> None:
+    """verl divides a sequence's sum by its length + 1e-8: beyond what f32 shows."""
+    old, returns, moved = (drawn(4, WIDTH, seed=s) for s in range(3))
+    mask = VALID & (drawn(4, WIDTH, seed=3) > -0.5)
+    mask[2] = False  # a sequence without tokens, which is not counted
+    leaf, wide = (old + 0.3 * moved).requires_grad_(), (old + 0.3 * moved).double().requires_grad_()
+    mode, normalizer = MODES[name]
+    made = ops.value_loss(
+        leaf, returns, layout=Layout.padded(LENGTHS, WIDTH, mask=mask), old_values=old,
+        aggregation=name.split(",")[0], normalizer=normalizer,
+    )  # fmt: skip
+    given = (wide, returns.double(), old.double(), mask.double(), 0.2)
+    loss, _ = verl.compute_value_loss(*given, mode)
+    made.loss.backward()
+    loss.backward()
+    close(made.loss, loss)
     assert leaf.grad is not None and wide.grad is not None
     close(leaf.grad, wide.grad, 1e-5)
 

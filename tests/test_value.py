@@ -16,6 +16,7 @@ LENGTHS = torch.tensor([700, 0, 1100, 3, 650])
 WIDTH = 1200
 VALID = torch.arange(WIDTH) < LENGTHS[:, None]
 Tensors = dict[str, torch.Tensor]
+F32 = torch.float32
 
 
 def drawn(seed: int = 0) -> tuple[Tensors, torch.Tensor]:
@@ -57,6 +58,70 @@ def test_a_value_loss_is_its_formula_with_its_gradient(clip: float | None) -> No
     close(exact.per_token, made.per_token)
 
 
+AGGREGATIONS = [
+    (aggregation, sequences, normalizer)
+    for aggregation in ("token_mean", "sequence_mean", "sequence_sum", "sum")
+    for sequences in ("active", "all")
+    for normalizer in (None, 7.0)
+]
+
+
+def averaged(
+    term: torch.Tensor, counts: torch.Tensor, aggregation: str, sequences: str, by: float | None
+) -> torch.Tensor:
+    """Return what verl's `agg_loss` gives; sequences: those with tokens, or all."""
+    term = torch.where(counts, term, 0.0)
+    lengths = counts.sum(-1)
+    number = (lengths > 0).sum() if sequences == "active" else len(lengths)
+    made = {
+        "token_mean": term.sum() / counts.sum(),
+        "sequence_mean": (term.sum(-1) / lengths.clamp(min=1)).sum() / number,
+        "sequence_sum": term.sum() / number,
+        "sum": term.sum(),
+    }[aggregation]
+    return made if by is None else made / by
+
+
+@pytest.mark.parametrize(("aggregation", "sequences", "normalizer"), AGGREGATIONS)
+def test_an_aggregation_is_its_formula_with_its_gradient(
+    aggregation: str, sequences: str, normalizer: float | None
+) -> None:
+    given, mask = drawn(4)
+    layout = Layout.padded(LENGTHS, WIDTH, mask=mask)
+    options: dict[str, Any] = {"aggregation": aggregation, "sequences": sequences, "normalizer": normalizer}
+    by_token = aggregation in ("token_mean", "sum")
+    weights = torch.where(given["old"] > 0.5, 0.0, given["returns"]) if by_token else None
+    calls: dict[str, Any] = {
+        "value": (ops.value_loss, (given["returns"],), {}, layout.active),
+        "nll": (ops.nll_loss, (), {"weights": weights}, layout.active),
+    }
+    for name, (op, rest, more, counts) in calls.items():
+        leaf, wide = (given["values"].to(t, copy=True).requires_grad_() for t in (F32, torch.float64))
+        made = op(leaf, *rest, layout=layout, **options, **more)
+        if name == "value":
+            term = 0.5 * (wide - given["returns"].double()) ** 2
+        else:
+            term = -wide if weights is None else -weights.double() * wide
+            counts = counts if weights is None else counts & (weights != 0)
+        want = averaged(term, counts, aggregation, sequences, normalizer)
+        close(made.loss, want, 1e-5)
+        (1.7 * made.loss).backward()
+        (1.7 * want).backward()
+        assert leaf.grad is not None and wide.grad is not None
+        close(leaf.grad, wide.grad, 1e-5, 1e-9)
+        exact = op.reference(given["values"], *rest, layout=layout, **options, **more)
+        close(exact.loss, want, 1e-12, 1e-12)
+        close(exact.per_token, made.per_token)
+        assert int(made.metrics["active"]) == int(counts.sum()) == int(exact.metrics["active"])
+
+
+def test_the_likelihood_of_nothing_is_no_loss() -> None:
+    layout = Layout.packed(torch.tensor([0, 4]), tokens=4)
+    row = torch.full((4,), math.nan)
+    made = ops.nll_loss(row, layout=layout, weights=torch.zeros(4))
+    assert int(as_bits(made.loss)) == 0 and not made.per_token.any()
+
+
 def test_an_entropy_bonus_is_its_formula_with_its_gradient() -> None:
     given, mask = drawn(1)
     layout = Layout.padded(LENGTHS, WIDTH, mask=mask)
@@ -77,9 +142,11 @@ def run(given: Tensors, layout: Layout) -> tuple[list[torch.Tensor], list[torch.
     leaves = [given[n].clone().requires_grad_() for n in ("values", "entropy")]
     value = ops.value_loss(leaves[0], given["returns"], layout=layout, old_values=given["old"])
     bonus = ops.entropy_bonus(leaves[1], layout=layout, coef=0.5)
-    (value.loss + bonus.loss).backward()
-    of_all = [value.loss, *value.metrics.values(), bonus.loss, bonus.entropy]
-    return of_all, [value.per_token, *(x.grad for x in leaves if x.grad is not None)]
+    nll = ops.nll_loss(leaves[0], layout=layout, weights=given["returns"])
+    mean = ops.value_loss(leaves[0], given["returns"], layout=layout, aggregation="sequence_mean")
+    (value.loss + bonus.loss + nll.loss + mean.loss).backward()
+    of_all = [value.loss, nll.loss, mean.loss, *value.metrics.values(), bonus.loss, bonus.entropy]
+    return of_all, [value.per_token, nll.per_token, *(x.grad for x in leaves if x.grad is not None)]
 
 
 FORMS = {

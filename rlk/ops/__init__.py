@@ -127,6 +127,7 @@ group_advantage = _published(
     advantages.group_advantage, reference_rewards.group_advantage, _advantage.group_advantage
 )
 value_loss = _published(value.value_loss, reference_rewards.value_loss, _value.value_loss)
+nll_loss = _published(value.nll_loss, reference_rewards.nll_loss, _value.nll_loss)
 entropy_bonus = _published(value.entropy_bonus, reference_rewards.entropy_bonus, _value.entropy_bonus)
 preference_loss = _published(
     preference.preference_loss, reference_rewards.preference_loss, _preference.preference_loss
@@ -189,6 +190,7 @@ __all__ = [
     "loss_spans",
     "matmul",
     "modality_spans",
+    "nll_loss",
     "ordered_all_reduce",
     "pack",
     "paged_attention",

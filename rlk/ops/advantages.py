@@ -35,21 +35,24 @@ def group_advantage(
     groups: torch.Tensor,
     *,
     scale: Literal["group", "batch", "none"] = "group",
-    baseline: Literal["mean", "loo"] = "mean",
+    baseline: Literal["mean", "loo", "length", "best"] = "mean",
     std: Literal["unbiased", "pop"] = "unbiased",
     eps: float = 1e-4,
     eps_mode: Literal["add", "max", "inside"] = "add",
+    lengths: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return the advantage of each sample over the others of its group, f32 [N].
 
     rewards: f32 [N]; NaN: not scored, takes no part in any statistic and has advantage 0. groups: int32 or
     int64 offsets [G + 1], group g holds the samples [groups[g], groups[g + 1]) and may be empty.
-    baseline: "mean" of the group, or "loo", the mean of its other samples. scale: divide by the standard
+    baseline: "mean" of the group; "loo", the mean of its other samples; "length", its mean weighted by
+    lengths (OPO, Hao 2025), int32 or int64 [N]; or "best": the largest reward less the second, all others 0
+    (Tang 2025; verl's grpo_passk). scale: divide by the standard
     deviation of the rewards of the "group", of the whole "batch", or by nothing ("none"). std: "unbiased"
     (n - 1) or "pop" (n). eps_mode: divide by std + eps ("add"), max(std, eps) ("max") or
     sqrt(var + eps) ("inside"). GRPO (Shao 2024) is the default; Dr.GRPO scale="none"; RLOO baseline="loo",
-    scale="none"; REINFORCE++ one group of all samples; its baseline form the scale="none" advantages once
-    more as one group.
+    scale="none"; OPO baseline="length", scale="none"; REINFORCE++ one group of all samples; its baseline form
+    the scale="none" advantages once more as one group.
 
     Where the deviation is 0, as in a group of equal rewards or of one, the advantage is exactly 0. Offsets
     that do not ascend from 0 to N raise on the host; on a device they give NaN and set the error word.
@@ -64,6 +67,13 @@ def group_advantage(
     bounds = bounds_of(op, "groups", groups, rewards.numel(), "rewards")
     statics = {"scale": scale, "baseline": baseline, "std": std, "eps_mode": eps_mode}
     tensors = {"rewards": rewards, "bounds": bounds}
+    if (lengths is None) == (baseline == "length"):
+        if lengths is not None:
+            raise wrong_value(op, "lengths", "a tensor", f"None for baseline {baseline}")
+        raise LaunchError(Code.ARG_MISSING, op=op, name="lengths", why="by baseline length")
+    if lengths is not None:
+        are_tensors(op, lengths=lengths)
+        tensors["lengths"] = lengths
     return call(advantage_spec.group_advantage, tensors, {"eps": number(op, "eps", eps, least=0.0)}, statics)[
         "advantages"
     ]

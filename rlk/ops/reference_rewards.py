@@ -7,7 +7,7 @@ from torch.nn.functional import logsigmoid
 
 from rlk.ops.advantages import Overlong
 from rlk.ops.layout import Layout
-from rlk.ops.results import EntropyBonus, Gae, KTOLoss, PreferenceLoss, TokenRewards, ValueLoss
+from rlk.ops.results import EntropyBonus, Gae, KTOLoss, NLLLoss, PreferenceLoss, TokenRewards, ValueLoss
 
 
 def group_advantage(
@@ -19,6 +19,7 @@ def group_advantage(
     std: str = "unbiased",
     eps: float = 1e-4,
     eps_mode: str = "add",
+    lengths: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return `rlk.ops.group_advantage` in float64."""
     r = rewards.double()
@@ -31,6 +32,14 @@ def group_advantage(
         away = x - x[scored].mean()
         if baseline == "loo":
             away = away * (n / max(n - 1, 1))
+        if baseline == "length" and lengths is not None:
+            weight = lengths[begin:end][scored].double()
+            away = x - (weight * x[scored]).sum() / weight.sum()
+        if baseline == "best":
+            away = torch.zeros_like(x)
+            if n > 1:
+                most = x.nan_to_num(nan=-torch.inf).topk(2)
+                away[most.indices[0]] = most.values[0] - most.values[1]
         if scale != "none":
             away = away / _deviation(x if scale == "group" else r, std, eps, eps_mode)
         made[begin:end] = torch.where(scored, away, 0.0)
@@ -198,6 +207,9 @@ def value_loss(
     layout: Layout,
     old_values: torch.Tensor | None = None,
     clip: float = 0.2,
+    aggregation: str = "token_mean",
+    sequences: str = "active",
+    normalizer: float | None = None,
 ) -> ValueLoss:
     """Return `rlk.ops.value_loss` in float64 (metrics: only `active`)."""
     v, target = values.double(), returns.double()
@@ -206,8 +218,46 @@ def value_loss(
         old = old_values.double()
         term = torch.maximum(term, (torch.clamp(v, old - clip, old + clip) - target) ** 2)
     term = torch.where(layout.active, 0.5 * term, 0.0)
-    count = layout.active.sum()
-    return ValueLoss(term.sum() / count.clamp(min=1), term.detach(), {"active": count})
+    loss = _averaged(term, layout.active, layout, aggregation, sequences, normalizer)
+    return ValueLoss(loss, term.detach(), {"active": layout.active.sum()})
+
+
+def nll_loss(
+    logp: torch.Tensor,
+    *,
+    layout: Layout,
+    weights: torch.Tensor | None = None,
+    aggregation: str = "token_mean",
+    sequences: str = "active",
+    normalizer: float | None = None,
+) -> NLLLoss:
+    """Return `rlk.ops.nll_loss` in float64."""
+    counts = layout.active if weights is None else layout.active & (weights != 0)
+    term = -logp.double() if weights is None else -weights.double() * logp.double()
+    term = torch.where(counts, term, 0.0)
+    loss = _averaged(term, counts, layout, aggregation, sequences, normalizer)
+    return NLLLoss(loss, term.detach(), {"active": counts.sum()})
+
+
+def _averaged(
+    term: torch.Tensor, counts: torch.Tensor, layout: Layout, aggregation: str, sequences: str,
+    normalizer: float | None,
+) -> torch.Tensor:  # fmt: skip
+    """Return a mean or sum of terms that are 0 where a token does not count."""
+    owner = layout.sequence.reshape(-1).long()
+    zeros = torch.zeros(layout.sequences, dtype=torch.float64, device=term.device)
+    lengths = zeros.index_add(0, owner, counts.reshape(-1).double())
+    there = (lengths > 0).sum().clamp(min=1) if sequences == "active" else max(layout.sequences, 1)
+    match aggregation:
+        case "token_mean":
+            value = term.sum() / counts.sum().clamp(min=1)
+        case "sum":
+            value = term.sum()
+        case "sequence_sum":
+            value = term.sum() / there
+        case _:
+            value = (zeros.index_add(0, owner, term.reshape(-1)) / lengths.clamp(min=1)).sum() / there
+    return value if normalizer is None else value / normalizer
 
 
 def entropy_bonus(entropy: torch.Tensor, *, layout: Layout, coef: float) -> EntropyBonus:

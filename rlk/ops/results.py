@@ -56,6 +56,14 @@ class ValueLoss(NamedTuple):
     metrics: dict[str, torch.Tensor]
 
 
+class NLLLoss(NamedTuple):
+    """loss: f32 []. per_token: f32 of the tokens' shape. metrics: i32 [] by name. Both detached."""
+
+    loss: torch.Tensor
+    per_token: torch.Tensor
+    metrics: dict[str, torch.Tensor]
+
+
 class EntropyBonus(NamedTuple):
     """loss: f32 [], to be added. entropy: the token mean, f32 [], detached."""
 

@@ -23,7 +23,7 @@ from rlk.target.facts import Target, target
 
 TARGETS = ("sm_90a", "gfx942")
 UNSHOWN = frozenset(
-    "sample penalize preference_loss kto_loss value_loss entropy_bonus scatter_rewards".split()
+    "sample penalize preference_loss kto_loss value_loss nll_loss entropy_bonus scatter_rewards".split()
     + ["take_rows", "take_whole", "linear_logp_backward", "linear_logp_join", "ratio_kl", "reported"]
     + ["varlen_attention", "paged_attention", "prefix_attention"]
     + ["policy_loss_of_sequences", "group_advantage", "linear_logp_grad", "rope_grad", "embedding", "gae"]

@@ -31,8 +31,9 @@ B = Axis("B", dynamic=True)
 R = Ragged("R", B)
 W = Ragged("W", N, chunk=128)
 Ids = DTypeVar("Ids", (i64, i32))
+Lengths = DTypeVar("Lengths", (i64, i32))
 SCALES = ("group", "batch", "none")
-BASELINES = ("mean", "loo")
+BASELINES = ("mean", "loo", "length", "best")
 STDS = ("unbiased", "pop")
 EPS_MODES = ("add", "max", "inside")
 PLACES = ("last", "all")
@@ -54,7 +55,7 @@ class _Spread:
             largest.absorb(reward)
             smallest.absorb(-reward)
             count.absorb((~L.isnan(reward)).to(i32))
-        self._largest, self.count = largest.max, count.value
+        self._largest, self._place, self.count = largest.max, largest.index, count.value
         self._unit = _unit(largest.max + smallest.max)
         for s in self.stream():
             reward = rewards.at(s.pos)
@@ -65,6 +66,7 @@ class _Spread:
             away = self.away(reward) * self._unit
             squares.absorb(L.where(L.isnan(reward), -0.0, away * away))
         self._squares = squares.value
+        self._rewards = rewards
 
     def stream(self) -> Iterator[object]:
         """Iterate the segment."""
@@ -73,6 +75,31 @@ class _Spread:
     def away(self, reward: Tile) -> Tile:
         """Return how far a reward is from the mean."""
         return (reward - self._largest) - self._mean
+
+    def weighted_mean(self, lengths: Tensor[Lengths, N]) -> Tile:
+        """Return the mean weighted by lengths, as a difference from the largest; 0 of no length."""
+        total, weights = L.total(), L.total()
+        for s in self.stream():
+            reward = self._rewards.at(s.pos)
+            weight = L.where(L.isnan(reward), 0, lengths.at(s.pos)).to(f32)
+            total.absorb(L.where(weight == 0.0, -0.0, weight * (reward - self._largest)))
+            weights.absorb(weight)
+        return L.where(weights.value == 0.0, 0.0, total.value / weights.value)
+
+    def ahead(self) -> tuple[Tile, Tile]:
+        """Return the place of the largest reward, and how far it is ahead of the second; 0 of one alone."""
+        second = L.argmax()
+        for s in self.stream():
+            second.absorb(L.where(s.pos == self._place, -math.inf, self._rewards.at(s.pos)))
+        return self._place, L.where(self.count < 2, 0.0, self._largest - second.max)
+
+    def beyond(self) -> Tile:
+        """Return NaN where a reward is infinite, else 0."""
+        return L.where(L.isnan(self._mean), self._mean, 0.0)
+
+    def relative(self, reward: Tile) -> Tile:
+        """Return a reward as a difference from the largest."""
+        return reward - self._largest
 
     def divisor(self, std: str, eps: Tile, eps_mode: str) -> Tile:
         """Return what deviations are divided by; 0 where there is no spread."""
@@ -122,6 +149,7 @@ def _segment(bounds: Tensor[Ids, G, E], rows: Axis, count: Tile, of: str) -> tup
 @op()
 def group_advantage(
     rewards: Tensor[f32, N],
+    lengths: Tensor[Lengths, N] | None,
     bounds: Tensor[Ids, G, E],
     eps: Scalar[f32],
     scale: Static[SCALES] = "group",
@@ -129,11 +157,13 @@ def group_advantage(
     std: Static[STDS] = "unbiased",
     eps_mode: Static[EPS_MODES] = "add",
 ) -> Outputs:
-    """(r - baseline) / deviation within groups (Shao 2024; loo: Kool 2019, Ahmadian 2024).
+    """(r - baseline) / deviation within groups (Shao 2024; loo: Kool 2019, Ahmadian 2024; length: Hao 2025).
 
     bounds[g] = (begin, end) of group g; groups follow each other and cover all rewards. Three passes: the
     largest reward, the mean of the differences from it, the squares around that mean; sums run in chunks
     of 16 (halving trees; of 1024 over a batch), chunks ascending. NaN rewards take no part and give 0.
+    length: the mean weighted by lengths, its two sums in a pass of their own, in the same order. best: the
+    largest reward less the second, 0 for the others (Tang 2025).
     """
     divisor = None
     if scale == "batch":
@@ -142,9 +172,16 @@ def group_advantage(
     group = _Spread(rewards, S, begin=begin, end=end)
     if scale == "group":
         divisor = group.divisor(std, eps, eps_mode)
+    weighted = group.weighted_mean(lengths) if baseline == "length" and lengths is not None else None
+    best = group.ahead() if baseline == "best" else None
     for s in group.stream():
         reward = rewards.at(s.pos)
-        away = group.away(reward)
+        if weighted is not None:
+            away = group.relative(reward) - weighted
+        elif best is not None:
+            away = L.where(s.pos == best[0], best[1], 0.0) + group.beyond()
+        else:
+            away = group.away(reward)
         if baseline == "loo":
             away = away * (group.count.to(f32) / _reduced(group.count, 1))
         if divisor is not None:

@@ -150,13 +150,23 @@ def _group_advantage(rng: np.random.Generator) -> Values:
     edges = np.array([0, 7, 7, 8, 44, 1500])
     rewards = 3.0 + rng.normal(size=1500)
     rewards[8:44], rewards[50] = 0.7, np.nan
-    return {"rewards": rewards, "bounds": np.stack((edges[:-1], edges[1:]), -1), "eps": 1e-4}
+    lengths = rng.integers(0, 90, 1500)
+    return {
+        "rewards": rewards, "bounds": np.stack((edges[:-1], edges[1:]), -1), "eps": 1e-4, "lengths": lengths
+    }  # fmt: skip
 
 
 def _tokens(rng: np.random.Generator) -> Values:
     active = rng.random(1500) < 0.7
     order = np.argsort(~active, kind="stable").astype(np.int32)
     return {"active": active, "order": order, "clip": 0.3, "coef": 0.01}
+
+
+def _tokens_of_sequences(rng: np.random.Generator) -> Values:
+    names = ("order", "active", "sequence", "begin", "end")
+    given = {name: x for name, x in policy_batch(rng).items() if name in names}
+    weights = np.where(rng.random(len(given["active"])) < 0.2, 0.0, 1.5)
+    return given | {"clip": 0.3, "normalizer": 7.0, "weights": weights}
 
 
 def _take_rows(rng: np.random.Generator) -> Values:
@@ -259,7 +269,8 @@ EXAMPLES: dict[str, Example] = {
     "take_whole": Example(_take_whole),
     "scatter_rewards": Example(_scatter_rewards, present=(("costs",),)),
     "gae": Example(_gae),
-    "value_loss": Example(_tokens, present=(("old_values", "clip"),)),
+    "value_loss": Example(_tokens_of_sequences, present=(("old_values", "clip"),)),
+    "nll_loss": Example(_tokens_of_sequences, present=(("weights",),)),
     "entropy_bonus": Example(_tokens),
     "preference_loss": Example(_preference_loss, present=(("ref_chosen", "ref_rejected"),)),
     "kto_loss": Example(lambda rng: {"beta": 0.3}),
