@@ -323,3 +323,47 @@ def test_an_edit_of_cute_text_is_seen(pattern: str, new: str, monkeypatch: pytes
 def test_values_that_vectors_of_threads_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnsupportedError, match="sums of 24 elements"):
         by_cute(inputs_of(drawn((128,), ((70,) * 2,)), monkeypatch))
+
+
+@pytest.mark.parametrize("name", ["plain", "window", "softcap and scale", "sinks"])
+def test_a_compiled_graph_has_the_bits_and_gradients_of_an_eager_call(name: str) -> None:
+    """How many keys are gathered is data, which a graph cannot hold: with fullgraph=True nothing may break."""
+    given = drawn((70, 5, 0), ((3, 20), (9,), (4, 1)))
+    leaves = {n: x.requires_grad_() for n, x in given.items() if x.is_floating_point()}
+    options = {
+        n: x.clone().requires_grad_() if isinstance(x, torch.Tensor) else x for n, x in OPTIONS[name].items()
+    }
+    leaves |= {n: x for n, x in options.items() if isinstance(x, torch.Tensor)}
+
+    def whole() -> Any:
+        return ops.prefix_attention(**given, **options)
+
+    def results(fn: Any) -> list[torch.Tensor]:
+        made = fn()
+        total = (made.o.float().sin().sum() + made.lse.cos().nan_to_num().sum(),)
+        return [made.o, made.lse, *torch.autograd.grad(total, tuple(leaves.values()))]
+
+    eager = results(whole)
+    compiled = results(torch.compile(whole, fullgraph=True, backend="aot_eager"))
+    for mine, theirs in zip(compiled, eager, strict=True):
+        assert_same_bits(mine, theirs)
+    assert all(x.any() for x in eager[2:])
+    for x in leaves.values():
+        x.grad = None
+
+
+def test_the_ops_of_a_graph_are_what_torch_asks_of_ops() -> None:
+    given = drawn((70, 5), ((3, 20), (9,)))
+    tensors = [given[n] for n in ("q", "k_prefix", "v_prefix", "k", "v")]
+    tensors = [x.detach().requires_grad_() for x in tensors]
+    offsets = [given[n] for n in ("cu_seqlens_prefix", "cu_seqlens", "groups")]
+    torch.library.opcheck(
+        torch.ops.rlk.prefix_attention_gathered,
+        (*tensors, *offsets, None, None, True, None, None, None, None),
+        test_utils=(
+            "test_schema",
+            "test_autograd_registration",
+            "test_faketensor",
+            "test_aot_dispatch_static",
+        ),
+    )

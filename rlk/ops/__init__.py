@@ -21,6 +21,7 @@ from rlk.ops import (
     packing,
     policy,
     preference,
+    prefix_library,
     reference,
     reference_rewards,
     sampling,
@@ -145,6 +146,7 @@ sample = _published(sampling.sample, exact_sampling.sample, _sampling.sample, _s
 for _spec in (_packing.take_whole, _packing.reported, _matmul.matmul_leaf8):  # parts and forms of operators
     register(_spec)
 sharded_library.register()
+prefix_library.register()
 varlen_attention = _published(
     attention.varlen_attention, exact_attention.varlen_attention, _attention.varlen_attention
 )

@@ -78,9 +78,7 @@ def varlen_attention(
     """
     name = "varlen_attention"
     are_tensors(name, q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
-    tensors, scalars, statics = _queries(
-        name, q, k.shape, cu_seqlens_q, causal, window, softcap, scale, sinks
-    )
+    tensors, scalars, statics = queries(name, q, k.shape, cu_seqlens_q, causal, window, softcap, scale, sinks)
     _offsets(name, "cu_seqlens_k", cu_seqlens_k, k.shape[0], "keys")
     tensors |= {"k": k, "v": v, "begin_k": cu_seqlens_k[:-1], "end_k": cu_seqlens_k[1:]}
     return _results(call(spec.varlen_attention, tensors, scalars, statics, math), q, k.shape[0], sinks)
@@ -120,7 +118,7 @@ def paged_attention(
     are_tensors(name, q=q, k_cache=k_cache, v_cache=v_cache, block_table=block_table)
     are_tensors(name, context_lens=context_lens, cu_seqlens_q=cu_seqlens_q)
     shape = k_cache.shape[1:] if k_cache.dim() == 4 else k_cache.shape
-    tensors, scalars, statics = _queries(name, q, shape, cu_seqlens_q, causal, window, softcap, scale, sinks)
+    tensors, scalars, statics = queries(name, q, shape, cu_seqlens_q, causal, window, softcap, scale, sinks)
     tensors |= {"k_cache": k_cache, "v_cache": v_cache}
     tensors |= {"block_table": block_table, "context_lens": context_lens}
     _pages(name, block_table, context_lens, len(cu_seqlens_q) - 1, k_cache)
@@ -159,20 +157,28 @@ def prefix_attention(
     each completion reads those behind it with its own (docs/attention.md counts bytes). Extra memory: 8 F +
     16 bytes for each query and head. Differentiable in q, k_prefix, v_prefix, k, v and sinks: where a
     gradient is wanted, keys are gathered and `varlen_attention` is run, which has the same bits and saves
-    nothing; the host waits for the length. A gradient of a prompt's keys is the f32 sum of those of its
-    completions, each rounded to the dtype, in order (`embedding`), rounded once. Raises LaunchError.
+    nothing; the host waits for the length. In a compiled graph the gradient gathers, and runs it once more. A
+    gradient of a prompt's keys is the f32 sum of those of its completions, each rounded to the dtype, in
+    order (`embedding`), rounded once. Raises LaunchError.
     """
     name = "prefix_attention"
     given = {"q": q, "k_prefix": k_prefix, "v_prefix": v_prefix, "k": k, "v": v}
     asks = cu_seqlens if cu_seqlens_q is None else cu_seqlens_q
     are_tensors(name, **given, cu_seqlens_prefix=cu_seqlens_prefix, cu_seqlens=cu_seqlens, groups=groups)
-    tensors, scalars, statics = _queries(name, q, k.shape, asks, causal, window, softcap, scale, sinks)
+    tensors, scalars, statics = queries(name, q, k.shape, asks, causal, window, softcap, scale, sinks)
     _offsets(name, "cu_seqlens_prefix", cu_seqlens_prefix, len(k_prefix), "keys of prompts")
     _offsets(name, "cu_seqlens", cu_seqlens, len(k), "keys")
     _offsets(name, "groups", groups, len(cu_seqlens) - 1, "completions", "nothing")
-    bounds = _shared(cu_seqlens_prefix, cu_seqlens, asks, groups)
     leaves = [x for x in (*given.values(), sinks) if x is not None and x.requires_grad]
-    if (leaves and torch.is_grad_enabled()) or 0 in (len(q), len(k), len(k_prefix)):
+    wanted = bool(leaves) and torch.is_grad_enabled()
+    if wanted and torch.compiler.is_compiling():
+        from rlk.ops.prefix_library import through_dispatcher  # which stands on this module
+
+        offsets = {"cu_seqlens_prefix": cu_seqlens_prefix, "cu_seqlens": cu_seqlens, "groups": groups}
+        options = {"causal": causal, "window": window, "softcap": softcap, "scale": scale, "math": math}
+        return through_dispatcher({**given, **offsets, "cu_seqlens_q": cu_seqlens_q, "sinks": sinks}, options)
+    bounds = shared_bounds(cu_seqlens_prefix, cu_seqlens, asks, groups)
+    if wanted or 0 in (len(q), len(k), len(k_prefix)):
         keys, values, cu = _unshared((k_prefix, k), (v_prefix, v), bounds)
         return varlen_attention(
             q, keys, values, asks, cu, causal=causal, window=window, softcap=softcap, scale=scale,
@@ -191,7 +197,7 @@ def _places(rows: int, bounds: Tensors) -> torch.Tensor:
     return (row - bounds["end_q"][sample] + keys[sample]).to(torch.int32)
 
 
-def _shared(
+def shared_bounds(
     prompts: torch.Tensor, samples: torch.Tensor, asks: torch.Tensor, groups: torch.Tensor
 ) -> Tensors:
     """Return where prompts, completions and their queries begin and end, for each of both."""
@@ -215,27 +221,36 @@ def _shared(
     }  # fmt: skip
 
 
-def _unshared(
-    keys: tuple[torch.Tensor, torch.Tensor], values: tuple[torch.Tensor, torch.Tensor], bounds: Tensors
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the keys and values of every prompt + completion, one after the other, and where each begins."""
+def gathered_rows(bounds: Tensors, prefixes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the rows of prompts and completions in a table of both, sequence by sequence, and their offsets.
+
+    prefixes: how many keys of prompts stand before those of completions. Waits for the device.
+    """
     shared, own = bounds["end_shared"] - bounds["begin_shared"], bounds["end_k"] - bounds["begin_k"]
     cu = torch.nn.functional.pad((shared + own).cumsum(0), (1, 0))
     sample = torch.repeat_interleave(torch.arange(len(own), device=own.device), shared + own)
     at = torch.arange(len(sample), device=own.device) - cu[sample]
     left = at - shared[sample]
     row = torch.where(
-        left < 0, bounds["begin_shared"][sample] + at, len(keys[0]) + bounds["begin_k"][sample] + left
+        left < 0, bounds["begin_shared"][sample] + at, prefixes + bounds["begin_k"][sample] + left
     )
+    return row, cu.to(shared.dtype)
+
+
+def _unshared(
+    keys: tuple[torch.Tensor, torch.Tensor], values: tuple[torch.Tensor, torch.Tensor], bounds: Tensors
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the keys and values of every prompt + completion, one after the other, and where each begins."""
+    row, cu = gathered_rows(bounds, len(keys[0]))
 
     def gathered(parts: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         table = torch.cat(parts)
         return embedding(row, table.flatten(1)).unflatten(1, table.shape[1:])
 
-    return gathered(keys), gathered(values), cu.to(shared.dtype)
+    return gathered(keys), gathered(values), cu
 
 
-def _queries(
+def queries(
     op: str,
     q: torch.Tensor,
     keys: torch.Size,
