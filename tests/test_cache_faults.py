@@ -209,7 +209,7 @@ def test_no_schedule_of_faults_yields_a_wrong_kernel(root: Path, monkeypatch: py
         shutil.rmtree(root.parent / "temporary")
         temporary.mkdir()
     assert faults.made > SCHEDULES // 4 and all(totals.values()), (faults.made, totals)
-    assert slowest < 5
+    assert slowest < 60  # of a busy machine: far from the 900 s of a lock that somebody holds
     Store(root).verify()
     shutil.rmtree(root / "quarantine", ignore_errors=True)
     for number in range(6):
@@ -317,10 +317,9 @@ def test_killed_writers_leave_a_store_that_works(root: Path) -> None:
         for child in children:
             os.kill(child, signal.SIGKILL)
         assert [ended(child) for child in children] == [-signal.SIGKILL] * 2
-        number, started = how.randrange(5), time.monotonic()
-        store = Store(root, lock_timeout=5)
+        number, store = how.randrange(5), Store(root, lock_timeout=0.0)  # nobody waits for the dead
         assert right(store.get_or_build(key(number), writer(number)), number)
-        assert time.monotonic() - started < 2  # nobody waits for the dead
+        assert store.counters.unpublished == 0
         assert not store.verify()
 
 

@@ -29,11 +29,19 @@ def test_an_offer_is_published_once_and_is_no_build(root: Path) -> None:
     assert store.counters.builds == 0 and not list((root / "staging").iterdir())
 
 
-def test_an_offer_waits_for_no_lock(root: Path) -> None:
-    store, start = Store(root), time.monotonic()
+def test_an_offer_waits_for_no_lock(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Waited(Exception):
+        pass
+
+    def wait(seconds: float) -> None:
+        raise Waited
+
+    store = Store(root)
     with hold(root / "locks" / f"{KEY.digest()}.lock", 0):
+        monkeypatch.setattr(time, "sleep", wait)
         assert not store.offer(KEY, never)
-    assert time.monotonic() - start < 1
+        with pytest.raises(Waited):  # the control
+            store.get_or_build(KEY, never)
 
 
 @pytest.mark.parametrize("failing", ["mkdtemp", "write", "rename"])

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from services import Torch
 
-from rlk.cache import Store
+from rlk.cache import CacheKey, Store
 from rlk.env import Env
 from rlk.errors import CompileError, InternalError, LaunchError
 from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild
@@ -203,12 +203,20 @@ def test_a_kernel_is_lowered_and_compiled_once(fresh_store: Store) -> None:
     assert fresh_store.counters.builds == 1
 
 
-def test_keys_hold_the_compiler_and_the_emitter(fresh_store: Store) -> None:
+def test_keys_hold_the_compiler_the_emitter_and_the_compilers_variables(
+    fresh_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import triton
 
-    key = build_module.triton_key("ir", None, "sm_90a")
+    def with_flags(*flags: tuple[str, str]) -> CacheKey:
+        found = replace(Env.current(), toolchain=flags)
+        monkeypatch.setattr(Env, "current", staticmethod(lambda: found))
+        return build_module.triton_key("ir", None, "sm_90a")
+
+    key, plain = with_flags(("TRITON_F32_DEFAULT", "ieee"), ("PTXAS_OPTIONS", "-O1")), with_flags()
     assert key.toolchain == (("triton", triton.__version__),)
-    assert key.flags == Env.current().toolchain
+    assert key.flags == (("TRITON_F32_DEFAULT", "ieee"), ("PTXAS_OPTIONS", "-O1")) and plain.flags == ()
+    assert key.digest() != plain.digest()
     assert (key.abi, len(key.emitter)) == (ABI, 64)
 
 

@@ -12,25 +12,30 @@ import rlk
 from rlk import resources
 
 PROBE = """
-import sys, time
+import sys
 before = set(sys.modules)
-start = time.perf_counter()
 import rlk
-print(time.perf_counter() - start)
-print(sorted({name.split(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)))
+print(*sorted(set(sys.modules) - before))
 """
+MOST_MODULES = 120  # 61 with Python 3.11, in 10 to 20 ms; numpy alone has more
+HEAVY = {
+    "argparse",
+    "asyncio",
+    "concurrent",
+    "importlib.metadata",
+    "logging",
+    "multiprocessing",
+    "subprocess",
+}
 
 
 def test_importing_rlk_is_cheap_and_pulls_nothing_in() -> None:
-    runs = [_probe() for _ in range(3)]
-    assert min(seconds for seconds, _ in runs) < 0.15
-    assert runs[0][1] == "['rlk']"
-
-
-def _probe() -> tuple[float, str]:
+    """Counted, for the seconds that it takes are those of whatever else the machine does."""
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
-    seconds, modules = done.stdout.splitlines()
-    return float(seconds), modules
+    modules = set(done.stdout.split())
+    others = {name.split(".")[0] for name in modules} - sys.stdlib_module_names - {"rlk"}
+    assert not others and len(modules) <= MOST_MODULES and not modules & HEAVY
+    assert {name for name in modules if name.startswith("rlk")} == {"rlk", "rlk.digest"}
 
 
 def test_an_unknown_name_is_refused_by_name() -> None:
