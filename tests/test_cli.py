@@ -483,6 +483,13 @@ def test_output_that_cannot_be_written_is_said_in_one_line(command: list[str]) -
     assert (done.returncode, done.stderr) == (2, want)
 
 
+@pytest.mark.parametrize(("closed", "command", "status"), [(">&-", "--version", 0), ("2>&-", "lst", 2)])
+def test_streams_may_be_closed(closed: str, command: str, status: int) -> None:
+    line = f"{sys.executable} -m rlk.cli {command} {closed}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
 @pytest.mark.parametrize("width", [40, 97, 300])
 def test_progress_fits_the_terminal(width: int) -> None:
     """Both kinds, on a terminal of that width, whose lines would wrap where they are longer."""

@@ -44,8 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         _obey_interrupts()
     given = list(sys.argv[1:] if argv is None else argv)
-    out, err = Plain(sys.stdout), Plain(sys.stderr)
-    with redirect_stdout(out), redirect_stderr(err):  # type: ignore[type-var]
+    with (
+        open(os.devnull, "w") as nowhere,  # for streams that whoever started this process closed
+        redirect_stdout(Plain(sys.stdout or nowhere)),  # type: ignore[type-var]
+        redirect_stderr(Plain(sys.stderr or nowhere)),  # type: ignore[type-var]
+    ):
         try:
             return _ended(given, ends=argv is None)
         except BrokenPipeError:  # the reader, such as head, has seen enough
