@@ -1,4 +1,4 @@
-# make test | test-cute | test-cdna | check-machine | mutants | compat | test-peers | demo | example | docs | lint | gen | wheel: each prepares what it needs.
+# make test | test-cute | test-cdna | check-machine | mutants | mutation | compat | test-peers | demo | example | docs | lint | gen | wheel: each prepares what it needs.
 # TORCH=2.13 (default) or 2.11 picks the torch and triton pair; PYTHON=... picks the interpreter (3.11 or newer).
 
 TORCH ?= 2.13
@@ -9,6 +9,7 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 EXAMPLE_ARGS ?=
 COMPAT_ARGS ?=
+MUTATION_ARGS ?=
 
 PY := $(VENV)/bin/python
 CONSTRAINTS := constraints/torch-$(TORCH).txt
@@ -23,7 +24,7 @@ VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson p
 LADDER := $(wildcard tests/test_tilelang_*.py) tests/test_integers.py  # what needs TileLang and a compiler for CDNA
 
 .PHONY: help test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
-.PHONY: check-machine mutants mutants-only compat lint gen demo example docs wheel clean
+.PHONY: check-machine mutants mutants-only mutation mutation-only compat lint gen demo example docs wheel clean
 help:
 	@sed -n 's/^# //p' Makefile | head -2
 
@@ -63,6 +64,13 @@ mutants-only: $(VENV)/.cdna
 	PYTHONPATH=tests $(PY) tests/tilelang_mutants.py 6
 	PYTHONPATH=tests $(PY) tests/cdna_mutants.py 4
 
+# Small bugs put into the core, a sample drawn by lines: what share the tests of their area find, as a page of docs.
+mutation:
+	$(MAKE) mutation-only VENV=.venv-cdna
+
+mutation-only: $(VENV)/.mutation
+	$(PY) tools/mutation.py $(MUTATION_ARGS)
+
 # Every kernel that Triton compiles for an AMD device that is not there, on an emulator of its machine code.
 check-machine: $(VENV)/.test
 	$(PY) -m rlk.cli check --all --target gfx942 --law machine --jobs 2
@@ -97,7 +105,7 @@ wheel: $(VENV)/.test
 	$(PY) -m build --wheel --no-isolation
 
 clean:
-	rm -rf .compat .venv .venv-torch-* .venv-cute* .venv-cdna .venv-peers .venv-docs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .compat .mutation .venv .venv-torch-* .venv-cute* .venv-cdna .venv-peers .venv-docs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # --- environments: one stamp for each step, remade when a pin or an extra changes --------------------------------
 
@@ -129,6 +137,10 @@ $(VENV)/.peers: $(VENV)/.run constraints/peers.txt
 
 $(VENV)/.cdna: $(VENV)/.run constraints/tilelang.txt
 	$(PIP) -c constraints/tilelang.txt --no-build-isolation -e '.[triton,dev,tilelang,cdna]'
+	touch $@
+
+$(VENV)/.mutation: $(VENV)/.cdna constraints/mutation.txt
+	$(PIP) -c constraints/mutation.txt cosmic-ray
 	touch $@
 
 .venv-docs/.docs: constraints/docs.txt constraints/base.txt

@@ -1,0 +1,294 @@
+"""What share of small bugs in the core the tests of their area find: mutants of a library, sampled.
+
+`make mutation` writes docs/mutation.md. Cosmic Ray's operators make the mutants, one at a time, in a copy of
+this tree; a line is drawn first, then one of its mutants, by a fixed seed. tools/mutation.txt says why a
+survivor is one. Results lie in .mutation, by area: a run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import json
+import os
+import platform
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.operators.operator import Operator
+from cosmic_ray.plugins import get_operator, operator_names
+
+ROOT = Path(__file__).resolve().parents[1]
+STATE, REASONS, PAGE = ROOT / ".mutation", ROOT / "tools" / "mutation.txt", ROOT / "docs" / "mutation.md"
+LONGEST = 900  # seconds for the tests of one mutant: one that hangs is found
+
+AREAS: tuple[tuple[str, str, str], ...] = (
+    ("ir", "rlk/ir/*.py", "verified_streams fold_states integers ir numerics lang passes portable"),
+    ("passes", "rlk/passes/*.py", "simplify integers fold_states passes shard_pass sweep"),
+    ("interp", "rlk/interp/*.py", "floats integers fold_states oracle dot"),
+    ("ops", "rlk/ops/advantages.py rlk/ops/offsets.py rlk/ops/packing.py", "packing ops_advantages"),
+    ("ops", "rlk/ops/signatures.py rlk/ops/checks.py rlk/ops/results.py", "ops_logp ops_model"),
+    ("ops", "rlk/ops/losses.py rlk/ops/presets.py rlk/ops/layout.py", "losses ops_loss"),
+    ("ops", "rlk/ops/preference.py rlk/ops/value.py", "value preference"),
+    ("ops", "rlk/ops/attention.py rlk/ops/[ls][ia][nm]*.py", "ops_linear ops_sample ops_attention"),
+    ("cache", "rlk/cache/*.py", "cache cache_faults"),
+    ("triton", "rlk/lower/triton/*.py", "integers random_and_kept triton_lowering dot_lowering"),
+    ("cute", "rlk/lower/cute/*.py", "integers random_and_kept cute_lowering cute_rows"),
+    ("tilelang", "rlk/lower/tilelang/*.py", "integers tilelang_lowering tilelang_dots"),
+)
+"""An area, the files of it, and the test files that are to find what is wrong in them, quick ones first."""
+
+EQUAL = ("Is_Eq", "Eq_Is", "IsNot_NotEq", "NotEq_IsNot", "RemoveDecorator")
+"""Operators whose mutants are mostly equal: of what is compared by identity, of caches and of frozen data."""
+
+HEAD = """# Mutation
+
+Written by `make mutation` (Cosmic Ray {library}, Python {python}, seed {seed}): small bugs, drawn by lines
+from the core, one at a time; the tests of the area alone run, up to the first failure. *killed*: a test
+failed, or the tests did not end in {longest} s.
+
+| area | mutants | killed | survived | score |
+|---|---|---|---|---|
+"""
+TAIL = """
+Not drawn: annotations, decorators, text that is no Python, and operators whose mutants are mostly equal
+({equal}). {broken} of the killed could not be imported, or stopped a test file from being read. Each file is
+tested by what `tools/mutation.py` names for it; that other tests would find a survivor is not counted.
+
+## Survivors
+
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A file with one line changed; tests: those that are to find it."""
+
+    area: str
+    file: str
+    line: int
+    before: str
+    after: str
+    operator: str
+    occurrence: int
+    tests: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.file}: {self.before} -> {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of a mutant."""
+
+    key: str
+    area: str
+    line: int
+    killed: bool
+    seconds: float
+    by: str
+
+
+# --- which mutants there are ---
+
+
+def operators() -> dict[str, Operator]:
+    """Return the library's operators that take no arguments, by name."""
+    made = {name: get_operator(name) for name in sorted(operator_names()) if not name.endswith(EQUAL)}
+    return {name: operator() for name, operator in made.items() if not operator.arguments()}
+
+
+def lines_of_code(source: str) -> set[int]:
+    """Return the lines that run: those of statements without annotations of their own."""
+    quiet: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.FunctionDef(returns=returns):
+                typed = (returns, *(a.annotation for a in ast.walk(node.args) if isinstance(a, ast.arg)))
+            case ast.AnnAssign(annotation=annotation):
+                typed = (annotation,)
+            case ast.Import() | ast.ImportFrom():
+                typed = (node,)
+            case _:
+                typed = ()
+        for each in (t for t in typed if t is not None):
+            quiet.update(range(each.lineno, (each.end_lineno or each.lineno) + 1))
+    listed = source.splitlines()
+    return {n for n, text in enumerate(listed, 1) if n not in quiet and not text.lstrip().startswith("@")}
+
+
+def places(source: str, known: dict[str, Operator]) -> dict[int, list[tuple[str, int]]]:
+    """Return the mutants of a file by line: an operator, and which of its occurrences."""
+    tree, wanted = get_ast(source), lines_of_code(source)
+    found: dict[int, list[tuple[str, int]]] = {}
+    for name, operator in known.items():
+        positions = (p for node in ast_nodes(tree) for p in operator.mutation_positions(node))
+        for occurrence, ((line, _), _) in enumerate(positions):
+            if line in wanted:
+                found.setdefault(line, []).append((name, occurrence))
+    return found
+
+
+def drawn(area: str, count: int, seed: int) -> Iterator[Mutant]:
+    """Yield mutants of an area, as many as asked for: of lines drawn first, one each."""
+    rng, known = random.Random(f"{seed} {area}"), operators()
+    lines = []
+    for name, globs, tests in AREAS:
+        paths = [path for glob in globs.split() for path in ROOT.glob(glob)] if name == area else []
+        for path in sorted(paths):
+            source = path.read_text(encoding="utf-8")
+            lines += [(path, tests, line, at) for line, at in sorted(places(source, known).items())]
+    rng.shuffle(lines)
+    for path, tests, line, at in lines[: 2 * count]:  # some are no Python
+        operator, occurrence = rng.choice(at)
+        source = path.read_text(encoding="utf-8")
+        mutated = mutate_code(source, known[operator], occurrence)
+        if count and is_python(mutated):
+            count -= 1
+            file = path.relative_to(ROOT).as_posix()
+            yield Mutant(area, file, line, *changed(source, mutated), operator, occurrence, tests)
+
+
+def is_python(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
+
+
+def changed(source: str, mutated: str) -> tuple[str, str]:
+    """Return the lines that differ, before and after."""
+    lines = list(difflib.ndiff(source.splitlines(), mutated.splitlines()))
+    removed, added = (" / ".join(x[2:].strip() for x in lines if x[:2] == sign) for sign in ("- ", "+ "))
+    return removed, added
+
+
+# --- whether tests find them ---
+
+
+def tested(tree: Path, tests: str, scratch: Path) -> tuple[bool, float, str]:
+    """Run tests in a copy of this tree; return whether all passed, in how many seconds, and the last line."""
+    files = [f"tests/test_{name}.py" for name in tests.split()]
+    options = ["-q", "-x", "-p", "no:cacheprovider", "--basetemp", str(scratch / "pytest")]
+    env = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    begin = time.monotonic()
+    command = [sys.executable, "-m", "pytest", *options, *files]
+    try:
+        done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        return False, float(LONGEST), "did not end"
+    said = next((x for x in done.stdout.splitlines() if x.startswith(("FAILED", "ERROR"))), "")
+    return done.returncode == 0, time.monotonic() - begin, said[:110] or done.stdout.strip()[-110:]
+
+
+def judged(mutant: Mutant, tree: Path, scratch: Path) -> Row:
+    """Put a mutant into a copy of this tree, run its tests, and take it out again."""
+    path, known = tree / mutant.file, operators()
+    source = path.read_text(encoding="utf-8")
+    path.write_text(mutate_code(source, known[mutant.operator], mutant.occurrence), encoding="utf-8")
+    try:
+        passed, seconds, said = tested(tree, mutant.tests, scratch)
+    finally:
+        path.write_text(source, encoding="utf-8")
+    return Row(mutant.key, mutant.area, mutant.line, not passed, round(seconds, 1), "" if passed else said)
+
+
+def copied(to: Path) -> Path:
+    """Return a copy of this tree without what is built or hidden."""
+    hidden = shutil.ignore_patterns(".*", "build", "dist", "__pycache__")
+    return Path(shutil.copytree(ROOT, to, ignore=hidden))
+
+
+def run(areas: list[str], count: int, seed: int) -> None:
+    """Put a sample of each area into a copy of this tree, and keep each result as it comes."""
+    STATE.mkdir(exist_ok=True)
+    with TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        tree, sound = copied(scratch / "tree"), set()
+        for mutant in (m for area in areas for m in drawn(area, count, seed)):
+            rows = kept(mutant.area, seed)
+            if mutant.key in {row.key for row in rows}:
+                continue
+            if mutant.tests not in sound:
+                passed, seconds, said = tested(tree, mutant.tests, scratch)
+                if not passed:
+                    raise SystemExit(f"without a mutant {mutant.tests} fail: {said}")
+                print(f"{mutant.area}: {mutant.tests} pass in {seconds:.0f} s", flush=True)
+                sound.add(mutant.tests)
+            row = judged(mutant, tree, scratch)
+            _file(mutant.area, seed).write_text(json.dumps([asdict(r) for r in (*rows, row)], indent=1))
+            word = "killed" if row.killed else "SURVIVED"
+            print(f"{word:8} {row.seconds:6.1f} s  {mutant.file}:{mutant.line}  {mutant.after}", flush=True)
+
+
+def kept(area: str, seed: int) -> list[Row]:
+    """Return the results of an area that a run has left."""
+    file = _file(area, seed)
+    return [Row(**row) for row in json.loads(file.read_text(encoding="utf-8"))] if file.exists() else []
+
+
+def _file(area: str, seed: int) -> Path:
+    return STATE / f"{area}-{seed}.json"
+
+
+# --- the page ---
+
+
+def reasons() -> dict[str, str]:
+    """Return why survivors are there: in the file a mutant's key, then an indented line."""
+    lines = REASONS.read_text(encoding="utf-8").splitlines()
+    return {key: why.strip() for key, why in zip(lines, lines[1:], strict=False) if why.startswith(" ")}
+
+
+def score(rows: list[Row]) -> str:
+    killed = sum(row.killed for row in rows)
+    return f"{len(rows)} | {killed} | {len(rows) - killed} | {killed / len(rows):.0%}"
+
+
+def page(rows: list[Row], seed: int) -> str:
+    """Return docs/mutation.md."""
+    known = reasons()
+    numbers = {"library": version("cosmic-ray"), "python": platform.python_version(), "seed": seed}
+    text = HEAD.format(**numbers, longest=LONGEST)
+    for area in dict.fromkeys(name for name, _, _ in AREAS):
+        of_area = [row for row in rows if row.area == area]
+        text += f"| {area} | {score(of_area)} |\n" if of_area else f"| {area} | 0 | | | |\n"
+    text += f"| all | {score(rows)} |\n"
+    broken = sum(row.by.startswith("ERROR") for row in rows)
+    text += TAIL.format(equal=", ".join(EQUAL), broken=broken)
+    for row in rows:
+        if not row.killed:
+            file, change = row.key.split(": ", 1)
+            before, after = change.split(" -> ", 1)
+            text += f"- `{file}`: `{before}` became `{after}`. {known.get(row.key, 'No reason yet.')}\n"
+    return text
+
+
+def main() -> None:
+    """Run a sample and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=8, help="mutants of each area")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--area", action="append", choices=list(dict.fromkeys(a for a, _, _ in AREAS)))
+    given = parser.parse_args()
+    every = list(dict.fromkeys(area for area, _, _ in AREAS))
+    run(given.area or every, given.count, given.seed)
+    rows = [row for area in every for row in kept(area, given.seed)]
+    PAGE.write_text(page(rows, given.seed), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
