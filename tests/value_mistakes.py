@@ -110,6 +110,15 @@ class WideShift:
 
 
 @pair(Code.DTYPE_MIX)
+class NumberThatDoesNotFit:
+    def wrong():
+        return of_stream(lambda x, k: L.out(y=k + 2**31))  # <-
+
+    def right():
+        return of_stream(lambda x, k: L.out(y=k.to(i64) + 2**31))
+
+
+@pair(Code.DTYPE_MIX)
 class Branches:
     def wrong():
         return of_stream(lambda x, k: L.out(y=L.where(k > 0, x, k)))  # <-

@@ -191,7 +191,9 @@ def tested(tree: Path, tests: str, scratch: Path) -> tuple[bool, float, str]:
     except subprocess.TimeoutExpired:
         return False, float(LONGEST), "did not end"
     said = next((x for x in done.stdout.splitlines() if x.startswith(("FAILED", "ERROR"))), "")
-    return done.returncode == 0, time.monotonic() - begin, said[:110] or done.stdout.strip()[-110:]
+    if done.returncode and not said:
+        raise SystemExit(f"tests of {tests} did not run: {(done.stderr or done.stdout)[-300:]}")
+    return done.returncode == 0, time.monotonic() - begin, said[:110]
 
 
 def judged(mutant: Mutant, tree: Path, scratch: Path) -> Row:
@@ -229,6 +231,8 @@ def run(areas: list[str], count: int, seed: int) -> None:
                 print(f"{mutant.area}: {mutant.tests} pass in {seconds:.0f} s", flush=True)
                 sound.add(mutant.tests)
             row = judged(mutant, tree, scratch)
+            if row.by.startswith("ERROR") and not tested(tree, mutant.tests, scratch)[0]:
+                raise SystemExit("the environment broke while mutants ran")
             _file(mutant.area, seed).write_text(json.dumps([asdict(r) for r in (*rows, row)], indent=1))
             word = "killed" if row.killed else "SURVIVED"
             print(f"{word:8} {row.seconds:6.1f} s  {mutant.file}:{mutant.line}  {mutant.after}", flush=True)

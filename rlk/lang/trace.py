@@ -25,6 +25,8 @@ from rlk.ir.nodes import (
     Store,
     Stream,
     Value,
+    const_bits,
+    const_value,
     defined,
 )
 from rlk.ir.types import DType, TileType
@@ -467,6 +469,8 @@ def lift(tracer: Tracer, x: object, dtype: DType) -> Value:
             return tracer.use(x.whole())
         case float() if not dtype.is_float:
             raise SpecError(Code.DTYPE_MIX, author(), what="arithmetic", a=dtype, b=f"the float {x}")
+        case int() if dtype.is_int and const_value(const_bits(x, dtype), dtype) != x:
+            raise SpecError(Code.DTYPE_MIX, author(), what="arithmetic", a=dtype, b=f"the number {x}")
         case bool() | int() | float():
             kind = DType.F32 if dtype in (DType.F16, DType.BF16) else dtype
             made = tracer.builder.const(x, kind)
