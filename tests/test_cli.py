@@ -372,6 +372,22 @@ def test_doctor_reports_fusion(rlk: Rlk, store: Store, monkeypatch: pytest.Monke
     assert status == 1 and "WRONG  the interpreter fuses a * b + c" in out and "1 problems" in out
 
 
+def test_doctor_reports_an_interpreter_that_does_not_run(
+    rlk: Rlk, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    from rlk.testing import interpreter_builder
+
+    def changed(*_: Any) -> None:
+        raise TypeError("create_masked_load() takes 6 arguments\nbut 7 were given")
+
+    monkeypatch.setattr(interpreter_builder, "load", changed)
+    status, out, err = rlk("doctor", "--device", "cpu")
+    assert status == 1 and "Traceback" not in out + err and out.endswith("1 problems\n")
+    assert "WRONG  kernels do not run on the interpreter: kernel multiply_add" in out
+    assert re.search(r"a \* b \+ c +not probed", out) and re.search(r"for sm_90a +two roundings", out)
+
+
 def test_doctor_refuses_a_device_that_is_not_there(rlk: Rlk) -> None:
     status, _, err = rlk("doctor", "--device", "cuda:99")
     assert status == 2 and "--device='cuda:99' is not allowed" in err and "one of cpu" in err

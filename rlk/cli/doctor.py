@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import platform
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
@@ -180,18 +181,41 @@ def _arithmetic(where: torch.device | None, asked: argparse.Namespace, wrong: li
     place = probes.interpreter() if where is None or on is None else _place(where, on)
     if place is None:
         return [*lines, ("compiled kernels", "not probed, which needs triton")]
+    found: Lines = [
+        ("a * b + c", _tried(place.name, lambda: f"{_fusion(place, wrong)} ({place.name})", wrong)),
+        ("subnormals", _tried(place.name, lambda: f"{_flushing(place, wrong)} ({place.name})", wrong)),
+    ]
+    if on is None:
+        found += [(f"for {name}", _tried(name, partial(_compiled, name, wrong), wrong)) for name in TARGETS]
+        found.append(
+            ("GPU", "not probed: no device here; the lines above read what is compiled, not what runs")
+        )
+    found.append(("exp2", _tried(place.name, lambda: _exp2(place, on, asked.probe_exp2, wrong), wrong)))
+    found.append(("dots", _tried(place.name, lambda: _dots(place, on, asked.probe_dot, wrong), wrong)))
+    return lines + found
+
+
+def _tried(what: str, probe: Callable[[], str], wrong: list[str]) -> str:
+    """Return what a probe says; that it cannot run is a finding too, and others are tried all the same."""
+    try:
+        return probe()
+    except Exception as error:  # whatever a Triton that rlk does not know raises, or its compiler
+        (reason, *_) = [*str(error).splitlines(), type(error).__name__]
+        problem = f"kernels do not {'compile for' if what in TARGETS else 'run on'} {what}"
+        if not any(each.startswith(problem) for each in wrong):
+            wrong.append(f"{problem}: {reason}")
+        return "not probed: it cannot run"
+
+
+def _fusion(place: Place, wrong: list[str]) -> str:
     fused = probes.fuses(place)
     if fused:
         wrong.append(f"{place.name} fuses a * b + c: its bits are not the IR's")
-    lines.append(("a * b + c", f"{'fused' if fused else 'two roundings, as the IR says'} ({place.name})"))
-    lines.append(("subnormals", f"{_subnormals(place.name, probes.flushes(place), wrong)} ({place.name})"))
-    if on is None:
-        lines += [(f"for {name}", _compiled(name, wrong)) for name in TARGETS]
-        lines.append(
-            ("GPU", "not probed: no device here; the lines above read what is compiled, not what runs")
-        )
-    lines.append(("exp2", _exp2(place, on, asked.probe_exp2, wrong)))
-    return [*lines, ("dots", _dots(place, on, asked.probe_dot, wrong))]
+    return "fused" if fused else "two roundings, as the IR says"
+
+
+def _flushing(place: Place, wrong: list[str]) -> str:
+    return _subnormals(place.name, probes.flushes(place), wrong)
 
 
 def _compiled(name: str, wrong: list[str]) -> str:

@@ -76,12 +76,14 @@ def interpreter() -> Place | None:
     """Return rlk's Triton interpreter as a place; None where Triton is not installed."""
     if find_spec("triton") is None:
         return None
-    from rlk.runtime.loader import interpret as bind
-    from rlk.testing.interpreter import interpret
 
-    return Place(
-        "the interpreter", lambda e: bind(e, interpret), lambda x: np.array(x), lambda x: np.asarray(x)
-    )
+    def host(emitted: Emitted) -> Host:
+        from rlk.runtime.loader import interpret as bind
+        from rlk.testing.interpreter import interpret  # fails with a Triton that it does not know
+
+        return bind(emitted, interpret)
+
+    return Place("the interpreter", host, lambda x: np.array(x), lambda x: np.asarray(x))
 
 
 def device(index: int, target: str, kind: str) -> Place:

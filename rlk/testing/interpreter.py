@@ -25,8 +25,6 @@ from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as base
 from triton.runtime.jit import JITFunction
 
-from rlk.errors import Code, UnsupportedError
-from rlk.lower.triton.module import installed
 from rlk.testing.interpreter_builder import (
     Array,
     FaithfulBuilder,
@@ -36,6 +34,7 @@ from rlk.testing.interpreter_builder import (
     TensorHandle,
     numpy_dtype,
 )
+from rlk.testing.interpreter_versions import Patch, hooks
 
 __all__ = ["Interpreted", "InterpreterFault", "NotModelled", "OutOfBounds", "interpret"]
 
@@ -338,7 +337,6 @@ def _scan(input: Any, axis: int, combine_fn: Any, reverse: bool = False, **_: An
 
 
 # ---------------------------------------------------------------------------------------- patches
-Patch = tuple[Any, str, Any]
 _MISSING = object()
 _depth = 0
 
@@ -362,16 +360,6 @@ def _patched() -> Iterator[None]:
                 delattr(owner, name) if value is _MISSING else setattr(owner, name, value)
 
 
-class _Recorder:
-    """Collects what Triton's own patching would set."""
-
-    def __init__(self) -> None:
-        self.patches: list[Patch] = []
-
-    def set_attr(self, owner: Any, name: str, value: Any) -> None:
-        self.patches.append((owner, name, value))
-
-
 def _bound(member: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         kwargs["_semantic"] = _semantic
@@ -392,30 +380,15 @@ def _init_tensor(self: Any, handle: Any, type: Any) -> None:
     self.shape, self.numel = _shape(tuple(type.shape) if type.is_block() else ())
 
 
-FIRST = (3, 6)  # whose interpreter says what it patches
-
-
 @cache
 def _patches() -> list[Patch]:
-    if installed() < FIRST:
-        raise UnsupportedError(
-            Code.UNSUPPORTED,
-            what="interpreting generated source on a CPU",
-            backend="triton",
-            target="an older Triton",
-            alternatives=f"triton {'.'.join(map(str, FIRST))} or newer",
-        )
     owners = (tl, tl.core, tl.math, tl.core.tensor, tl.core.tensor_descriptor_base)
     out: list[Patch] = []
     for owner in owners:
         for name, member in inspect.getmembers(owner):
             if tl.core.is_builtin(member):
                 out.append((owner, name, _bound(member)))
-    recorder = _Recorder()
-    for lang in (tl, tl.core):
-        base._patch_lang_core(lang, recorder)
-    base._patch_lang_tensor(tl.core.tensor, recorder)
-    out += recorder.patches
+    out += hooks()
     tensor = tl.core.tensor
     out += [(tensor, "__index__", _scalar), (tensor, "__init__", _init_tensor)]
     out.append((base, "_get_np_dtype", numpy_dtype))

@@ -17,6 +17,7 @@ from rlk.interp.ex2_sm90 import exp2_sm90
 from rlk.interp.scalar import fma
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.types import DType
+from rlk.testing.interpreter_versions import lanes_inside, load, store, validate_descriptor
 
 Array = NDArray[Any]
 TensorHandle = base.TensorHandle
@@ -25,6 +26,7 @@ _SCALARS: dict[str, np.dtype[Any]] = {}
 
 # Approximate on a device (div.full, sqrt.approx, ...) and without a bit model here.
 UNMODELLED = {
+    "create_approx_divf": "approximate division",
     "create_cos": "tl.cos",
     "create_erf": "tl.erf",
     "create_exp": "tl.exp",
@@ -216,7 +218,14 @@ class FaithfulBuilder(base.InterpreterBuilder):  # type: ignore[misc]
             # What a masked lane reads without `other` is undefined on a device: make it show.
             poison = np.full(ptrs.data.nbytes, 0x7F, np.uint8)[: ptrs.data.size * numpy_dtype(dtype).itemsize]
             other = TensorHandle(poison.view(numpy_dtype(dtype)).reshape(ptrs.data.shape), dtype)
-        return super().create_masked_load(ptrs, mask, other, None, None, False)
+        return load(self, ptrs, mask, other)
+
+    def create_make_tensor_descriptor(
+        self, pointer: Any, shape: Any, strides: Any, block_shape: Any, is_signed: bool, padding: Any
+    ) -> Any:
+        desc = base.TensorDescHandle(pointer, shape, strides, block_shape, padding)
+        validate_descriptor(desc)
+        return desc
 
     def create_descriptor_load(self, desc: Any, indices: Any, *rest: Any) -> Any:
         if desc.padding != ir.PADDING_OPTION.PAD_ZERO:
@@ -232,13 +241,13 @@ class FaithfulBuilder(base.InterpreterBuilder):  # type: ignore[misc]
 
     def _described(self, desc: Any, indices: Any) -> tuple[Any, Any]:
         """Return the pointers of a descriptor's block, and which of them lie inside the shape it claims."""
-        ptrs, inside = desc.materialize_pointers(indices)
+        ptrs, inside = lanes_inside(desc, indices)
         ptrs.attr = dict(desc.base.attr)
-        return ptrs, TensorHandle(np.asarray(inside), tl.int1)
+        return ptrs, inside
 
     def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *rest: Any, **more: Any) -> Any:
         self._check("store", ptrs, mask)
-        return super().create_masked_store(ptrs, value, mask, None, None)
+        return store(self, ptrs, value, mask)
 
     def create_atomic_rmw(self, rmw_op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
         self._check("atomic", ptr, mask)
