@@ -49,6 +49,7 @@ def calls(device: str, tokens: int) -> dict[str, Call]:
         "ratio_kl": Call((a, b, c), {}),
         "value_loss": Call((a, b), {**of_layout, "old_values": c}, (a, b, c, layout.order, layout.active)),
         "nll_loss": Call((a,), of_layout, (a, layout.order, layout.active)),
+        "sequence_logp": Call((a,), of_layout, (a, layout.order, layout.active)),
         "entropy_bonus": Call((a,), {**of_layout, "coef": 0.01}, (a, layout.order, layout.active)),
         "gae": Call((a, b), {**of_layout, "gamma": 1.0, "lam": 0.95}, (a, b, layout.active)),
         "scatter_rewards": Call((a[:SEQUENCES], offsets), of_layout, (layout.active,)),

@@ -68,10 +68,12 @@ SIGNATURES = {
     "nll_loss": "(logp, *, layout, weights=None, aggregation='token_mean', sequences='active', "
     "normalizer=None)",
     "entropy_bonus": "(entropy, *, layout, coef)",
+    "sequence_logp": "(logp, *, layout, over='sum', shared=None, tail=None)",
     "preference_loss": "(chosen, rejected, ref_chosen=None, ref_rejected=None, *, loss='sigmoid', beta=0.1, "
-    "smoothing=0.0, margin=0.0, tau=0.05, chosen_tokens=None, rejected_tokens=None)",
+    "smoothing=0.0, margin=0.0, tau=0.05, chosen_tokens=None, rejected_tokens=None, "
+    "divergence='reverse_kl', alpha=None, weights=None)",
     "kto_loss": "(logp, ref_logp, desirable, *, beta=0.1, mismatched=None, desirable_weight=1.0, "
-    "undesirable_weight=1.0)",
+    "undesirable_weight=1.0, loss='kto')",
     "gae": "(values, rewards, *, layout, gamma, lam, bootstrap=None)",
     "sample": "(logits, *, seed, request_id, position, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, "
     "penalties=None, math=None)",
@@ -495,6 +497,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "nll_loss": lambda x, g: ops.nll_loss(x[:, 0], layout=LAYOUT, weights=g, aggregation="sum").loss,
     "entropy_bonus": lambda x, g: ops.entropy_bonus(x[:, 0], layout=LAYOUT, coef=0.1).loss,
     "preference_loss": lambda x, g: ops.preference_loss(x[:, 0], x[:, 1], g, g + 1, loss="apo_down").loss,
+    "sequence_logp": lambda x, g: ops.sequence_logp(x[:, 0], layout=LAYOUT, over="mean"),
+    "preference_loss, ranks": lambda x, g: ops.preference_loss(x[:, 0], x[:, 1], g, g + 1, loss="aot").loss,
     "kto_loss": lambda x, g: ops.kto_loss(x[:, 0], g, g > 0, mismatched=(g, g + 1)).loss,
     "pack": lambda x, g: ops.pack(x.reshape(2, 3, V), Layout.packed(ENDS[[0, 2, 2]] // 2, tokens=3)),
     "unpack": lambda x, g: ops.unpack(x, Layout.padded(ENDS.diff(), 5, side="left")),

@@ -245,14 +245,20 @@ def rewarded(**options: Any) -> Case:
 def preferred(name: str, **options: Any) -> Case:
     """Pairs in two chunks, of log-probs below those of the reference."""
     chosen, rejected = (-4 - normal(1100, seed=s).abs() for s in (0, 1))
-    refs = [-normal(1100, seed=s).abs() for s in (2, 3)] if name != "orpo" else []
+    refs = [-normal(1100, seed=s).abs() for s in (2, 3)] if name not in ("orpo", "alphapo") else []
     tokens = torch.arange(1100) % 7
-    counts = {"chosen_tokens": tokens, "rejected_tokens": tokens + 1}
+    counts = {"chosen_tokens": tokens, "rejected_tokens": tokens + 1} if not name.startswith("aot") else {}
 
     def call(a: torch.Tensor, b: torch.Tensor) -> Any:
         return ops.preference_loss(a, b, *refs, loss=name, beta=0.3, **counts, **options)  # type: ignore[arg-type]
 
     return call, [chosen, rejected]
+
+
+def summed(over: str, **options: Any) -> Case:
+    mask = torch.rand(2500, generator=torch.Generator().manual_seed(5)) < 0.8
+    layout = Layout.packed(torch.tensor([0, 900, 900, 2500]), mask=mask)
+    return lambda x: ops.sequence_logp(x, layout=layout, over=over, **options), [-0.1 * normal(2500).abs()]  # type: ignore[arg-type]
 
 
 def unpaired() -> Case:
@@ -344,10 +350,19 @@ CASES: dict[str, Callable[[], Case]] = {
         f"preference_loss {name}": lambda name=name, given=given: preferred(name, **given)
         for name, given in (
             ("sigmoid", {"margin": 0.2}), ("robust", {"smoothing": 0.1}), ("exo_pair", {"smoothing": 0.1}),
-            ("discopop", {}), ("apo_down", {}), ("orpo", {}),
+            ("discopop", {}), ("apo_down", {}), ("orpo", {}), ("alphapo", {"alpha": 0.25}),
+            ("aot", {"smoothing": 0.1}), ("aot_unpaired", {}),
         )
     },
+    **{
+        f"preference_loss of {name}": lambda name=name, alpha=alpha: preferred(
+            "sigmoid", divergence=name, alpha=alpha, weights=normal(1100, seed=7)
+        )
+        for name, alpha in (("forward_kl", None), ("js", None), ("alpha", 0.3))
+    },
     "kto_loss": unpaired,
+    **{f"sequence_logp {over}": lambda over=over: summed(over) for over in ("sum", "mean", "probability")},
+    "sequence_logp tail": lambda: summed("sum", shared=torch.tensor([300, 0, 1100]), tail=0.3),
     **{f"scatter_rewards {at}": lambda at=at: rewarded(at=at) for at in ("last", "all")},
     "pack, unpack": lambda: moved(F32),
     "pack, unpack bfloat16": lambda: moved(BF16),

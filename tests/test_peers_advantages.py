@@ -160,6 +160,107 @@ def test_simpo_and_cpo_are_those_of_trl(smoothing: float) -> None:
         close(ops.preference_loss(chosen, rejected, **options, **counts).per_pair, terms)
 
 
+DPO = {
+    "sigmoid": {}, "hinge": {}, "exo_pair": {"smoothing": 0.1}, "robust": {"smoothing": 0.1}, "ipo": {},
+    "discopop": {"tau": 0.5}, "aot": {"smoothing": 0.1}, "aot_unpaired": {}, "nca_pair": {}, "bco_pair": {},
+    "sppo_hard": {}, "apo_zero": {}, "apo_down": {},
+}  # fmt: skip
+LINKED = ("sigmoid", "hinge", "exo_pair", "robust", "ipo", "discopop")
+LINKS = ("forward_kl", "js_divergence", "alpha_divergence")
+CASES = [
+    *((name, "reverse_kl", False, None) for name in DPO),
+    *((name, link, False, None) for name in LINKED for link in LINKS),
+    ("sigmoid", "reverse_kl", True, None), ("ipo", "js_divergence", True, None),
+    ("sigmoid", "reverse_kl", False, 0.3), ("sft", "reverse_kl", False, None),
+]  # fmt: skip
+
+
+class _Discard(dict[str, Any]):
+    def __missing__(self, key: str) -> Any:
+        return self.setdefault(key, [])
+
+
+def trl_dpo(name: str, leaf: torch.Tensor, given: dict[str, torch.Tensor], **options: Any) -> torch.Tensor:
+    """Return the loss of TRL's DPOTrainer for log-probs of tokens, chosen completions before rejected."""
+    trainer = pytest.importorskip("trl.trainer.dpo_trainer").DPOTrainer
+    mask = given["mask"]
+    full = torch.cat((torch.zeros(len(mask), 1), mask), 1)
+    outputs = SimpleNamespace(
+        log_probs=leaf * mask, log_sum_sq_probs=given["squares"] * mask, entropy=leaf.detach(),
+        mean_logits=leaf.detach(), is_top1=mask.bool(),
+    )  # fmt: skip
+    same = lambda x: x  # noqa: E731
+    me = SimpleNamespace(
+        model=SimpleNamespace(training=False), aux_loss_enabled=False, precompute_ref_logps=True,
+        accelerator=SimpleNamespace(device="cpu", gather_for_metrics=same, gather=same),
+        ld_alpha=None, f_divergence_type="reverse_kl", f_alpha_divergence_coef=0.5, beta=0.3,
+        loss_types=[name], loss_weights=[1.0], label_smoothing=0.0, use_weighting=False,
+        args=SimpleNamespace(discopop_tau=0.5), _metrics={"eval": _Discard()}, _total_train_tokens=0,
+    )  # fmt: skip
+    vars(me).update(options)
+    inputs = {"input_ids": full.long(), "completion_mask": full.long(), "attention_mask": full.long()}
+    refs = {f"ref_{n}_logps": given[f"ref_{n}"] for n in ("chosen", "rejected")}
+    model = lambda **rest: outputs  # noqa: E731
+    return trainer._compute_loss(me, model, {**inputs, **refs}, False)
+
+
+@pytest.mark.parametrize(("name", "link", "weighted", "tail"), CASES)
+def test_a_preference_is_that_of_trls_trainer(
+    name: str, link: str, weighted: bool, tail: float | None
+) -> None:
+    """Values and gradients by log-probs of tokens; f32 on their side too, where TRL has tables of dtypes."""
+    lengths = torch.randint(3, WIDTH, (24,), generator=torch.Generator().manual_seed(3))
+    mask = (torch.arange(WIDTH) < lengths[:, None]).float()
+    logps = -drawn(24, WIDTH).abs()
+    refs = ((logps + 0.3 * drawn(24, WIDTH, seed=1)) * mask).sum(1)
+    given = {"mask": mask, "ref_chosen": refs[:12], "ref_rejected": refs[12:]}
+    given["squares"] = -drawn(24, WIDTH, seed=2).abs()
+    options: dict[str, Any] = {"label_smoothing": DPO.get(name, {}).get("smoothing", 0.0)}
+    leaf, exact = logps.clone().requires_grad_(), logps.clone().requires_grad_()
+    layout = Layout.padded(lengths, WIDTH)
+    ours: dict[str, Any] = dict(DPO.get(name, {}))
+    if link != "reverse_kl":
+        options["f_divergence_type"], ours["divergence"] = link, link.removesuffix("_divergence")
+        ours |= {"alpha": 0.5} if link == "alpha_divergence" else {}
+    if weighted:
+        options["use_weighting"] = True
+        weights = ops.sequence_logp(logps - given["squares"], layout=layout, over="probability")
+        ours["weights"] = weights[:12] * weights[12:]
+    if tail is not None:
+        options["ld_alpha"] = tail
+    want = trl_dpo(name, exact, given, **options)
+    shared = torch.minimum(lengths[:12], lengths[12:]).repeat(2)
+    summed = ops.sequence_logp(
+        leaf, layout=layout, **({} if tail is None else {"shared": shared, "tail": tail})
+    )
+    if name == "sft":
+        made = ops.nll_loss(leaf[:12], layout=Layout.padded(lengths[:12], WIDTH)).loss
+    else:
+        if name == "ipo":
+            ours |= {"chosen_tokens": lengths[:12], "rejected_tokens": lengths[12:]}
+        sides = (summed[:12], summed[12:], refs[:12], refs[12:])
+        made = ops.preference_loss(*sides, loss=name, beta=0.3, **ours).loss
+    close(made, want, 2e-5)
+    made.backward()
+    want.backward()
+    assert leaf.grad is not None and exact.grad is not None
+    close(leaf.grad, exact.grad * mask, 2e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.25, -0.5])
+def test_alphapo_is_trls(alpha: float) -> None:
+    trainers = pytest.importorskip("trl.experimental.cpo.cpo_trainer")
+    chosen, rejected = (-drawn(50, seed=s).abs() for s in (0, 1))
+    tokens = torch.ones(50, dtype=torch.int64)
+    trainer = SimpleNamespace(
+        alpha=alpha, beta=2.0, loss_type="simpo", simpo_gamma=0.5, label_smoothing=0.0, accelerator=HOST
+    )
+    terms, *_ = trainers.CPOTrainer.cpo_loss(trainer, chosen.double(), rejected.double())
+    options = {"loss": "alphapo", "beta": 2.0, "margin": 0.5, "alpha": alpha}
+    counts = {"chosen_tokens": tokens, "rejected_tokens": tokens}
+    close(ops.preference_loss(chosen, rejected, **options, **counts).per_pair, terms, 1e-5)
+
+
 def test_odds_are_those_of_trl() -> None:
     trainers = pytest.importorskip("trl.experimental.orpo.orpo_trainer")
     chosen, rejected = (-drawn(50, seed=s).abs() for s in (0, 1))

@@ -107,6 +107,128 @@ def test_a_preference_loss_is_its_formula_with_its_gradients(name: str, per_toke
     close(exact.loss, terms.mean(), 1e-10, 1e-10)
 
 
+LINKED: dict[str, Formula] = {
+    "forward_kl": lambda d, alpha: 1 - torch.exp(-d),
+    "js": lambda d, alpha: math.log(2) + logsigmoid(d),
+    "alpha": lambda d, alpha: (torch.exp((alpha - 1) * d) - 1) / (alpha - 1),
+}
+PAIR = ("chosen", "rejected")
+
+
+def compared(
+    given: dict[str, torch.Tensor], want: Callable[..., torch.Tensor], **options: Any
+) -> dict[str, torch.Tensor]:
+    """Compare a loss with a formula of float64 log-probs, values and gradients; return the gradients."""
+    leaves = {n: given[n].clone().requires_grad_() for n in PAIR}
+    wide = {n: given[n].double().requires_grad_() for n in PAIR}
+    made = ops.preference_loss(**{**given, **leaves}, **options)
+    terms = want(**{n: x.double() if x.is_floating_point() else x for n, x in {**given, **wide}.items()})
+    close(made.per_pair, terms, 5e-6, 1e-5)
+    close(made.loss, terms.mean(), 5e-6)
+    (1.7 * made.loss).backward()
+    (1.7 * terms.mean()).backward()
+    for n, leaf in leaves.items():
+        assert leaf.grad is not None and wide[n].grad is not None
+        close(leaf.grad, wide[n].grad, 2e-5, 2e-8)
+    exact = ops.preference_loss.reference(**given, **options)
+    close(exact.per_pair, terms, 1e-10, 1e-10)
+    close(exact.loss, terms.mean(), 1e-10, 1e-10)
+    return {n: x.grad for n, x in leaves.items() if x.grad is not None}
+
+
+def near(pairs: int = PAIRS) -> dict[str, torch.Tensor]:
+    """Log-probs near those of the reference: ratios whose powers are no infinities."""
+    given = drawn(7, pairs)
+    noise = torch.randn(2, pairs, generator=torch.Generator().manual_seed(8))
+    return {
+        **given,
+        **{n: given[f"ref_{n}"] + 1.5 * noise[i] for i, n in enumerate(PAIR)},
+    }
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+@pytest.mark.parametrize("loss", ["sigmoid", "hinge", "ipo", "exo_pair"])
+@pytest.mark.parametrize("divergence", LINKED)
+def test_a_divergence_is_its_formula_with_its_gradients(divergence: str, loss: str, per_token: bool) -> None:
+    """As TRL's DPOTrainer: f' of the ratio, then per token."""
+    given = arguments(loss, near(), per_token)
+    options: dict[str, Any] = {"loss": loss, "beta": 0.2, "divergence": divergence, **CONSTANTS.get(loss, {})}
+    if divergence == "alpha":
+        options["alpha"] = 0.5
+
+    def want(**x: torch.Tensor) -> torch.Tensor:
+        scores = [LINKED[divergence](x[n] - x[f"ref_{n}"], 0.5) for n in PAIR]
+        if per_token:
+            scores = [s / x[f"{n}_tokens"] for s, n in zip(scores, PAIR, strict=True)]
+        return FORMULAS[loss](*scores, 0.2, 0.1)
+
+    if loss == "exo_pair":
+        options["smoothing"] = 0.1
+    compared(given, want, **options)
+
+
+def test_an_alpha_of_one_is_the_reverse_kl_and_of_none_simpo() -> None:
+    given = arguments("sigmoid", near(), False)
+    one = ops.preference_loss(**given, divergence="alpha", alpha=1.0)
+    assert_same_bits(one.per_pair, ops.preference_loss(**given).per_pair)
+    given = arguments("simpo", drawn(), True)
+    none = ops.preference_loss(**given, loss="alphapo", alpha=0.0, margin=0.7)
+    assert_same_bits(none.per_pair, ops.preference_loss(**given, loss="simpo", margin=0.7).per_pair)
+
+
+@pytest.mark.parametrize("alpha", [0.25, -0.5])
+def test_alphapo_is_its_formula_with_its_gradients(alpha: float) -> None:
+    def want(**x: torch.Tensor) -> torch.Tensor:
+        p = [torch.exp(x[n] / x[f"{n}_tokens"]) for n in PAIR]
+        a, b = ((1 - q**-alpha) / alpha for q in p)
+        return -logsigmoid(2.0 * (a - b) - 0.7)
+
+    given = arguments("simpo", drawn(), True)
+    compared(given, want, loss="alphapo", alpha=alpha, beta=2.0, margin=0.7)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("loss", ["aot", "aot_unpaired"])
+def test_a_loss_of_ranks_is_its_formula_with_its_gradients(loss: str, smoothing: float) -> None:
+    """TRL sorts both sides; a pair has the term of its first difference."""
+    given = arguments(loss, drawn(3), False)
+
+    def want(**x: torch.Tensor) -> torch.Tensor:
+        sides = (x["chosen"], x["ref_chosen"], x["rejected"], x["ref_rejected"])
+        c, rc, r, rr = sides
+        one, two = (c - r, rc - rr) if loss == "aot" else (c - rc, r - rr)
+        u = 0.2 * (one.sort().values - two.sort().values)
+        terms = -logsigmoid(u) * (1 - smoothing) - logsigmoid(-u) * smoothing
+        return torch.empty_like(terms).scatter(0, one.sort().indices, terms)
+
+    grads = compared(given, want, loss=loss, beta=0.2, smoothing=smoothing)
+    assert bool(differing(grads["chosen"], -grads["rejected"])) == (loss == "aot_unpaired")
+
+
+def test_equal_ranks_are_in_the_order_of_the_batch() -> None:
+    """The gradient of a tie goes to the first: the same calls have the same bits."""
+    zero, half = torch.zeros(3), torch.tensor([0.0, 1.0, 2.0])
+    chosen = torch.zeros(3, requires_grad=True)
+    ops.preference_loss(chosen, zero, half, zero, loss="aot", beta=1.0).loss.backward()
+    assert chosen.grad is not None
+    want = -torch.sigmoid(half) / 3
+    close(chosen.grad, want)
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "ipo", "apo_zero"])
+def test_weights_multiply_what_a_pair_adds(loss: str) -> None:
+    given = arguments(loss, drawn(4), False)
+    given["weights"] = torch.rand(PAIRS, generator=torch.Generator().manual_seed(9))
+
+    def want(weights: torch.Tensor, **x: torch.Tensor) -> torch.Tensor:
+        return weights * FORMULAS[loss](*(x[n] - x[f"ref_{n}"] for n in PAIR), 0.2, 0.0)
+
+    compared(given, want, loss=loss, beta=0.2)
+    given["weights"][5], given["chosen"][5] = 0.0, math.nan
+    made = ops.preference_loss(**given, loss=loss)
+    assert made.per_pair[5] == 0 and made.loss.isfinite()
+
+
 # odds need probabilities below 1, and discopop is e^-u itself
 @pytest.mark.parametrize("name", [name for name in FORMULAS if name not in ("orpo", "discopop")])
 def test_extreme_scores_stay_what_they_are(name: str) -> None:
@@ -186,6 +308,17 @@ def test_a_kto_loss_is_its_formula_with_its_gradient(others: bool, shift: float)
     close(exact.per_sample, terms, 1e-5, 1e-6)
 
 
+def test_the_unpaired_zero_is_kto_without_a_divergence() -> None:
+    given = drawn(5)
+    desirable, beta = given["chosen_tokens"] % 3 > 0, 0.3
+    logp, ref = given["chosen"], given["chosen"] + 3 * torch.sin(given["rejected"])
+    made = ops.kto_loss(logp, ref, desirable, beta=beta, loss="apo_zero_unpaired")
+    ahead = torch.sigmoid(beta * (logp.double() - ref.double()))
+    close(made.per_sample, torch.where(desirable, 1 - ahead, ahead), 1e-5)
+    with pytest.raises(LaunchError, match="mismatched"):
+        ops.kto_loss(logp, ref, desirable, loss="apo_zero_unpaired", mismatched=(logp, ref))
+
+
 def test_a_divergence_that_is_nan_is_not_zero() -> None:
     row = torch.zeros(4)
     made = ops.kto_loss(row, row, row == 0, mismatched=(row + math.nan, row))
@@ -204,7 +337,7 @@ REFUSED = {
         lambda: ops.preference_loss(ROW, ROW, ROW, ROW, chosen_tokens=ROW.int()), Code.ARG_MISSING, "other"
     ),
     "an unknown loss": (
-        lambda: ops.preference_loss(ROW, ROW, ROW, ROW, loss="aot"),  # type: ignore[arg-type]
+        lambda: ops.preference_loss(ROW, ROW, ROW, ROW, loss="slic"),  # type: ignore[arg-type]
         Code.ARG_VALUE, "sigmoid, robust",
     ),
     "a smoothing that means nothing": (
@@ -221,6 +354,22 @@ REFUSED = {
         lambda: ops.preference_loss(ROW[None], ROW, ROW, ROW), Code.ARG_RANK, "chosen has 2 dims"
     ),
     "fewer": (lambda: ops.preference_loss(ROW, ROW[:3], ROW, ROW), Code.ARG_SIZE, "rejected"),
+    "a divergence of a loss without ratios": (
+        lambda: ops.preference_loss(ROW, ROW, ROW, ROW, loss="apo_zero", divergence="js"),
+        Code.ARG_VALUE, "reverse_kl for apo_zero",
+    ),
+    "no alpha": (
+        lambda: ops.preference_loss(ROW, ROW, ROW, ROW, divergence="alpha"), Code.ARG_MISSING, "alpha"
+    ),
+    "an alpha that nothing reads": (
+        lambda: ops.preference_loss(ROW, ROW, ROW, ROW, alpha=0.5), Code.ARG_VALUE, "None for sigmoid"
+    ),
+    "ranks with weights": (
+        lambda: ops.preference_loss(ROW, ROW, ROW, ROW, loss="aot", weights=ROW), Code.ARG_VALUE, "for aot"
+    ),
+    "ranks of fewer": (
+        lambda: ops.preference_loss(ROW, ROW, ROW[:3], ROW, loss="aot"), Code.ARG_SIZE, "ref_chosen"
+    ),
     "halves": (lambda: ops.kto_loss(ROW.half(), ROW, ROW == 0), Code.ARG_DTYPE, "logp"),
     "labels that are numbers": (lambda: ops.kto_loss(ROW, ROW, ROW), Code.ARG_DTYPE, "desirable"),
     "a gradient of the reference": (

@@ -14,6 +14,7 @@ from rlk.lang.op import Op
 from rlk.ops import (
     advantages,
     attention,
+    completions,
     exact_attention,
     exact_sampling,
     fused,
@@ -44,6 +45,7 @@ from rlk.runtime.invocation import Invocation
 from rlk.runtime.library import register
 from rlk.specs import advantage as _advantage
 from rlk.specs import attention as _attention
+from rlk.specs import completions as _completions
 from rlk.specs import linear_logp as _linear
 from rlk.specs import logp as _logp
 from rlk.specs import loss as _loss
@@ -134,6 +136,9 @@ preference_loss = _published(
     preference.preference_loss, reference_rewards.preference_loss, _preference.preference_loss
 )
 kto_loss = _published(preference.kto_loss, reference_rewards.kto_loss, _preference.kto_loss)
+sequence_logp = _published(
+    completions.sequence_logp, reference_rewards.sequence_logp, _completions.sequence_logp
+)
 pack = _published(packing.pack, reference_rewards.pack, _packing.take_rows)
 unpack = _published(packing.unpack, reference_rewards.unpack, _packing.take_rows)
 scatter_rewards = _published(
@@ -205,6 +210,7 @@ __all__ = [
     "rope",
     "scatter_rewards",
     "sample",
+    "sequence_logp",
     "swiglu",
     "unpack",
     "value_loss",

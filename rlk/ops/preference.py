@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -21,17 +22,19 @@ from rlk.ops.results import KTOLoss, PreferenceLoss
 from rlk.runtime.calls import call, worded
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import preference as preference_spec
-from rlk.specs.preference import KINDS, OF_MARGIN
+from rlk.specs.preference import KINDS, OF_MARGIN, OF_RANK
 
 worded(preference_spec.kto_loss, "kto_loss", other_logp="mismatched[0]", other_ref_logp="mismatched[1]")
-WITHOUT_REFERENCE = {"cpo": "sigmoid", "simpo": "sigmoid", "orpo": "orpo"}
+WITHOUT_REFERENCE = {"cpo": "sigmoid", "simpo": "sigmoid", "alphapo": "sigmoid", "orpo": "orpo"}
 """Losses of the log-probs alone, by the formula that they share."""
-NAMES = (*KINDS, "cpo", "simpo")
-SMOOTHED = ("sigmoid", "robust", "exo_pair")
-PER_TOKEN = ("simpo", "orpo")
+NAMES = (*KINDS, "cpo", "simpo", "alphapo")
+SMOOTHED = ("sigmoid", "robust", "exo_pair", *OF_RANK)
+PER_TOKEN = ("simpo", "alphapo", "orpo")
+DIVERGENCES = ("reverse_kl", "forward_kl", "js", "alpha")
+UNPAIRED = ("kto", "apo_zero_unpaired")
 Name = Literal[
     "sigmoid", "robust", "hinge", "ipo", "exo_pair", "discopop", "nca_pair", "bco_pair", "sppo_hard",
-    "apo_zero", "apo_down", "orpo", "cpo", "simpo",
+    "apo_zero", "apo_down", "orpo", "cpo", "simpo", "alphapo", "aot", "aot_unpaired",
 ]  # fmt: skip
 
 
@@ -48,11 +51,21 @@ def preference_loss(
     tau: float = 0.05,
     chosen_tokens: torch.Tensor | None = None,
     rejected_tokens: torch.Tensor | None = None,
+    divergence: Literal["reverse_kl", "forward_kl", "js", "alpha"] = "reverse_kl",
+    alpha: float | None = None,
+    weights: torch.Tensor | None = None,
 ) -> PreferenceLoss:
     """Return the mean over pairs of a preference loss, on log-probs summed over completions.
 
     chosen, rejected, ref_chosen, ref_rejected: f32 [P]. chosen_tokens, rejected_tokens: int32 or int64 [P];
-    with them scores are per token: log-probs, minus those of the reference, over the count.
+    with them scores are per token: log-probs, minus those of the reference, over the count. weights: f32 [P],
+    which multiply what pairs add, without a gradient; the mean is over P all the same (WPO, Zhou 2024: see
+    `sequence_logp`).
+
+    divergence: a score is f'(t) of the ratio t to the reference, before it is one per token (Wang 2023):
+    "reverse_kl" log t; "forward_kl" 1 - 1 / t; "js" log(2 t / (1 + t)); "alpha" (t^(alpha - 1) - 1) /
+    (alpha - 1), its exponent limited to 80, log t for alpha 1. For sigmoid, robust, hinge, ipo, exo_pair and
+    discopop.
 
     loss, with a = beta chosen score, b = beta rejected score, u = a - b - margin, ls = log sigmoid:
     "sigmoid" -ls(u) (DPO, Rafailov 2023; with smoothing s: -(1 - s) ls(u) - s ls(-u)); "robust"
@@ -60,12 +73,17 @@ def preference_loss(
     (chosen - rejected - 1 / (2 beta))^2 of the scores (Azar 2024); "exo_pair" (Ji 2024); "discopop", at
     temperature tau (Lu 2024); "nca_pair" (Chen 2024); "bco_pair" -ls(a) - ls(-b) (Jung 2024); "sppo_hard"
     (Wu 2024); "apo_zero", "apo_down" (D'Oosterlinck 2024). Without a reference: "cpo" as sigmoid (Xu 2024);
-    "simpo" as sigmoid, per token, with its margin (Meng 2024); "orpo" -beta ls(log odds ratio), per token
-    (Hong 2024). The likelihood terms that CPO and ORPO add are the caller's.
+    "simpo" as sigmoid, per token, with its margin (Meng 2024); "alphapo" as simpo, of scores
+    (1 - p^-alpha) / alpha, p the mean of log-probs exponentiated (Gupta 2025; alpha 0: simpo); "orpo" -beta
+    ls(log odds ratio), per token (Hong 2024). The likelihood terms that CPO, ORPO and RPO add: `nll_loss`.
+    Of ranks in the batch (AOT, Melnyk 2024), sigmoid of beta times a difference of sorted numbers: "aot" of
+    chosen - rejected and ref_chosen - ref_rejected; "aot_unpaired" of chosen - ref_chosen and rejected -
+    ref_rejected. Each is ranked by its f32 difference, equal ones in the order of the batch, NaN last; a pair
+    adds the term of its first difference.
 
     per_pair is f32 [P]; metrics: accuracy (how often chosen scores higher), chosen_reward and
-    rejected_reward (means of a and b). Sums run over pairs in a fixed order. No pair: loss 0.
-    Differentiable in chosen and rejected. Raises LaunchError.
+    rejected_reward (means of a and b). Sums run over pairs in chunks of 1024 as halving trees, ascending. No
+    pair: loss 0. Differentiable in chosen and rejected. Raises LaunchError.
     """
     op = "preference_loss"
     is_among(op, "loss", loss, NAMES)
@@ -73,15 +91,21 @@ def preference_loss(
     tensors: Tensors = {"chosen": chosen, "rejected": rejected}
     tensors |= _references(loss, ref_chosen, ref_rejected)
     tensors |= _counts(loss, chosen_tokens, rejected_tokens)
+    if weights is not None:
+        tensors["weights"] = weights
     _rows(op, tensors)
+    if kind in OF_RANK:
+        tensors |= _ranked(kind, tensors)
     scalars: Scalars = {"beta": positive(op, "beta", beta)} | _smoothing(kind, smoothing)
+    link, power = _link(loss, kind, divergence, alpha)
+    scalars |= power
     if number(op, "margin", margin) != 0.0:
         if kind not in OF_MARGIN or kind == "ipo":
             raise wrong_value(op, "margin", margin, f"0 for {loss}")
         scalars["margin"] = float(margin)
     if kind == "discopop":
         scalars["tau"] = positive(op, "tau", tau)
-    made = call(preference_spec.preference_loss, tensors, scalars, {"kind": kind})
+    made = call(preference_spec.preference_loss, tensors, scalars, {"kind": kind, "link": link})
     metrics = {name: made[name] for name in ("accuracy", "chosen_reward", "rejected_reward")}
     return PreferenceLoss(made["loss"], made["per_pair"], metrics)
 
@@ -110,6 +134,51 @@ def _counts(loss: str, chosen: torch.Tensor | None, rejected: torch.Tensor | Non
     return there
 
 
+def _link(loss: str, kind: str, divergence: str, alpha: float | None) -> tuple[str, Scalars]:
+    """Return what scores are made of, and its number; alpha is asked for where it is read, and only there."""
+    op = "preference_loss"
+    is_among(op, "divergence", divergence, DIVERGENCES)
+    if divergence != "reverse_kl" and (kind not in OF_MARGIN or loss in WITHOUT_REFERENCE):
+        raise wrong_value(op, "divergence", divergence, f"reverse_kl for {loss}")
+    link = "alphapo" if loss == "alphapo" else divergence
+    if link not in ("alphapo", "alpha"):
+        if alpha is not None:
+            raise wrong_value(op, "alpha", alpha, f"None for {loss} with {divergence}")
+        return "none" if link == "reverse_kl" else link, {}
+    if alpha is None:
+        raise LaunchError(Code.ARG_MISSING, op=op, name="alpha", why=f"by {link}")
+    value = number(op, "alpha", alpha)
+    if not math.isfinite(value):
+        raise wrong_value(op, "alpha", alpha, "a finite number")
+    power = -value if link == "alphapo" else value - 1.0
+    return (link, {"power": power}) if power != 0.0 else ("none", {})
+
+
+def _ranked(kind: str, given: Tensors) -> Tensors:
+    """Return which pair has the rank of each on the other side, and the inverse: int32 [P]."""
+    op = "preference_loss"
+    for name in ("chosen_tokens", "rejected_tokens", "weights"):
+        if name in given:
+            raise wrong_value(op, name, "a tensor", f"None for {kind}")
+    first = ("chosen", "rejected") if kind == "aot" else ("chosen", "ref_chosen")
+    other = ("ref_chosen", "ref_rejected") if kind == "aot" else ("rejected", "ref_rejected")
+    sizes = {name: tuple(x.shape) for name, x in given.items()}
+    for name, size in sizes.items():
+        if size != sizes["chosen"]:
+            got, wanted = size, sizes["chosen"]
+            raise LaunchError(
+                Code.ARG_SIZE, op=op, name=name, axis="P", got=got, other="chosen", wanted=wanted
+            )
+    orders = [
+        torch.sort(given[a].detach() - given[b].detach(), stable=True).indices for a, b in (first, other)
+    ]
+    found = []
+    for one, two in (orders, orders[::-1]):
+        partner = torch.empty_like(one)
+        found.append(partner.scatter(0, one, two).to(torch.int32))
+    return {"partner": found[0], "back": found[1]}
+
+
 def _smoothing(kind: str, value: float) -> Scalars:
     """Return the smoothing of a loss that has one; sigmoid without it is another formula."""
     op, given = "preference_loss", number("preference_loss", "smoothing", value)
@@ -132,16 +201,21 @@ def kto_loss(
     mismatched: tuple[torch.Tensor, torch.Tensor] | None = None,
     desirable_weight: float = 1.0,
     undesirable_weight: float = 1.0,
+    loss: Literal["kto", "apo_zero_unpaired"] = "kto",
 ) -> KTOLoss:
     """Return the mean over samples of w (1 - sigmoid(beta (r - z))), r - z negated for undesirable ones.
 
     r = logp - ref_logp, on log-probs summed over completions, f32 [P]. desirable: bool [P]; w is
     desirable_weight, or undesirable_weight. z = max(0, mean of logp - ref_logp over completions of other
     prompts): mismatched=(logp, ref_logp), f32 [M], of all ranks if there are several; without it z = 0
-    (Ethayarajh 2024). per_sample is f32 [P]; metrics: divergence, z. Sums run over samples in a fixed order.
-    No sample: loss 0. Differentiable in logp; z has no gradient. Raises LaunchError.
+    (Ethayarajh 2024). loss: "apo_zero_unpaired" (D'Oosterlinck 2024) is that with z = 0, and takes no
+    mismatched completions. per_sample is f32 [P]; metrics: divergence, z. Sums run over samples in a fixed
+    order. No sample: loss 0. Differentiable in logp; z has no gradient. Raises LaunchError.
     """
     op = "kto_loss"
+    is_among(op, "loss", loss, UNPAIRED)
+    if loss != "kto" and mismatched is not None:
+        raise wrong_value(op, "mismatched", "a pair of tensors", f"None for {loss}")
     tensors: Tensors = {"logp": logp, "ref_logp": ref_logp, "desirable": desirable}
     if mismatched is not None:
         if not isinstance(mismatched, (tuple, list)) or len(mismatched) != 2:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch.nn.functional import logsigmoid
 
@@ -114,6 +116,26 @@ def gae(
     return Gae(advantages.reshape(layout.shape), returns.reshape(layout.shape))
 
 
+def sequence_logp(
+    logp: torch.Tensor,
+    *,
+    layout: Layout,
+    over: str = "sum",
+    shared: torch.Tensor | None = None,
+    tail: float | None = None,
+) -> torch.Tensor:
+    """Return `rlk.ops.sequence_logp` in float64, of one sequence after the other."""
+    flat, owner = logp.double().reshape(-1), layout.sequence.reshape(-1)
+    made = []
+    for b in range(layout.sequences):
+        x = flat[layout.active.reshape(-1) & (owner == b)]
+        if shared is not None and tail is not None:
+            x = torch.where(torch.arange(len(x), device=x.device) < shared[b], x, tail * x)
+        made.append(x.sum() if over == "sum" else x.sum() / max(len(x), 1))
+    whole = torch.stack(made) if made else flat.new_zeros(0)
+    return whole.exp() if over == "probability" else whole
+
+
 def preference_loss(
     chosen: torch.Tensor,
     rejected: torch.Tensor,
@@ -127,11 +149,22 @@ def preference_loss(
     tau: float = 0.05,
     chosen_tokens: torch.Tensor | None = None,
     rejected_tokens: torch.Tensor | None = None,
+    divergence: str = "reverse_kl",
+    alpha: float | None = None,
+    weights: torch.Tensor | None = None,
 ) -> PreferenceLoss:
-    """Return `rlk.ops.preference_loss` in float64."""
-    c = _score(chosen, ref_chosen, chosen_tokens)
-    r = _score(rejected, ref_rejected, rejected_tokens)
-    term = _preference(loss, c, r, beta, smoothing, margin, tau)
+    """Return `rlk.ops.preference_loss` in float64; ranks are those of f32 differences."""
+    c = _score(chosen, ref_chosen, chosen_tokens, divergence, alpha)
+    r = _score(rejected, ref_rejected, rejected_tokens, divergence, alpha)
+    if loss == "alphapo" and alpha:
+        c, r = (-torch.expm1(-alpha * x) / alpha for x in (c, r))
+    if loss in ("aot", "aot_unpaired"):
+        assert ref_chosen is not None and ref_rejected is not None
+        sides = (chosen, rejected, ref_chosen, ref_rejected)
+        term = _preference("sigmoid", *_by_rank(loss, *sides), beta, smoothing, margin, tau)
+    else:
+        term = _preference(loss, c, r, beta, smoothing, margin, tau)
+    term = term if weights is None else torch.where(weights == 0, 0.0, weights.double() * term)
     means = {"accuracy": (c > r).double(), "chosen_reward": beta * c, "rejected_reward": beta * r}
     count = max(term.numel(), 1)
     return PreferenceLoss(
@@ -139,8 +172,32 @@ def preference_loss(
     )
 
 
-def _score(logp: torch.Tensor, ref: torch.Tensor | None, tokens: torch.Tensor | None) -> torch.Tensor:
+def _by_rank(
+    loss: str, chosen: torch.Tensor, rejected: torch.Tensor, ref_chosen: torch.Tensor, ref: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the two numbers of each pair that have one rank, at the place of the first."""
+    one, two = (chosen, rejected), (ref_chosen, ref)
+    if loss == "aot_unpaired":
+        one, two = (chosen, ref_chosen), (rejected, ref)
+    by, other = (
+        torch.sort(a.detach().float() - b.detach().float(), stable=True).indices for a, b in (one, two)
+    )
+    second = two[0].double() - two[1].double()
+    return one[0].double() - one[1].double(), second[other[by.argsort()]]
+
+
+def _score(
+    logp: torch.Tensor, ref: torch.Tensor | None, tokens: torch.Tensor | None, divergence: str,
+    alpha: float | None,
+) -> torch.Tensor:  # fmt: skip
     score = logp.double() if ref is None else logp.double() - ref.double()
+    match divergence:
+        case "forward_kl":
+            score = -torch.expm1(-score)
+        case "js":
+            score = math.log(2) + logsigmoid(score)
+        case "alpha" if alpha is not None and alpha != 1:
+            score = torch.expm1(((alpha - 1) * score).clamp(max=80)) / (alpha - 1)
     return score if tokens is None else score / tokens.clamp(min=1)
 
 
@@ -150,7 +207,7 @@ def _preference(
     """Return the term of each pair, as published."""
     a, b, u = beta * c, beta * r, beta * (c - r) - margin
     match loss:
-        case "sigmoid" | "cpo" | "simpo":
+        case "sigmoid" | "cpo" | "simpo" | "alphapo":
             return -(1 - s) * logsigmoid(u) - s * logsigmoid(-u)
         case "robust":
             return (-(1 - s) * logsigmoid(u) + s * logsigmoid(-u)) / (1 - 2 * s)
@@ -188,6 +245,7 @@ def kto_loss(
     mismatched: tuple[torch.Tensor, torch.Tensor] | None = None,
     desirable_weight: float = 1.0,
     undesirable_weight: float = 1.0,
+    loss: str = "kto",
 ) -> KTOLoss:
     """Return `rlk.ops.kto_loss` in float64."""
     r = logp.double() - ref_logp.double()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlk.lang import Axis, DTypeVar, L, Outputs, Scalar, Static, Tensor, Tile, boolean, f32, i32, i64, op
@@ -13,7 +14,12 @@ Count = DTypeVar("Count", (i64, i32))
 OF_MARGIN = ("sigmoid", "robust", "hinge", "ipo", "exo_pair", "discopop")
 """Losses of the difference of the scores alone."""
 OF_BOTH = ("nca_pair", "bco_pair", "sppo_hard", "apo_zero", "apo_down", "orpo")
-KINDS = (*OF_MARGIN, *OF_BOTH)
+OF_RANK = ("aot", "aot_unpaired")
+"""Losses of margins between what has one rank in the batch (Melnyk 2024)."""
+KINDS = (*OF_MARGIN, *OF_BOTH, *OF_RANK)
+LINKS = ("none", "forward_kl", "js", "alpha", "alphapo")
+"""What a score is: f' of a probability ratio (Wang 2023), or a power of a probability (Gupta 2025)."""
+MOST = 80.0  # of the exponent of a ratio's power: what TRL's alpha divergence is limited to in f32
 
 
 def _log_sigmoid(x: Tile) -> Tile:
@@ -123,17 +129,61 @@ def _log_of_rest(x: Tile) -> Tile:
     return L.where(x < -math.log(2), L.log1p(-L.exp(x)), L.log(-L.expm1(x)))
 
 
-def _score(logp: Tile, ref: Tile | None, tokens: Tile | None) -> Tile:
-    """Return a log-prob over its reference, per token where their number is there."""
-    score = logp if ref is None else logp - ref
-    return score if tokens is None else score / _count(tokens)
+@dataclass(frozen=True, slots=True)
+class _Score:
+    """What a loss compares of a completion, and its slope by the log-prob per token (None: 1)."""
+
+    value: Tile
+    slope: Tile | None = None
+
+
+def _score(logp: Tile, ref: Tile | None, tokens: Tile | None, link: str, power: Tile | None) -> _Score:
+    """Return a log-prob over its reference, linked, per token where their number is there."""
+    score, slope = logp if ref is None else logp - ref, None
+    if link in ("forward_kl", "js", "alpha"):
+        score, slope = _linked(score, link, power)
+    if tokens is not None:
+        score = score / _count(tokens)
+    if link == "alphapo":
+        slope = L.exp(power * score)
+        score = L.expm1(power * score) / power
+    return _Score(score, slope)
+
+
+def _linked(d: Tile, link: str, power: Tile | None) -> tuple[Tile, Tile]:
+    """Return f'(t) at t = e^d and its slope by d: 1 - e^-d; log 2 + ls(d); (e^(power d) - 1) / power."""
+    match link:
+        case "forward_kl":
+            return -L.expm1(-d), L.exp(-d)
+        case "js":
+            return math.log(2) + _log_sigmoid(d), L.sigmoid(-d)
+        case _:
+            x = power * d
+            held = L.where(x > MOST, MOST, x)
+            return L.expm1(held) / power, L.where(x > MOST, 0.0, L.exp(held))
+
+
+def _by_rank(kind: str, x: Mapping[str, Tensor[f32, P] | None], i: Tile, j: Tile) -> Tile:
+    """Return the margin of two ranks: of pairs against references (aot), of chosen against rejected."""
+
+    def at(name: str, place: Tile) -> Tile:
+        found = x[name]
+        return 0.0 * x["chosen"].at(place) if found is None else found.at(place)
+
+    if kind == "aot":
+        return (at("chosen", i) - at("rejected", i)) - (at("ref_chosen", j) - at("ref_rejected", j))
+    return (at("chosen", i) - at("ref_chosen", i)) - (at("rejected", j) - at("ref_rejected", j))
 
 
 def _count(tokens: Tile) -> Tile:
     return L.maximum(tokens, 1).to(f32)
 
 
-@op(saves=("chosen", "rejected", "ref_chosen", "ref_rejected", "chosen_tokens", "rejected_tokens", "count"))
+PAIRS = ("chosen", "rejected", "ref_chosen", "ref_rejected")
+SAVED = (*PAIRS, "chosen_tokens", "rejected_tokens", "weights", "partner", "back", "count")
+
+
+@op(saves=SAVED)
 def preference_loss(
     chosen: Tensor[f32, P],
     rejected: Tensor[f32, P],
@@ -141,25 +191,38 @@ def preference_loss(
     ref_rejected: Tensor[f32, P] | None,
     chosen_tokens: Tensor[Count, P] | None,
     rejected_tokens: Tensor[Count, P] | None,
+    weights: Tensor[f32, P] | None,
+    partner: Tensor[i32, P] | None,
+    back: Tensor[i32, P] | None,
     beta: Scalar[f32],
     smoothing: Scalar[f32] | None,
     margin: Scalar[f32] | None,
     tau: Scalar[f32] | None,
+    power: Scalar[f32] | None,
     kind: Static[KINDS] = "sigmoid",
+    link: Static[LINKS] = "none",
 ) -> Outputs:
     """The mean over pairs of a preference loss (Rafailov 2023 and those after it), and what trainers log.
 
-    Scores are log-probs, minus those of the reference where there is one, per token where counts are there.
-    Sums run over pairs in chunks of 1024 (halving trees), chunks ascending. `tests/test_preference.py` has
-    each formula as published.
+    Scores are log-probs, minus those of the reference where there is one, linked, per token where counts are
+    there. Sums run over pairs in chunks of 1024 (halving trees), chunks ascending. `tests/test_preference.py`
+    has each formula as published. partner[p] has the rank of p on the other side, back is its inverse.
     """
+    sides = dict(zip(PAIRS, (chosen, rejected, ref_chosen, ref_rejected), strict=True))
     loss, right, won, lost = L.total(), L.total(), L.total(), L.total()
     by = _Constants(beta, smoothing, margin, tau)
     for p in L.stream(P):
         refs = [None if x is None else x[p] for x in (ref_chosen, ref_rejected)]
         counts = [None if x is None else x[p] for x in (chosen_tokens, rejected_tokens)]
-        up, down = _score(chosen[p], refs[0], counts[0]), _score(rejected[p], refs[1], counts[1])
-        term = _term(kind, up, down, by).value
+        up = _score(chosen[p], refs[0], counts[0], link, power).value
+        down = _score(rejected[p], refs[1], counts[1], link, power).value
+        if kind in OF_RANK:
+            u = beta * _by_rank(kind, sides, p.pos, p.pos if partner is None else partner[p])
+            term = _of_margin("sigmoid", u, by)[0]
+        else:
+            term = _term(kind, up, down, by).value
+        if weights is not None:
+            term = _weighed(weights[p], term)
         L.emit(per_pair=term)
         loss.absorb(term)
         right.absorb((down < up).to(i32))
@@ -175,21 +238,48 @@ def preference_loss(
 @preference_loss.vjp("chosen", "rejected")
 def preference_loss_grad(ctx, d_loss: Tensor[f32]) -> Outputs:
     """d chosen = g / pairs df/dscore, per token where scores are; the same for rejected."""
-    up = _score(ctx.chosen, ctx.ref_chosen, ctx.chosen_tokens)
-    down = _score(ctx.rejected, ctx.ref_rejected, ctx.rejected_tokens)
-    term = _term(ctx.kind, up, down, _Constants(ctx.beta, ctx.smoothing, ctx.margin, ctx.tau))
+    if ctx.kind in OF_RANK:
+        return _by_rank_grad(ctx, d_loss)
+    up = _score(ctx.chosen, ctx.ref_chosen, ctx.chosen_tokens, ctx.link, ctx.power)
+    down = _score(ctx.rejected, ctx.ref_rejected, ctx.rejected_tokens, ctx.link, ctx.power)
+    by = _Constants(ctx.beta, ctx.smoothing, ctx.margin, ctx.tau)
+    term = _term(ctx.kind, up.value, down.value, by)
     scale = d_loss / ctx.count.to(f32)
     made = {
-        "chosen": (term.by_chosen, ctx.chosen_tokens),
-        "rejected": (term.by_rejected, ctx.rejected_tokens),
+        "chosen": (term.by_chosen, up.slope, ctx.chosen_tokens),
+        "rejected": (term.by_rejected, down.slope, ctx.rejected_tokens),
     }
-    return L.out(
-        **{
-            f"d_{name}": scale * (slope if tokens is None else slope / _count(tokens))
-            for name, (slope, tokens) in made.items()
-            if ctx.wants(name)
-        }
-    )
+    found = {}
+    for name, (slope, link, tokens) in made.items():
+        if ctx.wants(name):
+            slope = slope if link is None else slope * link
+            slope = scale * (slope if tokens is None else slope / _count(tokens))
+            found[f"d_{name}"] = slope if ctx.weights is None else _weighed(ctx.weights, slope)
+    return L.out(**found)
+
+
+def _weighed(weight: Tile, x: Tile) -> Tile:
+    """Return a product; a weight of 0 takes a pair out, whatever it holds."""
+    return L.where(weight == 0.0, 0.0, weight * x)
+
+
+def _by_rank_grad(ctx, d_loss: Tensor[f32]) -> Outputs:
+    """Return the gradients of a loss of ranks: each side's from the margin that it is part of."""
+    by = _Constants(ctx.beta, ctx.smoothing, ctx.margin, ctx.tau)
+    sides = {name: getattr(ctx, name) for name in PAIRS}
+    here = L.pos(P)
+    scale = ctx.beta * (d_loss / ctx.count.to(f32))
+
+    def slope(i: Tile, j: Tile) -> Tile:
+        u = ctx.beta * _by_rank(ctx.kind, sides, i, j)
+        return scale * _of_margin("sigmoid", u, by)[1]
+
+    partner = here if ctx.partner is None else ctx.partner.whole()
+    back = here if ctx.back is None or ctx.kind == "aot" else ctx.back.whole()
+    up = slope(here, partner)
+    down = up if ctx.kind == "aot" else slope(back, here)
+    found = {"d_chosen": up, "d_rejected": -down}
+    return L.out(**{n: x for n, x in found.items() if ctx.wants(n.removeprefix("d_"))})
 
 
 @op(saves=("logp", "ref_logp", "desirable", "divergence", "count"))

@@ -169,6 +169,12 @@ def _tokens_of_sequences(rng: np.random.Generator) -> Values:
     return given | {"clip": 0.3, "normalizer": 7.0, "weights": weights}
 
 
+def _sequence_logp(rng: np.random.Generator) -> Values:
+    given = _tokens_of_sequences(rng)
+    rank = np.argsort(given["order"]).astype(np.int32)
+    return given | {"rank": rank, "shared": np.array([0, 90, 150, 10**6, 170, -3]), "tail": 0.3}
+
+
 def _take_rows(rng: np.random.Generator) -> Values:
     source = rng.permutation(20)[:13]
     source[4] = -1
@@ -201,7 +207,9 @@ def _preference_loss(rng: np.random.Generator) -> Values:
     logps = {n: rng.uniform(-9, -4, 60) for n in ("chosen", "rejected")}
     refs = {n: rng.uniform(-3, -1, 60) for n in ("ref_chosen", "ref_rejected")}
     tokens = {n: rng.integers(1, 5, 60) for n in ("chosen_tokens", "rejected_tokens")}
-    return logps | refs | tokens | {"beta": 0.4, "smoothing": 0.1, "margin": 0.3, "tau": 0.7}
+    partner = rng.permutation(60).astype(np.int32)
+    ranks = {"partner": partner, "back": np.argsort(partner).astype(np.int32), "power": -0.5}
+    return logps | refs | tokens | ranks | {"beta": 0.4, "smoothing": 0.1, "margin": 0.3, "tau": 0.7}
 
 
 def _attention(rng: np.random.Generator) -> Values:
@@ -271,6 +279,7 @@ EXAMPLES: dict[str, Example] = {
     "gae": Example(_gae),
     "value_loss": Example(_tokens_of_sequences, present=(("old_values", "clip"),)),
     "nll_loss": Example(_tokens_of_sequences, present=(("weights",),)),
+    "sequence_logp": Example(_sequence_logp),
     "entropy_bonus": Example(_tokens),
     "preference_loss": Example(_preference_loss, present=(("ref_chosen", "ref_rejected"),)),
     "kto_loss": Example(lambda rng: {"beta": 0.3}),
