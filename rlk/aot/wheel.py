@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import time
 import zipfile
 from collections.abc import Mapping
@@ -36,7 +37,8 @@ class Facts:
 def write_wheel(facts: Facts, files: Mapping[str, bytes], folder: Path) -> Path:
     """Write a wheel of package data and return its path; `files` by their path inside the package.
 
-    Members are sorted and dated by SOURCE_DATE_EPOCH (1980 without it); modes are fixed.
+    Members are sorted and dated by SOURCE_DATE_EPOCH (1980 without it); modes are fixed. The wheel is
+    replaced whole, also where several processes write it at once. Raises OSError.
     """
     info = f"{facts.name}-{facts.version}.dist-info"
     members = {f"{facts.name}/{name}": data for name, data in files.items()}
@@ -47,17 +49,21 @@ def write_wheel(facts: Facts, files: Mapping[str, bytes], folder: Path) -> Path:
     members[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
     path = folder / facts.file
     when = time.gmtime(max(_EARLIEST, Env.current().epoch or 0))[:6]
-    partial = path.with_suffix(".partial")
-    with zipfile.ZipFile(partial, "w") as archive:
-        for name, data in sorted(members.items()):
-            member = zipfile.ZipInfo(name, when)
-            member.compress_type, member.external_attr, member.create_system = (
-                zipfile.ZIP_DEFLATED,
-                _MODE << 16,
-                3,
-            )
-            archive.writestr(member, data, compresslevel=9)
-    partial.replace(path)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}.partial")
+    try:
+        with zipfile.ZipFile(partial, "x") as archive:
+            for name, data in sorted(members.items()):
+                member = zipfile.ZipInfo(name, when)
+                member.compress_type, member.external_attr, member.create_system = (
+                    zipfile.ZIP_DEFLATED,
+                    _MODE << 16,
+                    3,
+                )
+                archive.writestr(member, data, compresslevel=9)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     return path
 
 
