@@ -314,9 +314,9 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "other flags": (lambda s: changed_head(s, flags=[["TRITON_DEBUG", "1"]]), "variables of compilers"),
     "no JSON": (lambda s: (s / NAME / wheels.HEAD).write_bytes(b"\xff"), "wheel.json cannot be read"),
     "a list": (lambda s: (s / NAME / wheels.HEAD).write_text("[]"), "its format is unknown"),
-    "written by all": (by_all(lambda s: [s / NAME]), "any user could have written it; run: chmod"),
-    "entries by all": (by_all(lambda s: [s / NAME / "entries"]), "any user could have written it"),
-    "an entry by all": (by_all(entries), "any user could have written it"),
+    "written by all": (by_all(lambda s: [s / NAME]), "can be written by other users; run: chmod"),
+    "entries by all": (by_all(lambda s: [s / NAME / "entries"]), "can be written by other users"),
+    "an entry by all": (by_all(entries), "can be written by other users"),
     "a file by all": (each(lambda path: path.chmod(0o666), "module.py"), "can be written by other users"),
     "a cut kernel": (each(lambda path: os.truncate(path, 9), "*.cubin"), "has 9 bytes instead"),
     "another kernel": (lambda s: each(flip, "*.cubin")(s), "another sha256"),
@@ -496,5 +496,17 @@ def test_ranks_that_warm_up_together_compile_each_kernel_once(tmp_path: Path) ->
 
 
 def test_what_a_wheel_holds_is_not_compiled_again(unpacked: Path, tmp_path: Path) -> None:
-    out, _ = warmup(tmp_path, path=str(unpacked)).communicate(timeout=300)
-    assert "2 kernels, 2 of them in installed wheels; 0 compiled" in out
+    (tmp_path / "store").write_text("no folder")  # nor is a store needed
+    rank = warmup(tmp_path, path=str(unpacked))
+    out, err = rank.communicate(timeout=300)
+    assert "2 kernels, 2 of them in installed wheels; 0 compiled" in out and rank.returncode == 0, err
+
+
+def test_a_warm_up_that_keeps_nothing_fails(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store").chmod(0o777)
+    rank = warmup(tmp_path)
+    out, err = rank.communicate(timeout=300)
+    assert rank.returncode == 1
+    assert "2 kernels, 0 of them in installed wheels; 2 compiled, 2 kept nowhere" in out
+    assert f"not kept  2 kernels end with this process: {tmp_path / 'store'} can be written" in err

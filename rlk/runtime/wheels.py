@@ -18,7 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rlk.cache.manifest import BadEntry, File, Manifest, decode_manifest
+from rlk.cache.manifest import BadEntry, File, Manifest, decode_manifest, read_plain
+from rlk.cache.trust import Trust
 from rlk.digest import digest
 from rlk.env import Env
 from rlk.ir.nodes import Program
@@ -131,20 +132,32 @@ def _judged(
     return tuple(wheels), tuple(reasons)
 
 
+@cache
+def trusted() -> Trust:
+    """Return whose wheels are believed: who can write rlk's own code can run code here anyway."""
+    return Trust.like(Path(__file__).resolve().parent.parent)
+
+
+def _check_folder(place: Path) -> None:
+    """Raise BadEntry for what is not a directory, or one that other users could have written."""
+    try:
+        status = os.lstat(place)
+    except OSError as error:
+        raise BadEntry(f"{place.name} cannot be read: {error.strerror}") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise BadEntry(f"{place.name} is not a directory")
+    problem = trusted().problem(status)
+    if problem is not None:
+        advice = f"; run: chmod -R go-w '{place}'" if "written" in problem else ""
+        raise BadEntry(f"{place.name} {problem}{advice}")
+
+
 def read_head(folder: Path) -> dict[str, Any]:
     """Return what wheel.json says; raise BadEntry where it cannot be read or may be another user's."""
     for place in (folder, folder / ENTRIES):
-        try:
-            status = os.lstat(place)
-        except OSError as error:
-            raise BadEntry(f"{place.name} cannot be read: {error.strerror}") from None
-        if not stat.S_ISDIR(status.st_mode):
-            raise BadEntry(f"{place.name} is not a directory")
-        if status.st_mode & stat.S_IWOTH:
-            raise BadEntry(f"any user could have written it; run: chmod -R o-w '{place}'")
+        _check_folder(place)
     try:
-        with (folder / HEAD).open("rb") as stream:
-            members = json.loads(stream.read(LARGEST_HEAD))
+        members = json.loads(read_plain(folder / HEAD, LARGEST_HEAD, trusted()))
     except (OSError, ValueError, RecursionError) as error:
         raise BadEntry(f"{HEAD} cannot be read: {error}") from None
     if not isinstance(members, dict) or members.get("format") != FORMAT:
@@ -178,7 +191,7 @@ def _read_calls(wheel: Wheel) -> dict[str, Any]:
         if said["bytes"] > LARGEST_CALLS:
             raise ValueError(f"{said['bytes']} bytes")
         manifest = Manifest(None, CALLS, (File(CALLS, said["bytes"], said["sha256"]),))
-        manifest.check_sizes(wheel.folder, stat.S_IWOTH)
+        manifest.check_sizes(wheel.folder, trusted())
         manifest.check_content(wheel.folder)
         members: dict[str, Any] = json.loads((wheel.folder / CALLS).read_bytes())
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
@@ -201,10 +214,10 @@ def every_kernel(wheel: Wheel) -> Iterator[Kernel | str]:
 def _below(wheel: Wheel, place: Path) -> Iterator[Kernel | str]:
     for folder in _listing(place):
         try:
-            if os.lstat(folder).st_mode & stat.S_IWOTH:
-                raise BadEntry("any user could have written it")
-            manifest = decode_manifest(folder, folder.name)
-            manifest.check_sizes(folder, stat.S_IWOTH)
+            for each in (place.parent, place, folder):
+                _check_folder(each)
+            manifest = decode_manifest(folder, folder.name, trusted())
+            manifest.check_sizes(folder, trusted())
             if not isinstance(manifest.key, dict):
                 raise BadEntry("its key is no object")
             if manifest.key.get("program") != place.name:
@@ -254,4 +267,5 @@ def forget() -> None:
         each()
     installed.cache_clear()
     others.cache_clear()
+    trusted.cache_clear()
     _hashed.clear()
