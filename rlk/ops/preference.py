@@ -97,17 +97,23 @@ def preference_loss(
     if kind in OF_RANK:
         tensors |= _ranked(kind, tensors)
     scalars: Scalars = {"beta": positive(op, "beta", beta)} | _smoothing(kind, smoothing)
+    scalars |= _margin(loss, kind, margin)
     link, power = _link(loss, kind, divergence, alpha)
     scalars |= power
-    if number(op, "margin", margin) != 0.0:
-        if kind not in OF_MARGIN or kind == "ipo":
-            raise wrong_value(op, "margin", margin, f"0 for {loss}")
-        scalars["margin"] = float(margin)
     if kind == "discopop":
         scalars["tau"] = positive(op, "tau", tau)
     made = call(preference_spec.preference_loss, tensors, scalars, {"kind": kind, "link": link})
     metrics = {name: made[name] for name in ("accuracy", "chosen_reward", "rejected_reward")}
     return PreferenceLoss(made["loss"], made["per_pair"], metrics)
+
+
+def _margin(loss: str, kind: str, value: float) -> Scalars:
+    """Return the margin of a loss that has one, where it is not 0."""
+    if number("preference_loss", "margin", value) == 0.0:
+        return {}
+    if kind not in OF_MARGIN or kind == "ipo":
+        raise wrong_value("preference_loss", "margin", value, f"0 for {loss}")
+    return {"margin": float(value)}
 
 
 def _references(loss: str, chosen: torch.Tensor | None, rejected: torch.Tensor | None) -> Tensors:
