@@ -10,11 +10,11 @@ import torch
 
 from rlk import Layout, ops
 from rlk.ops import LOSSES, Loss
-from rlk.ops.losses import METRICS, Correction, Rejection, clip
+from rlk.ops.losses import METRICS, Correction, Rejection, Selection, clip, clip_cov, kl_cov
 
 Tensors = dict[str, torch.Tensor]
 LENGTHS, WIDTH = (70, 0, 150, 3, 97), 160
-GIVEN = ("ref_logp", "rollout_logp", "entropy")
+GIVEN = ("ref_logp", "rollout_logp", "entropy", "token_weights")
 
 
 def _levels() -> dict[str, Loss]:
@@ -69,12 +69,30 @@ RECORDS: dict[str, Loss] = {
         rejections=(Rejection("k2", high=0.05),),
     ),
     "limited products of r and kl": Loss(beta=0.3, kl_enters="ratio", kl_limit=0.05),
+    "weighted": Loss(weighted=True, beta=0.1, entropy_coef=0.1, kl_enters="ratio"),
+    "weighted means of sequences": Loss(
+        level="sequence",
+        aggregation="sequence_mean",
+        weighted=True,
+        entropy_coef=0.1,
+        rejections=(Rejection("k3", "mean", None, 0.005, 20.0),),
+    ),
+    "clip_cov of many": Loss(clip_cov(), selection=Selection(0.2, 0.05, 0.6, unclipped=True)),
+    "kl_cov of many": Loss(kl_cov(0.5), selection=Selection(0.1)),
+    "bypass": Loss(
+        bypass=True,
+        correction=Correction("mask", "sequence", 0.5, 1.5, 20.0),
+        metrics=METRICS,
+        rejections=(Rejection("k1", "mean", -0.05, 0.05),),
+    ),
+    "sequence_mask": Loss(correction=Correction("sequence_mask", "token", 0.99, 1.01, normalized=True)),
     "delta and dual": Loss(clip(dual=1.1, delta=1.3)),
     **{f"kl {kl}": Loss(beta=0.3, kl=kl) for kl in ("k1", "k2", "k3", "abs", "k1+", "k3+")},  # type: ignore[arg-type]
 }
 SEQUENCES = (
     "gspo", "verl/geo_mean", "sequence, sum", "mask sequence, normalized", "rejected by k1 mean",
-    "rejected by k2 max", "drift", "vespo of corrected tokens", "sequence_own, sequence_mean",
+    "rejected by k2 max", "drift", "sequence_mask", "weighted means of sequences",
+    "vespo of corrected tokens", "sequence_own, sequence_mean",
 )  # fmt: skip
 """Losses with every number that a sequence has."""
 
@@ -97,6 +115,7 @@ def batch(seed: int = 0, lengths: tuple[int, ...] = LENGTHS, width: int = WIDTH)
         "entropy": torch.rand(shape, generator=generator),
         "advantages": torch.randn(len(lengths), generator=generator),
         "mask": torch.rand(shape, generator=generator) < 0.8,
+        "token_weights": (2 * normal()).round() / 2,
     }
 
 

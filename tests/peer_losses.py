@@ -20,6 +20,8 @@ def verl_loss(name: str, given: Tensors, mask: torch.Tensor, mode: str, **option
     config = ActorConfig(strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1)
     object.__setattr__(config.policy_loss, "dro_beta", 0.1)
     weights = options.pop("weights", None)
+    for key, value in options.items():
+        object.__setattr__(config.policy_loss, key, value)
     if name == "reinforce":
         call = core_algos.compute_policy_loss_reinforce
         return call(given["old_logp"], given["logp"], advantages(given), mask, mode, config, weights)[0]

@@ -50,10 +50,11 @@ SIGNATURES = {
     "matmul": "(x, w, *, bias=None, residual=None, order='chain16', out_dtype=None)",
     "ratio_kl": "(logp, old_logp, ref_logp, *, mask=None, kl='k3')",
     "policy_loss": "(logp, old_logp, advantages, *, layout, loss='ppo', ref_logp=None, rollout_logp=None, "
-    "entropy=None, advantages_of=None)",
+    "entropy=None, advantages_of=None, token_weights=None)",
     "linear_policy_loss": "(hidden, weight, ids, old_logp, advantages, *, layout, loss='ppo', ref_logp=None, "
     "rollout_logp=None, temperature=1.0, bias=None, softcap=None, logit_scale=1.0, keep_logits='never', "
-    "group=None, vocab_start=0, weight_grad_out=None, advantages_of=None, math=None)",
+    "group=None, vocab_start=0, weight_grad_out=None, advantages_of=None, "
+    "token_weights=None, math=None)",
     "rms_norm": "(x, weight, *, eps=1e-06, profile='hf_llama', residual=None)",
     "rope": "(q, k, cos, sin, *, position_ids, interleaved=False)",
     "swiglu": "(gate, up)",

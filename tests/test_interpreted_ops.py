@@ -138,6 +138,7 @@ def policy(record: Loss, tokens: int, per_token: bool = False) -> Case:
     lp = -normal(tokens).abs()
     old, ref = lp + 0.3 * normal(tokens, seed=1), lp + 0.3 * normal(tokens, seed=2)
     extra = {"ref_logp": ref, "rollout_logp": old + 0.1 * normal(tokens, seed=3)}
+    extra["token_weights"] = (2 * normal(tokens, seed=8)).round() / 2
     mask = torch.rand(tokens, generator=torch.Generator().manual_seed(5)) < 0.8
     edges = torch.tensor([0, tokens // 3, tokens // 3, tokens - 3])
     layout = Layout.packed(edges, mask=mask, outside="padding")
@@ -269,7 +270,8 @@ def unpaired() -> Case:
 LOWERED = (
     "gspo", "gmpo", "trl/vespo", "verl/sapo", "verl/cispo", "dppo_kl", "sequence, sequence_mean",
     "mask sequence, normalized", "truncate token, normalized", "rejected by k3 sum", "rejected by k2 max",
-    "drift",
+    "drift", "weighted means of sequences", "clip_cov of many", "kl_cov of many", "bypass", "sequence_mask",
+    "prime/ref_kl",
 )  # fmt: skip
 """Losses with every number that a sequence has, every metric, and most of the functions of surrogates."""
 

@@ -17,7 +17,7 @@ from rlk import Layout, ops
 from rlk.errors import Code, LaunchError
 from rlk.ops import LOSSES, Loss
 from rlk.ops.laws import check_loss
-from rlk.ops.losses import METRICS, Correction, Rejection, clip, form_of, surrogate
+from rlk.ops.losses import METRICS, Correction, Rejection, Selection, clip, form_of, kl_cov, surrogate
 from rlk.ops.policy import planned
 from rlk.specs import surrogates
 from rlk.specs.policy import EDGES, policy_spec
@@ -199,7 +199,10 @@ def test_a_nan_of_a_token_that_counts_is_seen(name: str) -> None:
             advantages = torch.full((2,), advantage)
             made = ops.policy_loss(**given, advantages=advantages, layout=layout, loss=loss)
             made.loss.backward()
-            reads = which == "logp" or loss.surrogate.fn is not surrogates.reinforce or loss.level != "token"
+            by_policy = (
+                loss.surrogate.fn is surrogates.reinforce and loss.level == "token" and not loss.bypass
+            )
+            reads = which == "logp" or not by_policy
             assert made.loss.isnan() == reads and made.per_token[1].isnan() == reads
             assert not made.per_token[2:].isnan().any()
 
@@ -278,6 +281,20 @@ WRONG: dict[str, tuple[Any, Code, str]] = {
     "a surrogate": (lambda: Loss(max), Code.ARG_TYPE, "surrogate"),  # type: ignore[arg-type]
     "a kind of correction": (lambda: Correction("drop"), Code.ARG_VALUE, "truncate"),  # type: ignore[arg-type]
     "a statistic": (lambda: Rejection("k4", high=1.0), Code.ARG_VALUE, "k3"),  # type: ignore[arg-type]
+    "a selection of nothing": (lambda: Selection(0.0), Code.ARG_VALUE, "share"),
+    "a surrogate without its selection": (lambda: Loss(kl_cov()), Code.ARG_MISSING, "selection"),
+    "a selection that nothing reads": (lambda: Loss(selection=Selection()), Code.ARG_MISSING, "selection"),
+    "a selection of sequences": (
+        lambda: Loss(kl_cov(), selection=Selection(), level="sequence"),
+        Code.ARG_VALUE,
+        "level",
+    ),
+    "masked weights of sequences": (lambda: Correction("sequence_mask", "sequence"), Code.ARG_VALUE, "token"),
+    "masked weights in a product": (
+        lambda: Loss(correction=Correction("sequence_mask"), level="sequence_sum"),
+        Code.ARG_VALUE,
+        "level",
+    ),
     "a rejection of nothing": (Rejection, Code.ARG_MISSING, "low or high"),
     "pessimistic tokens": (lambda: Loss(pessimistic=True), Code.ARG_MISSING, "token_limits"),
 }
@@ -298,6 +315,55 @@ def test_a_tensor_that_a_loss_reads_is_asked_for(missing: str) -> None:
     with pytest.raises(LaunchError, match=missing) as caught:
         ops.policy_loss(**{**moved, missing: None}, layout=layout, loss=loss)
     assert caught.value.code is Code.ARG_MISSING
+
+
+# selections, weights, bypasses
+
+
+@pytest.mark.parametrize("name", ["clip_cov of many", "kl_cov of many"])
+@pytest.mark.parametrize("per_token", [False, True])
+def test_a_selection_takes_its_share_of_the_largest(name: str, per_token: bool) -> None:
+    """Counted in NumPy; equal covariances are taken in the order of the batch."""
+    given, loss = batch(3), RECORDS[name]
+    if per_token:
+        given["advantages"] = torch.randn(given["logp"].shape, generator=torch.Generator().manual_seed(3))
+    made, _, layout = run(RIGHT, given, loss)
+    a = given["advantages"] if per_token else given["advantages"][:, None].expand_as(given["logp"])
+    a, lp = (x[layout.active].double().numpy() for x in (a, given["logp"]))
+    score = (a - a.mean()) * (lp - lp.mean())
+    selection, numbers = loss.selection, dict(loss.surrogate.numbers)
+    assert selection is not None
+    if selection.unclipped:
+        assert selection.low is not None and selection.high is not None
+        r = np.exp(lp - given["old_logp"][layout.active].double().numpy())
+        clipped = -np.clip(r, numbers["least"], numbers["most"]) * a > -r * a
+        score[clipped | (score <= selection.low) | (score >= selection.high)] = -np.inf
+    wanted = np.argsort(-score, kind="stable")[: int(selection.share * len(score))]
+    wanted = wanted[score[wanted] > -np.inf]
+    assert 10 < len(wanted) < len(score) / 2
+    near(made.metrics["clip_fraction"], torch.tensor(len(wanted) / len(score), dtype=torch.float64))
+
+
+def test_equal_covariances_are_taken_in_the_order_of_the_batch() -> None:
+    rows = torch.zeros(6)
+    layout = Layout.packed(torch.tensor([0, 6]), tokens=6, mask=torch.tensor([False, *[True] * 5]))
+    loss = Loss(kl_cov(1.0), selection=Selection(0.4))
+    advantages = torch.zeros(6)
+    made = ops.policy_loss(rows, rows - 1.0, advantages, layout=layout, loss=loss, advantages_of="tokens")
+    assert made.per_token.tolist() == [0.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+
+
+def test_a_token_of_weight_0_does_not_count() -> None:
+    """The same loss as with those tokens left out of the layout, and weights of 1."""
+    given = batch(6)
+    weights = (given["token_weights"] != 0).float()
+    loss = replace(RECORDS["weighted means of sequences"], rejections=())
+    one, grads, _ = run(RIGHT, {**given, "token_weights": weights}, loss)
+    mask = given["mask"] & (weights != 0)
+    two, others, _ = run(RIGHT, {**given, "mask": mask}, replace(loss, weighted=False))
+    near(one.loss, two.loss.detach().double())
+    assert int(one.metrics["active"]) == int(two.metrics["active"])
+    torch.testing.assert_close(grads["logp"], others["logp"], rtol=1e-5, atol=1e-8)
 
 
 # metrics

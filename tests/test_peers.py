@@ -22,7 +22,7 @@ from peer_losses import (
 
 from rlk import Layout, ops
 from rlk.ops import LOSSES, Loss
-from rlk.ops.losses import Correction, Rejection, clip
+from rlk.ops.losses import Correction, Rejection, Selection, clip, kl_cov
 
 Peer = Callable[[Tensors, torch.Tensor], torch.Tensor]
 CLOSE = 2e-6  # relative to the largest gradient, and to the mean size of what a loss sums
@@ -66,7 +66,19 @@ MODES = {
     "token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean", "sequence_sum": "seq-mean-token-sum",
     "sum": "token-sum",
 }  # fmt: skip
-VERL = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "geo_mean", "dro", "cispo", "reinforce")
+VERL = (
+    "vanilla",
+    "dppo_tv",
+    "dppo_kl",
+    "gspo",
+    "sapo",
+    "gpg",
+    "geo_mean",
+    "dro",
+    "cispo",
+    "reinforce",
+    "kl_cov",
+)
 
 
 @pytest.fixture
@@ -161,6 +173,150 @@ def test_a_rejection_is_verls(rule: str, name: str) -> None:
             assert value <= CLOSE and gradient <= CLOSE, (seed, value, gradient)
             kept += 1
     assert kept >= 3
+
+
+SELECTED: dict[str, tuple[Loss, dict[str, float]]] = {
+    "clip_cov": (
+        replace(LOSSES["verl/clip_cov"], selection=Selection(1.0, 0.02, 0.6, unclipped=True)),
+        {"clip_cov_ratio": 1.0, "clip_cov_lb": 0.02, "clip_cov_ub": 0.6},
+    ),
+    "kl_cov": (
+        Loss(kl_cov(0.7), selection=Selection(0.13)), {"kl_cov_ratio": 0.13, "ppo_kl_coef": 0.7}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("verl")
+@pytest.mark.parametrize("per_token", [False, True])
+@pytest.mark.parametrize("name", SELECTED)
+def test_a_selection_over_the_batch_is_verls(name: str, per_token: bool) -> None:
+    """clip_cov with a share that takes all candidates: among fewer verl draws, and rlk takes the largest."""
+    loss, options = SELECTED[name]
+    agree(loss, lambda g, m: verl_loss(name, g, m, "token-mean", **options), per_token)
+
+
+@pytest.mark.usefixtures("verl")
+def test_verls_clip_cov_with_the_draw_that_takes_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = replace(LOSSES["verl/clip_cov"], selection=Selection(0.1, 0.02, 0.6, unclipped=True))
+    options = {"clip_cov_ratio": 0.1, "clip_cov_lb": 0.02, "clip_cov_ub": 0.6}
+
+    def peer(given: Tensors, mask: torch.Tensor) -> torch.Tensor:
+        a, lp, there = given["advantages"][:, None].expand_as(mask), given["logp"].detach(), mask.bool()
+        cov = (a - a[there].mean()) * (lp - lp[there].mean())
+        r = (lp - given["old_logp"]).exp()
+        clipped = -a * r.clamp(0.8, 1.2) > -a * r
+        candidates = cov[there & ~clipped & (cov > 0.02) & (cov < 0.6)]
+
+        def largest(count: int) -> torch.Tensor:
+            assert count == len(candidates) > int(0.1 * int(mask.sum()))
+            return candidates.argsort(descending=True)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(torch, "randperm", largest)
+            return verl_loss("clip_cov", given, mask, "token-mean", **options)
+
+    agree(loss, peer)
+
+
+BYPASS: dict[str, tuple[Loss, dict[str, Any]]] = {
+    "bypass_ppo": (LOSSES["verl/bypass_ppo"], {"loss_type": "ppo_clip"}),
+    "bypass_ppo, rejecting": (
+        replace(LOSSES["verl/bypass_ppo"], rejections=(Rejection("k3", "token", None, 0.05, 20.0),)),
+        {"loss_type": "ppo_clip", "rollout_rs": "token_k3", "rollout_rs_threshold": "0.05"},
+    ),
+    "bypass_reinforce": (
+        LOSSES["verl/bypass_reinforce"],
+        {"loss_type": "reinforce", "rollout_is": "token", "rollout_is_threshold": 2.0},
+    ),
+    "bypass_reinforce of sequences, rejecting": (
+        replace(
+            LOSSES["verl/bypass_reinforce"], aggregation="sequence_sum",
+            correction=Correction("truncate", "sequence", None, 1.5, 20.0, normalized=True),
+            rejections=(Rejection("k1", "mean", math.log(0.8), math.log(1.2), 20.0),),
+        ),
+        {
+            "loss_type": "reinforce", "rollout_is": "sequence", "rollout_is_threshold": 1.5,
+            "rollout_is_batch_normalize": True, "rollout_rs": "seq_mean_k1",
+            "rollout_rs_threshold": "0.8_1.2",
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("verl")
+@pytest.mark.parametrize("name", BYPASS)
+def test_a_bypass_is_verls(name: str) -> None:
+    loss, options = BYPASS[name]
+    mode = MODES[loss.aggregation]
+    agree(loss, lambda g, m: verl_loss("bypass_mode", g, m, mode, rollout_correction=options))
+
+
+# --- peers that are in no registry: their formulas, in float64 ---
+
+
+@pytest.mark.parametrize("name", ["ppo", "tis", "icepop", "seq_mask_tis"])
+def test_an_openrlhf_preset_is_its_formula(name: str) -> None:
+    """OpenRLHF `openrlhf/models/loss.py`, PolicyLoss.forward, policy_loss_type "ppo", at 3c3be62."""
+    low, high, found = 0.985, 1.02, set[bool]()
+    loss = LOSSES[f"openrlhf/{name}"]
+    if loss.correction is not None:
+        loss = replace(loss, correction=replace(loss.correction, low=low, high=high))
+
+    def peer(given: Tensors, mask: torch.Tensor) -> torch.Tensor:
+        a, there = given["advantages"][:, None], mask.bool()
+        r = (given["logp"] - given["old_logp"]).clamp(-20, 20).exp()
+        term = -torch.min(r * a, r.clamp(0.8, 1.2) * a)
+        d = given["old_logp"] - given["rollout_logp"]
+        weight = d.exp()
+        match name:
+            case "tis":
+                term = weight.clamp(low, high) * term
+            case "icepop":
+                term = weight * ((weight >= low) & (weight <= high)) * term
+            case "seq_mask_tis":
+                mean = ((d * mask).sum(-1) / mask.sum(-1)).exp()
+                kept = (mean >= low) & (mean <= high)
+                found.update(kept.tolist())
+                term = kept[:, None] * weight * term
+        return term[there].mean()
+
+    agree(loss, peer)
+    assert found == ({False, True} if name == "seq_mask_tis" else set())
+
+
+PRIME = {
+    "default": ({"above": 0.2, "below": 0.2}, LOSSES["prime/default"]),
+    "ipo": ({"above": 0.1, "below": 0.1}, LOSSES["prime/ipo"]),
+    "ref_kl": ({"above": math.inf, "below": 0.2}, LOSSES["prime/ref_kl"]),
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", PRIME)
+def test_a_prime_preset_is_its_formula(name: str, weighted: bool) -> None:
+    """prime-rl `src/prime_rl/trainer/rl/loss.py`, with a component's scale and weights, at 559b447."""
+    limits, loss = PRIME[name]
+    loss = replace(loss, aggregation="sum", normalizer=50.0, weighted=weighted)
+
+    def peer(given: Tensors, mask: torch.Tensor) -> torch.Tensor:
+        weights = given["token_weights"] if weighted else torch.ones_like(given["logp"])
+        there = mask.bool() & (weights != 0)
+        lp, old = given["logp"], given["old_logp"]
+        moved = (lp.exp() - old.exp()).detach()
+        up, down = moved > limits["above"], moved < -limits["below"]
+        a = given["advantages"][:, None].expand_as(lp)
+        masked = torch.where(a > 0, up, down) if name == "default" else up | down
+        if name == "ref_kl":
+            a, masked = (given["ref_logp"] - lp).detach(), down
+        term = -1.0 * (there & ~masked) * a * (lp - old).exp() + there * 1e-3 * (lp - old) ** 2
+        return (term * weights)[there].sum() / 50.0
+
+    for seed in range(4):
+        given, mask = drawn(seed)
+        if name == "ref_kl":
+            given["advantages"].zero_()
+        value, gradient = compared(loss, peer, given, mask)
+        assert value <= CLOSE and gradient <= CLOSE, (seed, value, gradient)
 
 
 # --- TRL ---

@@ -148,7 +148,13 @@ gae = _published(advantages.gae, reference_rewards.gae, _advantage.gae)
 penalize = _published(sampling.penalize, exact_sampling.penalize, _sampling.penalize)
 sample = _published(sampling.sample, exact_sampling.sample, _sampling.sample, _sampling.penalize, _logp.logp)
 
-for _spec in (_packing.take_whole, _packing.reported, _matmul.matmul_leaf8):  # parts and forms of operators
+for _spec in (
+    _policy.policy_covariance,
+    _policy.policy_covariance_of_sequences,
+    _packing.take_whole,
+    _packing.reported,
+    _matmul.matmul_leaf8,
+):  # parts and forms of operators
     register(_spec)
 sharded_library.register()
 prefix_library.register()

@@ -16,7 +16,7 @@ from rlk.ops.results import PolicyLoss
 from rlk.specs import surrogates
 
 Wide = torch.Tensor  # float64
-Numbers = Mapping[str, float]
+Numbers = Mapping[str, Any]  # floats, and which tokens are selected
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,11 @@ def policy_loss(
         a = a - loss.beta * _kl(b, loss).detach()
     shared = _token_ratio(b, loss, a)
     log_ratio = _log_ratio(b, loss, shared, counts)
+    if loss.selection is not None:
+        b = _Batch(layout, {**b.tensors, "selected": _selected(loss, b, a)})
     term = _surrogate(loss, b, log_ratio, a)
     if loss.correction is not None and not _enters_ratio(loss):
-        weight = _weights(b, loss.correction, active)
+        weight = _weights(b, loss, loss.correction, active)
         term = torch.where(weight == 0.0, 0.0, weight * term)
     if loss.most_drift is not None:
         drift = b.of_tokens(b.mean((b["old_logp"] - b["logp"]).detach(), counts))
@@ -86,12 +88,41 @@ def policy_loss(
             term = term + loss.beta * _limited(kl * log_ratio.exp(), limit)
     if loss.entropy_coef and loss.entropy_mean == "loss":
         term = term - loss.entropy_coef * b["entropy"]
+    if loss.weighted:
+        term = b["token_weights"] * term
     term = torch.where(counts, term, 0.0)
     value = _averaged(b, loss, term, active, counts)
     if loss.entropy_coef and loss.entropy_mean == "tokens":
         bonus = torch.where(counts, b["entropy"], 0.0).sum() / counts.sum().clamp(min=1)
         value = value - loss.entropy_coef * bonus
     return PolicyLoss(value, term.detach().reshape(layout.shape), {"active": counts.sum()})
+
+
+def _selected(loss: Loss, b: _Batch, a: Wide) -> Wide:
+    """Return which tokens the selection takes, by covariances in float64."""
+    s, n, active, lp = (
+        loss.selection,
+        dict(loss.surrogate.numbers),
+        b.layout.active.reshape(-1),
+        b["logp"].detach(),
+    )
+    assert s is not None
+    score = (a - a[active].mean()) * (lp - lp[active].mean())
+    takes = active & ~score.isnan()
+    takes &= (score > (-torch.inf if s.low is None else s.low)) & (
+        score < (torch.inf if s.high is None else s.high)
+    )
+    if s.unclipped:
+        r = (lp - b["old_logp"]).exp()
+        takes &= ~(-r.clamp(n["least"], n["most"]) * a > -r * a)
+    most = max(int(s.share * int(active.sum())), 1)
+    found = takes.nonzero()[:, 0]
+    best = found[score[found].argsort(descending=True, stable=True)[:most]]
+    return torch.zeros_like(takes).index_fill(0, best, True)
+
+
+def _rollout_ratio(loss: Loss, b: _Batch) -> Wide:
+    return b["logp"].detach() - b["old_logp"] if loss.bypass else b["old_logp"] - b["rollout_logp"]
 
 
 def _limited(x: Wide, bounds: Bounds) -> Wide:
@@ -119,7 +150,7 @@ def _log_ratio(b: _Batch, loss: Loss, d: Wide, counts: Wide) -> Wide:
             return d
         case "sequence_sum":
             if loss.correction is not None and _enters_ratio(loss):
-                weight = _weights(b, loss.correction, b.layout.active.reshape(-1))
+                weight = _weights(b, loss, loss.correction, b.layout.active.reshape(-1))
                 d = d + _limited(weight.log(), loss.sequence_limits)
             return _limited(b.of_tokens(b.by_sequence(d, counts)), loss.sequence_limits)
         case "sequence":
@@ -129,8 +160,8 @@ def _log_ratio(b: _Batch, loss: Loss, d: Wide, counts: Wide) -> Wide:
             return _limited(b["logp"] - b["logp"].detach() + mean, loss.sequence_limits)
 
 
-def _weights(b: _Batch, c: Correction, active: Wide) -> Wide:
-    d = b["old_logp"] - b["rollout_logp"]
+def _weights(b: _Batch, loss: Loss, c: Correction, active: Wide) -> Wide:
+    d = _rollout_ratio(loss, b)
     if c.level == "sequence":
         d = b.of_tokens(b.by_sequence(d, active))
     limit = None if c.log_limit is None else -c.log_limit, c.log_limit
@@ -139,7 +170,8 @@ def _weights(b: _Batch, c: Correction, active: Wide) -> Wide:
         weight = _limited(raw, (c.low, c.high))
     else:
         low, high = 0.0 if c.low is None else c.low, torch.inf if c.high is None else c.high
-        weight = torch.where((raw < low) | (raw > high), 0.0, raw)
+        judged = raw if c.kind == "mask" else _limited(b.of_tokens(b.mean(d, active)), limit).exp()
+        weight = torch.where((judged < low) | (judged > high), 0.0, raw)
     if not c.normalized:
         return weight
     mean = torch.where(active, weight, 0.0).sum() / active.sum().clamp(min=1)
@@ -150,10 +182,10 @@ def _weights(b: _Batch, c: Correction, active: Wide) -> Wide:
 
 
 def _kept(b: _Batch, loss: Loss, active: Wide) -> Wide:
-    kept = active
+    kept = active & (b["token_weights"] != 0) if loss.weighted else active
     for r in loss.rejections:
         limit = None if r.log_limit is None else -r.log_limit, r.log_limit
-        x = estimate(_limited(b["old_logp"] - b["rollout_logp"], limit), r.statistic)
+        x = estimate(_limited(_rollout_ratio(loss, b), limit), r.statistic)
         match r.over:
             case "token":
                 pass
@@ -204,7 +236,10 @@ def _surrogate(loss: Loss, b: _Batch, log_ratio: Wide, a: Wide) -> Wide:
             Code.UNSUPPORTED, what=f"the surrogate {loss.surrogate.fn.__qualname__}", backend="the reference",
             target="every target", alternatives="rlk check, which has float64 of its own",
         )  # fmt: skip
-    return formula(b["logp"], b["old_logp"], log_ratio, a, dict(loss.surrogate.numbers))
+    numbers = dict(loss.surrogate.numbers)
+    if loss.selection is not None:
+        numbers["selected"] = b["selected"]
+    return formula(b["logp"], b["old_logp"], log_ratio, a, numbers)
 
 
 def _clip(lp: Wide, old: Wide, log_ratio: Wide, a: Wide, n: Numbers) -> Wide:
@@ -259,6 +294,19 @@ def _ipo_mask(lp: Wide, old: Wide, log_ratio: Wide, a: Wide, n: Numbers) -> Wide
     return _inside(lp, log_ratio, a, ~((lp.exp() - old.exp()).detach().abs() > n["threshold"]), n)
 
 
+def _lower_mask(lp: Wide, old: Wide, log_ratio: Wide, a: Wide, n: Numbers) -> Wide:
+    return _inside(lp, log_ratio, a, ~((lp.exp() - old.exp()).detach() < -n["below"]), n)
+
+
+def _clip_cov(lp: Wide, old: Wide, log_ratio: Wide, a: Wide, n: Numbers) -> Wide:
+    return torch.where(n["selected"], 0.0, _clip(lp, old, log_ratio, a, n))
+
+
+def _kl_cov(lp: Wide, old: Wide, log_ratio: Wide, a: Wide, n: Numbers) -> Wide:
+    plain = -torch.where(a == 0, 1.0, log_ratio.exp()) * a
+    return torch.where(n["selected"], plain + n["coef"] * log_ratio.abs(), plain)
+
+
 def _inside(lp: Wide, log_ratio: Wide, a: Wide, kept: Wide, n: Numbers) -> Wide:
     if "most" in n:
         return torch.where(kept, -a * log_ratio.exp().clamp(max=n["most"]).detach() * lp, 0.0)
@@ -275,4 +323,7 @@ _FORMULAS: dict[Callable[..., Any], Callable[[Wide, Wide, Wide, Wide, Numbers], 
     surrogates.dppo_tv: _dppo_tv,
     surrogates.dppo_kl: _dppo_kl,
     surrogates.ipo_mask: _ipo_mask,
+    surrogates.lower_mask: _lower_mask,
+    surrogates.clip_cov: _clip_cov,
+    surrogates.kl_cov: _kl_cov,
 }

@@ -39,6 +39,7 @@ def linear_policy_loss(
     vocab_start: int = 0,
     weight_grad_out: torch.Tensor | None = None,
     advantages_of: AdvantagesOf | None = None,
+    token_weights: torch.Tensor | None = None,
     math: str | None = None,
 ) -> PolicyLoss:
     """Return the policy loss of a linear head's log-probs; the logits never reach memory.
@@ -47,10 +48,10 @@ def linear_policy_loss(
     the entropy where the loss has an entropy_coef.
 
     hidden: [T, D] of a packed layout, [B, L, D] of a padded one; weight: [V, D]; bias: [V]; one dtype, bf16
-    or f16. ids: of the layout's token shape. old_logp, ref_logp, rollout_logp: f32 of that shape. advantages,
-    advantages_of: f32 of that shape or [sequences], as `policy_loss` takes them. loss: any that `policy_loss`
-    takes, by name or as a `Loss`, which says whether ref_logp and rollout_logp are needed. temperature,
-    softcap, logit_scale, keep_logits, group, vocab_start, weight_grad_out and math are those of
+    or f16. ids: of the layout's token shape. old_logp, ref_logp, rollout_logp, token_weights: f32 of that
+    shape. advantages, advantages_of: f32 of that shape or [sequences], as `policy_loss` takes them. loss: any
+    that `policy_loss` takes, by name or as a `Loss`, which says whether ref_logp and rollout_logp are needed.
+    temperature, softcap, logit_scale, keep_logits, group, vocab_start, weight_grad_out and math are those of
     `linear_logp`.
 
     Rows of inactive tokens are not read, whatever they hold, and their gradient is 0; an active id outside
@@ -61,7 +62,8 @@ def linear_policy_loss(
     try:
         record = loss_of(loss)
         checked_layout(op, layout)
-        numbers |= _needed(record, {"ref_logp": ref_logp, "rollout_logp": rollout_logp})
+        more = {"ref_logp": ref_logp, "rollout_logp": rollout_logp, "token_weights": token_weights}
+        numbers |= _needed(record, more)
         are_tensors(op, hidden=hidden, weight=weight, ids=ids, **numbers)
         of_tokens(op, advantages, layout, advantages_of)
         shapes = {n: t.shape for n, t in numbers.items() if n != "advantages"}
@@ -73,7 +75,7 @@ def linear_policy_loss(
             group=group, vocab_start=vocab_start, weight_grad_out=weight_grad_out, math=math,
         )  # fmt: skip
         assert made.logp is not None
-        rest = {"ref_logp": ref_logp, "rollout_logp": rollout_logp, "entropy": made.entropy}
+        rest = {**more, "entropy": made.entropy}
         return policy_loss(
             made.logp, old_logp, advantages, layout=layout, loss=record, advantages_of=advantages_of, **rest
         )

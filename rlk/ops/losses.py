@@ -70,12 +70,14 @@ def surrogate(fn: Callable[..., Term], **numbers: float | None) -> Surrogate:
 class Correction:
     """An importance weight exp(old_logp - rollout_logp) that multiplies the surrogate, without a gradient.
 
-    kind: "truncate" moves it between low and high (TIS); "mask" makes it 0 outside of them (MIS, IcePop).
+    kind: "truncate" moves it between low and high (TIS); "mask" makes it 0 outside of them (MIS, IcePop);
+    "sequence_mask" leaves it as it is, of each token, and makes it 0 where the geometric mean of its
+    sequence's lies outside (OpenRLHF's seq-mask-tis).
     level: of each token, or of its sequence, whose log ratio is the sum. log_limit: log ratios are moved
     between -log_limit and log_limit first. normalized: weights are divided by their mean over the batch.
     """
 
-    kind: Literal["truncate", "mask"] = "truncate"
+    kind: Literal["truncate", "mask", "sequence_mask"] = "truncate"
     level: Literal["token", "sequence"] = "token"
     low: float | None = None
     high: float | None = 2.0
@@ -83,8 +85,9 @@ class Correction:
     normalized: bool = False
 
     def __post_init__(self) -> None:
-        is_among("Correction", "kind", self.kind, ("truncate", "mask"))
-        is_among("Correction", "level", self.level, ("token", "sequence"))
+        is_among("Correction", "kind", self.kind, ("truncate", "mask", "sequence_mask"))
+        levels = ("token",) if self.kind == "sequence_mask" else ("token", "sequence")
+        is_among("Correction", "level", self.level, levels)
         limits("Correction", ("low", self.low), ("high", self.high), least=0.0)
         limit("Correction", "log_limit", self.log_limit)
 
@@ -111,6 +114,30 @@ class Rejection:
         limit("Rejection", "log_limit", self.log_limit)
         if self.low is None and self.high is None:
             raise LaunchError(Code.ARG_MISSING, op="Rejection", name="low or high", why="to reject anything")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Tokens of the batch that the surrogate treats in a way of its own: clip_cov, kl_cov.
+
+    share: of all active tokens, floor(share n) but at least one, are taken: those whose covariance
+    (A - mean A) (logp - mean logp) is largest, equal ones in compacted order; none whose covariance is NaN.
+    Means are over active tokens, summed as the loss is. low, high: only covariances between them are
+    candidates, neither included. unclipped: nor are tokens whose gradient the surrogate's clip takes. Fewer
+    candidates are all taken. (verl's clip_cov draws among its candidates at random; here nothing is random.)
+    """
+
+    share: float = 2e-4
+    low: float | None = None
+    high: float | None = None
+    unclipped: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("share", "low", "high"):
+            if getattr(self, name) is not None:
+                number("Selection", name, getattr(self, name))
+        if not 0.0 < self.share <= 1.0:
+            raise wrong_value("Selection", "share", self.share, "above 0, at most 1")
 
 
 def clip(
@@ -191,6 +218,25 @@ def ipo_mask(threshold: float = 0.2, *, drift: float = 1e-3) -> Surrogate:
     return surrogate(surrogates.ipo_mask, threshold=threshold, drift=drift)
 
 
+def lower_mask(below: float = 0.2, *, drift: float = 1e-3) -> Surrogate:
+    """Tokens whose probability fell by at most below, and a drift (log r)^2 of all."""
+    return surrogate(surrogates.lower_mask, below=below, drift=drift)
+
+
+def clip_cov(low: float = 0.2, high: float = 0.2) -> Surrogate:
+    """max(-r A, -clip(r, 1 - low, 1 + high) A), 0 for selected tokens."""
+    least, most = 1.0 - number("clip_cov", "low", low), 1.0 + number("clip_cov", "high", high)
+    return surrogate(surrogates.clip_cov, least=least, most=most)
+
+
+def kl_cov(coef: float = 0.1) -> Surrogate:
+    """-r A, + coef abs(log r) for selected tokens."""
+    return surrogate(surrogates.kl_cov, coef=coef)
+
+
+SELECTING = (surrogates.clip_cov, surrogates.kl_cov)
+
+
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Loss:
     """A policy loss as data; d = logp - old_logp, r = exp(d), A the advantage. Numbers are run-time values.
@@ -211,6 +257,9 @@ class Loss:
     their tokens; or the sum. sequences: those that have tokens, or all. normalizer: the loss is divided by
     it as well. metrics: which are computed, of clip_fraction, approx_kl, ess, masked_fraction,
     log_ratio_histogram.
+    bypass: old_logp is the rollout's: corrections and rejections are by logp - old_logp, without a gradient,
+    and rollout_logp is not read (verl's bypass_mode). weighted: token_weights multiply all that a token adds;
+    one of weight 0 does not count. selection: which tokens of the batch clip_cov and kl_cov single out.
     """
 
     surrogate: Surrogate = clip()
@@ -232,6 +281,9 @@ class Loss:
     sequences: Literal["active", "all"] = "active"
     normalizer: float | None = None
     metrics: tuple[str, ...] = ("clip_fraction", "approx_kl")
+    bypass: bool = False
+    weighted: bool = False
+    selection: Selection | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(getattr(self, each.name) for each in fields(self))
@@ -243,12 +295,21 @@ class Loss:
         names_among("Loss", "metrics", self.metrics, METRICS)
         if not isinstance(self.surrogate, Surrogate):
             raise wrong_type("Loss", "surrogate", self.surrogate, "Surrogate")
+        self._are_records()
+        self._are_numbers()
+        self._agree()
+
+    def _are_records(self) -> None:
+        """Refuse parts of another type."""
         if not isinstance(self.correction, Correction | None):
             raise wrong_type("Loss", "correction", self.correction, "Correction")
         if not isinstance(self.rejections, tuple) or not all(
             isinstance(each, Rejection) for each in self.rejections
         ):
             raise wrong_type("Loss", "rejections", self.rejections, "tuple of Rejection")
+
+    def _are_numbers(self) -> None:
+        """Refuse numbers that limit nothing, or are none."""
         for name in ("token_limits", "sequence_limits"):
             pair = getattr(self, name)
             if not isinstance(pair, tuple) or len(pair) != 2:
@@ -260,6 +321,17 @@ class Loss:
             limit("Loss", name, getattr(self, name))
         if self.most_drift is not None:
             number("Loss", "most_drift", self.most_drift, infinite=True)
+
+    def _agree(self) -> None:
+        """Refuse parts that mean nothing beside each other."""
+        if (self.selection is None) == (self.surrogate.fn in SELECTING):
+            why = "by clip_cov and kl_cov" if self.selection is None else "None for other surrogates"
+            raise LaunchError(Code.ARG_MISSING, op="Loss", name="selection", why=why)
+        if self.selection is not None and self.level != "token":
+            raise wrong_value("Loss", "level", self.level, "token with a selection")
+        filtered = self.correction is not None and self.correction.kind == "sequence_mask"
+        if filtered and self.level == "sequence_sum":
+            raise wrong_value("Loss", "level", self.level, "no sequence_sum with a sequence_mask")
         if self.pessimistic and (None in self.token_limits or self.level == "token"):
             raise LaunchError(
                 Code.ARG_MISSING,
@@ -315,11 +387,15 @@ def form_of(loss: Loss, per_token: bool) -> tuple[Form, dict[str, float]]:
         sequences=loss.sequences,
         metrics=loss.metrics,
         per_token=per_token,
+        bypass=loss.bypass and (correction is not None or bool(loss.rejections)),
+        weighted=loss.weighted,
+        selects=loss.selection is not None,
     )
     return form, {name: float(value) for name, value in given.items()}
 
 
 __all__ = [
-    "Correction", "Loss", "Rejection", "Surrogate", "Term", "Token", "cispo", "clip", "dppo_kl", "dppo_tv",
-    "dro", "ipo_mask", "reinforce", "sapo", "surrogate", "vespo",
+    "Correction", "Loss", "Rejection", "Selection", "Surrogate", "Term", "Token", "cispo", "clip", "clip_cov",
+    "dppo_kl", "dppo_tv", "dro", "ipo_mask", "kl_cov", "lower_mask", "reinforce", "sapo", "surrogate",
+    "vespo",
 ]  # fmt: skip

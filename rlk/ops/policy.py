@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal
@@ -18,7 +19,7 @@ from rlk.ops.results import PolicyLoss
 from rlk.runtime.calls import call, worded
 from rlk.runtime.invocation import Tensors
 from rlk.runtime.library import register
-from rlk.specs.policy import EDGES, policy_spec
+from rlk.specs.policy import EDGES, policy_covariance, policy_covariance_of_sequences, policy_spec
 
 NAME = "policy_loss"
 ADVANTAGES_OF = ("tokens", "sequences")
@@ -27,6 +28,7 @@ GIVEN_WHEN = {
     "ref_logp": "when beta is not 0",
     "entropy": "when entropy_coef is not 0",
     "rollout_logp": "by corrections and rejections",
+    "token_weights": "by a weighted loss",
 }
 
 
@@ -41,27 +43,33 @@ def policy_loss(
     rollout_logp: torch.Tensor | None = None,
     entropy: torch.Tensor | None = None,
     advantages_of: AdvantagesOf | None = None,
+    token_weights: torch.Tensor | None = None,
 ) -> PolicyLoss:
     """Return a policy loss of tokens, what each contributes, and metrics.
 
-    logp, old_logp, ref_logp, rollout_logp, entropy: f32 of the layout's token shape. advantages: f32 of that
-    shape, one for each token, or [sequences], one for each sequence. advantages_of: which of the two,
-    "tokens" or "sequences"; it may be left out where only one fits, and must be given where a packed layout
-    has as many tokens as sequences. loss: a `Loss`, or a name of `rlk.ops.LOSSES`, such as "ppo", "gspo",
-    "trl/grpo", "verl/cispo". ref_logp is needed when beta != 0, entropy when entropy_coef != 0, rollout_logp
-    by a correction or a rejection; others are not read. Differentiable in logp and entropy.
+    logp, old_logp, ref_logp, rollout_logp, entropy, token_weights: f32 of the layout's token shape.
+    advantages: f32 of that shape, one for each token, or [sequences], one for each sequence. advantages_of:
+    which of the two, "tokens" or "sequences"; it may be left out where only one fits, and must be given where
+    a packed layout has as many tokens as sequences. loss: a `Loss`, or a name of `rlk.ops.LOSSES`, such as
+    "ppo", "gspo", "trl/grpo", "verl/cispo". ref_logp is needed when beta != 0, entropy when entropy_coef !=
+    0, rollout_logp by a correction or a rejection, token_weights by a loss that is `weighted`; others are not
+    read. Differentiable in logp and entropy.
 
     Sums run over active tokens in their compacted order, in chunks of 1024 as halving trees, 4096 chunks at a
     time in the same way, those ascending; sums of a sequence in chunks of 1024 from its first active token,
-    ascending: padded and packed inputs give the same bits. No active token: loss 0, metrics["active"] 0.
-    metrics: active (tokens that count), and those of the loss; log_ratio_histogram: i32, how many log ratios
-    lie below, between and at or above `rlk.specs.policy.EDGES`. Raises LaunchError.
+    ascending: padded and packed inputs give the same bits. A `Selection` ranks tokens by covariances whose
+    means are summed in the same order, equal ones by their place in it. No active token: loss 0,
+    metrics["active"] 0. metrics: active (tokens that count), and those of the loss; log_ratio_histogram: i32,
+    how many log ratios lie below, between and at or above `rlk.specs.policy.EDGES`. Raises LaunchError.
     """
     record = loss_of(loss)
     checked_layout(NAME, layout)
     given = {"logp": logp, "old_logp": old_logp, "advantages": advantages}
     extra = {"ref_logp": ref_logp, "rollout_logp": rollout_logp, "entropy": entropy}
+    extra["token_weights"] = token_weights
     per_token = of_tokens(NAME, advantages, layout, advantages_of)
+    if record.selection is not None:
+        extra["selected"] = _selected(record, given, layout, per_token).reshape(layout.shape)
     name, numbers, reads = planned(record, per_token)
     tensors = _read(reads, {**given, **extra}, layout, per_token)
     made = call(_operators[name], tensors, dict(numbers), {})
@@ -70,6 +78,30 @@ def policy_loss(
     if "log_ratio_histogram" in record.metrics:
         metrics["log_ratio_histogram"] = _histogram(metrics)
     return PolicyLoss(made["loss"], made["per_token"].reshape(layout.shape), metrics)
+
+
+def _selected(
+    record: Loss, given: Mapping[str, torch.Tensor], layout: Layout, per_token: bool
+) -> torch.Tensor:
+    """Return which tokens a loss's selection takes, bool [T]; nothing waits for the device."""
+    selection, numbers = record.selection, dict(record.surrogate.numbers)
+    assert selection is not None
+    reads = ("logp", "old_logp", "advantages") if selection.unclipped else ("logp", "advantages")
+    reads = (*reads, "order", "active") if per_token else (*reads, "sequence", "order", "active")
+    tensors = _read(reads, given, layout, per_token)
+    tensors["logp"] = tensors["logp"].detach()
+    bounds = {"low": selection.low, "high": selection.high}
+    if selection.unclipped:
+        bounds |= {name: numbers[name] for name in ("least", "most")}
+    scalars = {name: float(value) for name, value in bounds.items() if value is not None}
+    spec = policy_covariance if per_token else policy_covariance_of_sequences
+    made = call(spec, tensors, scalars, {})
+    order = layout.order.to(torch.int64)
+    ranked = torch.sort(made["score"][order], descending=True, stable=True)
+    most = (made["count"].double() * selection.share).floor().clamp(min=1)
+    place = torch.arange(layout.tokens, device=order.device)
+    takes = (place < most) & (ranked.values > -math.inf)
+    return torch.zeros_like(takes).scatter(0, order[ranked.indices], takes)
 
 
 def loss_of(loss: Loss | str) -> Loss:

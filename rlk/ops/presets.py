@@ -8,12 +8,16 @@ from dataclasses import replace
 from rlk.ops.losses import (
     Correction,
     Loss,
+    Selection,
     cispo,
     clip,
+    clip_cov,
     dppo_kl,
     dppo_tv,
     dro,
     ipo_mask,
+    kl_cov,
+    lower_mask,
     reinforce,
     sapo,
     vespo,
@@ -78,7 +82,9 @@ def _verl() -> dict[str, Loss]:
 
     Log ratios are limited to +-20 (gspo: at most 10, geo_mean and dro: not at all), the difference and value
     of k3 to +-20 and +-10, and the dual clip c = 3 is always on. tis, sequence_tis, icepop: its rollout
-    corrections, whose log ratios are limited to +-20 too. dro has no default penalty: 0.1.
+    corrections, whose log ratios are limited to +-20 too. dro has no default penalty: 0.1. bypass_ppo,
+    bypass_reinforce: bypass_mode by its loss_type, without a rejection and with rollout_is "token". clip_cov
+    takes the largest covariances, where verl draws.
     """
     base = Loss(clip(dual=3.0), token_limits=(-20.0, 20.0), kl_log_limit=20.0, kl_limit=10.0)
     plain = replace(base, token_limits=(None, None))
@@ -98,6 +104,11 @@ def _verl() -> dict[str, Loss]:
         "tis": replace(base, correction=Correction("truncate", "token", None, 2.0, 20.0)),
         "sequence_tis": replace(base, correction=Correction("truncate", "sequence", None, 2.0, 20.0)),
         "icepop": replace(base, correction=Correction("mask", "token", 0.5, 5.0, 20.0)),
+        "clip_cov": replace(plain, surrogate=clip_cov(), selection=Selection(2e-4, 1.0, 5.0, unclipped=True)),
+        "kl_cov": replace(plain, surrogate=kl_cov(0.1), selection=Selection(2e-4)),
+        "bypass_ppo": replace(base, bypass=True),
+        "bypass_reinforce": replace(plain, surrogate=reinforce(), bypass=True,
+                                    correction=Correction("truncate", "token", None, 2.0, 20.0)),
     }  # fmt: skip
 
 
@@ -115,14 +126,31 @@ def _slime() -> dict[str, Loss]:
 
 
 def _prime() -> dict[str, Loss]:
-    """Return prime-rl's losses: old_logp is the rollout's; a sum over tokens, divided by the global count."""
+    """Return prime-rl's losses: old_logp is the rollout's; a sum over tokens, divided by the global count.
+
+    ref_kl: advantages are those that are given, 0, plus ref_logp - logp. Its weights of tokens: weighted.
+    """
     return {
         "default": Loss(dppo_tv(0.2, 0.2, most=None, drift=1e-3)),
         "ipo": Loss(ipo_mask(0.1, drift=1e-3)),
+        "ref_kl": Loss(lower_mask(0.2, drift=1e-3), beta=1.0, kl="k1", kl_enters="advantage"),
     }
 
 
-PEERS = {"trl": _trl(), "verl": _verl(), "slime": _slime(), "prime": _prime()}
+def _openrlhf() -> dict[str, Loss]:
+    """Return OpenRLHF's policy losses by the type of their correction, with its default bounds."""
+    base = Loss(token_limits=(-20.0, 20.0))
+    kinds = {"tis": "truncate", "icepop": "mask", "seq_mask_tis": "sequence_mask"}
+    corrected = {
+        name: replace(base, correction=Correction(kind, low=0.5, high=5.0))  # type: ignore[arg-type]
+        for name, kind in kinds.items()
+    }
+    return {"ppo": base, **corrected}
+
+
+PEERS = {
+    "trl": _trl(), "verl": _verl(), "slime": _slime(), "prime": _prime(), "openrlhf": _openrlhf()
+}  # fmt: skip
 LOSSES: dict[str, Loss] = PUBLISHED | {
     f"{peer}/{name}": loss for peer, losses in PEERS.items() for name, loss in losses.items()
 }

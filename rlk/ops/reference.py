@@ -98,9 +98,11 @@ def policy_loss(
     rollout_logp: torch.Tensor | None = None,
     entropy: torch.Tensor | None = None,
     advantages_of: AdvantagesOf | None = None,
+    token_weights: torch.Tensor | None = None,
 ) -> PolicyLoss:
     """Return `rlk.ops.policy_loss` in float64 (metrics: only `active`)."""
     given = {"ref_logp": ref_logp, "rollout_logp": rollout_logp, "entropy": entropy}
+    given["token_weights"] = token_weights
     return exact_losses.policy_loss(
         logp, old_logp, advantages, layout=layout, loss=loss_of(loss), advantages_of=advantages_of, **given
     )
@@ -118,6 +120,7 @@ def linear_policy_loss(
     ref_logp: torch.Tensor | None = None,
     rollout_logp: torch.Tensor | None = None,
     advantages_of: AdvantagesOf | None = None,
+    token_weights: torch.Tensor | None = None,
     **options: object,
 ) -> PolicyLoss:
     """Return `rlk.ops.linear_policy_loss` in float64 (metrics: only `active`)."""
@@ -131,6 +134,7 @@ def linear_policy_loss(
         loss=loss,
         ref_logp=ref_logp,
         rollout_logp=rollout_logp,
+        token_weights=token_weights,
         entropy=found.entropy,
         advantages_of=advantages_of,
     )

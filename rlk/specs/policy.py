@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from rlk.lang import Axis, L, Op, Outputs, Ragged, Scalar, Slopes, Tensor, Tile, boolean, f32, generated, i32
+from rlk.lang import (
+    Axis,
+    L,
+    Op,
+    Outputs,
+    Ragged,
+    Scalar,
+    Slopes,
+    Tensor,
+    Tile,
+    boolean,
+    f32,
+    generated,
+    i32,
+    op,
+)
 from rlk.specs.loss import S, kl_slope, kl_value, over_tokens
 from rlk.specs.surrogates import Surrogate, Term, Token, clip
 
@@ -23,8 +39,9 @@ NO_WEIGHT = 1e-8  # a mean weight of this or less normalises nothing, as in verl
 class Form:
     """What of a policy loss selects code; its numbers are run-time scalars, listed by name.
 
-    `rlk.ops.Loss` says what each field means. correction: "", "truncate" or "mask". rejections: (statistic,
-    over) of each. per_token: advantages of tokens, not of sequences.
+    `rlk.ops.Loss` says what each field means. correction: "", "truncate", "mask" or "sequence_mask".
+    rejections: (statistic, over) of each. per_token: advantages of tokens, not of sequences. selects: tokens
+    that a selection took are told to the surrogate.
     """
 
     surrogate: Surrogate = clip
@@ -42,6 +59,9 @@ class Form:
     sequences: str = "active"
     metrics: tuple[str, ...] = ("clip_fraction", "approx_kl")
     per_token: bool = False
+    bypass: bool = False
+    weighted: bool = False
+    selects: bool = False
 
     @property
     def of_sequences(self) -> tuple[str, ...]:
@@ -50,10 +70,16 @@ class Form:
         wanted = {
             "ratio_of_sequence": self.level != "token",
             "weight_of_sequence": bool(self.correction) and self.correction_level == "sequence",
-            "kept_of_sequence": rejected or (bool(self.rejections) and self.reads_lengths),
+            "kept_of_sequence": rejected or (self.drops_tokens and self.reads_lengths),
             "drift_of_sequence": "most_drift" in self.numbers,
+            "filter_of_sequence": self.correction == "sequence_mask",
         }
         return tuple(name for name, there in wanted.items() if there)
+
+    @property
+    def drops_tokens(self) -> bool:
+        """Whether some active tokens may not count."""
+        return bool(self.rejections) or self.weighted
 
     @property
     def corrects_ratio(self) -> bool:
@@ -77,8 +103,11 @@ class Form:
         advantages = Tensor[f32, T] if self.per_token else Tensor[f32, B]
         found = {"logp": Tensor[f32, T], "old_logp": Tensor[f32, T], "advantages": advantages}
         found |= {"ref_logp": Tensor[f32, T]} if self.kl else {}
-        found |= {"rollout_logp": Tensor[f32, T]} if self.correction or self.rejections else {}
+        reads_rollout = (self.correction or self.rejections) and not self.bypass
+        found |= {"rollout_logp": Tensor[f32, T]} if reads_rollout else {}
         found |= {"entropy": Tensor[f32, T]} if self.entropy else {}
+        found |= {"token_weights": Tensor[f32, T]} if self.weighted else {}
+        found |= {"selected": Tensor[boolean, T]} if self.selects else {}
         found |= {"order": Tensor[i32, S], "active": Tensor[boolean, T]}
         if self.reads_sequences or not self.per_token:
             found |= {"sequence": Tensor[i32, T]}
@@ -119,6 +148,13 @@ class _Tokens:
 
     def number(self, name: str) -> Tile | None:
         return self.numbers.get(name)
+
+    @property
+    def rollout_ratio(self) -> Tile:
+        """Return the log ratio to the rollout: of the policy before the update, or (bypass) of it now."""
+        if self.form.bypass:
+            return self["logp"] - self["old_logp"]
+        return self["old_logp"] - self["rollout_logp"]
 
     @property
     def advantage(self) -> Tile:
@@ -174,7 +210,7 @@ def weight_of(x: _Tokens, log_ratio: Tile) -> Tile:
 
 def _statistic(x: _Tokens, index: int) -> Tile:
     """Return a divergence of the policy before the update from the rollout's, for one token."""
-    d, _ = _both(x["old_logp"] - x["rollout_logp"], x.number(f"rejection{index}_limit"))
+    d, _ = _both(x.rollout_ratio, x.number(f"rejection{index}_limit"))
     return kl_value(d, x.form.rejections[index][0])
 
 
@@ -188,8 +224,8 @@ def _allowed(x: _Tokens, index: int, statistic: Tile) -> Tile:
 
 
 def _token_passes(x: _Tokens) -> Tile | None:
-    """Return whether a token passes all rejections of tokens; None where there are none."""
-    passes = None
+    """Return whether a token passes all rejections of tokens and has a weight; None where there are none."""
+    passes = x["token_weights"] != 0.0 if x.form.weighted else None
     for i, (_, over) in enumerate(x.form.rejections):
         if over == "token":
             found = _allowed(x, i, _statistic(x, i))
@@ -231,7 +267,9 @@ def _absorbed(x: _Tokens) -> dict[str, tuple[Any, Tile]]:
             value = value + within(L.log(_normalized(x, correction_of(x))), low, high)[0]
         total("ratio", value)
     if "weight_of_sequence" in form.of_sequences:
-        total("weight", x["old_logp"] - x["rollout_logp"], everywhere=True)
+        total("weight", x.rollout_ratio, everywhere=True)
+    if "filter_of_sequence" in form.of_sequences:
+        total("filter", x.rollout_ratio, everywhere=True)
     if "drift_of_sequence" in form.of_sequences:
         total("drift", x["old_logp"] - x["logp"])
     for i, (_, over) in enumerate(form.rejections):
@@ -262,6 +300,9 @@ def _finished(x: _Tokens, folds: Mapping[str, Any], count: Tile) -> dict[str, Ti
         made["ratio_of_sequence"] = total if form.level == "sequence_sum" else total / tokens
     if "weight" in folds:
         made["weight_of_sequence"] = weight_of(x, folds["weight"].value + 0.0)
+    if "filter" in folds:
+        mean = (folds["filter"].value + 0.0) / L.maximum(count, 1).to(f32)
+        made["filter_of_sequence"] = L.exp(_both(mean, x.number("correction_limit"))[0])
     if "drift" in folds:
         made["drift_of_sequence"] = (folds["drift"].value + 0.0) / tokens
     return made
@@ -306,7 +347,7 @@ class Summand:
 def kept_of(x: _Tokens) -> Tile:
     """Return which tokens count: the active ones that nothing rejects."""
     alive = x["active"]
-    if x.form.rejections:
+    if x.form.drops_tokens:
         passes = _token_passes(x)
         alive = alive if passes is None else alive & passes
     if "kept_of_sequence" in x.form.of_sequences:
@@ -320,7 +361,8 @@ def summand(x: _Tokens) -> Summand:
     log_ratio, passes = _log_ratio(x)
     # r = inf with A = 0 contributes exactly 0
     ratio = L.exp(log_ratio)
-    token = Token(x["logp"], x["old_logp"], log_ratio, L.where(a == 0.0, 1.0, ratio), a)
+    selected = x["selected"] if form.selects else None
+    token = Token(x["logp"], x["old_logp"], log_ratio, L.where(a == 0.0, 1.0, ratio), a, selected)
     numbers = {n.removeprefix("surrogate_"): v for n, v in x.numbers.items() if n.startswith("surrogate_")}
     term: Term = form.surrogate(token, **numbers)
     importance = _importance(x)
@@ -338,6 +380,8 @@ def summand(x: _Tokens) -> Summand:
             value, by_logp = value + beta * kl.value, _plus(by_logp, beta * kl.slope)
     if form.entropy == "loss":
         value = value - x.numbers["entropy_coef"] * x["entropy"]
+    if form.weighted:
+        value, by_ratio, by_logp = (_weighed(x["token_weights"], v) for v in (value, by_ratio, by_logp))
     if passes is not None and by_ratio is not None:
         by_ratio = L.where(passes, 0.0, by_ratio)
     return Summand(
@@ -381,7 +425,21 @@ def correction_of(x: _Tokens) -> Tile:
     """Return the importance weight of a token, before it is normalised."""
     if x.form.correction_level == "sequence":
         return x.of_sequence("weight_of_sequence")
-    return weight_of(x, x["old_logp"] - x["rollout_logp"])
+    if x.form.correction == "sequence_mask":
+        return _filtered(x)
+    return weight_of(x, x.rollout_ratio)
+
+
+def _filtered(x: _Tokens) -> Tile:
+    """Return the weight of a token, 0 where the geometric mean of its sequence's leaves the bounds."""
+    raw, mean = (
+        L.exp(_both(x.rollout_ratio, x.number("correction_limit"))[0]),
+        x.of_sequence("filter_of_sequence"),
+    )
+    _, outside = within(mean, x.number("correction_low"), x.number("correction_high"))
+    # a mean that is NaN is not outside: it stays NaN
+    weight = L.where(mean == mean, raw, mean)
+    return weight if outside is None else L.where(outside, 0.0, weight)
 
 
 def _weighed(weight: Tile | None, x: Tile | None) -> Tile | None:
@@ -538,6 +596,8 @@ def backward(form: Form, ctx: Any, d_loss: Tile) -> Outputs:
         return L.out(d_logp=d_logp)
     tokens = L.maximum(ctx.count, 1).to(f32)
     share = d_loss / tokens if form.entropy == "tokens" else _share(x, scale)
+    if form.weighted and form.entropy == "loss":
+        share = share * x["token_weights"]
     return L.out(d_logp=d_logp, d_entropy=L.where(alive, -(share * numbers["entropy_coef"]), 0.0))
 
 
@@ -576,6 +636,45 @@ def _shared_slope(x: _Tokens, scale: Tile) -> Tile:
     return scale * slope
 
 
+# --- which tokens are selected ---------------------------------------------------------------------------
+
+
+def covariance(given: Mapping[str, Any]) -> Outputs:
+    """Trace (A - mean A) (lp - mean lp) of active tokens; -inf of those that no selection may take.
+
+    Means are over active tokens, summed as the loss is. low, high: what may be taken lies between them,
+    neither included; least, most: what a clip of the ratio to them takes the gradient of may not.
+    """
+    sequence = given["sequence"]
+
+    def numbers(t: Tile | None) -> tuple[Tile, Tile, Tile]:
+        read = (lambda x: x.whole()) if t is None else (lambda x: x.at(t))
+        a = given["advantages"]
+        a = read(a) if sequence is None else a.at(read(sequence))
+        return a, read(given["logp"]), read(given["active"])
+
+    def body(t: Tile, place: Tile) -> dict[str, Tile]:
+        a, lp, alive = numbers(t)
+        absorbed = {"a": L.where(alive, a, -0.0), "lp": L.where(alive, lp, -0.0)}
+        return absorbed | {"count": alive.to(i32)}
+
+    made = over_tokens(given["order"], body)
+    tokens = L.maximum(made["count"], 1).to(f32)
+    means = [L.keep((made[name] + 0.0) / tokens, f"mean_{name}") for name in ("a", "lp")]
+    a, lp, alive = numbers(None)
+    score = (a - means[0]) * (lp - means[1])
+    takes = alive & (score == score)
+    if given["low"] is not None:
+        takes = takes & (score > given["low"])
+    if given["high"] is not None:
+        takes = takes & (score < given["high"])
+    if given["least"] is not None:
+        ratio = L.exp(lp - given["old_logp"].whole())
+        held = L.minimum(L.maximum(ratio, given["least"]), given["most"])
+        takes = takes & ~(-(held * a) > -(ratio * a))
+    return L.out(score=L.where(takes, score, -math.inf), count=made["count"])
+
+
 # --- specs of forms --------------------------------------------------------------------------------------
 
 DOC = "The mean over tokens of max(-r A, -clip(r) A) + beta kl, or what else a record says (rlk.ops.Loss)."
@@ -606,6 +705,39 @@ def policy_spec(form: Form) -> Op:
     wrt = ("logp", "entropy") if form.entropy else ("logp",)
     slopes = Slopes(gradient, wrt, {"d_loss": Tensor[f32]})
     return generated(NAMED.get(form, "policy_loss_"), spec, inputs, form.saves, DOC, slopes)
+
+
+@op()
+def policy_covariance(
+    logp: Tensor[f32, T],
+    old_logp: Tensor[f32, T] | None,
+    advantages: Tensor[f32, T],
+    order: Tensor[i32, S],
+    active: Tensor[boolean, T],
+    low: Scalar[f32] | None,
+    high: Scalar[f32] | None,
+    least: Scalar[f32] | None,
+    most: Scalar[f32] | None,
+) -> Outputs:
+    """How advantages of tokens and log-probs covary, by which a selection takes tokens (Cui 2025)."""
+    return covariance({**locals(), "sequence": None})
+
+
+@op()
+def policy_covariance_of_sequences(
+    logp: Tensor[f32, T],
+    old_logp: Tensor[f32, T] | None,
+    advantages: Tensor[f32, B],
+    sequence: Tensor[i32, T],
+    order: Tensor[i32, S],
+    active: Tensor[boolean, T],
+    low: Scalar[f32] | None,
+    high: Scalar[f32] | None,
+    least: Scalar[f32] | None,
+    most: Scalar[f32] | None,
+) -> Outputs:
+    """The same with one advantage a sequence."""
+    return covariance(locals())
 
 
 policy_loss = policy_spec(GRPO)

@@ -14,7 +14,8 @@ class Token:
 
     logp, old_logp: under the policy and the one of the rollout. log_ratio: of the token, or of its sequence
     where the loss is at that level, within its limits; ratio: its exponential, 1 where the advantage is 0, so
-    that inf times 0 never arises. advantage: of the token.
+    that inf times 0 never arises. advantage: of the token. selected: bool, whether the loss's selection took
+    it; None without one.
     """
 
     logp: Tile
@@ -22,6 +23,7 @@ class Token:
     log_ratio: Tile
     ratio: Tile
     advantage: Tile
+    selected: Tile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,31 @@ def ipo_mask(t: Token, threshold: Tile, drift: Tile | None = None) -> Term:
     """-A r where |p - p_old| <= threshold, + drift (log r)^2 everywhere (prime-rl)."""
     moved = L.exp(t.logp) - L.exp(t.old_logp)
     return _inside(t, ~(abs(moved) > threshold), None, drift)
+
+
+def lower_mask(t: Token, below: Tile, drift: Tile | None = None) -> Term:
+    """-A r where p - p_old >= -below, + drift (log r)^2 everywhere (prime-rl's ref_kl)."""
+    moved = L.exp(t.logp) - L.exp(t.old_logp)
+    return _inside(t, ~(moved < -below), None, drift)
+
+
+def clip_cov(t: Token, least: Tile, most: Tile) -> Term:
+    """max(-r A, -clip(r, least, most) A), 0 for selected tokens (Clip-Cov, arXiv 2505.22617)."""
+    assert t.selected is not None
+    whole = clip(t, least, most)
+    assert whole.by_ratio is not None
+    value, slope = (L.where(t.selected, 0.0, x) for x in (whole.value, whole.by_ratio))
+    return Term(value, slope, clipped=t.selected)
+
+
+def kl_cov(t: Token, coef: Tile) -> Term:
+    """-r A, + coef abs(log r) for selected tokens (KL-Cov, arXiv 2505.22617)."""
+    assert t.selected is not None
+    plain, d = -(t.ratio * t.advantage), t.log_ratio
+    side = L.where(d > 0.0, coef, L.where(d < 0.0, -coef, 0.0))
+    slope = L.where(t.advantage == 0.0, 0.0, plain)
+    value, bent = plain + coef * abs(d), slope + side
+    return Term(L.where(t.selected, value, plain), L.where(t.selected, bent, slope), clipped=t.selected)
 
 
 def _inside(t: Token, kept: Tile, most: Tile | None, drift: Tile | None) -> Term:

@@ -111,6 +111,7 @@ def policy_batch(rng: np.random.Generator, tokens: int = 1500, samples: int = 6)
         "begin": np.concatenate(([0], ends[:-1])).astype(np.int32), "end": ends,
         "advantages": rng.normal(size=samples), "logp": old + 0.3 * rng.normal(size=tokens), "old_logp": old,
         "rollout_logp": old + 0.05 * rng.normal(size=tokens),
+        "token_weights": np.where(rng.random(tokens) < 0.2, 0.0, 1.5), "selected": rng.random(tokens) < 0.1,
     }  # fmt: skip
 
 
