@@ -153,45 +153,45 @@ def policy_loss_1(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_pt
         total_3 = piece_begin + product_2  # loss.py:79
         s_5 = total_3 + s_lane  # loss.py:79
         order = tl.load(order_ptr + s_5)  # loss.py:80
-        at_most = order >= 0  # policy.py:111
-        below = order < T  # policy.py:111
-        both = at_most & below  # policy.py:111
-        active = tl.load(active_ptr + order, mask=both, other=0)  # policy.py:111
-        sequence = tl.load(sequence_ptr + order, mask=both, other=0)  # policy.py:111
-        at_most_2 = sequence >= 0  # policy.py:117
-        below_2 = sequence < B  # policy.py:117
-        both_2 = at_most_2 & below_2  # policy.py:117
-        advantages = tl.load(advantages_ptr + sequence, mask=both_2, other=0.0)  # policy.py:117
-        logp = tl.load(logp_ptr + order, mask=both, other=0.0)  # policy.py:111
-        old_logp = tl.load(old_logp_ptr + order, mask=both, other=0.0)  # policy.py:111
-        ref_logp = tl.load(ref_logp_ptr + order, mask=both, other=0.0)  # policy.py:111
-        difference_2 = logp - old_logp  # policy.py:155
-        exp = portable_exp(difference_2)  # policy.py:322
-        equal = advantages == 0.0  # policy.py:323
-        chosen = tl.where(equal, 1.0, exp)  # policy.py:323
-        product_3 = chosen * advantages  # surrogates.py:56
-        negative = product_3 * -1.0  # surrogates.py:56
-        larger = tl.maximum(chosen, surrogate_least)  # surrogates.py:59
-        smaller = tl.minimum(larger, surrogate_most)  # surrogates.py:61
-        product_4 = smaller * advantages  # surrogates.py:62
-        negative_2 = product_4 * -1.0  # surrogates.py:62
-        below_3 = negative < negative_2  # surrogates.py:65
-        unless = ~below_3  # surrogates.py:65
-        chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:66
-        unless_2 = ~unless  # surrogates.py:75
-        difference_3 = ref_logp - logp  # policy.py:284
+        at_most = order >= 0  # policy.py:140
+        below = order < T  # policy.py:140
+        both = at_most & below  # policy.py:140
+        active = tl.load(active_ptr + order, mask=both, other=0)  # policy.py:140
+        sequence = tl.load(sequence_ptr + order, mask=both, other=0)  # policy.py:140
+        at_most_2 = sequence >= 0  # policy.py:146
+        below_2 = sequence < B  # policy.py:146
+        both_2 = at_most_2 & below_2  # policy.py:146
+        advantages = tl.load(advantages_ptr + sequence, mask=both_2, other=0.0)  # policy.py:146
+        logp = tl.load(logp_ptr + order, mask=both, other=0.0)  # policy.py:140
+        old_logp = tl.load(old_logp_ptr + order, mask=both, other=0.0)  # policy.py:140
+        ref_logp = tl.load(ref_logp_ptr + order, mask=both, other=0.0)  # policy.py:140
+        difference_2 = logp - old_logp  # policy.py:191
+        exp = portable_exp(difference_2)  # policy.py:363
+        equal = advantages == 0.0  # policy.py:365
+        chosen = tl.where(equal, 1.0, exp)  # policy.py:365
+        product_3 = chosen * advantages  # surrogates.py:58
+        negative = product_3 * -1.0  # surrogates.py:58
+        larger = tl.maximum(chosen, surrogate_least)  # surrogates.py:61
+        smaller = tl.minimum(larger, surrogate_most)  # surrogates.py:63
+        product_4 = smaller * advantages  # surrogates.py:64
+        negative_2 = product_4 * -1.0  # surrogates.py:64
+        below_3 = negative < negative_2  # surrogates.py:67
+        unless = ~below_3  # surrogates.py:67
+        chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:68
+        unless_2 = ~unless  # surrogates.py:77
+        difference_3 = ref_logp - logp  # policy.py:325
         k3 = portable_k3(difference_3)  # loss.py:23
-        product_5 = beta * k3  # policy.py:338
-        total_4 = chosen_2 + product_5  # policy.py:338
-        chosen_3 = tl.where(active, total_4, 0.0)  # policy.py:435
-        tl.store(per_token_ptr + order, chosen_3)  # policy.py:435
-        chosen_4 = tl.where(active, total_4, negative_zero())  # policy.py:436
-        as_i32 = active.to(tl.int32)  # policy.py:436
-        both_3 = active & unless_2  # policy.py:453
-        as_i32_2 = both_3.to(tl.int32)  # policy.py:453
-        negative_3 = difference_2 * -1.0  # policy.py:455
-        k3_2 = portable_k3(negative_3)  # policy.py:455
-        chosen_5 = tl.where(active, k3_2, negative_zero())  # policy.py:455
+        product_5 = beta * k3  # policy.py:380
+        total_4 = chosen_2 + product_5  # policy.py:380
+        chosen_3 = tl.where(active, total_4, 0.0)  # policy.py:493
+        tl.store(per_token_ptr + order, chosen_3)  # policy.py:493
+        chosen_4 = tl.where(active, total_4, negative_zero())  # policy.py:494
+        as_i32 = active.to(tl.int32)  # policy.py:494
+        both_3 = active & unless_2  # policy.py:511
+        as_i32_2 = both_3.to(tl.int32)  # policy.py:511
+        negative_3 = difference_2 * -1.0  # policy.py:513
+        k3_2 = portable_k3(negative_3)  # policy.py:513
+        chosen_5 = tl.where(active, k3_2, negative_zero())  # policy.py:513
         sum_s_lane = sum_over_s_lane(chosen_4)  # loss.py:79
         sum_s_lane_2 = sum_over_s_lane_2(as_i32)  # loss.py:79
         sum_s_lane_3 = sum_over_s_lane_2(as_i32_2)  # loss.py:79
@@ -207,47 +207,47 @@ def policy_loss_1(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_pt
         s_5 = total_3 + s_lane  # loss.py:79
         exists = s_5 < piece_end  # loss.py:79
         order = tl.load(order_ptr + s_5, mask=exists, other=0)  # loss.py:80
-        at_most = order >= 0  # policy.py:111
-        below = order < T  # policy.py:111
-        both = at_most & below  # policy.py:111
-        both_2 = exists & both  # policy.py:111
-        active = tl.load(active_ptr + order, mask=both_2, other=0)  # policy.py:111
-        sequence = tl.load(sequence_ptr + order, mask=both_2, other=0)  # policy.py:111
-        at_most_2 = sequence >= 0  # policy.py:117
-        below_2 = sequence < B  # policy.py:117
-        both_3 = at_most_2 & below_2  # policy.py:117
-        both_4 = exists & both_3  # policy.py:117
-        advantages = tl.load(advantages_ptr + sequence, mask=both_4, other=0.0)  # policy.py:117
-        logp = tl.load(logp_ptr + order, mask=both_2, other=0.0)  # policy.py:111
-        old_logp = tl.load(old_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:111
-        ref_logp = tl.load(ref_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:111
-        difference_2 = logp - old_logp  # policy.py:155
-        exp = portable_exp(difference_2)  # policy.py:322
-        equal = advantages == 0.0  # policy.py:323
-        chosen = tl.where(equal, 1.0, exp)  # policy.py:323
-        product_3 = chosen * advantages  # surrogates.py:56
-        negative = product_3 * -1.0  # surrogates.py:56
-        larger = tl.maximum(chosen, surrogate_least)  # surrogates.py:59
-        smaller = tl.minimum(larger, surrogate_most)  # surrogates.py:61
-        product_4 = smaller * advantages  # surrogates.py:62
-        negative_2 = product_4 * -1.0  # surrogates.py:62
-        below_3 = negative < negative_2  # surrogates.py:65
-        unless = ~below_3  # surrogates.py:65
-        chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:66
-        unless_2 = ~unless  # surrogates.py:75
-        difference_3 = ref_logp - logp  # policy.py:284
+        at_most = order >= 0  # policy.py:140
+        below = order < T  # policy.py:140
+        both = at_most & below  # policy.py:140
+        both_2 = exists & both  # policy.py:140
+        active = tl.load(active_ptr + order, mask=both_2, other=0)  # policy.py:140
+        sequence = tl.load(sequence_ptr + order, mask=both_2, other=0)  # policy.py:140
+        at_most_2 = sequence >= 0  # policy.py:146
+        below_2 = sequence < B  # policy.py:146
+        both_3 = at_most_2 & below_2  # policy.py:146
+        both_4 = exists & both_3  # policy.py:146
+        advantages = tl.load(advantages_ptr + sequence, mask=both_4, other=0.0)  # policy.py:146
+        logp = tl.load(logp_ptr + order, mask=both_2, other=0.0)  # policy.py:140
+        old_logp = tl.load(old_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:140
+        ref_logp = tl.load(ref_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:140
+        difference_2 = logp - old_logp  # policy.py:191
+        exp = portable_exp(difference_2)  # policy.py:363
+        equal = advantages == 0.0  # policy.py:365
+        chosen = tl.where(equal, 1.0, exp)  # policy.py:365
+        product_3 = chosen * advantages  # surrogates.py:58
+        negative = product_3 * -1.0  # surrogates.py:58
+        larger = tl.maximum(chosen, surrogate_least)  # surrogates.py:61
+        smaller = tl.minimum(larger, surrogate_most)  # surrogates.py:63
+        product_4 = smaller * advantages  # surrogates.py:64
+        negative_2 = product_4 * -1.0  # surrogates.py:64
+        below_3 = negative < negative_2  # surrogates.py:67
+        unless = ~below_3  # surrogates.py:67
+        chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:68
+        unless_2 = ~unless  # surrogates.py:77
+        difference_3 = ref_logp - logp  # policy.py:325
         k3 = portable_k3(difference_3)  # loss.py:23
-        product_5 = beta * k3  # policy.py:338
-        total_4 = chosen_2 + product_5  # policy.py:338
-        chosen_3 = tl.where(active, total_4, 0.0)  # policy.py:435
-        tl.store(per_token_ptr + order, chosen_3, mask=exists)  # policy.py:435
-        chosen_4 = tl.where(active, total_4, negative_zero())  # policy.py:436
-        as_i32 = active.to(tl.int32)  # policy.py:436
-        both_5 = active & unless_2  # policy.py:453
-        as_i32_2 = both_5.to(tl.int32)  # policy.py:453
-        negative_3 = difference_2 * -1.0  # policy.py:455
-        k3_2 = portable_k3(negative_3)  # policy.py:455
-        chosen_5 = tl.where(active, k3_2, negative_zero())  # policy.py:455
+        product_5 = beta * k3  # policy.py:380
+        total_4 = chosen_2 + product_5  # policy.py:380
+        chosen_3 = tl.where(active, total_4, 0.0)  # policy.py:493
+        tl.store(per_token_ptr + order, chosen_3, mask=exists)  # policy.py:493
+        chosen_4 = tl.where(active, total_4, negative_zero())  # policy.py:494
+        as_i32 = active.to(tl.int32)  # policy.py:494
+        both_5 = active & unless_2  # policy.py:511
+        as_i32_2 = both_5.to(tl.int32)  # policy.py:511
+        negative_3 = difference_2 * -1.0  # policy.py:513
+        k3_2 = portable_k3(negative_3)  # policy.py:513
+        chosen_5 = tl.where(active, k3_2, negative_zero())  # policy.py:513
         chosen_6 = tl.where(exists, chosen_4, negative_zero())  # loss.py:79
         sum_s_lane = sum_over_s_lane(chosen_6)  # loss.py:79
         chosen_7 = tl.where(exists, as_i32, 0)  # loss.py:79
@@ -315,18 +315,18 @@ def policy_loss_2(loss_ptr, count_ptr, clip_fraction_ptr, approx_kl_ptr, sum_of_
         s_7 = s_3 + sum_s_piece_lane_3  # loss.py:79
         s_8 = s_4 + sum_s_piece_lane_4  # loss.py:79
         s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:79
-    larger = tl.maximum(s_2, 1)  # policy.py:502
-    as_f32 = larger.to(tl.float32)  # policy.py:502
-    total_2 = s + 0.0  # policy.py:504
-    quotient = tl.div_rn(total_2, as_f32)  # policy.py:496
-    as_f32_2 = s_3.to(tl.float32)  # policy.py:509
-    quotient_2 = tl.div_rn(as_f32_2, as_f32)  # policy.py:509
-    total_3 = s_4 + 0.0  # policy.py:511
-    quotient_3 = tl.div_rn(total_3, as_f32)  # policy.py:511
-    tl.store(loss_ptr, quotient)  # policy.py:409
-    tl.store(count_ptr, s_2)  # policy.py:409
-    tl.store(clip_fraction_ptr, quotient_2)  # policy.py:409
-    tl.store(approx_kl_ptr, quotient_3)  # policy.py:409
+    larger = tl.maximum(s_2, 1)  # policy.py:560
+    as_f32 = larger.to(tl.float32)  # policy.py:560
+    total_2 = s + 0.0  # policy.py:562
+    quotient = tl.div_rn(total_2, as_f32)  # policy.py:554
+    as_f32_2 = s_3.to(tl.float32)  # policy.py:567
+    quotient_2 = tl.div_rn(as_f32_2, as_f32)  # policy.py:567
+    total_3 = s_4 + 0.0  # policy.py:569
+    quotient_3 = tl.div_rn(total_3, as_f32)  # policy.py:569
+    tl.store(loss_ptr, quotient)  # policy.py:467
+    tl.store(count_ptr, s_2)  # policy.py:467
+    tl.store(clip_fraction_ptr, quotient_2)  # policy.py:467
+    tl.store(approx_kl_ptr, quotient_3)  # policy.py:467
 
 
 def call(kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, beta, surrogate_least, surrogate_most, S, T, B):
