@@ -184,6 +184,13 @@ def test_names_and_places_take_no_part_in_equality() -> None:
         assert plain != other
 
 
+def test_the_length_of_segments_is_known_at_run_time_alone() -> None:
+    """No cache key may hold it: each batch of sequences has another."""
+    made = Ragged("S", over=X, chunk=16)
+    assert made == Axis("S", chunk=16, over="X", dynamic=True)
+    assert made != replace(made, dynamic=False)
+
+
 def test_numerics_of_an_axis_take_part_in_equality() -> None:
     base = Axis("V", chunk=256, split=8)
     changed = (replace(base, chunk=128), replace(base, split=4), base.pieces)

@@ -468,3 +468,18 @@ def test_swapped_rows_have_the_same_bits() -> None:
     base, moved = folded(fold_of(), z), folded(fold_of(), z[order])
     for name in ("lse", "entropy", "argmax"):
         assert_same_bits(moved[name], base[name][order])
+
+
+@op()
+def kept_twice(x: Tensor[f32, T], y: Tensor[f32, T]) -> Outputs:
+    one, two = L.keep(x * 2.0, "one"), L.keep(y * 3.0, "two")
+    return L.out(z=one + two, last=L.keep(one * two, "three") + 1.0)
+
+
+def test_values_that_do_not_wait_for_each_other_are_kept_in_one_launch() -> None:
+    program = canonical(kept_twice.trace(kept_twice.reference()))
+    stores = [
+        [n.param for n in nodes(replace(program, kernels=(k,))) if isinstance(n, Store)]
+        for k in program.kernels
+    ]
+    assert [{"one", "two"} <= set(stores[0]), "three" in stores[0], len(stores)] == [True, False, 3]
