@@ -122,6 +122,47 @@ def test_a_bad_id_is_raised_only_when_asked() -> None:
     assert strict.returncode and "row 2" in strict.stderr, strict.stderr
 
 
+BAD_DATA = {
+    "an offset beyond the queries": (
+        "ops.varlen_attention(q, q, q, torch.tensor([0, 900], device=on), torch.tensor([0, 8], device=on))",
+        "varlen_attention: row 0 has offsets",
+    ),
+    "a page that is not there": (
+        "ops.paged_attention(q, c, c, t + 7, n, torch.tensor([0, 8], device=on, dtype=torch.int32))",
+        "paged_attention: row 0 has a page outside of the cache",
+    ),
+    "a context beyond its pages": (
+        "ops.paged_attention(q, c, c, t, n + 7, torch.tensor([0, 8], device=on, dtype=torch.int32))",
+        "paged_attention: row 0 has a context outside of its pages",
+    ),
+    "an id that no row can keep": (
+        "ops.logp(x, i, support=ops.Csr(o, o[1:] * 450))",
+        "logp: row 1 has an id outside the vocabulary",
+    ),
+    "a temperature below 0": (
+        "ops.logp(x, i, temperature=torch.tensor([1.0, -1.0], device=on))", "logp: row 1 has"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_DATA)
+def test_bad_data_on_a_device_is_raised_when_asked(name: str) -> None:
+    call, said = BAD_DATA[name]
+    script = (
+        "import torch; from rlk import ops; on = 'cuda'\n"
+        "q = torch.randn(8, 2, 64, device=on, dtype=torch.bfloat16)\n"
+        "c = torch.randn(2, 16, 2, 64, device=on, dtype=torch.bfloat16)\n"
+        "t = torch.zeros(1, 1, device=on, dtype=torch.int32); n = t[0] + 16\n"
+        "x = torch.randn(2, 100, device=on); i = torch.tensor([1, 2], device=on)\n"
+        "o = torch.arange(3, device=on)\n"
+    )
+    strict = subprocess.run(
+        [sys.executable, "-c", script + call], env={**os.environ, "RLK_CHECK": "1"},
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert strict.returncode and said in strict.stderr, strict.stderr
+
+
 def test_work_is_launched_on_the_current_stream() -> None:
     x = torch.randn(300, 1024, device="cuda", dtype=torch.bfloat16)
     w = torch.randn(1024, device="cuda", dtype=torch.bfloat16)
