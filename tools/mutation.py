@@ -38,7 +38,7 @@ HANGS = "no end"
 AREAS: tuple[tuple[str, str, str], ...] = (
     ("ir", "rlk/ir/*.py", "verified_streams fold_states integers ir numerics lang passes portable"),
     ("passes", "rlk/passes/*.py", "simplify integers fold_states passes shard_pass sweep"),
-    ("interp", "rlk/interp/*.py", "floats integers fold_states oracle dot"),
+    ("interp", "rlk/interp/*.py", "floats cdna_dots integers fold_states oracle dot"),
     ("ops", "rlk/ops/advantages.py rlk/ops/offsets.py rlk/ops/packing.py", "packing ops_advantages"),
     ("ops", "rlk/ops/signatures.py rlk/ops/checks.py rlk/ops/results.py", "ops_logp ops_model"),
     ("ops", "rlk/ops/losses.py rlk/ops/presets.py rlk/ops/layout.py", "peer_constants losses ops_loss"),
@@ -46,7 +46,7 @@ AREAS: tuple[tuple[str, str, str], ...] = (
     ("ops", "rlk/ops/attention.py rlk/ops/[ls][ia][nm]*.py", "ops_linear ops_sample ops_attention"),
     ("cache", "rlk/cache/*.py", "cache cache_faults"),
     ("triton", "rlk/lower/triton/*.py", "integers random_and_kept triton_lowering dot_lowering"),
-    ("cute", "rlk/lower/cute/*.py", "integers random_and_kept cute_lowering cute_rows"),
+    ("cute", "rlk/lower/cute/*.py", "cute_protocol integers random_and_kept cute_lowering cute_rows"),
     ("tilelang", "rlk/lower/tilelang/*.py", "integers tilelang_lowering tilelang_dots"),
 )
 """An area, the files of it, and the test files that are to find what is wrong in them, quick ones first."""
@@ -67,7 +67,8 @@ TAIL = """
 Not drawn: annotations, decorators, text that is no Python, and operators whose mutants are mostly equal
 ({equal}). {broken} of the killed could not be
 imported, or stopped a test file from being read. Each file is tested by what `tools/mutation.py` names for
-it; that other tests would find a survivor is not counted. Where a survivor led to a test, it was run again.
+it; that other tests would find a survivor is not counted. A survivor that led to a test, or to a test file in
+that table, was run again, so that the score is one after mending.
 
 ## Survivors
 
