@@ -272,7 +272,8 @@ def _by_rank_grad(ctx, d_loss: Tensor[f32]) -> Outputs:
 
     def slope(i: Tile, j: Tile) -> Tile:
         u = ctx.beta * _by_rank(ctx.kind, sides, i, j)
-        return scale * _of_margin("sigmoid", u, by)[1]
+        found = scale * _of_margin("sigmoid", u, by)[1]
+        return found if ctx.weights is None else _weighed(ctx.weights.at(i), found)
 
     partner = here if ctx.partner is None else ctx.partner.whole()
     back = here if ctx.back is None or ctx.kind == "aot" else ctx.back.whole()

@@ -172,8 +172,18 @@ def _tokens_of_sequences(rng: np.random.Generator) -> Values:
 
 def _sequence_logp(rng: np.random.Generator) -> Values:
     given = _tokens_of_sequences(rng)
-    rank = np.argsort(given["order"]).astype(np.int32)
-    return given | {"rank": rank, "shared": np.array([0, 90, 150, 10**6, 170, -3]), "tail": 0.3}
+    tails = {"shared": np.array([0, 90, 150, 10**6, 170, -3]), "tail": 0.3}
+    return given | tails | {"logp": -0.1 * rng.random(len(given["active"]))}
+
+
+def _sequence_logp_gradient(saved: Mapping[str, Any]) -> Values:
+    rank, ends = np.argsort(saved["order"]).astype(np.int32), saved["end"]
+    owner = np.minimum(np.searchsorted(ends, rank, side="right"), len(ends) - 1).astype(np.int32)
+    return {"rank": rank, "active": rank < ends[-1], "sequence": owner}
+
+
+def _preference_gradient(saved: Mapping[str, Any]) -> Values:
+    return {"back": np.argsort(saved["partner"]).astype(np.int32)} if "partner" in saved else {}
 
 
 def _take_rows(rng: np.random.Generator) -> Values:
@@ -209,7 +219,7 @@ def _preference_loss(rng: np.random.Generator) -> Values:
     refs = {n: rng.uniform(-3, -1, 60) for n in ("ref_chosen", "ref_rejected")}
     tokens = {n: rng.integers(1, 5, 60) for n in ("chosen_tokens", "rejected_tokens")}
     partner = rng.permutation(60).astype(np.int32)
-    ranks = {"partner": partner, "back": np.argsort(partner).astype(np.int32), "power": -0.5}
+    ranks = {"partner": partner, "power": -0.5}
     return logps | refs | tokens | ranks | {"beta": 0.4, "smoothing": 0.1, "margin": 0.3, "tau": 0.7}
 
 
@@ -280,8 +290,10 @@ EXAMPLES: dict[str, Example] = {
     "gae": Example(_gae),
     "value_loss": Example(_tokens_of_sequences, present=(("old_values", "clip"),)),
     "nll_loss": Example(_tokens_of_sequences, present=(("weights",),)),
-    "sequence_logp": Example(_sequence_logp),
+    "sequence_logp": Example(_sequence_logp, _sequence_logp_gradient),
     "entropy_bonus": Example(_tokens),
-    "preference_loss": Example(_preference_loss, present=(("ref_chosen", "ref_rejected"),)),
+    "preference_loss": Example(
+        _preference_loss, _preference_gradient, present=(("ref_chosen", "ref_rejected"),)
+    ),
     "kto_loss": Example(lambda rng: {"beta": 0.3}),
 }
