@@ -75,6 +75,8 @@ def number(
     least, most: the smallest and the largest that is taken; above: what it must exceed. infinite: whether
     what bounds others may be infinite. Raises LaunchError for another value, NaN among them, or another type.
     """
+    if type(value) is float and least <= value <= most and value > above and -F32_MOST <= value <= F32_MOST:
+        return value  # what most calls give
     if type(value) is not float and (
         isinstance(value, (torch.Tensor, bool)) or not isinstance(value, numbers.Real)
     ):

@@ -43,7 +43,29 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
     if torch.compiler.is_compiling() or _modes():
         return _through_dispatcher(op, tensors, scalars, statics, math)
     try:
-        return _eager(op, tensors, scalars, statics, math)
+        values = tensors.values()
+        for t in values:
+            if type(t) not in _PLAIN:
+                return _unknown(op, tensors, scalars, statics, math)
+        try:
+            # one key for everything that selects code; compiled kernels assume 16-byte alignment
+            sizes = [(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in values]
+        except RuntimeError:  # a tensor without memory, such as those of torch.func
+            return _unknown(op, tensors, scalars, statics, math)
+        key = (id(op), math, *tensors, *scalars, *statics.values(), *sizes)
+        known = _known.get(key)
+        if known is None:
+            invocation = invoke(op, tensors, scalars, statics, math)
+            if len(_known) >= MOST_SHAPES:
+                _known.clear()
+            known = _known[key] = (invocation, dispatch.find(invocation, tensors))
+        invocation, run = known
+        if torch.is_grad_enabled():
+            for t in values:
+                if t.requires_grad:
+                    check_differentiable(op, tensors)
+                    return _differentiable(invocation, run, tensors, scalars)
+        return run(tensors, scalars)
     except LaunchError as error:
         if op.name not in _words:
             raise
@@ -57,32 +79,6 @@ _words: dict[str, tuple[str, dict[object, object]]] = {}
 def worded(op: Op, public: str, **names: str) -> None:
     """Say errors of calls of an operator as its caller would: under a public name, inputs by other names."""
     _words[op.name] = (public, dict(names))
-
-
-def _eager(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Tensors:
-    values = tensors.values()
-    for t in values:
-        if type(t) not in _PLAIN:
-            return _unknown(op, tensors, scalars, statics, math)
-    try:
-        # one key for everything that selects code; 16-byte alignment is part of what compiled kernels assume
-        sizes = [(t.dtype, t.shape, t.stride(), t.device, t.data_ptr() % VECTOR) for t in values]
-    except RuntimeError:  # a tensor without memory, such as those of torch.func
-        return _unknown(op, tensors, scalars, statics, math)
-    key = (id(op), math, *tensors, *scalars, *statics.values(), *sizes)
-    known = _known.get(key)
-    if known is None:
-        invocation = invoke(op, tensors, scalars, statics, math)
-        if len(_known) >= MOST_SHAPES:
-            _known.clear()
-        known = _known[key] = (invocation, dispatch.find(invocation, tensors))
-    invocation, run = known
-    if torch.is_grad_enabled():
-        for t in values:
-            if t.requires_grad:
-                check_differentiable(op, tensors)
-                return _differentiable(invocation, run, tensors, scalars)
-    return run(tensors, scalars)
 
 
 Observer = Callable[[Op, Tensors, Scalars, Statics, str | None], Tensors]

@@ -26,6 +26,8 @@ from rlk.runtime.record import SCRATCH, encode_request
 T = TypeVar("T")
 
 logger = logging.getLogger("rlk.compile")
+PACKAGES = Path(__file__).resolve().parents[2]
+"""Where rlk is: on the path of `python -c` in a checkout only as the current folder."""
 
 
 class WorkerDied(Exception):
@@ -47,7 +49,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env=without_devices({"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}),
+            env=without_devices({"PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(PACKAGES)])}),
             process_group=0,  # the compilers that it starts end with it, and Ctrl-C reaches none of them
         )
 
