@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rlk.env import Env
 from rlk.lower.common.emitted import Emitted, KernelBuild
 from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
 
@@ -28,6 +29,9 @@ _TRITON_TARGETS: dict[str, tuple[str, int | str, int]] = {
     "gfx950": ("hip", "gfx950", 64),
 }
 
+LINE_INFO = "TRITON_DISABLE_LINE_INFO"
+"""Obeyed where it is set; else there are no line tables, most of a binary, which name Triton's own files."""
+
 
 def compile_triton(emitted: Emitted, target: str, folder: Path) -> None:
     """Compile every kernel of a module for `target` and write module, binaries and launch.json to `folder`.
@@ -42,8 +46,11 @@ def compile_triton(emitted: Emitted, target: str, folder: Path) -> None:
         executed(emitted.source, emitted.file) as module,
         tempfile.TemporaryDirectory(prefix="rlk-triton-") as scratch,
         knobs.cache.scope(),
+        knobs.compilation.scope(),
     ):
         knobs.cache.manager_class = _discarding_cache(Path(scratch))
+        if LINE_INFO not in dict(Env.current().toolchain):
+            knobs.compilation.disable_line_info = True
         records = [_compile(triton, module, kernel, target, folder) for kernel in emitted.kernels]
     ModuleRecord(tuple(records), emitted.call, emitted.checks, emitted.backend).write(folder)
 
