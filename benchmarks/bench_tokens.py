@@ -19,6 +19,7 @@ from rlk.testing.bits import differing
 TOKENS, FEW = 2**22, 2**13
 SEQUENCES = 64
 HEADS, WIDTH = 8, 128
+VOCABULARY = FEW // HEADS * WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ def calls(device: str, tokens: int) -> dict[str, Call]:
     positions = torch.arange(len(q), device=device) % WIDTH
     ids = torch.randint(len(x), (len(x),)).to(device)
     logits, counts = x.view(HEADS, -1), (y.view(HEADS, -1) > 1).to(torch.int32)
+    student, teacher = x.view(-1, VOCABULARY), y.view(-1, VOCABULARY)
     penalties = rlk.ops.Penalties(counts, repetition=1.1, presence=0.2)
     offsets = torch.arange(0, tokens + 1, tokens // SEQUENCES, device=device)
     of_layout = {"layout": layout}
@@ -58,6 +60,7 @@ def calls(device: str, tokens: int) -> dict[str, Call]:
         "preference_loss": Call((a, b, c, d), {}),
         "kto_loss": Call((a, b, d > 0), {}),
         "penalize": Call((logits, penalties), {}, (logits, counts)),
+        "jsd_loss": Call((student, teacher), {}),
         "swiglu": Call((x, y), {}),
         "rope": Call((q, k, cos, sin), {"position_ids": positions}, (q, k)),
         "embedding": Call((ids, x), {}),

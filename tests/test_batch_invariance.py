@@ -54,6 +54,17 @@ def scoring(given: Rows) -> list[torch.Tensor]:
     return pulled(list(made), given, "x")  # type: ignore[arg-type]
 
 
+def distilling(beta: float) -> Call:
+    def call(given: Rows) -> list[torch.Tensor]:
+        given = leafed(given, "x")
+        made = ops.jsd_loss(
+            given["x"], given["r"], beta=beta, temperature=given["t"].abs() + 0.5, mask=given["mask"]
+        )
+        return pulled([made], given, "x")
+
+    return call
+
+
 def norming(profile: str) -> Call:
     def call(given: Rows) -> list[torch.Tensor]:
         given = leafed(given, "x")
@@ -93,6 +104,9 @@ def comparing(given: Rows) -> list[torch.Tensor]:
 
 CALLS: dict[str, Call] = {
     "logp": scoring,
+    "jsd_loss": distilling(0.3),
+    "jsd_loss forward": distilling(0.0),
+    "jsd_loss reverse": distilling(1.0),
     "rms_norm hf_llama": norming("hf_llama"),
     "rms_norm gemma": norming("gemma"),
     "rms_norm vllm": norming("vllm"),

@@ -47,6 +47,7 @@ SIGNATURES = {
     "linear_logp": "(hidden, weight, ids, *, bias=None, temperature=1.0, softcap=None, logit_scale=1.0, "
     "mask=None, ignore_index=-100, needs=('logp',), keep_logits='never', group=None, vocab_start=0, "
     "weight_grad_out=None, math=None)",
+    "jsd_loss": "(student_logits, teacher_logits, *, beta=0.5, temperature=1.0, mask=None, math=None)",
     "matmul": "(x, w, *, bias=None, residual=None, order='chain16', out_dtype=None)",
     "ratio_kl": "(logp, old_logp, ref_logp, *, mask=None, kl='k3')",
     "policy_loss": "(logp, old_logp, advantages, *, layout, loss='ppo', ref_logp=None, rollout_logp=None, "
@@ -464,6 +465,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     "logp of rows": lambda x, g: ops.logp(
         x, IDS, needs=("logp", "argmax"), temperature=g.abs() + 1, mask=g > 0, bias=x.detach()[0]
     ),
+    "jsd_loss": lambda x, g: ops.jsd_loss(x, x.detach().flip(0), temperature=g.abs() + 1, mask=g > -1),
+    "jsd_loss, reverse": lambda x, g: ops.jsd_loss(x.view(2, 3, V), x.detach().flip(0).view(2, 3, V), beta=1),
     "ratio_kl": lambda x, g: ops.ratio_kl(x[:, 0], g, g + 0.1, kl="k3+"),
     "policy_loss": lambda x, g: (
         ops.policy_loss(

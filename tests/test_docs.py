@@ -170,13 +170,35 @@ def test_the_loss_of_the_guide_takes_ten_lines() -> None:
 
 
 def test_the_page_about_advantages_runs() -> None:
-    block, whitened = blocks("docs/advantages.md")
+    block, whitened, _ = blocks("docs/advantages.md")
     scope: dict[str, Any] = {}
     exec(compile(block, "advantages.py", "exec"), scope)
     exec(compile(whitened, "advantages.py", "exec"), scope)
     assert scope["tokens"].shape == scope["layout"].shape and scope["tokens"].any()
     values, layout = scope["values"], scope["layout"]
     assert values.grad[layout.active].any() and not values.grad[~layout.active].any()  # type: ignore[attr-defined]
+
+
+def test_the_distillation_of_the_page_is_its_formula() -> None:
+    block, _, distilled = blocks("docs/advantages.md")
+    scope: dict[str, Any] = {}
+    torch.manual_seed(0)
+    exec(compile(block, "advantages.py", "exec"), scope)
+    exec(compile(distilled, "distilled.py", "exec"), scope)
+    wide = scope["hidden"].detach().double().requires_grad_()
+    active, ids = scope["layout"].active, scope["ids"]
+
+    def scored(hidden: torch.Tensor, head: str) -> torch.Tensor:
+        logits = hidden.double() @ scope[head].double().T
+        return torch.log_softmax(logits, -1).gather(-1, ids[:, None])[:, 0]
+
+    taught, logp = scored(scope["teacher_hidden"], "teacher_head"), scored(wide, "head")
+    old = logp.detach()
+    wanted = (-torch.exp(logp - old) * (taught - old))[active].mean()
+    wanted.backward()
+    torch.testing.assert_close(scope["distilled"].loss.double(), wanted, rtol=2e-5, atol=1e-6)
+    assert wide.grad is not None and not scope["hidden"].grad[~active].any()
+    torch.testing.assert_close(scope["hidden"].grad.double(), wide.grad, rtol=2e-2, atol=2e-5)
 
 
 def test_the_page_about_attention_runs() -> None:

@@ -126,6 +126,19 @@ def every_step(vocabulary: int, model: str) -> Case:
     )  # fmt: skip
 
 
+def distilled(
+    vocabulary: int, model: str, beta: float, dtype: torch.dtype = torch.bfloat16, **options: Any
+) -> Case:
+    """Students with odd rows, teachers that exclude other tokens; none of them infinitely far in reverse."""
+    student, teacher = logits((2, 4), vocabulary, dtype), 3 * normal(2, 4, vocabulary, seed=9)
+    teacher[0, 2, : vocabulary // 3], teacher[1, 1, ::3], teacher[1, 2] = -math.inf, -math.inf, math.nan
+    mask = torch.tensor([[True, True, False, True]] * 2)
+    return (
+        lambda x: ops.jsd_loss(x, teacher, beta=beta, mask=mask, math=model, **options),  # type: ignore[arg-type]
+        [student],
+    )
+
+
 def sliced(vocabulary: int, model: str) -> Case:
     picked = ids((3, 4), vocabulary)
     return (
@@ -319,6 +332,16 @@ CASES: dict[str, Callable[[], Case]] = {
     "logp f16": lambda: scored(2500, "sm90", F16, needs=ALL, temperature=0.7),
     "logp one row": lambda: scored(3000, "sm90", F32, rows=(1,), needs=ALL),
     "logp no dims": lambda: scored(300, "sm90", F32, rows=(), needs=ALL),
+    **{
+        f"jsd_loss {beta} {v} {m}": lambda beta=beta, v=v, m=m: distilled(v, m, beta)
+        for beta in (0.0, 0.3, 1.0)
+        for v in (3, 257, 2049)
+        for m in ("sm90", "portable")
+    },
+    "jsd_loss f32, temperature": lambda: distilled(4800, "sm90", 0.5, F32, temperature=0.7),
+    "jsd_loss f16, by row": lambda: distilled(
+        2500, "portable", 0.9, F16, temperature=normal(2, 4, seed=4).abs() + 0.5
+    ),
     **{
         f"rms_norm {p} {str(d)[6:]}{' residual' if r else ''}": lambda p=p, r=r, d=d: normed(p, r, d)
         for p in ("hf_llama", "gemma", "vllm")

@@ -269,3 +269,21 @@ def test_odds_are_those_of_trl() -> None:
     terms, *_ = trainers.ORPOTrainer.odds_ratio_loss(trainer, chosen, rejected)
     counts = {"chosen_tokens": tokens, "rejected_tokens": tokens}
     close(ops.preference_loss(chosen, rejected, loss="orpo", beta=0.3, **counts).per_pair, -terms, 1e-5)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("beta", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_divergences_are_those_of_trls_distillation(beta: float, temperature: float) -> None:
+    """Terms of tokens of the vocabulary, summed; gradients by logits of the student."""
+    trainer = pytest.importorskip("trl.experimental.gkd.gkd_trainer").GKDTrainer
+    student = 3 * drawn(4, 6, 300)
+    teacher, mask = student + drawn(4, 6, 300, seed=1), drawn(4, 6, seed=2) < 0.8
+    labels = torch.where(mask, 1, -100)
+    leaf, wide = student.clone().requires_grad_(), student.double().requires_grad_()
+    want = trainer.generalized_jsd_loss(wide, teacher.double(), labels, beta, temperature)
+    made = ops.jsd_loss(leaf, teacher, beta=beta, temperature=temperature, mask=mask).sum() / mask.sum()
+    close(made, want)
+    made.backward()
+    want.backward()
+    assert leaf.grad is not None and wide.grad is not None
+    close(leaf.grad, wide.grad, 2e-5)

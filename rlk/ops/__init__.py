@@ -15,6 +15,7 @@ from rlk.ops import (
     advantages,
     attention,
     completions,
+    distill,
     exact_attention,
     exact_sampling,
     fused,
@@ -46,6 +47,7 @@ from rlk.runtime.library import register
 from rlk.specs import advantage as _advantage
 from rlk.specs import attention as _attention
 from rlk.specs import completions as _completions
+from rlk.specs import distill as _distill
 from rlk.specs import linear_logp as _linear
 from rlk.specs import logp as _logp
 from rlk.specs import loss as _loss
@@ -116,6 +118,7 @@ def _published(fn: Callable[..., Any], exact: Callable[..., Any], *specs: Op) ->
 OPERATORS: dict[str, Operator] = {}
 logp = _published(signatures.logp, reference.logp, _logp.logp)
 linear_logp = _published(linear.linear_logp, reference.linear_logp, _linear.linear_logp)
+jsd_loss = _published(distill.jsd_loss, reference.jsd_loss, _distill.jsd_loss)
 matmul = _published(linear.matmul, reference.matmul, _matmul.matmul)
 ratio_kl = _published(signatures.ratio_kl, reference.ratio_kl, _loss.ratio_kl)
 policy_loss = _published(policy.policy_loss, reference.policy_loss, _policy.policy_loss)
@@ -196,6 +199,7 @@ __all__ = [
     "entropy_bonus",
     "gae",
     "group_advantage",
+    "jsd_loss",
     "kto_loss",
     "linear_logp",
     "linear_policy_loss",

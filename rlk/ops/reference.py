@@ -57,6 +57,31 @@ def linear_logp(hidden: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor, *
     return logp(hidden.double() @ weight.double().T, ids, **options)  # type: ignore[arg-type]
 
 
+def jsd_loss(
+    student_logits: torch.Tensor,
+    teacher_logits: torch.Tensor,
+    *,
+    beta: float = 0.5,
+    temperature: float | torch.Tensor = 1.0,
+    mask: torch.Tensor | None = None,
+    **_: object,
+) -> torch.Tensor:
+    """Return `rlk.ops.jsd_loss` in float64."""
+    scale = temperature.double()[..., None] if isinstance(temperature, torch.Tensor) else temperature
+    lq, lp = (torch.log_softmax(z.double() / scale, -1) for z in (student_logits, teacher_logits))
+
+    def kl(la: torch.Tensor, lb: torch.Tensor) -> torch.Tensor:
+        a = torch.exp(la)
+        return torch.where(a == 0, 0.0, a * (la - lb)).sum(-1)
+
+    if beta in (0.0, 1.0):
+        made = kl(lp, lq) if beta == 0.0 else kl(lq, lp)
+    else:
+        lm = torch.log(beta * torch.exp(lp) + (1 - beta) * torch.exp(lq))
+        made = beta * kl(lp, lm) + (1 - beta) * kl(lq, lm)
+    return made if mask is None else torch.where(mask, made, 0.0)
+
+
 def matmul(
     x: torch.Tensor,
     w: torch.Tensor,

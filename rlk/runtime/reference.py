@@ -28,7 +28,13 @@ UNSHOWN = frozenset(
     + ["varlen_attention", "paged_attention", "prefix_attention"]
     + ["policy_loss_of_sequences", "group_advantage", "linear_logp_grad", "rope_grad", "embedding", "gae"]
     + [f"{backend}/policy_loss{pass_}" for backend in ("cute", "tilelang") for pass_ in ("", "_grad")]
-    + ["triton/matmul_leaf8", "sequence_logp", "policy_covariance", "policy_covariance_of_sequences"]
+    + [
+        "triton/matmul_leaf8",
+        "sequence_logp",
+        "policy_covariance",
+        "policy_covariance_of_sequences",
+        "jsd_loss",
+    ]
 )
 """Programs whose kernels, of all backends or of one, are not checked in: too long to be read, or nothing that
 others do not show."""

@@ -72,6 +72,14 @@ def _apart(rows: Any, near: Any) -> Any:
     return np.array(made)
 
 
+def _jsd_loss(rng: np.random.Generator) -> Values:
+    return {
+        "student_logits": 2 * rng.normal(size=(6, 3001)), "teacher_logits": 2 * rng.normal(size=(6, 3001)),
+        "mask": np.array([True, True, False, True, True, True]), "beta": 0.3, "inv_temperature": 1 / 0.7,
+        "inv_temperature_row": rng.uniform(0.5, 2.0, 6),
+    }  # fmt: skip
+
+
 def _linear_logp(rng: np.random.Generator) -> Values:
     given = _logp(rng)
     del given["logits"]
@@ -263,6 +271,7 @@ EXAMPLES: dict[str, Example] = {
         present=(("inv_temperature", "mask"), ("threshold", "last")),
         statics={"needs": (("logp",), ("logp", "entropy", "argmax", "lse2"))},
     ),
+    "jsd_loss": Example(_jsd_loss, present=(("inv_temperature", "mask"),)),
     "linear_logp": Example(
         _linear_logp,
         _linear_logp_gradient,
