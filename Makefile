@@ -1,4 +1,4 @@
-# make test | test-cute | test-cdna | check-machine | mutants | mutation | compat | test-peers | demo | example | docs | lint | gen | wheel: each prepares what it needs.
+# make test | test-cute | test-cdna | test-versions | check-machine | mutants | mutation | compat | test-peers | demo | example | docs | lint | gen | wheel: each prepares what it needs.
 # TORCH=2.13 (default) or 2.11 picks the torch and triton pair; PYTHON=... picks the interpreter (3.11 or newer).
 
 TORCH ?= 2.13
@@ -24,7 +24,7 @@ VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson p
 LADDER := $(wildcard tests/test_tilelang_*.py) tests/test_integers.py  # what needs TileLang and a compiler for CDNA
 
 .PHONY: help test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
-.PHONY: check-machine mutants mutants-only mutation mutation-only compat lint gen demo example docs wheel clean
+.PHONY: test-versions check-machine mutants mutants-only mutation mutation-only compat lint gen demo example docs wheel clean
 help:
 	@sed -n 's/^# //p' Makefile | head -2
 
@@ -55,6 +55,10 @@ test-cdna:
 
 test-cdna-only: $(VENV)/.cdna
 	RLK_REQUIRE_LADDER=1 $(PY) -m pytest $(PYTEST_ARGS) $(LADDER)
+
+# The oldest and the newest Triton that pyproject.toml allows: 0.6 and 1.0 GB that make test does not ask for.
+test-versions: $(VENV)/.test
+	$(PY) tools/compat.py --ends
 
 # Wrong kernels: TileLang's HIP source with a line changed, and Triton's machine code; prints the shares caught.
 mutants:

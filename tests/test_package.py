@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -58,3 +61,15 @@ def test_explain_says_what_a_call_runs() -> None:
 def test_the_trees_beside_the_package_are_found() -> None:
     assert (resources.templates() / "README.md").is_file()
     assert (resources.generated() / "README.md").is_file()
+
+
+def test_the_oldest_and_the_newest_triton_that_are_allowed_are_tested() -> None:
+    root = Path(__file__).resolve().parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    (asked,) = project["optional-dependencies"]["triton"]
+    first, major, after = re.findall(r"triton>=(\d+\.\d+),<(\d+)\.(\d+);", asked)[0]
+    pins = []
+    for version in (first, f"{major}.{int(after) - 1}"):
+        text = (root / "constraints" / f"triton-{version}.txt").read_text()
+        pins += re.findall(rf"^triton==({version}\.\d+)$", text, re.MULTILINE)
+    assert 'ENDS = ("triton-{}", "triton-{}")'.format(*pins) in (root / "tools/compat.py").read_text()

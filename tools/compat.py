@@ -2,7 +2,8 @@
 
 `make compat` writes docs/compatibility.md from what was run, now or before (.compat/rows.json). A corner is
 an environment of one compiler, .compat/NAME, that borrows the rest of this one. No GPU is needed: kernels are
-compiled; Triton's machine code for gfx942 is executed by the emulator and compared with the oracle.
+compiled; Triton's machine code for gfx942 is executed by the emulator and compared with the oracle, and its
+source is interpreted. `make test-versions` tests the ends of the range of Triton and writes nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,9 +26,19 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 OVERLAYS, PAGE = ROOT / ".compat", ROOT / "docs" / "compatibility.md"
 PACKAGES = {"triton": "triton", "cute": "nvidia-cutlass-dsl", "tilelang": "tilelang"}
-TARGETS = {"triton": ("sm_90a", "gfx942"), "cute": ("sm_90a",), "tilelang": ("gfx942",)}
+INTERPRETER = "interpreter"
+TARGETS = {"triton": ("sm_90a", "gfx942", INTERPRETER), "cute": ("sm_90a",), "tilelang": ("gfx942",)}
 MACHINE = ("rms_norm", "linear_logp")
 """Whose machine code is executed: sums, contractions and a softmax fold."""
+ENDS = ("triton-3.5.0", "triton-3.9.0")
+"""The oldest and the newest Triton that pyproject.toml allows."""
+TESTED = ("tests/test_triton_interpreter.py", "tests/test_toolchain.py")
+RUN = (
+    ("-m", "rlk.cli", "doctor", "--device", "cpu"),
+    ("-m", "rlk.cli", "check", "rms_norm", "logp", "policy_loss", "--law", "source", "--law", "rows"),
+    ("-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTED),
+)
+"""What each end must pass: Python's arguments."""
 LONGEST = 1800  # seconds for one corner and target
 FAULT = re.compile(r"^    \w+: ([^\n|]{,110})", re.MULTILINE)
 
@@ -35,14 +47,18 @@ HEAD = """# Versions
 Written by `make compat` ({python}, torch {torch}, {cores} cores, no GPU). Each compiler was laid over one
 environment and compiled the reference kernels of {operators}, forward and backward.
 
-| compiler | target | kernels | refused | failed | bits of machine code |
+| compiler | target | kernels | refused | failed | bits |
 |---|---|---|---|---|---|
 """
 TAIL = """
 *kernels*: compiled to a binary. *refused*: programs that this backend has no form for, whatever its version.
-*bits of machine code*: what Triton made of {machine} for gfx942, executed by the emulator: elements that
+*bits*: what Triton made of {machine} for gfx942, executed by the emulator: elements that
 differ from the oracle, or what stopped it. So numerics of a new compiler are looked at, not assumed; on other
-targets `rlk doctor --probe-dot` and `tests/gpu` do that on the device.
+targets `rlk doctor --probe-dot` and `tests/gpu` do that on the device. *interpreter*: how many variants of
+{machine} were interpreted from their generated source on a CPU, their bits, and `rlk doctor`.
+
+`make test-versions` runs `rlk doctor`, `rlk check` and the tests of the interpreter and of compiling with the
+oldest and the newest Triton that `pyproject.toml` allows. torch stays the one above: others bring CUDA.
 
 Not run: {missing}other interpreters and versions of torch than the one above, and what no row names.
 `make test TORCH=2.11` and `make test-cute` test further pairs as a whole.
@@ -58,7 +74,9 @@ def pinned(file: str) -> Pins:
 
 
 CORNERS: dict[str, Pins] = {
-    **{f"triton-{v}": {"triton": v} for v in ("3.5.1", "3.6.0", "3.7.1", "3.8.0", "3.9.0")},
+    "triton-3.5.0": pinned("triton-3.5.txt"),
+    **{f"triton-{v}": {"triton": v} for v in ("3.5.1", "3.6.0", "3.7.1", "3.8.0")},
+    "triton-3.9.0": pinned("triton-3.9.txt"),
     **{f"cute-{v}": pinned(f"cute-{v[:3]}.txt") | CUDA for v in ("4.7.0", "4.8.1")},
     "tilelang-0.1.12": pinned("tilelang.txt") | {"tilelang": "0.1.12", "apache-tvm-ffi": "0.1.11"},
     "tilelang-0.1.15": pinned("tilelang.txt"),
@@ -80,23 +98,51 @@ def laid_over(name: str) -> Path:
 
 def measured(name: str, target: str, operators: list[str]) -> str:
     """Return a row of the table."""
-    python, backend = str(laid_over(name)), name.partition("-")[0]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [python, __file__, "--operators", *operators, "--inside", backend, target]
+    if target == INTERPRETER:
+        return interpreted(name)
+    backend = name.partition("-")[0]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONGEST)
+        done = ran(name, __file__, "--operators", *operators, "--inside", backend, target)
     except subprocess.TimeoutExpired:
         return f"| {name} | {target} | | | not done in {LONGEST} s | |"
     if done.returncode:
         return f"| {name} | {target} | | | {done.stderr.strip().splitlines()[-1][:160]} | |"
     found, bits = json.loads(done.stdout.splitlines()[-1]), ""
     if (backend, target) == ("triton", "gfx942"):
-        check = [python, "-m", "rlk.cli", "check", *MACHINE, "--law", "machine", "--target", target]
-        ran = subprocess.run(check, env=environment, capture_output=True, text=True)
-        bits = "0 differ" if ran.returncode == 0 else ([*FAULT.findall(ran.stdout), "not run"])[0]
+        check = ran(name, "-m", "rlk.cli", "check", *MACHINE, "--law", "machine", "--target", target)
+        bits = "0 differ" if check.returncode == 0 else ([*FAULT.findall(check.stdout), "not run"])[0]
     wrong = "; ".join([str(len(found["failed"])), *[*found["failed"].values()][:1]])
     cells = (f"{backend} {found['version']}", target, found["kernels"], found["refused"], wrong, bits)
     return f"| {' | '.join(map(str, cells))} |"
+
+
+def ran(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the Python of a corner."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [str(laid_over(name)), *arguments]
+    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST)
+
+
+def interpreted(name: str) -> str:
+    """Return the row of a Triton's interpreter."""
+    said = ran(name, "-m", "rlk.cli", "check", *MACHINE, "--law", "source").stdout
+    judged = re.search(r"^(\d+) checks .*: (?:all ok|(\d+) FAILED)", said, re.MULTILINE)
+    count, failed = (int(judged[1]), int(judged[2] or 0)) if judged else (0, "not run")
+    bits = "0 differ" if failed == 0 else ([*FAULT.findall(said), "not run"])[0]
+    if ran(name, "-m", "rlk.cli", "doctor", "--device", "cpu").returncode:
+        bits += "; `rlk doctor` finds problems"
+    return f"| {name.replace('-', ' ')} | {INTERPRETER} | {count} | 0 | {failed} | {bits} |"
+
+
+def end(name: str) -> int:
+    """Run what one end must pass; return the number of failures."""
+    failures = 0
+    for arguments in RUN:
+        done = ran(name, *arguments)
+        failures += done.returncode != 0
+        said = "ok" if done.returncode == 0 else f"FAILED\n{done.stdout}{done.stderr}"
+        print(f"{name}: {' '.join(arguments)}: {said}", flush=True)
+    return failures
 
 
 def inside(backend: str, target_name: str, operators: list[str]) -> dict[str, Any]:
@@ -137,7 +183,12 @@ def main() -> int:
     parser.add_argument("--operators", nargs="*", default=[], metavar="OP", help="default: all")
     parser.add_argument("--corners", nargs="*", default=[*CORNERS], metavar="NAME", choices=CORNERS)
     parser.add_argument("--inside", nargs=2, metavar=("BACKEND", "TARGET"), help=argparse.SUPPRESS)
+    parser.add_argument("--targets", nargs="*", metavar="NAME", help="only these, such as interpreter")
+    parser.add_argument("--ends", action="store_true", help="test the oldest and the newest Triton")
     given = parser.parse_args()
+    if given.ends:
+        with ThreadPoolExecutor(len(ENDS)) as both:
+            return int(any(both.map(end, ENDS)))
     if given.inside:
         print(json.dumps(inside(*given.inside, given.operators)))
         return 0
@@ -145,6 +196,8 @@ def main() -> int:
     kept = OVERLAYS / "rows.json"
     for name in given.corners:
         for target in TARGETS[name.partition("-")[0]]:
+            if given.targets and target not in given.targets:
+                continue
             row = measured(name, target, given.operators)
             rows = json.loads(kept.read_text()) if kept.exists() else {}
             rows.setdefault(told, {})[f"{name} {target}"] = row
