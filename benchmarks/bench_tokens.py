@@ -60,7 +60,7 @@ def calls(device: str, tokens: int) -> dict[str, Call]:
         "preference_loss": Call((a, b, c, d), {}),
         "kto_loss": Call((a, b, d > 0), {}),
         "penalize": Call((logits, penalties), {}, (logits, counts)),
-        "jsd_loss": Call((student, teacher), {}),
+        "jsd_loss": Call((student, teacher), {"math": "sm90"}),
         "swiglu": Call((x, y), {}),
         "rope": Call((q, k, cos, sin), {"position_ids": positions}, (q, k)),
         "embedding": Call((ids, x), {}),

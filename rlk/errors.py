@@ -253,11 +253,15 @@ class RlkError(Exception):
 
     def reworded(self, **words: Mapping[object, object]) -> Self:
         """Return the same error with other words in fields of its findings: field=dict(old=new)."""
-        told = (
-            replace(d, fields=tuple((key, words.get(key, {}).get(value, value)) for key, value in d.fields))
+
+        def told(key: str, value: object) -> object:
+            return words.get(key, {}).get(value, value) if isinstance(value, str) else value
+
+        findings = (
+            replace(d, fields=tuple((key, told(key, value)) for key, value in d.fields))
             for d in self.diagnostics
         )
-        found = type(self).collected(tuple(told))
+        found = type(self).collected(tuple(findings))
         assert isinstance(found, type(self))
         return found
 

@@ -25,7 +25,7 @@ def test_a_correction_weighs_tokens_by_the_peers_limits(name: str) -> None:
         advantages = torch.zeros(len(RATIOS))
         advantages[at] = 3.0
         layout = ops.Layout.packed(torch.arange(len(RATIOS) + 1, dtype=torch.int32), tokens=len(RATIOS))
-        arguments = {"layout": layout, "rollout_logp": rollout, "loss": name}
+        arguments = {"layout": layout, "rollout_logp": rollout, "loss": name, "advantages_of": "sequences"}
         got = ops.policy_loss(old.clone(), old, advantages, **arguments).loss
         want = -3.0 * CORRECTIONS[name](RATIOS)[at] / len(RATIOS)
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)

@@ -56,5 +56,5 @@ def sequence_logp(
     }  # fmt: skip
     if shared is not None and tail is not None:
         are_tensors(op, shared=shared)
-        tensors["shared"], scalars["tail"] = shared, number(op, "tail", tail)
+        tensors["untouched"], scalars["tail"] = shared, number(op, "tail", tail)
     return call(completions_spec.sequence_logp, tensors, scalars, {"over": over})["made"]

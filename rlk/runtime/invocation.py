@@ -188,7 +188,7 @@ def is_empty(invocation: Invocation, geometry: Geometry) -> bool:
     if not empty or not isinstance(invocation.spec, Op):
         return bool(empty)
     found = interface(invocation)
-    if not empty <= found.dynamic:
+    if not empty <= found.dynamic or all(decl.name.startswith("d_") for decl in found.outputs):
         return True
     return all(0 in output_shape(decl, geometry) for decl in found.outputs)
 

@@ -36,7 +36,7 @@ def _finished(total: Tile, count: Tile, over: str) -> Tile:
     return L.exp(made) if over == "probability" else made
 
 
-@op(saves=("active", "sequence", "begin", "end", "rank", "shared", "made"))
+@op(saves=("active", "sequence", "begin", "end", "rank", "untouched", "made"))
 def sequence_logp(
     logp: Tensor[f32, T],
     order: Tensor[i32, S],
@@ -45,7 +45,7 @@ def sequence_logp(
     begin: Tensor[i32, B],
     end: Tensor[i32, B],
     rank: Tensor[i32, T],
-    shared: Tensor[Lengths, B] | None,
+    untouched: Tensor[Lengths, B] | None,
     tail: Scalar[f32] | None,
     over: Static[OVER] = "sum",
 ) -> Outputs:
@@ -57,8 +57,8 @@ def sequence_logp(
     total = L.total()
     for q in L.stream(Q, begin=begin, end=end):
         x = logp.at(order.at(q.pos))
-        if shared is not None and tail is not None:
-            x = L.where((q.pos - begin).to(i64) < shared.to(i64), x, tail * x)
+        if untouched is not None and tail is not None:
+            x = L.where((q.pos - begin).to(i64) < untouched.to(i64), x, tail * x)
         total.absorb(x)
     made = _finished(total.value, end - begin, over)
     return L.out(made=made)
@@ -74,6 +74,6 @@ def sequence_logp_grad(ctx, d_made: Tensor[f32, B]) -> Outputs:
         slope = slope / L.maximum(end - begin, 1).to(f32)
     if ctx.over == "probability":
         slope = slope * ctx.made.at(owner)
-    if ctx.shared is not None and ctx.tail is not None:
-        slope = L.where((ctx.rank - begin).to(i64) < ctx.shared.at(owner).to(i64), slope, ctx.tail * slope)
+    if ctx.untouched is not None and ctx.tail is not None:
+        slope = L.where((ctx.rank - begin).to(i64) < ctx.untouched.at(owner).to(i64), slope, ctx.tail * slope)
     return L.out(d_logp=L.where(ctx.active, slope, 0.0))

@@ -180,7 +180,7 @@ def _tokens_of_sequences(rng: np.random.Generator) -> Values:
 
 def _sequence_logp(rng: np.random.Generator) -> Values:
     given = _tokens_of_sequences(rng)
-    tails = {"shared": np.array([0, 90, 150, 10**6, 170, -3]), "tail": 0.3}
+    tails = {"untouched": np.array([0, 90, 150, 10**6, 170, -3]), "tail": 0.3}
     return given | tails | {"logp": -0.1 * rng.random(len(given["active"]))}
 
 

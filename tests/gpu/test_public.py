@@ -1,0 +1,122 @@
+"""Operators called as users call them have on a device the bits of the oracle, gradients included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from rlk import Layout, ops
+from rlk.testing.bits import assert_same_bits
+
+Move = Callable[[torch.Tensor], torch.Tensor]
+LENGTHS, PAIRS, WIDE = (2100, 0, 5, 1030), 3000, 5000
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def layout(on: Move) -> Layout:
+    edges = torch.tensor([0, *LENGTHS]).cumsum(0)
+    return Layout.packed(on(edges), mask=on(normal(sum(LENGTHS), seed=5) > -1.0))
+
+
+TOKENS = sum(LENGTHS)
+TEACHER = normal(40, WIDE, seed=1).bfloat16()
+GROUPS = torch.tensor([0, 4, 9, 9, 40])
+PREFERENCES: dict[str, dict[str, Any]] = {
+    "alphapo": {"loss": "alphapo", "alpha": 0.25}, "aot": {"loss": "aot"},
+    "aot_unpaired": {"loss": "aot_unpaired"}, "forward_kl": {"divergence": "forward_kl"},
+    "js": {"divergence": "js"}, "alpha": {"divergence": "alpha", "alpha": 0.5}, "weights": {},
+}  # fmt: skip
+
+
+def preferred(on: Move, name: str, chosen: torch.Tensor, rejected: torch.Tensor) -> torch.Tensor:
+    options = dict(PREFERENCES[name])
+    given = [on(normal(PAIRS, seed=i)) for i in (2, 3)] if name != "alphapo" else []
+    if name == "alphapo":
+        counts = on(torch.arange(PAIRS) % 7 + 1)
+        options |= {"chosen_tokens": counts, "rejected_tokens": counts}
+    if name == "weights":
+        options["weights"] = on(normal(PAIRS, seed=4).abs())
+    return ops.preference_loss(chosen, rejected, *given, **options).loss
+
+
+Case = tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]
+CALLS: dict[str, Case] = {
+    **{
+        f"jsd_loss {beta}": (
+            lambda on, s, beta=beta: ops.jsd_loss(
+                s, on(TEACHER), beta=beta, temperature=0.9, mask=on(torch.arange(40) % 5 != 0), math="sm90"
+            ),
+            (2 * normal(40, WIDE).bfloat16(),),
+        )
+        for beta in (0.0, 0.3, 1.0)
+    },
+    **{
+        f"preference_loss {name}": (
+            lambda on, a, b, name=name: preferred(on, name, a, b),
+            (-normal(PAIRS).abs(), -normal(PAIRS, seed=1).abs()),
+        )
+        for name in PREFERENCES
+    },
+    **{
+        f"value_loss {mean}": (
+            lambda on, v, mean=mean: ops.value_loss(
+                v, on(normal(TOKENS, seed=1)), layout=layout(on), aggregation=mean, normalizer=3.0
+            ).loss,
+            (normal(TOKENS),),
+        )
+        for mean in ("token_mean", "sequence_mean", "sequence_sum", "sum")
+    },
+    "nll_loss": (
+        lambda on, x: ops.nll_loss(x, layout=layout(on), weights=on(normal(TOKENS, seed=1).abs())).loss,
+        (-normal(TOKENS).abs(),),
+    ),
+    **{
+        f"sequence_logp {over}": (
+            lambda on, x, over=over: ops.sequence_logp(x, layout=layout(on), over=over), (-normal(TOKENS),)
+        )
+        for over in ("sum", "mean", "probability")
+    },
+    "kto_loss apo_zero_unpaired": (
+        lambda on, x: ops.kto_loss(x, on(normal(40, seed=1)), on(normal(40, seed=2) > 0),
+                                   loss="apo_zero_unpaired").loss,
+        (normal(40),),
+    ),
+    "OPO": (
+        lambda on, x: ops.group_advantage(
+            x.detach(), on(GROUPS), baseline="length", lengths=on(torch.arange(40) % 9 + 1), scale="none"
+        ),
+        (normal(40),),
+    ),
+    "Pass@k": (lambda on, x: ops.group_advantage(x.detach(), on(GROUPS), baseline="best"), (normal(40),)),
+}  # fmt: skip
+
+
+def results(on: Move, case: Case, factor: float = 1.0) -> list[torch.Tensor]:
+    call, given = case
+    leaves = [on(factor * x).requires_grad_() for x in given]
+    made = call(on, *leaves)
+    if not made.requires_grad:
+        return [made.cpu()]
+    made.backward(on(normal(*made.shape, seed=9)))
+    return [made.detach().cpu(), *(x.grad.cpu() for x in leaves if x.grad is not None)]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_has_the_bits_of_the_oracle(name: str) -> None:
+    got, want = results(lambda x: x.cuda(), CALLS[name]), results(lambda x: x, CALLS[name])
+    assert all(x.any() for x in want)
+    for mine, theirs in zip(got, want, strict=True):
+        assert_same_bits(mine, theirs, name)
+
+
+def test_other_numbers_give_other_bits() -> None:
+    """The control."""
+    one = results(lambda x: x.cuda(), CALLS["nll_loss"])
+    with pytest.raises(AssertionError):
+        assert_same_bits(one[0], results(lambda x: x.cuda(), CALLS["nll_loss"], 1 + 2**-12)[0])
