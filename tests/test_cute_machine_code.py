@@ -86,7 +86,7 @@ WITHOUT_GRADIENT = {
     for name in (
         "linear_logp_backward", "linear_logp_join", "matmul", "matmul_leaf8", "group_advantage",
         "scatter_rewards", "gae", "take_whole", "reported", "sample",
-        "penalize",
+        "penalize", "policy_covariance", "policy_covariance_of_sequences",
     )
 }  # fmt: skip
 WITHOUT_FORM = {"paged_attention_grad", "prefix_attention_grad"}

@@ -209,15 +209,25 @@ def _pieces(
 ) -> Schedule:
     """A block has the same chunk of every piece of a row.
 
-    High bits of a chunk lie in lists, so that most of its tree needs no exchange.
+    High bits of a chunk lie in lists, so that most of its tree needs no exchange; where a step reads several
+    tensors each thread has fewer elements of each, so that all of them stay in registers.
     """
     count, bits = near.split or 1, inside[near].bit_length() - 1
     low = min(_vector(kernel, near, extents), bits)
-    told = min(bits - low, ROW_OF_PIECES if low else WARP.bit_length() - 1)
+    share = ROW_OF_PIECES + _most_reads(kernel, near).bit_length() - 1
+    told = min(bits - low, share if low else WARP.bit_length() - 1)
     placed = (Span(str(near), low, told), Span(str(pieces), 0, count.bit_length() - 1))
     tiles = () if pieces in inside else ((str(pieces), count),)
     warps = max(1, (count << told) // WARP)
     return Schedule(tiles=tiles, placed=placed, warps=warps, stages=1 + (1 if low else STEPS_AHEAD))
+
+
+def _most_reads(kernel: Kernel, axis: Axis) -> int:
+    """Return how many tensors one step of a loop reads along an axis, at least 1."""
+    types = types_of(kernel)
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    reads = [[x.node for x in walk(loop.body) if isinstance(x.node, Load)] for loop in loops]
+    return max([1, *(sum(any(_along(types, i, (axis,)) for i in x.index) for x in step) for step in reads)])
 
 
 def _beside(kernel: Kernel, found: Roles, inside: Mapping[Axis, int], extents: Mapping[str, int]) -> Schedule:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from rlk.errors import Code, Loc, UnsupportedError
 from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Kernel, Loop, Store, Value
+from rlk.ir.nodes import Kernel, Load, Loop, Store, Value
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
@@ -45,7 +45,7 @@ class Registers(NamedTuple):
 
 
 REGISTERS = {1: Registers(40, 240), 2: Registers(40, 232), 3: Registers(32, 160)}  # by consumers
-THREADS_THAT_READ = 1024  # of a multiprocessor: 64 registers to each
+THREADS_THAT_READ = 1024  # of a multiprocessor: 64 registers to each, for one tensor of a loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +237,15 @@ class RowsPlan:
     def fewest_blocks(self) -> int:
         """How many blocks a multiprocessor must have room for, 0 where that is left to the compiler.
 
-        A walk that reads early and writes nothing waits for memory alone, and wants all threads that
-        registers for its list allow.
+        A loop that prefetches and writes nothing waits for memory alone, and wants all threads that the
+        registers of its fragments allow: half as many where a step reads two tensors.
         """
         loops = [let.node for let in walk(self.kernel.body) if isinstance(let.node, Loop)]
-        writes = any(isinstance(let.node, Store) for loop in loops for let in walk(loop.body))
-        return THREADS_THAT_READ // self.threads if loops and self.ahead and not writes else 0
+        steps = [[let.node for let in walk(loop.body)] for loop in loops]
+        if not steps or not self.ahead or any(isinstance(node, Store) for step in steps for node in step):
+            return 0
+        read = max(sum(isinstance(node, Load) for node in step) for step in steps)
+        return THREADS_THAT_READ // (self.threads * max(1, read))
 
 
 Plan = ContractionPlan | RowsPlan
