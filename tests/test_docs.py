@@ -141,6 +141,20 @@ def test_the_site_has_every_page_and_no_link_leads_nowhere(tmp_path: Path) -> No
     assert broken_links(pages) == ["aot.md: nowhere.md"]
 
 
+def missing_from(architecture: str) -> list[str]:
+    """Return the paths that a text names and that do not exist, and the folders of rlk that it has no row for."""
+    named = re.findall(r"`((?:rlk|templates|tests|docs|generated)/[\w/.-]*)`", architecture)
+    folders = [f"rlk/{path.parent.name}" for path in (ROOT / "rlk").glob("*/__init__.py")]
+    rows = re.findall(r"^\| `(rlk/\w+)` \|", architecture, re.MULTILINE)
+    return [name for name in named if not (ROOT / name).exists()] + sorted({*folders} - {*rows})
+
+
+def test_the_architecture_names_files_that_exist_and_every_folder() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    assert not missing_from(text)
+    assert missing_from(text.replace("| `rlk/passes` |", "| `rlk/elsewhere` |")) == ["rlk/elsewhere", "rlk/passes"]
+
+
 def test_the_losses_of_the_guide_run_as_they_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

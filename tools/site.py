@@ -22,7 +22,8 @@ TITLES = {"contract.md": "The contract"}
 NAV = {
     "Get started": ["index.md", "example.md", "integrations.md"],
     "Write an operator in 20 minutes": ["writing-a-spec.md"],
-    "Contract": ["contract.md", "decisions/"],
+    "Contract": ["contract.md"],
+    "Architecture": ["architecture.md", "decisions/"],
     "Operators": ["operators/", "losses.md", "advantages.md"],
     "Backends": ["operators/backends.md", "limits.md"],
     "Performance": ["performance.md", "measured/"],
