@@ -141,8 +141,27 @@ def test_the_site_has_every_page_and_no_link_leads_nowhere(tmp_path: Path) -> No
     assert broken_links(pages) == ["aot.md: nowhere.md"]
 
 
+SECTIONS = ["Context", "Decision", "Consequences", "Measurements"]
+
+
+def is_a_decision(name: str, text: str) -> bool:
+    """Return whether a page has its file's number and a decision's sections, the last of them optional."""
+    title = re.match(r"# (\d+)\. \S", text)
+    found = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    return title is not None and int(title[1]) == int(name[:4]) and found in (SECTIONS, SECTIONS[:3])
+
+
+def test_decisions_have_the_sections_of_a_decision() -> None:
+    pages = {path.name: path.read_text() for path in (ROOT / "docs/decisions").glob("[0-9]*.md")}
+    assert [name for name, text in pages.items() if not is_a_decision(name, text)] == []
+    assert len({name[:4] for name in pages}) == len(pages)
+    name, text = next(iter(pages.items()))
+    assert not is_a_decision(name, text.replace("## Context", "**Before.**"))
+    assert not is_a_decision(f"9{name[1:]}", text)
+
+
 def missing_from(architecture: str) -> list[str]:
-    """Return the paths that a text names and that do not exist, and the folders of rlk that it has no row for."""
+    """Return the paths in a text that do not exist, and the folders of rlk for which it has no row."""
     named = re.findall(r"`((?:rlk|templates|tests|docs|generated)/[\w/.-]*)`", architecture)
     folders = [f"rlk/{path.parent.name}" for path in (ROOT / "rlk").glob("*/__init__.py")]
     rows = re.findall(r"^\| `(rlk/\w+)` \|", architecture, re.MULTILINE)
@@ -152,7 +171,8 @@ def missing_from(architecture: str) -> list[str]:
 def test_the_architecture_names_files_that_exist_and_every_folder() -> None:
     text = (ROOT / "docs/architecture.md").read_text()
     assert not missing_from(text)
-    assert missing_from(text.replace("| `rlk/passes` |", "| `rlk/elsewhere` |")) == ["rlk/elsewhere", "rlk/passes"]
+    moved = text.replace("| `rlk/passes` |", "| `rlk/elsewhere` |")
+    assert missing_from(moved) == ["rlk/elsewhere", "rlk/passes"]
 
 
 def test_the_losses_of_the_guide_run_as_they_are_shown(
