@@ -161,7 +161,7 @@ def _matrix(op: str, logits: object) -> None:
 
 
 def _like(op: str, name: str, x: torch.Tensor, logits: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
-    has_dtype(op, name, x, *dtypes)
+    has_dtype(op, name, is_tensor(op, name, x), *dtypes)
     if x.shape != logits.shape:
         got, wanted = tuple(x.shape), tuple(logits.shape)
         raise LaunchError(

@@ -9,6 +9,7 @@ import torch
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.ops.checks import (
     are_tensors,
+    flag,
     has_dims,
     integer,
     is_among,
@@ -125,8 +126,8 @@ def _scoring(
         tensors["inv_temperature_row"] = rows if rows.shape == ids.shape else _rows_like(op, rows, ids)
     elif number(op, "temperature", temperature) != 1.0:
         scalars["inv_temperature"] = reciprocal(op, "temperature", temperature)
-    if logit_scale != 1.0:
-        scalars["logit_scale"] = number(op, "logit_scale", logit_scale)
+    if (factor := number(op, "logit_scale", logit_scale)) != 1.0:
+        scalars["logit_scale"] = factor
     if softcap is not None:
         scalars |= {"inv_softcap": reciprocal(op, "softcap", softcap), "softcap": float(softcap)}
 
@@ -208,11 +209,14 @@ def rope(
     half = q.shape[-1] // 2
     cos, sin = cos[:, :half], sin[:, :half]
 
-    def rotate(x: torch.Tensor) -> torch.Tensor:
+    def rotate(name: str, x: torch.Tensor) -> torch.Tensor:
         tensors = {"x": x, "cos": cos, "sin": sin, "position_ids": position_ids}
-        return call(model_spec.rope, tensors, {}, {"interleaved": bool(interleaved)})["y"]
+        try:
+            return call(model_spec.rope, tensors, {}, {"interleaved": interleaved})["y"]
+        except LaunchError as error:
+            raise error.reworded(name={"x": name}, other={"x": name}) from None
 
-    return rotate(q), rotate(k)
+    return rotate("q", q), rotate("k", k)
 
 
 def _check_rope(
@@ -220,6 +224,7 @@ def _check_rope(
 ) -> None:
     """Refuse what the two calls of one `rope` cannot see: they take q or k, and half of a table."""
     are_tensors("rope", q=q, k=k, cos=cos, sin=sin)
+    flag("rope", "interleaved", interleaved)
     ranks = {"q": (q, 2, "[..., Hq, E]"), "k": (k, 2, "[..., Hk, E]")}
     for name, (x, least, wanted) in ranks.items():
         if x.dim() < least:
