@@ -414,7 +414,7 @@ BAD: list[tuple[Callable[[], object], Code, str]] = [
     (
         lambda: rope(q, q, angles, angles, position_ids=ids[:2]),
         Code.ARG_SIZE,
-        "rope: position_ids has T = (2,), but q has T = (3,)",
+        "rope: position_ids has T = (2,), but q or k has T = (3,)",
     ),
     (
         lambda: rope(q, q, angles, angles, position_ids=ids, interleaved="no"),

@@ -35,6 +35,7 @@ SCORING = {"inv_temperature_row": "temperature", "inv_temperature": "temperature
 worded(
     logp_spec.logp, "logp", **SCORING, threshold="support.threshold", last="support.last", words="support.ids"
 )
+worded(model_spec.rope, "rope", x="q or k")
 NEEDS = ("logp", "lse", "entropy", "argmax", "lse2")
 PROFILES = ("hf_llama", "gemma", "vllm")
 
@@ -209,14 +210,11 @@ def rope(
     half = q.shape[-1] // 2
     cos, sin = cos[:, :half], sin[:, :half]
 
-    def rotate(name: str, x: torch.Tensor) -> torch.Tensor:
+    def rotate(x: torch.Tensor) -> torch.Tensor:
         tensors = {"x": x, "cos": cos, "sin": sin, "position_ids": position_ids}
-        try:
-            return call(model_spec.rope, tensors, {}, {"interleaved": interleaved})["y"]
-        except LaunchError as error:
-            raise error.reworded(name={"x": name}, other={"x": name}) from None
+        return call(model_spec.rope, tensors, {}, {"interleaved": interleaved})["y"]
 
-    return rotate("q", q), rotate("k", k)
+    return rotate(q), rotate(k)
 
 
 def _check_rope(
