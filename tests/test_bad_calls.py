@@ -388,6 +388,11 @@ BAD: list[tuple[Callable[[], object], Code, str]] = [
         "logp: temperature has T = (4,), but ids has T = (3,)",
     ),
     (
+        lambda: logp(x.expand(3, 3, 64), ids.expand(3, 3), temperature=torch.ones(3)),
+        Code.ARG_SIZE,
+        "logp: temperature has T = (3,), but ids has T = (3, 3)",
+    ),
+    (
         lambda: logp(x, ids, temperature=torch.ones(3, device="meta")),
         Code.ARG_DEVICE,
         "logp: temperature is on meta, but logits is on cpu",
@@ -565,6 +570,10 @@ def test_good_calls_at_the_edges_are_served() -> None:
     spans = ops.loss_spans(torch.tensor([0]), torch.tensor([0]), torch.tensor([2]))
     assert Layout.packed(torch.tensor([0, 3]), tokens=3, spans=[spans]).active.tolist() == [True, True, False]
     assert sample(x, **smp, top_k=-1).token.shape == (3,)
+    square, heat = (x.expand(3, 3, 64), ids.expand(3, 3)), torch.tensor([[1.0], [2.0], [3.0]])
+    assert torch.equal(
+        logp(*square, temperature=heat).logp, logp(*square, temperature=heat.expand(3, 3)).logp
+    )
     for window in (2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**63):
         made = varlen_attention(q, q, q, cu, cu, window=window)
         assert torch.equal(made.lse, varlen_attention(q, q, q, cu, cu).lse)

@@ -270,11 +270,14 @@ def _segments(saved: Tensors, scalars: Scalars) -> Tensors:
 
 
 def _rows_like(op: str, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Return a number per row, broadcast to the rows' shape."""
-    try:
-        return rows.expand(ids.shape)
-    except RuntimeError:
-        got, wanted = tuple(rows.shape), tuple(ids.shape)
+    """Return a number per row, from one for all or one along dims of size 1.
+
+    Fewer dims are refused: one for each sequence [B] would be read as one for each position where B = L.
+    """
+    got, wanted = tuple(rows.shape), tuple(ids.shape)
+    fits = len(got) == len(wanted) and all(a in (1, b) for a, b in zip(got, wanted, strict=True))
+    if got and not fits:
         raise LaunchError(
             Code.ARG_SIZE, op=op, name="temperature", axis="T", got=got, other="ids", wanted=wanted
-        ) from None
+        )
+    return rows.expand(ids.shape)
