@@ -100,8 +100,9 @@ def sample(
     top_k, which keeps the k likeliest (0 or -1: all); top_p, which keeps the likeliest that together weigh
     top_p of what is left (1: all). Of equal scores those with lower indices are kept. NaN and -inf are never
     drawn.
-    Numbers outside of these ranges raise; a row of a tensor with a negative, infinite or NaN temperature
-    draws nothing, as a row without a finite score.
+    Numbers outside of these ranges raise. In a tensor, top_p and min_p above 1 or below 0 are as 1 or 0, NaN
+    is off, and a top_k below 1 keeps all; a row with a negative, infinite or NaN temperature draws nothing,
+    as a row without a finite score.
 
     Tokens weigh exp((z - max z) / temperature) in units of 2**-22, rounded. top_p, to 2**-20, and the draw
     (the first token at which the running weight by index exceeds its part of the whole) are exact integers,
