@@ -86,6 +86,7 @@ def test_sizes_are_read_from_a_config(tmp_path: Path) -> None:
         (json.dumps({**CONFIG, "num_attention_heads": 0}), "num_attention_heads is 0"),
         (json.dumps({**CONFIG, "num_key_value_heads": 0}), "num_key_value_heads is 0"),
         (json.dumps({**CONFIG, "head_dim": 64.5}), "head_dim is 64.5"),
+        (json.dumps({**CONFIG, "num_key_value_heads": 3}), "4 num_attention_heads do not share 3"),
         (json.dumps({**CONFIG, "hidden_size": "256"}), "hidden_size is '256'"),
         (json.dumps({**CONFIG, "vocab_size": -1}), "vocab_size is -1"),
         (json.dumps({**CONFIG, "vocab_size": True}), "vocab_size is True"),

@@ -15,6 +15,7 @@ from rlk.ops import (
     Loss,
     Overlong,
     Penalties,
+    Support,
     entropy_bonus,
     gae,
     group_advantage,
@@ -32,10 +33,26 @@ from rlk.ops import (
     rms_norm,
     rope,
     sample,
+    sequence_logp,
+    unpack,
     value_loss,
     varlen_attention,
 )
-from rlk.ops.losses import Correction, Rejection, cispo, clip, sapo
+from rlk.ops.losses import (
+    Correction,
+    Rejection,
+    Selection,
+    Surrogate,
+    cispo,
+    clip,
+    clip_cov,
+    dppo_kl,
+    ipo_mask,
+    kl_cov,
+    lower_mask,
+    sapo,
+    vespo,
+)
 
 x = torch.zeros(3, 64)
 ids = torch.tensor([1, 2, 3])
@@ -53,6 +70,37 @@ def P(**options: float) -> torch.Tensor:
     return penalize(x, Penalties(counts=torch.zeros(3, 64, dtype=torch.int32), **options))
 
 
+angles = torch.randn(8, 8)
+
+
+def prefix(grad: bool, **others: torch.Tensor) -> object:
+    offsets = {
+        "cu_seqlens_prefix": torch.tensor([0, 3]),
+        "cu_seqlens": cu.long(),
+        "groups": torch.tensor([0, 2]),
+    }
+    given = dict.fromkeys(("k_prefix", "v_prefix", "k", "v"), q) | offsets | others
+    return prefix_attention(q.clone().requires_grad_(grad), **given)
+
+
+PREFIXES: list[tuple[dict[str, torch.Tensor], Code, str]] = [
+    (
+        {"v_prefix": q[:2]},
+        Code.ARG_SIZE,
+        "v_prefix has T, heads = (2, 2), but k_prefix has T, heads = (3, 2)",
+    ),
+    ({"k_prefix": q[:, :1]}, Code.ARG_SIZE, "k_prefix has heads, E = (1, 16), but k has heads, E = (2, 16)"),
+    ({"v_prefix": q[..., :8]}, Code.ARG_SIZE, "v_prefix has heads, F = (2, 8), but v has heads, F = (2, 16)"),
+    ({"k_prefix": q[0, 0, 0]}, Code.ARG_RANK, "k_prefix has 0 dims (), expected 3 dims"),
+    ({"k_prefix": q.float()}, Code.ARG_DTYPE, "k_prefix has dtype torch.float32, expected torch.bfloat16"),
+    ({"k_prefix": q.to("meta")}, Code.ARG_DEVICE, "k_prefix is on meta, but q is on cpu"),
+    (
+        {"groups": torch.tensor([0, 2], device="meta")},
+        Code.ARG_DEVICE,
+        "groups is on meta, but q is on cpu",
+    ),
+]
+"""What a gradient of prefix_attention joins to one table, and a call without one reads apart."""
 BAD: list[tuple[Callable[[], object], Code, str]] = [
     (lambda: logp(x, ids, softcap=0), Code.ARG_VALUE, "logp: softcap=0"),
     (lambda: logp(x, ids, softcap=math.nan), Code.ARG_VALUE, "logp: softcap=nan"),
@@ -340,9 +388,134 @@ BAD: list[tuple[Callable[[], object], Code, str]] = [
         "logp: temperature has T = (4,), but ids has T = (3,)",
     ),
     (
+        lambda: logp(x.expand(3, 3, 64), ids.expand(3, 3), temperature=torch.ones(3)),
+        Code.ARG_SIZE,
+        "logp: temperature has T = (3,), but ids has T = (3, 3)",
+    ),
+    (
         lambda: logp(x, ids, temperature=torch.ones(3, device="meta")),
         Code.ARG_DEVICE,
         "logp: temperature is on meta, but logits is on cpu",
+    ),
+    (lambda: penalize(x, Penalties([1])), Code.ARG_TYPE, "penalize: counts must be a torch.Tensor, got list"),
+    (
+        lambda: penalize(x, Penalties(torch.zeros(3, 64, dtype=torch.int32), prompt=[1])),
+        Code.ARG_TYPE,
+        "penalize: prompt must be a torch.Tensor, got list",
+    ),
+    (
+        lambda: logp(x, ids, support=Support(1, 2, 3)),
+        Code.ARG_TYPE,
+        "logp: support.threshold must be a torch.Tensor, got int",
+    ),
+    (lambda: logp(x, ids, math=[]), Code.ARG_VALUE, "logp: math=[]"),
+    (
+        lambda: logp(x, ids, logit_scale=torch.ones(3)),
+        Code.ARG_TYPE,
+        "logp: logit_scale must be a number, got Tensor",
+    ),
+    (lambda: logp(x, ids, logit_scale=True), Code.ARG_TYPE, "logp: logit_scale must be a number, got bool"),
+    (lambda: ops.logp.numerics_id("cpu", math="x"), Code.ARG_VALUE, "logp: math='x'"),
+    (
+        lambda: rope(q, q, angles, angles, position_ids=ids[:2]),
+        Code.ARG_SIZE,
+        "rope: position_ids has T = (2,), but q or k has T = (3,)",
+    ),
+    (
+        lambda: rope(q, q, angles, angles, position_ids=ids, interleaved="no"),
+        Code.ARG_TYPE,
+        "rope: interleaved must be a bool, got str",
+    ),
+    (
+        lambda: Layout.packed(torch.tensor([0, 3]), mask=torch.ones(3, dtype=torch.bool, device="meta")),
+        Code.ARG_DEVICE,
+        "Layout.packed: mask is on meta, but layout is on cpu",
+    ),
+    (
+        lambda: Layout.packed(torch.tensor([0, 3]), tokens=3, spans=ops.loss_spans(*(cu.to("meta"),) * 3)),
+        Code.ARG_DEVICE,
+        "Layout.packed: spans is on meta, but layout is on cpu",
+    ),
+    (
+        lambda: ops.loss_spans(cu, cu.to("meta"), cu),
+        Code.ARG_DEVICE,
+        "loss_spans: sequence is on cpu, but begin is on meta",
+    ),
+    (lambda: Loss(selection=3), Code.ARG_TYPE, "Loss: selection must be a Selection, got int"),
+    (lambda: Loss(selection=Selection()), Code.ARG_VALUE, "Loss: selection='a Selection'"),
+    (
+        lambda: Loss(metrics=["ess"]),
+        Code.ARG_TYPE,
+        "Loss: metrics must be a tuple of names, got list",
+    ),
+    (lambda: Loss(weighted="x"), Code.ARG_TYPE, "Loss: weighted must be a bool, got str"),
+    (lambda: Loss(bypass=[]), Code.ARG_TYPE, "Loss: bypass must be a bool, got list"),
+    (lambda: Loss(Surrogate(3)), Code.ARG_TYPE, "Loss: surrogate.fn must be a function of a token, got int"),
+    (lambda: Correction(normalized=1), Code.ARG_TYPE, "Correction: normalized must be a bool, got int"),
+    (lambda: Selection(share=None), Code.ARG_TYPE, "Selection: share must be a number, got NoneType"),
+    (lambda: Selection(low=5.0, high=1.0), Code.ARG_VALUE, "Selection: low=5.0"),
+    (lambda: clip_cov(-0.5), Code.ARG_VALUE, "clip_cov: low=-0.5"),
+    (lambda: kl_cov(None), Code.ARG_TYPE, "kl_cov: coef must be a number, got NoneType"),
+    (lambda: kl_cov(math.inf), Code.ARG_VALUE, "kl_cov: coef=inf"),
+    (lambda: lower_mask(-1.0), Code.ARG_VALUE, "lower_mask: below=-1.0"),
+    (lambda: ipo_mask(drift=math.nan), Code.ARG_VALUE, "ipo_mask: drift=nan"),
+    (lambda: dppo_kl(most=None), Code.ARG_TYPE, "dppo_kl: most must be a number, got NoneType"),
+    (lambda: vespo(None), Code.ARG_TYPE, "vespo: power_positive must be a number, got NoneType"),
+    (
+        lambda: policy_loss(lp, lp, torch.tensor([1, 2]), layout=lay, loss="verl/clip_cov"),
+        Code.ARG_DTYPE,
+        "policy_loss: advantages has dtype torch.int64, expected torch.float32",
+    ),
+    (
+        lambda: policy_loss(lp.to_sparse(), lp, adv, layout=lay),
+        Code.ARG_TYPE,
+        "policy_loss: logp must be a dense tensor, got torch.sparse_coo",
+    ),
+    (
+        lambda: sequence_logp(lp, layout=lay, shared=ids, tail=1.0),
+        Code.ARG_SIZE,
+        "sequence_logp: shared has B = 3, but layout has B = 2",
+    ),
+    (
+        lambda: preference_loss(lp, lp.to("meta"), lp, lp, loss="aot"),
+        Code.ARG_DEVICE,
+        "preference_loss: rejected is on meta, but chosen is on cpu",
+    ),
+    (
+        lambda: kto_loss(lp, lp, lp > 0, mismatched=(lp[None], lp[None])),
+        Code.ARG_RANK,
+        "kto_loss: mismatched[0] has 2 dims (1, 3), expected 1 dim",
+    ),
+    (lambda: pack(torch.zeros(2, 1), lay), Code.ARG_VALUE, "pack: layout=[2]"),
+    (
+        lambda: pack(torch.zeros(2, 2, device="meta"), lay),
+        Code.ARG_DEVICE,
+        "pack: x is on meta, but layout is on cpu",
+    ),
+    (
+        lambda: unpack(torch.zeros(5), Layout.padded(torch.tensor([1, 2]), 3)),
+        Code.ARG_VALUE,
+        "unpack: layout=[0, 1, 3]",
+    ),
+    (
+        lambda: varlen_attention(q, q, q, cu, cu, causal="no"),
+        Code.ARG_TYPE,
+        "varlen_attention: causal must be a bool, got str",
+    ),
+    (
+        lambda: varlen_attention(q, q, q[..., :0], cu, cu),
+        Code.ARG_VALUE,
+        "varlen_attention: v.shape[-1]=0",
+    ),
+    (
+        lambda: paged_attention(q, kc, kc[..., :0], bt, cl, cu),
+        Code.ARG_VALUE,
+        "paged_attention: v_cache.shape[-1]=0",
+    ),
+    *(
+        (lambda grad=grad, given=given: prefix(grad, **given), code, f"prefix_attention: {said}")
+        for grad in (False, True)
+        for given, code, said in PREFIXES
     ),
 ]
 TEMPERATURES = [
@@ -397,6 +570,10 @@ def test_good_calls_at_the_edges_are_served() -> None:
     spans = ops.loss_spans(torch.tensor([0]), torch.tensor([0]), torch.tensor([2]))
     assert Layout.packed(torch.tensor([0, 3]), tokens=3, spans=[spans]).active.tolist() == [True, True, False]
     assert sample(x, **smp, top_k=-1).token.shape == (3,)
+    square, heat = (x.expand(3, 3, 64), ids.expand(3, 3)), torch.tensor([[1.0], [2.0], [3.0]])
+    assert torch.equal(
+        logp(*square, temperature=heat).logp, logp(*square, temperature=heat.expand(3, 3)).logp
+    )
     for window in (2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**63):
         made = varlen_attention(q, q, q, cu, cu, window=window)
         assert torch.equal(made.lse, varlen_attention(q, q, q, cu, cu).lse)

@@ -53,6 +53,7 @@ def root() -> Iterator[Path]:
     for name in ("entries/ab/abcd", "entries/ab/abef", "entries/cd/cdef", "locks", "staging", "quarantine"):
         (place / name).mkdir(parents=True)
     yield place
+    place.chmod(0o755)
     for folder in place.rglob("*"):
         folder.chmod(0o755)
     shutil.rmtree(place)
@@ -104,6 +105,15 @@ def test_folders_that_cannot_be_written_matter_to_who_fills_a_store(root: Path) 
     assert not by_another(root, filled=False)
     (line,) = [line for line in by_another(root, filled=True) if "0555" in line]
     assert line.startswith(f"{root / 'locks'} and 3 more: cannot be written: ")
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_store_that_is_closed_to_this_user_is_named_itself(root: Path, filled: bool) -> None:
+    """What stands in it cannot even be asked for."""
+    root.chmod(0o000)
+    assert by_another(root, filled=filled) == [
+        f"{root}: cannot be read: it is of user {os.getuid()}, with mode 0000"
+    ]
 
 
 def test_a_folder_of_no_use_is_a_problem() -> None:

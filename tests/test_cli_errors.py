@@ -91,6 +91,7 @@ def test_a_file_of_any_name_may_be_a_spec(rlk: Rlk, tmp_path: Path) -> None:
         (("warmup", "--model-config", "x", "--rows", "0"), "argument --rows: '0' is no whole number"),
         (("warmup", "--model-config", "x", "--tp", "-2"), "argument --tp: '-2' is no whole number"),
         (("warmup", "--model-config", "x", "--tp", "3"), "expected a power of two"),
+        (("warmup", "--model-config", "x", "--tp", "3"), "rlk warmup: --tp=3"),
         (("show", "logp", "--extent", f"V={MANY}"), "expected a positive number"),
         (("cache", "gc", "--limit", MANY), "such as 8G"),
         (("tune", "matmul", "--dry", "--lane", f"1/{MANY}"), "expected I/N"),

@@ -207,6 +207,22 @@ def test_a_nan_of_a_token_that_counts_is_seen(name: str) -> None:
             assert not made.per_token[2:].isnan().any()
 
 
+@pytest.mark.parametrize("bounds", [{"high": 1.0}, {"low": -1.0}, {"low": -1.0, "high": 1.0}])
+@pytest.mark.parametrize("over", ["token", "sum", "mean", "max"])
+def test_a_statistic_that_is_nan_is_rejected_with_what_it_is_of(over: str, bounds: dict[str, float]) -> None:
+    layout = Layout.packed(torch.tensor([0, 2, 5]), tokens=5)
+    same, rollout = torch.zeros(5), torch.tensor([0.0, 0.0, 0.0, math.nan, 0.0])
+    loss = Loss(rejections=(Rejection("k2", over, **bounds),))  # type: ignore[arg-type]
+    logp = torch.zeros(5, requires_grad=True)
+    made = ops.policy_loss(logp, same, torch.ones(5), layout=layout, loss=loss, rollout_logp=rollout)
+    made.loss.backward()
+    counted = [True, True, over == "token", False, over == "token"]
+    assert (made.per_token != 0).tolist() == counted and int(made.metrics["active"]) == sum(counted)
+    assert logp.grad is not None and (logp.grad != 0).tolist() == counted
+    kept = ops.policy_loss(logp, same, torch.ones(5), layout=layout, loss=loss, rollout_logp=same)
+    assert int(kept.metrics["active"]) == 5  # the control: the same loss rejects nothing that is there
+
+
 def test_the_effective_sample_size_is_of_importance_weights_not_of_masks() -> None:
     """ess = (sum w)^2 / (n sum w^2) of ratios, or of what corrects them; a drift masks, it weighs nothing."""
     given = batch(6)
@@ -283,7 +299,7 @@ WRONG: dict[str, tuple[Any, Code, str]] = {
     "a statistic": (lambda: Rejection("k4", high=1.0), Code.ARG_VALUE, "k3"),  # type: ignore[arg-type]
     "a selection of nothing": (lambda: Selection(0.0), Code.ARG_VALUE, "share"),
     "a surrogate without its selection": (lambda: Loss(kl_cov()), Code.ARG_MISSING, "selection"),
-    "a selection that nothing reads": (lambda: Loss(selection=Selection()), Code.ARG_MISSING, "selection"),
+    "a selection that nothing reads": (lambda: Loss(selection=Selection()), Code.ARG_VALUE, "selection"),
     "a selection of sequences": (
         lambda: Loss(kl_cov(), selection=Selection(), level="sequence"),
         Code.ARG_VALUE,

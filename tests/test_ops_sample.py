@@ -249,6 +249,36 @@ def test_tokens_are_as_frequent_as_they_are_likely(name: str) -> None:
 # edges
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("best", [0.0, 1.0, -1.0])
+def test_scores_at_the_bound_of_min_p_are_kept_where_it_is_zero(best: float, dtype: torch.dtype) -> None:
+    """What lies below +0.0 is no -0.0, which a log-prob compares as equal; 1.0 and -1.0 are controls."""
+    x = torch.full((8, 40), best, dtype=dtype)
+    x[:, ::2] = -3.0
+    x[0, 1] = -best if best == 0.0 else best
+    who = {"seed": 0, "request_id": torch.arange(8), "position": torch.arange(8)}
+    made = ops.sample(x, **who, min_p=1.0)
+    assert (made.token % 2 == 1).all()
+    torch.testing.assert_close(made.logp, torch.full((8,), -math.log(20)), rtol=1e-6, atol=0)
+    assert_same_bits(ops.logp(x, made.token, support=made.support).logp, made.logp)
+    worst = ops.logp(x, torch.zeros(8, dtype=torch.int64), support=made.support)
+    assert worst.logp is not None and torch.equal(worst.logp, torch.full((8,), -torch.inf))
+
+
+def test_rows_of_options_beyond_their_range_are_at_its_end() -> None:
+    inf, nan = math.inf, math.nan
+    x, who = scores(6, 200, torch.float32).nan_to_num(nan=0.0), requests(6)
+    for name, given, meant in (
+        ("min_p", [2.0, inf, nan, -1.0, -inf, 0.5], [1.0, 1.0, 0.0, 0.0, 0.0, 0.5]),
+        ("top_p", [2.0, inf, nan, -1.0, -inf, 0.5], [1.0, 1.0, 1.0, 0.0, 0.0, 0.5]),
+        ("top_k", [-1, -7, 0, -(2**31), 2**31 - 1, 5], [0, 0, 0, 0, 0, 5]),
+    ):
+        made, want = (ops.sample(x, **who, **{name: torch.tensor(row)}) for row in (given, meant))
+        assert_same_bits(made.token, want.token)
+        assert_same_bits(made.logp, want.logp)
+        assert len(set(want.logp.tolist())) > 1
+
+
 def test_zero_temperature_takes_the_first_of_the_best() -> None:
     x = scores(5, 300, torch.bfloat16)
     x[:, 200] = x[:, 100] = 50.0

@@ -217,6 +217,22 @@ def test_a_value_that_is_nan_is_not_clipped_away() -> None:
     assert ops.value_loss(values, torch.zeros(2), layout=layout, old_values=torch.zeros(2)).loss.isnan()
 
 
+def test_an_old_value_that_is_nan_is_no_clip() -> None:
+    """The maximum of an error and of NaN is NaN, in the loss and in the gradient, of that token alone."""
+    layout = Layout.packed(torch.tensor([0, 2]), tokens=2)
+    values = torch.tensor([1.0, 1.0], requires_grad=True)
+    old = torch.tensor([math.nan, 1.0])
+    made = ops.value_loss(values, torch.zeros(2), layout=layout, old_values=old)
+    made.loss.backward()
+    want = ops.value_loss.reference(values.detach(), torch.zeros(2), layout=layout, old_values=old)
+    assert made.loss.isnan() and made.per_token.isnan().tolist() == want.per_token.isnan().tolist() == [
+        True,
+        False,
+    ]
+    assert values.grad is not None and values.grad.isnan().tolist() == [True, False]
+    assert float(made.metrics["clip_fraction"]) == 0
+
+
 ROW, TWO = torch.zeros(2), Layout.packed(torch.tensor([0, 2]), tokens=2)
 REFUSED = {
     "no layout": (lambda: ops.value_loss(ROW, ROW, layout=None), Code.ARG_TYPE, "layout"),  # type: ignore[arg-type]

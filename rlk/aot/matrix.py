@@ -177,6 +177,9 @@ def model_of_config(path: Path, tp: int) -> tuple[Model, str]:
         if not _is_size(given[ours]):
             wanted = f"{theirs} is {given[ours]!r}, not a whole number of at least 1"
             raise _no_decoder(path, wanted)
+    if given["heads"] % given["kv_heads"]:
+        wanted = f"{given['heads']} num_attention_heads do not share {given['kv_heads']} num_key_value_heads"
+        raise _no_decoder(path, wanted)
     kind = str(members.get("model_type", path.parent.name))
     profile = "gemma" if "gemma" in kind else "hf_llama"
     dtype = str(members.get("dtype") or members.get("torch_dtype") or "bfloat16")

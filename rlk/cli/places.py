@@ -34,9 +34,9 @@ def _folders(root: Path, filled: bool) -> Iterator[tuple[Path, bool]]:
     """Yield the folders of a store down to those of entries, and whether they have to be written."""
     yield root, False
     if filled:
-        yield from ((root / name, True) for name in WORKED_IN if (root / name).exists())
+        yield from ((root / name, True) for name in WORKED_IN if os.path.exists(root / name))
     entries = root / "entries"
-    if entries.exists():
+    if os.path.exists(entries):  # False where the root is closed, which `Path.exists` raises
         yield entries, filled
         for shard in _listed(entries):
             yield shard, filled

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rlk.cli.text import positive
 from rlk.env import Env
+from rlk.errors import LaunchError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,10 +30,13 @@ def run(arguments: argparse.Namespace) -> int:
     from rlk.aot.warm import chosen_calls, here, warm
     from rlk.target.facts import target
 
-    if arguments.tp & (arguments.tp - 1):
-        raise wrong("--tp", arguments.tp, "a power of two")
-    model, dtype = model_of_config(arguments.model_config, arguments.tp)
-    calls = chosen_calls(read_matrix(arguments.matrix).calls, dtype, arguments.op, arguments.rows)
+    try:
+        if arguments.tp & (arguments.tp - 1):
+            raise wrong("--tp", arguments.tp, "a power of two")
+        model, dtype = model_of_config(arguments.model_config, arguments.tp)
+        calls = chosen_calls(read_matrix(arguments.matrix).calls, dtype, arguments.op, arguments.rows)
+    except LaunchError as error:
+        raise error.reworded(op={"rlk aot": "rlk warmup"}) from None
     on = here() if arguments.target is None else target(arguments.target)
     made = warm(model, calls, on, Progress(sys.stderr, "prepared"))
     kept = f", {made.lost} kept nowhere" if made.lost else f" into {Env.current().cache_dir}"

@@ -97,7 +97,8 @@ class Operator:
         except (RuntimeError, TypeError):
             op, wanted = self.fn.__name__, 'a device of torch, such as "cuda" or "cpu"'
             raise LaunchError(Code.ARG_VALUE, op=op, name="device", value=device, wanted=wanted) from None
-        invocations = [Invocation(spec, spec.reference(), model(math)) for spec in self.specs]
+        defines = model(math, self.fn.__name__)
+        invocations = [Invocation(spec, spec.reference(), defines) for spec in self.specs]
         return joined([decide(invocation, on) for invocation in invocations])
 
     def __repr__(self) -> str:

@@ -8,7 +8,17 @@ import numpy as np
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import are_tensors, has_dims, has_dtype, positive, reciprocal, wrong_dims, wrong_value
+from rlk.ops.checks import (
+    are_tensors,
+    flag,
+    has_dims,
+    has_dtype,
+    positive,
+    reciprocal,
+    same_device,
+    wrong_dims,
+    wrong_value,
+)
 from rlk.ops.offsets import (
     Outside,
     all_good,
@@ -80,6 +90,7 @@ def varlen_attention(
     are_tensors(name, q=q, k=k, v=v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     tensors, scalars, statics = queries(name, q, k.shape, cu_seqlens_q, causal, window, softcap, scale, sinks)
     _offsets(name, "cu_seqlens_k", cu_seqlens_k, k.shape[0], "keys")
+    _values(name, "v", v)
     tensors |= {"k": k, "v": v, "begin_k": cu_seqlens_k[:-1], "end_k": cu_seqlens_k[1:]}
     return _results(call(spec.varlen_attention, tensors, scalars, statics, math), q, k.shape[0], sinks)
 
@@ -119,6 +130,7 @@ def paged_attention(
     are_tensors(name, context_lens=context_lens, cu_seqlens_q=cu_seqlens_q)
     shape = k_cache.shape[1:] if k_cache.dim() == 4 else k_cache.shape
     tensors, scalars, statics = queries(name, q, shape, cu_seqlens_q, causal, window, softcap, scale, sinks)
+    _values(name, "v_cache", v_cache)
     tensors |= {"k_cache": k_cache, "v_cache": v_cache}
     tensors |= {"block_table": block_table, "context_lens": context_lens}
     _pages(name, block_table, context_lens, len(cu_seqlens_q) - 1, k_cache)
@@ -166,6 +178,10 @@ def prefix_attention(
     asks = cu_seqlens if cu_seqlens_q is None else cu_seqlens_q
     are_tensors(name, **given, cu_seqlens_prefix=cu_seqlens_prefix, cu_seqlens=cu_seqlens, groups=groups)
     tensors, scalars, statics = queries(name, q, k.shape, asks, causal, window, softcap, scale, sinks)
+    _shared_factors(name, given)
+    offsets = {"cu_seqlens_prefix": cu_seqlens_prefix, "cu_seqlens": cu_seqlens, "groups": groups}
+    for what, x in (*offsets.items(), ("cu_seqlens_q", asks)):
+        same_device(name, what, x, "q", q.device)
     _offsets(name, "cu_seqlens_prefix", cu_seqlens_prefix, len(k_prefix), "keys of prompts")
     _offsets(name, "cu_seqlens", cu_seqlens, len(k), "keys")
     _offsets(name, "groups", groups, len(cu_seqlens) - 1, "completions", "nothing")
@@ -174,7 +190,6 @@ def prefix_attention(
     if wanted and torch.compiler.is_compiling():
         from rlk.ops.prefix_library import through_dispatcher  # which stands on this module
 
-        offsets = {"cu_seqlens_prefix": cu_seqlens_prefix, "cu_seqlens": cu_seqlens, "groups": groups}
         options = {"causal": causal, "window": window, "softcap": softcap, "scale": scale, "math": math}
         return through_dispatcher({**given, **offsets, "cu_seqlens_q": cu_seqlens_q, "sinks": sinks}, options)
     bounds = shared_bounds(cu_seqlens_prefix, cu_seqlens, asks, groups)
@@ -293,7 +308,7 @@ def queries(
                 Code.ARG_SIZE, op=op, name="sinks", axis="heads", got=got, other="q", wanted=wanted
             )
         tensors["sinks"] = sinks.unflatten(0, group)
-    return tensors, scalars, {"causal": bool(causal)}
+    return tensors, scalars, {"causal": flag(op, "causal", causal)}
 
 
 def _offsets(
@@ -339,6 +354,32 @@ def _pages(op: str, table: torch.Tensor, lengths: torch.Tensor, sequences: int, 
     else:
         all_good(op, too_long, CONTEXT)
         all_good(op, astray, PAGE)
+
+
+def _values(op: str, name: str, v: torch.Tensor) -> None:
+    """Refuse values without elements: nothing would be run, and lse depends on keys alone."""
+    if v.shape[-1:] == (0,):
+        raise wrong_value(op, f"{name}.shape[-1]", 0, "at least 1 element of a value")
+
+
+def _shared_factors(op: str, given: Tensors) -> None:
+    """Refuse keys and values of prompts and completions that do not go together: a gradient joins them."""
+    for name, x in given.items():
+        has_dims(op, name, x.shape, 3, "3 dims [T, heads, elements]")
+        same_device(op, name, x, "q", given["q"].device)
+        if x.dtype is not given["q"].dtype and given["q"].dtype in (torch.bfloat16, torch.float16):
+            has_dtype(op, name, x, given["q"].dtype)
+    _values(op, "v", given["v"])
+    pairs = (
+        ("k_prefix", "k", slice(1, 3), "heads, E"), ("v_prefix", "v", slice(1, 3), "heads, F"),
+        ("v", "k", slice(0, 2), "T, heads"), ("v_prefix", "k_prefix", slice(0, 2), "T, heads"),
+    )  # fmt: skip
+    for name, other, dims, axes in pairs:
+        got, wanted = tuple(given[name].shape[dims]), tuple(given[other].shape[dims])
+        if got != wanted:
+            raise LaunchError(
+                Code.ARG_SIZE, op=op, name=name, axis=axes, got=got, other=other, wanted=wanted
+            )
 
 
 def _results(made: Tensors, q: torch.Tensor, keys: int, sinks: torch.Tensor | None) -> Attention:

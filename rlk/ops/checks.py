@@ -49,6 +49,19 @@ def wrong_dims(op: str, name: str, shape: tuple[int, ...], wanted: str) -> Launc
     return LaunchError(Code.ARG_RANK, op=op, name=name, got=len(shape), shape=tuple(shape), wanted=wanted)
 
 
+def same_device(op: str, name: str, x: torch.Tensor, other: str, device: torch.device) -> None:
+    """Raise LaunchError for a tensor on another device than that of `other`."""
+    if x.device != device:
+        raise LaunchError(Code.ARG_DEVICE, op=op, name=name, got=x.device, other=other, wanted=device)
+
+
+def flag(op: str, name: str, value: object) -> bool:
+    """Return a bool; raise LaunchError for anything else, whose truth nobody meant."""
+    if type(value) is not bool:
+        raise wrong_type(op, name, value, "bool")
+    return value
+
+
 def is_among(op: str, name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise LaunchError for an option that is none of the choices."""
     if not isinstance(value, str) or value not in choices:

@@ -9,10 +9,13 @@ import torch
 from rlk.errors import Code, LaunchError
 from rlk.ops.checks import are_tensors, is_among, number
 from rlk.ops.layout import Layout, checked_layout
-from rlk.runtime.calls import call
+from rlk.runtime.calls import call, worded
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import completions as completions_spec
 from rlk.specs.completions import OVER
+
+OF_LAYOUT = dict.fromkeys(("order", "active", "sequence", "begin", "end", "rank"), "layout")
+worded(completions_spec.sequence_logp, "sequence_logp", untouched="shared", **OF_LAYOUT)
 
 
 def sequence_logp(

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import has_dtype, is_among, is_tensor, size, wrong_type, wrong_value
+from rlk.ops.checks import has_dtype, is_among, is_tensor, same_device, size, wrong_type, wrong_value
 from rlk.ops.offsets import (
     Outside,
     all_good,
@@ -148,8 +148,10 @@ class Layout:
                     other="layout",
                     wanted=shape,
                 )
+            same_device(op, "mask", mask, "layout", active.device)
             active = active & mask
         for each in several_spans(op, spans):
+            same_device(op, "spans", each.begin, "layout", active.device)
             counted = each.counted(places.first, places.lengths, active.numel())
             active = active & counted.reshape(shape)
         active, sequence = active.contiguous(), places.sequence.contiguous()
@@ -176,6 +178,8 @@ class Layout:
             raise LaunchError(
                 Code.LAYOUT_MISMATCH, op=op, name=name, got=tuple(tensor.shape), wanted=self.shape
             )
+        if tensor.layout is not torch.strided:
+            raise LaunchError(Code.ARG_TYPE, op=op, name=name, wanted="dense tensor", got=tensor.layout)
         return tensor.reshape(-1)
 
     @property

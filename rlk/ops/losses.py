@@ -10,7 +10,16 @@ from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import is_among, names_among, number, ordered, positive, wrong_type, wrong_value
+from rlk.ops.checks import (
+    flag,
+    is_among,
+    names_among,
+    number,
+    ordered,
+    positive,
+    wrong_type,
+    wrong_value,
+)
 from rlk.specs import surrogates
 from rlk.specs.policy import Form
 from rlk.specs.surrogates import Term, Token
@@ -58,6 +67,12 @@ def limits(
     ordered(op, low, high)
 
 
+def drift_of(op: str, drift: float | None) -> None:
+    """Raise LaunchError for the weight of a drift that is no finite number; None is none."""
+    if drift is not None:
+        number(op, "drift", drift)
+
+
 def surrogate(fn: Callable[..., Term], **numbers: float | None) -> Surrogate:
     """Return the surrogate of a function with its numbers; those that are None are left out."""
     given = {
@@ -90,6 +105,7 @@ class Correction:
         is_among("Correction", "level", self.level, levels)
         limits("Correction", ("low", self.low), ("high", self.high), least=0.0)
         limit("Correction", "log_limit", self.log_limit)
+        flag("Correction", "normalized", self.normalized)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +149,9 @@ class Selection:
     unclipped: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("share", "low", "high"):
-            if getattr(self, name) is not None:
-                number("Selection", name, getattr(self, name))
-        if not 0.0 < self.share <= 1.0:
-            raise wrong_value("Selection", "share", self.share, "above 0, at most 1")
+        number("Selection", "share", self.share, above=0.0, most=1.0)
+        limits("Selection", ("low", self.low), ("high", self.high))
+        flag("Selection", "unclipped", self.unclipped)
 
 
 def clip(
@@ -177,6 +191,12 @@ def vespo(
     decay_negative: float = 2.0,
 ) -> Surrogate:  # fmt: skip
     """-phi(w) A lp, log phi = c + k log w - c w; for level "sequence_sum", w the product of a sequence."""
+    numbers = {
+        "power_positive": power_positive, "decay_positive": decay_positive,
+        "power_negative": power_negative, "decay_negative": decay_negative,
+    }  # fmt: skip
+    for name, value in numbers.items():
+        number("vespo", name, value)
     return surrogate(
         surrogates.vespo, power_positive=power_positive, decay_positive=decay_positive,
         power_negative=power_negative, decay_negative=decay_negative,
@@ -201,6 +221,7 @@ def dppo_tv(
     number("dppo_tv", "below", below, least=0.0)
     number("dppo_tv", "above", above, least=0.0)
     limit("dppo_tv", "most", most)
+    drift_of("dppo_tv", drift)
     return surrogate(surrogates.dppo_tv, below=below, above=above, most=most, drift=drift)
 
 
@@ -208,29 +229,34 @@ def dppo_kl(below: float = 0.2, above: float = 0.2, *, most: float = 20.0) -> Su
     """Tokens whose binary KL along A is at most below or above."""
     number("dppo_kl", "below", below, least=0.0)
     number("dppo_kl", "above", above, least=0.0)
-    limit("dppo_kl", "most", most)
+    positive("dppo_kl", "most", most)
     return surrogate(surrogates.dppo_kl, below=below, above=above, most=most)
 
 
 def ipo_mask(threshold: float = 0.2, *, drift: float = 1e-3) -> Surrogate:
     """Tokens whose probability moved by at most threshold, and a drift (log r)^2 of all."""
     number("ipo_mask", "threshold", threshold, least=0.0)
+    drift_of("ipo_mask", drift)
     return surrogate(surrogates.ipo_mask, threshold=threshold, drift=drift)
 
 
 def lower_mask(below: float = 0.2, *, drift: float = 1e-3) -> Surrogate:
     """Tokens whose probability fell by at most below, and a drift (log r)^2 of all."""
+    number("lower_mask", "below", below, least=0.0)
+    drift_of("lower_mask", drift)
     return surrogate(surrogates.lower_mask, below=below, drift=drift)
 
 
 def clip_cov(low: float = 0.2, high: float = 0.2) -> Surrogate:
     """max(-r A, -clip(r, 1 - low, 1 + high) A), 0 for selected tokens."""
-    least, most = 1.0 - number("clip_cov", "low", low), 1.0 + number("clip_cov", "high", high)
+    least = 1.0 - number("clip_cov", "low", low, least=0.0)
+    most = 1.0 + number("clip_cov", "high", high, least=0.0)
     return surrogate(surrogates.clip_cov, least=least, most=most)
 
 
 def kl_cov(coef: float = 0.1) -> Surrogate:
     """-r A, + coef abs(log r) for selected tokens."""
+    number("kl_cov", "coef", coef)
     return surrogate(surrogates.kl_cov, coef=coef)
 
 
@@ -293,14 +319,24 @@ class Loss:
         for name, choices in CHOICES.items():
             is_among("Loss", name, getattr(self, name), choices)
         names_among("Loss", "metrics", self.metrics, METRICS)
-        if not isinstance(self.surrogate, Surrogate):
-            raise wrong_type("Loss", "surrogate", self.surrogate, "Surrogate")
+        for name in ("pessimistic", "bypass", "weighted"):
+            flag("Loss", name, getattr(self, name))
         self._are_records()
         self._are_numbers()
         self._agree()
 
     def _are_records(self) -> None:
-        """Refuse parts of another type."""
+        """Refuse parts of another type; records are keys of what was compiled for them."""
+        if not isinstance(self.metrics, tuple):
+            raise wrong_type("Loss", "metrics", self.metrics, "tuple of names")
+        if not isinstance(self.surrogate, Surrogate):
+            raise wrong_type("Loss", "surrogate", self.surrogate, "Surrogate")
+        if not callable(self.surrogate.fn):
+            raise wrong_type("Loss", "surrogate.fn", self.surrogate.fn, "function of a token")
+        if not isinstance(self.surrogate.numbers, tuple):
+            raise wrong_type("Loss", "surrogate.numbers", self.surrogate.numbers, "tuple of (name, number)")
+        if not isinstance(self.selection, Selection | None):
+            raise wrong_type("Loss", "selection", self.selection, "Selection")
         if not isinstance(self.correction, Correction | None):
             raise wrong_type("Loss", "correction", self.correction, "Correction")
         if not isinstance(self.rejections, tuple) or not all(
@@ -324,9 +360,11 @@ class Loss:
 
     def _agree(self) -> None:
         """Refuse parts that mean nothing beside each other."""
-        if (self.selection is None) == (self.surrogate.fn in SELECTING):
-            why = "by clip_cov and kl_cov" if self.selection is None else "None for other surrogates"
+        if self.selection is None and self.surrogate.fn in SELECTING:
+            why = "by clip_cov and kl_cov"
             raise LaunchError(Code.ARG_MISSING, op="Loss", name="selection", why=why)
+        if self.selection is not None and self.surrogate.fn not in SELECTING:
+            raise wrong_value("Loss", "selection", "a Selection", "None but for clip_cov and kl_cov")
         if self.selection is not None and self.level != "token":
             raise wrong_value("Loss", "level", self.level, "token with a selection")
         filtered = self.correction is not None and self.correction.kind == "sequence_mask"

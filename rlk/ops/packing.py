@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -30,7 +31,7 @@ def pack(x: torch.Tensor, layout: Layout, *, side: Side = "right") -> torch.Tens
         raise LaunchError(
             Code.ARG_SIZE, op="pack", name="x", axis="B", got=got, other="layout", wanted=wanted
         )
-    padded = Layout.padded(layout.lengths, x.shape[1], side=side)
+    padded = _laid("pack", lambda: Layout.padded(layout.lengths, x.shape[1], side=side))
     return _moved("pack", x, 2, layout, padded)
 
 
@@ -46,7 +47,7 @@ def unpack(x: torch.Tensor, layout: Layout) -> torch.Tensor:
     """
     _movable("unpack", x, 1, "[T, ...]", layout, 2, "padded")
     edges = torch.cat((layout.lengths.new_zeros(1), layout.lengths.cumsum(0)))
-    packed = Layout.packed(edges, tokens=x.shape[0])
+    packed = _laid("unpack", lambda: Layout.packed(edges, tokens=x.shape[0]))
     return _moved("unpack", x, 1, layout, packed)
 
 
@@ -59,6 +60,15 @@ def _movable(op: str, x: torch.Tensor, dims: int, wanted: str, layout: Layout, r
     if len(layout.shape) != rank:
         value, form = f"of {layout.shape}", f"the {form} layout of the result"
         raise wrong_value(op, "layout", value, form)
+
+
+def _laid(op: str, made: Callable[[], Layout]) -> Layout:
+    """Return the layout of x, made of the result's lengths; errors are in the words of the call."""
+    try:
+        return made()
+    except LaunchError as error:
+        names = dict.fromkeys(("lengths", "cu_seqlens"), "layout")
+        raise error.reworded(op=dict.fromkeys(("Layout.padded", "Layout.packed"), op), name=names) from None
 
 
 def _moved(op: str, x: torch.Tensor, dims: int, to: Layout, there: Layout) -> torch.Tensor:
@@ -76,7 +86,8 @@ def _moved(op: str, x: torch.Tensor, dims: int, to: Layout, there: Layout) -> to
     try:
         return call(spec, tensors, {}, {})["y"].reshape(shape)
     except LaunchError as error:
-        raise error.reworded(op={spec.name: op}) from None
+        names = dict.fromkeys(("source", "back"), "layout")
+        raise error.reworded(op={spec.name: op}, name=names, other=names) from None
 
 
 def _with_gradient(x: torch.Tensor) -> bool:

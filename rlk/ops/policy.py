@@ -22,6 +22,10 @@ from rlk.runtime.library import register
 from rlk.specs.policy import EDGES, policy_covariance, policy_covariance_of_sequences, policy_spec
 
 NAME = "policy_loss"
+LAYOUT = dict.fromkeys(("order", "active", "sequence", "begin", "end"), "layout")
+"""Inputs of specs that a layout holds, as callers know them."""
+for _spec in (policy_covariance, policy_covariance_of_sequences):
+    worded(_spec, NAME, **LAYOUT)
 ADVANTAGES_OF = ("tokens", "sequences")
 AdvantagesOf = Literal["tokens", "sequences"]
 GIVEN_WHEN = {
@@ -139,7 +143,7 @@ def _planned(loss: Loss, per_token: bool) -> Plan:
     form, numbers = form_of(loss, per_token)
     op = policy_spec(form)
     register(op)
-    worded(op, NAME, **dict.fromkeys(("order", "active", "sequence", "begin", "end"), "layout"))
+    worded(op, NAME, **LAYOUT)
     _operators[op.name] = op
     return op.name, tuple(numbers.items()), tuple(form.tensors)
 

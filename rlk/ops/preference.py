@@ -15,6 +15,7 @@ from rlk.ops.checks import (
     is_tensor,
     number,
     positive,
+    same_device,
     wrong_type,
     wrong_value,
 )
@@ -170,6 +171,7 @@ def _ranked(kind: str, given: Tensors) -> Tensors:
     other = ("ref_chosen", "ref_rejected") if kind == "aot" else ("rejected", "ref_rejected")
     sizes = {name: tuple(x.shape) for name, x in given.items()}
     for name, size in sizes.items():
+        same_device(op, name, given[name], "chosen", given["chosen"].device)
         if size != sizes["chosen"]:
             got, wanted = size, sizes["chosen"]
             raise LaunchError(
@@ -228,7 +230,8 @@ def kto_loss(
             raise wrong_type(op, "mismatched", mismatched, "pair (logp, ref_logp)")
         others = dict(zip(("other_logp", "other_ref_logp"), mismatched, strict=True))
         for i, x in enumerate(mismatched):
-            is_tensor(op, f"mismatched[{i}]", x)
+            name = f"mismatched[{i}]"
+            has_dims(op, name, is_tensor(op, name, x).shape, 1, "1 dim")
         tensors |= {name: x.detach() for name, x in others.items()}
     _rows(op, tensors)
     weights = {"desirable_weight": desirable_weight, "undesirable_weight": undesirable_weight}

@@ -100,8 +100,9 @@ def sample(
     top_k, which keeps the k likeliest (0 or -1: all); top_p, which keeps the likeliest that together weigh
     top_p of what is left (1: all). Of equal scores those with lower indices are kept. NaN and -inf are never
     drawn.
-    Numbers outside of these ranges raise; a row of a tensor with a negative, infinite or NaN temperature
-    draws nothing, as a row without a finite score.
+    Numbers outside of these ranges raise. In a tensor, top_p and min_p above 1 or below 0 are as 1 or 0, NaN
+    is off, and a top_k below 1 keeps all; a row with a negative, infinite or NaN temperature draws nothing,
+    as a row without a finite score.
 
     Tokens weigh exp((z - max z) / temperature) in units of 2**-22, rounded. top_p, to 2**-20, and the draw
     (the first token at which the running weight by index exceeds its part of the whole) are exact integers,
@@ -161,7 +162,7 @@ def _matrix(op: str, logits: object) -> None:
 
 
 def _like(op: str, name: str, x: torch.Tensor, logits: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
-    has_dtype(op, name, x, *dtypes)
+    has_dtype(op, name, is_tensor(op, name, x), *dtypes)
     if x.shape != logits.shape:
         got, wanted = tuple(x.shape), tuple(logits.shape)
         raise LaunchError(

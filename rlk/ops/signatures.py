@@ -9,6 +9,7 @@ import torch
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.ops.checks import (
     are_tensors,
+    flag,
     has_dims,
     integer,
     is_among,
@@ -34,6 +35,7 @@ SCORING = {"inv_temperature_row": "temperature", "inv_temperature": "temperature
 worded(
     logp_spec.logp, "logp", **SCORING, threshold="support.threshold", last="support.last", words="support.ids"
 )
+worded(model_spec.rope, "rope", x="q or k")
 NEEDS = ("logp", "lse", "entropy", "argmax", "lse2")
 PROFILES = ("hf_llama", "gemma", "vllm")
 
@@ -125,8 +127,8 @@ def _scoring(
         tensors["inv_temperature_row"] = rows if rows.shape == ids.shape else _rows_like(op, rows, ids)
     elif number(op, "temperature", temperature) != 1.0:
         scalars["inv_temperature"] = reciprocal(op, "temperature", temperature)
-    if logit_scale != 1.0:
-        scalars["logit_scale"] = number(op, "logit_scale", logit_scale)
+    if (factor := number(op, "logit_scale", logit_scale)) != 1.0:
+        scalars["logit_scale"] = factor
     if softcap is not None:
         scalars |= {"inv_softcap": reciprocal(op, "softcap", softcap), "softcap": float(softcap)}
 
@@ -210,7 +212,7 @@ def rope(
 
     def rotate(x: torch.Tensor) -> torch.Tensor:
         tensors = {"x": x, "cos": cos, "sin": sin, "position_ids": position_ids}
-        return call(model_spec.rope, tensors, {}, {"interleaved": bool(interleaved)})["y"]
+        return call(model_spec.rope, tensors, {}, {"interleaved": interleaved})["y"]
 
     return rotate(q), rotate(k)
 
@@ -220,6 +222,7 @@ def _check_rope(
 ) -> None:
     """Refuse what the two calls of one `rope` cannot see: they take q or k, and half of a table."""
     are_tensors("rope", q=q, k=k, cos=cos, sin=sin)
+    flag("rope", "interleaved", interleaved)
     ranks = {"q": (q, 2, "[..., Hq, E]"), "k": (k, 2, "[..., Hk, E]")}
     for name, (x, least, wanted) in ranks.items():
         if x.dim() < least:
@@ -267,11 +270,14 @@ def _segments(saved: Tensors, scalars: Scalars) -> Tensors:
 
 
 def _rows_like(op: str, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Return a number per row, broadcast to the rows' shape."""
-    try:
-        return rows.expand(ids.shape)
-    except RuntimeError:
-        got, wanted = tuple(rows.shape), tuple(ids.shape)
+    """Return a number per row, from one for all or one along dims of size 1.
+
+    Fewer dims are refused: one for each sequence [B] would be read as one for each position where B = L.
+    """
+    got, wanted = tuple(rows.shape), tuple(ids.shape)
+    fits = len(got) == len(wanted) and all(a in (1, b) for a, b in zip(got, wanted, strict=True))
+    if got and not fits:
         raise LaunchError(
             Code.ARG_SIZE, op=op, name="temperature", axis="T", got=got, other="ids", wanted=wanted
-        ) from None
+        )
+    return rows.expand(ids.shape)

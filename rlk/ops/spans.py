@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import has_dtype, is_tensor, wrong_type, wrong_value
+from rlk.ops.checks import has_dtype, is_tensor, same_device, wrong_type, wrong_value
 from rlk.ops.offsets import all_good, checked_offsets, on_the_host
 from rlk.specs.packing import SPAN
 
@@ -102,8 +102,10 @@ def _spans(
             raise LaunchError(
                 Code.ARG_SIZE, op=op, name=name, axis="spans", got=got, other="begin", wanted=wanted
             )
+        same_device(op, name, x, "begin", begin.device)
     if where is not None:
         has_dtype(op, "where", is_tensor(op, "where", where), torch.bool)
+        same_device(op, "where", where, "begin", begin.device)
         if where.shape != begin.shape:
             got, wanted = tuple(where.shape), tuple(begin.shape)
             raise LaunchError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import wrong_type, wrong_value
+from rlk.ops.checks import is_tensor, wrong_type, wrong_value
 from rlk.ops.offsets import checked_offsets, on_the_host, refuse_misplaced
 from rlk.ops.results import Csr, Support
 from rlk.runtime.invocation import Tensors
@@ -18,7 +18,8 @@ def kept_tokens(op: str, support: object, logits: torch.Tensor, ids: torch.Tenso
     # no `match`: torch.compile follows class patterns from torch 2.11 on
     if isinstance(support, Support):
         for name in ("threshold", "last"):
-            got, wanted = tuple(getattr(support, name).shape), tuple(ids.shape)
+            given = is_tensor(op, f"support.{name}", getattr(support, name))
+            got, wanted = tuple(given.shape), tuple(ids.shape)
             if got != wanted:
                 raise LaunchError(
                     Code.ARG_SIZE,

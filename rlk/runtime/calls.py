@@ -71,6 +71,9 @@ def call(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str
             raise
         public, names = _words[op.name]
         raise error.reworded(op={op.name: public}, name=names, other=names) from None
+    except TypeError:
+        model(math, op.name)  # the one part of the key that may be unhashable: it is what the caller wrote
+        raise
 
 
 _words: dict[str, tuple[str, dict[object, object]]] = {}
@@ -155,7 +158,7 @@ def model(math: str | None, op: str = "rlk") -> MathModel | None:
     if math is None:
         return None
     choices = {"portable": MathModel.PORTABLE, "sm90": MathModel.SM90}
-    if math not in choices:
+    if not isinstance(math, str) or math not in choices:
         raise LaunchError(Code.ARG_VALUE, op=op, name="math", value=math, wanted=", ".join(choices))
     return choices[math]
 

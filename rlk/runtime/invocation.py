@@ -144,9 +144,15 @@ def target_of(device: torch.device) -> Target | None:
         raise UnsupportedError(
             Code.NO_BACKEND, op="rlk", device=device, why="unknown device type", alternatives="cuda, cpu"
         )
-    if torch.version.hip:
-        return target(torch.cuda.get_device_properties(device).gcnArchName.split(":")[0])
-    major, minor = torch.cuda.get_device_capability(device)
+    try:
+        if torch.version.hip:
+            return target(torch.cuda.get_device_properties(device).gcnArchName.split(":")[0])
+        major, minor = torch.cuda.get_device_capability(device)
+    except (AssertionError, RuntimeError) as error:  # torch was built without CUDA, or has no such device
+        why = str(error).partition("\n")[0]
+        raise UnsupportedError(
+            Code.NO_BACKEND, op="rlk", device=device, why=why, alternatives="cpu"
+        ) from None
     return target(f"sm_{major}{minor}a" if major >= 9 else f"sm_{major}{minor}")
 
 

@@ -274,7 +274,10 @@ def _absorbed(x: _Tokens) -> dict[str, tuple[Any, Tile]]:
         total("drift", x["old_logp"] - x["logp"])
     for i, (_, over) in enumerate(form.rejections):
         if over == "max":
-            found[f"rejection{i}"] = (L.argmax, _statistic(x, i))
+            statistic = _statistic(x, i)
+            found[f"rejection{i}"] = (L.argmax, statistic)
+            # a maximum passes over NaN, which a sum keeps
+            found[f"unknown{i}"] = (L.total, (statistic != statistic).to(i32))
         elif over != "token":
             total(f"rejection{i}", _statistic(x, i), everywhere=True)
     return found
@@ -291,7 +294,10 @@ def _finished(x: _Tokens, folds: Mapping[str, Any], count: Tile) -> dict[str, Ti
         statistic = folds[f"rejection{i}"].max if over == "max" else folds[f"rejection{i}"].value
         if over == "mean":
             statistic = statistic / L.maximum(count, 1).to(f32)
-        kept = L.where(_allowed(x, i, statistic), kept, 0)
+        allowed = _allowed(x, i, statistic)
+        if over == "max":
+            allowed = allowed & (folds[f"unknown{i}"].value == 0)
+        kept = L.where(allowed, kept, 0)
     if "kept_of_sequence" in form.of_sequences:
         made["kept_of_sequence"] = kept
     if "ratio" in folds:

@@ -249,7 +249,10 @@ def _min_p(row: Row, min_p: Tile) -> Kept:
     if row.inverse is not None:
         margin = margin / row.inverse
     bound = L.minimum(L.maximum(row.best + margin, -math.inf), row.best)
-    return Kept(L.maximum(row.keys.first_from(bound) - 1, row.keys.nothing), L.number(0, i32))
+    below = row.keys.first_from(bound) - 1
+    # -1 is the key of -0.0: no score has it, but as a number it is not below the +0.0 that is kept
+    below = L.where(below == -1, -2, below)
+    return Kept(L.maximum(below, row.keys.nothing), L.number(0, i32))
 
 
 def _everything(keys: Keys) -> Kept:

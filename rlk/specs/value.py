@@ -12,10 +12,11 @@ SEQUENCES = ("active", "all")
 
 
 def _errors(value: Tile, target: Tile, old: Tile | None, clip: Tile | None) -> tuple[Tile, Tile | None]:
-    """Return v - R, and the same of the value that may not have moved further than the clip."""
+    """Return v - R, and the same of the value moved no further than the clip; NaN stays NaN."""
     if old is None:
         return value - target, None
-    return value - target, L.clip(value, old - clip, old + clip) - target
+    bounded = L.where(old == old, L.clip(value, old - clip, old + clip), old)
+    return value - target, bounded - target
 
 
 def _clipped(away: Tile, held: Tile) -> Tile:
@@ -86,7 +87,7 @@ def value_loss(
         term, over = away * away, None
         if held is not None:
             over = _clipped(away, held)
-            term = L.where(over, held * held, term)
+            term = L.where(over | (held != held), held * held, term)
             clipped.absorb((alive & over).to(i32))
         term = term * 0.5
         L.place("per_token", (T,), ({T: t}, L.where(alive, term, 0.0)))
@@ -114,7 +115,7 @@ def value_loss_grad(ctx, d_loss: Tensor[f32]) -> Outputs:
     scale = _over(d_loss.whole(), denominator, ctx.normalizer)
     slope, held = _errors(ctx.values, ctx.returns, ctx.old_values, ctx.clip)
     if held is not None:
-        slope = L.where(_clipped(slope, held), 0.0, slope)
+        slope = L.where(_clipped(slope, held), 0.0, L.where(held == held, slope, held))
     length = _length(ctx.sequence, ctx.begin, ctx.end, None)
     return L.out(d_values=L.where(ctx.active, _share(scale * slope, length, ctx.aggregation), 0.0))
 

@@ -166,9 +166,9 @@ def policy_loss_1(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_pt
         old_logp = tl.load(old_logp_ptr + order, mask=both, other=0.0)  # policy.py:140
         ref_logp = tl.load(ref_logp_ptr + order, mask=both, other=0.0)  # policy.py:140
         difference_2 = logp - old_logp  # policy.py:191
-        exp = portable_exp(difference_2)  # policy.py:363
-        equal = advantages == 0.0  # policy.py:365
-        chosen = tl.where(equal, 1.0, exp)  # policy.py:365
+        exp = portable_exp(difference_2)  # policy.py:369
+        equal = advantages == 0.0  # policy.py:371
+        chosen = tl.where(equal, 1.0, exp)  # policy.py:371
         product_3 = chosen * advantages  # surrogates.py:58
         negative = product_3 * -1.0  # surrogates.py:58
         larger = tl.maximum(chosen, surrogate_least)  # surrogates.py:61
@@ -179,19 +179,19 @@ def policy_loss_1(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_pt
         unless = ~below_3  # surrogates.py:67
         chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:68
         unless_2 = ~unless  # surrogates.py:77
-        difference_3 = ref_logp - logp  # policy.py:325
+        difference_3 = ref_logp - logp  # policy.py:331
         k3 = portable_k3(difference_3)  # loss.py:23
-        product_5 = beta * k3  # policy.py:380
-        total_4 = chosen_2 + product_5  # policy.py:380
-        chosen_3 = tl.where(active, total_4, 0.0)  # policy.py:493
-        tl.store(per_token_ptr + order, chosen_3)  # policy.py:493
-        chosen_4 = tl.where(active, total_4, negative_zero())  # policy.py:494
-        as_i32 = active.to(tl.int32)  # policy.py:494
-        both_3 = active & unless_2  # policy.py:511
-        as_i32_2 = both_3.to(tl.int32)  # policy.py:511
-        negative_3 = difference_2 * -1.0  # policy.py:513
-        k3_2 = portable_k3(negative_3)  # policy.py:513
-        chosen_5 = tl.where(active, k3_2, negative_zero())  # policy.py:513
+        product_5 = beta * k3  # policy.py:386
+        total_4 = chosen_2 + product_5  # policy.py:386
+        chosen_3 = tl.where(active, total_4, 0.0)  # policy.py:499
+        tl.store(per_token_ptr + order, chosen_3)  # policy.py:499
+        chosen_4 = tl.where(active, total_4, negative_zero())  # policy.py:500
+        as_i32 = active.to(tl.int32)  # policy.py:500
+        both_3 = active & unless_2  # policy.py:517
+        as_i32_2 = both_3.to(tl.int32)  # policy.py:517
+        negative_3 = difference_2 * -1.0  # policy.py:519
+        k3_2 = portable_k3(negative_3)  # policy.py:519
+        chosen_5 = tl.where(active, k3_2, negative_zero())  # policy.py:519
         sum_s_lane = sum_over_s_lane(chosen_4)  # loss.py:79
         sum_s_lane_2 = sum_over_s_lane_2(as_i32)  # loss.py:79
         sum_s_lane_3 = sum_over_s_lane_2(as_i32_2)  # loss.py:79
@@ -222,9 +222,9 @@ def policy_loss_1(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_pt
         old_logp = tl.load(old_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:140
         ref_logp = tl.load(ref_logp_ptr + order, mask=both_2, other=0.0)  # policy.py:140
         difference_2 = logp - old_logp  # policy.py:191
-        exp = portable_exp(difference_2)  # policy.py:363
-        equal = advantages == 0.0  # policy.py:365
-        chosen = tl.where(equal, 1.0, exp)  # policy.py:365
+        exp = portable_exp(difference_2)  # policy.py:369
+        equal = advantages == 0.0  # policy.py:371
+        chosen = tl.where(equal, 1.0, exp)  # policy.py:371
         product_3 = chosen * advantages  # surrogates.py:58
         negative = product_3 * -1.0  # surrogates.py:58
         larger = tl.maximum(chosen, surrogate_least)  # surrogates.py:61
@@ -235,19 +235,19 @@ def policy_loss_1(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, order_pt
         unless = ~below_3  # surrogates.py:67
         chosen_2 = tl.where(unless, negative, negative_2)  # surrogates.py:68
         unless_2 = ~unless  # surrogates.py:77
-        difference_3 = ref_logp - logp  # policy.py:325
+        difference_3 = ref_logp - logp  # policy.py:331
         k3 = portable_k3(difference_3)  # loss.py:23
-        product_5 = beta * k3  # policy.py:380
-        total_4 = chosen_2 + product_5  # policy.py:380
-        chosen_3 = tl.where(active, total_4, 0.0)  # policy.py:493
-        tl.store(per_token_ptr + order, chosen_3, mask=exists)  # policy.py:493
-        chosen_4 = tl.where(active, total_4, negative_zero())  # policy.py:494
-        as_i32 = active.to(tl.int32)  # policy.py:494
-        both_5 = active & unless_2  # policy.py:511
-        as_i32_2 = both_5.to(tl.int32)  # policy.py:511
-        negative_3 = difference_2 * -1.0  # policy.py:513
-        k3_2 = portable_k3(negative_3)  # policy.py:513
-        chosen_5 = tl.where(active, k3_2, negative_zero())  # policy.py:513
+        product_5 = beta * k3  # policy.py:386
+        total_4 = chosen_2 + product_5  # policy.py:386
+        chosen_3 = tl.where(active, total_4, 0.0)  # policy.py:499
+        tl.store(per_token_ptr + order, chosen_3, mask=exists)  # policy.py:499
+        chosen_4 = tl.where(active, total_4, negative_zero())  # policy.py:500
+        as_i32 = active.to(tl.int32)  # policy.py:500
+        both_5 = active & unless_2  # policy.py:517
+        as_i32_2 = both_5.to(tl.int32)  # policy.py:517
+        negative_3 = difference_2 * -1.0  # policy.py:519
+        k3_2 = portable_k3(negative_3)  # policy.py:519
+        chosen_5 = tl.where(active, k3_2, negative_zero())  # policy.py:519
         chosen_6 = tl.where(exists, chosen_4, negative_zero())  # loss.py:79
         sum_s_lane = sum_over_s_lane(chosen_6)  # loss.py:79
         chosen_7 = tl.where(exists, as_i32, 0)  # loss.py:79
@@ -315,18 +315,18 @@ def policy_loss_2(loss_ptr, count_ptr, clip_fraction_ptr, approx_kl_ptr, sum_of_
         s_7 = s_3 + sum_s_piece_lane_3  # loss.py:79
         s_8 = s_4 + sum_s_piece_lane_4  # loss.py:79
         s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:79
-    larger = tl.maximum(s_2, 1)  # policy.py:560
-    as_f32 = larger.to(tl.float32)  # policy.py:560
-    total_2 = s + 0.0  # policy.py:562
-    quotient = tl.div_rn(total_2, as_f32)  # policy.py:554
-    as_f32_2 = s_3.to(tl.float32)  # policy.py:567
-    quotient_2 = tl.div_rn(as_f32_2, as_f32)  # policy.py:567
-    total_3 = s_4 + 0.0  # policy.py:569
-    quotient_3 = tl.div_rn(total_3, as_f32)  # policy.py:569
-    tl.store(loss_ptr, quotient)  # policy.py:467
-    tl.store(count_ptr, s_2)  # policy.py:467
-    tl.store(clip_fraction_ptr, quotient_2)  # policy.py:467
-    tl.store(approx_kl_ptr, quotient_3)  # policy.py:467
+    larger = tl.maximum(s_2, 1)  # policy.py:566
+    as_f32 = larger.to(tl.float32)  # policy.py:566
+    total_2 = s + 0.0  # policy.py:568
+    quotient = tl.div_rn(total_2, as_f32)  # policy.py:560
+    as_f32_2 = s_3.to(tl.float32)  # policy.py:573
+    quotient_2 = tl.div_rn(as_f32_2, as_f32)  # policy.py:573
+    total_3 = s_4 + 0.0  # policy.py:575
+    quotient_3 = tl.div_rn(total_3, as_f32)  # policy.py:575
+    tl.store(loss_ptr, quotient)  # policy.py:473
+    tl.store(count_ptr, s_2)  # policy.py:473
+    tl.store(clip_fraction_ptr, quotient_2)  # policy.py:473
+    tl.store(approx_kl_ptr, quotient_3)  # policy.py:473
 
 
 def call(kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, beta, surrogate_least, surrogate_most, S, T, B):

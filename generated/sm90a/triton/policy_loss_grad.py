@@ -82,8 +82,8 @@ def policy_loss_grad(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, activ
     # A program owns 2048 of T (rows).
     t = tl.program_id(0) * 2048 + tl.arange(0, 2048)
     t_inside = t < T
-    d_loss = tl.load(d_loss_ptr)  # policy.py:701
-    count = tl.load(count_ptr)  # policy.py:544
+    d_loss = tl.load(d_loss_ptr)  # policy.py:707
+    count = tl.load(count_ptr)  # policy.py:550
     active = tl.load(active_ptr + t, mask=t_inside, other=0)  # policy.py:140
     sequence = tl.load(sequence_ptr + t, mask=t_inside, other=0)  # policy.py:140
     at_most = sequence >= 0  # policy.py:146
@@ -93,13 +93,13 @@ def policy_loss_grad(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, activ
     logp = tl.load(logp_ptr + t, mask=t_inside, other=0.0)  # policy.py:140
     old_logp = tl.load(old_logp_ptr + t, mask=t_inside, other=0.0)  # policy.py:140
     ref_logp = tl.load(ref_logp_ptr + t, mask=t_inside, other=0.0)  # policy.py:140
-    larger = tl.maximum(count, 1)  # policy.py:544
-    as_f32 = larger.to(tl.float32)  # policy.py:544
-    quotient = tl.div_rn(d_loss, as_f32)  # policy.py:554
+    larger = tl.maximum(count, 1)  # policy.py:550
+    as_f32 = larger.to(tl.float32)  # policy.py:550
+    quotient = tl.div_rn(d_loss, as_f32)  # policy.py:560
     difference = logp - old_logp  # policy.py:191
-    exp = portable_exp(difference)  # policy.py:363
-    equal = advantages == 0.0  # policy.py:365
-    chosen = tl.where(equal, 1.0, exp)  # policy.py:365
+    exp = portable_exp(difference)  # policy.py:369
+    equal = advantages == 0.0  # policy.py:371
+    chosen = tl.where(equal, 1.0, exp)  # policy.py:371
     product = chosen * advantages  # surrogates.py:58
     negative = product * -1.0  # surrogates.py:58
     larger_2 = tl.maximum(chosen, surrogate_least)  # surrogates.py:61
@@ -111,14 +111,14 @@ def policy_loss_grad(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, activ
     differs = advantages != 0.0  # surrogates.py:76
     both_2 = unless & differs  # surrogates.py:76
     chosen_2 = tl.where(both_2, negative, 0.0)  # surrogates.py:76
-    difference_2 = ref_logp - logp  # policy.py:325
+    difference_2 = ref_logp - logp  # policy.py:331
     expm1 = portable_expm1(difference_2)  # loss.py:36
     negative_3 = expm1 * -1.0  # loss.py:36
-    product_3 = beta * negative_3  # policy.py:380
-    total = chosen_2 + product_3  # policy.py:451
-    product_4 = quotient * total  # policy.py:613
-    chosen_3 = tl.where(active, product_4, 0.0)  # policy.py:594
-    tl.store(d_logp_ptr + t, chosen_3, mask=t_inside)  # policy.py:596
+    product_3 = beta * negative_3  # policy.py:386
+    total = chosen_2 + product_3  # policy.py:457
+    product_4 = quotient * total  # policy.py:619
+    chosen_3 = tl.where(active, product_4, 0.0)  # policy.py:600
+    tl.store(d_logp_ptr + t, chosen_3, mask=t_inside)  # policy.py:602
 
 
 def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least, surrogate_most, T, B):
