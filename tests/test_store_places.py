@@ -16,8 +16,8 @@ import pytest
 from test_cache import KEY, child, key, never, writer
 from test_cache_faults import ended, forked
 
-from rlk.cache import Store
-from rlk.cache.root import MARKER, open_root
+from rlk.cache import Reader, Store
+from rlk.cache.root import MARKER, open_root, share
 
 OWN = ("entries", "locks", "quarantine", "staging")
 REFUSALS = (
@@ -378,3 +378,38 @@ def test_entries_are_found_again_whatever_the_umask(root: Path, umask: int) -> N
         os.umask(before)
     for each in (root, *root.rglob("*")):
         assert not stat.S_IMODE(each.lstat().st_mode) & 0o022, each
+
+
+def read_by_another_user(root: Path) -> int:
+    """Look an entry up as a user who owns none of it; return 0 where it is found and whole."""
+
+    def look() -> None:
+        os.setuid(65534)
+        found = Reader(root).find(key(0))
+        if found is None or not whole(found):
+            os._exit(1)
+
+    return ended(forked(look))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can become another user")
+def test_a_shared_store_serves_every_user() -> None:
+    # below a folder that everybody may enter, which pytest's own is not
+    place = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    try:
+        place.chmod(0o755)
+        root = place / "store"
+        Store(root).get_or_build(key(0), writer())
+        assert read_by_another_user(root) == 1  # control: modes are private until the store is shared
+        assert share(root) > 0
+        assert read_by_another_user(root) == 0
+        assert share(root) == 0
+    finally:
+        shutil.rmtree(place)
+
+
+def test_a_shared_store_is_still_trusted(root: Path) -> None:
+    Store(root).get_or_build(key(0), writer())
+    share(root)
+    assert all(not each.stat().st_mode & 0o022 for each in (root, *root.rglob("*")))
+    assert Reader(root).problem is None and Store(root).get_or_build(key(0), never) == Store(root).find(key(0))

@@ -105,6 +105,25 @@ def _inside(folder: Path) -> str | None:
         return f"cannot be used: {error.strerror or error}" if os.path.lexists(folder) else None
 
 
+def share(root: Path) -> int:
+    """Let every user of the machine read the entries of a store; return how many files and folders changed.
+
+    Nobody else may write them, so that they stay trusted. Raises OSError where a mode cannot be changed.
+    """
+    places = [root, root / "entries", *(root / "entries").rglob("*")]
+    changed = 0
+    for place in places:
+        status = os.lstat(place)
+        if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
+            continue
+        executable = stat.S_ISDIR(status.st_mode) or status.st_mode & stat.S_IXUSR
+        mode = status.st_mode & 0o7755 | (0o555 if executable else 0o444)
+        if stat.S_IMODE(status.st_mode) != mode:
+            os.chmod(place, mode)
+            changed += 1
+    return changed
+
+
 def temporary_root() -> Path:
     """Create a private directory which is removed when this process ends."""
     owner = os.getpid()

@@ -21,6 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rows", action="append", type=positive, help="instead of the matrix's; may be repeated"
     )
+    parser.add_argument(
+        "--share",
+        action="store_true",
+        help="let every user read the store, who then names it by RLK_SYSTEM_CACHE",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,6 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rlk.aot.matrix import model_of_config, read_matrix, wrong
     from rlk.aot.progress import Progress
     from rlk.aot.warm import chosen_calls, here, warm
+    from rlk.cache.root import share
     from rlk.target.facts import target
 
     try:
@@ -46,4 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"failed  {name}: {why}", file=sys.stderr)
     if made.lost:
         print(f"not kept  {made.lost} kernels end with this process: {made.why}", file=sys.stderr)
+    if arguments.share and not made.lost:
+        place = Env.current().cache_dir
+        try:
+            share(place)
+        except OSError as error:
+            print(f"not shared  {place}: {error.strerror or error}", file=sys.stderr)
+            return 1
+        print(f"every user can read it: RLK_SYSTEM_CACHE={place}")
     return 1 if made.failed or made.lost else 0
