@@ -50,6 +50,7 @@ from rlk.ops.losses import (
     ipo_mask,
     kl_cov,
     lower_mask,
+    reinforce,
     sapo,
     vespo,
 )
@@ -443,6 +444,11 @@ BAD: list[tuple[Callable[[], object], Code, str]] = [
     ),
     (lambda: Loss(selection=3), Code.ARG_TYPE, "Loss: selection must be a Selection, got int"),
     (lambda: Loss(selection=Selection()), Code.ARG_VALUE, "Loss: selection='a Selection'"),
+    (
+        lambda: Loss(reinforce(), level="sequence_sum", correction=Correction("truncate", high=2.0)),
+        Code.ARG_VALUE,
+        "Loss: level='sequence_sum'",
+    ),
     (
         lambda: Loss(metrics=["ess"]),
         Code.ARG_TYPE,

@@ -412,4 +412,5 @@ def test_a_shared_store_is_still_trusted(root: Path) -> None:
     Store(root).get_or_build(key(0), writer())
     share(root)
     assert all(not each.stat().st_mode & 0o022 for each in (root, *root.rglob("*")))
-    assert Reader(root).problem is None and Store(root).get_or_build(key(0), never) == Store(root).find(key(0))
+    assert Reader(root).problem is None
+    assert Store(root).get_or_build(key(0), never) == Store(root).find(key(0))

@@ -97,7 +97,7 @@ def test_a_mistake_names_the_kernel(workers: Pool, tmp_path: Path) -> None:
 
 
 STACK = {"group_advantage": 144}
-"""Bytes of a thread on Hopper: rewards of a segment fill its registers. TileLang is not Hopper's default backend."""
+"""Bytes of a thread on Hopper, whose registers the rewards of a segment fill."""
 
 
 @needs_nvcc

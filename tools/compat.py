@@ -61,8 +61,9 @@ targets `rlk doctor --probe-dot` and `tests/gpu` do that on the device. *interpr
 oldest and the newest Triton that `pyproject.toml` allows. torch stays the one above: others bring CUDA.
 
 With torch's own CUDA builds at both ends, torch 2.9.0 with triton 3.5.0 and torch 2.15.0 with triton 3.9.0
-(transformers 5.23.0, no GPU), these were run by hand on 2026-11-24 and passed: `rlk doctor`, `rlk check rms_norm
-logp policy_loss`, `rlk demo`, and the tests test_triton_interpreter, test_toolchain, test_ops_logp, test_ops_linear.
+(transformers 5.23.0, no GPU), these were run by hand on 2026-11-24 and passed: `rlk doctor`, `rlk demo`,
+`rlk check rms_norm logp policy_loss`, and the tests test_triton_interpreter, test_toolchain, test_ops_logp
+and test_ops_linear.
 
 Not run: {missing}other interpreters and versions of torch than those, and what no row names.
 `make test TORCH=2.11` and `make test-cute` test further pairs as a whole.

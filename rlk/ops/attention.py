@@ -377,9 +377,7 @@ def _shared_factors(op: str, given: Tensors) -> None:
     for name, other, dims, axes in pairs:
         got, wanted = tuple(given[name].shape[dims]), tuple(given[other].shape[dims])
         if got != wanted:
-            raise LaunchError(
-                Code.ARG_SIZE, op=op, name=name, axis=axes, got=got, other=other, wanted=wanted
-            )
+            raise LaunchError(Code.ARG_SIZE, op=op, name=name, axis=axes, got=got, other=other, wanted=wanted)
 
 
 def _results(made: Tensors, q: torch.Tensor, keys: int, sinks: torch.Tensor | None) -> Attention:

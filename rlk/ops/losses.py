@@ -370,6 +370,12 @@ class Loss:
         filtered = self.correction is not None and self.correction.kind == "sequence_mask"
         if filtered and self.level == "sequence_sum":
             raise wrong_value("Loss", "level", self.level, "no sequence_sum with a sequence_mask")
+        added = self.correction is not None and self.correction.level == "token"
+        if added and self.level == "sequence_sum" and self.surrogate.fn is surrogates.reinforce:
+            # its logs go into the ratio of the sequence, which this surrogate does not read
+            raise wrong_value(
+                "Loss", "level", self.level, "token with a correction of tokens and reinforce()"
+            )
         if self.pessimistic and (None in self.token_limits or self.level == "token"):
             raise LaunchError(
                 Code.ARG_MISSING,
