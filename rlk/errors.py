@@ -126,6 +126,10 @@ class Code(Enum):
     VJP_SAVED = ("{name!r} is not saved by {op}", "add it to saves=(...)")
     TRACE_OUTSIDE = ("L.{what} is used outside a traced spec", "call it inside an @op function")
     FOLD_UNUSED = ("fold {what} absorbed nothing", "absorb once inside a stream")
+    FOLD_WITHOUT_ENTROPY = (
+        "fold {what} has no sum of e (z - max)",
+        "declare L.softmax_sum(entropy=True), or L.softmax_states(..., centred=...)",
+    )
     FOLD_TWICE = ("fold {what} absorbs twice", "absorb once per stream")
     CARRY_STEPS = (
         "{what} along axis {axis}, which is taken {chunk} at a time",

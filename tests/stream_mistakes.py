@@ -437,6 +437,27 @@ class Unused:
     right = LeakedTile.right
 
 
+@pair(Code.FOLD_WITHOUT_ENTROPY)
+class NoEntropy:
+    def wrong():
+        def body(x, k):
+            soft = L.softmax_sum()
+            for v in L.stream(V):
+                soft.absorb(x[v])
+            return L.out(y=soft.entropy())  # <-
+
+        return of_stream(body)
+
+    def right():
+        def body(x, k):
+            soft = L.softmax_sum(entropy=True)
+            for v in L.stream(V):
+                soft.absorb(x[v])
+            return L.out(y=soft.entropy())
+
+        return of_stream(body)
+
+
 @pair(Code.FOLD_TWICE)
 class AbsorbTwice:
     def wrong():

@@ -24,6 +24,8 @@ S = Axis("S", chunk=4, dynamic=True)
 NUMPY = {DType.F32: np.float32, DType.I32: np.int32, DType.I64: np.int64, DType.U32: np.uint32}
 INF = float("inf")
 FLOATS = (0.0, -0.0, 1.5, -2.25, 1e-45, -3e38, INF, -INF)
+CENTRED = (0.0, -1e-45, -2.25, -3e38)
+"""The largest score's term is +0.0, so that no centred sum of what exists is -0.0."""
 SUMS = (0.0, -0.0, 1.5, -2.25, 1e-45, -1e-45, 3e38)
 
 MONOIDS = {
@@ -35,6 +37,16 @@ MONOIDS = {
         f"{kind.value} f32": (
             Monoid(kind, ("y",)), (DType.F32,) * 3,
             [(m, s, y) for m in (0.0, -1e4, 80.0) for s in SUMS[2:3] + SUMS[6:] for y in SUMS],
+        )
+        for kind in (Kind.SOFTMAX_SUM, Kind.POWER_SUM)
+    },
+    **{
+        f"centred {kind.value} f32": (
+            Monoid(kind, ("y",), centred=True), (DType.F32,) * 4,
+            [
+                *((m, s, c, -2.25) for m in (0.0, -3e38, 3e38) for s in (1.0, 3e38) for c in CENTRED),
+                (-INF, 0.0, -0.0, -0.0),  # a chunk of nothing
+            ],
         )
         for kind in (Kind.SOFTMAX_SUM, Kind.POWER_SUM)
     },

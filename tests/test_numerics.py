@@ -296,6 +296,22 @@ def test_names_of_axes_payloads_and_operators_and_checks_are_no_numerics() -> No
     assert id_of(fold_of()) not in ids  # control
 
 
+def test_a_centred_sum_is_no_payload() -> None:
+    """States of as many components that merge by another rule."""
+
+    def joined_by(centred: bool) -> Op:
+        def states(m: Any, s: Any, y: Any) -> Outputs:
+            soft = L.softmax_states(R, m, s, y) if centred else L.softmax_states(R, m, s, y=y)
+            return L.out(sum=soft.centred if centred else soft.payload("y"))
+
+        states.__annotations__ = dict.fromkeys("msy", Tensor[f32, R, T])
+        return op()(states)
+
+    one, other = (computed.computed(program_of(joined_by(centred))) for centred in (True, False))
+    assert one["definitions"] != other["definitions"]
+    assert id_of(joined_by(True)) != id_of(joined_by(False))
+
+
 def test_an_id_names_each_result_and_each_input() -> None:
     """Swapped names are other bits under one name."""
 

@@ -47,7 +47,7 @@ from rlk.testing.bits import assert_same_bits, differing
 f = np.float32
 X, K = Axis("X"), Axis("K")
 F = Axis("F", chunk=8, piece=8, fan_in=64, dynamic=True)
-LOG2E = f(1.4426950408889634)
+LOG2E, LOWEST = f(1.4426950408889634), -f(3.4028235e38)
 
 
 def assert_same(a: Outcome, b: Outcome) -> None:
@@ -251,23 +251,27 @@ def test_other_combines() -> None:
 
 
 def chunk_state(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(max, sum, sum of e z) of one chunk; api.md decision 3, with the formulas written out in NumPy."""
+    """(max, sum, sum of e (z - max)) of one chunk, with the formulas written out in NumPy."""
     wide = floats.pad(z, 1, 256, -np.inf)
     m = wide.max(1)
     safe = np.where(m == -np.inf, f(0), m)
-    e = floats.portable("exp2")((wide - safe[:, None]) * LOG2E)
+    distance = wide - safe[:, None]
+    e = floats.portable("exp2")(distance * LOG2E)
     return (
         m,
         floats.tree_sum(e, 1, Rule.HALVING),
-        floats.tree_sum(e * np.fmax(wide, -f(3.4028235e38)), 1, Rule.HALVING),
+        floats.tree_sum(e * np.fmax(distance, LOWEST), 1, Rule.HALVING),
     )
 
 
 def merged(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
     m = np.maximum(a[0], b[0])
     safe = np.where(m == -np.inf, f(0), m)
-    wa, wb = (floats.portable("exp2")((s[0] - safe) * LOG2E) for s in (a, b))
-    return (m, *(x * wa + y * wb for x, y in zip(a[1:], b[1:])))
+    da, db = a[0] - safe, b[0] - safe
+    wa, wb = (floats.portable("exp2")(d * LOG2E) for d in (da, db))
+    sa, sb = a[1] * wa, b[1] * wb
+    ca, cb = (floats.fma(s, np.fmax(d, LOWEST), c) for s, d, c in ((sa, da, a[2] * wa), (sb, db, b[2] * wb)))
+    return m, sa + sb, ca + cb
 
 
 T, V = Axis("T", dynamic=True), Axis("V", chunk=256, split=8)
@@ -303,7 +307,7 @@ def reference_lse(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for piece in range(8):
         state: tuple[np.ndarray, ...] = (
             np.full(rows, -np.inf, f),
-            np.full(rows, -0.0, f),
+            np.full(rows, 0.0, f),
             np.full(rows, -0.0, f),
         )
         low, high = min(v, piece * size), min(v, (piece + 1) * size)
@@ -312,9 +316,9 @@ def reference_lse(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         states.append(state)
     while len(states) > 1:
         states = [merged(a, b) for a, b in zip(states[::2], states[1::2])]
-    m, s, u = states[0]
-    lse = m + floats.portable("log")(s)
-    return np.where(m == -np.inf, m, lse), lse - u / s
+    m, s, c = states[0]
+    log = floats.portable("log")(s)
+    return np.where(m == -np.inf, m, m + log), log - c / s
 
 
 @pytest.mark.parametrize("vocabulary", [1, 255, 2049, 50257])

@@ -404,13 +404,12 @@ def fold_of(chunk: int = 256, split: int = 8, lanes: object = Tree.halving) -> O
     V = Axis("V", chunk=chunk, split=split)
 
     def lse_of(logits: Any, scale: Any) -> Outputs:
-        soft, best = L.softmax_sum(lanes=lanes), L.argmax()
+        soft, best = L.softmax_sum(lanes=lanes, entropy=True), L.argmax()
         for v in L.stream(V):
             z = logits[v] * scale
-            soft.absorb(z, zbar=z)
+            soft.absorb(z)
             best.absorb(z)
-        lse = soft.lse()
-        return L.out(sum=soft.sum, lse=lse, entropy=lse - soft.mean("zbar"), argmax=best.index)
+        return L.out(sum=soft.sum, lse=soft.lse(), entropy=soft.entropy(), argmax=best.index)
 
     lse_of.__annotations__ = {"logits": Tensor[f32, T, V], "scale": Scalar[f32]}
     return op()(lse_of)

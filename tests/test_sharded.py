@@ -154,11 +154,11 @@ def test_states_joined_by_a_left_fold_are_seen(world: int, seen: bool, wide: Fou
     exchange = Exchange(world)
     with torch.no_grad():
         in_turn(lambda rank, group: log_probs(replace(WIDE, leaves=()), CPU, world, rank, group), exchange)
-    m, s, hits, zbar = torch.stack(exchange.sent[0]).unbind(1)
-    states = {"m": m, "s": s, "hits": hits, "zbar": zbar}
+    m, s, hits, centred = torch.stack(exchange.sent[0]).unbind(1)
+    states = {"m": m, "s": s, "hits": hits, "centred": centred}
     given = {"ids": drawn(WIDE)[2], **states, "ignore_index": -100, "vocabulary": WIDE.vocabulary}
     plain = linear_logp_join.reference()
-    program = linear_logp_join.trace(replace(plain, present=frozenset({"zbar"})))
+    program = linear_logp_join.trace(replace(plain, present=frozenset({"centred"})))
     text, folded = print_program(program), "order=ascending exp2"
     assert text.count("order=pairwise exp2") == 1
     for order, differs in (("order=pairwise exp2", False), (folded, seen)):

@@ -103,7 +103,8 @@ class _Named:
     def merge(self, monoid: Monoid, dtypes: tuple[DType, ...], exp2: MathModel) -> None:
         merged = merging(monoid, dtypes, exp2)
         program = without_names(Program("merge", (Kernel("merge", (), merged),)))
-        name = f"merge {monoid.kind.value} of {' '.join(map(str, dtypes))} by {exp2.value}"
+        kind = f"{'centred ' * monoid.centred}{monoid.kind.value}"
+        name = f"merge {kind} of {' '.join(map(str, dtypes))} by {exp2.value}"
         self.found[name] = values_in_order(print_program(program))
         self.block(merged)
 

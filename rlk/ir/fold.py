@@ -8,7 +8,7 @@ from functools import cache
 from rlk.ir.build import Builder
 from rlk.ir.dims import Axis
 from rlk.ir.monoid import Kind, Monoid
-from rlk.ir.nodes import Block, Combine, Fn2, MathFn, MathModel, Value
+from rlk.ir.nodes import Block, Combine, Fma, Fn2, MathFn, MathModel, Value
 from rlk.ir.types import DType, TileType
 
 LOG2E = 1.4426950408889634
@@ -25,7 +25,10 @@ def init(b: Builder, monoid: Monoid, dtype: DType = DType.F32) -> State:
             # -0.0, not 0.0: x + -0.0 == x for every x, including x = -0.0
             return (b.f32(-0.0) if dtype is DType.F32 else b.const(0, dtype),)
         case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
-            return (b.f32(-math.inf), *(b.f32(-0.0) for _ in monoid.state[1:]))
+            lowest = b.f32(-math.inf)
+            # +0.0 as a sum of e: `recentred` then keeps the -0.0 beside it; no state's sum of e is -0.0
+            sums = (0.0 if monoid.centred else -0.0, *(-0.0 for _ in monoid.state[2:]))
+            return (lowest, *map(b.f32, sums))
         case Kind.ARGMAX:
             return (b.f32(-math.inf), b.i32(LAST_INDEX))
         case Kind.TOP:
@@ -65,10 +68,7 @@ def merge(b: Builder, monoid: Monoid, one: State, two: State, exp2: MathModel = 
         case Kind.TOTAL:
             return (b.add(one[0], two[0], "sum"),)
         case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
-            m = b.max(one[0], two[0], "m")
-            w1, w2 = (weight(b, monoid, x[0], m, exp2=exp2) for x in (one, two))
-            sums = (b.add(b.mul(x, w1), b.mul(y, w2)) for x, y in zip(one[1:], two[1:], strict=True))
-            return (m, *sums)
+            return _softmax_merge(b, monoid, one, two, exp2)
         case Kind.ARGMAX:
             later = b.map2(Fn2.LT, one[0], two[0])
             tie = b.map2(Fn2.AND, b.map2(Fn2.EQ, one[0], two[0]), b.map2(Fn2.LT, two[1], one[1]))
@@ -90,20 +90,43 @@ def merging(monoid: Monoid, dtypes: tuple[DType, ...], exp2: MathModel) -> Block
     return Block((*one, *two), b.body().lets, merged)
 
 
-def weight(
+def weighted(
     b: Builder, monoid: Monoid, z: Value, m: Value, name: str = "", exp2: MathModel = MathModel.SOFTMAX
-) -> Value:
-    """Return exp2((z - m) * log2 e), each operation rounded; 0 where z is -inf, whatever m is.
+) -> tuple[Value, Value]:
+    """Return e = exp2((z - m) * log2 e), each operation rounded, and z - m.
 
-    Of a power_sum, whose scores are in units of ln 2, it is exp2(z - m).
+    e = 0 where z is -inf, whatever m is. Of a power_sum, whose scores are in units of ln 2, e is exp2(z - m).
     """
     # where m = -inf nothing exists yet: z - 0 = -inf keeps (-inf) - (-inf) out of the fold
     nothing = b.map2(Fn2.EQ, m, b.f32(-math.inf))
     safe = b.select(nothing, b.f32(0.0), m)
-    power = b.sub(z, safe)
+    power = distance = b.sub(z, safe)
     if monoid.kind is not Kind.POWER_SUM:
         power = b.mul(power, b.f32(LOG2E))
-    return b.math(MathFn.EXP2, power, exp2, name)
+    e = b.math(MathFn.EXP2, power, exp2, name)
+    # a finite stand-in where z is -inf: e is 0 there, and 0 * -inf would be NaN; a NaN in z is in e already
+    return e, b.max(distance, b.f32(LOWEST)) if monoid.centred else distance
+
+
+def recentred(b: Builder, centred: Value, s: Value, distance: Value, name: str = "") -> Value:
+    """Return the sum of e (z - M) of a state with maximum m under another maximum M; distance = m - M.
+
+    centred, s: the state's sums of e (z - m) and of e, both already rescaled to M. The result is
+    centred + s (m - M), rounded once.
+    """
+    return b.let(Fma(s, distance, centred), name)
+
+
+def _softmax_merge(b: Builder, monoid: Monoid, one: State, two: State, exp2: MathModel) -> State:
+    m = b.max(one[0], two[0], "m")
+    (w1, d1), (w2, d2) = (weighted(b, monoid, x[0], m, exp2=exp2) for x in (one, two))
+    s1, s2 = b.mul(one[1], w1), b.mul(two[1], w2)
+    sums = [b.add(s1, s2)]
+    if monoid.centred:
+        c1, c2 = b.mul(one[2], w1), b.mul(two[2], w2)
+        sums.append(b.add(recentred(b, c1, s1, d1), recentred(b, c2, s2, d2)))
+    payloads = zip(one[1 + len(sums) :], two[1 + len(sums) :], strict=True)
+    return (m, *sums, *(b.add(b.mul(x, w1), b.mul(y, w2)) for x, y in payloads))
 
 
 def _softmax_leaf(
@@ -112,8 +135,10 @@ def _softmax_leaf(
     score, payloads = inputs[0], inputs[1:]
     z = _only(b, score, exists, b.f32(-math.inf))
     m = _combine(b, Combine.MAX, z, lanes, monoid, "m_chunk")
-    e = weight(b, monoid, z, m, "e")
+    e, distance = weighted(b, monoid, z, m, "e")
     sums = [_combine(b, Combine.ADD, e, lanes, monoid, "s_chunk")]
+    if monoid.centred:
+        sums.append(_combine(b, Combine.ADD, b.mul(e, distance), lanes, monoid, "centred_chunk"))
     for name, y in zip(monoid.payloads, payloads, strict=True):
         if y == score:
             # e is 0 where z is -inf; a finite stand-in keeps 0 * -inf out, and a NaN in z is in e already

@@ -306,7 +306,7 @@ def _online_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Know
     score, *payloads = fold.inputs
     known.want(fold.monoid.kind.value, score, known.tile(score).dtype is DType.F32, "f32")
     rows = without(union(known.tile(score).axes, bounds), axis)
-    types = [TileType(DType.F32, rows)] * 2
+    types = [TileType(DType.F32, rows)] * (3 if fold.monoid.centred else 2)
     for x in payloads:
         other = [a for a in known.tile(x).axes if a not in (*rows, axis)]
         wanted = FACTORS[DotModel.CHAIN16] if other else F32

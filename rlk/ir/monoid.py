@@ -12,7 +12,8 @@ class Kind(Enum):
     """The state of a fold and what merging two states means."""
 
     TOTAL = "total"  # (sum)
-    SOFTMAX_SUM = "softmax_sum"  # (max, sum of e, sum of e * payload ...), e = exp2((z - max) * log2 e)
+    # (max, sum of e, if centred: sum of e * (z - max), sum of e * payload ...), e = exp2((z - max) * log2 e)
+    SOFTMAX_SUM = "softmax_sum"
     POWER_SUM = "power_sum"  # the same of scores in units of ln 2: e = exp2(z - max)
     ARGMAX = "argmax"  # (max, its lowest index)
     TOP = "top"  # the three largest integers, the largest first; of kept folds alone
@@ -24,11 +25,14 @@ class Monoid:
 
     What weighs, a softmax_sum or a power_sum, has a sum for each payload; a total with one is a sum of
     products, contracted onto one accumulator by folds that do not restart at each chunk.
+    centred: of what weighs, the state has the sum of e * (z - max) too. The entropy of softmax(z) is made of
+    it: log sum exp z less the mean of z would subtract two numbers of the size of z.
     """
 
     kind: Kind
     payloads: tuple[str, ...] = ()
     lanes: Order = Rule.HALVING
+    centred: bool = False
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -37,7 +41,7 @@ class Monoid:
             case Kind.TOTAL:
                 return ("sum",)
             case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
-                return ("max", "sum", *self.payloads)
+                return ("max", "sum", *(("centred",) if self.centred else ()), *self.payloads)
             case Kind.ARGMAX:
                 return ("max", "index")
             case Kind.TOP:
@@ -54,4 +58,4 @@ class Monoid:
         return self.kind is Kind.TOTAL and bool(self.payloads)
 
     def __str__(self) -> str:
-        return f"{self.kind.value}({', '.join(self.payloads)})"
+        return f"{'centred ' * self.centred}{self.kind.value}({', '.join(self.payloads)})"

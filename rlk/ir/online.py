@@ -48,9 +48,10 @@ def absorb(
 
     m' = max(m, max z), e = exp2((z - m') log2 e), and with a = exp2((m - m') log2 e) each sum x becomes
     x a + sum of e y, by the monoid's tree; of a payload that is contracted, the accumulator x a goes on with
-    the products of y and of e rounded to its type. Every operation rounds. (Online softmax: Milakov and
-    Gimelshein, arXiv 1805.02867; with products: Dao, arXiv 2307.08691.) Of a sum of products the accumulator
-    goes on with the products of y and of x rounded to its type.
+    the products of y and of e rounded to its type; of a centred sum c, (c + (m - m') s) a goes on with the
+    sum of e (z - m'). Every operation rounds. (Online softmax: Milakov and Gimelshein, arXiv 1805.02867; with
+    products: Dao, arXiv 2307.08691.) Of a sum of products the accumulator goes on with the products of y and
+    of x rounded to its type.
 
     Of a power_sum e = exp2(z - m') and a = exp2(m - m'), and m' = m unless max z > m + SLACK: weights of up
     to 2 ** SLACK need no other scale, and most steps multiply no sum by a, which is 1 (as FlashAttention-4
@@ -72,10 +73,15 @@ def _softmax(b: Builder, monoid: Monoid, state: State, inputs: State, lanes: Axi
     score, *payloads = inputs
     z = b.select(exists, score, b.f32(float("-inf")))
     m = _maximum(b, monoid, state[0], b.reduce(Combine.MAX, z, lanes, None, "m_chunk"))
-    again = fold.weight(b, monoid, state[0], m, "again")
-    e = fold.weight(b, monoid, z, m, "e")
-    sums = [b.add(b.mul(state[1], again), b.reduce(Combine.ADD, e, lanes, monoid.lanes, "s_chunk"), "s_new")]
-    for name, x, y in zip(monoid.payloads, state[2:], payloads, strict=True):
+    again, moved = fold.weighted(b, monoid, state[0], m, "again")
+    e, distance = fold.weighted(b, monoid, z, m, "e")
+    s_before = b.mul(state[1], again)
+    sums = [b.add(s_before, b.reduce(Combine.ADD, e, lanes, monoid.lanes, "s_chunk"), "s_new")]
+    if monoid.centred:
+        centred = fold.recentred(b, b.mul(state[2], again), s_before, moved, "centred_before")
+        chunk = b.reduce(Combine.ADD, b.mul(e, distance), lanes, monoid.lanes, "centred_chunk")
+        sums.append(b.add(centred, chunk, "centred_new"))
+    for name, x, y in zip(monoid.payloads, state[1 + len(sums) :], payloads, strict=True):
         before = b.mul(x, again, f"{name}_before")
         dtype = b.tile(y).dtype
         if dtype is DType.F32:

@@ -67,10 +67,20 @@ class _Fold:
 
 
 class SoftmaxSum(_Fold):
-    """The state (max, sum of e, sum of e * payload) of scores z, with e = exp2((z - max) * log2 e)."""
+    """The state (max, sum of e, sum of e * payload) of scores z, with e = exp2((z - max) * log2 e).
+
+    entropy: the state also has the sum of e * (z - max), of which the entropy of softmax(z) is made.
+    """
 
     what = "softmax_sum"
     kind = Kind.SOFTMAX_SUM
+
+    def __init__(
+        self, payloads: tuple[str, ...] = (), lanes: Order = Rule.HALVING, *, kept: bool = False,
+        open: bool = False, after: tuple[Operand, ...] = (), entropy: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(payloads, lanes, kept=kept, open=open, after=after)
+        self._centred = entropy
 
     def absorb(self, z: Operand, **payloads: Operand) -> None:
         """Absorb one chunk of scores, f32, and named payloads.
@@ -79,7 +89,7 @@ class SoftmaxSum(_Fold):
         the weights, which are rounded to its type: chunk after chunk onto one accumulator a piece.
         """
         self._names = tuple(payloads)
-        self._absorb(Monoid(self.kind, self._names, self._lanes), z, *payloads.values())
+        self._absorb(Monoid(self.kind, self._names, self._lanes, self._centred), z, *payloads.values())
 
     @property
     def max(self) -> Tile:
@@ -93,9 +103,23 @@ class SoftmaxSum(_Fold):
         """Return log sum exp of the scores: max + ln(sum), portable ln; -inf where every score is -inf."""
         return self.max + _log(self.sum)
 
+    @property
+    def centred(self) -> Tile:
+        """The sum of e * (z - max), of a fold with `entropy`."""
+        if not self._centred:
+            raise SpecError(Code.FOLD_WITHOUT_ENTROPY, author(), what=self.what)
+        return self._state(2)
+
+    def entropy(self) -> Tile:
+        """Return the entropy of softmax(z), ln(sum) - centred / sum, portable ln; NaN if all scores are -inf.
+
+        ln(sum) and -centred / sum are not negative and do not grow with the scores: nothing cancels.
+        """
+        return _log(self.sum) - self.centred / self.sum
+
     def payload(self, name: str) -> Tile:
         """Return the sum of e * payload."""
-        return self._state(2 + self._names.index(name))
+        return self._state(2 + self._centred + self._names.index(name))
 
     def mean(self, name: str) -> Tile:
         """Return the payload's mean under softmax(z)."""
@@ -117,18 +141,33 @@ class PowerSum(SoftmaxSum):
         m, ln2, log = (t.use(as_tile(t, x)) for x in (self.max, LN2, _log(self.sum)))
         return t.wrap(t.at().let(Fma(m, ln2, log)))
 
+    def entropy(self) -> Tile:
+        """Return the entropy of softmax of the scores times ln 2: fma(-centred / sum, ln 2, ln(sum)).
+
+        With a maximum that lags, ln(sum) may exceed the entropy by up to 8 ln 2, which cancels.
+        """
+        t = tracer(self.what)
+        mean, ln2, log = (t.use(as_tile(t, x)) for x in (-(self.centred / self.sum), LN2, _log(self.sum)))
+        return t.wrap(t.at().let(Fma(mean, ln2, log)))
+
 
 class SoftmaxStates(SoftmaxSum):
-    """States of softmax sums along an axis, merged pairwise: neighbours first."""
+    """States of softmax sums along an axis, merged pairwise: neighbours first.
+
+    m, s, centred and payloads: what folds have as `max`, `sum`, `centred` and `payload(name)`.
+    """
 
     what = "softmax_states"
 
-    def __init__(self, over: Axis, m: Operand, s: Operand, **payloads: Operand) -> None:
-        super().__init__()
+    def __init__(
+        self, over: Axis, m: Operand, s: Operand, centred: Operand | None = None, **payloads: Operand
+    ) -> None:
+        super().__init__(entropy=centred is not None)
         t = tracer(self.what)
-        states = tuple(t.use(as_tile(t, x)) for x in (m, s, *payloads.values()))
+        given = (m, s, *(() if centred is None else (centred,)), *payloads.values())
+        states = tuple(t.use(as_tile(t, x)) for x in given)
         self._names = tuple(payloads)
-        monoid = Monoid(Kind.SOFTMAX_SUM, self._names)
+        monoid = Monoid(Kind.SOFTMAX_SUM, self._names, centred=self._centred)
         b = t.at()
         merged = b.let(Merge(monoid, states, over, Rule.PAIRWISE))
         self._merged = tuple(t.wrap(v) for v in b.results(merged, monoid.state))

@@ -109,7 +109,8 @@ def _contracted(fold: Fold, types: dict[Value, object]) -> tuple[list[str], Mono
 
 def _what(monoid: Monoid) -> str:
     if monoid.weighs:
-        weighed = "".join(f", sum of e {name}" for name in monoid.payloads)
+        centred = ", sum of e (z - maximum)" * monoid.centred
+        weighed = centred + "".join(f", sum of e {name}" for name in monoid.payloads)
         return f"Softmax state (maximum, sum of e{weighed})"
     return "Contraction" if monoid.contracts else "Sum"
 

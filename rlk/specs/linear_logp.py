@@ -60,22 +60,19 @@ def linear_logp(
     scoring = Scoring(logit_scale, softcap, inv_softcap, inverse)
     picked = ids.to(i64)
     active = active_rows(picked, ignore_index, mask)
-    soft, hit = L.softmax_sum(), L.total()
+    soft, hit = L.softmax_sum(entropy="entropy" in needs), L.total()
     for v in L.stream(V, when=active):
         product = L.dot(hidden, weight[v], over=D)
         if keep:
             L.emit(logits=product)
         z, _ = scoring.forward(product, None if bias is None else bias[v])
-        if "entropy" in needs:
-            soft.absorb(z, zbar=z)
-        else:
-            soft.absorb(z)
+        soft.absorb(z)
         # one score and zeros: exact in any order
         hit.absorb(L.where(v.pos.to(i64) == picked, z, -0.0))
     if states:
         # the identity of a sum is -0.0, a sum of nothing +0.0: rows without elements say neither
         state = {"m": soft.max, "s": soft.sum, "hits": hit.value}
-        state |= {"zbar": soft.payload("zbar")} if "entropy" in needs else {}
+        state |= {"centred": soft.centred} if "entropy" in needs else {}
         empty = dict.fromkeys(state, 0.0) | {"m": -math.inf}
         return L.out(**{name: L.where(active, x, empty[name]) for name, x in state.items()})
     inside = (picked >= 0) & (picked < L.extent(V).to(i64))
@@ -89,7 +86,7 @@ def _results(soft: Any, hit: Tile, inside: Tile, active: Tile, entropy: bool) ->
     return L.out(
         logp=L.where(active, chosen, 0.0),
         lse=L.where(active, lse, 0.0),
-        entropy=L.where(active, lse - soft.mean("zbar"), 0.0) if entropy else None,
+        entropy=L.where(active, soft.entropy(), 0.0) if entropy else None,
     )
 
 
@@ -212,7 +209,7 @@ def linear_logp_join(
     m: Tensor[f32, R, T],
     s: Tensor[f32, R, T],
     hits: Tensor[f32, R, T],
-    zbar: Tensor[f32, R, T] | None,
+    centred: Tensor[f32, R, T] | None,
     mask: Tensor[boolean, T] | None,
     ignore_index: Scalar[i64],
     vocabulary: Scalar[i64],
@@ -223,8 +220,8 @@ def linear_logp_join(
     """
     picked = ids.to(i64)
     active = active_rows(picked, ignore_index, mask)
-    soft = L.softmax_states(R, m, s) if zbar is None else L.softmax_states(R, m, s, zbar=zbar)
+    soft = L.softmax_states(R, m, s, centred)
     # one score and zeros: exact in any order
     hit = L.sum(hits, over=R, tree=Tree.pairwise)
     inside = (picked >= 0) & (picked < vocabulary)
-    return _results(soft, hit, inside, active, zbar is not None)
+    return _results(soft, hit, inside, active, centred is not None)

@@ -134,14 +134,11 @@ def logp(
     picked = ids.to(i64)
     active = active_rows(picked, ignore_index, mask)
     kept = Keeping(threshold, last, words)
-    soft, soft2, best = L.softmax_sum(), L.softmax_sum(), L.argmax()
+    soft, soft2, best = L.softmax_sum(entropy="entropy" in needs), L.softmax_sum(), L.argmax()
     for v in L.stream(V, when=active):
         z, _ = scoring.forward(logits[v], None if bias is None else bias[v])
         z = kept.only(z, logits[v].to(f32), v.pos)
-        if "entropy" in needs:
-            soft.absorb(z, zbar=z)
-        else:
-            soft.absorb(z)
+        soft.absorb(z)
         if "lse2" in needs:
             soft2.absorb(z + z)
         if "argmax" in needs:
@@ -155,7 +152,7 @@ def logp(
     return L.out(
         logp=L.where(active, chosen, 0.0),
         lse=L.where(active, lse, 0.0),
-        entropy=L.where(active, lse - soft.mean("zbar"), 0.0) if "entropy" in needs else None,
+        entropy=L.where(active, soft.entropy(), 0.0) if "entropy" in needs else None,
         argmax=L.where(active, best.index, -1) if "argmax" in needs else None,
         lse2=L.where(active, soft2.lse(), 0.0) if "lse2" in needs else None,
     )

@@ -99,7 +99,7 @@ def _linear_logp_join(rng: np.random.Generator) -> Values:
     given = {n: x for n, x in _logp(rng).items() if n in ("ids", "mask", "ignore_index")}
     state = {"m": rng.normal(size=(4, 6)), "s": rng.uniform(1, 9, (4, 6)), "hits": np.zeros((4, 6))}
     state["hits"][1] = rng.normal(size=6)
-    return given | state | {"zbar": rng.normal(size=(4, 6)), "vocabulary": 3001}
+    return given | state | {"centred": -rng.uniform(0, 9, (4, 6)), "vocabulary": 3001}
 
 
 def _linear_logp_gradient(saved: Mapping[str, Any]) -> Values:

@@ -1,6 +1,6 @@
 """linear_logp on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: afc76878742f8c13
+numerics: 80968d90f38f70cc
 schedule: tiles T=32, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed V.lane[5:0] T[4:3]
 schedule: tiles T=32, 8 warps, 1 stages, unroll 4
 """
@@ -81,25 +81,29 @@ def max_over_v_lane(x):
 
 
 @tl.macro
-def merge_softmax_sum(max_a, sum_a, zbar_a, max_b, sum_b, zbar_b):
-    # The state of two disjoint sets: softmax_sum(zbar).
+def merge_softmax_sum(max_a, sum_a, centred_a, max_b, sum_b, centred_b):
+    # The state of two disjoint sets: centred softmax_sum().
     m = tl.alloc_var("float32", larger(max_a, max_b))
     equal = tl.alloc_var("bool", m == f32(float("-inf")))
     chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m))
     difference = tl.alloc_var("float32", max_a - chosen)
     product = tl.alloc_var("float32", difference * f32(1.4426950216293335))
     exp2 = tl.alloc_var("float32", portable_exp2(product))
+    larger_2 = tl.alloc_var("float32", larger(difference, f32(-3.4028234663852886e+38)))
     equal_2 = tl.alloc_var("bool", m == f32(float("-inf")))
     chosen_2 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m))
     difference_2 = tl.alloc_var("float32", max_b - chosen_2)
     product_2 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))
     exp2_2 = tl.alloc_var("float32", portable_exp2(product_2))
+    larger_3 = tl.alloc_var("float32", larger(difference_2, f32(-3.4028234663852886e+38)))
     product_3 = tl.alloc_var("float32", sum_a * exp2)
     product_4 = tl.alloc_var("float32", sum_b * exp2_2)
     total = tl.alloc_var("float32", product_3 + product_4)
-    product_5 = tl.alloc_var("float32", zbar_a * exp2)
-    product_6 = tl.alloc_var("float32", zbar_b * exp2_2)
-    total_2 = tl.alloc_var("float32", product_5 + product_6)
+    product_5 = tl.alloc_var("float32", centred_a * exp2)
+    product_6 = tl.alloc_var("float32", centred_b * exp2_2)
+    fused = tl.alloc_var("float32", fma(product_3, larger_2, product_5))
+    fused_2 = tl.alloc_var("float32", fma(product_4, larger_3, product_6))
+    total_2 = tl.alloc_var("float32", fused + fused_2)
     return m, total, total_2
 
 
@@ -179,14 +183,14 @@ def smaller(a, b):
 
 
 @tl.macro
-def softmax_sum_over_v_piece(m, s, zbar):
+def softmax_sum_over_v_piece(m, s, centred):
     # The states merged over V.piece, pairwise.
     for c in tl.unroll(1):
-        m[c], s[c], zbar[c] = merge_softmax_sum(m[c], s[c], zbar[c], tl.shfl_xor(m[c], 1, width=64), tl.shfl_xor(s[c], 1, width=64), tl.shfl_xor(zbar[c], 1, width=64))
+        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 1, width=64), tl.shfl_xor(s[c], 1, width=64), tl.shfl_xor(centred[c], 1, width=64))
     for c in tl.unroll(1):
-        m[c], s[c], zbar[c] = merge_softmax_sum(m[c], s[c], zbar[c], tl.shfl_xor(m[c], 2, width=64), tl.shfl_xor(s[c], 2, width=64), tl.shfl_xor(zbar[c], 2, width=64))
+        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 2, width=64), tl.shfl_xor(s[c], 2, width=64), tl.shfl_xor(centred[c], 2, width=64))
     for c in tl.unroll(1):
-        m[c], s[c], zbar[c] = merge_softmax_sum(m[c], s[c], zbar[c], tl.shfl_xor(m[c], 4, width=64), tl.shfl_xor(s[c], 4, width=64), tl.shfl_xor(zbar[c], 4, width=64))
+        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 4, width=64), tl.shfl_xor(s[c], 4, width=64), tl.shfl_xor(centred[c], 4, width=64))
 
 
 @tl.macro
@@ -222,7 +226,7 @@ def total_over_v_piece(s):
 
 
 @tl.prim_func
-def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight", "bfloat16"), ids: memory("ids", "int64"), max_of_step: memory("max_of_step", "float32"), sum_of_step1: memory("sum_of_step1", "float32"), zbar_of_step2: memory("zbar_of_step2", "float32"), sum_of_step3: memory("sum_of_step3", "float32"), T: tl.int32, hidden_t_stride: tl.int64, weight_v_stride: tl.int64, max_of_step_v_step_stride: tl.int64, max_of_step_v_piece_stride: tl.int64, sum_of_step1_v_step_stride: tl.int64, sum_of_step1_v_piece_stride: tl.int64, zbar_of_step2_v_step_stride: tl.int64, zbar_of_step2_v_piece_stride: tl.int64, sum_of_step3_v_step_stride: tl.int64, sum_of_step3_v_piece_stride: tl.int64, inv_temperature: tl.float32, ignore_index: tl.int64, programs: tl.int32):
+def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight", "bfloat16"), ids: memory("ids", "int64"), max_of_step: memory("max_of_step", "float32"), sum_of_step1: memory("sum_of_step1", "float32"), centred_of_step2: memory("centred_of_step2", "float32"), sum_of_step3: memory("sum_of_step3", "float32"), T: tl.int32, hidden_t_stride: tl.int64, weight_v_stride: tl.int64, max_of_step_v_step_stride: tl.int64, max_of_step_v_piece_stride: tl.int64, sum_of_step1_v_step_stride: tl.int64, sum_of_step1_v_piece_stride: tl.int64, centred_of_step2_v_step_stride: tl.int64, centred_of_step2_v_piece_stride: tl.int64, sum_of_step3_v_step_stride: tl.int64, sum_of_step3_v_piece_stride: tl.int64, inv_temperature: tl.float32, ignore_index: tl.int64, programs: tl.int32):
     # A block owns 1 of V.step, 1 of V.piece, 32 of T (stream_dot). V.lane: 256 indices, 4 to each of 64 threads; T: 32 indices, 8 to each of 4 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
@@ -256,10 +260,10 @@ def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight",
         difference = tl.alloc_local((32,), "float32")
         product_4 = tl.alloc_local((32,), "float32")
         e = tl.alloc_local((32,), "float32")
-        s_chunk = tl.alloc_local((32,), "float32")
         larger_2 = tl.alloc_local((32,), "float32")
+        s_chunk = tl.alloc_local((32,), "float32")
         product_5 = tl.alloc_local((32,), "float32")
-        zbar_chunk = tl.alloc_local((32,), "float32")
+        centred_chunk = tl.alloc_local((32,), "float32")
         chosen_4 = tl.alloc_local((32,), "float32")
         sum_v_lane = tl.alloc_local((32,), "float32")
         rest = tl.truncdiv(block, ((T + 31) // 32))
@@ -285,8 +289,8 @@ def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight",
             exists[c] = v[c] < piece_end  # linear_logp.py:64
         inv_temperature_2 = tl.alloc_var("float32", inv_temperature)
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
-        for c in tl.unroll(8):  # logp.py:203
-            differs[c] = ids_2[c] != ignore_index_2  # logp.py:203
+        for c in tl.unroll(8):  # logp.py:200
+            differs[c] = ids_2[c] != ignore_index_2  # logp.py:200
         for c in tl.unroll(32):  # linear_logp.py:64
             exists_2[c] = exists[c // 8] & differs[c % 8]  # linear_logp.py:64
         for c in tl.unroll(8):  # linear_logp.py:65
@@ -320,11 +324,11 @@ def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight",
         for c in tl.unroll(32):  # linear_logp.py:65
             z[c] = z_tile[t_place_2[c % 8], v_lane_place_2[c // 8]]  # linear_logp.py:65
             product_3[c] = z[c] * inv_temperature_2  # logp.py:57
-        for c in tl.unroll(4):  # linear_logp.py:74
-            as_i64[c] = tl.Cast("int64", v[c])  # linear_logp.py:74
-        for c in tl.unroll(32):  # linear_logp.py:74
-            equal[c] = as_i64[c // 8] == ids_2[c % 8]  # linear_logp.py:74
-            chosen[c] = tl.Select(equal[c], product_3[c], f32(-0.0))  # linear_logp.py:74
+        for c in tl.unroll(4):  # linear_logp.py:71
+            as_i64[c] = tl.Cast("int64", v[c])  # linear_logp.py:71
+        for c in tl.unroll(32):  # linear_logp.py:71
+            equal[c] = as_i64[c // 8] == ids_2[c % 8]  # linear_logp.py:71
+            chosen[c] = tl.Select(equal[c], product_3[c], f32(-0.0))  # linear_logp.py:71
             chosen_2[c] = tl.Select(exists_2[c], product_3[c], f32(float("-inf")))  # linear_logp.py:64
             m_chunk[c] = chosen_2[c]  # linear_logp.py:64
         max_over_v_lane(m_chunk)  # linear_logp.py:64
@@ -335,13 +339,13 @@ def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight",
             difference[c] = chosen_2[c] - chosen_3[c % 8]  # linear_logp.py:64
             product_4[c] = difference[c] * f32(1.4426950216293335)  # linear_logp.py:64
             e[c] = portable_exp2(product_4[c])  # linear_logp.py:64
+            larger_2[c] = larger(difference[c], f32(-3.4028234663852886e+38))  # linear_logp.py:64
             s_chunk[c] = e[c]  # linear_logp.py:64
         sum_over_v_lane(s_chunk)  # linear_logp.py:64
         for c in tl.unroll(32):  # linear_logp.py:64
-            larger_2[c] = larger(chosen_2[c], f32(-3.4028234663852886e+38))  # linear_logp.py:64
             product_5[c] = e[c] * larger_2[c]  # linear_logp.py:64
-            zbar_chunk[c] = product_5[c]  # linear_logp.py:64
-        sum_over_v_lane(zbar_chunk)  # linear_logp.py:64
+            centred_chunk[c] = product_5[c]  # linear_logp.py:64
+        sum_over_v_lane(centred_chunk)  # linear_logp.py:64
         for c in tl.unroll(32):  # linear_logp.py:64
             chosen_4[c] = tl.Select(exists_2[c], chosen[c], f32(-0.0))  # linear_logp.py:64
             sum_v_lane[c] = chosen_4[c]  # linear_logp.py:64
@@ -352,39 +356,39 @@ def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight",
             if t_inside[c] & writes:  # linear_logp.py:64
                 sum_of_step1[tl.int64(v_step) * sum_of_step1_v_step_stride + tl.int64(v_piece) * sum_of_step1_v_piece_stride + t[c]] = s_chunk[c]  # linear_logp.py:64
             if t_inside[c] & writes:  # linear_logp.py:64
-                zbar_of_step2[tl.int64(v_step) * zbar_of_step2_v_step_stride + tl.int64(v_piece) * zbar_of_step2_v_piece_stride + t[c]] = zbar_chunk[c]  # linear_logp.py:64
+                centred_of_step2[tl.int64(v_step) * centred_of_step2_v_step_stride + tl.int64(v_piece) * centred_of_step2_v_piece_stride + t[c]] = centred_chunk[c]  # linear_logp.py:64
             if t_inside[c] & writes:  # linear_logp.py:64
                 sum_of_step3[tl.int64(v_step) * sum_of_step3_v_step_stride + tl.int64(v_piece) * sum_of_step3_v_piece_stride + t[c]] = sum_v_lane[c]  # linear_logp.py:64
 
 
 @tl.prim_func
-def linear_logp_2(ids: memory("ids", "int64"), logp: memory("logp", "float32"), lse: memory("lse", "float32"), entropy: memory("entropy", "float32"), max_of_step: memory("max_of_step", "float32"), sum_of_step1: memory("sum_of_step1", "float32"), zbar_of_step2: memory("zbar_of_step2", "float32"), sum_of_step3: memory("sum_of_step3", "float32"), T: tl.int32, max_of_step_v_step_stride: tl.int64, max_of_step_v_piece_stride: tl.int64, sum_of_step1_v_step_stride: tl.int64, sum_of_step1_v_piece_stride: tl.int64, zbar_of_step2_v_step_stride: tl.int64, zbar_of_step2_v_piece_stride: tl.int64, sum_of_step3_v_step_stride: tl.int64, sum_of_step3_v_piece_stride: tl.int64, errors: memory("errors", "int32"), ignore_index: tl.int64, programs: tl.int32):
+def linear_logp_2(ids: memory("ids", "int64"), logp: memory("logp", "float32"), lse: memory("lse", "float32"), entropy: memory("entropy", "float32"), max_of_step: memory("max_of_step", "float32"), sum_of_step1: memory("sum_of_step1", "float32"), centred_of_step2: memory("centred_of_step2", "float32"), sum_of_step3: memory("sum_of_step3", "float32"), T: tl.int32, max_of_step_v_step_stride: tl.int64, max_of_step_v_piece_stride: tl.int64, sum_of_step1_v_step_stride: tl.int64, sum_of_step1_v_piece_stride: tl.int64, centred_of_step2_v_step_stride: tl.int64, centred_of_step2_v_piece_stride: tl.int64, sum_of_step3_v_step_stride: tl.int64, sum_of_step3_v_piece_stride: tl.int64, errors: memory("errors", "int32"), ignore_index: tl.int64, programs: tl.int32):
     # A block owns 32 of T (merge). V.piece: 8 indices, 1 to each of 8 threads; T: 32 indices, 1 to each of 32 threads.
     with tl.Kernel(programs, threads=512) as block:
         thread = tl.get_thread_binding()
         m = tl.alloc_var("float32")
         s = tl.alloc_var("float32")
-        zbar = tl.alloc_var("float32")
+        centred = tl.alloc_var("float32")
         s_2 = tl.alloc_var("float32")
         m_3 = tl.alloc_local((1,), "float32")
         s_4 = tl.alloc_local((1,), "float32")
-        zbar_2 = tl.alloc_local((1,), "float32")
+        centred_2 = tl.alloc_local((1,), "float32")
         s_6 = tl.alloc_local((1,), "float32")
         t = block * 32 + thread // 8 % 32
         t_inside = t < T
         writes = (thread & 263) == 0
         ids_2 = tl.alloc_var("int64", tl.if_then_else(t_inside, ids[t], tl.Cast("int64", 0)))  # linear_logp.py:61
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
-        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:203
+        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:200
         v_piece = tl.alloc_var("int32", thread % 8)  # linear_logp.py:64
         m = f32(float("-inf"))  # linear_logp.py:64
-        s = f32(-0.0)  # linear_logp.py:64
-        zbar = f32(-0.0)  # linear_logp.py:64
+        s = f32(0.0)  # linear_logp.py:64
+        centred = f32(-0.0)  # linear_logp.py:64
         s_2 = f32(-0.0)  # linear_logp.py:64
         for v_step_step in tl.serial(0, 63):  # linear_logp.py:64
             max_of_step_2 = tl.alloc_var("float32", tl.if_then_else(t_inside, max_of_step[tl.int64(v_step_step) * max_of_step_v_step_stride + tl.int64(v_piece) * max_of_step_v_piece_stride + t], tl.Cast("float32", 0)))  # linear_logp.py:64
             sum_of_step1_2 = tl.alloc_var("float32", tl.if_then_else(t_inside, sum_of_step1[tl.int64(v_step_step) * sum_of_step1_v_step_stride + tl.int64(v_piece) * sum_of_step1_v_piece_stride + t], tl.Cast("float32", 0)))  # linear_logp.py:64
-            zbar_of_step2_2 = tl.alloc_var("float32", tl.if_then_else(t_inside, zbar_of_step2[tl.int64(v_step_step) * zbar_of_step2_v_step_stride + tl.int64(v_piece) * zbar_of_step2_v_piece_stride + t], tl.Cast("float32", 0)))  # linear_logp.py:64
+            centred_of_step2_2 = tl.alloc_var("float32", tl.if_then_else(t_inside, centred_of_step2[tl.int64(v_step_step) * centred_of_step2_v_step_stride + tl.int64(v_piece) * centred_of_step2_v_piece_stride + t], tl.Cast("float32", 0)))  # linear_logp.py:64
             sum_of_step3_2 = tl.alloc_var("float32", tl.if_then_else(t_inside, sum_of_step3[tl.int64(v_step_step) * sum_of_step3_v_step_stride + tl.int64(v_piece) * sum_of_step3_v_piece_stride + t], tl.Cast("float32", 0)))  # linear_logp.py:64
             m_2 = tl.alloc_var("float32", larger(m, max_of_step_2))  # linear_logp.py:64
             equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # linear_logp.py:64
@@ -392,60 +396,64 @@ def linear_logp_2(ids: memory("ids", "int64"), logp: memory("logp", "float32"), 
             difference = tl.alloc_var("float32", m - chosen)  # linear_logp.py:64
             product = tl.alloc_var("float32", difference * f32(1.4426950216293335))  # linear_logp.py:64
             exp2 = tl.alloc_var("float32", portable_exp2(product))  # linear_logp.py:64
+            larger_2 = tl.alloc_var("float32", larger(difference, f32(-3.4028234663852886e+38)))  # linear_logp.py:64
             difference_2 = tl.alloc_var("float32", max_of_step_2 - chosen)  # linear_logp.py:64
             product_2 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))  # linear_logp.py:64
             exp2_2 = tl.alloc_var("float32", portable_exp2(product_2))  # linear_logp.py:64
+            larger_3 = tl.alloc_var("float32", larger(difference_2, f32(-3.4028234663852886e+38)))  # linear_logp.py:64
             product_3 = tl.alloc_var("float32", s * exp2)  # linear_logp.py:64
             product_4 = tl.alloc_var("float32", sum_of_step1_2 * exp2_2)  # linear_logp.py:64
             total = tl.alloc_var("float32", product_3 + product_4)  # linear_logp.py:64
-            product_5 = tl.alloc_var("float32", zbar * exp2)  # linear_logp.py:64
-            product_6 = tl.alloc_var("float32", zbar_of_step2_2 * exp2_2)  # linear_logp.py:64
-            total_2 = tl.alloc_var("float32", product_5 + product_6)  # linear_logp.py:64
+            product_5 = tl.alloc_var("float32", centred * exp2)  # linear_logp.py:64
+            product_6 = tl.alloc_var("float32", centred_of_step2_2 * exp2_2)  # linear_logp.py:64
+            fused = tl.alloc_var("float32", fma(product_3, larger_2, product_5))  # linear_logp.py:64
+            fused_2 = tl.alloc_var("float32", fma(product_4, larger_3, product_6))  # linear_logp.py:64
+            total_2 = tl.alloc_var("float32", fused + fused_2)  # linear_logp.py:64
             s_3 = tl.alloc_var("float32", s_2 + sum_of_step3_2)  # linear_logp.py:64
             m = m_2  # linear_logp.py:64
             s = total  # linear_logp.py:64
-            zbar = total_2  # linear_logp.py:64
+            centred = total_2  # linear_logp.py:64
             s_2 = s_3  # linear_logp.py:64
         m_3[0] = m  # linear_logp.py:64
         s_4[0] = s  # linear_logp.py:64
-        zbar_2[0] = zbar  # linear_logp.py:64
-        softmax_sum_over_v_piece(m_3, s_4, zbar_2)  # linear_logp.py:64
+        centred_2[0] = centred  # linear_logp.py:64
+        softmax_sum_over_v_piece(m_3, s_4, centred_2)  # linear_logp.py:64
         m_4 = m_3[0]  # linear_logp.py:64
         s_5 = s_4[0]  # linear_logp.py:64
-        zbar_3 = zbar_2[0]  # linear_logp.py:64
+        centred_3 = centred_2[0]  # linear_logp.py:64
         s_6[0] = s_2  # linear_logp.py:64
         total_over_v_piece(s_6)  # linear_logp.py:64
         s_7 = s_6[0]  # linear_logp.py:64
-        at_most = tl.alloc_var("bool", 0 <= ids_2)  # linear_logp.py:81
-        below = tl.alloc_var("bool", ids_2 < 128256)  # linear_logp.py:81
-        both = tl.alloc_var("bool", at_most & below)  # linear_logp.py:81
-        log = tl.alloc_var("float32", portable_log(s_5))  # linear_logp.py:86
-        total_3 = tl.alloc_var("float32", m_4 + log)  # linear_logp.py:86
-        chosen_2 = tl.alloc_var("float32", tl.Select(both, s_7, f32(float("nan"))))  # linear_logp.py:87
-        difference_3 = tl.alloc_var("float32", chosen_2 - total_3)  # linear_logp.py:87
-        is_nan_2 = tl.alloc_var("bool", is_nan(difference_3))  # linear_logp.py:88
-        both_2 = tl.alloc_var("bool", differs & is_nan_2)  # linear_logp.py:88
-        if both_2 & t_inside & writes:  # linear_logp.py:88
-            tl.atomic_max(errors[0], 1)  # linear_logp.py:88
-            tl.atomic_max(errors[1], t + 1)  # linear_logp.py:88
-        chosen_3 = tl.alloc_var("float32", tl.Select(differs, difference_3, f32(0.0)))  # linear_logp.py:90
-        chosen_4 = tl.alloc_var("float32", tl.Select(differs, total_3, f32(0.0)))  # linear_logp.py:91
-        quotient = tl.alloc_var("float32", zbar_3 / s_5)  # linear_logp.py:92
-        difference_4 = tl.alloc_var("float32", total_3 - quotient)  # linear_logp.py:92
-        chosen_5 = tl.alloc_var("float32", tl.Select(differs, difference_4, f32(0.0)))  # linear_logp.py:92
-        if t_inside & writes:  # linear_logp.py:89
-            logp[t] = chosen_3  # linear_logp.py:89
-        if t_inside & writes:  # linear_logp.py:89
-            lse[t] = chosen_4  # linear_logp.py:89
-        if t_inside & writes:  # linear_logp.py:89
-            entropy[t] = chosen_5  # linear_logp.py:89
+        at_most = tl.alloc_var("bool", 0 <= ids_2)  # linear_logp.py:78
+        below = tl.alloc_var("bool", ids_2 < 128256)  # linear_logp.py:78
+        both = tl.alloc_var("bool", at_most & below)  # linear_logp.py:78
+        log = tl.alloc_var("float32", portable_log(s_5))  # linear_logp.py:83
+        total_3 = tl.alloc_var("float32", m_4 + log)  # linear_logp.py:83
+        chosen_2 = tl.alloc_var("float32", tl.Select(both, s_7, f32(float("nan"))))  # linear_logp.py:84
+        difference_3 = tl.alloc_var("float32", chosen_2 - total_3)  # linear_logp.py:84
+        is_nan_2 = tl.alloc_var("bool", is_nan(difference_3))  # linear_logp.py:85
+        both_2 = tl.alloc_var("bool", differs & is_nan_2)  # linear_logp.py:85
+        if both_2 & t_inside & writes:  # linear_logp.py:85
+            tl.atomic_max(errors[0], 1)  # linear_logp.py:85
+            tl.atomic_max(errors[1], t + 1)  # linear_logp.py:85
+        chosen_3 = tl.alloc_var("float32", tl.Select(differs, difference_3, f32(0.0)))  # linear_logp.py:87
+        chosen_4 = tl.alloc_var("float32", tl.Select(differs, total_3, f32(0.0)))  # linear_logp.py:88
+        quotient = tl.alloc_var("float32", centred_3 / s_5)  # linear_logp.py:89
+        difference_4 = tl.alloc_var("float32", log - quotient)  # linear_logp.py:89
+        chosen_5 = tl.alloc_var("float32", tl.Select(differs, difference_4, f32(0.0)))  # linear_logp.py:89
+        if t_inside & writes:  # linear_logp.py:86
+            logp[t] = chosen_3  # linear_logp.py:86
+        if t_inside & writes:  # linear_logp.py:86
+            lse[t] = chosen_4  # linear_logp.py:86
+        if t_inside & writes:  # linear_logp.py:86
+            entropy[t] = chosen_5  # linear_logp.py:86
 
 
-def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, logp, lse, entropy, inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors):
+def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, logp, lse, entropy, inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = 63 * 8 * ((T + 31) // 32)
     if programs > 0:
-        kernels.linear_logp_1((programs,), hidden, weight, ids, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index)
+        kernels.linear_logp_1((programs,), hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index)
     programs = ((T + 31) // 32)
     if programs > 0:
-        kernels.linear_logp_2((programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors, ignore_index)
+        kernels.linear_logp_2((programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors, ignore_index)

@@ -1,6 +1,6 @@
 """logp on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: ac7db4ea6e5915ca
+numerics: d1a587e6ba8943d8
 schedule: tiles 1, 2 warps, 1 stages, unroll 1 placed V.lane[5:3] V.piece[2:0] V.lane[7:6] V.lane[2:0]
 """
 
@@ -84,25 +84,29 @@ def max_over_v_lane(x, x_board, thread):
 
 
 @tl.macro
-def merge_softmax_sum(max_a, sum_a, zbar_a, max_b, sum_b, zbar_b):
-    # The state of two disjoint sets: softmax_sum(zbar).
+def merge_softmax_sum(max_a, sum_a, centred_a, max_b, sum_b, centred_b):
+    # The state of two disjoint sets: centred softmax_sum().
     m = tl.alloc_var("float32", larger(max_a, max_b))
     equal = tl.alloc_var("bool", m == f32(float("-inf")))
     chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m))
     difference = tl.alloc_var("float32", max_a - chosen)
     product = tl.alloc_var("float32", difference * f32(1.4426950216293335))
     exp2 = tl.alloc_var("float32", portable_exp2(product))
+    larger_2 = tl.alloc_var("float32", larger(difference, f32(-3.4028234663852886e+38)))
     equal_2 = tl.alloc_var("bool", m == f32(float("-inf")))
     chosen_2 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m))
     difference_2 = tl.alloc_var("float32", max_b - chosen_2)
     product_2 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))
     exp2_2 = tl.alloc_var("float32", portable_exp2(product_2))
+    larger_3 = tl.alloc_var("float32", larger(difference_2, f32(-3.4028234663852886e+38)))
     product_3 = tl.alloc_var("float32", sum_a * exp2)
     product_4 = tl.alloc_var("float32", sum_b * exp2_2)
     total = tl.alloc_var("float32", product_3 + product_4)
-    product_5 = tl.alloc_var("float32", zbar_a * exp2)
-    product_6 = tl.alloc_var("float32", zbar_b * exp2_2)
-    total_2 = tl.alloc_var("float32", product_5 + product_6)
+    product_5 = tl.alloc_var("float32", centred_a * exp2)
+    product_6 = tl.alloc_var("float32", centred_b * exp2_2)
+    fused = tl.alloc_var("float32", fma(product_3, larger_2, product_5))
+    fused_2 = tl.alloc_var("float32", fma(product_4, larger_3, product_6))
+    total_2 = tl.alloc_var("float32", fused + fused_2)
     return m, total, total_2
 
 
@@ -175,14 +179,14 @@ def smaller(a, b):
 
 
 @tl.macro
-def softmax_sum_over_v_piece(m, s, zbar):
+def softmax_sum_over_v_piece(m, s, centred):
     # The states merged over V.piece, pairwise.
     for c in tl.unroll(1):
-        m[c], s[c], zbar[c] = merge_softmax_sum(m[c], s[c], zbar[c], tl.shfl_xor(m[c], 8, width=64), tl.shfl_xor(s[c], 8, width=64), tl.shfl_xor(zbar[c], 8, width=64))
+        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 8, width=64), tl.shfl_xor(s[c], 8, width=64), tl.shfl_xor(centred[c], 8, width=64))
     for c in tl.unroll(1):
-        m[c], s[c], zbar[c] = merge_softmax_sum(m[c], s[c], zbar[c], tl.shfl_xor(m[c], 16, width=64), tl.shfl_xor(s[c], 16, width=64), tl.shfl_xor(zbar[c], 16, width=64))
+        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 16, width=64), tl.shfl_xor(s[c], 16, width=64), tl.shfl_xor(centred[c], 16, width=64))
     for c in tl.unroll(1):
-        m[c], s[c], zbar[c] = merge_softmax_sum(m[c], s[c], zbar[c], tl.shfl_xor(m[c], 32, width=64), tl.shfl_xor(s[c], 32, width=64), tl.shfl_xor(zbar[c], 32, width=64))
+        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 32, width=64), tl.shfl_xor(s[c], 32, width=64), tl.shfl_xor(centred[c], 32, width=64))
 
 
 @tl.macro
@@ -219,7 +223,7 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
         v_lane = tl.alloc_local((16,), "int32")
         m = tl.alloc_var("float32")
         s = tl.alloc_var("float32")
-        zbar = tl.alloc_var("float32")
+        centred = tl.alloc_var("float32")
         v = tl.alloc_local((16,), "int32")
         logits_3 = tl.alloc_local((16,), "bfloat16")
         as_f32 = tl.alloc_local((16,), "float32")
@@ -228,13 +232,13 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
         difference = tl.alloc_local((16,), "float32")
         product_4 = tl.alloc_local((16,), "float32")
         e = tl.alloc_local((16,), "float32")
-        s_chunk = tl.alloc_local((16,), "float32")
         larger_2 = tl.alloc_local((16,), "float32")
+        s_chunk = tl.alloc_local((16,), "float32")
         product_5 = tl.alloc_local((16,), "float32")
-        zbar_chunk = tl.alloc_local((16,), "float32")
+        centred_chunk = tl.alloc_local((16,), "float32")
         m_3 = tl.alloc_var("float32")
         s_2 = tl.alloc_var("float32")
-        zbar_2 = tl.alloc_var("float32")
+        centred_2 = tl.alloc_var("float32")
         v_2 = tl.alloc_local((16,), "int32")
         exists = tl.alloc_local((16,), "bool")
         exists_2 = tl.alloc_local((16,), "bool")
@@ -246,24 +250,24 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
         difference_4 = tl.alloc_local((16,), "float32")
         product_14 = tl.alloc_local((16,), "float32")
         e_2 = tl.alloc_local((16,), "float32")
+        larger_5 = tl.alloc_local((16,), "float32")
         s_chunk_3 = tl.alloc_local((16,), "float32")
-        larger_3 = tl.alloc_local((16,), "float32")
         product_15 = tl.alloc_local((16,), "float32")
-        zbar_chunk_3 = tl.alloc_local((16,), "float32")
+        centred_chunk_3 = tl.alloc_local((16,), "float32")
         m_5 = tl.alloc_local((1,), "float32")
         s_3 = tl.alloc_local((1,), "float32")
-        zbar_3 = tl.alloc_local((1,), "float32")
+        centred_3 = tl.alloc_local((1,), "float32")
         t = block
         writes = thread == 0
         ids_2 = tl.alloc_var("int64", ids[t])  # logp.py:134
-        at_most = tl.alloc_var("bool", 0 <= ids_2)  # logp.py:149
-        below = tl.alloc_var("bool", ids_2 < 128256)  # logp.py:149
-        both = tl.alloc_var("bool", at_most & below)  # logp.py:149
-        as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(float("nan"))))  # logp.py:149
-        logits_2 = tl.alloc_var("bfloat16", tl.if_then_else(both, logits[tl.int64(t) * logits_t_stride + ids_2], as_bf16))  # logp.py:149
+        at_most = tl.alloc_var("bool", 0 <= ids_2)  # logp.py:146
+        below = tl.alloc_var("bool", ids_2 < 128256)  # logp.py:146
+        both = tl.alloc_var("bool", at_most & below)  # logp.py:146
+        as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(float("nan"))))  # logp.py:146
+        logits_2 = tl.alloc_var("bfloat16", tl.if_then_else(both, logits[tl.int64(t) * logits_t_stride + ids_2], as_bf16))  # logp.py:146
         inv_temperature_2 = tl.alloc_var("float32", inv_temperature)
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
-        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:203
+        differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:200
         v_piece = tl.alloc_var("int32", thread // 8 % 8)  # logp.py:138
         product = tl.alloc_var("int32", v_piece * 16032)  # logp.py:138
         piece_begin = tl.alloc_var("int32", tl.min(tl.int32(128256), product))  # logp.py:138
@@ -274,8 +278,8 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
         steps = tl.alloc_var("int32", tl.Select(differs, tl.int32(63), tl.int32(0)))  # logp.py:138
         full_steps = tl.alloc_var("int32", tl.Select(differs, tl.int32(62), tl.int32(0)))  # logp.py:138
         m = f32(float("-inf"))  # logp.py:138
-        s = f32(-0.0)  # logp.py:138
-        zbar = f32(-0.0)  # logp.py:138
+        s = f32(0.0)  # logp.py:138
+        centred = f32(-0.0)  # logp.py:138
         for v_step in tl.serial(0, full_steps):  # logp.py:138
             product_2 = tl.alloc_var("int32", v_step * 256)  # logp.py:138
             total_2 = tl.alloc_var("int32", piece_begin + product_2)  # logp.py:138
@@ -293,36 +297,40 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
                 difference[c] = product_3[c] - chosen  # logp.py:138
                 product_4[c] = difference[c] * f32(1.4426950216293335)  # logp.py:138
                 e[c] = portable_exp2(product_4[c])  # logp.py:138
+                larger_2[c] = larger(difference[c], f32(-3.4028234663852886e+38))  # logp.py:138
                 s_chunk[c] = e[c]  # logp.py:138
             sum_over_v_lane(s_chunk, f32_board, thread)  # logp.py:138
             s_chunk_2 = s_chunk[0]  # logp.py:138
             for c in tl.unroll(16):  # logp.py:138
-                larger_2[c] = larger(product_3[c], f32(-3.4028234663852886e+38))  # logp.py:138
                 product_5[c] = e[c] * larger_2[c]  # logp.py:138
-                zbar_chunk[c] = product_5[c]  # logp.py:138
-            sum_over_v_lane(zbar_chunk, f32_board, thread)  # logp.py:138
-            zbar_chunk_2 = zbar_chunk[0]  # logp.py:138
+                centred_chunk[c] = product_5[c]  # logp.py:138
+            sum_over_v_lane(centred_chunk, f32_board, thread)  # logp.py:138
+            centred_chunk_2 = centred_chunk[0]  # logp.py:138
             m_2 = tl.alloc_var("float32", larger(m, m_chunk_2))  # logp.py:138
             equal_2 = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # logp.py:138
             chosen_2 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_2))  # logp.py:138
             difference_2 = tl.alloc_var("float32", m - chosen_2)  # logp.py:138
             product_6 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))  # logp.py:138
             exp2 = tl.alloc_var("float32", portable_exp2(product_6))  # logp.py:138
+            larger_3 = tl.alloc_var("float32", larger(difference_2, f32(-3.4028234663852886e+38)))  # logp.py:138
             difference_3 = tl.alloc_var("float32", m_chunk_2 - chosen_2)  # logp.py:138
             product_7 = tl.alloc_var("float32", difference_3 * f32(1.4426950216293335))  # logp.py:138
             exp2_2 = tl.alloc_var("float32", portable_exp2(product_7))  # logp.py:138
+            larger_4 = tl.alloc_var("float32", larger(difference_3, f32(-3.4028234663852886e+38)))  # logp.py:138
             product_8 = tl.alloc_var("float32", s * exp2)  # logp.py:138
             product_9 = tl.alloc_var("float32", s_chunk_2 * exp2_2)  # logp.py:138
             total_3 = tl.alloc_var("float32", product_8 + product_9)  # logp.py:138
-            product_10 = tl.alloc_var("float32", zbar * exp2)  # logp.py:138
-            product_11 = tl.alloc_var("float32", zbar_chunk_2 * exp2_2)  # logp.py:138
-            total_4 = tl.alloc_var("float32", product_10 + product_11)  # logp.py:138
+            product_10 = tl.alloc_var("float32", centred * exp2)  # logp.py:138
+            product_11 = tl.alloc_var("float32", centred_chunk_2 * exp2_2)  # logp.py:138
+            fused = tl.alloc_var("float32", fma(product_8, larger_3, product_10))  # logp.py:138
+            fused_2 = tl.alloc_var("float32", fma(product_9, larger_4, product_11))  # logp.py:138
+            total_4 = tl.alloc_var("float32", fused + fused_2)  # logp.py:138
             m = m_2  # logp.py:138
             s = total_3  # logp.py:138
-            zbar = total_4  # logp.py:138
+            centred = total_4  # logp.py:138
         m_3 = m  # logp.py:138
         s_2 = s  # logp.py:138
-        zbar_2 = zbar  # logp.py:138
+        centred_2 = centred  # logp.py:138
         for v_step_2 in tl.serial(full_steps, steps):  # logp.py:138
             product_12 = tl.alloc_var("int32", v_step_2 * 256)  # logp.py:138
             total_5 = tl.alloc_var("int32", piece_begin + product_12)  # logp.py:138
@@ -343,61 +351,65 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
                 difference_4[c] = chosen_3[c] - chosen_4  # logp.py:138
                 product_14[c] = difference_4[c] * f32(1.4426950216293335)  # logp.py:138
                 e_2[c] = portable_exp2(product_14[c])  # logp.py:138
+                larger_5[c] = larger(difference_4[c], f32(-3.4028234663852886e+38))  # logp.py:138
                 s_chunk_3[c] = e_2[c]  # logp.py:138
             sum_over_v_lane(s_chunk_3, f32_board, thread)  # logp.py:138
             s_chunk_4 = s_chunk_3[0]  # logp.py:138
             for c in tl.unroll(16):  # logp.py:138
-                larger_3[c] = larger(chosen_3[c], f32(-3.4028234663852886e+38))  # logp.py:138
-                product_15[c] = e_2[c] * larger_3[c]  # logp.py:138
-                zbar_chunk_3[c] = product_15[c]  # logp.py:138
-            sum_over_v_lane(zbar_chunk_3, f32_board, thread)  # logp.py:138
-            zbar_chunk_4 = zbar_chunk_3[0]  # logp.py:138
+                product_15[c] = e_2[c] * larger_5[c]  # logp.py:138
+                centred_chunk_3[c] = product_15[c]  # logp.py:138
+            sum_over_v_lane(centred_chunk_3, f32_board, thread)  # logp.py:138
+            centred_chunk_4 = centred_chunk_3[0]  # logp.py:138
             m_4 = tl.alloc_var("float32", larger(m_3, m_chunk_4))  # logp.py:138
             equal_4 = tl.alloc_var("bool", m_4 == f32(float("-inf")))  # logp.py:138
             chosen_5 = tl.alloc_var("float32", tl.Select(equal_4, f32(0.0), m_4))  # logp.py:138
             difference_5 = tl.alloc_var("float32", m_3 - chosen_5)  # logp.py:138
             product_16 = tl.alloc_var("float32", difference_5 * f32(1.4426950216293335))  # logp.py:138
             exp2_3 = tl.alloc_var("float32", portable_exp2(product_16))  # logp.py:138
+            larger_6 = tl.alloc_var("float32", larger(difference_5, f32(-3.4028234663852886e+38)))  # logp.py:138
             difference_6 = tl.alloc_var("float32", m_chunk_4 - chosen_5)  # logp.py:138
             product_17 = tl.alloc_var("float32", difference_6 * f32(1.4426950216293335))  # logp.py:138
             exp2_4 = tl.alloc_var("float32", portable_exp2(product_17))  # logp.py:138
+            larger_7 = tl.alloc_var("float32", larger(difference_6, f32(-3.4028234663852886e+38)))  # logp.py:138
             product_18 = tl.alloc_var("float32", s_2 * exp2_3)  # logp.py:138
             product_19 = tl.alloc_var("float32", s_chunk_4 * exp2_4)  # logp.py:138
             total_6 = tl.alloc_var("float32", product_18 + product_19)  # logp.py:138
-            product_20 = tl.alloc_var("float32", zbar_2 * exp2_3)  # logp.py:138
-            product_21 = tl.alloc_var("float32", zbar_chunk_4 * exp2_4)  # logp.py:138
-            total_7 = tl.alloc_var("float32", product_20 + product_21)  # logp.py:138
+            product_20 = tl.alloc_var("float32", centred_2 * exp2_3)  # logp.py:138
+            product_21 = tl.alloc_var("float32", centred_chunk_4 * exp2_4)  # logp.py:138
+            fused_3 = tl.alloc_var("float32", fma(product_18, larger_6, product_20))  # logp.py:138
+            fused_4 = tl.alloc_var("float32", fma(product_19, larger_7, product_21))  # logp.py:138
+            total_7 = tl.alloc_var("float32", fused_3 + fused_4)  # logp.py:138
             m_3 = m_4  # logp.py:138
             s_2 = total_6  # logp.py:138
-            zbar_2 = total_7  # logp.py:138
+            centred_2 = total_7  # logp.py:138
         m_5[0] = m_3  # logp.py:138
         s_3[0] = s_2  # logp.py:138
-        zbar_3[0] = zbar_2  # logp.py:138
-        softmax_sum_over_v_piece(m_5, s_3, zbar_3)  # logp.py:138
+        centred_3[0] = centred_2  # logp.py:138
+        softmax_sum_over_v_piece(m_5, s_3, centred_3)  # logp.py:138
         m_6 = m_5[0]  # logp.py:138
         s_4 = s_3[0]  # logp.py:138
-        zbar_4 = zbar_3[0]  # logp.py:138
+        centred_4 = centred_3[0]  # logp.py:138
         as_f32_3 = tl.alloc_var("float32", tl.Cast("float32", logits_2))  # logp.py:48
         product_22 = tl.alloc_var("float32", as_f32_3 * inv_temperature_2)  # logp.py:57
-        log = tl.alloc_var("float32", portable_log(s_4))  # logp.py:152
-        total_8 = tl.alloc_var("float32", m_6 + log)  # logp.py:152
-        difference_7 = tl.alloc_var("float32", product_22 - total_8)  # logp.py:153
-        is_nan_2 = tl.alloc_var("bool", is_nan(difference_7))  # logp.py:154
-        both_2 = tl.alloc_var("bool", differs & is_nan_2)  # logp.py:154
-        if both_2 & writes:  # logp.py:154
-            tl.atomic_max(errors[0], 1)  # logp.py:154
-            tl.atomic_max(errors[1], t + 1)  # logp.py:154
-        chosen_6 = tl.alloc_var("float32", tl.Select(differs, difference_7, f32(0.0)))  # logp.py:156
-        chosen_7 = tl.alloc_var("float32", tl.Select(differs, total_8, f32(0.0)))  # logp.py:157
-        quotient = tl.alloc_var("float32", zbar_4 / s_4)  # logp.py:158
-        difference_8 = tl.alloc_var("float32", total_8 - quotient)  # logp.py:158
-        chosen_8 = tl.alloc_var("float32", tl.Select(differs, difference_8, f32(0.0)))  # logp.py:158
-        if writes:  # logp.py:155
-            logp[t] = chosen_6  # logp.py:155
-        if writes:  # logp.py:155
-            lse[t] = chosen_7  # logp.py:155
-        if writes:  # logp.py:155
-            entropy[t] = chosen_8  # logp.py:155
+        log = tl.alloc_var("float32", portable_log(s_4))  # logp.py:149
+        total_8 = tl.alloc_var("float32", m_6 + log)  # logp.py:149
+        difference_7 = tl.alloc_var("float32", product_22 - total_8)  # logp.py:150
+        is_nan_2 = tl.alloc_var("bool", is_nan(difference_7))  # logp.py:151
+        both_2 = tl.alloc_var("bool", differs & is_nan_2)  # logp.py:151
+        if both_2 & writes:  # logp.py:151
+            tl.atomic_max(errors[0], 1)  # logp.py:151
+            tl.atomic_max(errors[1], t + 1)  # logp.py:151
+        chosen_6 = tl.alloc_var("float32", tl.Select(differs, difference_7, f32(0.0)))  # logp.py:153
+        chosen_7 = tl.alloc_var("float32", tl.Select(differs, total_8, f32(0.0)))  # logp.py:154
+        quotient = tl.alloc_var("float32", centred_4 / s_4)  # logp.py:155
+        difference_8 = tl.alloc_var("float32", log - quotient)  # logp.py:155
+        chosen_8 = tl.alloc_var("float32", tl.Select(differs, difference_8, f32(0.0)))  # logp.py:155
+        if writes:  # logp.py:152
+            logp[t] = chosen_6  # logp.py:152
+        if writes:  # logp.py:152
+            lse[t] = chosen_7  # logp.py:152
+        if writes:  # logp.py:152
+            entropy[t] = chosen_8  # logp.py:152
 
 
 def call(kernels, logits, ids, logp, lse, entropy, inv_temperature, ignore_index, T, logits_t_stride, errors):

@@ -1,6 +1,6 @@
 """linear_logp on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 36fc5e12165455d7
+numerics: 61d0578f2785701f
 schedule: tiles T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles T=32, 8 warps, 1 stages, unroll 8 placed T[4:0] V.piece[2:0]
 """
@@ -92,25 +92,29 @@ def max_over_v_lane(x):
     return x[0]
 
 
-def merge_softmax_sum(max_a, sum_a, zbar_a, max_b, sum_b, zbar_b):
-    # The state of two disjoint sets: softmax_sum(zbar).
+def merge_softmax_sum(max_a, sum_a, centred_a, max_b, sum_b, centred_b):
+    # The state of two disjoint sets: centred softmax_sum().
     m = fmax(max_a, max_b)
     equal = m == Float32(float("-inf"))
     chosen = select(equal, Float32(0.0), m)
     difference = max_a - chosen
     product = mul(difference, Float32(1.4426950216293335))
     power = exp2(product)
+    larger = fmax(difference, Float32(-3.4028234663852886e+38))
     equal_2 = m == Float32(float("-inf"))
     chosen_2 = select(equal_2, Float32(0.0), m)
     difference_2 = max_b - chosen_2
     product_2 = mul(difference_2, Float32(1.4426950216293335))
     power_2 = exp2(product_2)
+    larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))
     product_3 = mul(sum_a, power)
     product_4 = mul(sum_b, power_2)
     total = product_3 + product_4
-    product_5 = mul(zbar_a, power)
-    product_6 = mul(zbar_b, power_2)
-    total_2 = product_5 + product_6
+    product_5 = mul(centred_a, power)
+    product_6 = mul(centred_b, power_2)
+    fused_sum = fma(product_3, larger, product_5)
+    fused_sum_2 = fma(product_4, larger_2, product_6)
+    total_2 = fused_sum + fused_sum_2
     return m, total, total_2
 
 
@@ -193,10 +197,10 @@ def select(condition, a, b):
     return cutlass.select_(condition, a, b)
 
 
-def softmax_sum_over_v_piece(max, sum, zbar, thread, boards):
+def softmax_sum_over_v_piece(max, sum, centred, thread, boards):
     # The states merged over V.piece, pairwise.
-    max, sum, zbar = merged_across((max, sum, zbar,), boards[0:3], (32, 64, 128), thread, merge_softmax_sum)
-    return max[0], sum[0], zbar[0]
+    max, sum, centred = merged_across((max, sum, centred,), boards[0:3], (32, 64, 128), thread, merge_softmax_sum)
+    return max[0], sum[0], centred[0]
 
 
 @cute.jit
@@ -266,7 +270,7 @@ def linear_logp_1_place(item, tiles):
 @cute.kernel
 def linear_logp_1(
     tma_a: cute.CopyAtom, hidden: cute.Tensor, tma_b: cute.CopyAtom, weight: cute.Tensor,
-    unit: cute.TiledMma, ids: cute.Tensor, max_of_step: cute.Tensor, sum_of_step1: cute.Tensor, zbar_of_step2: cute.Tensor, sum_of_step3: cute.Tensor, T: Int32, inv_temperature: Float32, ignore_index: Int64
+    unit: cute.TiledMma, ids: cute.Tensor, max_of_step: cute.Tensor, sum_of_step1: cute.Tensor, centred_of_step2: cute.Tensor, sum_of_step3: cute.Tensor, T: Int32, inv_temperature: Float32, ignore_index: Int64
 ):
     # A block owns 128 of T, 1 of V.step, 1 of V.piece (stream_dot).
     thread, _, _ = cute.arch.thread_idx()
@@ -385,7 +389,7 @@ def linear_logp_1(
             v = total_2 + quad  # linear_logp.py:64
             exists = [(v + 8 * (c // 2) + c % 2) < piece_end for c in range(64)]  # linear_logp.py:64
             for r in cutlass.range_constexpr(2):
-                differs = ids_2[r] != ignore_index  # logp.py:203
+                differs = ids_2[r] != ignore_index  # logp.py:200
                 end = select(differs, piece_end, Int32(0))  # linear_logp.py:64
                 at = end - v  # linear_logp.py:64
                 product_3 = []  # linear_logp.py:65
@@ -395,16 +399,13 @@ def linear_logp_1(
                 picked_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
                 ahead = ids_2[r] - Int64(total_2)  # linear_logp.py:64
                 if any_lane((ahead >= 0) & (ahead < 256)):  # linear_logp.py:64
-                    at_2 = ids_2[r] - Int64(v)  # linear_logp.py:74
-                    chosen = [select((at_2 == 8 * (c // 2) + c % 2), product_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(64)]  # linear_logp.py:74
+                    at_2 = ids_2[r] - Int64(v)  # linear_logp.py:71
+                    chosen = [select((at_2 == 8 * (c // 2) + c % 2), product_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(64)]  # linear_logp.py:71
                     chosen_2 = [select((at > 8 * (c // 2) + c % 2), chosen[c], Int32(-(2**31)).bitcast(Float32)) for c in range(64)]  # linear_logp.py:64
                     picked_v_lane = sum_over_v_lane(chosen_2)  # linear_logp.py:64
                 chosen = tuple(product_3)  # linear_logp.py:64
                 if any_lane(at <= 249):  # linear_logp.py:64
                     chosen = tuple([select((at > 8 * (c // 2) + c % 2), product_3[c], Float32(float("-inf"))) for c in range(64)])  # linear_logp.py:64
-                larger = []  # linear_logp.py:64
-                for c in cutlass.range_constexpr(64):  # linear_logp.py:64
-                    larger.append(fmax(chosen[c], Float32(-3.4028234663852886e+38)))  # linear_logp.py:64
                 m_chunk = max_over_v_lane(chosen)  # linear_logp.py:64
                 store_where(t_inside[r] & first_of_quad, sum_of_step3, (v_step, v_piece, t[r]), picked_v_lane)  # linear_logp.py:64
                 equal = m_chunk == Float32(float("-inf"))  # linear_logp.py:64
@@ -414,24 +415,25 @@ def linear_logp_1(
                     difference = chosen[c] - chosen_2  # linear_logp.py:64
                     product_5 = mul(difference, Float32(1.4426950216293335))  # linear_logp.py:64
                     e.append(exp2(product_5))  # linear_logp.py:64
-                    product_4.append(mul(e[c], larger[c]))  # linear_logp.py:64
+                    larger = fmax(difference, Float32(-3.4028234663852886e+38))  # linear_logp.py:64
+                    product_4.append(mul(e[c], larger))  # linear_logp.py:64
                 s_chunk = sum_over_v_lane(e)  # linear_logp.py:64
-                zbar_chunk = sum_over_v_lane(product_4)  # linear_logp.py:64
+                centred_chunk = sum_over_v_lane(product_4)  # linear_logp.py:64
                 store_where(t_inside[r] & first_of_quad, max_of_step, (v_step, v_piece, t[r]), m_chunk)  # linear_logp.py:64
                 store_where(t_inside[r] & first_of_quad, sum_of_step1, (v_step, v_piece, t[r]), s_chunk)  # linear_logp.py:64
-                store_where(t_inside[r] & first_of_quad, zbar_of_step2, (v_step, v_piece, t[r]), zbar_chunk)  # linear_logp.py:64
+                store_where(t_inside[r] & first_of_quad, centred_of_step2, (v_step, v_piece, t[r]), centred_chunk)  # linear_logp.py:64
             item += blocks // 2
 
 
 @cute.jit
-def launch_linear_logp_1(hidden_ptr: cute.Pointer, weight_ptr: cute.Pointer, ids_ptr: cute.Pointer, max_of_step_ptr: cute.Pointer, sum_of_step1_ptr: cute.Pointer, zbar_of_step2_ptr: cute.Pointer, sum_of_step3_ptr: cute.Pointer, T: Int32, hidden_t_stride: Int64, weight_v_stride: Int64, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64, sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, zbar_of_step2_v_step_stride: Int64, zbar_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64, sum_of_step3_v_piece_stride: Int64, inv_temperature: Float32, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_linear_logp_1(hidden_ptr: cute.Pointer, weight_ptr: cute.Pointer, ids_ptr: cute.Pointer, max_of_step_ptr: cute.Pointer, sum_of_step1_ptr: cute.Pointer, centred_of_step2_ptr: cute.Pointer, sum_of_step3_ptr: cute.Pointer, T: Int32, hidden_t_stride: Int64, weight_v_stride: Int64, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64, sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, centred_of_step2_v_step_stride: Int64, centred_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64, sum_of_step3_v_piece_stride: Int64, inv_temperature: Float32, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
     # Describe the tensors, and start the kernel on a stream.
     hidden = cute.make_tensor(hidden_ptr, cute.make_layout((T, 4096), stride=(cute.assume(hidden_t_stride, divby=8), 1)))
     weight = cute.make_tensor(weight_ptr, cute.make_layout((128256, 4096), stride=(cute.assume(weight_v_stride, divby=8), 1)))
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
     max_of_step = cute.make_tensor(max_of_step_ptr, cute.make_layout((63, 8, T), stride=(max_of_step_v_step_stride, max_of_step_v_piece_stride, 1)))
     sum_of_step1 = cute.make_tensor(sum_of_step1_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, 1)))
-    zbar_of_step2 = cute.make_tensor(zbar_of_step2_ptr, cute.make_layout((63, 8, T), stride=(zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, 1)))
+    centred_of_step2 = cute.make_tensor(centred_of_step2_ptr, cute.make_layout((63, 8, T), stride=(centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, 1)))
     sum_of_step3 = cute.make_tensor(sum_of_step3_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, 1)))
     layout_a, layout_b = linear_logp_1_layouts()
     tma_a, hidden = cpasync.make_tiled_tma_atom(
@@ -443,7 +445,7 @@ def launch_linear_logp_1(hidden_ptr: cute.Pointer, weight_ptr: cute.Pointer, ids
         cute.slice_(layout_b, (None, None, 0)), (256, 64), 2,
     )
     linear_logp_1(
-        tma_a, hidden, tma_b, weight, linear_logp_1_unit(), ids, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, inv_temperature, ignore_index
+        tma_a, hidden, tma_b, weight, linear_logp_1_unit(), ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, inv_temperature, ignore_index
     ).launch(
         grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
         min_blocks_per_mp=1, stream=stream,
@@ -451,7 +453,7 @@ def launch_linear_logp_1(hidden_ptr: cute.Pointer, weight_ptr: cute.Pointer, ids
 
 
 @cute.kernel
-def linear_logp_2_rows(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, max_of_step: cute.Tensor, sum_of_step1: cute.Tensor, zbar_of_step2: cute.Tensor, sum_of_step3: cute.Tensor, T: Int32, errors: cute.Pointer, ignore_index: Int64):
+def linear_logp_2_rows(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, max_of_step: cute.Tensor, sum_of_step1: cute.Tensor, centred_of_step2: cute.Tensor, sum_of_step3: cute.Tensor, T: Int32, errors: cute.Pointer, ignore_index: Int64):
     # A block owns 32 of T (merge). V.piece: 8 indices, 1 to each of 8 threads; T: 32 indices, 1 to each of 32 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -464,16 +466,16 @@ def linear_logp_2_rows(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, en
     t_inside = t < T
     writes = (thread & 224) == 0
     ids_2 = load_where(t_inside, ids, t, Int64(0))  # linear_logp.py:61
-    differs = ids_2 != ignore_index  # logp.py:203
+    differs = ids_2 != ignore_index  # logp.py:200
     v_piece = thread // 32  # linear_logp.py:64
     m = Float32(float("-inf"))  # linear_logp.py:64
-    s = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
-    zbar = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
+    s = Float32(0.0)  # linear_logp.py:64
+    centred = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
     s_2 = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
     for v_step_step in cutlass.range(0, 63, unroll=8):  # linear_logp.py:64
         max_of_step_2 = load_where(t_inside, max_of_step, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
         sum_of_step1_2 = load_where(t_inside, sum_of_step1, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
-        zbar_of_step2_2 = load_where(t_inside, zbar_of_step2, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
+        centred_of_step2_2 = load_where(t_inside, centred_of_step2, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
         sum_of_step3_2 = load_where(t_inside, sum_of_step3, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
         m_2 = fmax(m, max_of_step_2)  # linear_logp.py:64
         equal = m_2 == Float32(float("-inf"))  # linear_logp.py:64
@@ -481,41 +483,45 @@ def linear_logp_2_rows(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, en
         difference = m - chosen  # linear_logp.py:64
         product = mul(difference, Float32(1.4426950216293335))  # linear_logp.py:64
         power = exp2(product)  # linear_logp.py:64
+        larger = fmax(difference, Float32(-3.4028234663852886e+38))  # linear_logp.py:64
         difference_2 = max_of_step_2 - chosen  # linear_logp.py:64
         product_2 = mul(difference_2, Float32(1.4426950216293335))  # linear_logp.py:64
         power_2 = exp2(product_2)  # linear_logp.py:64
+        larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))  # linear_logp.py:64
         product_3 = mul(s, power)  # linear_logp.py:64
         product_4 = mul(sum_of_step1_2, power_2)  # linear_logp.py:64
         total = product_3 + product_4  # linear_logp.py:64
-        product_5 = mul(zbar, power)  # linear_logp.py:64
-        product_6 = mul(zbar_of_step2_2, power_2)  # linear_logp.py:64
-        total_2 = product_5 + product_6  # linear_logp.py:64
+        product_5 = mul(centred, power)  # linear_logp.py:64
+        product_6 = mul(centred_of_step2_2, power_2)  # linear_logp.py:64
+        fused_sum = fma(product_3, larger, product_5)  # linear_logp.py:64
+        fused_sum_2 = fma(product_4, larger_2, product_6)  # linear_logp.py:64
+        total_2 = fused_sum + fused_sum_2  # linear_logp.py:64
         s_3 = s_2 + sum_of_step3_2  # linear_logp.py:64
-        m, s, zbar, s_2 = m_2, total, total_2, s_3  # linear_logp.py:64
-    m_2, s_3, zbar_2 = softmax_sum_over_v_piece([m], [s], [zbar], thread, (board_1, board_2, board_3,))  # linear_logp.py:64
+        m, s, centred, s_2 = m_2, total, total_2, s_3  # linear_logp.py:64
+    m_2, s_3, centred_2 = softmax_sum_over_v_piece([m], [s], [centred], thread, (board_1, board_2, board_3,))  # linear_logp.py:64
     s_4 = total_over_v_piece([s_2], thread, (board_4,))  # linear_logp.py:64
-    at_most = 0 <= ids_2  # linear_logp.py:81
-    below = ids_2 < 128256  # linear_logp.py:81
-    both = at_most & below  # linear_logp.py:81
-    log_of = portable_log(s_3)  # linear_logp.py:86
-    total = m_2 + log_of  # linear_logp.py:86
-    chosen = select(both, s_4, Float32(float("nan")))  # linear_logp.py:87
-    difference = chosen - total  # linear_logp.py:87
-    is_nan = difference != difference  # linear_logp.py:88
-    both_2 = differs & is_nan  # linear_logp.py:88
-    report_where(both_2 & t_inside & writes, errors, 1, t + 1)  # linear_logp.py:88
-    chosen_2 = select(differs, difference, Float32(0.0))  # linear_logp.py:90
-    chosen_3 = select(differs, total, Float32(0.0))  # linear_logp.py:91
-    quotient = div(zbar_2, s_3)  # linear_logp.py:92
-    difference_2 = total - quotient  # linear_logp.py:92
-    chosen_4 = select(differs, difference_2, Float32(0.0))  # linear_logp.py:92
-    store_where(t_inside & writes, logp, t, chosen_2)  # linear_logp.py:89
-    store_where(t_inside & writes, lse, t, chosen_3)  # linear_logp.py:89
-    store_where(t_inside & writes, entropy, t, chosen_4)  # linear_logp.py:89
+    at_most = 0 <= ids_2  # linear_logp.py:78
+    below = ids_2 < 128256  # linear_logp.py:78
+    both = at_most & below  # linear_logp.py:78
+    log_of = portable_log(s_3)  # linear_logp.py:83
+    total = m_2 + log_of  # linear_logp.py:83
+    chosen = select(both, s_4, Float32(float("nan")))  # linear_logp.py:84
+    difference = chosen - total  # linear_logp.py:84
+    is_nan = difference != difference  # linear_logp.py:85
+    both_2 = differs & is_nan  # linear_logp.py:85
+    report_where(both_2 & t_inside & writes, errors, 1, t + 1)  # linear_logp.py:85
+    chosen_2 = select(differs, difference, Float32(0.0))  # linear_logp.py:87
+    chosen_3 = select(differs, total, Float32(0.0))  # linear_logp.py:88
+    quotient = div(centred_2, s_3)  # linear_logp.py:89
+    difference_2 = log_of - quotient  # linear_logp.py:89
+    chosen_4 = select(differs, difference_2, Float32(0.0))  # linear_logp.py:89
+    store_where(t_inside & writes, logp, t, chosen_2)  # linear_logp.py:86
+    store_where(t_inside & writes, lse, t, chosen_3)  # linear_logp.py:86
+    store_where(t_inside & writes, entropy, t, chosen_4)  # linear_logp.py:86
 
 
 @cute.jit
-def launch_linear_logp_2(ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer, max_of_step_ptr: cute.Pointer, sum_of_step1_ptr: cute.Pointer, zbar_of_step2_ptr: cute.Pointer, sum_of_step3_ptr: cute.Pointer, T: Int32, errors_ptr: cute.Pointer, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64, sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, zbar_of_step2_v_step_stride: Int64, zbar_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64, sum_of_step3_v_piece_stride: Int64, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_linear_logp_2(ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer, max_of_step_ptr: cute.Pointer, sum_of_step1_ptr: cute.Pointer, centred_of_step2_ptr: cute.Pointer, sum_of_step3_ptr: cute.Pointer, T: Int32, errors_ptr: cute.Pointer, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64, sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, centred_of_step2_v_step_stride: Int64, centred_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64, sum_of_step3_v_piece_stride: Int64, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
     # Describe the tensors, and start the kernel on a stream.
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
     logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
@@ -523,18 +529,18 @@ def launch_linear_logp_2(ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr:
     entropy = cute.make_tensor(entropy_ptr, cute.make_layout((T,), stride=(1,)))
     max_of_step = cute.make_tensor(max_of_step_ptr, cute.make_layout((63, 8, T), stride=(max_of_step_v_step_stride, max_of_step_v_piece_stride, 1)))
     sum_of_step1 = cute.make_tensor(sum_of_step1_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, 1)))
-    zbar_of_step2 = cute.make_tensor(zbar_of_step2_ptr, cute.make_layout((63, 8, T), stride=(zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, 1)))
+    centred_of_step2 = cute.make_tensor(centred_of_step2_ptr, cute.make_layout((63, 8, T), stride=(centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, 1)))
     sum_of_step3 = cute.make_tensor(sum_of_step3_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, 1)))
-    linear_logp_2_rows(ids, logp, lse, entropy, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, errors_ptr, ignore_index).launch(
+    linear_logp_2_rows(ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, errors_ptr, ignore_index).launch(
         grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,
     )
 
 
-def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, logp, lse, entropy, inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors):
+def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, logp, lse, entropy, inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = min(2 * ((T + 255) // 256) * 504, 132)
     if programs > 0:
-        kernels.linear_logp_1((programs,), hidden, weight, ids, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index)
+        kernels.linear_logp_1((programs,), hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index)
     programs = ((T + 31) // 32)
     if programs > 0:
-        kernels.linear_logp_2((programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, zbar_of_step2, sum_of_step3, T, errors, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, zbar_of_step2_v_step_stride, zbar_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, ignore_index)
+        kernels.linear_logp_2((programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, errors, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, ignore_index)

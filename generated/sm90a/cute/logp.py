@@ -1,6 +1,6 @@
 """logp on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 5a565f35d33e1c99
+numerics: ddb829cb935db63b
 schedule: tiles 1, 2 warps, 2 stages, unroll 1 placed V.lane[5:3] V.piece[2:0] V.lane[2:0] V.lane[7:6]
 """
 
@@ -104,25 +104,29 @@ def max_over_v_lane(x):
     return x[0]
 
 
-def merge_softmax_sum(max_a, sum_a, zbar_a, max_b, sum_b, zbar_b):
-    # The state of two disjoint sets: softmax_sum(zbar).
+def merge_softmax_sum(max_a, sum_a, centred_a, max_b, sum_b, centred_b):
+    # The state of two disjoint sets: centred softmax_sum().
     m = fmax(max_a, max_b)
     equal = m == Float32(float("-inf"))
     chosen = select(equal, Float32(0.0), m)
     difference = max_a - chosen
     product = mul(difference, Float32(1.4426950216293335))
     power = exp2(product)
+    larger = fmax(difference, Float32(-3.4028234663852886e+38))
     equal_2 = m == Float32(float("-inf"))
     chosen_2 = select(equal_2, Float32(0.0), m)
     difference_2 = max_b - chosen_2
     product_2 = mul(difference_2, Float32(1.4426950216293335))
     power_2 = exp2(product_2)
+    larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))
     product_3 = mul(sum_a, power)
     product_4 = mul(sum_b, power_2)
     total = product_3 + product_4
-    product_5 = mul(zbar_a, power)
-    product_6 = mul(zbar_b, power_2)
-    total_2 = product_5 + product_6
+    product_5 = mul(centred_a, power)
+    product_6 = mul(centred_b, power_2)
+    fused_sum = fma(product_3, larger, product_5)
+    fused_sum_2 = fma(product_4, larger_2, product_6)
+    total_2 = fused_sum + fused_sum_2
     return m, total, total_2
 
 
@@ -206,12 +210,12 @@ def select(condition, a, b):
     return cutlass.select_(condition, a, b)
 
 
-def softmax_sum_over_v_piece(max, sum, zbar, thread, boards):
+def softmax_sum_over_v_piece(max, sum, centred, thread, boards):
     # The states merged over V.piece, pairwise.
-    max, sum, zbar = merged_lanes((max, sum, zbar,), 8, merge_softmax_sum)
-    max, sum, zbar = merged_lanes((max, sum, zbar,), 16, merge_softmax_sum)
-    max, sum, zbar = merged_across((max, sum, zbar,), boards[0:3], (32,), thread, merge_softmax_sum)
-    return max[0], sum[0], zbar[0]
+    max, sum, centred = merged_lanes((max, sum, centred,), 8, merge_softmax_sum)
+    max, sum, centred = merged_lanes((max, sum, centred,), 16, merge_softmax_sum)
+    max, sum, centred = merged_across((max, sum, centred,), boards[0:3], (32,), thread, merge_softmax_sum)
+    return max[0], sum[0], centred[0]
 
 
 @cute.jit
@@ -252,12 +256,12 @@ def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cut
     t = block
     writes = thread == 0
     ids_2 = ids[t]  # logp.py:134
-    at_most = 0 <= ids_2  # logp.py:149
-    below = ids_2 < 128256  # logp.py:149
-    both = at_most & below  # logp.py:149
-    as_bf16 = Float32(float("nan")).to(BFloat16)  # logp.py:149
-    logits_2 = load_where(both, logits, (t, ids_2.to(Int32)), as_bf16)  # logp.py:149
-    differs = ids_2 != ignore_index  # logp.py:203
+    at_most = 0 <= ids_2  # logp.py:146
+    below = ids_2 < 128256  # logp.py:146
+    both = at_most & below  # logp.py:146
+    as_bf16 = Float32(float("nan")).to(BFloat16)  # logp.py:146
+    logits_2 = load_where(both, logits, (t, ids_2.to(Int32)), as_bf16)  # logp.py:146
+    differs = ids_2 != ignore_index  # logp.py:200
     v_piece = thread // 8  # logp.py:138
     product = v_piece * 16032  # logp.py:138
     piece_begin = cutlass.min(128256, product)  # logp.py:138
@@ -267,8 +271,8 @@ def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cut
     steps = select(differs, Int32(63), Int32(0))  # logp.py:138
     full_steps = select(differs, Int32(62), Int32(0))  # logp.py:138
     m = Float32(float("-inf"))  # logp.py:138
-    s = Int32(-(2**31)).bitcast(Float32)  # logp.py:138
-    zbar = Int32(-(2**31)).bitcast(Float32)  # logp.py:138
+    s = Float32(0.0)  # logp.py:138
+    centred = Int32(-(2**31)).bitcast(Float32)  # logp.py:138
     next_v = Int32(0)  # logp.py:138
     comes = next_v < full_steps  # logp.py:138
     product_2 = next_v * 256  # logp.py:138
@@ -291,29 +295,33 @@ def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cut
         difference = [product_4[c] - chosen for c in range(32)]  # logp.py:138
         product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]  # logp.py:138
         e = [exp2(product_5[c]) for c in range(32)]  # logp.py:138
+        larger = [fmax(difference[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:138
         s_chunk = sum_over_v_lane(e, thread)  # logp.py:138
-        larger = [fmax(product_4[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:138
         product_6 = [mul(e[c], larger[c]) for c in range(32)]  # logp.py:138
-        zbar_chunk = sum_over_v_lane(product_6, thread)  # logp.py:138
+        centred_chunk = sum_over_v_lane(product_6, thread)  # logp.py:138
         m_2 = fmax(m, m_chunk)  # logp.py:138
         equal_2 = m_2 == Float32(float("-inf"))  # logp.py:138
         chosen_2 = select(equal_2, Float32(0.0), m_2)  # logp.py:138
         difference_2 = m - chosen_2  # logp.py:138
         product_7 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:138
         power = exp2(product_7)  # logp.py:138
+        larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))  # logp.py:138
         difference_3 = m_chunk - chosen_2  # logp.py:138
         product_8 = mul(difference_3, Float32(1.4426950216293335))  # logp.py:138
         power_2 = exp2(product_8)  # logp.py:138
+        larger_3 = fmax(difference_3, Float32(-3.4028234663852886e+38))  # logp.py:138
         product_9 = mul(s, power)  # logp.py:138
         product_10 = mul(s_chunk, power_2)  # logp.py:138
         total_4 = product_9 + product_10  # logp.py:138
-        product_11 = mul(zbar, power)  # logp.py:138
-        product_12 = mul(zbar_chunk, power_2)  # logp.py:138
-        total_5 = product_11 + product_12  # logp.py:138
-        m, s, zbar, logits_ahead = m_2, total_4, total_5, tuple(logits_4)  # logp.py:138
+        product_11 = mul(centred, power)  # logp.py:138
+        product_12 = mul(centred_chunk, power_2)  # logp.py:138
+        fused_sum = fma(product_9, larger_2, product_11)  # logp.py:138
+        fused_sum_2 = fma(product_10, larger_3, product_12)  # logp.py:138
+        total_5 = fused_sum + fused_sum_2  # logp.py:138
+        m, s, centred, logits_ahead = m_2, total_4, total_5, tuple(logits_4)  # logp.py:138
     m_2 = m  # logp.py:138
     s_2 = s  # logp.py:138
-    zbar_2 = zbar  # logp.py:138
+    centred_2 = centred  # logp.py:138
     for v_step_2 in cutlass.range(full_steps, steps, unroll=1):  # logp.py:138
         product_3 = v_step_2 * 256  # logp.py:138
         total_3 = piece_begin + product_3  # logp.py:138
@@ -330,43 +338,47 @@ def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cut
         difference = [chosen[c] - chosen_2 for c in range(32)]  # logp.py:138
         product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]  # logp.py:138
         e = [exp2(product_5[c]) for c in range(32)]  # logp.py:138
+        larger = [fmax(difference[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:138
         s_chunk = sum_over_v_lane(e, thread)  # logp.py:138
-        larger = [fmax(chosen[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:138
         product_6 = [mul(e[c], larger[c]) for c in range(32)]  # logp.py:138
-        zbar_chunk = sum_over_v_lane(product_6, thread)  # logp.py:138
+        centred_chunk = sum_over_v_lane(product_6, thread)  # logp.py:138
         m_3 = fmax(m_2, m_chunk)  # logp.py:138
         equal_2 = m_3 == Float32(float("-inf"))  # logp.py:138
         chosen_3 = select(equal_2, Float32(0.0), m_3)  # logp.py:138
         difference_2 = m_2 - chosen_3  # logp.py:138
         product_7 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:138
         power = exp2(product_7)  # logp.py:138
+        larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))  # logp.py:138
         difference_3 = m_chunk - chosen_3  # logp.py:138
         product_8 = mul(difference_3, Float32(1.4426950216293335))  # logp.py:138
         power_2 = exp2(product_8)  # logp.py:138
+        larger_3 = fmax(difference_3, Float32(-3.4028234663852886e+38))  # logp.py:138
         product_9 = mul(s_2, power)  # logp.py:138
         product_10 = mul(s_chunk, power_2)  # logp.py:138
         total_4 = product_9 + product_10  # logp.py:138
-        product_11 = mul(zbar_2, power)  # logp.py:138
-        product_12 = mul(zbar_chunk, power_2)  # logp.py:138
-        total_5 = product_11 + product_12  # logp.py:138
-        m_2, s_2, zbar_2 = m_3, total_4, total_5  # logp.py:138
-    m_3, s_3, zbar_3 = softmax_sum_over_v_piece([m_2], [s_2], [zbar_2], thread, (board_1, board_2, board_3,))  # logp.py:138
+        product_11 = mul(centred_2, power)  # logp.py:138
+        product_12 = mul(centred_chunk, power_2)  # logp.py:138
+        fused_sum = fma(product_9, larger_2, product_11)  # logp.py:138
+        fused_sum_2 = fma(product_10, larger_3, product_12)  # logp.py:138
+        total_5 = fused_sum + fused_sum_2  # logp.py:138
+        m_2, s_2, centred_2 = m_3, total_4, total_5  # logp.py:138
+    m_3, s_3, centred_3 = softmax_sum_over_v_piece([m_2], [s_2], [centred_2], thread, (board_1, board_2, board_3,))  # logp.py:138
     as_f32 = BFloat16(logits_2).to(Float32)  # logp.py:48
     product_3 = mul(as_f32, inv_temperature)  # logp.py:57
-    log_of = portable_log(s_3)  # logp.py:152
-    total_3 = m_3 + log_of  # logp.py:152
-    difference = product_3 - total_3  # logp.py:153
-    is_nan = difference != difference  # logp.py:154
-    both_2 = differs & is_nan  # logp.py:154
-    report_where(both_2 & writes, errors, 1, t + 1)  # logp.py:154
-    chosen = select(differs, difference, Float32(0.0))  # logp.py:156
-    chosen_2 = select(differs, total_3, Float32(0.0))  # logp.py:157
-    quotient = div(zbar_3, s_3)  # logp.py:158
-    difference_2 = total_3 - quotient  # logp.py:158
-    chosen_3 = select(differs, difference_2, Float32(0.0))  # logp.py:158
-    store_where(writes, logp, t, chosen)  # logp.py:155
-    store_where(writes, lse, t, chosen_2)  # logp.py:155
-    store_where(writes, entropy, t, chosen_3)  # logp.py:155
+    log_of = portable_log(s_3)  # logp.py:149
+    total_3 = m_3 + log_of  # logp.py:149
+    difference = product_3 - total_3  # logp.py:150
+    is_nan = difference != difference  # logp.py:151
+    both_2 = differs & is_nan  # logp.py:151
+    report_where(both_2 & writes, errors, 1, t + 1)  # logp.py:151
+    chosen = select(differs, difference, Float32(0.0))  # logp.py:153
+    chosen_2 = select(differs, total_3, Float32(0.0))  # logp.py:154
+    quotient = div(centred_3, s_3)  # logp.py:155
+    difference_2 = log_of - quotient  # logp.py:155
+    chosen_3 = select(differs, difference_2, Float32(0.0))  # logp.py:155
+    store_where(writes, logp, t, chosen)  # logp.py:152
+    store_where(writes, lse, t, chosen_2)  # logp.py:152
+    store_where(writes, entropy, t, chosen_3)  # logp.py:152
 
 
 @cute.jit

@@ -72,40 +72,40 @@ def logp_grad_rows(logits: cute.Tensor, ids: cute.Tensor, lse: cute.Tensor, entr
     t = rest
     v = [block % 63 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
     v_inside = [v[c] < 128256 for c in range(16)]
-    ids_2 = ids[t]  # logp.py:171
-    lse_2 = lse[t]  # logp.py:189
-    d_lse_2 = d_lse[t]  # logp.py:211
-    d_logp_2 = d_logp[t]  # logp.py:211
-    d_entropy_2 = d_entropy[t]  # logp.py:194
-    entropy_2 = entropy[t]  # logp.py:194
-    differs = ids_2 != ignore_index  # logp.py:203
-    logits_2 = [one for c in range(0, 16, 8) for one in load_vector_where(differs & v_inside[c], logits, (t, v[c]), BFloat16(0), 8)]  # logp.py:174
+    ids_2 = ids[t]  # logp.py:168
+    lse_2 = lse[t]  # logp.py:186
+    d_lse_2 = d_lse[t]  # logp.py:208
+    d_logp_2 = d_logp[t]  # logp.py:208
+    d_entropy_2 = d_entropy[t]  # logp.py:191
+    entropy_2 = entropy[t]  # logp.py:191
+    differs = ids_2 != ignore_index  # logp.py:200
+    logits_2 = [one for c in range(0, 16, 8) for one in load_vector_where(differs & v_inside[c], logits, (t, v[c]), BFloat16(0), 8)]  # logp.py:171
     as_f32 = [BFloat16(logits_2[c]).to(Float32) for c in range(16)]  # logp.py:48
     product = [mul(as_f32[c], inv_temperature) for c in range(16)]  # logp.py:57
-    difference = [product[c] - lse_2 for c in range(16)]  # logp.py:189
-    product_2 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(16)]  # logp.py:190
-    power = [exp2(product_2[c]) for c in range(16)]  # logp.py:190
-    difference_2 = d_lse_2 - d_logp_2  # logp.py:211
-    product_3 = [mul(power[c], difference_2) for c in range(16)]  # logp.py:191
-    equal = [power[c] == Float32(0.0) for c in range(16)]  # logp.py:194
-    product_4 = [mul(d_entropy_2, power[c]) for c in range(16)]  # logp.py:194
-    total = [difference[c] + entropy_2 for c in range(16)]  # logp.py:194
-    product_5 = [mul(product_4[c], total[c]) for c in range(16)]  # logp.py:194
-    chosen = [select(equal[c], Float32(0.0), product_5[c]) for c in range(16)]  # logp.py:194
-    difference_3 = [product_3[c] - chosen[c] for c in range(16)]  # logp.py:194
-    at_most = 0 <= ids_2  # logp.py:196
-    below = ids_2 < 128256  # logp.py:196
-    both = at_most & below  # logp.py:196
-    chosen_2 = select(both, ids_2, Int64(-1))  # logp.py:197
-    as_i32 = Int64(chosen_2).to(Int32)  # logp.py:197
-    equal_2 = [v[c] == as_i32 for c in range(16)]  # logp.py:197
-    chosen_3 = [select(equal_2[c], d_logp_2, Float32(0.0)) for c in range(16)]  # logp.py:197
-    total_2 = [difference_3[c] + chosen_3[c] for c in range(16)]  # logp.py:197
+    difference = [product[c] - lse_2 for c in range(16)]  # logp.py:186
+    product_2 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(16)]  # logp.py:187
+    power = [exp2(product_2[c]) for c in range(16)]  # logp.py:187
+    difference_2 = d_lse_2 - d_logp_2  # logp.py:208
+    product_3 = [mul(power[c], difference_2) for c in range(16)]  # logp.py:188
+    equal = [power[c] == Float32(0.0) for c in range(16)]  # logp.py:191
+    product_4 = [mul(d_entropy_2, power[c]) for c in range(16)]  # logp.py:191
+    total = [difference[c] + entropy_2 for c in range(16)]  # logp.py:191
+    product_5 = [mul(product_4[c], total[c]) for c in range(16)]  # logp.py:191
+    chosen = [select(equal[c], Float32(0.0), product_5[c]) for c in range(16)]  # logp.py:191
+    difference_3 = [product_3[c] - chosen[c] for c in range(16)]  # logp.py:191
+    at_most = 0 <= ids_2  # logp.py:193
+    below = ids_2 < 128256  # logp.py:193
+    both = at_most & below  # logp.py:193
+    chosen_2 = select(both, ids_2, Int64(-1))  # logp.py:194
+    as_i32 = Int64(chosen_2).to(Int32)  # logp.py:194
+    equal_2 = [v[c] == as_i32 for c in range(16)]  # logp.py:194
+    chosen_3 = [select(equal_2[c], d_logp_2, Float32(0.0)) for c in range(16)]  # logp.py:194
+    total_2 = [difference_3[c] + chosen_3[c] for c in range(16)]  # logp.py:194
     product_6 = [mul(total_2[c], inv_temperature) for c in range(16)]  # logp.py:63
-    chosen_4 = [select(differs, product_6[c], Float32(0.0)) for c in range(16)]  # logp.py:178
-    as_bf16 = [Float32(chosen_4[c]).to(BFloat16) for c in range(16)]  # logp.py:181
-    for c in cutlass.range_constexpr(0, 16, 8):  # logp.py:181
-        store_vector_where(v_inside[c], d_logits, (t, v[c]), as_bf16[c:c + 8])  # logp.py:181
+    chosen_4 = [select(differs, product_6[c], Float32(0.0)) for c in range(16)]  # logp.py:175
+    as_bf16 = [Float32(chosen_4[c]).to(BFloat16) for c in range(16)]  # logp.py:178
+    for c in cutlass.range_constexpr(0, 16, 8):  # logp.py:178
+        store_vector_where(v_inside[c], d_logits, (t, v[c]), as_bf16[c:c + 8])  # logp.py:178
 
 
 @cute.jit

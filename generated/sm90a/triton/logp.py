@@ -1,6 +1,6 @@
 """logp on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 5a565f35d33e1c99
+numerics: ddb829cb935db63b
 schedule: tiles 1, 2 warps, 1 stages, unroll 1 placed V.lane[5:3] V.piece[2:0] V.lane[7:6] V.lane[2:0]
 """
 
@@ -38,35 +38,39 @@ def sum_over_v_lane(x):
 
 
 @triton.jit
-def merge_softmax_sum(max_a, sum_a, zbar_a, max_b, sum_b, zbar_b):
-    # The state of two disjoint sets: softmax_sum(zbar).
+def merge_softmax_sum(max_a, sum_a, centred_a, max_b, sum_b, centred_b):
+    # The state of two disjoint sets: centred softmax_sum().
     m = tl.maximum(max_a, max_b)
     equal = m == float("-inf")
     chosen = tl.where(equal, 0.0, m)
     difference = max_a - chosen
     product = difference * 1.442695
     exp2 = tl.exp2(product)
+    larger = tl.maximum(difference, -3.4028234663852886e+38)
     equal_2 = m == float("-inf")
     chosen_2 = tl.where(equal_2, 0.0, m)
     difference_2 = max_b - chosen_2
     product_2 = difference_2 * 1.442695
     exp2_2 = tl.exp2(product_2)
+    larger_2 = tl.maximum(difference_2, -3.4028234663852886e+38)
     product_3 = sum_a * exp2
     product_4 = sum_b * exp2_2
     total = product_3 + product_4
-    product_5 = zbar_a * exp2
-    product_6 = zbar_b * exp2_2
-    total_2 = product_5 + product_6
+    product_5 = centred_a * exp2
+    product_6 = centred_b * exp2_2
+    fused = tl.fma(product_3, larger, product_5)
+    fused_2 = tl.fma(product_4, larger_2, product_6)
+    total_2 = fused + fused_2
     return m, total, total_2
 
 
 @triton.jit
-def softmax_sum_over_v_piece(max, sum, zbar):
+def softmax_sum_over_v_piece(max, sum, centred):
     # The states merged over V.piece, pairwise: two terms at a time, so that no layout chooses.
-    max, sum, zbar = tl.reduce((tl.reshape(max, (4, 2)), tl.reshape(sum, (4, 2)), tl.reshape(zbar, (4, 2))), 1, merge_softmax_sum)
-    max, sum, zbar = tl.reduce((tl.reshape(max, (2, 2)), tl.reshape(sum, (2, 2)), tl.reshape(zbar, (2, 2))), 1, merge_softmax_sum)
-    max, sum, zbar = tl.reduce((tl.reshape(max, (2,)), tl.reshape(sum, (2,)), tl.reshape(zbar, (2,))), 0, merge_softmax_sum)
-    return max, sum, zbar
+    max, sum, centred = tl.reduce((tl.reshape(max, (4, 2)), tl.reshape(sum, (4, 2)), tl.reshape(centred, (4, 2))), 1, merge_softmax_sum)
+    max, sum, centred = tl.reduce((tl.reshape(max, (2, 2)), tl.reshape(sum, (2, 2)), tl.reshape(centred, (2, 2))), 1, merge_softmax_sum)
+    max, sum, centred = tl.reduce((tl.reshape(max, (2,)), tl.reshape(sum, (2,)), tl.reshape(centred, (2,))), 0, merge_softmax_sum)
+    return max, sum, centred
 
 
 @triton.jit
@@ -106,12 +110,12 @@ def logp(logits_ptr, ids_ptr, logp_ptr, lse_ptr, entropy_ptr, logits_t_stride, e
     # A program owns 1 of T (rows).
     t = tl.program_id(0)
     ids = tl.load(ids_ptr + t)  # logp.py:134
-    at_most = ids >= 0  # logp.py:149
-    below = ids < 128256  # logp.py:149
-    both = at_most & below  # logp.py:149
-    as_bf16 = tl.full((), float("nan"), tl.float32).to(tl.bfloat16)  # logp.py:149
-    logits = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + ids, mask=both, other=as_bf16)  # logp.py:149
-    differs = ids != ignore_index  # logp.py:203
+    at_most = ids >= 0  # logp.py:146
+    below = ids < 128256  # logp.py:146
+    both = at_most & below  # logp.py:146
+    as_bf16 = tl.full((), float("nan"), tl.float32).to(tl.bfloat16)  # logp.py:146
+    logits = tl.load(logits_ptr + t.to(tl.int64) * logits_t_stride + ids, mask=both, other=as_bf16)  # logp.py:146
+    differs = ids != ignore_index  # logp.py:200
     v_piece = tl.arange(0, 8)[None, :, None, None]  # logp.py:138
     product = v_piece * 16032  # logp.py:138
     total = product + 16032  # logp.py:138
@@ -119,8 +123,8 @@ def logp(logits_ptr, ids_ptr, logp_ptr, lse_ptr, entropy_ptr, logits_t_stride, e
     steps = tl.where(differs, tl.full((), 63, tl.int32), 0)  # logp.py:138
     full_steps = tl.where(differs, tl.full((), 62, tl.int32), 0)  # logp.py:138
     m = tl.full((1, 8, 1, 1), float("-inf"), tl.float32)  # logp.py:138
-    s = tl.full((1, 8, 1, 1), negative_zero(), tl.float32)  # logp.py:138
-    zbar = tl.full((1, 8, 1, 1), negative_zero(), tl.float32)  # logp.py:138
+    s = tl.full((1, 8, 1, 1), 0.0, tl.float32)  # logp.py:138
+    centred = tl.full((1, 8, 1, 1), negative_zero(), tl.float32)  # logp.py:138
     for v_step in tl.range(0, full_steps):  # logp.py:138
         product_2 = v_step * 256  # logp.py:138
         total_2 = product + product_2  # logp.py:138
@@ -134,26 +138,30 @@ def logp(logits_ptr, ids_ptr, logp_ptr, lse_ptr, entropy_ptr, logits_t_stride, e
         difference = product_3 - chosen  # logp.py:138
         product_4 = difference * 1.442695  # logp.py:138
         e = tl.exp2(product_4)  # logp.py:138
+        larger = tl.maximum(difference, -3.4028234663852886e+38)  # logp.py:138
         s_chunk = sum_over_v_lane(e)  # logp.py:138
-        larger = tl.maximum(product_3, -3.4028234663852886e+38)  # logp.py:138
         product_5 = e * larger  # logp.py:138
-        zbar_chunk = sum_over_v_lane(product_5)  # logp.py:138
+        centred_chunk = sum_over_v_lane(product_5)  # logp.py:138
         m_2 = tl.maximum(m, m_chunk)  # logp.py:138
         equal_2 = m_2 == float("-inf")  # logp.py:138
         chosen_2 = tl.where(equal_2, 0.0, m_2)  # logp.py:138
         difference_2 = m - chosen_2  # logp.py:138
         product_6 = difference_2 * 1.442695  # logp.py:138
         exp2 = tl.exp2(product_6)  # logp.py:138
+        larger_2 = tl.maximum(difference_2, -3.4028234663852886e+38)  # logp.py:138
         difference_3 = m_chunk - chosen_2  # logp.py:138
         product_7 = difference_3 * 1.442695  # logp.py:138
         exp2_2 = tl.exp2(product_7)  # logp.py:138
+        larger_3 = tl.maximum(difference_3, -3.4028234663852886e+38)  # logp.py:138
         product_8 = s * exp2  # logp.py:138
         product_9 = s_chunk * exp2_2  # logp.py:138
         total_3 = product_8 + product_9  # logp.py:138
-        product_10 = zbar * exp2  # logp.py:138
-        product_11 = zbar_chunk * exp2_2  # logp.py:138
-        total_4 = product_10 + product_11  # logp.py:138
-        m, s, zbar = m_2, total_3, total_4  # logp.py:138
+        product_10 = centred * exp2  # logp.py:138
+        product_11 = centred_chunk * exp2_2  # logp.py:138
+        fused = tl.fma(product_8, larger_2, product_10)  # logp.py:138
+        fused_2 = tl.fma(product_9, larger_3, product_11)  # logp.py:138
+        total_4 = fused + fused_2  # logp.py:138
+        m, s, centred = m_2, total_3, total_4  # logp.py:138
     for v_step in tl.range(full_steps, steps):  # logp.py:138
         product_2 = v_step * 256  # logp.py:138
         total_2 = product + product_2  # logp.py:138
@@ -170,45 +178,49 @@ def logp(logits_ptr, ids_ptr, logp_ptr, lse_ptr, entropy_ptr, logits_t_stride, e
         difference = chosen - chosen_2  # logp.py:138
         product_4 = difference * 1.442695  # logp.py:138
         e = tl.exp2(product_4)  # logp.py:138
+        larger = tl.maximum(difference, -3.4028234663852886e+38)  # logp.py:138
         s_chunk = sum_over_v_lane(e)  # logp.py:138
-        larger = tl.maximum(chosen, -3.4028234663852886e+38)  # logp.py:138
         product_5 = e * larger  # logp.py:138
-        zbar_chunk = sum_over_v_lane(product_5)  # logp.py:138
+        centred_chunk = sum_over_v_lane(product_5)  # logp.py:138
         m_2 = tl.maximum(m, m_chunk)  # logp.py:138
         equal_2 = m_2 == float("-inf")  # logp.py:138
         chosen_3 = tl.where(equal_2, 0.0, m_2)  # logp.py:138
         difference_2 = m - chosen_3  # logp.py:138
         product_6 = difference_2 * 1.442695  # logp.py:138
         exp2 = tl.exp2(product_6)  # logp.py:138
+        larger_2 = tl.maximum(difference_2, -3.4028234663852886e+38)  # logp.py:138
         difference_3 = m_chunk - chosen_3  # logp.py:138
         product_7 = difference_3 * 1.442695  # logp.py:138
         exp2_2 = tl.exp2(product_7)  # logp.py:138
+        larger_3 = tl.maximum(difference_3, -3.4028234663852886e+38)  # logp.py:138
         product_8 = s * exp2  # logp.py:138
         product_9 = s_chunk * exp2_2  # logp.py:138
         total_3 = product_8 + product_9  # logp.py:138
-        product_10 = zbar * exp2  # logp.py:138
-        product_11 = zbar_chunk * exp2_2  # logp.py:138
-        total_4 = product_10 + product_11  # logp.py:138
-        m, s, zbar = m_2, total_3, total_4  # logp.py:138
-    m_2, s_2, zbar_2 = softmax_sum_over_v_piece(m, s, zbar)  # logp.py:138
+        product_10 = centred * exp2  # logp.py:138
+        product_11 = centred_chunk * exp2_2  # logp.py:138
+        fused = tl.fma(product_8, larger_2, product_10)  # logp.py:138
+        fused_2 = tl.fma(product_9, larger_3, product_11)  # logp.py:138
+        total_4 = fused + fused_2  # logp.py:138
+        m, s, centred = m_2, total_3, total_4  # logp.py:138
+    m_2, s_2, centred_2 = softmax_sum_over_v_piece(m, s, centred)  # logp.py:138
     as_f32 = logits.to(tl.float32)  # logp.py:48
     product_2 = as_f32 * inv_temperature  # logp.py:57
-    log = portable_log(s_2)  # logp.py:152
-    total_2 = m_2 + log  # logp.py:152
-    difference = product_2 - total_2  # logp.py:153
-    is_nan = difference != difference  # logp.py:154
-    both_2 = differs & is_nan  # logp.py:154
-    bad_row = tl.where(both_2, t + 1, 0)  # logp.py:154
-    tl.atomic_max(errors_ptr, 1, mask=bad_row > 0, sem="relaxed")  # logp.py:154
-    tl.atomic_max(errors_ptr + 1, bad_row, mask=bad_row > 0, sem="relaxed")  # logp.py:154
-    chosen = tl.where(differs, difference, 0.0)  # logp.py:156
-    chosen_2 = tl.where(differs, total_2, 0.0)  # logp.py:157
-    quotient = tl.div_rn(zbar_2, s_2)  # logp.py:158
-    difference_2 = total_2 - quotient  # logp.py:158
-    chosen_3 = tl.where(differs, difference_2, 0.0)  # logp.py:158
-    tl.store(logp_ptr + t, chosen)  # logp.py:155
-    tl.store(lse_ptr + t, chosen_2)  # logp.py:155
-    tl.store(entropy_ptr + t, chosen_3)  # logp.py:155
+    log = portable_log(s_2)  # logp.py:149
+    total_2 = m_2 + log  # logp.py:149
+    difference = product_2 - total_2  # logp.py:150
+    is_nan = difference != difference  # logp.py:151
+    both_2 = differs & is_nan  # logp.py:151
+    bad_row = tl.where(both_2, t + 1, 0)  # logp.py:151
+    tl.atomic_max(errors_ptr, 1, mask=bad_row > 0, sem="relaxed")  # logp.py:151
+    tl.atomic_max(errors_ptr + 1, bad_row, mask=bad_row > 0, sem="relaxed")  # logp.py:151
+    chosen = tl.where(differs, difference, 0.0)  # logp.py:153
+    chosen_2 = tl.where(differs, total_2, 0.0)  # logp.py:154
+    quotient = tl.div_rn(centred_2, s_2)  # logp.py:155
+    difference_2 = log - quotient  # logp.py:155
+    chosen_3 = tl.where(differs, difference_2, 0.0)  # logp.py:155
+    tl.store(logp_ptr + t, chosen)  # logp.py:152
+    tl.store(lse_ptr + t, chosen_2)  # logp.py:152
+    tl.store(entropy_ptr + t, chosen_3)  # logp.py:152
 
 
 def call(kernels, logits, ids, logp, lse, entropy, inv_temperature, ignore_index, T, logits_t_stride, errors):
