@@ -20,7 +20,7 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import TileType
-from rlk.lower.common.emitted import From
+from rlk.lower.common import abi
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.cute.chained_plan import LANES, ChainedPlan, Copies, made_of
@@ -186,7 +186,7 @@ class ChainedEmitter(Emitter):
         """
         found, tile = self.plan.segments, self.plan.rows.tile
         self.uses("segment_of")
-        whole, over = self.memory.argument(found.whole, From.EXTENT, found.whole), found.over
+        whole, over = self.memory.argument(abi.extent(found.whole)), found.over
         count = self.memory.extent(over)
         self.line(f"tiles = {whole} * {found.each} // {tile} + {count}")
         count_of = lines(self.lines)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 from rlk.ir.dims import Axis, Part, fixed_extent, union
 from rlk.ir.nodes import Decl, Let, Load, Role, Store, Value
 from rlk.ir.types import DType
-from rlk.lower.common.emitted import CallArg, From
+from rlk.lower.common import abi
+from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.names import axis_name, stride_name
 from rlk.lower.common.spelling import row_number
 from rlk.lower.common.spread import Owned
-from rlk.lower.common.turns import length_name
 from rlk.lower.cute import text
 from rlk.lower.cute.plan import refused
 
 if TYPE_CHECKING:
     from rlk.lower.cute.emit import Emitter
 
-ERRORS = "errors"
+ERRORS = abi.ERRORS.name
 
 
 class Memory:
@@ -37,10 +37,10 @@ class Memory:
         for decl in self.plan.kernel.params:
             self.e.names.taken |= {decl.name, *(axis.name for axis in decl.type.axes)}
 
-    def argument(self, name: str, kind: From, source: str, dim: int = 0) -> str:
+    def argument(self, arg: CallArg) -> str:
         """Declare an argument of the kernel and return its name."""
-        self.arguments.setdefault(name, CallArg(name, kind, source, dim))
-        return name
+        self.arguments.setdefault(arg.name, arg)
+        return arg.name
 
     def extent(self, axis: Axis) -> str:
         """Return the extent of an axis: a number, a run-time argument, or a count of pieces made of one."""
@@ -48,8 +48,8 @@ class Memory:
         if known is not None:
             return str(known)
         if axis.part is Part.WITHIN:
-            return self.argument(length_name(axis), From.LENGTH, axis.name)
-        whole = self.argument(axis.name, From.EXTENT, axis.name)
+            return self.argument(abi.piece_length(axis))
+        whole = self.argument(abi.extent(axis.name))
         if axis.part is Part.PIECE and axis.piece is not None:
             return text.rounded_up(whole, axis.piece)
         return whole
@@ -61,7 +61,7 @@ class Memory:
         """
         shape = tuple(self.extent(axis) for axis in decl.type.axes) or ("1",)
         count = len(shape)
-        strides = [self.argument(stride_name(decl, d), From.STRIDE, decl.name, d) for d in range(count - 1)]
+        strides = [self.argument(abi.stride(decl, d)) for d in range(count - 1)]
         return shape, (*strides, "1")
 
     def owns(self, owned: Owned, index: str) -> None:
@@ -171,7 +171,7 @@ class Memory:
     def report(self, bad: Value, what: str) -> None:
         if what not in self.e.checks:
             self.e.checks.append(what)
-        self.argument(ERRORS, From.ERRORS, ERRORS)
+        self.argument(abi.ERRORS)
         axes = self.e.tile(bad).axes
         mask = " & ".join(x for x in (self.mask(axes, bad), self.alone) if x)
         self.e.uses("report_where")

@@ -12,6 +12,7 @@ from rlk.ir.dims import Axis
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Dot, Let, Load, Loop, Select, Value, operands
 from rlk.ir.types import TileType
+from rlk.lower.common import abi
 from rlk.lower.common.contract import Contraction
 from rlk.lower.common.names import axis_name
 from rlk.lower.triton.descriptors import Descriptors
@@ -89,7 +90,8 @@ class Chained:
             assert isinstance(load, Load)
             decl = self.e.addresses.decls[load.param]
             for d in range(len(decl.type.axes) - 1):
-                self.e.addresses.stride(decl, d)
+                if not (d == 0 and abi.has_two_row_strides(decl, self.plan.signature)):
+                    self.e.addresses.stride(decl, d)
         extents = dict(self.plan.signature.extents)
         shared = {s.axis for s in self.plan.shared}
         for dim in self.plan.dims:
