@@ -32,7 +32,7 @@ from rlk.ops import policy
 from rlk.ops.layout import Layout
 from rlk.ops.losses import Loss, surrogate
 from rlk.passes.pipeline import launched
-from rlk.runtime import ahead, build, calls, dispatch, invocation, recall, sizes
+from rlk.runtime import ahead, autograd, build, dispatch, invocation, recall, sizes
 from rlk.runtime.calls import call
 from rlk.runtime.catalogue import operators
 from rlk.runtime.invocation import Interface, Invocation, geometry_of, interface
@@ -81,7 +81,7 @@ class Machine:
         invocation.interfaces.clear()
         invocation.traced.cache_clear()
         invocation.judged.cache_clear()
-        calls._backward.cache_clear()
+        autograd._backward.cache_clear()
         self.done.clear()
         self.launches.clear()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rlk.ir.dims import Axis, Part, fixed_extent, union
 from rlk.ir.nodes import Decl, Let, Load, Role, Store, Value
 from rlk.ir.types import DType
@@ -14,9 +12,7 @@ from rlk.lower.common.spelling import row_number
 from rlk.lower.common.spread import Owned
 from rlk.lower.cute import text
 from rlk.lower.cute.plan import refused
-
-if TYPE_CHECKING:
-    from rlk.lower.cute.emit import Emitter
+from rlk.lower.cute.writer import Writer
 
 ERRORS = abi.ERRORS.name
 
@@ -24,7 +20,7 @@ ERRORS = abi.ERRORS.name
 class Memory:
     """The part of an emitter that knows tensors, and the arguments that their shapes need."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Writer) -> None:
         self.e = emitter
         self.plan = emitter.plan
         self.decls: dict[str, Decl] = {d.name: d for d in self.plan.kernel.params}

@@ -255,7 +255,7 @@ class ContractionEmitter(Emitter):
         value = access.value if isinstance(access, Store) else None
         if not self.memory.span or value is not None and not self.listed(value):
             return None
-        return vectors(self, access, self.plan.held.count // self.parts)
+        return vectors(access, self.plan.held.count // self.parts, self.plan, self.consts)
 
     def load_vectors(self, let: Let, load: Load, by: Vectors) -> str:
         """Read a part of a row's list by vectors, and return their name."""

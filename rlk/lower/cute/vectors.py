@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rlk.ir.dims import Axis, Part, fixed_extent, union
 from rlk.ir.nodes import (
@@ -30,10 +30,8 @@ from rlk.lower.common.spread import Owned, Spread
 from rlk.lower.cute import text
 from rlk.lower.cute.memory import Memory
 from rlk.lower.cute.plan import RowsPlan
+from rlk.lower.cute.writer import Writer
 from rlk.passes.walk import walk
-
-if TYPE_CHECKING:
-    from rlk.lower.cute.rows import RowsEmitter
 
 VECTOR = 16  # bytes of the widest access; elements that `Signature.divisible` promises too
 
@@ -103,13 +101,35 @@ class Alignment:
         return isinstance(type, TileType) and axis in type.axes
 
 
+class ListWriter(Writer, Protocol):
+    """Everything that reads and writes of rows use of an emitter.
+
+    current: the spreads of the list that is written now; size: its elements.
+    """
+
+    @property
+    def plan(self) -> RowsPlan: ...
+
+    thread_bits: int
+    current: tuple[Spread, ...]
+
+    @property
+    def size(self) -> int: ...
+
+    def indexed(self, name: str, axes: tuple[Axis, ...]) -> str: ...
+
+    def listing(self, value: Value) -> str: ...
+
+    def writer(self, axes: tuple[Axis, ...]) -> str: ...
+
+
 class RowsMemory(Memory):
     """Reads and writes of lists by vectors; one thread writes what several have."""
 
-    e: RowsEmitter
+    e: ListWriter
     plan: RowsPlan
 
-    def __init__(self, emitter: RowsEmitter) -> None:
+    def __init__(self, emitter: ListWriter) -> None:
         super().__init__(emitter)
         self.e, self.plan = emitter, emitter.plan
         self.known = Alignment(self.plan, emitter.types)

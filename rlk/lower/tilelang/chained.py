@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.dotmodel import DotModel
@@ -20,12 +19,10 @@ from rlk.lower.common.names import axis_name
 from rlk.lower.common.spread import Spread
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.contract import NOWHERE, Factors
+from rlk.lower.tilelang.loops import WithLoops
 from rlk.lower.tilelang.plan import refused
 from rlk.lower.tilelang.units import DEPTH, GIVEN, UNITS, Product
 from rlk.passes.walk import walk
-
-if TYPE_CHECKING:
-    from rlk.lower.tilelang.emit import Emitter
 
 VECTOR = 8  # elements that a thread copies in a row; as many are between rows, so that lanes meet other banks
 OF_LOOPS = frozenset("row at i column step four_sums of_rows".split())
@@ -48,7 +45,9 @@ class Chained(Factors):
     copied: tiles that threads have not met since they wrote them. read: those that some may still read.
     """
 
-    def __init__(self, emitter: Emitter) -> None:
+    e: WithLoops
+
+    def __init__(self, emitter: WithLoops) -> None:
         self.lets = {let.value: let for let in walk(emitter.plan.kernel.body)}
         self.types = emitter.types
         self.unit = UNITS[emitter.plan.target.vendor]

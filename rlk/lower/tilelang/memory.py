@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rlk.ir.dims import Axis, Part, fixed_extent, union
 from rlk.ir.nodes import Check, Decl, Load, Store, Value
@@ -17,18 +17,16 @@ from rlk.lower.common.spelling import row_number
 from rlk.lower.common.spread import Owned
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.plan import rings
+from rlk.lower.tilelang.writer import Writer
 from rlk.passes.walk import walk
 
-if TYPE_CHECKING:
-    from rlk.lower.tilelang.emit import Emitter
-
-ERRORS = "errors"
+ERRORS = abi.ERRORS.name
 
 
 class Memory:
     """The part of an emitter that knows tensors, all of them rows of elements, and their strides."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Writer) -> None:
         self.e = emitter
         self.plan = emitter.plan
         self.decls: dict[str, Decl] = {d.name: d for d in self.plan.kernel.params}
@@ -287,3 +285,9 @@ class Memory:
         """Return one more than the row that an element is in, as the error words say it."""
         own = (axis for axis in self.owned if axis in axes)
         return row_number(own, lambda axis: self.e.indexed(self.owned[axis], (axis,))) or "1"
+
+
+class WithMemory(Writer, Protocol):
+    """An emitter with the part that knows memory."""
+
+    memory: Memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rlk.ir.dims import Axis, Part, union
 from rlk.ir.nodes import Decl, Let, Load, Loop, Role, Store, Value
@@ -17,11 +17,9 @@ from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
+from rlk.lower.triton.plan import Shared, TritonPlan
+from rlk.lower.triton.writer import Writer
 from rlk.passes.walk import walk
-
-if TYPE_CHECKING:
-    from rlk.lower.triton.emit import Emitter
-    from rlk.lower.triton.plan import Shared, TritonPlan
 
 ERRORS = abi.ERRORS.name
 SEGMENT = Function(
@@ -45,7 +43,7 @@ class Addresses:
     `arguments` collects what the kernel needs beyond tensors and scalars, in order of first use.
     """
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Writer) -> None:
         self.e = emitter
         self.plan = emitter.plan
         self.decls: dict[str, Decl] = {d.name: d for d in self.plan.kernel.params}
@@ -336,3 +334,9 @@ class Addresses:
         """Return one more than the row that a tile is in, as the error words say it."""
         own = (s.axis for s in self.plan.shared if s.axis in axes)
         return row_number(own, lambda axis: self.owned[axis]) or "1"
+
+
+class Addressed(Writer, Protocol):
+    """An emitter with the part that knows addresses."""
+
+    addresses: Addresses

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rlk.errors import Code, ScheduleError
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.dotmodel import DotModel
@@ -11,17 +9,15 @@ from rlk.ir.nodes import Decl, Let, Loop, Value
 from rlk.lower.common import abi
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
 from rlk.lower.common.names import axis_name
+from rlk.lower.triton.addresses import Addressed
 from rlk.lower.triton.boxes import LARGEST_BOX
 from rlk.lower.triton.plan import SMALLEST_TILE
-
-if TYPE_CHECKING:
-    from rlk.lower.triton.emit import Emitter
 
 
 class Dots:
     """The part of an emitter that knows contractions."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Addressed) -> None:
         self.e = emitter
         self.plan = emitter.plan
         found = contractions(self.plan.kernel)
