@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rlk.ir.dims import Axis, Part, fixed_extent, union
 from rlk.ir.nodes import Decl, Let, Load, Role, Store, Value
 from rlk.ir.types import DType
@@ -17,6 +19,17 @@ from rlk.lower.cute.writer import Writer
 ERRORS = abi.ERRORS.name
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Elements of a list from `first` on, up to `end`, in text."""
+
+    end: str
+    first: str = "0"
+
+    def __str__(self) -> str:
+        return self.end if self.first == "0" else f"{self.first}, {self.end}"
+
+
 class Memory:
     """The part of an emitter that knows tensors, and the arguments that their shapes need."""
 
@@ -28,7 +41,7 @@ class Memory:
         self.owned: dict[Axis, str] = {}
         self.inside: dict[Axis, str] = {}
         self.together: tuple[frozenset[Axis], str] | None = None  # two axes, and whether both are inside
-        self.span = ""  # of a thread's list that is written now; all of it where nothing is said
+        self.span: Span | None = None  # of a thread's list that is written now; None: all of it
         self.alone = ""  # the condition under which a thread writes for all that share its row
         for decl in self.plan.kernel.params:
             self.e.names.taken |= {decl.name, *(axis.name for axis in decl.type.axes)}
@@ -114,11 +127,12 @@ class Memory:
         """Write a thread's list, two elements at once where they follow each other in memory."""
         assert self.e.held is not None
         mask = self.mask(axes, store.guard) or "Boolean(True)"
-        span, at, x = self.span or str(self.e.held.count), self.index(store.index), self.e[store.value]
+        span, at, x = self.span or Span(str(self.e.held.count)), self.index(store.index), self.e[store.value]
         if self.in_pairs(store):
-            other = x.replace("[c]", "[c + 1]")
-            pairs = span if "," in span else f"0, {span}"
-            with self.e.inner(f"for c in cutlass.range_constexpr({pairs}, 2):"):
+            self.e.list_index, before = "c + 1", self.e.list_index
+            other = self.e[store.value]
+            self.e.list_index = before
+            with self.e.inner(f"for c in cutlass.range_constexpr({span.first}, {span.end}, 2):"):
                 self.e.uses("store_pair_where")
                 self.e.line(f"store_pair_where({mask}, {store.param}, {at}, {x}, {other})")
             return

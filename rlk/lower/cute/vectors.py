@@ -158,7 +158,8 @@ class RowsMemory(Memory):
         if width == 1 or not self.e.listed(let.value):
             self.e.value(let, load.param, self.read(load))
             return
-        dtype = self.decls[load.param].type.dtype
+        dtype, count = self.decls[load.param].type.dtype, self.e.size
+        self.e.list_index = "0" if count == width else "c"
         mask = self.mask(union(*(self.e.tile(i).axes for i in load.index)), load.guard)
         at = self.index(load.index)
         self.e.uses("vector_of")
@@ -169,10 +170,9 @@ class RowsMemory(Memory):
             self.e.uses("load_vector_where")
             other = f"{text.TYPES[dtype]}(0)" if load.fill is None else self.e[load.fill]
             vector = f"load_vector_where({mask}, {load.param}, {at}, {other}, {width})"
-        count = self.e.size
-        made = f"[{self.one} for c in range(0, {count}, {width}) for {self.one} in {vector}]"
-        if count == width:
-            made = vector.replace("[c]", "[0]")
+        self.e.list_index = "c"
+        of_each = f"[{self.one} for c in range(0, {count}, {width}) for {self.one} in {vector}]"
+        made = vector if count == width else of_each
         self.e.text[let.value] = self.e.let(let.name or load.param, made)
 
     def store(self, store: Store) -> None:
@@ -196,10 +196,11 @@ class RowsMemory(Memory):
     def store_list(self, store: Store, axes: tuple[Axis, ...]) -> None:
         """Write a thread's list, by vectors where its elements follow each other in memory."""
         width = self.width(store.param, store.index, store.guard)
+        self.e.list_index = "0" if width == self.e.size > 1 else "c"
         mask = " & ".join(x for x in (self.mask(axes, store.guard), self.alone) if x)
         at, x = self.index(store.index), self.written(store.value)
+        self.e.list_index = "c"
         if width == self.e.size > 1:
-            mask, at = (each.replace("[c]", "[0]") for each in (mask, at))
             self.store_vector(store, mask, at, self.e.listing(store.value))
             return
         with self.e.inner(f"for c in cutlass.range_constexpr({self.steps(width)}):"):

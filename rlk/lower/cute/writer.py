@@ -18,6 +18,7 @@ class Writer(Protocol):
     def plan(self) -> Placed: ...
 
     held: Held | None
+    list_index: str  # which element of lists is written now, in text
     names: Names
     types: dict[Value, Type]
     text: dict[Value, str]

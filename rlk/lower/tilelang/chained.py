@@ -221,13 +221,16 @@ class Chained(Factors):
     @contextmanager
     def placed(self, rows: Spread) -> Iterator[None]:
         """Let what runs along a streamed axis lie as it is copied: it is written again."""
-        e, before, known, unheld = self.e, self.plan, self.e.text, self.unheld
+        e, before, unheld = self.e, self.plan, self.unheld
+        known, repeated = e.text, e.repeated
         spreads = tuple(rows if s.axis == rows.axis else s for s in before.spreads)
         e.plan = self.plan = e.memory.plan = replace(before, spreads=spreads)
-        e.text, self.unheld = {v: x for v, x in known.items() if rows.axis not in self.axes(v)}, frozenset()
+        e.text = {v: x for v, x in known.items() if rows.axis not in self.axes(v)}
+        e.repeated = {v: x for v, x in repeated.items() if rows.axis not in self.axes(v)}
+        self.unheld = frozenset()
         yield
         e.plan = self.plan = e.memory.plan = before
-        e.text, self.unheld = known, unheld
+        e.text, e.repeated, self.unheld = known, repeated, unheld
 
     def source(self, load: Load) -> tuple[Decl, str]:
         """Write where each row that a thread copies starts in a tensor."""
@@ -247,7 +250,7 @@ class Chained(Factors):
 
     def write_again(self, value: Value) -> None:
         """Write what has no text where it is now needed, and what it is computed from."""
-        if value not in self.e.text and value not in self.e.consts:
+        if not any(value in known for known in (self.e.text, self.e.repeated, self.e.consts)):
             for operand in operands(self.lets[value].node):
                 self.write_again(operand)
             self.e.current = self.e.lists(self.lets[value])

@@ -131,7 +131,7 @@ class Dots(Factors):
         places = [self.place(side) for side in sides]
         self.e.current = self.plan.lists(self.e.tile(let.value).axes)
         at = ", ".join(self.e.indexed(place, (side.axis,)) for place, side in zip(places, sides, strict=True))
-        self.e.value(let, "product", f"{made}[{at}]")
+        self.e.value(let, "product", lambda: f"{made}[{at}]")
 
     def steps(self, contraction: Contraction, starts: list[str], tiles: list[str], sums: str) -> None:
         """Write the loop over the contracted axis, in ascending order."""

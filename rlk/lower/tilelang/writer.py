@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -29,6 +29,7 @@ class Writer(Protocol):
     names: Names
     types: dict[Value, Type]
     text: dict[Value, str]
+    repeated: dict[Value, Callable[[], str]]
     consts: dict[Value, tuple[int, DType]]
     many: dict[Value, tuple[str, ...]]
     yields: dict[tuple[Value, int], str]
@@ -73,7 +74,7 @@ class Writer(Protocol):
 
     def node(self, let: Let) -> None: ...
 
-    def value(self, let: Let, hint: str, expression: str) -> None: ...
+    def value(self, let: Let, hint: str, expression: Callable[[], str]) -> None: ...
 
     def reduce(self, let: Let, reduce: Reduce) -> None: ...
 
