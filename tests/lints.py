@@ -7,7 +7,7 @@ import io
 import re
 import subprocess
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -168,6 +168,65 @@ def _crossing_lowerings(path: str, module: str) -> str | None:
     if mine == "common" and other in backends - {"common"}:
         return f"lower/common imports lower/{other}"
     return None
+
+
+# --- import cycles ---
+
+
+def module_name(path: str) -> str:
+    """Return the dotted name of a module."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def import_cycles(sources: Mapping[str, str]) -> list[Finding]:
+    """Find modules that import each other, by paths and sources; one finding for each group of them.
+
+    Imports inside functions and for type checkers count: what two modules share belongs in one below both. A
+    package's `__init__` counts for names that it defines, not for importing a module of the package.
+    """
+    modules = {module_name(path): path for path in sources}
+    graph = {
+        name: {
+            found: line
+            for module, line in imported_modules(ast.parse(sources[path]), ())
+            if (found := _known_module(module, modules)) not in (None, name)
+        }
+        for name, path in modules.items()
+    }
+    return [
+        Finding(modules[first], graph[first][second], f"imports in a circle: {' -> '.join(circle)}")
+        for circle in _circles(graph)
+        for first, second in [circle[:2]]
+    ]
+
+
+def _known_module(imported: str, modules: Mapping[str, str]) -> str | None:
+    """Return which module an import reads: the one named, or the one that defines the name."""
+    name = imported.replace("rlk:", "rlk.")
+    return next((m for m in (name, name.rpartition(".")[0]) if m in modules), None)
+
+
+def _circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """Return a shortest circle for each group of nodes that reach each other; its first node is its last."""
+    reached = {name: _paths(name, graph) for name in graph}
+    found, seen = [], set[str]()
+    for name in sorted(graph):
+        if name in reached[name] and name not in seen:
+            seen |= {other for other in reached[name] if name in reached[other]}
+            found.append(reached[name][name])
+    return found
+
+
+def _paths(start: str, graph: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """Return a shortest path from a node to every node that it reaches."""
+    paths: dict[str, list[str]] = {}
+    waiting = [[start]]
+    for path in waiting:
+        for target in graph[path[-1]]:
+            if target not in paths:
+                paths[target] = [*path, target]
+                waiting.append(paths[target])
+    return paths
 
 
 # --- sizes, docstrings, environment ---

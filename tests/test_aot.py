@@ -29,12 +29,12 @@ from rlk.env import Env
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.ops import swiglu
 from rlk.runtime import ahead, build, dispatch, loader, recall, shipped, wheels
-from rlk.runtime.calls import invoke
 from rlk.runtime.driver import Cuda
 from rlk.runtime.forms import formed
 from rlk.runtime.invocation import geometry_of
 from rlk.runtime.launch import parameter_layout
 from rlk.runtime.record import ModuleRecord
+from rlk.runtime.selection import invoke
 from rlk.runtime.sizes import sizes_of
 from rlk.target.facts import target
 

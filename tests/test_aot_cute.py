@@ -27,7 +27,7 @@ import torch
 from rlk.errors import LaunchError
 from rlk.ops import swiglu
 from rlk.runtime import dispatch, loader
-from rlk.runtime.calls import invoke
+from rlk.runtime.selection import invoke
 from rlk.runtime.invocation import geometry_of
 from rlk.runtime.launch import Services
 from rlk.target.facts import target

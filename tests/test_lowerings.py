@@ -10,8 +10,8 @@ import torch
 from rlk.errors import Code, UnsupportedError
 from rlk.ir.nodes import MathModel, Program
 from rlk.ops import linear_logp, swiglu
-from rlk.runtime import calls
 from rlk.runtime import dispatch as dispatching
+from rlk.runtime import selection
 from rlk.runtime.catalogue import operators
 from rlk.runtime.dispatch import FASTEST, lowered
 from rlk.runtime.invocation import geometry_of
@@ -63,7 +63,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, spec: Any, tensors: dict[str, torch.T
         raise UnsupportedError(Code.UNSUPPORTED, what="it", backend="cute", target="", alternatives="triton")
 
     monkeypatch.setattr("rlk.lower.cute.lower", refusing)
-    invocation = calls.invoke(spec, tensors, {}, {}, None)
+    invocation = selection.invoke(spec, tensors, {}, {}, None)
     geometry = geometry_of(invocation, tensors)
     _, _, _, emitted = lowered(invocation, MathModel.SM90, geometry, tensors, H200, backend=backend)
     assert emitted.backend == "triton"

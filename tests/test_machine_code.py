@@ -17,7 +17,7 @@ import torch
 
 from rlk import ops  # noqa: F401  (registers what gradients need beside saved tensors)
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime import calls
+from rlk.runtime import autograd, selection
 from rlk.runtime.dispatch import lowered
 from rlk.runtime.invocation import Invocation, Tensors, geometry_of
 from rlk.runtime.record import ModuleRecord
@@ -77,18 +77,18 @@ def source(invocation: Invocation, tensors: Tensors, on: str = "sm_90a") -> Emit
 def forward(needs: tuple[str, ...]) -> Emitted:
     tensors = inputs()
     statics = {"needs": needs, "keep": False, "states": False}
-    return source(calls.invoke(linear_logp, tensors, SCALARS, statics, None), tensors)
+    return source(selection.invoke(linear_logp, tensors, SCALARS, statics, None), tensors)
 
 
 def backward(cotangents: tuple[str, ...]) -> Emitted:
     tensors = inputs()
     statics = {"needs": ("entropy",), "keep": False, "states": False}
-    invocation = calls.invoke(linear_logp, tensors, SCALARS, statics, None)
+    invocation = selection.invoke(linear_logp, tensors, SCALARS, statics, None)
     rows = torch.zeros(ROWS)
     saved = {"lse": rows, "entropy": rows, "order": torch.zeros(ROWS, dtype=torch.int64)}
     saved |= dict.fromkeys(cotangents, rows)
     wanted = frozenset({"hidden", "weight"})
-    return source(calls._backward(invocation, frozenset(cotangents), wanted), tensors | saved)
+    return source(autograd._backward(invocation, frozenset(cotangents), wanted), tensors | saved)
 
 
 FORMS = {
@@ -118,7 +118,7 @@ def attention(e: int, w: int, queries: int = 8192, sequences: int = 8, on: str =
     offsets = torch.zeros(sequences, dtype=torch.int32)
     tensors |= dict.fromkeys(("begin_q", "end_q", "begin_k", "end_k"), offsets)
     statics = {"causal": True}
-    return source(calls.invoke(varlen_attention, tensors, {"scale": 0.1}, statics, None), tensors, on)
+    return source(selection.invoke(varlen_attention, tensors, {"scale": 0.1}, statics, None), tensors, on)
 
 
 @pytest.mark.parametrize("width", ATTENTION)
@@ -139,7 +139,7 @@ def test_shared_prompts_wait_as_often(width: str, tmp_path: Path) -> None:
         bounds = [f"{end}_{name}" for name in names.split() for end in ("begin", "end")]
         tensors |= dict.fromkeys(bounds, torch.zeros(count).int())
     tensors["place"] = torch.zeros(8192).int()
-    made = calls.invoke(prefix_attention, tensors, {"scale": 0.1}, {"causal": True}, None)
+    made = selection.invoke(prefix_attention, tensors, {"scale": 0.1}, {"causal": True}, None)
     for (name, code), groups in zip(codes(source(made, tensors), tmp_path), (2, 4), strict=True):
         assert code.groups == groups and code.lost == 0 and code.spilled <= SPILLED, (name, code)
 
@@ -149,8 +149,8 @@ def attention_gradient(e: int, w: int, rows: int = 8192, sequences: int = 8, on:
     tensors = {name: torch.empty(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
     tensors |= dict.fromkeys(("begin_q", "end_q", "begin_k", "end_k"), torch.zeros(sequences).int())
     saved = tensors | {"lse": torch.empty(8, 4, rows), "d_o": tensors.pop("o")}
-    invocation = calls.invoke(varlen_attention, tensors, {"scale": 0.1}, {"causal": True}, None)
-    backward_of = calls._backward(invocation, frozenset({"d_o"}), frozenset({"q", "k", "v"}))
+    invocation = selection.invoke(varlen_attention, tensors, {"scale": 0.1}, {"causal": True}, None)
+    backward_of = autograd._backward(invocation, frozenset({"d_o"}), frozenset({"q", "k", "v"}))
     return source(backward_of, saved | {"o": saved["d_o"]}, on)
 
 

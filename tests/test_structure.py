@@ -28,6 +28,12 @@ def test_imports_point_down() -> None:
     check(lints.import_direction, python_files("rlk"))
 
 
+def test_no_modules_import_each_other() -> None:
+    sources = {name_of(path): path.read_text(encoding="utf-8") for path in python_files("rlk")}
+    findings = lints.import_cycles(sources)
+    assert not findings, report(findings)
+
+
 def test_files_are_short() -> None:
     check(lints.file_size, [*python_files("rlk", "tests", "tools", "benchmarks", "examples"), *templates()])
 
@@ -116,6 +122,35 @@ def test_a_wrong_import_is_found(case: str) -> None:
 @pytest.mark.parametrize("case", RIGHT_IMPORTS)
 def test_a_right_import_passes(case: str) -> None:
     assert not lints.import_direction(*RIGHT_IMPORTS[case])
+
+
+CIRCLES = {
+    "of two": {"a": "from rlk.ir import b", "b": "import rlk.ir.a"},
+    "of three": {"a": "from rlk.ir.b import x", "b": "from rlk.ir.c import x", "c": "from rlk.ir.a import x"},
+    "inside a function": {"a": "def f():\n    from rlk.ir import b", "b": "from rlk.ir.a import f"},
+    "for a type checker": {
+        "a": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from rlk.ir.b import B",
+        "b": "from rlk.ir.a import A",
+    },
+    "by a string": {"a": "import importlib\nimportlib.import_module('rlk.ir.b')", "b": "import rlk.ir.a"},
+    "through the package": {"__init__": "from rlk.ir.a import x", "a": "from rlk.ir import y"},
+}
+
+
+@pytest.mark.parametrize("case", CIRCLES)
+def test_modules_that_import_each_other_are_found(case: str) -> None:
+    sources = {f"rlk/ir/{name}.py": source for name, source in CIRCLES[case].items()}
+    (finding,) = lints.import_cycles(sources)
+    assert finding.path in sources
+    sources[finding.path] = ""
+    assert not lints.import_cycles(sources)
+
+
+def test_modules_that_share_one_below_them_pass() -> None:
+    below = {"a": "from rlk.ir import c", "b": "from rlk.ir.c import x\nfrom rlk.ir.a import y", "c": ""}
+    package = {"__init__": "from rlk.ir.a import x", "a": "from rlk.ir import b", "b": ""}
+    for sources in (below, package):
+        assert not lints.import_cycles({f"rlk/ir/{name}.py": source for name, source in sources.items()})
 
 
 def test_a_long_file_is_found() -> None:

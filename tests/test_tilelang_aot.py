@@ -23,8 +23,8 @@ from rlk.env import Env
 from rlk.errors import UnsupportedError
 from rlk.ops import swiglu
 from rlk.runtime import dispatch, tilelang
-from rlk.runtime.calls import invoke
 from rlk.runtime.invocation import geometry_of
+from rlk.runtime.selection import invoke
 from rlk.target.facts import target
 from rlk.testing.bits import differing
 
@@ -34,7 +34,7 @@ sys.modules["tilelang"] = sys.modules["triton"] = None
 import torch
 from rlk.ops import swiglu
 from rlk.runtime import dispatch
-from rlk.runtime.calls import invoke
+from rlk.runtime.selection import invoke
 from rlk.runtime.invocation import geometry_of
 from rlk.target.facts import target
 

@@ -22,7 +22,7 @@ from rlk.env import Env
 from rlk.errors import CompileError, UnsupportedError
 from rlk.lower.common.emitted import Emitted
 from rlk.ops import swiglu, varlen_attention
-from rlk.runtime import ahead, build, calls, tilelang
+from rlk.runtime import ahead, build, selection, tilelang
 from rlk.runtime.cubin import usage
 from rlk.runtime.driver import Hip
 from rlk.runtime.launch import make_launcher
@@ -227,7 +227,7 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
         monkeypatch.setattr(f"rlk.runtime.{module}.target_of", lambda device: ladder.MI300X)
     monkeypatch.setattr("rlk.runtime.dispatch._asked", lambda on, tensors: "tilelang")
     yield
-    calls._invocations.clear()
+    selection._invocations.clear()
 
 
 def test_explain_and_prefetch_are_of_tilelang(on_a_device: None) -> None:

@@ -102,7 +102,7 @@ from rlk import ops
 from rlk.cli import main
 from rlk.errors import UnsupportedError
 from rlk.runtime import dispatch
-from rlk.runtime.calls import invoke
+from rlk.runtime.selection import invoke
 from rlk.runtime.invocation import geometry_of
 from rlk.target.facts import target
 

@@ -40,10 +40,10 @@ from rlk.ops.results import Csr, Support
 from rlk.ops.sampling import Penalties
 from rlk.ops.spans import Spans, loss_spans, modality_spans
 from rlk.runtime.ahead import explain, joined
-from rlk.runtime.calls import model
 from rlk.runtime.dispatch import Decision, decide, dispatch
 from rlk.runtime.invocation import Invocation
 from rlk.runtime.library import register
+from rlk.runtime.selection import model
 from rlk.specs import advantage as _advantage
 from rlk.specs import attention as _attention
 from rlk.specs import completions as _completions

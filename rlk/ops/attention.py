@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math as numbers
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +36,9 @@ from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import attention as spec
 from rlk.specs.packing import CONTEXT, OFFSETS, PAGE
 
+INPUTS = ("q", "k_prefix", "v_prefix", "k", "v")
+TENSORS = (*INPUTS, "cu_seqlens_prefix", "cu_seqlens", "groups", "cu_seqlens_q", "sinks")
+OPTIONS = ("causal", "window", "softcap", "scale", "math")
 OF_Q = {"begin_q": "cu_seqlens_q", "end_q": "cu_seqlens_q"}
 worded(spec.varlen_attention, "varlen_attention", **OF_Q, begin_k="cu_seqlens_k", end_k="cu_seqlens_k")
 worded(spec.paged_attention, "paged_attention", **OF_Q)
@@ -188,10 +192,9 @@ def prefix_attention(
     leaves = [x for x in (*given.values(), sinks) if x is not None and x.requires_grad]
     wanted = bool(leaves) and torch.is_grad_enabled()
     if wanted and torch.compiler.is_compiling():
-        from rlk.ops.prefix_library import through_dispatcher  # which stands on this module
-
         options = {"causal": causal, "window": window, "softcap": softcap, "scale": scale, "math": math}
-        return through_dispatcher({**given, **offsets, "cu_seqlens_q": cu_seqlens_q, "sinks": sinks}, options)
+        optional = {"cu_seqlens_q": cu_seqlens_q, "sinks": sinks}
+        return _through_dispatcher({**given, **offsets, **optional}, options)
     bounds = shared_bounds(cu_seqlens_prefix, cu_seqlens, asks, groups)
     if wanted or 0 in (len(q), len(k), len(k_prefix)):
         keys, values, cu = _unshared((k_prefix, k), (v_prefix, v), bounds)
@@ -201,6 +204,12 @@ def prefix_attention(
         )  # fmt: skip
     tensors |= {n: x for n, x in given.items() if n != "q"} | bounds | {"place": _places(len(q), bounds)}
     return _results(call(spec.prefix_attention, tensors, scalars, statics, math), q, 1, sinks)
+
+
+def _through_dispatcher(tensors: dict[str, torch.Tensor | None], options: dict[str, Any]) -> Attention:
+    """Call `prefix_attention` through torch's dispatcher, given its arguments by name."""
+    given = [tensors[name] for name in TENSORS] + [options[name] for name in OPTIONS]
+    return Attention(*torch.ops.rlk.prefix_attention_gathered(*given))
 
 
 def _places(rows: int, bounds: Tensors) -> torch.Tensor:

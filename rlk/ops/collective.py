@@ -13,7 +13,7 @@ from rlk.ir.computed import tree_rule
 from rlk.ir.nodes import MathModel
 from rlk.ir.numerics import Tier
 from rlk.ir.tree import Tree
-from rlk.runtime import calls
+from rlk.runtime import calls, selection
 from rlk.runtime.collective import ordered_gather, sum_over_ranks
 from rlk.runtime.dispatch import Decision
 
@@ -59,13 +59,13 @@ def _identity() -> str:
 
 def numerics_id(device: torch.device | str, *, math: str | None = None) -> str:
     """Return the id of the operator's numerics, the same on every device."""
-    calls.model(math)
+    selection.model(math)
     return explain(device).numerics_id
 
 
 def tier(device: torch.device | str, *, math: str | None = None) -> dict[str, str]:
     """Return "exact" for the output: the tree predicts its bits."""
-    calls.model(math)
+    selection.model(math)
     return {name: found.value for name, found in explain(device).tiers}
 
 

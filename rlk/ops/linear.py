@@ -9,7 +9,8 @@ from rlk.ops.results import LogProbs
 from rlk.ops.rows import active, compacted
 from rlk.ops.sharded import Shard, sharded_linear_logp
 from rlk.ops.signatures import NEEDS, SCORING, _scoring
-from rlk.runtime.calls import call, prepares, worded
+from rlk.runtime.autograd import prepares
+from rlk.runtime.calls import call, worded
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import linear_logp as linear_spec
 from rlk.specs import matmul as matmul_spec

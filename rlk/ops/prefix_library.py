@@ -13,29 +13,22 @@ from typing import Any
 import torch
 
 from rlk.ops import attention
-from rlk.ops.results import Attention
-from rlk.runtime.calls import call, gradients, invoke
+from rlk.ops.attention import INPUTS, OPTIONS, TENSORS
+from rlk.runtime.autograd import gradients
+from rlk.runtime.calls import call
 from rlk.runtime.invocation import Tensors
 from rlk.runtime.library import NAMESPACE
+from rlk.runtime.selection import invoke
 from rlk.specs import attention as spec
 from rlk.specs import model as model_spec
 
 OP = "prefix_attention"
-INPUTS = ("q", "k_prefix", "v_prefix", "k", "v")
 SIGNATURE = (
     "Tensor q, Tensor k_prefix, Tensor v_prefix, Tensor k, Tensor v, Tensor cu_seqlens_prefix, "
     "Tensor cu_seqlens, Tensor groups, Tensor? cu_seqlens_q, Tensor? sinks, "
     "bool causal, int? window, float? softcap, float? scale, str? math"
 )
-TENSORS = (*INPUTS, "cu_seqlens_prefix", "cu_seqlens", "groups", "cu_seqlens_q", "sinks")
-OPTIONS = ("causal", "window", "softcap", "scale", "math")
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
-
-
-def through_dispatcher(tensors: dict[str, torch.Tensor | None], options: dict[str, Any]) -> Attention:
-    """Call `prefix_attention` through torch's dispatcher, given its arguments by name."""
-    given = [tensors[name] for name in TENSORS] + [options[name] for name in OPTIONS]
-    return Attention(*torch.ops.rlk.prefix_attention_gathered(*given))
 
 
 def register() -> None:

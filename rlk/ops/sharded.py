@@ -11,14 +11,18 @@ import torch.distributed as dist
 
 from rlk.ops.checks import has_dtype, is_tensor, wrong_type, wrong_value
 from rlk.ops.rows import active, compacted
-from rlk.runtime.calls import _PLAIN, _modes, call, check_differentiable, invoke, observing, once
+from rlk.runtime import library
+from rlk.runtime.autograd import once
+from rlk.runtime.calls import _PLAIN, _modes, call, observing
 from rlk.runtime.collective import ordered_gather, process_group, sum_over_ranks
 from rlk.runtime.dispatch import dispatch
 from rlk.runtime.invocation import Scalars, Tensors
+from rlk.runtime.selection import check_differentiable, invoke
 from rlk.specs.linear_logp import linear_logp, linear_logp_backward, linear_logp_join
 
 OP = "linear_logp"
 PIECES = 8
+ALONE = ""  # the name of no group, in a schema
 NO_ID = -(2**63)
 """An id that no shard has: rows that do not count are said by the mask alone."""
 
@@ -81,9 +85,7 @@ def sharded_linear_logp(
     buffer = {} if shard.weight_grad is None else {"weight_grad_out": shard.weight_grad}
     _check_plain(tensors | buffer)
     if torch.compiler.is_compiling() or _modes():
-        from rlk.ops.sharded_library import through_dispatcher
-
-        return through_dispatcher(tensors, scalars, statics, math, shard)
+        return _through_dispatcher(tensors, scalars, statics, math, shard)
     needed = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
     if not needed:
         return forward(tensors, scalars, statics, math, shard)
@@ -91,6 +93,17 @@ def sharded_linear_logp(
     names = ("logp", "lse", "entropy") if "entropy" in statics["needs"] else ("logp", "lse")
     made = _Head.apply((tensors, scalars, statics, math, shard, names), *tensors.values())
     return dict(zip(names, made, strict=True))
+
+
+def _through_dispatcher(
+    tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard
+) -> Tensors:
+    """Call a sharded head through torch's dispatcher, so that compilers and fake tensors see it."""
+    check_differentiable(linear_logp, tensors)
+    arguments = library.encoded(linear_logp, tensors, scalars, statics, math)
+    group = ALONE if shard.group is None else shard.group.group_name
+    made = torch.ops.rlk.linear_logp_shard(*arguments, group, shard.weight_grad)
+    return library.named(linear_logp, tensors, scalars, statics, made)
 
 
 def _check_plain(tensors: Tensors) -> None:

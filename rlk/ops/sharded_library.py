@@ -7,29 +7,18 @@ from typing import Any
 import torch
 from torch.distributed import distributed_c10d
 
-from rlk.ops.sharded import OP, Shard, Statics, forward, gradients
+from rlk.ops.sharded import ALONE, OP, Shard, forward, gradients
 from rlk.runtime import library
-from rlk.runtime.calls import check_differentiable, invoke, output_names
-from rlk.runtime.invocation import Scalars, Tensors
+from rlk.runtime.autograd import output_names
+from rlk.runtime.invocation import Tensors
+from rlk.runtime.selection import invoke
 from rlk.specs.linear_logp import linear_logp
 
 NAME = f"{OP}_shard"
 SAVED = (
     "Tensor?[] saved, Tensor?[] cotangents, str[] wanted, float[] floats, int[] ints, str variant, str group"
 )
-ALONE = ""  # the name of no group
 _library = torch.library.Library(library.NAMESPACE, "FRAGMENT")
-
-
-def through_dispatcher(
-    tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard
-) -> Tensors:
-    """Call a sharded head through torch's dispatcher, so that compilers and fake tensors see it."""
-    check_differentiable(linear_logp, tensors)
-    arguments = library.encoded(linear_logp, tensors, scalars, statics, math)
-    group = ALONE if shard.group is None else shard.group.group_name
-    made = torch.ops.rlk.linear_logp_shard(*arguments, group, shard.weight_grad)
-    return library.named(linear_logp, tensors, scalars, statics, made)
 
 
 def register() -> None:

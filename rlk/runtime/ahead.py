@@ -16,10 +16,9 @@ from rlk.ir.nodes import MathModel, Program, Role
 from rlk.ir.numerics import Tier
 from rlk.lang.op import Op
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime import calls
+from rlk.runtime import calls, selection
 from rlk.runtime.arguments import TORCH_DTYPES, output_shape
 from rlk.runtime.build import obtain_later, stored
-from rlk.runtime.calls import Statics
 from rlk.runtime.dispatch import (
     Decision,
     asked_for,
@@ -47,6 +46,7 @@ from rlk.runtime.invocation import (
     target_of,
 )
 from rlk.runtime.pool import pool
+from rlk.runtime.selection import Statics
 from rlk.runtime.shipped import ship
 from rlk.target.facts import Target
 
@@ -66,7 +66,7 @@ def _reached(op: Public, args: tuple[Any, ...], options: dict[str, Any]) -> list
     parts = len(getattr(op, "specs", (op,)))
 
     def observe(spec: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Tensors:
-        found.append((calls.invoke(spec, tensors, scalars, statics, math), tensors))
+        found.append((selection.invoke(spec, tensors, scalars, statics, math), tensors))
         if len(found) == parts:
             raise _Reached
         return _without_values(*found[-1])

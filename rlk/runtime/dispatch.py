@@ -16,6 +16,7 @@ from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.ir.nodes import MathModel, Program, Role
 from rlk.ir.numerics import Tier
 from rlk.ir.text import print_program
+from rlk.lower.common.abi import host_parameters
 from rlk.lower.common.emitted import CallArg, Emitted, Signature
 from rlk.lower.common.memory import memory_shape, placed, workspaces
 from rlk.passes.pipeline import specialize
@@ -339,11 +340,8 @@ def _outline(
     kept: bool,
 ) -> Outline:  # fmt: skip
     def made() -> Outline:
-        from rlk.lower import triton as triton_lowering
-
-        program, chosen = dispatch.remembered(formed, invocation, model, sizes, on, schedules)
-        # what the host passes depends neither on the lowering nor on what is divisible: a first text tells it
-        return Outline(outline(program), triton_lowering.lower(program, chosen, on, sizes.signature).call)
+        program, _ = dispatch.remembered(formed, invocation, model, sizes, on, schedules)
+        return Outline(outline(program), host_parameters(program, sizes.signature))
 
     return known_outline(invocation, model, sizes, on, made) if kept else made()
 

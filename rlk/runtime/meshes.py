@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math as numbers
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -12,15 +13,19 @@ from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op, Variant
 from rlk.lang.types import TensorType
 from rlk.passes.alone import rows_are_alone
-from rlk.runtime.calls import DTypes, Statics, call, selected
 from rlk.runtime.invocation import Scalars, Tensors, row_axis
 from rlk.runtime.library import registered
+from rlk.runtime.selection import DTypes, Statics, selected
 
+Call = Callable[[Op, Tensors, Scalars, Statics, str | None], Tensors]
+"""How an operator is run on tensors of this process."""
 Leads = dict[str, int]
 """How many leading dims of a tensor are dims of rows; tensors without rows are not there."""
 
 
-def across(op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Tensors:
+def across(
+    call: Call, op: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None
+) -> Tensors:
     """Run an operator on what this process holds of its tensors, and return DTensors that lie as they do.
 
     Inputs are copies (Replicate; a plain tensor counts as one), or all tensors of rows are sharded along the

@@ -10,6 +10,7 @@ from rlk.errors import UnsupportedError
 from rlk.ir.nodes import Program
 from rlk.lang.op import Op, Variant
 from rlk.lang.variants import cotangents, differentiable, gradient_variant
+from rlk.lower.common.abi import host_parameters
 from rlk.lower.common.emitted import Emitted, From, Signature
 from rlk.lower.common.memory import memory_shape
 from rlk.passes.pipeline import canonical, launched, specialize
@@ -123,8 +124,7 @@ def emit(
     signature = Signature(tuple(sorted(static.items())))
     chosen = tuple(choose(kernel, on, signature, extents) for kernel in bound.kernels)
     name, _ = numerics(program, on)
-    first = triton.lower(bound, chosen, on, signature, version=TRITON)
-    signature = replace(signature, divisible=_divisible(first, bound, extents))
+    signature = replace(signature, divisible=_divisible(bound, signature, extents))
     if backend == "cute":
         whole = specialize(program, static, on.softmax)
         bound, chosen, emitted = by_cute(bound, chosen, whole, on, signature, extents, name)
@@ -135,11 +135,12 @@ def emit(
     return triton.lower(bound, chosen, on, signature, numerics_id=name, version=TRITON), chosen, bound
 
 
-def _divisible(emitted: Emitted, program: Program, extents: dict[str, int]) -> frozenset[str]:
+def _divisible(program: Program, signature: Signature, extents: dict[str, int]) -> frozenset[str]:
     """Return the tensors and strides that compilers may take for multiples of 16 where all is contiguous."""
     decls = {d.name: d for k in program.kernels for d in k.params}
-    found = {argument.name for argument in emitted.call if argument.kind is From.TENSOR}
-    for argument in emitted.call:
+    call = host_parameters(program, signature)
+    found = {argument.name for argument in call if argument.kind is From.TENSOR}
+    for argument in call:
         if argument.kind is From.STRIDE:
             stride = math.prod(memory_shape(decls[argument.source], extents)[argument.dim + 1 :])
             found |= {argument.name} if stride % VECTOR == 0 else set()

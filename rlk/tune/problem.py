@@ -13,9 +13,9 @@ from torch import Tensor
 from rlk.errors import Code, UnsupportedError
 from rlk.ir.nodes import Kernel
 from rlk.lang.op import Variant
-from rlk.runtime.calls import invoke
 from rlk.runtime.dispatch import lowered
 from rlk.runtime.invocation import Invocation, geometry_of
+from rlk.runtime.selection import invoke
 from rlk.schedule import heuristics, hopper
 from rlk.schedule.entries import Facts
 from rlk.schedule.schedule import Schedule

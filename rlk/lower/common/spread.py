@@ -60,10 +60,10 @@ class Spread:
         """The bits of a thread's number that tell indices apart."""
         return sum(1 << at for _, at in self.threads)
 
-    def place(self, thread_bits: int) -> str:
-        """Return the index that `thread` has, of element `c` where it has several."""
+    def place(self, thread_bits: int, element: str = "c") -> str:
+        """Return the index that `thread` has, of one element where it has several."""
         terms = [_part("thread", at, low, n, thread_bits) for low, at, n in _runs(self.threads)]
-        for name, bits in (("part", self.part), ("c", self.listed)):
+        for name, bits in (("part", self.part), (element, self.listed)):
             own = [(bit, i) for i, bit in enumerate(bits)]
             terms += [_part(name, at, low, n, len(own)) for low, at, n in _runs(own)]
         return " + ".join(terms) or "0"

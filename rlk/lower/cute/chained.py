@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from rlk.ir.types import DType
-from rlk.lower.common.emitted import CallArg, From
+from rlk.lower.common import abi
+from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.cute import text
@@ -378,7 +379,7 @@ def _views(plan: ChainedPlan) -> Iterator[View]:
 def _sizes(plan: ChainedPlan) -> tuple[CallArg, ...]:
     """Return the arguments that the host counts blocks with."""
     names = (plan.segments.whole, plan.segments.over.name)
-    return tuple(CallArg(name, From.EXTENT, name) for name in names)
+    return tuple(map(abi.extent, names))
 
 
 def _count(plan: ChainedPlan, emitter: StepEmitter) -> str:

@@ -20,7 +20,7 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import TileType
-from rlk.lower.common.emitted import From
+from rlk.lower.common import abi
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.cute.chained_plan import LANES, ChainedPlan, Copies, made_of
@@ -92,6 +92,8 @@ class ChainedEmitter(Emitter):
         self.lets = {let.value: let for let in walk(plan.kernel.body)}
         self.rowwise: set[Value] = set()
         self.whole: set[Value] = set()
+        self.columns: set[Value] = set()  # of those, the indices that count along a row
+        self.place_in_row = PLACE  # of an element of a list that is written now
         self.targets: dict[Value, str] = {}
         self.written: set[Value] = set()
         self.axes_held = {held.axis: held for held in (plan.scores, *plan.sums)}
@@ -114,12 +116,13 @@ class ChainedEmitter(Emitter):
 
     def __getitem__(self, value: Value) -> str:
         if value in self.whole:
-            return self.text[value]
+            return f"(quad + {self.place_in_row})" if value in self.columns else self.text[value]
         return f"{super().__getitem__(value)}[r]" if value in self.rowwise else super().__getitem__(value)
 
     def position(self, let: Let, axis: Axis) -> None:
         if axis in self.axes_held and axis not in self.memory.owned:
             self.text[let.value] = f"(quad + {PLACE})"
+            self.columns.add(let.value)
             self.whole.add(let.value)
         else:
             super().position(let, axis)
@@ -186,7 +189,7 @@ class ChainedEmitter(Emitter):
         """
         found, tile = self.plan.segments, self.plan.rows.tile
         self.uses("segment_of")
-        whole, over = self.memory.argument(found.whole, From.EXTENT, found.whole), found.over
+        whole, over = self.memory.argument(abi.extent(found.whole)), found.over
         count = self.memory.extent(over)
         self.line(f"tiles = {whole} * {found.each} // {tile} + {count}")
         count_of = lines(self.lines)

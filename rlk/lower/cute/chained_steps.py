@@ -34,7 +34,7 @@ from rlk.lower.common.turning import turning
 from rlk.lower.cute.chained_clears import ClearingEmitter
 from rlk.lower.cute.chained_plan import ChainedPlan, Copies, Step
 from rlk.lower.cute.chained_roles import PLACE, ROWS, TURNED, numbered
-from rlk.lower.cute.emit import EXCHANGED, stem
+from rlk.lower.cute.emit import stem
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import INSTRUCTION, WARPGROUP, Held, refused
@@ -367,14 +367,15 @@ class StepEmitter(ClearingEmitter):
         assert isinstance(let.node, Reduce)
         name, about, steps = self.reduction(let, let.node)
         if let.node.fn is not Combine.ADD:
-            steps = tuple(sorted(steps, key=lambda line: line.text.startswith(EXCHANGED)))
-        cut = next((i for i, line in enumerate(steps) if line.text.startswith(EXCHANGED)), len(steps))
+            steps = tuple(sorted(steps, key=lambda step: step.across))
+        cut = next((i for i, step in enumerate(steps) if step.across), len(steps))
+        lines = [step.line for step in steps]
         end = (Line("return x"),)
         return (
             self.helper(
-                f"{name}_of_thread", "x", f"{about}: as far as a thread has it.", (*steps[:cut], *end)
+                f"{name}_of_thread", "x", f"{about}: as far as a thread has it.", (*lines[:cut], *end)
             ),
-            self.helper(name, "x", f"{about}: of what threads have, for several rows.", (*steps[cut:], *end)),
+            self.helper(name, "x", f"{about}: of what threads have, for several rows.", (*lines[cut:], *end)),
         )
 
     def end_of_step(self, part: Step, late: Late) -> None:
@@ -511,7 +512,9 @@ class StepEmitter(ClearingEmitter):
         self.boxed = True
         self.uses("to_vectors", "store_vector_where")
         mask = self.memory.mask((), store.guard) or "Boolean(True)"
-        at = self.memory.index(store.index).replace(PLACE, by.place)
+        self.place_in_row = by.place
+        at = self.memory.index(store.index)
+        self.place_in_row = PLACE
         assert self.held is not None
         row, count = self.text[store.value], self.held.count
         if store.value in self.whole:

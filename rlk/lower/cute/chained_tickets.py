@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlk.ir.nodes import Value
-from rlk.lower.common.emitted import From
+from rlk.lower.common import abi
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.cute.chained_plan import LANES, ChainedPlan, Step
@@ -30,8 +30,7 @@ class TicketEmitter(StepEmitter):
         super().__init__(plan, helpers, checks)
         self.names.taken |= OF_TICKETS
         self.uses("send_mail", "read_mail", "next_item")
-        name = f"{plan.kernel.name}_tickets"
-        self.tickets = self.memory.argument(name, From.TICKETS, plan.kernel.name)
+        self.tickets = self.memory.argument(abi.counter(plan.kernel.name, f"{plan.kernel.name}_tickets"))
 
     def limits(self, start: Value, *stops: Value) -> None:
         """Write the first step of a tile, the last of each warpgroup and of all, and where its parts end.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
@@ -55,7 +56,14 @@ from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
 
 INDENT = "    "
-EXCHANGED = "x = exchanged(x, "  # how a step of a tree begins whose terms are of two threads
+
+
+@dataclass(frozen=True, slots=True)
+class TreeStep:
+    """One step of a tree over a list `x`; across: whether its two terms are of two threads."""
+
+    line: Line
+    across: bool
 
 
 class Emitter:
@@ -69,6 +77,7 @@ class Emitter:
         self.text: dict[Value, str] = {}
         self.consts: dict[Value, tuple[int, DType]] = {}
         self.many: dict[Value, tuple[str, ...]] = {}
+        self.list_index = "c"  # which element of lists is written now
         self.lines: list[Line] = []
         self.depth = 0
         self.place = ""
@@ -116,10 +125,10 @@ class Emitter:
         return self.held is not None and self.held.axis in self.tile(value).axes
 
     def __getitem__(self, value: Value) -> str:
-        """Return the text of one element of a value: of a list, that at `c`."""
+        """Return the text of one element of a value: of a list, that at `list_index`."""
         if value in self.consts:
             return text.literal(const_value(*self.consts[value]), self.consts[value][1])
-        return f"{self.text[value]}[c]" if self.listed(value) else self.text[value]
+        return f"{self.text[value]}[{self.list_index}]" if self.listed(value) else self.text[value]
 
     def operand(self, value: Value, beside: Value) -> str:
         """Return the text of an operand: an integer constant beside a variable needs no type."""
@@ -261,10 +270,11 @@ class Emitter:
 
     def reduced(self, let: Let, reduce: Reduce) -> str:
         """Return the right-hand side of a reduction along the axis that threads hold."""
-        name, about, lines = self.reduction(let, reduce)
+        name, about, steps = self.reduction(let, reduce)
+        lines = (step.line for step in steps)
         return f"{self.helper(name, 'x', f'{about}.', (*lines, Line('return x[0]')))}({self.text[reduce.x]})"
 
-    def reduction(self, let: Let, reduce: Reduce) -> tuple[str, str, tuple[Line, ...]]:
+    def reduction(self, let: Let, reduce: Reduce) -> tuple[str, str, tuple[TreeStep, ...]]:
         """Return what a helper is called that reduces the list `x`, what it does, and its steps."""
         if self.held is None or reduce.over != self.held.axis or not self.listed(reduce.x):
             raise refused(f"a sum over {reduce.over}", self.plan.target, let.loc)
@@ -275,19 +285,19 @@ class Emitter:
         order = reduce.order if combine == "add" and is_float and reduce.order is not None else Rule.HALVING
         name = f"{VERBS[reduce.fn]}_over_{axis_name(reduce.over)}"
         about = f"The {VERBS[reduce.fn]} over {reduce.over}, {order_name(order)}"
-        steps = self.folding(order, f"x = folded(x, {{}}, {combine})", f"{EXCHANGED}{{}}, {combine})")
+        steps = self.folding(order, f"x = folded(x, {{}}, {combine})", f"x = exchanged(x, {{}}, {combine})")
         return name, about, tuple(steps)
 
-    def folding(self, order: Order, within: str, across: str) -> Iterator[Line]:
+    def folding(self, order: Order, within: str, across: str) -> Iterator[TreeStep]:
         """Yield a line for each step of a tree: two elements of a thread, or of two threads."""
         assert self.held is not None
         lanes = self.held.lanes
         left = [bit for bit in range(self.held.length.bit_length() - 1) if bit not in lanes]
         for bit in bind(order, self.held.length).order:
             if bit in lanes:
-                yield Line(across.format(1 << lanes.index(bit)))
+                yield TreeStep(Line(across.format(1 << lanes.index(bit))), True)
             else:
-                yield Line(within.format(1 << left.index(bit)))
+                yield TreeStep(Line(within.format(1 << left.index(bit))), False)
                 left.remove(bit)
 
     def helper(self, name: str, arguments: str, about: str, lines: tuple[Line, ...]) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from rlk.ir.nodes import Kernel, Role
+from rlk.ir.nodes import Kernel
+from rlk.lower.common import abi
 from rlk.lower.common.emitted import OF_POINTERS, CallArg, From, KernelArg, KernelBuild
 from rlk.lower.common.lines import Line
 from rlk.lower.common.spelling import argument_type
@@ -43,13 +44,7 @@ class Frame:
 
 def arguments(kernel: Kernel, emitter: Emitter, turns: Mapping[str, str]) -> list[CallArg]:
     """Return the arguments of a kernel in order: tensors, what their shapes need, scalars."""
-    tensors = [CallArg(d.name, From.TENSOR, d.name) for d in emitter.memory.tensors()]
-    scalars = [
-        CallArg(d.name, From.TURN, turns[d.name]) if d.name in turns else CallArg(d.name, From.SCALAR, d.name)
-        for d in kernel.params
-        if d.role is Role.SCALAR
-    ]
-    return [*tensors, *emitter.memory.arguments.values(), *scalars]
+    return abi.kernel_arguments(kernel, emitter.memory.tensors(), emitter.memory.arguments.values(), turns)
 
 
 def tensors_of(

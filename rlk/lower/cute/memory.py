@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from rlk.ir.dims import Axis, Part, fixed_extent, union
 from rlk.ir.nodes import Decl, Let, Load, Role, Store, Value
 from rlk.ir.types import DType
-from rlk.lower.common.emitted import CallArg, From
+from rlk.lower.common import abi
+from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.names import axis_name, stride_name
 from rlk.lower.common.spelling import row_number
 from rlk.lower.common.spread import Owned
-from rlk.lower.common.turns import length_name
 from rlk.lower.cute import text
 from rlk.lower.cute.plan import refused
+from rlk.lower.cute.writer import Writer
 
-if TYPE_CHECKING:
-    from rlk.lower.cute.emit import Emitter
+ERRORS = abi.ERRORS.name
 
-ERRORS = "errors"
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Elements of a list from `first` on, up to `end`, in text."""
+
+    end: str
+    first: str = "0"
+
+    def __str__(self) -> str:
+        return self.end if self.first == "0" else f"{self.first}, {self.end}"
 
 
 class Memory:
     """The part of an emitter that knows tensors, and the arguments that their shapes need."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Writer) -> None:
         self.e = emitter
         self.plan = emitter.plan
         self.decls: dict[str, Decl] = {d.name: d for d in self.plan.kernel.params}
@@ -32,15 +41,15 @@ class Memory:
         self.owned: dict[Axis, str] = {}
         self.inside: dict[Axis, str] = {}
         self.together: tuple[frozenset[Axis], str] | None = None  # two axes, and whether both are inside
-        self.span = ""  # of a thread's list that is written now; all of it where nothing is said
+        self.span: Span | None = None  # of a thread's list that is written now; None: all of it
         self.alone = ""  # the condition under which a thread writes for all that share its row
         for decl in self.plan.kernel.params:
             self.e.names.taken |= {decl.name, *(axis.name for axis in decl.type.axes)}
 
-    def argument(self, name: str, kind: From, source: str, dim: int = 0) -> str:
+    def argument(self, arg: CallArg) -> str:
         """Declare an argument of the kernel and return its name."""
-        self.arguments.setdefault(name, CallArg(name, kind, source, dim))
-        return name
+        self.arguments.setdefault(arg.name, arg)
+        return arg.name
 
     def extent(self, axis: Axis) -> str:
         """Return the extent of an axis: a number, a run-time argument, or a count of pieces made of one."""
@@ -48,8 +57,8 @@ class Memory:
         if known is not None:
             return str(known)
         if axis.part is Part.WITHIN:
-            return self.argument(length_name(axis), From.LENGTH, axis.name)
-        whole = self.argument(axis.name, From.EXTENT, axis.name)
+            return self.argument(abi.piece_length(axis))
+        whole = self.argument(abi.extent(axis.name))
         if axis.part is Part.PIECE and axis.piece is not None:
             return text.rounded_up(whole, axis.piece)
         return whole
@@ -61,7 +70,7 @@ class Memory:
         """
         shape = tuple(self.extent(axis) for axis in decl.type.axes) or ("1",)
         count = len(shape)
-        strides = [self.argument(stride_name(decl, d), From.STRIDE, decl.name, d) for d in range(count - 1)]
+        strides = [self.argument(abi.stride(decl, d)) for d in range(count - 1)]
         return shape, (*strides, "1")
 
     def owns(self, owned: Owned, index: str) -> None:
@@ -118,11 +127,12 @@ class Memory:
         """Write a thread's list, two elements at once where they follow each other in memory."""
         assert self.e.held is not None
         mask = self.mask(axes, store.guard) or "Boolean(True)"
-        span, at, x = self.span or str(self.e.held.count), self.index(store.index), self.e[store.value]
+        span, at, x = self.span or Span(str(self.e.held.count)), self.index(store.index), self.e[store.value]
         if self.in_pairs(store):
-            other = x.replace("[c]", "[c + 1]")
-            pairs = span if "," in span else f"0, {span}"
-            with self.e.inner(f"for c in cutlass.range_constexpr({pairs}, 2):"):
+            self.e.list_index, before = "c + 1", self.e.list_index
+            other = self.e[store.value]
+            self.e.list_index = before
+            with self.e.inner(f"for c in cutlass.range_constexpr({span.first}, {span.end}, 2):"):
                 self.e.uses("store_pair_where")
                 self.e.line(f"store_pair_where({mask}, {store.param}, {at}, {x}, {other})")
             return
@@ -171,7 +181,7 @@ class Memory:
     def report(self, bad: Value, what: str) -> None:
         if what not in self.e.checks:
             self.e.checks.append(what)
-        self.argument(ERRORS, From.ERRORS, ERRORS)
+        self.argument(abi.ERRORS)
         axes = self.e.tile(bad).axes
         mask = " & ".join(x for x in (self.mask(axes, bad), self.alone) if x)
         self.e.uses("report_where")

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from rlk import __version__
 from rlk.ir.nodes import Program
-from rlk.lower.common.emitted import OF_LOOPS, CallArg, Emitted, From, Signature
+from rlk.lower.common import abi
+from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header
-from rlk.lower.common.turns import host_lines, loop_extents
+from rlk.lower.common.turns import host_lines
 from rlk.lower.cute import chained, contraction, rows
 from rlk.lower.cute.chained_plan import ChainedPlan
 from rlk.lower.cute.functions import Helper
@@ -46,10 +47,10 @@ def lower(
     """
     helpers: dict[str, Helper] = {}
     checks: list[str] = []
-    turns = {turn.index: turn.axis.name for each in program.order for turn in each.turns}
+    turns = abi.turn_axes(program)
     looped = {each.kernel for each in program.order if each.turns}
     written, builds, launch, about = [], [], {}, []
-    call: dict[str, CallArg] = {}
+    used: list[CallArg] = []
     for kernel, schedule in zip(program.kernels, schedules, strict=True):
         placed = plan(kernel, schedule, target, signature)
         if isinstance(placed, ContractionPlan):
@@ -62,8 +63,7 @@ def lower(
             raise refused(
                 "a counter of a kernel that a loop launches, which only its first would find zero", target
             )
-        given = (a for a in (*made.arguments, *made.sizes) if a.kind not in OF_LOOPS)
-        call.update((a.name, a) for a in given if a.name not in call)
+        used += (*made.arguments, *made.sizes)
         written.append(render("cute", made.template, made.subject))
         about.append(str(placed if isinstance(placed, ChainedPlan) else schedule))
         builds.append(made.build)
@@ -71,9 +71,7 @@ def lower(
         start = f"    kernels.{kernel.name}((programs,), {names})"
         launch[kernel.name] = [*made.programs, "if programs > 0:", start]
     extents = dict(signature.extents)
-    for axis in loop_extents(program.order, extents):
-        call.setdefault(axis.name, CallArg(axis.name, From.EXTENT, axis.name))
-    parameters = tuple(sorted(call.values(), key=lambda a: list(From).index(a.kind)))
+    parameters = abi.call_parameters(program, signature, used)
     lines = tuple(Line(text) for text in host_lines(program.order, launch, extents))
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
     header = Header(program.name, numerics_id, __version__, target.name, tuple(about))

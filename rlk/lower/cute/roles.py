@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 from rlk.ir.dims import union
 from rlk.ir.nodes import (
@@ -35,9 +35,10 @@ from rlk.lower.common.names import axis_name
 from rlk.lower.common.narrowed import NOWHERE, never_negative
 from rlk.lower.common.picked import Picked, picked_sums
 from rlk.lower.cute import text
-from rlk.lower.cute.emit import INDENT, Emitter, stem
+from rlk.lower.cute.emit import Emitter, stem
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
+from rlk.lower.cute.memory import Span
 from rlk.lower.cute.plan import Box, ContractionPlan
 from rlk.lower.cute.trades import Vectors, vectors
 from rlk.passes.walk import behind
@@ -72,6 +73,10 @@ class ContractionEmitter(Emitter):
         self.alone: set[Value] = set()  # of one element at a time: no list keeps them
         self.counted: dict[Value, str] = {}  # indices that count up along a row: where a thread's begin
         self.boxed = False  # whether pairs are traded for vectors
+        self.place_in_row = PLACE  # of an element of a list that is written now
+        self.columns_end = ""  # of the tile's columns from a thread's first on, where some do not exist
+        self.columns_left = ""  # the same, of a row that may not exist either
+        self.of_both = False  # whether values are lists over the rows of a thread
         self.ends: dict[Value, str] = {}  # comparisons of these: what the place in a row is compared with
         self.combined = {n.x for n in self.nodes.values() if isinstance(n, Reduce)}
 
@@ -83,9 +88,9 @@ class ContractionEmitter(Emitter):
         if value in self.alone:
             return self.text[value]
         if value in self.counted:
-            return f"({self.counted[value]} + {PLACE})"
+            return f"({self.counted[value]} + {self.place_in_row})"
         if value in self.ends:
-            return f"({self.ends[value]} {self.sign(value)} {PLACE})"
+            return f"({self.ends[value]} {self.sign(value)} {self.place_in_row})"
         return f"{super().__getitem__(value)}[r]" if value in self.rowwise else super().__getitem__(value)
 
     def along_pieces(self) -> set[Value]:
@@ -155,7 +160,7 @@ class ContractionEmitter(Emitter):
 
     def start(self, box: Box) -> str:
         """Return the coordinate of the first row of a box."""
-        terms = [self[v] for v in box.first if self[v] != "Int32(0)"]
+        terms = [self[v] for v in box.first if self.consts.get(v) != (0, DType.I32)]
         if box.axis == self.plan.rows.axis:
             terms.append(self.first)
         elif any(o.axis == box.axis for o in self.plan.others):
@@ -219,8 +224,8 @@ class ContractionEmitter(Emitter):
         if owned is not None:
             self.first_column = self.let(axis_name(held.axis), f"{self.text_first} + quad")
             if owned.length is None or owned.length % owned.tile:
-                end = self.memory.extent(held.axis)
-                self.memory.inside[held.axis] = f"{PLACE} < {end} - {self.first_column}"
+                self.columns_end = f"{self.memory.extent(held.axis)} - {self.first_column}"
+                self.bound_columns()
 
     def node(self, let: Let) -> None:
         """Write one node; an index along a row is where it begins, until an element needs it."""
@@ -242,9 +247,10 @@ class ContractionEmitter(Emitter):
     def store_vectors(self, store: Store, by: Vectors) -> None:
         """Write a part of a row's list by vectors."""
         mask, at = self.of_vector(store, by)
-        first, _, end = self.memory.span.rpartition(", ")
+        assert self.memory.span is not None
+        first, end = self.memory.span.first, self.memory.span.end
         self.uses("to_vectors", "store_vector_where")
-        with self.inner(f"for c in cutlass.range_constexpr({first or 0}, {end}, {by.elements}):"):
+        with self.inner(f"for c in cutlass.range_constexpr({first}, {end}, {by.elements}):"):
             given = f"{self.text[store.value]}[c : c + {by.elements}]"
             self.line(f"vectors = to_vectors(box, {store.param}.element_type, {given})")
             with self.inner(f"for i in cutlass.range_constexpr({by.count}):"):
@@ -255,14 +261,15 @@ class ContractionEmitter(Emitter):
         value = access.value if isinstance(access, Store) else None
         if not self.memory.span or value is not None and not self.listed(value):
             return None
-        return vectors(self, access, self.plan.held.count // self.parts)
+        return vectors(access, self.plan.held.count // self.parts, self.plan, self.consts)
 
     def load_vectors(self, let: Let, load: Load, by: Vectors) -> str:
         """Read a part of a row's list by vectors, and return their name."""
         mask, at = self.of_vector(load, by)
         self.uses("load_vector_where")
-        first, _, end = self.memory.span.rpartition(", ")
-        indices = f"for c in range({first or 0}, {end}, {by.elements}) for i in range({by.count})"
+        assert self.memory.span is not None
+        first, end = self.memory.span.first, self.memory.span.end
+        indices = f"for c in range({first}, {end}, {by.elements}) for i in range({by.count})"
         each = f"load_vector_where({mask}, {load.param}, {at}, {text.TYPES[by.dtype]}(0), {by.width})"
         return self.let(f"{self.text[let.value]}_vectors", f"[{each} {indices}]")
 
@@ -270,8 +277,9 @@ class ContractionEmitter(Emitter):
         """Return the condition under which a vector is touched, and its coordinates."""
         self.boxed = True
         axes = union(*(self.tile(i).axes for i in access.index))
-        mask = self.memory.mask(axes, access.guard) or "Boolean(True)"
-        return mask.replace(PLACE, by.place), self.memory.index(access.index).replace(PLACE, by.place)
+        with self.elements_at(by.place):
+            mask = self.memory.mask(axes, access.guard) or "Boolean(True)"
+            return mask, self.memory.index(access.index)
 
     def compared(self, let: Let) -> tuple[Value, Value] | None:
         """Return the index that counts along a row, and the value of the row that it is compared with."""
@@ -349,8 +357,26 @@ class ContractionEmitter(Emitter):
             self.uses("select")
             counts, end = self.memory.inside[rows], self.memory.extent(columns)
             left = f"select({counts}, Int32({end}) - {self.first_column}, Int32({NOWHERE}))"
-            name = self.let(f"{axis_name(columns)}_left", left)
-            self.memory.together = frozenset({rows, columns}), f"{name} > {PLACE}"
+            self.columns_left = self.let(f"{axis_name(columns)}_left", left)
+            self.bound_columns()
+
+    def bound_columns(self) -> None:
+        """Say of which elements of a list the columns exist."""
+        rows, columns = self.plan.rows.axis, self.plan.held.axis
+        if self.columns_end:
+            self.memory.inside[columns] = f"{self.place_in_row} < {self.columns_end}"
+        if self.columns_left:
+            here = f"{self.columns_left} > {self.place_in_row}"
+            self.memory.together = frozenset({rows, columns}), here
+
+    @contextmanager
+    def elements_at(self, place: str) -> Iterator[None]:
+        """Let the elements of lists be at other places of a row: those of a vector's elements."""
+        self.place_in_row = place
+        self.bound_columns()
+        yield
+        self.place_in_row = PLACE
+        self.bound_columns()
 
     def ordered(self, lets: list[Let], later: list[Let]) -> None:
         """Write values: all that is done to one element at a time, then what combines elements.
@@ -413,7 +439,7 @@ class ContractionEmitter(Emitter):
         assert self.held is not None
         parts = self.parts
         size = self.held.count // parts
-        span = f"{size} * part, {size} * part + {size}" if parts > 1 else str(size)
+        span = Span(f"{size} * part + {size}", f"{size} * part") if parts > 1 else Span(str(size))
         with self.inner(f"for part in cutlass.range_constexpr({parts}):") if parts > 1 else nullcontext():
             self.memory.span = span
             self.read(reads, span)
@@ -425,14 +451,14 @@ class ContractionEmitter(Emitter):
             for let in written:
                 self.at(let)
                 self.node(let)
-            self.memory.span = ""
+            self.memory.span = None
         self.alone.difference_update(let.value for let in group)
 
     def widened(self, let: Let) -> bool:
         """Return whether a value is an index in a wider type, which comparisons look through."""
         return isinstance(let.node, Cast) and let.node.x in self.counted
 
-    def read(self, reads: list[Let], span: str) -> None:
+    def read(self, reads: list[Let], span: Span) -> None:
         """Read a part of some lists: all vectors before the first is waited for, then single elements."""
         wide: dict[Value, str] = {}
         for let in reads:
@@ -518,12 +544,14 @@ class ContractionEmitter(Emitter):
         """Write a value of each row before the products, as a list over the rows of a thread."""
         count = len(self.lines)
         self.at(let)
+        self.of_both = True
         self.node(let)
+        self.of_both = False
         if len(self.lines) > count:
-            last = self.lines.pop()
-            name, expression = last.text.strip().split(" = ", 1)
-            self.lines.append(Line(INDENT * self.depth + f"{name} = {self.both(expression)}", last.place))
             self.rowwise.add(let.value)
+
+    def let(self, hint: str, expression: str) -> str:
+        return super().let(hint, self.both(expression) if self.of_both else expression)
 
     def by_row(self, value: Value) -> bool:
         return self.plan.rows.axis in self.axes(value)

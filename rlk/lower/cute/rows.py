@@ -188,7 +188,7 @@ class RowsEmitter(Emitter):
         first, last = self.current.index(own[0]), self.current.index(own[-1])
         assert self.current[first : last + 1] == own
         inner = math.prod(s.count for s in self.current[last + 1 :])
-        at = "c" if inner == 1 else f"c // {inner}"
+        at = self.list_index if inner == 1 else f"c // {inner}"
         return f"{name}[{at}]" if first == 0 else f"{name}[{at} % {math.prod(s.count for s in own)}]"
 
     def __getitem__(self, value: Value) -> str:

@@ -7,16 +7,14 @@ which a warp writes 64 bytes of every row at once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rlk.ir.dims import fixed_extent
-from rlk.ir.nodes import Load, Store
+from rlk.ir.nodes import Load, Store, Value
 from rlk.ir.types import DType
 from rlk.lower.common.names import stride_name
-
-if TYPE_CHECKING:
-    from rlk.lower.cute.roles import ContractionEmitter
+from rlk.lower.cute.plan import ContractionPlan
 
 THREADS = 4  # that share a row
 VECTOR = 16  # bytes
@@ -47,20 +45,22 @@ class Vectors:
         return f"8 * (c // 2) + {self.width // 2 - 1} * quad + {THREADS * self.width} * i"
 
 
-def vectors(emitter: ContractionEmitter, access: Load | Store, size: int) -> Vectors | None:
-    """Return how `size` elements of a thread's list are traded.
+def vectors(
+    access: Load | Store, size: int, plan: ContractionPlan, consts: Mapping[Value, tuple[int, DType]]
+) -> Vectors | None:
+    """Return how `size` elements of a thread's list are traded; `consts` are bits and types of constants.
 
     None where vectors may not be aligned or may pass the end of a row, or where what is read stands for
     something else.
     """
-    memory, plan = emitter.memory, emitter.plan
-    decl, known = memory.decls[access.param], plan.signature.divisible
-    always = access.guard is None or emitter.consts.get(access.guard) == (1, DType.BOOL)
+    decl = next(d for d in plan.kernel.params if d.name == access.param)
+    known = plan.signature.divisible
+    always = access.guard is None or consts.get(access.guard) == (1, DType.BOOL)
     if not always or not decl.type.axes or decl.type.axes[-1] != plan.held.axis:
         return None
     if isinstance(access, Load) and access.fill is not None or not decl.type.dtype.is_float:
         return None
-    if isinstance(access, Store) and access.value in emitter.consts:
+    if isinstance(access, Store) and access.value in consts:
         return None
     strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
     extent = fixed_extent(decl.type.axes[-1], dict(plan.signature.extents))

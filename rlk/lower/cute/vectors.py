@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rlk.ir.dims import Axis, Part, fixed_extent, union
 from rlk.ir.nodes import (
@@ -30,10 +30,8 @@ from rlk.lower.common.spread import Owned, Spread
 from rlk.lower.cute import text
 from rlk.lower.cute.memory import Memory
 from rlk.lower.cute.plan import RowsPlan
+from rlk.lower.cute.writer import Writer
 from rlk.passes.walk import walk
-
-if TYPE_CHECKING:
-    from rlk.lower.cute.rows import RowsEmitter
 
 VECTOR = 16  # bytes of the widest access; elements that `Signature.divisible` promises too
 
@@ -103,13 +101,35 @@ class Alignment:
         return isinstance(type, TileType) and axis in type.axes
 
 
+class ListWriter(Writer, Protocol):
+    """Everything that reads and writes of rows use of an emitter.
+
+    current: the spreads of the list that is written now; size: its elements.
+    """
+
+    @property
+    def plan(self) -> RowsPlan: ...
+
+    thread_bits: int
+    current: tuple[Spread, ...]
+
+    @property
+    def size(self) -> int: ...
+
+    def indexed(self, name: str, axes: tuple[Axis, ...]) -> str: ...
+
+    def listing(self, value: Value) -> str: ...
+
+    def writer(self, axes: tuple[Axis, ...]) -> str: ...
+
+
 class RowsMemory(Memory):
     """Reads and writes of lists by vectors; one thread writes what several have."""
 
-    e: RowsEmitter
+    e: ListWriter
     plan: RowsPlan
 
-    def __init__(self, emitter: RowsEmitter) -> None:
+    def __init__(self, emitter: ListWriter) -> None:
         super().__init__(emitter)
         self.e, self.plan = emitter, emitter.plan
         self.known = Alignment(self.plan, emitter.types)
@@ -138,7 +158,8 @@ class RowsMemory(Memory):
         if width == 1 or not self.e.listed(let.value):
             self.e.value(let, load.param, self.read(load))
             return
-        dtype = self.decls[load.param].type.dtype
+        dtype, count = self.decls[load.param].type.dtype, self.e.size
+        self.e.list_index = "0" if count == width else "c"
         mask = self.mask(union(*(self.e.tile(i).axes for i in load.index)), load.guard)
         at = self.index(load.index)
         self.e.uses("vector_of")
@@ -149,10 +170,9 @@ class RowsMemory(Memory):
             self.e.uses("load_vector_where")
             other = f"{text.TYPES[dtype]}(0)" if load.fill is None else self.e[load.fill]
             vector = f"load_vector_where({mask}, {load.param}, {at}, {other}, {width})"
-        count = self.e.size
-        made = f"[{self.one} for c in range(0, {count}, {width}) for {self.one} in {vector}]"
-        if count == width:
-            made = vector.replace("[c]", "[0]")
+        self.e.list_index = "c"
+        of_each = f"[{self.one} for c in range(0, {count}, {width}) for {self.one} in {vector}]"
+        made = vector if count == width else of_each
         self.e.text[let.value] = self.e.let(let.name or load.param, made)
 
     def store(self, store: Store) -> None:
@@ -176,10 +196,11 @@ class RowsMemory(Memory):
     def store_list(self, store: Store, axes: tuple[Axis, ...]) -> None:
         """Write a thread's list, by vectors where its elements follow each other in memory."""
         width = self.width(store.param, store.index, store.guard)
+        self.e.list_index = "0" if width == self.e.size > 1 else "c"
         mask = " & ".join(x for x in (self.mask(axes, store.guard), self.alone) if x)
         at, x = self.index(store.index), self.written(store.value)
+        self.e.list_index = "c"
         if width == self.e.size > 1:
-            mask, at = (each.replace("[c]", "[0]") for each in (mask, at))
             self.store_vector(store, mask, at, self.e.listing(store.value))
             return
         with self.e.inner(f"for c in cutlass.range_constexpr({self.steps(width)}):"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.dotmodel import DotModel
@@ -20,12 +19,10 @@ from rlk.lower.common.names import axis_name
 from rlk.lower.common.spread import Spread
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.contract import NOWHERE, Factors
+from rlk.lower.tilelang.loops import WithLoops
 from rlk.lower.tilelang.plan import refused
 from rlk.lower.tilelang.units import DEPTH, GIVEN, UNITS, Product
 from rlk.passes.walk import walk
-
-if TYPE_CHECKING:
-    from rlk.lower.tilelang.emit import Emitter
 
 VECTOR = 8  # elements that a thread copies in a row; as many are between rows, so that lanes meet other banks
 OF_LOOPS = frozenset("row at i column step four_sums of_rows".split())
@@ -48,7 +45,9 @@ class Chained(Factors):
     copied: tiles that threads have not met since they wrote them. read: those that some may still read.
     """
 
-    def __init__(self, emitter: Emitter) -> None:
+    e: WithLoops
+
+    def __init__(self, emitter: WithLoops) -> None:
         self.lets = {let.value: let for let in walk(emitter.plan.kernel.body)}
         self.types = emitter.types
         self.unit = UNITS[emitter.plan.target.vendor]
@@ -222,13 +221,16 @@ class Chained(Factors):
     @contextmanager
     def placed(self, rows: Spread) -> Iterator[None]:
         """Let what runs along a streamed axis lie as it is copied: it is written again."""
-        e, before, known, unheld = self.e, self.plan, self.e.text, self.unheld
+        e, before, unheld = self.e, self.plan, self.unheld
+        known, repeated = e.text, e.repeated
         spreads = tuple(rows if s.axis == rows.axis else s for s in before.spreads)
         e.plan = self.plan = e.memory.plan = replace(before, spreads=spreads)
-        e.text, self.unheld = {v: x for v, x in known.items() if rows.axis not in self.axes(v)}, frozenset()
+        e.text = {v: x for v, x in known.items() if rows.axis not in self.axes(v)}
+        e.repeated = {v: x for v, x in repeated.items() if rows.axis not in self.axes(v)}
+        self.unheld = frozenset()
         yield
         e.plan = self.plan = e.memory.plan = before
-        e.text, self.unheld = known, unheld
+        e.text, e.repeated, self.unheld = known, repeated, unheld
 
     def source(self, load: Load) -> tuple[Decl, str]:
         """Write where each row that a thread copies starts in a tensor."""
@@ -248,7 +250,7 @@ class Chained(Factors):
 
     def write_again(self, value: Value) -> None:
         """Write what has no text where it is now needed, and what it is computed from."""
-        if value not in self.e.text and value not in self.e.consts:
+        if not any(value in known for known in (self.e.text, self.e.repeated, self.e.consts)):
             for operand in operands(self.lets[value].node):
                 self.write_again(operand)
             self.e.current = self.e.lists(self.lets[value])

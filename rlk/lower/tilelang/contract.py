@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from rlk.ir.dims import fixed_extent
 from rlk.ir.dotmodel import DotModel
@@ -15,10 +14,8 @@ from rlk.lower.common.names import axis_name
 from rlk.lower.common.picked import Picked
 from rlk.lower.common.spread import Spread
 from rlk.lower.tilelang import text
+from rlk.lower.tilelang.memory import WithMemory
 from rlk.lower.tilelang.plan import refused
-
-if TYPE_CHECKING:
-    from rlk.lower.tilelang.emit import Emitter
 
 INSTRUCTION = 16  # rows and columns of a matrix instruction
 NOWHERE = -1  # where a row starts that is not there
@@ -31,7 +28,7 @@ class Factors:
     imports: tuple[str, ...] = ()  # lines of the module
     turned: frozenset[Value] = frozenset()  # loads that are factors and nothing else
 
-    def __init__(self, emitter: Emitter, found: Contractions) -> None:
+    def __init__(self, emitter: WithMemory, found: Contractions) -> None:
         self.e = emitter
         self.plan = emitter.plan
         self.of, self.unheld = found.of, found.unheld
@@ -90,7 +87,7 @@ class Factors:
 class Dots(Factors):
     """The part of an emitter that writes contractions, and the shared memory that they need."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: WithMemory) -> None:
         super().__init__(emitter, contractions(emitter.plan.kernel))
 
     def run(self) -> None:
@@ -134,7 +131,7 @@ class Dots(Factors):
         places = [self.place(side) for side in sides]
         self.e.current = self.plan.lists(self.e.tile(let.value).axes)
         at = ", ".join(self.e.indexed(place, (side.axis,)) for place, side in zip(places, sides, strict=True))
-        self.e.value(let, "product", f"{made}[{at}]")
+        self.e.value(let, "product", lambda: f"{made}[{at}]")
 
     def steps(self, contraction: Contraction, starts: list[str], tiles: list[str], sums: str) -> None:
         """Write the loop over the contracted axis, in ascending order."""

@@ -83,6 +83,8 @@ class Emitter:
         self.types: dict[Value, Type] = types_of(plan.kernel)
         self.names = Names(set(HELPERS) | OF_FRAME | OF_CPP)
         self.text: dict[Value, str] = {}
+        self.repeated: dict[Value, Callable[[], str]] = {}  # elements of lists that are computed at each use
+        self.element = "c"  # which element of the list is written now
         self.consts: dict[Value, tuple[int, DType]] = {}
         self.many: dict[Value, tuple[str, ...]] = {}
         self.lines: list[Line] = []
@@ -185,8 +187,6 @@ class Emitter:
         """Return the element of a list that belongs to element `c` of the one that is written."""
         own = self.plan.lists(axes)
         at = self.at(own)
-        if name[0] == "(":  # the text of an element
-            return name if at in ("", "c") else re.sub(r"\bc\b", f"({at})", name)
         return f"{name}[{at}]" if at else name
 
     def at(self, own: tuple[Spread, ...]) -> str:
@@ -196,12 +196,12 @@ class Emitter:
         first, last = self.current.index(own[0]), self.current.index(own[-1])
         if self.current[first : last + 1] == own:
             inner = math.prod(s.count for s in self.current[last + 1 :])
-            at = "c" if inner == 1 else f"c // {inner}"
+            at = self.element if inner == 1 else f"{self.element} // {inner}"
             return at if first == 0 else f"{at} % {math.prod(s.count for s in own)}"
         terms, below = [], 1
         for spread in reversed(own):
             inner = math.prod(s.count for s in self.current[self.current.index(spread) + 1 :])
-            terms.append(f"c // {inner} % {spread.count} * {below}")
+            terms.append(f"{self.element} // {inner} % {spread.count} * {below}")
             below *= spread.count
         return " + ".join(terms)
 
@@ -209,7 +209,19 @@ class Emitter:
         """Return the text of one element of a value: of a list, that which belongs to `c`."""
         if value in self.consts:
             return text.literal(const_value(*self.consts[value]), self.consts[value][1])
+        if value in self.repeated:
+            return self.again(self.repeated[value], self.plan.lists(self.tile(value).axes))
         return self.indexed(self.text[value], self.tile(value).axes)
+
+    def again(self, expression: Callable[[], str], own: tuple[Spread, ...]) -> str:
+        """Return the text of an expression over some lists, for the element that belongs to this one."""
+        before = self.current, self.element
+        at = self.at(own)
+        self.element = self.element if at in ("", self.element) else f"({at})"
+        self.current = own
+        made = f"({expression()})"
+        self.current, self.element = before
+        return made
 
     def plain(self, value: Value) -> str:
         """Return an operand where an integer constant needs no type."""
@@ -237,7 +249,7 @@ class Emitter:
     def restart(self, plan: TilePlan) -> None:
         """Forget every value: the kernel is written again for a part of what a thread has."""
         self.plan, arguments = plan, self.memory.arguments
-        self.text, self.consts, self.many = {}, {}, {}
+        self.text, self.repeated, self.consts, self.many = {}, {}, {}, {}
         self.memory = Memory(self)
         self.memory.arguments = arguments
 
@@ -282,7 +294,7 @@ class Emitter:
             case Load() if let.value in self.dots.turned:
                 self.dots.factor(let)
             case Load() as load:
-                self.value(let, load.param, self.memory.read(load))
+                self.value(let, load.param, lambda: self.memory.read(load))
             case Store() as store:
                 self.memory.store(store)
             case Check(bad=bad, what=what):
@@ -298,7 +310,7 @@ class Emitter:
             case Result(of=of, index=index):
                 self.text[let.value] = self.many[of][index]
             case Map1() | Map2() | Math() | Fma() | Select() | Cast() | Bits():
-                self.value(let, _stem(let), self.expression(let))
+                self.value(let, _stem(let), lambda: self.expression(let))
             case Philox(counter=counter, key=key):
                 self.random(let, (*counter, *key))
             case Stream() | Keep():
@@ -306,18 +318,20 @@ class Emitter:
             case _:
                 assert_never(let.node)
 
-    def value(self, let: Let, hint: str, expression: str) -> None:
-        """Write a value, for each of its elements."""
+    def value(self, let: Let, hint: str, expression: Callable[[], str]) -> None:
+        """Write a value, for each of its elements; expression: the text of the one that is written."""
+        written = expression()
+        self.repeated.pop(let.value, None)
         if not self.current:
-            held = text.held(expression, self.tile(let.value).dtype)
+            held = text.held(written, self.tile(let.value).dtype)
             self.text[let.value] = self.let(let.name or hint, held)
             return
         if self.repeats and not self.tile(let.value).dtype.is_float and not isinstance(let.node, Load):
-            self.text[let.value] = f"({expression})"  # cheaper to repeat than to keep
+            self.repeated[let.value] = expression  # cheaper than to keep
             return
         name = self.stored(let.name or hint, self.tile(let.value).dtype, self.size)
         self.text[let.value] = name
-        self.each(f"{name}[c] = {expression}")
+        self.each(f"{name}[c] = {written}")
 
     def position(self, let: Let, axis: Axis) -> None:
         """Write the indices of an axis that a thread has."""
@@ -327,7 +341,8 @@ class Emitter:
         elif spread is None:
             self.consts[let.value] = (0, DType.I32)
         else:
-            self.value(let, axis_name(axis), spread.place(self.plan.threads.bit_length() - 1))
+            bits = self.plan.threads.bit_length() - 1
+            self.value(let, axis_name(axis), lambda: spread.place(bits, self.element))
 
     def extent(self, let: Let, axis: Axis) -> None:
         """Write the extent of an axis."""
@@ -399,7 +414,10 @@ class Emitter:
         self.current = self.plan.lists(type.axes)
         spread = self.plan.spread(over)
         if spread is None:  # one element
-            self.text[let.value] = self.whole(reduce.x, type)
+            if reduce.x in self.repeated:
+                self.repeated[let.value] = self.repeated[reduce.x]
+            else:
+                self.text[let.value] = self.whole(reduce.x, type)
             return
         ordered = fn is Combine.ADD and type.dtype.is_float and reduce.order is not None
         order = bind(reduce.order, spread.length).order if ordered and reduce.order else nearest_first(spread)
@@ -416,7 +434,7 @@ class Emitter:
         self.text[let.value] = made
         if is_bool:
             self.current = self.plan.lists(self.tile(let.value).axes)
-            self.value(let, VERBS[fn], f"{self.indexed(made, self.tile(let.value).axes)} != 0")
+            self.value(let, VERBS[fn], lambda: f"{self.indexed(made, self.tile(let.value).axes)} != 0")
 
     def fold(
         self, name: str, about: str, folding: Folding, over: Axis, order: Sequence[int],
@@ -502,7 +520,8 @@ class Emitter:
 
     def whole(self, value: Value, type: TileType) -> str:
         """Return a value's name as one with these axes has it: a list of as many elements."""
-        if value not in self.consts and self.plan.lists(self.tile(value).axes) == self.plan.lists(type.axes):
+        named = value not in self.consts and value not in self.repeated
+        if named and self.plan.lists(self.tile(value).axes) == self.plan.lists(type.axes):
             return self.text[value]
         self.current = self.plan.lists(type.axes)
         if not self.current:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rlk.ir.nodes import Let, Loop, Value
 from rlk.ir.types import TileType
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.spread import nearest_first
 from rlk.lower.common.turning import turning
+from rlk.lower.tilelang.memory import WithMemory
 from rlk.lower.tilelang.trees import Folding
-
-if TYPE_CHECKING:
-    from rlk.lower.tilelang.emit import Emitter
+from rlk.lower.tilelang.writer import Writer
 
 
 class Loops:
     """The part of an emitter that knows loops; what they carry lives in variables and lists of a thread."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Writer) -> None:
         self.e = emitter
 
     def loop(self, let: Let, loop: Loop) -> None:
@@ -120,3 +119,9 @@ class Loops:
             e.current = e.plan.lists(axes)
             made = e.indexed(made, axes)
         return made
+
+
+class WithLoops(WithMemory, Protocol):
+    """An emitter with the parts that know memory and loops."""
+
+    loops: Loops

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rlk.ir.dims import Axis, Part, fixed_extent, union
-from rlk.ir.nodes import Check, Decl, Load, Role, Store, Value
+from rlk.ir.nodes import Check, Decl, Load, Store, Value
 from rlk.ir.types import DType
-from rlk.lower.common.emitted import CallArg, From
+from rlk.lower.common import abi
+from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
 from rlk.lower.common.spread import Owned
-from rlk.lower.common.turns import length_name
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.plan import rings
+from rlk.lower.tilelang.writer import Writer
 from rlk.passes.walk import walk
 
-if TYPE_CHECKING:
-    from rlk.lower.tilelang.emit import Emitter
-
-ERRORS = "errors"
+ERRORS = abi.ERRORS.name
 
 
 class Memory:
     """The part of an emitter that knows tensors, all of them rows of elements, and their strides."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Writer) -> None:
         self.e = emitter
         self.plan = emitter.plan
         self.decls: dict[str, Decl] = {d.name: d for d in self.plan.kernel.params}
@@ -41,10 +39,10 @@ class Memory:
             self.e.names.taken |= {decl.name, *(axis.name for axis in decl.type.axes)}
         self.e.names.taken.add(ERRORS)
 
-    def argument(self, name: str, kind: From, source: str, dim: int = 0) -> str:
+    def argument(self, arg: CallArg) -> str:
         """Declare an argument of the kernel and return its name."""
-        self.arguments.setdefault(name, CallArg(name, kind, source, dim))
-        return name
+        self.arguments.setdefault(arg.name, arg)
+        return arg.name
 
     def extent(self, axis: Axis) -> str:
         """Return the extent of an axis: a number, a run-time argument, or a count of pieces made of one."""
@@ -52,8 +50,8 @@ class Memory:
         if known is not None:
             return str(known)
         if axis.part is Part.WITHIN:
-            return self.argument(length_name(axis), From.LENGTH, axis.name)
-        whole = self.argument(axis.name, From.EXTENT, axis.name)
+            return self.argument(abi.piece_length(axis))
+        whole = self.argument(abi.extent(axis.name))
         if axis.part is Part.PIECE and axis.piece is not None:
             return text.rounded_up(whole, axis.piece)
         return whole
@@ -153,7 +151,7 @@ class Memory:
 
     def tiles_of_segments(self, found: Segments) -> str:
         """Return how many tiles of rows all segments have, if each begins a tile."""
-        whole = self.argument(found.whole, From.EXTENT, found.whole)
+        whole = self.argument(abi.extent(found.whole))
         tile = self.plan.schedule.tile(str(found.axis))
         return f"{whole} * {found.each} // {tile} + {self.extent(found.over)}"
 
@@ -251,19 +249,16 @@ class Memory:
 
     def terms(self, decl: Decl, dim: int, value: Value) -> list[str]:
         """Return what one index adds to an address, in elements."""
-        axis, index = decl.type.axes[dim], self.e.plain(value)
+        index = self.e.plain(value)
         if index == "0":
             return []
-        stem = f"{decl.name}_{axis_name(axis)}"
-        if dim == 0 and axis.dynamic and decl.role is Role.IN and self.plan.signature.split_rows:
-            inner = self.argument(f"{axis.name}_inner", From.INNER_EXTENT, axis.name)
-            outer_stride = self.argument(f"{stem}_outer_stride", From.OUTER_STRIDE, decl.name, dim)
-            inner_stride = self.argument(f"{stem}_inner_stride", From.INNER_STRIDE, decl.name, dim)
+        if dim == 0 and abi.has_two_row_strides(decl, self.plan.signature):
+            inner, outer_stride, inner_stride = map(self.argument, abi.row_strides(decl))
             return [
                 f"tl.int64(tl.truncdiv({index}, {inner})) * {outer_stride}",
                 f"tl.int64(tl.truncmod({index}, {inner})) * {inner_stride}",
             ]
-        if dim == len(decl.type.axes) - 1 and decl.name not in self.plan.signature.strided:
+        if abi.has_unit_stride(decl, dim, self.plan.signature):
             return [index]
         # rows times a stride may exceed 2**31
         if self.e.tile(value).dtype is not DType.I64 and value not in self.e.consts:
@@ -272,8 +267,7 @@ class Memory:
 
     def stride(self, decl: Decl, dim: int) -> str:
         """Return the stride of a dim."""
-        stem = f"{decl.name}_{axis_name(decl.type.axes[dim])}"
-        return self.argument(f"{stem}_stride", From.STRIDE, decl.name, dim)
+        return self.argument(abi.stride(decl, dim))
 
     # --- checks ---------------------------------------------------------------------------------------------
 
@@ -281,7 +275,7 @@ class Memory:
         """Write the code of a finding and one more than its row into the device's error words."""
         if what not in self.e.checks:
             self.e.checks.append(what)
-        self.argument(ERRORS, From.ERRORS, ERRORS)
+        self.argument(abi.ERRORS)
         axes = self.e.tile(bad).axes
         code = self.e.checks.index(what) + 1
         reports = (f"tl.atomic_max({ERRORS}[{at}], {x})" for at, x in ((0, code), (1, self.row(axes))))
@@ -291,3 +285,9 @@ class Memory:
         """Return one more than the row that an element is in, as the error words say it."""
         own = (axis for axis in self.owned if axis in axes)
         return row_number(own, lambda axis: self.e.indexed(self.owned[axis], (axis,))) or "1"
+
+
+class WithMemory(Writer, Protocol):
+    """An emitter with the part that knows memory."""
+
+    memory: Memory

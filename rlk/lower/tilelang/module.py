@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlk import __version__
 from rlk.ir.nodes import Program, Role
 from rlk.ir.types import DType
+from rlk.lower.common import abi
 from rlk.lower.common.emitted import (
-    OF_LOOPS,
     OF_POINTERS,
     CallArg,
     Emitted,
-    From,
     KernelArg,
     KernelBuild,
     Signature,
@@ -21,7 +20,7 @@ from rlk.lower.common.emitted import (
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type
-from rlk.lower.common.turns import host_lines, loop_extents
+from rlk.lower.common.turns import host_lines
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.emit import Emitter
 from rlk.lower.tilelang.plan import TilePlan, plan
@@ -63,26 +62,25 @@ def lower(
     """
     helpers: dict[str, Function] = {}
     checks: list[str] = []
-    turns = {turn.index: turn.axis.name for each in program.order for turn in each.turns}
+    turns = abi.turn_axes(program)
     kernels, builds, emitters = [], [], []
     launch: dict[str, list[str]] = {}
-    call: dict[str, CallArg] = {}
+    used: list[CallArg] = []
     for kernel, schedule in zip(program.kernels, schedules, strict=True):
         placed = plan(kernel, schedule, target, signature)
         emitter = Emitter(placed, helpers, checks)
         emitters.append(emitter)
         body = emitter.run()
         counts = emitter.memory.programs_of()
-        given = _arguments(emitter, turns)
-        call.update((a.name, a) for a in given if a.kind not in OF_LOOPS and a.name not in call)
+        tensors = [d for d in kernel.params if d.role is not Role.SCALAR]
+        given = abi.kernel_arguments(kernel, tensors, emitter.memory.arguments.values(), turns)
+        used += given
         kernels.append(KernelText(_function(placed, emitter, given, body), placed.threads))
         builds.append(_build(placed, emitter, given))
         names = ", ".join(a.name for a in given)
         start = f"    kernels.{kernel.name}((programs,), {names})"
         launch[kernel.name] = [f"programs = {counts}", "if programs > 0:", start]
-    for axis in loop_extents(program.order, dict(signature.extents)):
-        call.setdefault(axis.name, CallArg(axis.name, From.EXTENT, axis.name))
-    parameters = tuple(sorted(call.values(), key=lambda a: list(From).index(a.kind)))
+    parameters = abi.call_parameters(program, signature, used)
     lines = tuple(Line(each) for each in host_lines(program.order, launch, dict(signature.extents)))
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
     header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
@@ -91,18 +89,6 @@ def lower(
     source = render("tilelang", "module.py.j2", Module(header, imports, named, tuple(kernels), host))
     file = f"rlk/{target.folder}/tilelang/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file, backend="tilelang")
-
-
-def _arguments(emitter: Emitter, turns: Mapping[str, str]) -> list[CallArg]:
-    """Return the arguments of a kernel in order: tensors, what their addresses need, scalars."""
-    params = emitter.plan.kernel.params
-    tensors = [CallArg(d.name, From.TENSOR, d.name) for d in params if d.role is not Role.SCALAR]
-    scalars = [
-        CallArg(d.name, From.TURN, turns[d.name]) if d.name in turns else CallArg(d.name, From.SCALAR, d.name)
-        for d in params
-        if d.role is Role.SCALAR
-    ]
-    return [*tensors, *emitter.memory.arguments.values(), *scalars]
 
 
 def _function(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rlk.ir.dims import fixed_extent
 from rlk.ir.nodes import Dot, Let, Reduce, Value
@@ -21,11 +20,9 @@ from rlk.lower.common.picked import picked_sums
 from rlk.lower.common.spread import Spread
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.contract import NOWHERE, Factors
+from rlk.lower.tilelang.memory import WithMemory
 from rlk.lower.tilelang.plan import accumulated_columns, accumulated_rows, copying, in_parts, refused
 from rlk.passes.walk import behind
-
-if TYPE_CHECKING:
-    from rlk.lower.tilelang.emit import Emitter
 
 DEPTH = 64  # elements of 16 bits in a row of the hardware's widest swizzle
 VECTOR = 8  # of them that a thread copies at once
@@ -47,7 +44,7 @@ class Side:
 class Ring(Factors):
     """The part of an emitter that writes a kernel around its one contraction."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: WithMemory) -> None:
         super().__init__(emitter, contractions(emitter.plan.kernel))
         self.contraction = self.only()
         rows, columns = self.sides()
@@ -130,7 +127,7 @@ class Ring(Factors):
         self.e.current = own
         columns = self.columns.spread.length // 4
         assert [s.axis for s in own] == [self.columns.spread.axis] and own[0].count == columns
-        self.e.value(let, "product", f"{self.sums}[c // 2 * 4 + part * 2 + c % 2]")
+        self.e.value(let, "product", lambda: f"{self.sums}[c // 2 * 4 + part * 2 + c % 2]")
 
     # --- the loop -------------------------------------------------------------------------------------------
 

@@ -5,25 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rlk.ir.dims import Axis, Part, union
 from rlk.ir.nodes import Decl, Let, Load, Loop, Role, Store, Value
 from rlk.ir.types import DType
+from rlk.lower.common import abi
 from rlk.lower.common.contract import implies
-from rlk.lower.common.emitted import CallArg, From
+from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.lines import Function, Line
-from rlk.lower.common.names import axis_name, stride_name
+from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
-from rlk.lower.common.turns import length_name
+from rlk.lower.triton.plan import Shared, TritonPlan
+from rlk.lower.triton.writer import Writer
 from rlk.passes.walk import walk
 
-if TYPE_CHECKING:
-    from rlk.lower.triton.emit import Emitter
-    from rlk.lower.triton.plan import Shared, TritonPlan
-
-ERRORS = "errors"
+ERRORS = abi.ERRORS.name
 SEGMENT = Function(
     "segment_of",
     ("begin_ptr", "tile", "count", "EACH: tl.constexpr", "TILE: tl.constexpr"),
@@ -45,7 +43,7 @@ class Addresses:
     `arguments` collects what the kernel needs beyond tensors and scalars, in order of first use.
     """
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Writer) -> None:
         self.e = emitter
         self.plan = emitter.plan
         self.decls: dict[str, Decl] = {d.name: d for d in self.plan.kernel.params}
@@ -59,10 +57,10 @@ class Addresses:
             self.e.names.taken |= {axis.name for axis in decl.type.axes}
         self.e.names.taken |= {"tl", "triton", f"{ERRORS}_ptr"}
 
-    def argument(self, name: str, kind: From, source: str, dim: int = 0) -> str:
+    def argument(self, arg: CallArg) -> str:
         """Declare an argument of the kernel and return its name."""
-        self.arguments.setdefault(name, CallArg(name, kind, source, dim))
-        return name
+        self.arguments.setdefault(arg.name, arg)
+        return arg.name
 
     # --- the grid -------------------------------------------------------------------------------------------
 
@@ -118,7 +116,7 @@ class Addresses:
         """
         self.e.helpers.setdefault(SEGMENT.name, SEGMENT)
         rows, over = (next(s for s in self.plan.shared if s.axis == a) for a in (found.axis, found.over))
-        whole, count = self.argument(found.whole, From.EXTENT, found.whole), self.extent(over.axis)
+        whole, count = self.argument(abi.extent(found.whole)), self.extent(over.axis)
         tiles = self.e.let("tiles", f"{whole} * {found.each} // {rows.tile} + {count}")
         later = f"{program} % {tiles}"
         tile = self.e.let("tile", later if self.sees_what_follows(rows.axis) else f"{tiles} - 1 - {later}")
@@ -229,8 +227,8 @@ class Addresses:
     def extent(self, axis: Axis) -> str:
         """Return the extent of an axis: a run-time argument, or a count of pieces made of one."""
         if axis.part is Part.WITHIN:
-            return self.argument(length_name(axis), From.LENGTH, axis.name)
-        whole = self.argument(axis.name, From.EXTENT, axis.name)
+            return self.argument(abi.piece_length(axis))
+        whole = self.argument(abi.extent(axis.name))
         if axis.part is Part.PIECE and axis.piece is not None:
             return f"(({whole} + {axis.piece - 1}) // {axis.piece})"
         return whole
@@ -292,24 +290,20 @@ class Addresses:
 
     def terms(self, decl: Decl, dim: int, value: Value) -> list[str]:
         """Return what one index adds to an address, in elements."""
-        axis = decl.type.axes[dim]
         index = self.e[value]
         if index == "0":
             return []
-        stem = f"{decl.name}_{axis_name(axis)}"
-        if dim == 0 and axis.dynamic and decl.role is Role.IN and self.plan.signature.split_rows:
-            inner = self.argument(f"{axis.name}_inner", From.INNER_EXTENT, axis.name)
-            self.argument(f"{stem}_outer_stride", From.OUTER_STRIDE, decl.name, dim)
-            self.argument(f"{stem}_inner_stride", From.INNER_STRIDE, decl.name, dim)
+        if dim == 0 and abi.has_two_row_strides(decl, self.plan.signature):
+            inner, outer_stride, inner_stride = map(self.argument, abi.row_strides(decl))
             whole, part = self.wide(value, f"({index} // {inner})"), self.wide(value, f"({index} % {inner})")
-            return [f"{whole} * {stem}_outer_stride", f"{part} * {stem}_inner_stride"]
-        if dim == len(decl.type.axes) - 1 and decl.name not in self.plan.signature.strided:
+            return [f"{whole} * {outer_stride}", f"{part} * {inner_stride}"]
+        if abi.has_unit_stride(decl, dim, self.plan.signature):
             return [index]
         return [f"{self.wide(value, index)} * {self.stride(decl, dim)}"]
 
     def stride(self, decl: Decl, dim: int) -> str:
         """Return the stride of a dim."""
-        return self.argument(stride_name(decl, dim), From.STRIDE, decl.name, dim)
+        return self.argument(abi.stride(decl, dim))
 
     def wide(self, value: Value, index: str) -> str:
         """Return an index as i64: rows times a stride may exceed 2**31."""
@@ -325,7 +319,7 @@ class Addresses:
         """Write the code of a finding and one more than its row into the device's error words."""
         if what not in self.e.checks:
             self.e.checks.append(what)
-        self.argument(ERRORS, From.ERRORS, ERRORS)
+        self.argument(abi.ERRORS)
         code = self.e.checks.index(what) + 1
         axes = self.e.tile(bad).axes
         row = self.row(axes)
@@ -340,3 +334,9 @@ class Addresses:
         """Return one more than the row that a tile is in, as the error words say it."""
         own = (s.axis for s in self.plan.shared if s.axis in axes)
         return row_number(own, lambda axis: self.owned[axis]) or "1"
+
+
+class Addressed(Writer, Protocol):
+    """An emitter with the part that knows addresses."""
+
+    addresses: Addresses

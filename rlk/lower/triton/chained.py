@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rlk.errors import Code, Loc, UnsupportedError
 from rlk.ir.dims import Axis
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.nodes import Dot, Let, Load, Loop, Select, Value, operands
 from rlk.ir.types import TileType
+from rlk.lower.common import abi
 from rlk.lower.common.contract import Contraction
 from rlk.lower.common.names import axis_name
+from rlk.lower.triton.addresses import Addressed
 from rlk.lower.triton.descriptors import Descriptors
 from rlk.lower.triton.masks import is_whole, masks
 from rlk.passes.walk import walk
-
-if TYPE_CHECKING:
-    from rlk.lower.triton.emit import Emitter
 
 
 class Chained:
@@ -32,7 +30,7 @@ class Chained:
     what it is made from. descriptors: of the loads that hardware copies.
     """
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Addressed) -> None:
         self.e = emitter
         self.plan = emitter.plan
         self.of: dict[Value, Contraction] = {}
@@ -89,7 +87,8 @@ class Chained:
             assert isinstance(load, Load)
             decl = self.e.addresses.decls[load.param]
             for d in range(len(decl.type.axes) - 1):
-                self.e.addresses.stride(decl, d)
+                if not (d == 0 and abi.has_two_row_strides(decl, self.plan.signature)):
+                    self.e.addresses.stride(decl, d)
         extents = dict(self.plan.signature.extents)
         shared = {s.axis for s in self.plan.shared}
         for dim in self.plan.dims:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rlk.errors import Code, ScheduleError
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.dotmodel import DotModel
-from rlk.ir.nodes import Decl, Let, Loop, Role, Value
+from rlk.ir.nodes import Decl, Let, Loop, Value
+from rlk.lower.common import abi
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
 from rlk.lower.common.names import axis_name
+from rlk.lower.triton.addresses import Addressed
 from rlk.lower.triton.boxes import LARGEST_BOX
 from rlk.lower.triton.plan import SMALLEST_TILE
-
-if TYPE_CHECKING:
-    from rlk.lower.triton.emit import Emitter
 
 
 class Dots:
     """The part of an emitter that knows contractions."""
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Addressed) -> None:
         self.e = emitter
         self.plan = emitter.plan
         found = contractions(self.plan.kernel)
@@ -54,13 +51,8 @@ class Dots:
         for axis in decl.type.axes:
             self.extent(axis)
         for dim in range(len(decl.type.axes) - 1):
-            if not (dim == 0 and self.split(decl)):
+            if not (dim == 0 and abi.has_two_row_strides(decl, self.plan.signature)):
                 self.e.addresses.stride(decl, dim)
-
-    def split(self, decl: Decl) -> bool:
-        """Return whether the rows of a tensor come with two strides."""
-        split = self.plan.signature.split_rows and decl.role is Role.IN
-        return split and decl.type.axes[0].dynamic
 
     def decl(self, factor: Factor) -> Decl:
         return self.e.addresses.decls[factor.load.param]
@@ -114,7 +106,7 @@ class Dots:
         decl, load = self.decl(factor), factor.load
         signature = self.plan.signature
         used = self.plan.target.descriptors and self.plan.schedule.descriptors
-        if len(load.index) != 2 or self.split(decl) or not used:
+        if len(load.index) != 2 or abi.has_two_row_strides(decl, signature) or not used:
             return False
         aligned = {decl.name, self.e.addresses.stride(decl, 0)} <= signature.divisible
         small = max(self.block(factor, self.plan.schedule.depth)) <= LARGEST_BOX

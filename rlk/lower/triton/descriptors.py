@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rlk.ir.dims import Axis, fixed_extent
-from rlk.ir.nodes import Let, Load, Value
+from rlk.ir.nodes import Decl, Let, Load, Value
 from rlk.ir.types import TileType
 from rlk.lower.common.boxes import Box
-
-if TYPE_CHECKING:
-    from rlk.ir.nodes import Decl
-    from rlk.lower.triton.emit import Emitter
+from rlk.lower.triton.addresses import Addressed
 
 WIDEST_STRIDE = 40  # bits that a descriptor has for a stride in bytes
 ALIGNED = 8  # elements of 16 bits: of the stride of a dim that has one index
@@ -53,7 +49,7 @@ class Descriptors:
     two tensors that differ by where they lie alone be the halves of one, as far apart as they are.
     """
 
-    def __init__(self, emitter: Emitter) -> None:
+    def __init__(self, emitter: Addressed) -> None:
         self.e = emitter
         self.plan = emitter.plan
         self.of: dict[Value, _Described] = {}

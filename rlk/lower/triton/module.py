@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -10,11 +10,12 @@ from importlib import metadata
 from rlk import __version__
 from rlk.ir.dims import Part
 from rlk.ir.nodes import Kernel, Program, Role
-from rlk.lower.common.emitted import OF_LOOPS, CallArg, Emitted, From, KernelArg, KernelBuild, Signature
+from rlk.lower.common import abi
+from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild, Signature
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type
-from rlk.lower.common.turns import host_lines, length_name, loop_extents
+from rlk.lower.common.turns import host_lines, length_name
 from rlk.lower.triton.emit import Emitter
 from rlk.lower.triton.plan import TritonPlan, plan
 from rlk.schedule.schedule import Schedule
@@ -50,23 +51,20 @@ def lower(
     checks: list[str] = []
     kernels, builds = [], []
     launch: dict[str, list[str]] = {}
-    turns = {turn.index: turn.axis.name for each in program.order for turn in each.turns}
-    call: dict[str, CallArg] = {}
+    turns = abi.turn_axes(program)
+    used: list[CallArg] = []
     for kernel, schedule in zip(program.kernels, schedules, strict=True):
         placed = plan(kernel, schedule, target, signature, version)
         emitter = Emitter(placed, helpers, checks)
         body = emitter.run()
-        arguments = _arguments(kernel, emitter, turns)
-        sizes = [CallArg(name, From.EXTENT, name) for name in _sizes(placed)]
-        given = (a for a in (*arguments, *sizes) if a.kind not in OF_LOOPS)
-        call.update((a.name, a) for a in given if a.name not in call)
+        tensors = [d for d in kernel.params if d.role is not Role.SCALAR]
+        arguments = abi.kernel_arguments(kernel, tensors, emitter.addresses.arguments.values(), turns)
+        used += (*arguments, *map(abi.extent, _sizes(placed)))
         kernels.append(Function(kernel.name, tuple(map(_in_kernel, arguments)), _about(placed), body))
         builds.append(_build(kernel, emitter, arguments))
         launch[kernel.name] = _launch(kernel, placed, arguments)
     extents = dict(signature.extents)
-    for axis in loop_extents(program.order, extents):
-        call.setdefault(axis.name, CallArg(axis.name, From.EXTENT, axis.name))
-    parameters = tuple(sorted(call.values(), key=lambda a: list(From).index(a.kind)))
+    parameters = abi.call_parameters(program, signature, used)
     lines = tuple(Line(text) for text in host_lines(program.order, launch, extents))
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
     header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
@@ -83,16 +81,6 @@ def installed() -> tuple[int, int]:
     except metadata.PackageNotFoundError:
         return (3, 6)
     return int(major), int(minor)
-
-
-def _arguments(kernel: Kernel, emitter: Emitter, turns: Mapping[str, str]) -> list[CallArg]:
-    tensors = [CallArg(d.name, From.TENSOR, d.name) for d in kernel.params if d.role is not Role.SCALAR]
-    scalars = [
-        CallArg(d.name, From.TURN, turns[d.name]) if d.name in turns else CallArg(d.name, From.SCALAR, d.name)
-        for d in kernel.params
-        if d.role is Role.SCALAR
-    ]
-    return [*tensors, *emitter.addresses.arguments.values(), *scalars]
 
 
 def _in_kernel(argument: CallArg) -> str:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rlk.errors import Code, ScheduleError
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import Dot, Let, Loop, Merge, Reduce, Value, operands
 from rlk.ir.types import TileType
 from rlk.lower.common.lines import Function, Line
-
-if TYPE_CHECKING:
-    from rlk.lower.triton.emit import Emitter
+from rlk.lower.triton.addresses import Addressed
 
 
-def in_parts(e: Emitter, lets: tuple[Let, ...]) -> None:
+def in_parts(e: Addressed, lets: tuple[Let, ...]) -> None:
     """Write a kernel's outermost block; what follows its contraction once for each part of the inner dim.
 
     The accumulator is parted along index bits that a thread holds, so that no element moves.
@@ -56,7 +53,7 @@ def _varying(lets: tuple[Let, ...], axis: Axis) -> frozenset[Value]:
     return frozenset(found)
 
 
-def _pieces(e: Emitter, name: str, rows: int, columns: int, length: int) -> list[str]:
+def _pieces(e: Addressed, name: str, rows: int, columns: int, length: int) -> list[str]:
     """Write the parts of an accumulator, halves of halves, and return their names in order."""
     if columns == length:
         return [name]

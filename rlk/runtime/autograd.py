@@ -1,0 +1,148 @@
+"""Gradients of operators: one autograd node for all, and the invocation of a gradient's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+from rlk.errors import Code, LaunchError
+from rlk.lang.op import Op, Variant
+from rlk.lang.types import TensorType
+from rlk.runtime.arguments import collapse
+from rlk.runtime.dispatch import dispatch
+from rlk.runtime.invocation import Invocation, Run, Scalars, Tensors, outputs_of
+
+Prepare = Callable[[Tensors, Scalars], Tensors]
+_PREPARE: dict[int, Prepare] = {}
+
+
+def prepares(op: Op) -> Callable[[Prepare], Prepare]:
+    """Register what computes the inputs that a gradient takes beside saved tensors and cotangents."""
+
+    def register(fn: Prepare) -> Prepare:
+        _PREPARE[id(op)] = fn
+        return fn
+
+    return register
+
+
+def run_differentiably(invocation: Invocation, run: Run, tensors: Tensors, scalars: Scalars) -> Tensors:
+    """Run a bound call so that autograd differentiates it; return its outputs by name."""
+    outputs = _Differentiable.apply(invocation, run, tensors, scalars, *tensors.values())
+    return dict(zip(output_names(invocation), outputs, strict=True))
+
+
+@cache
+def output_names(invocation: Invocation) -> tuple[str, ...]:
+    """Return the names of an invocation's outputs, in order."""
+    return tuple(d.name for d in outputs_of(invocation))
+
+
+@cache
+def cotangents_of(op: Op) -> Mapping[str, int]:
+    """Return the outputs whose cotangents the gradient takes, and how many axes each is declared with."""
+    assert op.gradient is not None
+    return {
+        f.name.removeprefix("d_"): len(f.type.axes)
+        for f in op.gradient.formals
+        if f.name.startswith("d_") and isinstance(f.type, TensorType)
+    }
+
+
+class _Differentiable(torch.autograd.Function):
+    """One autograd node for every operator."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, invocation: Invocation, run: Run, given: Tensors, scalars: Scalars, *inputs: Any
+    ) -> Any:
+        op = invocation.spec
+        assert isinstance(op, Op)
+        made = run(given, scalars)
+        ctx.set_materialize_grads(False)
+        ctx.invocation, ctx.names, ctx.scalars = invocation, tuple(given), scalars
+        everything = {**given, **made}
+        ctx.saved_names = [n for n in op.saves if n in everything]
+        ctx.save_for_backward(*[everything[n] for n in ctx.saved_names])
+        taken = cotangents_of(op)
+        ctx.mark_non_differentiable(*[t for n, t in made.items() if n not in taken])
+        return tuple(made.values())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        saved = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True))
+        given = dict(zip(output_names(ctx.invocation), grads, strict=True))
+        wanted = [n for n, need in zip(ctx.names, ctx.needs_input_grad[4:], strict=True) if need]
+        with torch.no_grad():
+            found = gradients(ctx.invocation, saved, given, ctx.scalars, wanted)
+        found = once(ctx.invocation.spec.name, found)
+        return (None, None, None, None, *(found.get(n) for n in ctx.names))
+
+
+def once(op: str, grads: Tensors) -> Tensors:
+    """Return gradients to hand on: under create_graph=True a second derivative raises, it is not 0."""
+    if not torch.is_grad_enabled() or not grads:
+        return grads
+    leaves = [g.detach().requires_grad_() for g in grads.values()]
+    return dict(zip(grads, _Once.apply(op, *leaves), strict=True))
+
+
+class _Once(torch.autograd.Function):
+    """Hands gradients on, and refuses to be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, op: str, *grads: torch.Tensor) -> Any:
+        ctx.op = op
+        return tuple(g.view_as(g) for g in grads)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor | None) -> Any:
+        raise LaunchError(Code.DOUBLE_BACKWARD, op=ctx.op)
+
+
+def gradients(
+    invocation: Invocation,
+    saved: Tensors,
+    cotangents: Mapping[str, torch.Tensor | None],
+    scalars: Scalars,
+    wanted: list[str],
+) -> Tensors:
+    """Return the gradients of the wanted inputs by name, given cotangents of outputs."""
+    op = invocation.spec
+    assert isinstance(op, Op) and op.gradient is not None
+    takes = cotangents_of(op)
+    there = {f"d_{n}": _readable(g, takes[n]) for n, g in cotangents.items() if g is not None and n in takes}
+    if not there or not wanted:
+        return {}
+    tensors = saved | there
+    if id(op) in _PREPARE:
+        tensors |= _PREPARE[id(op)](saved, scalars)
+    backward = _backward(invocation, frozenset(there), frozenset(wanted))
+    made = dispatch(backward, tensors, scalars)
+    return {n: made[f"d_{n}"] for n in wanted}
+
+
+@cache
+def _backward(invocation: Invocation, cotangents: frozenset[str], wanted: frozenset[str]) -> Invocation:
+    op = invocation.spec
+    assert isinstance(op, Op) and op.gradient is not None
+    v = invocation.variant
+    required = {f.name for f in op.gradient.formals if f.name.startswith("d_") and not f.optional}
+    if not required <= cotangents:
+        missing = ", ".join(sorted(n.removeprefix("d_") for n in required - cotangents))
+        raise LaunchError(Code.ARG_MISSING, op=op.gradient.name, name=missing, why="to have a gradient")
+    return Invocation(
+        op.gradient, Variant(v.dtypes, v.present | cotangents, v.statics, wanted), invocation.math
+    )
+
+
+def _readable(grad: torch.Tensor, axes: int) -> torch.Tensor:
+    """Return a cotangent that a kernel can read: autograd hands out expanded and transposed tensors."""
+    outer = grad.dim() - axes  # the leading dims that one stride must advance through
+    fits = axes < 2 or grad.stride(-1) == 1
+    if fits and collapse(grad.shape[:outer], grad.stride()[:outer]) is not None:
+        return grad
+    return grad.contiguous()
