@@ -136,9 +136,10 @@ def _softmax_leaf(
     z = _only(b, score, exists, b.f32(-math.inf))
     m = _combine(b, Combine.MAX, z, lanes, monoid, "m_chunk")
     e, distance = weighted(b, monoid, z, m, "e")
+    # before the sum of e: z - m need not stay in registers until that is done
+    centred = [b.mul(e, distance)] if monoid.centred else []
     sums = [_combine(b, Combine.ADD, e, lanes, monoid, "s_chunk")]
-    if monoid.centred:
-        sums.append(_combine(b, Combine.ADD, b.mul(e, distance), lanes, monoid, "centred_chunk"))
+    sums += [_combine(b, Combine.ADD, term, lanes, monoid, "centred_chunk") for term in centred]
     for name, y in zip(monoid.payloads, payloads, strict=True):
         if y == score:
             # e is 0 where z is -inf; a finite stand-in keeps 0 * -inf out, and a NaN in z is in e already

@@ -75,12 +75,13 @@ def _softmax(b: Builder, monoid: Monoid, state: State, inputs: State, lanes: Axi
     m = _maximum(b, monoid, state[0], b.reduce(Combine.MAX, z, lanes, None, "m_chunk"))
     again, moved = fold.weighted(b, monoid, state[0], m, "again")
     e, distance = fold.weighted(b, monoid, z, m, "e")
+    centred = [b.mul(e, distance)] if monoid.centred else []
     s_before = b.mul(state[1], again)
     sums = [b.add(s_before, b.reduce(Combine.ADD, e, lanes, monoid.lanes, "s_chunk"), "s_new")]
-    if monoid.centred:
-        centred = fold.recentred(b, b.mul(state[2], again), s_before, moved, "centred_before")
-        chunk = b.reduce(Combine.ADD, b.mul(e, distance), lanes, monoid.lanes, "centred_chunk")
-        sums.append(b.add(centred, chunk, "centred_new"))
+    for term in centred:
+        before = fold.recentred(b, b.mul(state[2], again), s_before, moved, "centred_before")
+        chunk = b.reduce(Combine.ADD, term, lanes, monoid.lanes, "centred_chunk")
+        sums.append(b.add(before, chunk, "centred_new"))
     for name, x, y in zip(monoid.payloads, state[1 + len(sums) :], payloads, strict=True):
         before = b.mul(x, again, f"{name}_before")
         dtype = b.tile(y).dtype

@@ -1,6 +1,6 @@
 """linear_logp on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: 80968d90f38f70cc
+numerics: 86e8ae4ad63024f3
 schedule: tiles T=32, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed V.lane[5:0] T[4:3]
 schedule: tiles T=32, 8 warps, 1 stages, unroll 4
 """
@@ -261,8 +261,8 @@ def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight",
         product_4 = tl.alloc_local((32,), "float32")
         e = tl.alloc_local((32,), "float32")
         larger_2 = tl.alloc_local((32,), "float32")
-        s_chunk = tl.alloc_local((32,), "float32")
         product_5 = tl.alloc_local((32,), "float32")
+        s_chunk = tl.alloc_local((32,), "float32")
         centred_chunk = tl.alloc_local((32,), "float32")
         chosen_4 = tl.alloc_local((32,), "float32")
         sum_v_lane = tl.alloc_local((32,), "float32")
@@ -340,10 +340,10 @@ def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight",
             product_4[c] = difference[c] * f32(1.4426950216293335)  # linear_logp.py:64
             e[c] = portable_exp2(product_4[c])  # linear_logp.py:64
             larger_2[c] = larger(difference[c], f32(-3.4028234663852886e+38))  # linear_logp.py:64
+            product_5[c] = e[c] * larger_2[c]  # linear_logp.py:64
             s_chunk[c] = e[c]  # linear_logp.py:64
         sum_over_v_lane(s_chunk)  # linear_logp.py:64
         for c in tl.unroll(32):  # linear_logp.py:64
-            product_5[c] = e[c] * larger_2[c]  # linear_logp.py:64
             centred_chunk[c] = product_5[c]  # linear_logp.py:64
         sum_over_v_lane(centred_chunk)  # linear_logp.py:64
         for c in tl.unroll(32):  # linear_logp.py:64

@@ -1,6 +1,6 @@
 """logp on gfx942, written by rlk 0.1.0: do not edit.
 
-numerics: d1a587e6ba8943d8
+numerics: 010b1c96225da63a
 schedule: tiles 1, 2 warps, 1 stages, unroll 1 placed V.lane[5:3] V.piece[2:0] V.lane[7:6] V.lane[2:0]
 """
 
@@ -233,8 +233,8 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
         product_4 = tl.alloc_local((16,), "float32")
         e = tl.alloc_local((16,), "float32")
         larger_2 = tl.alloc_local((16,), "float32")
-        s_chunk = tl.alloc_local((16,), "float32")
         product_5 = tl.alloc_local((16,), "float32")
+        s_chunk = tl.alloc_local((16,), "float32")
         centred_chunk = tl.alloc_local((16,), "float32")
         m_3 = tl.alloc_var("float32")
         s_2 = tl.alloc_var("float32")
@@ -251,8 +251,8 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
         product_14 = tl.alloc_local((16,), "float32")
         e_2 = tl.alloc_local((16,), "float32")
         larger_5 = tl.alloc_local((16,), "float32")
-        s_chunk_3 = tl.alloc_local((16,), "float32")
         product_15 = tl.alloc_local((16,), "float32")
+        s_chunk_3 = tl.alloc_local((16,), "float32")
         centred_chunk_3 = tl.alloc_local((16,), "float32")
         m_5 = tl.alloc_local((1,), "float32")
         s_3 = tl.alloc_local((1,), "float32")
@@ -298,11 +298,11 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
                 product_4[c] = difference[c] * f32(1.4426950216293335)  # logp.py:138
                 e[c] = portable_exp2(product_4[c])  # logp.py:138
                 larger_2[c] = larger(difference[c], f32(-3.4028234663852886e+38))  # logp.py:138
+                product_5[c] = e[c] * larger_2[c]  # logp.py:138
                 s_chunk[c] = e[c]  # logp.py:138
             sum_over_v_lane(s_chunk, f32_board, thread)  # logp.py:138
             s_chunk_2 = s_chunk[0]  # logp.py:138
             for c in tl.unroll(16):  # logp.py:138
-                product_5[c] = e[c] * larger_2[c]  # logp.py:138
                 centred_chunk[c] = product_5[c]  # logp.py:138
             sum_over_v_lane(centred_chunk, f32_board, thread)  # logp.py:138
             centred_chunk_2 = centred_chunk[0]  # logp.py:138
@@ -352,11 +352,11 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
                 product_14[c] = difference_4[c] * f32(1.4426950216293335)  # logp.py:138
                 e_2[c] = portable_exp2(product_14[c])  # logp.py:138
                 larger_5[c] = larger(difference_4[c], f32(-3.4028234663852886e+38))  # logp.py:138
+                product_15[c] = e_2[c] * larger_5[c]  # logp.py:138
                 s_chunk_3[c] = e_2[c]  # logp.py:138
             sum_over_v_lane(s_chunk_3, f32_board, thread)  # logp.py:138
             s_chunk_4 = s_chunk_3[0]  # logp.py:138
             for c in tl.unroll(16):  # logp.py:138
-                product_15[c] = e_2[c] * larger_5[c]  # logp.py:138
                 centred_chunk_3[c] = product_15[c]  # logp.py:138
             sum_over_v_lane(centred_chunk_3, f32_board, thread)  # logp.py:138
             centred_chunk_4 = centred_chunk_3[0]  # logp.py:138

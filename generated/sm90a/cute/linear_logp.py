@@ -1,6 +1,6 @@
 """linear_logp on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 61d0578f2785701f
+numerics: 3b1bdfe160ebee9b
 schedule: tiles T=128, 8 warps, 4 stages, unroll 1, depth 64, group 8, 132 programs, clusters of 2
 schedule: tiles T=32, 8 warps, 1 stages, unroll 8 placed T[4:0] V.piece[2:0]
 """

@@ -1,6 +1,6 @@
 """logp on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: ddb829cb935db63b
+numerics: c3ffa29cee66a130
 schedule: tiles 1, 2 warps, 2 stages, unroll 1 placed V.lane[5:3] V.piece[2:0] V.lane[2:0] V.lane[7:6]
 """
 
@@ -296,8 +296,8 @@ def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cut
         product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]  # logp.py:138
         e = [exp2(product_5[c]) for c in range(32)]  # logp.py:138
         larger = [fmax(difference[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:138
-        s_chunk = sum_over_v_lane(e, thread)  # logp.py:138
         product_6 = [mul(e[c], larger[c]) for c in range(32)]  # logp.py:138
+        s_chunk = sum_over_v_lane(e, thread)  # logp.py:138
         centred_chunk = sum_over_v_lane(product_6, thread)  # logp.py:138
         m_2 = fmax(m, m_chunk)  # logp.py:138
         equal_2 = m_2 == Float32(float("-inf"))  # logp.py:138
@@ -339,8 +339,8 @@ def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cut
         product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]  # logp.py:138
         e = [exp2(product_5[c]) for c in range(32)]  # logp.py:138
         larger = [fmax(difference[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:138
-        s_chunk = sum_over_v_lane(e, thread)  # logp.py:138
         product_6 = [mul(e[c], larger[c]) for c in range(32)]  # logp.py:138
+        s_chunk = sum_over_v_lane(e, thread)  # logp.py:138
         centred_chunk = sum_over_v_lane(product_6, thread)  # logp.py:138
         m_3 = fmax(m_2, m_chunk)  # logp.py:138
         equal_2 = m_3 == Float32(float("-inf"))  # logp.py:138

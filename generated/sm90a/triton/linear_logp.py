@@ -1,6 +1,6 @@
 """linear_logp on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: 61d0578f2785701f
+numerics: 3b1bdfe160ebee9b
 schedule: tiles T=128, 8 warps, 4 stages, unroll 1, depth 64, group 16, 132 programs
 schedule: tiles T=32, 8 warps, 1 stages, unroll 4
 """
@@ -162,8 +162,8 @@ def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1
         product_4 = difference * 1.442695  # linear_logp.py:64
         e = tl.exp2(product_4)  # linear_logp.py:64
         larger = tl.maximum(difference, -3.4028234663852886e+38)  # linear_logp.py:64
-        s_chunk = sum_over_v_lane(e)  # linear_logp.py:64
         product_5 = e * larger  # linear_logp.py:64
+        s_chunk = sum_over_v_lane(e)  # linear_logp.py:64
         centred_chunk = sum_over_v_lane(product_5)  # linear_logp.py:64
         picked_v_lane = tl.full((128, 1), negative_zero(), tl.float32)  # linear_logp.py:64
         ahead = ids - total_2  # linear_logp.py:64

@@ -1,6 +1,6 @@
 """logp on sm_90a, written by rlk 0.1.0: do not edit.
 
-numerics: ddb829cb935db63b
+numerics: c3ffa29cee66a130
 schedule: tiles 1, 2 warps, 1 stages, unroll 1 placed V.lane[5:3] V.piece[2:0] V.lane[7:6] V.lane[2:0]
 """
 
@@ -139,8 +139,8 @@ def logp(logits_ptr, ids_ptr, logp_ptr, lse_ptr, entropy_ptr, logits_t_stride, e
         product_4 = difference * 1.442695  # logp.py:138
         e = tl.exp2(product_4)  # logp.py:138
         larger = tl.maximum(difference, -3.4028234663852886e+38)  # logp.py:138
-        s_chunk = sum_over_v_lane(e)  # logp.py:138
         product_5 = e * larger  # logp.py:138
+        s_chunk = sum_over_v_lane(e)  # logp.py:138
         centred_chunk = sum_over_v_lane(product_5)  # logp.py:138
         m_2 = tl.maximum(m, m_chunk)  # logp.py:138
         equal_2 = m_2 == float("-inf")  # logp.py:138
@@ -179,8 +179,8 @@ def logp(logits_ptr, ids_ptr, logp_ptr, lse_ptr, entropy_ptr, logits_t_stride, e
         product_4 = difference * 1.442695  # logp.py:138
         e = tl.exp2(product_4)  # logp.py:138
         larger = tl.maximum(difference, -3.4028234663852886e+38)  # logp.py:138
-        s_chunk = sum_over_v_lane(e)  # logp.py:138
         product_5 = e * larger  # logp.py:138
+        s_chunk = sum_over_v_lane(e)  # logp.py:138
         centred_chunk = sum_over_v_lane(product_5)  # logp.py:138
         m_2 = tl.maximum(m, m_chunk)  # logp.py:138
         equal_2 = m_2 == float("-inf")  # logp.py:138
