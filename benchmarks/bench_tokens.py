@@ -46,6 +46,7 @@ def calls(device: str, tokens: int) -> dict[str, Call]:
     student, teacher = x.view(-1, VOCABULARY), y.view(-1, VOCABULARY)
     penalties = rlk.ops.Penalties(counts, repetition=1.1, presence=0.2)
     offsets = torch.arange(0, tokens + 1, tokens // SEQUENCES, device=device)
+    groups = torch.arange(0, SEQUENCES + 1, 16, device=device)
     of_layout = {"layout": layout}
     return {
         "ratio_kl": Call((a, b, c), {}),
@@ -54,6 +55,7 @@ def calls(device: str, tokens: int) -> dict[str, Call]:
         "sequence_logp": Call((a,), of_layout, (a, layout.order, layout.active)),
         "entropy_bonus": Call((a,), {**of_layout, "coef": 0.01}, (a, layout.order, layout.active)),
         "gae": Call((a, b), {**of_layout, "gamma": 1.0, "lam": 0.95}, (a, b, layout.active)),
+        "optimal_token_baseline": Call((a, -b.abs(), c.abs(), groups), of_layout, (a, b, c, layout.active)),
         "scatter_rewards": Call((a[:SEQUENCES], offsets), of_layout, (layout.active,)),
         "pack": Call((x.view(SEQUENCES, -1, WIDTH), short), {}),
         "unpack": Call((x, rlk.Layout.padded(short.lengths, len(x) // SEQUENCES)), {}),

@@ -30,6 +30,8 @@ FORWARD = (
     "linear_logp_join",
     "group_advantage",
     "gae",
+    "token_paths",
+    "token_baseline",
     "scatter_rewards",
     "paged_attention",
     "prefix_attention",

@@ -85,7 +85,7 @@ WITHOUT_GRADIENT = {
     f"{name}_grad"
     for name in (
         "linear_logp_backward", "linear_logp_join", "matmul", "matmul_leaf8", "group_advantage",
-        "scatter_rewards", "gae", "take_whole", "reported", "sample",
+        "scatter_rewards", "gae", "take_whole", "reported", "sample", "token_paths", "token_baseline",
         "penalize", "policy_covariance", "policy_covariance_of_sequences",
     )
 }  # fmt: skip

@@ -77,6 +77,8 @@ SIGNATURES = {
     "kto_loss": "(logp, ref_logp, desirable, *, beta=0.1, mismatched=None, desirable_weight=1.0, "
     "undesirable_weight=1.0, loss='kto')",
     "gae": "(values, rewards, *, layout, gamma, lam, bootstrap=None)",
+    "optimal_token_baseline": "(rewards, logp, sum_pi_squared, groups, *, layout, align='position', "
+    "tail='zero', eps=1e-08, rollout_weights=None)",
     "sample": "(logits, *, seed, request_id, position, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, "
     "penalties=None, math=None)",
     "penalize": "(logits, penalties)",
@@ -495,7 +497,7 @@ CALLS: dict[str, Callable[..., Any]] = {
                 lam=0.9,
             ).returns,
             layout=LAYOUT,
-            old_values=g,
+            old_values=ops.optimal_token_baseline(g, -g.abs(), g.abs(), GROUPS, layout=LAYOUT).advantages,
         ).loss
     ),
     "nll_loss": lambda x, g: ops.nll_loss(x[:, 0], layout=LAYOUT, weights=g, aggregation="sum").loss,
@@ -549,6 +551,7 @@ def heads(x: torch.Tensor) -> torch.Tensor:
 
 def test_every_operator_is_among_these_calls() -> None:
     within = {"scatter_rewards", "group_advantage", "gae", "value_loss", "penalize"}  # the steps of others
+    within.add("optimal_token_baseline")
     assert set(ops.OPERATORS) - set(CALLS) == within
 
 

@@ -204,17 +204,23 @@ def test_the_loss_of_the_guide_takes_ten_lines() -> None:
 
 
 def test_the_page_about_advantages_runs() -> None:
-    block, whitened, _ = blocks("docs/advantages.md")
+    block, whitened, placed, _ = blocks("docs/advantages.md")
     scope: dict[str, Any] = {}
     exec(compile(block, "advantages.py", "exec"), scope)
     exec(compile(whitened, "advantages.py", "exec"), scope)
     assert scope["tokens"].shape == scope["layout"].shape and scope["tokens"].any()
+    exec(compile(placed, "placed.py", "exec"), scope)
+    exact = rlk.ops.optimal_token_baseline.reference(
+        scope["placed"], scope["found"].logp, scope["squares"], scope["groups"], layout=scope["layout"],
+        align="active",
+    )  # fmt: skip
+    torch.testing.assert_close(scope["over"].advantages.double(), exact.advantages, rtol=1e-5, atol=1e-6)
     values, layout = scope["values"], scope["layout"]
     assert values.grad[layout.active].any() and not values.grad[~layout.active].any()  # type: ignore[attr-defined]
 
 
 def test_the_distillation_of_the_page_is_its_formula() -> None:
-    block, _, distilled = blocks("docs/advantages.md")
+    block, _, _, distilled = blocks("docs/advantages.md")
     scope: dict[str, Any] = {}
     torch.manual_seed(0)
     exec(compile(block, "advantages.py", "exec"), scope)

@@ -199,6 +199,18 @@ def grouped(**options: Any) -> Case:
     return lambda: ops.group_advantage(rewards, groups, **options), []
 
 
+def compared(align: str, weighted: bool = False, tail: str = "zero") -> Case:
+    """Tokens of groups of one, none, a few and more sequences than a chunk has, a third of them inactive."""
+    lengths = torch.arange(24) * 7 % 40
+    mask = torch.rand(24, 40, generator=torch.Generator().manual_seed(2)) < 0.66
+    layout = Layout.padded(lengths, 40, mask=mask)
+    rewards, logp = normal(24, 40), -normal(24, 40, seed=1).abs()
+    given = {"rewards": rewards, "logp": logp, "sum_pi_squared": (2 * logp).exp() + 0.01}
+    given |= {"rollout_weights": normal(24, 40, seed=3).abs()} if weighted else {}
+    options = {"groups": torch.tensor([0, 1, 1, 5, 24]), "layout": layout, "align": align, "tail": tail}
+    return lambda: ops.optimal_token_baseline(**given, **options), []  # type: ignore[arg-type]
+
+
 def estimated(padded: bool) -> Case:
     """Tokens of sequences of none, one and many, a third of them inactive."""
     lengths = torch.tensor([70, 0, 1, 100, 9])
@@ -370,6 +382,8 @@ CASES: dict[str, Callable[[], Case]] = {
     },
     "policy_loss of few": lambda: policy(Loss(beta=0.1, kl="k1+"), 9),
     "group_advantage": lambda: grouped(),
+    "optimal_token_baseline": lambda: compared("position"),
+    "optimal_token_baseline of active tokens": lambda: compared("active", weighted=True, tail="group"),
     "group_advantage loo batch": lambda: grouped(baseline="loo", scale="batch", eps_mode="inside"),
     **{
         f"preference_loss {name}": lambda name=name, given=given: preferred(name, **given)

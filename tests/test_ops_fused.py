@@ -30,6 +30,7 @@ RECORDS: dict[str, Loss | str] = {
     "ppo": "ppo",
     "grpo": "grpo",
     "entropy": Loss(clip(dual=3.0), beta=0.1, entropy_coef=0.05),
+    "weighted": Loss(weighted=True, beta=0.1, entropy_coef=0.05),
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -54,6 +55,7 @@ def batch(seed: int = 0, dtype: torch.dtype = BF16) -> Tensors:
         "ref_logp": near + 0.2 * torch.randn(tokens, generator=generator),
         "advantages": torch.randn(len(LENGTHS), generator=generator),
         "mask": torch.rand(tokens, generator=generator) < 0.8,
+        "token_weights": (2 * torch.randn(tokens, generator=generator)).round() / 2,
     }
 
 
@@ -107,7 +109,8 @@ def assert_same(got: Any, want: Any) -> None:
 def test_a_linear_policy_loss_has_the_bits_of_its_parts(name: str, form: str, option: str) -> None:
     arguments, layout = formed(form, batch())
     got = ops.linear_policy_loss(**arguments, loss=RECORDS[name], **OPTIONS[option])
-    assert got.per_token.shape == layout.shape and int(got.metrics["active"]) == int(layout.active.sum())
+    counted = layout.active & (arguments["token_weights"] != 0) if name == "weighted" else layout.active
+    assert got.per_token.shape == layout.shape and int(got.metrics["active"]) == int(counted.sum())
     assert_same(got, parts(arguments, RECORDS[name], **OPTIONS[option]))
 
 
@@ -119,7 +122,7 @@ def small_head() -> Tensors:
     return {**given, **few, "rollout_logp": rollout}
 
 
-@pytest.mark.parametrize("name", [name for name, loss in EVERY.items() if not loss.weighted])
+@pytest.mark.parametrize("name", EVERY)
 def test_every_loss_has_the_bits_of_its_parts(name: str) -> None:
     """Of a small head: loss, what is reported, and both gradients."""
     found = []
@@ -134,6 +137,14 @@ def test_every_loss_has_the_bits_of_its_parts(name: str) -> None:
     for a, b in zip(got_grads, want_grads, strict=True):
         assert a is not None and b is not None
         assert_same_bits(a, b)
+
+
+def test_weights_of_tokens_are_read_by_a_weighted_loss_alone() -> None:
+    arguments, _ = formed("right", batch(12))
+    moved = {**arguments, "token_weights": arguments["token_weights"] + 0.5}
+    for name, changes in (("grpo", False), ("weighted", True)):
+        one, other = (ops.linear_policy_loss(**a, loss=RECORDS[name]).loss for a in (arguments, moved))
+        assert bool(differing(one, other)) == changes
 
 
 def test_a_loss_that_reads_the_rollout_asks_for_it() -> None:
@@ -178,16 +189,17 @@ def test_padding_changes_no_bit(name: str) -> None:
 
 @pytest.mark.parametrize("junk", [math.nan, math.inf])
 @pytest.mark.parametrize("form", FORMS)
-def test_nothing_of_an_inactive_token_is_seen(form: str, junk: float) -> None:
+@pytest.mark.parametrize("record", ["entropy", "weighted"])
+def test_nothing_of_an_inactive_token_is_seen(record: str, form: str, junk: float) -> None:
     arguments, layout = formed(form, batch(3))
-    want = ops.linear_policy_loss(**arguments, loss=RECORDS["entropy"])
+    want = ops.linear_policy_loss(**arguments, loss=RECORDS[record])
     spoiled = dict(arguments)
-    for name in ("hidden", "old_logp", "ref_logp"):
+    for name in ("hidden", "old_logp", "ref_logp", "token_weights"):
         x = arguments[name]
         alive = layout.active[..., None] if x.dim() > layout.active.dim() else layout.active
         spoiled[name] = torch.where(alive, x, junk)
     spoiled["ids"] = torch.where(layout.active, arguments["ids"], -100)
-    got = ops.linear_policy_loss(**spoiled, loss=RECORDS["entropy"])
+    got = ops.linear_policy_loss(**spoiled, loss=RECORDS[record])
     assert_same(got, want)
     assert (as_bits(got.per_token[~layout.active]) == 0).all()
 
@@ -232,7 +244,7 @@ def test_the_entropy_is_computed_only_where_it_counts(monkeypatch: pytest.Monkey
     arguments, _ = formed("packed", batch())
     for record in RECORDS.values():
         ops.linear_policy_loss(**arguments, loss=record)
-    assert asked == [("logp",), ("logp",), ("logp", "entropy")]
+    assert asked == [("logp",), ("logp",), ("logp", "entropy"), ("logp", "entropy")]
 
 
 # what it says of itself
@@ -292,6 +304,14 @@ WRONG: dict[str, tuple[dict[str, Any], Code, str]] = {
     "no layout": ({"layout": None}, Code.ARG_TYPE, "layout"),
     "an unknown loss": ({"loss": "pp0"}, Code.ARG_VALUE, "loss"),
     "no reference": ({"loss": "grpo", "ref_logp": None}, Code.ARG_MISSING, "ref_logp"),
+    "no weights": ({"loss": RECORDS["weighted"], "token_weights": None}, Code.ARG_MISSING, "token_weights"),
+    "weights of other tokens": (
+        {"loss": RECORDS["weighted"], "token_weights": torch.zeros(3)}, Code.LAYOUT_MISMATCH, "token_weights"
+    ),
+    "weights of bf16": (
+        {"loss": RECORDS["weighted"], "token_weights": torch.zeros(TOKENS).to(BF16)}, Code.ARG_DTYPE,
+        "token_weights",
+    ),
     "hidden states of other tokens": ({"hidden": torch.zeros(3, D).to(BF16)}, Code.LAYOUT_MISMATCH, "hidden"),
     "ids of other tokens": ({"ids": torch.zeros(3, dtype=torch.int64)}, Code.LAYOUT_MISMATCH, "ids"),
     "old log-probs of other tokens": ({"old_logp": torch.zeros(3)}, Code.LAYOUT_MISMATCH, "old_logp"),

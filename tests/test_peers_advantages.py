@@ -113,6 +113,94 @@ def test_a_value_loss_is_that_of_verl(verl: Any) -> None:
     close(leaf.grad, wide.grad, 1e-5)
 
 
+def of_a_policy(seed: int, lengths: torch.Tensor, width: int) -> dict[str, torch.Tensor]:
+    """Rewards of tokens, and log-probs and sums of squares of a small vocabulary."""
+    logits = 2 * drawn(len(lengths), width, 7, seed=seed)
+    probs = logits.softmax(-1)
+    picked = probs.flatten(0, 1).multinomial(1, generator=torch.Generator().manual_seed(seed))
+    return {
+        "rewards": drawn(len(lengths), width, seed=seed + 1),
+        "logp": probs.gather(-1, picked.view(len(lengths), width, 1))[..., 0].log(),
+        "sum_pi_squared": probs.square().sum(-1),
+        "rollout_weights": 0.5 + drawn(len(lengths), width, seed=seed + 2).sigmoid(),
+    }
+
+
+MEMBERS = (4, 1, 2, 6)
+RESPONSES = torch.tensor([40, 17, 1, 29, 12, 25, 25, 9, 0, 33, 33, 8, 2])
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("tail", ["zero", "group"])
+@pytest.mark.parametrize("holes", [False, True], ids=["whole", "holes"])
+@pytest.mark.parametrize("align", ["position", "active"])
+def test_the_optimal_token_baseline_is_verls(
+    verl: Any, align: str, holes: bool, tail: str, weighted: bool
+) -> None:
+    """Both of verl's: places are positions, or numbers among the active tokens (tir)."""
+    if align == "position" and holes and tail == "zero":
+        pytest.skip("verl takes a number of active tokens for a position there: a test of its own says so")
+    given = of_a_policy(5, RESPONSES, WIDTH)
+    mask = torch.arange(WIDTH) < RESPONSES[:, None]
+    if holes:
+        mask = mask & (drawn(len(RESPONSES), WIDTH, seed=6) > -0.5)
+    if not weighted:
+        del given["rollout_weights"]
+    index = np.repeat(np.arange(len(MEMBERS)), MEMBERS)
+    wide = {n: x.double() for n, x in given.items()}
+    estimator = verl.compute_optimal_token_baseline_advantage
+    if align == "active":
+        estimator = verl.compute_multi_turn_optimal_token_baseline_advantage
+    advantages, returns = estimator(
+        wide["rewards"], mask.double(), index, wide["logp"], wide["sum_pi_squared"],
+        rollout_is_weights=wide.get("rollout_weights"), handle_zero_tail=tail == "zero",
+    )  # fmt: skip
+    edges = torch.tensor([0, *itertools.accumulate(MEMBERS)])
+    layout = Layout.padded(RESPONSES, WIDTH, mask=mask)
+    made = ops.optimal_token_baseline(**given, groups=edges, layout=layout, align=align, tail=tail)  # type: ignore[arg-type]
+    close(made.returns[mask], returns[mask], 1e-5)
+    close(made.advantages, advantages, 2e-5)
+
+
+def test_the_tail_of_a_sequence_with_holes_differs_on_purpose(verl: Any) -> None:
+    """verl cuts a row of positions at how many tokens the second sequence has; ours where it ends."""
+    given = of_a_policy(7, torch.tensor([8, 5]), 8)
+    mask = torch.arange(8) < torch.tensor([8, 5])[:, None]
+    mask[1, 1:3] = False  # 3 tokens up to position 5
+    wide = {n: x.double() for n, x in given.items()}
+    advantages, returns = verl.compute_optimal_token_baseline_advantage(
+        wide["rewards"], mask.double(), np.zeros(2), wide["logp"], wide["sum_pi_squared"]
+    )
+    del given["rollout_weights"]
+    layout = Layout.padded(torch.tensor([8, 5]), 8, mask=mask)
+    made = ops.optimal_token_baseline(**given, groups=torch.tensor([0, 2]), layout=layout)
+    close(made.advantages[0, :3], advantages[0, :3], 2e-5)
+    assert bool((advantages[0, 3:] == returns[0, 3:]).all())
+    assert bool((made.advantages[0, 3:5] != made.returns[0, 3:5]).all())
+    assert bool((made.advantages[0, 5:] == made.returns[0, 5:]).all())
+
+
+def test_a_sequence_beside_empty_ones_differs_on_purpose(verl: Any) -> None:
+    """verl's baseline of positions is then the sequence itself, that of active tokens none, as ours."""
+    given = of_a_policy(8, torch.tensor([8, 0]), 8)
+    del given["rollout_weights"]
+    mask = (torch.arange(8) < torch.tensor([8, 0])[:, None]).double()
+    wide = {n: x.double() for n, x in given.items()}
+    of_policy = (wide["logp"], wide["sum_pi_squared"])
+    for align, estimator in (
+        ("position", verl.compute_optimal_token_baseline_advantage),
+        ("active", verl.compute_multi_turn_optimal_token_baseline_advantage),
+    ):
+        advantages, returns = estimator(
+            wide["rewards"], mask, np.zeros(2), *of_policy, handle_zero_tail=False
+        )
+        layout = Layout.padded(torch.tensor([8, 0]), 8)
+        options = {"groups": torch.tensor([0, 2]), "align": align, "tail": "group"}
+        made = ops.optimal_token_baseline(**given, layout=layout, **options)  # type: ignore[arg-type]
+        assert torch.equal(made.advantages, made.returns)
+        assert bool((advantages == returns).all()) == (align == "active")
+
+
 MODES = {
     "token_mean": ("token-mean", None), "sequence_mean": ("seq-mean-token-mean", None),
     "sequence_sum": ("seq-mean-token-sum", None), "sum": ("token-sum", None),

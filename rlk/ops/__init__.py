@@ -149,6 +149,12 @@ scatter_rewards = _published(
     advantages.scatter_rewards, reference_rewards.scatter_rewards, _advantage.scatter_rewards
 )
 gae = _published(advantages.gae, reference_rewards.gae, _advantage.gae)
+optimal_token_baseline = _published(
+    advantages.optimal_token_baseline,
+    reference_rewards.optimal_token_baseline,
+    _advantage.token_paths,
+    _advantage.token_baseline,
+)
 penalize = _published(sampling.penalize, exact_sampling.penalize, _sampling.penalize)
 sample = _published(sampling.sample, exact_sampling.sample, _sampling.sample, _sampling.penalize, _logp.logp)
 
@@ -209,6 +215,7 @@ __all__ = [
     "matmul",
     "modality_spans",
     "nll_loss",
+    "optimal_token_baseline",
     "ordered_all_reduce",
     "pack",
     "paged_attention",

@@ -19,15 +19,23 @@ from rlk.ops.offsets import (
     segments_of,
     some_offsets,
 )
-from rlk.ops.results import Gae, TokenRewards
+from rlk.ops.results import Gae, TokenAdvantages, TokenRewards
 from rlk.runtime.calls import call, worded
 from rlk.runtime.invocation import Scalars, Tensors
 from rlk.specs import advantage as advantage_spec
-from rlk.specs.advantage import BASELINES, EPS_MODES, PLACES, SCALES, STDS
+from rlk.specs.advantage import BASELINES, EPS_MODES, PLACES, SCALES, STDS, TAILS
 
 worded(advantage_spec.group_advantage, "group_advantage", bounds="groups")
 worded(advantage_spec.scatter_rewards, "scatter_rewards", bounds="offsets", active="layout")
 worded(advantage_spec.gae, "gae", bounds="layout", active="layout")
+worded(advantage_spec.token_paths, "optimal_token_baseline", bounds="layout", active="layout")
+worded(
+    advantage_spec.token_baseline,
+    "optimal_token_baseline",
+    **dict.fromkeys(("active", "sequence", "place", "order", "begin", "end"), "layout"),
+    **dict.fromkeys(("bounds", "group"), "groups"),
+)
+ALIGNMENTS = ("position", "active")
 
 
 def group_advantage(
@@ -113,6 +121,89 @@ def gae(
     scalars = {"gamma": float(factor), "decay": float(factor * decay)}
     made = call(advantage_spec.gae, tensors, scalars, {})
     return Gae(made["advantages"].reshape(layout.shape), made["returns"].reshape(layout.shape))
+
+
+def optimal_token_baseline(
+    rewards: torch.Tensor,
+    logp: torch.Tensor,
+    sum_pi_squared: torch.Tensor,
+    groups: torch.Tensor,
+    *,
+    layout: Layout,
+    align: Literal["position", "active"] = "position",
+    tail: Literal["zero", "group"] = "zero",
+    eps: float = 1e-8,
+    rollout_weights: torch.Tensor | None = None,
+) -> TokenAdvantages:
+    """Return advantages of tokens over the optimal baseline of their place in the group, and returns.
+
+    verl's `optimal_token_baseline` (align="position") and `tir_optimal_token_baseline` (align="active"). With
+    G the rewards from a token of its sequence on, w = 1 - 2 pi + sum pi^2 the squared gradient of its
+    log-prob by the logits, and W the sum of w up to it: A = G - B, B = sum W G / (sum W + eps), sums over the
+    tokens that the sequences of the group have at one place. Only active tokens take part; others give 0.
+
+    rewards, logp, sum_pi_squared, rollout_weights: f32 of the layout's token shape, [T] packed or [B, L]
+    padded. logp: of the policy that drew the tokens. sum_pi_squared: the sum of the squares of its
+    probabilities, exp(lse2 - 2 lse) of `logp`. rollout_weights: w is multiplied by their squares. groups:
+    int32 or int64 offsets [groups + 1], group g holds the sequences [groups[g], groups[g + 1]). align: a
+    token's place is its "position" in the sequence, or its number among the "active" tokens, which is that of
+    other turns where the environment's answers differ in length. tail: the baseline of tokens beyond all
+    other sequences of the group, "zero" or that of the "group", which is there G itself up to eps.
+
+    A sequence without others in its group has no baseline: A = G. Sequences without active tokens take no
+    part. G is summed from the last active token back, W from the first on, one addition a token; W G and W
+    over the sequences of a group in chunks of 16 (halving trees), chunks ascending. G enters as a difference
+    from the largest at its place: with eps=0, equal returns give exactly 0. A token's bits depend on its
+    group's active tokens alone. Offsets that do not ascend from 0 to the number of sequences raise on the
+    host; on a device they give NaN and set the error word. Differentiable in nothing. Raises LaunchError.
+    """
+    op = "optimal_token_baseline"
+    checked_layout(op, layout)
+    given = {"rewards": rewards, "logp": logp, "sum_pi_squared": sum_pi_squared}
+    given |= {} if rollout_weights is None else {"rollout_weights": rollout_weights}
+    are_tensors(op, **given)
+    is_among(op, "align", align, ALIGNMENTS)
+    is_among(op, "tail", tail, TAILS)
+    scalars: Scalars = {"eps": number(op, "eps", eps, least=0.0)}
+    of_groups = _members(op, groups, layout)
+    tensors = {name: layout.tokens_like(op, name, x) for name, x in given.items()}
+    active = layout.active.reshape(-1)
+    paths = call(advantage_spec.token_paths, tensors | {"active": active, "bounds": layout.bounds}, {}, {})
+    places = _places(layout, align)
+    at = {"active": active, "sequence": layout.sequence.reshape(-1), **places, **of_groups}
+    made = call(advantage_spec.token_baseline, {**paths, **at}, scalars, {"tail": tail})
+    return TokenAdvantages(*(x.reshape(layout.shape) for x in (made["advantages"], paths["returns"])))
+
+
+def _members(op: str, groups: torch.Tensor, layout: Layout) -> Tensors:
+    """Return where groups of sequences begin and end, and the group of each sequence.
+
+    On a device bounds that are wrong are made so that the kernel finds them.
+    """
+    found = some_offsets(op, "groups", groups, layout.sequences, "sequences")
+    if on_the_host(found):
+        refuse_misplaced(op, "groups", found, layout.sequences, "sequences")
+    elif found.numel() > 1:
+        found = torch.where(misplaced(found, layout.sequences).any(), -1, found)
+    numbers = torch.arange(layout.sequences, device=found.device, dtype=found.dtype)
+    group = torch.searchsorted(found[1:].contiguous(), numbers, right=True)
+    return {"bounds": segments_of(found), "group": group.clamp(max=max(found.numel() - 2, 0)).to(torch.int32)}
+
+
+def _places(layout: Layout, align: str) -> Tensors:
+    """Return where tokens lie that have a place: sequence b has order[begin[b] + place] below end[b]."""
+    (begin, end), order = layout.segments, layout.order
+    numbers = torch.arange(layout.tokens, dtype=torch.int32, device=order.device)
+    if align == "active":
+        rank = torch.empty_like(order).scatter(0, order.to(torch.int64), numbers)
+        place = rank - begin[layout.sequence.reshape(-1).to(torch.int64)] if layout.sequences else rank
+        return {"order": order, "begin": begin, "end": end, "place": place}
+    first = layout.first.to(torch.int32)
+    behind = first
+    if layout.tokens:
+        behind = torch.where(end > begin, order[(end.to(torch.int64) - 1).clamp(min=0)] + 1, first)
+    place = layout.position.reshape(-1).to(torch.int32)
+    return {"order": numbers, "begin": first, "end": behind, "place": place}
 
 
 @dataclass(frozen=True, slots=True)

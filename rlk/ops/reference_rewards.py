@@ -9,7 +9,16 @@ from torch.nn.functional import logsigmoid
 
 from rlk.ops.advantages import Overlong
 from rlk.ops.layout import Layout
-from rlk.ops.results import EntropyBonus, Gae, KTOLoss, NLLLoss, PreferenceLoss, TokenRewards, ValueLoss
+from rlk.ops.results import (
+    EntropyBonus,
+    Gae,
+    KTOLoss,
+    NLLLoss,
+    PreferenceLoss,
+    TokenAdvantages,
+    TokenRewards,
+    ValueLoss,
+)
 
 
 def group_advantage(
@@ -114,6 +123,47 @@ def gae(
                 after, advantages[t] = v[t], ahead
     returns = torch.where(alive, advantages + v, 0.0)
     return Gae(advantages.reshape(layout.shape), returns.reshape(layout.shape))
+
+
+def optimal_token_baseline(
+    rewards: torch.Tensor,
+    logp: torch.Tensor,
+    sum_pi_squared: torch.Tensor,
+    groups: torch.Tensor,
+    *,
+    layout: Layout,
+    align: str = "position",
+    tail: str = "zero",
+    eps: float = 1e-8,
+    rollout_weights: torch.Tensor | None = None,
+) -> TokenAdvantages:
+    """Return `rlk.ops.optimal_token_baseline` in float64, of one sequence and one place after the other."""
+    r, lp, squares = (x.double().reshape(-1) for x in (rewards, logp, sum_pi_squared))
+    w = (1.0 - 2.0 * lp.exp() + squares).clamp(min=0)
+    if rollout_weights is not None:
+        w = w * rollout_weights.double().reshape(-1) ** 2
+    alive, position = layout.active.reshape(-1), layout.position.reshape(-1)
+    returns, advantages = torch.zeros_like(r), torch.zeros_like(r)
+    owner = layout.sequence.reshape(-1)
+    tokens = [torch.nonzero(alive & (owner == b)).reshape(-1) for b in range(layout.sequences)]
+    path = torch.zeros_like(r)
+    for there in tokens:
+        returns[there], path[there] = r[there].flip(0).cumsum(0).flip(0), w[there].cumsum(0)
+    places = [position[t] if align == "position" else torch.arange(len(t)) for t in tokens]
+    edges = groups.tolist()
+    for begin, end in zip(edges[:-1], edges[1:], strict=True):
+        members = [b for b in range(begin, end) if len(tokens[b])]
+        extents = {b: int(places[b][-1]) + 1 for b in members}
+        for b in members:
+            others = [extents[m] for m in members if m != b]
+            for t, p in zip(tokens[b].tolist(), places[b].tolist(), strict=True):
+                beside = torch.cat([tokens[m][places[m] == p] for m in members])
+                weight = path[beside].sum() + eps
+                baseline = (path[beside] * returns[beside]).sum() / weight if weight else 0.0
+                if not others or (tail == "zero" and p >= max(others)):
+                    baseline = 0.0
+                advantages[t] = returns[t] - baseline
+    return TokenAdvantages(advantages.reshape(layout.shape), returns.reshape(layout.shape))
 
 
 def sequence_logp(

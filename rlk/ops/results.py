@@ -85,6 +85,13 @@ class Gae(NamedTuple):
     returns: torch.Tensor
 
 
+class TokenAdvantages(NamedTuple):
+    """Advantages and returns (rewards to come) of tokens, f32 of the tokens' shape, 0 where inactive."""
+
+    advantages: torch.Tensor
+    returns: torch.Tensor
+
+
 class Attention(NamedTuple):
     """o: [Tq, Hq, F], the dtype of v. lse: f32 [Hq, Tq], natural log of each query's softmax denominator."""
 

@@ -28,6 +28,7 @@ UNSHOWN = frozenset(
     + ["take_rows", "take_whole", "linear_logp_backward", "linear_logp_join", "ratio_kl", "reported"]
     + ["varlen_attention", "paged_attention", "prefix_attention"]
     + ["policy_loss_of_sequences", "group_advantage", "linear_logp_grad", "rope_grad", "embedding", "gae"]
+    + ["token_paths", "token_baseline"]
     + [f"{backend}/policy_loss{pass_}" for backend in ("cute", "tilelang") for pass_ in ("", "_grad")]
     + [
         "triton/matmul_leaf8",
@@ -70,6 +71,8 @@ REFERENCES: dict[str, Reference] = {
     "value_loss": Reference((), ("old_values", "clip")),
     "scatter_rewards": Reference((("E", 2),)),
     "gae": Reference((("E", 2),), ("bootstrap",)),
+    "token_paths": Reference((("E", 2),)),
+    "token_baseline": Reference((("E", 2),)),
     "sample": Reference(
         (("T", 256), ("W", 151936), ("U", 151936)), ("inv_temperature", "top_k", "top_p", "min_p")
     ),

@@ -29,6 +29,8 @@ S = Ragged("S", G, chunk=16)
 T = Axis("T", dynamic=True)
 B = Axis("B", dynamic=True)
 R = Ragged("R", B)
+Q = Axis("Q", dynamic=True)
+M = Ragged("M", T, chunk=16)
 W = Ragged("W", N, chunk=128)
 Ids = DTypeVar("Ids", (i64, i32))
 Lengths = DTypeVar("Lengths", (i64, i32))
@@ -37,6 +39,7 @@ BASELINES = ("mean", "loo", "length", "best")
 STDS = ("unbiased", "pop")
 EPS_MODES = ("add", "max", "inside")
 PLACES = ("last", "all")
+TAILS = ("zero", "group")
 
 
 class _Spread:
@@ -257,3 +260,98 @@ def scatter_rewards(
                 made = L.where(bad, math.nan, L.where(takes, each, 0.0))
                 L.place(name, (T,), ({T: w.pos}, made))
     return L.out()
+
+
+@op()
+def token_paths(
+    rewards: Tensor[f32, T],
+    logp: Tensor[f32, T],
+    sum_pi_squared: Tensor[f32, T],
+    rollout_weights: Tensor[f32, T] | None,
+    active: Tensor[boolean, T],
+    bounds: Tensor[Ids, B, E],
+) -> Outputs:
+    """The rewards from each token on, and W, the sum of |s|^2 up to it, along each sequence's active tokens.
+
+    bounds[b] = (begin, end) of sequence b; sequences follow each other and cover all tokens. |s|^2 =
+    (1 - 2 pi) + sum pi^2, at least 0, times the square of the token's rollout weight: the squared gradient of
+    the log-prob by the logits. One addition a token: rewards from the last active token back, |s|^2 from the
+    first on. Inactive tokens give 0.
+    """
+    begin, end, bad = _segment(bounds, B, L.extent(T), "tokens")
+    ahead, behind = L.carry(0.0, B), L.carry(0.0, B)
+    for r in L.stream(R, begin=begin, end=end, reverse=True):
+        alive = active.at(r.pos)
+        made = L.where(alive, rewards.at(r.pos) + ahead.value, ahead.value)
+        ahead.hand(made)
+        L.place("returns", (T,), ({T: r.pos}, L.where(alive, L.where(bad, math.nan, made), 0.0)))
+    for r in L.stream(R, begin=begin, end=end):
+        alive, pi = active.at(r.pos), L.exp(logp.at(r.pos))
+        # both differences are exact where pi is above 1/2; rounding of sum pi^2 may leave less than 0
+        energy = L.maximum((1.0 - 2.0 * pi) + sum_pi_squared.at(r.pos), 0.0)
+        if rollout_weights is not None:
+            weight = rollout_weights.at(r.pos)
+            energy = energy * (weight * weight)
+        made = L.where(alive, behind.value + energy, behind.value)
+        behind.hand(made)
+        L.place("path", (T,), ({T: r.pos}, L.where(alive, L.where(bad, math.nan, made), 0.0)))
+    return L.out()
+
+
+@op()
+def token_baseline(
+    returns: Tensor[f32, T],
+    path: Tensor[f32, T],
+    active: Tensor[boolean, T],
+    sequence: Tensor[i32, T],
+    place: Tensor[i32, T],
+    order: Tensor[i32, Q],
+    begin: Tensor[i32, B],
+    end: Tensor[i32, B],
+    group: Tensor[i32, B],
+    bounds: Tensor[Ids, G, E],
+    eps: Scalar[f32],
+    tail: Static[TAILS] = "zero",
+) -> Outputs:
+    """Returns less the mean, weighted by W, of those that a token's group has at its place.
+
+    bounds[g] = (begin, end) of group g, sequences; group[b]: of sequence b. The token of sequence b at place
+    p is order[begin[b] + p], where that is below end[b] and active. B = sum W G / (sum W + eps), computed
+    from the largest return R: A = (G - R) - sum W (G - R) / (sum W + eps) + R eps / (sum W + eps). Sums run
+    over the sequences of a group in chunks of 16 (halving trees), chunks ascending.
+    """
+    alive, owner, at = active.whole(), sequence.whole(), place.whole()
+    row, mine = group.at(owner), returns.whole()
+    low, high = bounds.at(row, 0).to(i64), bounds.at(row, 1).to(i64)
+    own = owner.to(i64)
+    bad = (low < 0) | (own < low) | (own >= high)
+    L.check(alive & bad, "offsets that do not ascend from 0 to the number of sequences")
+    first, last = L.where(bad, own, low), L.where(bad, own, high)
+    largest, longer, members = L.argmax(), L.total(), L.total()
+
+    def token(of: Tile) -> tuple[Tile, Tile, Tile]:
+        """Return the token of a sequence at this place, whether there is one, and the sequence's extent."""
+        start = begin.at(of)
+        size = end.at(of) - start
+        index = order.at(L.where(at < size, start + at, -1))
+        return index, (at < size) & active.at(index), size
+
+    for m in L.stream(M, begin=first, end=last, when=alive):
+        index, there, size = token(m.pos)
+        largest.absorb(L.where(there, returns.at(index), -math.inf))
+        members.absorb((size > 0).to(i32))
+        longer.absorb(((size > at) & (m.pos != owner)).to(i32))
+    highest = largest.max
+    weights, total = L.total(), L.total()
+    for m in L.stream(M, begin=first, end=last, when=alive):
+        index, there, _ = token(m.pos)
+        weight = path.at(index)
+        weights.absorb(L.where(there, weight, -0.0))
+        total.absorb(L.where(there, weight * (returns.at(index) - highest), -0.0))
+    divisor = weights.value + eps
+    made = ((mine - highest) - total.value / divisor) + highest * (eps / divisor)
+    alone = members.value < 2
+    if tail == "zero":
+        alone = alone | (longer.value == 0)
+    made = L.where(alone | (divisor == 0.0), mine, made)
+    return L.out(advantages=L.where(alive, L.where(bad, math.nan, made), 0.0))

@@ -221,6 +221,26 @@ def _gae(rng: np.random.Generator) -> Values:
     }  # fmt: skip
 
 
+def _token_paths(rng: np.random.Generator) -> Values:
+    edges = np.array([0, 7, 7, 8, 44, 100])
+    return {
+        "logp": -rng.exponential(size=100), "sum_pi_squared": rng.random(100),
+        "active": rng.random(100) < 0.7, "bounds": np.stack((edges[:-1], edges[1:]), -1),
+    }  # fmt: skip
+
+
+def _token_baseline(rng: np.random.Generator) -> Values:
+    edges, groups = np.array([0, 7, 7, 8, 44, 100]), np.array([0, 0, 2, 5])
+    sequence = np.repeat(np.arange(5), np.diff(edges)).astype(np.int32)
+    return {
+        "path": rng.random(100), "active": rng.random(100) < 0.7, "sequence": sequence, "eps": 1e-8,
+        "place": np.arange(100, dtype=np.int32) - edges[sequence].astype(np.int32),
+        "order": np.arange(100, dtype=np.int32), "begin": edges[:-1].astype(np.int32),
+        "end": edges[1:].astype(np.int32), "group": np.array([1, 1, 2, 2, 2], np.int32),
+        "bounds": np.stack((groups[:-1], groups[1:]), -1),
+    }  # fmt: skip
+
+
 def _preference_loss(rng: np.random.Generator) -> Values:
     """Log-probs below those of the reference: odds need probabilities below 1."""
     logps = {n: rng.uniform(-9, -4, 60) for n in ("chosen", "rejected")}
@@ -297,6 +317,8 @@ EXAMPLES: dict[str, Example] = {
     "take_whole": Example(_take_whole),
     "scatter_rewards": Example(_scatter_rewards, present=(("costs",),)),
     "gae": Example(_gae),
+    "token_paths": Example(_token_paths),
+    "token_baseline": Example(_token_baseline),
     "value_loss": Example(_tokens_of_sequences, present=(("old_values", "clip"),)),
     "nll_loss": Example(_tokens_of_sequences, present=(("weights",),)),
     "sequence_logp": Example(_sequence_logp, _sequence_logp_gradient),

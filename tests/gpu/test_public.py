@@ -93,6 +93,16 @@ CALLS: dict[str, Case] = {
         ),
         (normal(40),),
     ),
+    **{
+        f"optimal_token_baseline {align}": (
+            lambda on, x, align=align: ops.optimal_token_baseline(
+                x.detach(), on(-normal(TOKENS, seed=1).abs()), on(normal(TOKENS, seed=2).abs()),
+                on(torch.arange(layout(on).sequences + 1) // 2 * 2), layout=layout(on), align=align,
+            ).advantages,
+            (normal(TOKENS),),
+        )
+        for align in ("position", "active")
+    },
     "Pass@k": (lambda on, x: ops.group_advantage(x.detach(), on(GROUPS), baseline="best"), (normal(40),)),
 }  # fmt: skip
 
