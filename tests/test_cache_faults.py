@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 from rlk.cache import CacheKey, Reader, Store
+from rlk.cache import archive as archive_module
 from rlk.cache.archive import export_entries, import_entries
 from rlk.cache.manifest import MANIFEST, BadEntry
 from rlk.cli import main
@@ -32,6 +33,7 @@ from rlk.env import Env
 from rlk.runtime import build
 
 KEY = CacheKey("ir", None, "sm_90a", "triton", "emitter", (("triton", "3.6.0"),))
+ABOUT_ARCHIVES = Path(__file__).resolve().parents[1] / "docs" / "aot.md"
 SCHEDULES = 10_000
 KILLS = 50
 ERRORS = (
@@ -533,6 +535,20 @@ def test_a_hostile_archive_adds_nothing_of_its_own(case: str, archive: Path, tmp
         assert entry.name in made.added and not store.verify()
     assert {path for path in tmp_path.rglob("*") if not path.is_relative_to(tmp_path / "other")} == outside
     assert not list((tmp_path / "other" / "staging").iterdir()) and not Path("/tmp/rlk-hostile").exists()
+
+
+def test_an_archive_holds_so_many_files_and_not_one_more(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound is counted in members, wherever it lies; what is beyond it costs its own entry alone."""
+    assert f"an archive of more than {archive_module._MOST:,} files" in ABOUT_ARCHIVES.read_text()
+    with tarfile.open(archive) as source:
+        count = len(source.getnames())
+    for most, refused in ((count, 0), (count - 1, 1)):
+        monkeypatch.setattr(archive_module, "_MOST", most)
+        made = import_entries(Store(tmp_path / f"other {most}"), archive)
+        assert [why for _, why in made.refused] == ["the archive holds too many files"] * refused
+        assert len(made.added) == 3 - refused
 
 
 def test_only_whole_entries_are_adopted(root: Path, tmp_path: Path) -> None:

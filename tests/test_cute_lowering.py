@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +19,7 @@ from rlk.ir.nodes import MathModel, Program
 from rlk.lang import Axis, DTypeVar, L, Op, Scalar, Tensor, Variant, bf16, f16, f32, i32, i64, op
 from rlk.lower import cute
 from rlk.lower.common.emitted import Emitted, Signature
+from rlk.lower.cute.functions import HELPERS
 from rlk.passes.pipeline import canonical, specialize
 from rlk.schedule.axes import kind
 from rlk.schedule.heuristics import apart, choose
@@ -340,6 +342,17 @@ def test_an_edit_that_means_the_same_changes_nothing(monkeypatch: pytest.MonkeyP
 
 
 # --- the text ---
+
+
+@pytest.mark.parametrize("name", HELPERS)
+def test_a_helper_is_traced_where_it_branches_on_what_threads_know_and_nowhere_else(name: str) -> None:
+    """Python would take an untraced `if` once, while it makes the kernel, and a traced helper is compiled apart."""
+    helper = HELPERS[name]
+    body = ast.parse("\n".join(line.text for line in helper.function.body))
+    loops = [node.iter for node in ast.walk(body) if isinstance(node, ast.For)]
+    on_device = any(ast.unparse(loop).startswith("cutlass.range") for loop in loops)
+    branches = any(isinstance(node, ast.If | ast.With) for node in ast.walk(body))
+    assert helper.traced == (branches or on_device)
 
 
 def test_the_text_is_the_same_each_time_and_names_its_lines() -> None:

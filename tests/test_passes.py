@@ -39,6 +39,7 @@ from rlk.ir.verify import verify
 from rlk.lang import Axis, L, Op, Outputs, Scalar, Tensor, Tree, f32, i32, i64, op
 from rlk.lang.op import Variant
 from rlk.passes.mask import mask
+from rlk.passes.pieces import pieces
 from rlk.passes.pipeline import CANONICAL, canonical, specialize
 from rlk.passes.rewrite import each
 from rlk.passes.simplify import simplify
@@ -364,6 +365,23 @@ def test_a_leaf_of_a_piece_is_the_sum_of_its_chunks(apart: frozenset[str]) -> No
     program = canonical(piecewise.trace(piecewise.reference()), apart=apart)
     assert run(program, {"x": x})["y"] == want
     assert sum(chunks, np.float32(0)) != want
+
+
+PIECES = Axis("PIECES", chunk=4, piece=8)
+
+
+@op()
+def doubled(x: Tensor[f32, PIECES]) -> Outputs:
+    """Nothing combines its elements."""
+    return L.out(y=x + x)
+
+
+@pytest.mark.parametrize(("named", "cut"), [(set(), False), ({"T"}, False), ({"PIECES"}, True)])
+def test_pieces_that_nothing_combines_are_those_of_the_named_axes(named: set[str], cut: bool) -> None:
+    (kernel,) = doubled.trace(doubled.reference()).kernels
+    made = pieces(kernel, frozenset(named))
+    axes = {a for let in walk(made.body) if isinstance(let.type, TileType) for a in let.type.axes}
+    assert axes == ({PIECES.pieces, PIECES.within} if cut else {PIECES})
 
 
 FANNED = replace(LEAVES, name="FANNED", fan_in=4)

@@ -37,36 +37,42 @@ def table() -> NDArray[np.float32]:
     return hardware
 
 
-def _scalar(fractions: Any, x: Any, out: Any) -> None:
+def _one(fractions: Any, x: Any) -> Any:
     if x != x:
-        out[0] = x
-    elif x >= np.float32(128):
-        out[0] = np.float32(np.inf)
-    elif x < np.float32(-126):
-        out[0] = np.float32(0)
+        return x
+    if x >= np.float32(128):
+        return np.float32(np.inf)
+    if x < np.float32(-126):
+        return np.float32(0)
+    magnitude = abs(x)
+    whole = np.int32(magnitude)
+    k = np.int32((magnitude - np.float32(whole)) * np.float32(STEPS))  # exact: a power of two
+    if x < 0:
+        # -(whole + k / 2**23) = -(whole + 1) + (2**23 - k) / 2**23, but the hardware complements:
+        # 2**23 - 1 - k
+        fraction = np.float32(1) if k == 0 else fractions[np.int32(STEPS - 1) - k]
+        whole = np.int32(-whole) if k == 0 else np.int32(-whole - 1)
     else:
-        magnitude = abs(x)
-        whole = np.int32(magnitude)
-        k = np.int32((magnitude - np.float32(whole)) * np.float32(STEPS))  # exact: a power of two
-        if x < 0:
-            # -(whole + k / 2**23) = -(whole + 1) + (2**23 - k) / 2**23, but the hardware complements:
-            # 2**23 - 1 - k
-            fraction = np.float32(1) if k == 0 else fractions[np.int32(STEPS - 1) - k]
-            whole = np.int32(-whole) if k == 0 else np.int32(-whole - 1)
-        else:
-            fraction = fractions[k]
-        if whole < -126:
-            out[0] = np.float32(0)
-        else:
-            out[0] = as_f32_one(np.int32(as_i32_one(fraction) + np.int32(whole << 23)))
+        fraction = fractions[k]
+    if whole < -126:
+        return np.float32(0)
+    return as_f32_one(np.int32(as_i32_one(fraction) + np.int32(whole << 23)))
 
 
 @cache
 def _lookup() -> Any:
-    return numba.guvectorize(["void(float32[:], float32, float32[:])"], "(n),()->()")(_scalar)
+    one = numba.njit(_one)
+
+    def every(fractions: Any, x: Any, out: Any) -> None:
+        for i in range(len(x)):
+            out[i] = one(fractions, x[i])
+
+    return numba.njit("void(float32[::1], float32[::1], float32[::1])", nogil=True)(every)
 
 
 def exp2_sm90(x: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return 2**x as the hardware does: arguments cut to 23 fraction bits, results below 2**-126 are 0."""
-    y: NDArray[np.float32] = _lookup()(table(), np.asarray(x, np.float32))
-    return y
+    x = np.asarray(x, np.float32)
+    y = np.empty(x.size, np.float32)
+    _lookup()(table(), x.reshape(-1), y)
+    return y.reshape(x.shape)
