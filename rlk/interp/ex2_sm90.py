@@ -37,33 +37,36 @@ def table() -> NDArray[np.float32]:
     return hardware
 
 
-def _scalar(fractions: Any, x: Any, out: Any) -> None:
+def _one(fractions: Any, x: Any) -> Any:
     if x != x:
-        out[0] = x
-    elif x >= np.float32(128):
-        out[0] = np.float32(np.inf)
-    elif x < np.float32(-126):
-        out[0] = np.float32(0)
+        return x
+    if x >= np.float32(128):
+        return np.float32(np.inf)
+    if x < np.float32(-126):
+        return np.float32(0)
+    magnitude = abs(x)
+    whole = np.int32(magnitude)
+    k = np.int32((magnitude - np.float32(whole)) * np.float32(STEPS))  # exact: a power of two
+    if x < 0:
+        # -(whole + k / 2**23) = -(whole + 1) + (2**23 - k) / 2**23, but the hardware complements:
+        # 2**23 - 1 - k
+        fraction = np.float32(1) if k == 0 else fractions[np.int32(STEPS - 1) - k]
+        whole = np.int32(-whole) if k == 0 else np.int32(-whole - 1)
     else:
-        magnitude = abs(x)
-        whole = np.int32(magnitude)
-        k = np.int32((magnitude - np.float32(whole)) * np.float32(STEPS))  # exact: a power of two
-        if x < 0:
-            # -(whole + k / 2**23) = -(whole + 1) + (2**23 - k) / 2**23, but the hardware complements:
-            # 2**23 - 1 - k
-            fraction = np.float32(1) if k == 0 else fractions[np.int32(STEPS - 1) - k]
-            whole = np.int32(-whole) if k == 0 else np.int32(-whole - 1)
-        else:
-            fraction = fractions[k]
-        if whole < -126:
-            out[0] = np.float32(0)
-        else:
-            out[0] = as_f32_one(np.int32(as_i32_one(fraction) + np.int32(whole << 23)))
+        fraction = fractions[k]
+    if whole < -126:
+        return np.float32(0)
+    return as_f32_one(np.int32(as_i32_one(fraction) + np.int32(whole << 23)))
 
 
 @cache
 def _lookup() -> Any:
-    return numba.guvectorize(["void(float32[:], float32, float32[:])"], "(n),()->()")(_scalar)
+    one = numba.njit(_one)
+
+    def each(fractions: Any, x: Any, out: Any) -> None:
+        out[:] = one(fractions, x)
+
+    return numba.guvectorize(["void(float32[:], float32, float32[:])"], "(n),()->()")(each)
 
 
 def exp2_sm90(x: NDArray[np.float32]) -> NDArray[np.float32]:
