@@ -2,7 +2,8 @@
 
 `make mutation` writes docs/mutation.md. Cosmic Ray's operators make the mutants, one at a time, in a copy of
 this tree; a line is drawn first, then one of its mutants, by a fixed seed. tools/mutation.txt says why a
-survivor is one. Results lie in .mutation, by area: a run that was stopped goes on where it was.
+survivor is one. Results lie in .mutation, by area and seed: a run that was stopped goes on where it was, and
+--again runs those that survived once more, after a test or the code was mended.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,8 +37,8 @@ LONGEST = 900  # seconds for the tests of one mutant: one that hangs is found
 HANGS = "no end"
 
 AREAS: tuple[tuple[str, str, str], ...] = (
-    ("ir", "rlk/ir/*.py", "verified_streams fold_states integers ir numerics lang passes portable"),
-    ("passes", "rlk/passes/*.py", "simplify integers fold_states passes shard_pass sweep"),
+    ("ir", "rlk/ir/*.py", "reference_sources verified_streams fold_states integers ir numerics lang passes portable"),
+    ("passes", "rlk/passes/*.py", "reference_sources simplify integers fold_states passes shard_pass sweep"),
     ("interp", "rlk/interp/*.py", "floats cdna_dots integers fold_states oracle dot"),
     ("ops", "rlk/ops/advantages.py rlk/ops/offsets.py rlk/ops/packing.py", "packing ops_advantages"),
     ("ops", "rlk/ops/signatures.py rlk/ops/checks.py rlk/ops/results.py", "ops_logp ops_model"),
@@ -45,9 +46,9 @@ AREAS: tuple[tuple[str, str, str], ...] = (
     ("ops", "rlk/ops/preference.py rlk/ops/value.py", "value preference"),
     ("ops", "rlk/ops/attention.py rlk/ops/[ls][ia][nm]*.py", "ops_linear ops_sample ops_attention"),
     ("cache", "rlk/cache/*.py", "cache cache_faults"),
-    ("triton", "rlk/lower/triton/*.py", "integers random_and_kept triton_lowering dot_lowering"),
-    ("cute", "rlk/lower/cute/*.py", "cute_protocol integers random_and_kept cute_lowering cute_rows"),
-    ("tilelang", "rlk/lower/tilelang/*.py", "integers tilelang_lowering tilelang_dots"),
+    ("triton", "rlk/lower/triton/*.py", "reference_sources integers random_and_kept triton_lowering dot_lowering"),
+    ("cute", "rlk/lower/cute/*.py", "reference_sources cute_protocol integers random_and_kept cute_lowering cute_rows"),
+    ("tilelang", "rlk/lower/tilelang/*.py", "reference_sources integers tilelang_lowering tilelang_dots"),
 )
 """An area, the files of it, and the test files that are to find what is wrong in them, quick ones first."""
 
@@ -56,19 +57,20 @@ EQUAL = ("Is_Eq", "Eq_Is", "IsNot_NotEq", "NotEq_IsNot", "RemoveDecorator")
 
 HEAD = """# Mutation
 
-Written by `make mutation` (Cosmic Ray {library}, Python {python}, seed {seed}): small bugs, drawn by lines
+Written by `make mutation` (Cosmic Ray {library}, Python {python}, {seeds}): small bugs, drawn by lines
 from the core, one at a time; the tests of the area alone run, up to the first failure. *killed*: a test
 that passes without it failed, or the tests did not end in {longest} s.
 
-| area | mutants | killed | survived | score |
-|---|---|---|---|---|
+| area | mutants | killed | survived | score | when drawn |
+|---|---|---|---|---|---|
 """
 TAIL = """
 Not drawn: annotations, decorators, text that is no Python, and operators whose mutants are mostly equal
 ({equal}). {broken} of the killed could not be
 imported, or stopped a test file from being read. Each file is tested by what `tools/mutation.py` names for
 it; that other tests would find a survivor is not counted. A survivor that led to a test, or to a test file in
-that table, was run again, so that the score is one after mending.
+that table, was run again, so that the score is one after mending; the last column is the score of the same
+sample before that. {gone} more mutants survived when drawn and are no longer possible: the code was made simpler.
 
 ## Survivors
 
@@ -95,7 +97,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of a mutant."""
+    """What became of a mutant; first: when it was drawn. gone: the code has no such line any more."""
 
     key: str
     area: str
@@ -103,6 +105,8 @@ class Row:
     killed: bool
     seconds: float
     by: str
+    first: bool
+    gone: bool = False
 
 
 # --- which mutants there are ---
@@ -165,6 +169,21 @@ def drawn(area: str, count: int, seed: int) -> Iterator[Mutant]:
             yield Mutant(area, file, line, *changed(source, mutated), operator, occurrence, tests)
 
 
+def found_again(row: Row) -> Mutant | None:
+    """Return the mutant of a row in the code as it is now, or None if there is none."""
+    file, known = row.key.split(": ", 1)[0], operators()
+    source = (ROOT / file).read_text(encoding="utf-8")
+    globbed = [(globs, tests) for name, globs, tests in AREAS if name == row.area]
+    tests = next(tests for globs, tests in globbed if ROOT / file in {p for g in globs.split() for p in ROOT.glob(g)})
+    for line, at in places(source, known).items():
+        for operator, occurrence in at:
+            change = changed(source, mutate_code(source, known[operator], occurrence))
+            mutant = Mutant(row.area, file, line, *change, operator, occurrence, tests)
+            if mutant.key == row.key:
+                return mutant
+    return None
+
+
 def is_python(text: str) -> bool:
     try:
         ast.parse(text)
@@ -213,7 +232,8 @@ def judged(mutant: Mutant, tree: Path, scratch: Path) -> Row:
     seconds = round(time.monotonic() - begin, 1)
     if failed not in (None, HANGS) and tested(tree, [failed], scratch) is not None:
         raise SystemExit(f"{failed} fails without a mutant")
-    return Row(mutant.key, mutant.area, mutant.line, failed is not None, seconds, failed or "")
+    killed = failed is not None
+    return Row(mutant.key, mutant.area, mutant.line, killed, seconds, failed or "", first=killed)
 
 
 def copied(to: Path) -> Path:
@@ -224,18 +244,43 @@ def copied(to: Path) -> Path:
 
 def run(areas: list[str], count: int, seed: int) -> None:
     """Put a sample of each area into a copy of this tree, and keep each result as it comes."""
-    STATE.mkdir(exist_ok=True)
     with TemporaryDirectory() as folder:
         scratch = Path(folder)
         tree = copied(scratch / "tree")
         for mutant in (m for area in areas for m in drawn(area, count, seed)):
             rows = kept(mutant.area, seed)
-            if mutant.key in {row.key for row in rows}:
-                continue
-            row = judged(mutant, tree, scratch)
-            _file(mutant.area, seed).write_text(json.dumps([asdict(r) for r in (*rows, row)], indent=1))
-            word = "killed" if row.killed else "SURVIVED"
-            print(f"{word:8} {row.seconds:6.1f} s  {mutant.file}:{mutant.line}  {mutant.after}", flush=True)
+            if mutant.key not in {row.key for row in rows}:
+                row = judged(mutant, tree, scratch)
+                keep(mutant.area, seed, [*rows, row])
+                say(row, mutant)
+
+
+def run_again(areas: list[str], seed: int) -> None:
+    """Run the survivors of a sample once more, with the code and the tests that there are now."""
+    with TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        tree = copied(scratch / "tree")
+        for area in areas:
+            rows = kept(area, seed)
+            for i, row in enumerate(rows):
+                if row.killed or row.gone:
+                    continue
+                mutant = found_again(row)
+                now = judged(mutant, tree, scratch) if mutant else replace(row, gone=True)
+                rows[i] = replace(now, first=row.first)
+                keep(area, seed, rows)
+                say(rows[i], mutant)
+
+
+def say(row: Row, mutant: Mutant | None) -> None:
+    word = "gone" if row.gone else "killed" if row.killed else "SURVIVED"
+    text = f"{mutant.file}:{mutant.line}  {mutant.after}" if mutant else row.key
+    print(f"{word:8} {row.seconds:6.1f} s  {text}", flush=True)
+
+
+def keep(area: str, seed: int, rows: list[Row]) -> None:
+    STATE.mkdir(exist_ok=True)
+    _file(area, seed).write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
 
 
 def kept(area: str, seed: int) -> list[Row]:
@@ -258,23 +303,26 @@ def reasons() -> dict[str, str]:
 
 
 def score(rows: list[Row]) -> str:
-    killed = sum(row.killed for row in rows)
-    return f"{len(rows)} | {killed} | {len(rows) - killed} | {killed / len(rows):.0%}"
+    there = [row for row in rows if not row.gone]
+    killed, first = sum(row.killed for row in there), sum(row.first for row in rows)
+    counts = f"{len(there)} | {killed} | {len(there) - killed}"
+    return f"{counts} | {killed / len(there):.0%} | {first} of {len(rows)}"
 
 
-def page(rows: list[Row], seed: int) -> str:
+def page(rows: list[Row], seeds: list[int]) -> str:
     """Return docs/mutation.md."""
     known = reasons()
-    numbers = {"library": version("cosmic-ray"), "python": platform.python_version(), "seed": seed}
+    said = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {' and '.join(map(str, seeds))}"
+    numbers = {"library": version("cosmic-ray"), "python": platform.python_version(), "seeds": said}
     text = HEAD.format(**numbers, longest=LONGEST)
     for area in dict.fromkeys(name for name, _, _ in AREAS):
         of_area = [row for row in rows if row.area == area]
-        text += f"| {area} | {score(of_area)} |\n" if of_area else f"| {area} | 0 | | | |\n"
+        text += f"| {area} | {score(of_area)} |\n" if of_area else f"| {area} | 0 | | | | |\n"
     text += f"| all | {score(rows)} |\n"
-    broken = sum(row.by.endswith(".py") for row in rows)
-    text += TAIL.format(equal=", ".join(EQUAL), broken=broken)
+    broken, gone = sum(row.by.endswith(".py") for row in rows), sum(row.gone for row in rows)
+    text += TAIL.format(equal=", ".join(EQUAL), broken=broken, gone=gone)
     for row in rows:
-        if not row.killed:
+        if not row.killed and not row.gone:
             file, change = row.key.split(": ", 1)
             before, after = change.split(" -> ", 1)
             text += f"- `{file}`: `{before}` became `{after}`. {known.get(row.key, 'No reason yet.')}\n"
@@ -284,14 +332,19 @@ def page(rows: list[Row], seed: int) -> str:
 def main() -> None:
     """Run a sample and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=8, help="mutants of each area")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=8, help="mutants of each area and seed")
+    parser.add_argument("--seed", type=int, action="append", help="of a sample; 1 and 2 without it")
     parser.add_argument("--area", action="append", choices=list(dict.fromkeys(a for a, _, _ in AREAS)))
+    parser.add_argument("--again", action="store_true", help="run the survivors of these samples once more")
     given = parser.parse_args()
-    every = list(dict.fromkeys(area for area, _, _ in AREAS))
-    run(given.area or every, given.count, given.seed)
-    rows = [row for area in every for row in kept(area, given.seed)]
-    PAGE.write_text(page(rows, given.seed), encoding="utf-8")
+    every, seeds = list(dict.fromkeys(area for area, _, _ in AREAS)), given.seed or [1, 2]
+    for seed in seeds:
+        if given.again:
+            run_again(given.area or every, seed)
+        else:
+            run(given.area or every, given.count, seed)
+    rows = {row.key: row for area in every for seed in seeds for row in kept(area, seed)}
+    PAGE.write_text(page(list(rows.values()), seeds), encoding="utf-8")
 
 
 if __name__ == "__main__":
