@@ -37,7 +37,11 @@ LONGEST = 900  # seconds for the tests of one mutant: one that hangs is found
 HANGS = "no end"
 
 AREAS: tuple[tuple[str, str, str], ...] = (
-    ("ir", "rlk/ir/*.py", "reference_sources verified_streams fold_states integers ir numerics lang passes portable"),
+    (
+        "ir",
+        "rlk/ir/*.py",
+        "reference_sources verified_streams fold_states integers ir numerics lang passes portable",
+    ),
     ("passes", "rlk/passes/*.py", "reference_sources simplify integers fold_states passes shard_pass sweep"),
     ("interp", "rlk/interp/*.py", "floats cdna_dots integers fold_states oracle dot"),
     ("ops", "rlk/ops/advantages.py rlk/ops/offsets.py rlk/ops/packing.py", "packing ops_advantages"),
@@ -46,8 +50,16 @@ AREAS: tuple[tuple[str, str, str], ...] = (
     ("ops", "rlk/ops/preference.py rlk/ops/value.py", "value preference"),
     ("ops", "rlk/ops/attention.py rlk/ops/[ls][ia][nm]*.py", "ops_linear ops_sample ops_attention"),
     ("cache", "rlk/cache/*.py", "cache cache_faults"),
-    ("triton", "rlk/lower/triton/*.py", "reference_sources integers random_and_kept triton_lowering dot_lowering"),
-    ("cute", "rlk/lower/cute/*.py", "reference_sources cute_protocol integers random_and_kept cute_lowering cute_rows"),
+    (
+        "triton",
+        "rlk/lower/triton/*.py",
+        "reference_sources integers random_and_kept triton_lowering dot_lowering",
+    ),
+    (
+        "cute",
+        "rlk/lower/cute/*.py",
+        "reference_sources cute_protocol integers random_and_kept cute_lowering cute_rows",
+    ),
     ("tilelang", "rlk/lower/tilelang/*.py", "reference_sources integers tilelang_lowering tilelang_dots"),
 )
 """An area, the files of it, and the test files that are to find what is wrong in them, quick ones first."""
@@ -70,7 +82,8 @@ Not drawn: annotations, decorators, text that is no Python, and operators whose 
 imported, or stopped a test file from being read. Each file is tested by what `tools/mutation.py` names for
 it; that other tests would find a survivor is not counted. A survivor that led to a test, or to a test file in
 that table, was run again, so that the score is one after mending; the last column is the score of the same
-sample before that. {gone} more mutants survived when drawn and are no longer possible: the code was made simpler.
+sample before that. {gone} more mutants survived when drawn and are no longer possible: the code was made
+simpler.
 
 ## Survivors
 
@@ -174,7 +187,9 @@ def found_again(row: Row) -> Mutant | None:
     file, known = row.key.split(": ", 1)[0], operators()
     source = (ROOT / file).read_text(encoding="utf-8")
     globbed = [(globs, tests) for name, globs, tests in AREAS if name == row.area]
-    tests = next(tests for globs, tests in globbed if ROOT / file in {p for g in globs.split() for p in ROOT.glob(g)})
+    tests = next(
+        tests for globs, tests in globbed if ROOT / file in {p for g in globs.split() for p in ROOT.glob(g)}
+    )
     for line, at in places(source, known).items():
         for operator, occurrence in at:
             change = changed(source, mutate_code(source, known[operator], occurrence))
