@@ -26,10 +26,8 @@ TARGETS = ("sm_90a", "gfx942")
 UNSHOWN = frozenset(
     "sample penalize preference_loss kto_loss value_loss nll_loss entropy_bonus scatter_rewards".split()
     + ["take_rows", "take_whole", "linear_logp_backward", "linear_logp_join", "ratio_kl", "reported"]
-    + ["varlen_attention", "paged_attention", "prefix_attention"]
-    + ["policy_loss_of_sequences", "group_advantage", "linear_logp_grad", "rope_grad", "embedding", "gae"]
+    + ["policy_loss_of_sequences", "group_advantage", "rope_grad", "embedding", "gae"]
     + ["token_paths", "token_baseline"]
-    + [f"{backend}/policy_loss{pass_}" for backend in ("cute", "tilelang") for pass_ in ("", "_grad")]
     + [
         "triton/matmul_leaf8",
         "sequence_logp",

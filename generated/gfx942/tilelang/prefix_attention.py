@@ -1,0 +1,727 @@
+"""prefix_attention on gfx942, written by rlk 0.1.0: do not edit.
+
+numerics: 6513d429a8c85010
+schedule: tiles C*G=64, W=128, 4 warps, 1 stages, unroll 1
+schedule: tiles Q*G=64, W=128, 4 warps, 1 stages, unroll 1
+"""
+
+import struct
+
+import tilelang.language as tl
+from tilelang.rocm.language.tir import tvm_mfma
+
+
+def memory(name, dtype):
+    """The elements of a tensor in a row: addresses are counted from the first."""
+    return tl.Tensor((tl.dynamic(f"{name}_size", "int64"),), dtype)
+
+
+def f32(number):
+    """A constant by its bits: HIP text has seven digits, and a sum with 0.0 would be folded away."""
+    return tl.reinterpret(tl.uint32(struct.unpack("<I", struct.pack("<f", number))[0]), "float32")
+
+
+@tl.macro
+def add(a, b):
+    # A term of a sum.
+    return a + b
+
+
+@tl.macro
+def bits_of(x):
+    # As an integer.
+    return tl.reinterpret(x, "int32")
+
+
+@tl.macro
+def fma(a, b, c):
+    # a * b + c with one rounding.
+    return tl.call_extern("float32", "fmaf", a, b, c)
+
+
+@tl.macro
+def held(x):
+    # A variable: the text of a value without one is copied to each of its uses.
+    variable = tl.alloc_var(x.dtype, x)
+    return variable
+
+
+@tl.macro
+def is_nan(x):
+    # By its bits.
+    return (bits_of(x) & 0x7FFFFFFF) > 0x7F800000
+
+
+@tl.macro
+def larger(a, b):
+    # NaN loses, -0.0 < +0.0: of two equal numbers, the sign that both have.
+    same = number_of(bits_of(a) & bits_of(b))
+    other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
+    return held(tl.Select(a < b, b, tl.Select(b < a, a, other)))
+
+
+@tl.macro
+def max_over_k_lane(x):
+    # The max over K.lane, in any order.
+    for c in tl.unroll(8):
+        x[c] = larger(x[2 * c], x[2 * c + 1])
+    for c in tl.unroll(4):
+        x[c] = larger(x[2 * c], x[2 * c + 1])
+    for c in tl.unroll(2):
+        x[c] = larger(x[2 * c], x[2 * c + 1])
+    for c in tl.unroll(1):
+        x[c] = larger(x[2 * c], x[2 * c + 1])
+    for c in tl.unroll(1):
+        x[c] = larger(x[c], tl.shfl_xor(x[c], 16, width=64))
+    for c in tl.unroll(1):
+        x[c] = larger(x[c], tl.shfl_xor(x[c], 32, width=64))
+
+
+@tl.macro
+def max_over_s_lane(x):
+    # The max over S.lane, in any order.
+    for c in tl.unroll(8):
+        x[c] = larger(x[2 * c], x[2 * c + 1])
+    for c in tl.unroll(4):
+        x[c] = larger(x[2 * c], x[2 * c + 1])
+    for c in tl.unroll(2):
+        x[c] = larger(x[2 * c], x[2 * c + 1])
+    for c in tl.unroll(1):
+        x[c] = larger(x[2 * c], x[2 * c + 1])
+    for c in tl.unroll(1):
+        x[c] = larger(x[c], tl.shfl_xor(x[c], 16, width=64))
+    for c in tl.unroll(1):
+        x[c] = larger(x[c], tl.shfl_xor(x[c], 32, width=64))
+
+
+@tl.macro
+def most(a, b):
+    # Of integers.
+    return tl.max(a, b)
+
+
+@tl.macro
+def most_over_c_g(x, x_board, thread):
+    # The most over C*G, in any order.
+    for c in tl.unroll(1):
+        x[c] = most(x[c], tl.shfl_xor(x[c], 1, width=64))
+    for c in tl.unroll(1):
+        x[c] = most(x[c], tl.shfl_xor(x[c], 2, width=64))
+    for c in tl.unroll(1):
+        x[c] = most(x[c], tl.shfl_xor(x[c], 4, width=64))
+    for c in tl.unroll(1):
+        x[c] = most(x[c], tl.shfl_xor(x[c], 8, width=64))
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = most(x[c], x_board[c, thread ^ 64])
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = most(x[c], x_board[c, thread ^ 128])
+
+
+@tl.macro
+def most_over_q_g(x, x_board, thread):
+    # The most over Q*G, in any order.
+    for c in tl.unroll(1):
+        x[c] = most(x[c], tl.shfl_xor(x[c], 1, width=64))
+    for c in tl.unroll(1):
+        x[c] = most(x[c], tl.shfl_xor(x[c], 2, width=64))
+    for c in tl.unroll(1):
+        x[c] = most(x[c], tl.shfl_xor(x[c], 4, width=64))
+    for c in tl.unroll(1):
+        x[c] = most(x[c], tl.shfl_xor(x[c], 8, width=64))
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = most(x[c], x_board[c, thread ^ 64])
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = most(x[c], x_board[c, thread ^ 128])
+
+
+@tl.macro
+def number_of(i):
+    # As a float.
+    return tl.reinterpret(i, "float32")
+
+
+@tl.macro
+def portable_exp2(x):
+    # 2**x. Exact for integers; results below 2**-126 are +0, as on the hardware it stands in for.
+    y0 = tl.alloc_var("float32", smaller(x, f32(127.0)))
+    y1 = tl.alloc_var("float32", y0 + f32(12582912.0))
+    y2 = tl.alloc_var("float32", y1 - f32(12582912.0))
+    y3 = tl.alloc_var("float32", x - y2)
+    y4 = tl.alloc_var("float32", fma(f32(0.00018058953), y3, f32(0.0013314332)))
+    y5 = tl.alloc_var("float32", fma(y4, y3, f32(0.009607519)))
+    y6 = tl.alloc_var("float32", fma(y5, y3, f32(0.055505678)))
+    y7 = tl.alloc_var("float32", fma(y6, y3, f32(0.24022758)))
+    y8 = tl.alloc_var("float32", fma(y7, y3, f32(0.6931471)))
+    y9 = tl.alloc_var("float32", fma(y8, y3, f32(1.0)))
+    i10 = tl.alloc_var("int32", bits_of(y1))
+    i11 = tl.alloc_var("int32", i10 << 23)
+    i12 = tl.alloc_var("int32", i11 + tl.int32(1065353216))
+    y13 = tl.alloc_var("float32", number_of(i12))
+    y14 = tl.alloc_var("float32", y9 * y13)
+    y15 = tl.alloc_var("float32", tl.Select(x < f32(-126.0), f32(0.0), y14))
+    return y15
+
+
+@tl.macro
+def portable_log(x):
+    # Natural logarithm; log(+-0) = -inf, log(x < 0) = NaN.
+    y0 = tl.alloc_var("float32", x * f32(8388608.0))
+    y1 = tl.alloc_var("float32", tl.Select(x < f32(1.1754943508222875e-38), y0, x))
+    i2 = tl.alloc_var("int32", bits_of(y1))
+    i3 = tl.alloc_var("int32", i2 - tl.int32(1061158912))
+    i4 = tl.alloc_var("int32", i3 >> 23)
+    i5 = tl.alloc_var("int32", i4 << 23)
+    i6 = tl.alloc_var("int32", i2 - i5)
+    y7 = tl.alloc_var("float32", number_of(i6))
+    y8 = tl.alloc_var("float32", y7 - f32(1.0))
+    y9 = tl.alloc_var("float32", tl.Cast("float32", i4))
+    y10 = tl.alloc_var("float32", tl.Select(x < f32(1.1754943508222875e-38), f32(-23.0), f32(0.0)))
+    y11 = tl.alloc_var("float32", y9 + y10)
+    y12 = tl.alloc_var("float32", fma(f32(-0.045135185), y8, f32(0.10471279)))
+    y13 = tl.alloc_var("float32", fma(y12, y8, f32(-0.13164203)))
+    y14 = tl.alloc_var("float32", fma(y13, y8, f32(0.14478002)))
+    y15 = tl.alloc_var("float32", fma(y14, y8, f32(-0.16646925)))
+    y16 = tl.alloc_var("float32", fma(y15, y8, f32(0.19990832)))
+    y17 = tl.alloc_var("float32", fma(y16, y8, f32(-0.25000107)))
+    y18 = tl.alloc_var("float32", fma(y17, y8, f32(0.3333345)))
+    y19 = tl.alloc_var("float32", fma(y18, y8, f32(-0.5)))
+    y20 = tl.alloc_var("float32", y8 * y8)
+    y21 = tl.alloc_var("float32", fma(y19, y20, y8))
+    y22 = tl.alloc_var("float32", fma(y11, f32(0.693147182), y21))
+    y23 = tl.alloc_var("float32", tl.Select(x < f32(float("inf")), y22, x))
+    y24 = tl.alloc_var("float32", tl.Select(x == f32(0.0), f32(float("-inf")), y23))
+    y25 = tl.alloc_var("float32", tl.Select(x < f32(0.0), f32(float("nan")), y24))
+    return y25
+
+
+@tl.macro
+def segment_of(begin, tile, count, each, rows):
+    # The segment that a tile of rows lies in: segment i has tiles from begin[i] * each // rows + i on.
+    low = tl.alloc_var("int32", 0)
+    high = tl.alloc_var("int32", count)
+    middle = tl.alloc_var("int32")
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.truncdiv(tl.Cast("int32", begin[middle]) * each, rows) + middle > tile:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+@tl.macro
+def smaller(a, b):
+    # NaN loses, -0.0 < +0.0: of two equal numbers, the sign that one has.
+    same = number_of(bits_of(a) | bits_of(b))
+    other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
+    return held(tl.Select(b < a, b, tl.Select(a < b, a, other)))
+
+
+@tl.macro
+def sum_over_k_lane(x):
+    # The sum over K.lane, halving.
+    for c in tl.unroll(8):
+        x[c] = add(x[c // 8 * 16 + c % 8], x[c // 8 * 16 + c % 8 + 8])
+    for c in tl.unroll(4):
+        x[c] = add(x[c // 4 * 8 + c % 4], x[c // 4 * 8 + c % 4 + 4])
+    for c in tl.unroll(4):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 32, width=64))
+    for c in tl.unroll(4):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 16, width=64))
+    for c in tl.unroll(2):
+        x[c] = add(x[c // 2 * 4 + c % 2], x[c // 2 * 4 + c % 2 + 2])
+    for c in tl.unroll(1):
+        x[c] = add(x[2 * c], x[2 * c + 1])
+
+
+@tl.macro
+def sum_over_s_lane(x):
+    # The sum over S.lane, halving.
+    for c in tl.unroll(8):
+        x[c] = add(x[c // 8 * 16 + c % 8], x[c // 8 * 16 + c % 8 + 8])
+    for c in tl.unroll(4):
+        x[c] = add(x[c // 4 * 8 + c % 4], x[c // 4 * 8 + c % 4 + 4])
+    for c in tl.unroll(4):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 32, width=64))
+    for c in tl.unroll(4):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 16, width=64))
+    for c in tl.unroll(2):
+        x[c] = add(x[c // 2 * 4 + c % 2], x[c // 2 * 4 + c % 2 + 2])
+    for c in tl.unroll(1):
+        x[c] = add(x[2 * c], x[2 * c + 1])
+
+
+@tl.prim_func
+def prefix_attention_1(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", "bfloat16"), v_prefix: memory("v_prefix", "bfloat16"), begin_prefix: memory("begin_prefix", "int32"), end_prefix: memory("end_prefix", "int32"), begin_asks: memory("begin_asks", "int32"), end_asks: memory("end_asks", "int32"), place: memory("place", "int32"), m_of_piece: memory("m_of_piece", "float32"), s_of_piece: memory("s_of_piece", "float32"), o_of_piece: memory("o_of_piece", "float32"), m_of_prompt: memory("m_of_prompt", "float32"), s_of_prompt: memory("s_of_prompt", "float32"), o_of_prompt: memory("o_of_prompt", "float32"), C: tl.int32, N: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, k_prefix_k_stride: tl.int64, k_prefix_h_stride: tl.int64, v_prefix_k_stride: tl.int64, v_prefix_h_stride: tl.int64, m_of_piece_t_stride: tl.int64, m_of_piece_h_stride: tl.int64, s_of_piece_t_stride: tl.int64, s_of_piece_h_stride: tl.int64, o_of_piece_t_stride: tl.int64, o_of_piece_h_stride: tl.int64, o_of_piece_g_stride: tl.int64, m_of_prompt_t_stride: tl.int64, m_of_prompt_h_stride: tl.int64, s_of_prompt_t_stride: tl.int64, s_of_prompt_h_stride: tl.int64, o_of_prompt_t_stride: tl.int64, o_of_prompt_h_stride: tl.int64, o_of_prompt_g_stride: tl.int64, scale: tl.float32, programs: tl.int32):
+    # A block owns 1 of H, 1 of N, 128 of W, 64 of C*G (chained_dot). C*G: 64 indices, 1 to each of 64 threads; K.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each of 4 threads.
+    with tl.Kernel(programs, threads=256) as block:
+        thread = tl.get_thread_binding()
+        i32_board = tl.alloc_shared((1, 256), "int32", "shared")
+        w = tl.alloc_local((32,), "int32")
+        e = tl.alloc_local((32,), "int32")
+        k_prefix_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
+        v_prefix_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
+        q_2 = tl.alloc_local((32,), "bfloat16")
+        most_c_g = tl.alloc_local((1,), "int32")
+        max_of_piece = tl.alloc_var("float32")
+        sum_of_piece = tl.alloc_var("float32")
+        o_of_piece_2 = tl.alloc_local((32,), "float32")
+        m = tl.alloc_var("float32")
+        s = tl.alloc_var("float32")
+        o = tl.alloc_local((32,), "float32")
+        k_prefix_from = tl.alloc_local((4,), "int64")
+        v_prefix_from = tl.alloc_local((4,), "int64")
+        z = tl.alloc_local((16,), "float32")
+        k_prefix_tile_part = tl.alloc_local((4,), "bfloat16")
+        product_4 = tl.alloc_local((16,), "float32")
+        product_7 = tl.alloc_local((32,), "float32")
+        product_8 = tl.alloc_local((32,), "float32")
+        total_8 = tl.alloc_local((32,), "float32")
+        chosen_2 = tl.alloc_local((16,), "float32")
+        m_chunk = tl.alloc_local((16,), "float32")
+        difference_8 = tl.alloc_local((16,), "float32")
+        e_2 = tl.alloc_local((16,), "float32")
+        s_chunk = tl.alloc_local((16,), "float32")
+        o_before = tl.alloc_local((32,), "float32")
+        p = tl.alloc_local((16,), "bfloat16")
+        o_new = tl.alloc_local((32,), "float32")
+        v_prefix_tile_part = tl.alloc_local((4,), "bfloat16")
+        tiles = tl.alloc_var("int32", C * 4 // 64 + N)
+        tile = tl.alloc_var("int32", tiles - 1 - tl.truncmod(block, tiles))
+        segments = tl.alloc_var("int32", N)
+        n = segment_of(begin_asks, tile, segments, 4, 64)
+        begin = tl.alloc_var("int32", tl.Cast("int32", begin_asks[n]) * 4)
+        end = tl.alloc_var("int32", tl.Cast("int32", end_asks[n]) * 4)
+        first = tl.alloc_var("int32", (tile - (tl.truncdiv(begin, 64) + n)) * 64)
+        c_g = first + thread % 16 + thread // 64 * 16
+        if first < end - begin:
+            h = tl.truncdiv(block, tiles)
+            for c in tl.unroll(32):
+                w[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
+            writes = (thread & 48) == 0
+            for c in tl.unroll(32):
+                e[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
+            begin_asks_2 = tl.alloc_var("int32", begin_asks[n])  # attention.py:247
+            end_asks_2 = tl.alloc_var("int32", end_asks[n])  # attention.py:248
+            c_2 = tl.alloc_var("int32", tl.truncdiv(c_g, tl.int32(4)))  # attention.py:248
+            total = tl.alloc_var("int32", begin_asks_2 + c_2)  # attention.py:248
+            difference = tl.alloc_var("int32", end_asks_2 - begin_asks_2)  # attention.py:248
+            below = tl.alloc_var("bool", c_2 < difference)  # attention.py:248
+            at_most = tl.alloc_var("bool", 0 <= total)  # attention.py:250
+            below_2 = tl.alloc_var("bool", total < T)  # attention.py:250
+            both = tl.alloc_var("bool", at_most & below_2)  # attention.py:250
+            both_2 = tl.alloc_var("bool", below & both)  # attention.py:250
+            g = tl.alloc_var("int32", tl.truncmod(c_g, tl.int32(4)))  # attention.py:250
+            for c in tl.unroll(32):  # attention.py:250
+                q_2[c] = tl.if_then_else(both_2 & (c_g < end - begin), q[tl.int64(total) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]], tl.Cast("bfloat16", 0))  # attention.py:250
+            begin_prefix_2 = tl.alloc_var("int32", begin_prefix[n])  # attention.py:247
+            end_prefix_2 = tl.alloc_var("int32", end_prefix[n])  # attention.py:251
+            place_2 = tl.alloc_var("int32", tl.if_then_else(below & (c_g < end - begin), place[total], tl.int32(1073741824)))  # attention.py:249
+            scale_2 = tl.alloc_var("float32", scale)
+            difference_2 = tl.alloc_var("int32", end_prefix_2 - begin_prefix_2)  # attention.py:251
+            quotient = tl.alloc_var("int32", tl.truncdiv(difference_2, tl.int32(64)))  # attention.py:251
+            product = tl.alloc_var("int32", quotient * 64)  # attention.py:251
+            total_2 = tl.alloc_var("int32", begin_prefix_2 + product)  # attention.py:253
+            total_3 = tl.alloc_var("int32", place_2 + 1)  # attention.py:309
+            total_4 = tl.alloc_var("int32", total_3 + begin_prefix_2)  # attention.py:309
+            difference_3 = tl.alloc_var("int32", total_2 - begin_prefix_2)  # attention.py:253
+            larger_2 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_3))  # attention.py:253
+            difference_4 = tl.alloc_var("int32", total_4 - begin_prefix_2)  # attention.py:253
+            larger_3 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_4))  # attention.py:253
+            seen = tl.alloc_var("int32", tl.min(larger_2, larger_3))  # attention.py:253
+            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))  # attention.py:253
+            total_5 = tl.alloc_var("int32", seen + 63)  # attention.py:253
+            steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:253
+            product_2 = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:277
+            most_c_g[0] = steps  # attention.py:253
+            most_over_c_g(most_c_g, i32_board, thread)  # attention.py:253
+            most_c_g_2 = most_c_g[0]  # attention.py:253
+            max_of_piece = f32(float("-inf"))  # attention.py:253
+            sum_of_piece = f32(0.0)  # attention.py:253
+            for c in tl.unroll(32):  # attention.py:253
+                o_of_piece_2[c] = f32(0.0)  # attention.py:253
+            m = f32(float("-inf"))  # attention.py:253
+            s = f32(-0.0)  # attention.py:253
+            for c in tl.unroll(32):  # attention.py:253
+                o[c] = f32(-0.0)  # attention.py:253
+            for k_step in tl.serial(0, most_c_g_2):  # attention.py:253
+                product_3 = tl.alloc_var("int32", k_step * 64)  # attention.py:253
+                total_6 = tl.alloc_var("int32", begin_prefix_2 + product_3)  # attention.py:253
+                tl.sync_threads()  # attention.py:254
+                for c in tl.unroll(4):  # attention.py:254
+                    k_prefix_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < total_2), tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * k_prefix_k_stride + tl.int64(h) * k_prefix_h_stride), tl.int64(-1))  # attention.py:254
+                for c in tl.unroll(4):  # attention.py:254
+                    row = thread // 16 + c * 16  # attention.py:254
+                    at = thread % 16 * 8  # attention.py:254
+                    if k_prefix_from[c] != -1:  # attention.py:254
+                        for i in tl.unroll(8):  # attention.py:254
+                            k_prefix_tile[row, at + i] = k_prefix[k_prefix_from[c] + at + i]  # attention.py:254
+                    else:  # attention.py:254
+                        for i in tl.unroll(8):  # attention.py:254
+                            k_prefix_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:254
+                for c in tl.unroll(4):  # attention.py:254
+                    v_prefix_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < total_2), tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * v_prefix_k_stride + tl.int64(h) * v_prefix_h_stride), tl.int64(-1))  # attention.py:254
+                for c in tl.unroll(4):  # attention.py:254
+                    row = thread // 16 + c * 16  # attention.py:254
+                    at = thread % 16 * 8  # attention.py:254
+                    if v_prefix_from[c] != -1:  # attention.py:254
+                        for i in tl.unroll(8):  # attention.py:254
+                            v_prefix_tile[row, at + i] = v_prefix[v_prefix_from[c] + at + i]  # attention.py:254
+                    else:  # attention.py:254
+                        for i in tl.unroll(8):  # attention.py:254
+                            v_prefix_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:254
+                tl.sync_threads()  # attention.py:245
+                for c in tl.unroll(16):  # attention.py:245
+                    z[c] = f32(0.0)  # attention.py:245
+                for column in tl.unroll(4):  # attention.py:245
+                    for step in tl.unroll(8):  # attention.py:245
+                        for i in tl.vectorized(4):  # attention.py:245
+                            k_prefix_tile_part[i] = k_prefix_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:245
+                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", k_prefix_tile_part.data, 0, q_2.data, step, z.data, column, dtype="float32x4")  # attention.py:245
+                for c in tl.unroll(16):  # attention.py:277
+                    product_4[c] = z[c] * product_2  # attention.py:277
+                remainder = tl.alloc_var("int32", tl.truncmod(k_step, tl.int32(8)))  # attention.py:253
+                turn = tl.alloc_var("bool", remainder == 0)  # attention.py:253
+                if turn:  # attention.py:253
+                    m_2 = tl.alloc_var("float32", larger(m, max_of_piece))  # attention.py:253
+                    equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # attention.py:253
+                    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))  # attention.py:253
+                    difference_5 = tl.alloc_var("float32", m - chosen)  # attention.py:253
+                    exp2 = tl.alloc_var("float32", portable_exp2(difference_5))  # attention.py:253
+                    difference_6 = tl.alloc_var("float32", max_of_piece - chosen)  # attention.py:253
+                    exp2_2 = tl.alloc_var("float32", portable_exp2(difference_6))  # attention.py:253
+                    product_5 = tl.alloc_var("float32", s * exp2)  # attention.py:253
+                    product_6 = tl.alloc_var("float32", sum_of_piece * exp2_2)  # attention.py:253
+                    total_7 = tl.alloc_var("float32", product_5 + product_6)  # attention.py:253
+                    for c in tl.unroll(32):  # attention.py:253
+                        product_7[c] = o[c] * exp2  # attention.py:253
+                        product_8[c] = o_of_piece_2[c] * exp2_2  # attention.py:253
+                        total_8[c] = product_7[c] + product_8[c]  # attention.py:253
+                    max_of_piece = f32(float("-inf"))  # attention.py:253
+                    m = m_2  # attention.py:253
+                    s = total_7  # attention.py:253
+                    for c in tl.unroll(32):  # attention.py:253
+                        o[c] = total_8[c]  # attention.py:253
+                for c in tl.unroll(16):  # attention.py:253
+                    chosen_2[c] = tl.Select((((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_2) & ((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_4)), product_4[c], f32(float("-inf")))  # attention.py:253
+                    m_chunk[c] = chosen_2[c]  # attention.py:253
+                max_over_k_lane(m_chunk)  # attention.py:253
+                m_chunk_2 = m_chunk[0]  # attention.py:253
+                total_9 = tl.alloc_var("float32", max_of_piece + f32(8.0))  # attention.py:253
+                below_3 = tl.alloc_var("bool", total_9 < m_chunk_2)  # attention.py:253
+                m_new = tl.alloc_var("float32", tl.Select(below_3, m_chunk_2, max_of_piece))  # attention.py:253
+                equal_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))  # attention.py:253
+                chosen_3 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_new))  # attention.py:253
+                difference_7 = tl.alloc_var("float32", max_of_piece - chosen_3)  # attention.py:253
+                again = tl.alloc_var("float32", portable_exp2(difference_7))  # attention.py:253
+                for c in tl.unroll(16):  # attention.py:253
+                    difference_8[c] = chosen_2[c] - chosen_3  # attention.py:253
+                    e_2[c] = portable_exp2(difference_8[c])  # attention.py:253
+                product_9 = tl.alloc_var("float32", sum_of_piece * again)  # attention.py:253
+                for c in tl.unroll(16):  # attention.py:253
+                    s_chunk[c] = e_2[c]  # attention.py:253
+                sum_over_k_lane(s_chunk)  # attention.py:253
+                s_chunk_2 = s_chunk[0]  # attention.py:253
+                s_new = tl.alloc_var("float32", product_9 + s_chunk_2)  # attention.py:253
+                for c in tl.unroll(32):  # attention.py:253
+                    o_before[c] = o_of_piece_2[c] * again  # attention.py:253
+                for c in tl.unroll(16):  # attention.py:253
+                    p[c] = tl.Cast("bfloat16", e_2[c])  # attention.py:253
+                for c in tl.unroll(32):  # attention.py:253
+                    o_new[c] = o_before[c]  # attention.py:253
+                for column in tl.unroll(8):  # attention.py:253
+                    for step in tl.unroll(4):  # attention.py:253
+                        for i in tl.unroll(4):  # attention.py:253
+                            v_prefix_tile_part[i] = v_prefix_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]  # attention.py:253
+                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", v_prefix_tile_part.data, 0, p.data, step, o_new.data, column, dtype="float32x4")  # attention.py:253
+                max_of_piece = m_new  # attention.py:253
+                sum_of_piece = s_new  # attention.py:253
+                for c in tl.unroll(32):  # attention.py:253
+                    o_of_piece_2[c] = o_new[c]  # attention.py:253
+            if below & (c_g < end - begin) & writes:  # attention.py:285
+                m_of_piece[tl.int64(total) * m_of_piece_t_stride + tl.int64(h) * m_of_piece_h_stride + g] = max_of_piece  # attention.py:285
+            if below & (c_g < end - begin) & writes:  # attention.py:285
+                s_of_piece[tl.int64(total) * s_of_piece_t_stride + tl.int64(h) * s_of_piece_h_stride + g] = sum_of_piece  # attention.py:285
+            for c in tl.unroll(32):  # attention.py:285
+                if below & (c_g < end - begin):  # attention.py:285
+                    o_of_piece[tl.int64(total) * o_of_piece_t_stride + tl.int64(h) * o_of_piece_h_stride + tl.int64(g) * o_of_piece_g_stride + w[c]] = o_of_piece_2[c]  # attention.py:285
+            if below & (c_g < end - begin) & writes:  # attention.py:285
+                m_of_prompt[tl.int64(total) * m_of_prompt_t_stride + tl.int64(h) * m_of_prompt_h_stride + g] = m  # attention.py:285
+            if below & (c_g < end - begin) & writes:  # attention.py:285
+                s_of_prompt[tl.int64(total) * s_of_prompt_t_stride + tl.int64(h) * s_of_prompt_h_stride + g] = s  # attention.py:285
+            for c in tl.unroll(32):  # attention.py:285
+                if below & (c_g < end - begin):  # attention.py:285
+                    o_of_prompt[tl.int64(total) * o_of_prompt_t_stride + tl.int64(h) * o_of_prompt_h_stride + tl.int64(g) * o_of_prompt_g_stride + w[c]] = o[c]  # attention.py:285
+
+
+@tl.prim_func
+def prefix_attention_2(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", "bfloat16"), v_prefix: memory("v_prefix", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"), begin_shared: memory("begin_shared", "int32"), end_shared: memory("end_shared", "int32"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"), end_k: memory("end_k", "int32"), m_of_piece: memory("m_of_piece", "float32"), s_of_piece: memory("s_of_piece", "float32"), o_of_piece: memory("o_of_piece", "float32"), m_of_prompt: memory("m_of_prompt", "float32"), s_of_prompt: memory("s_of_prompt", "float32"), o_of_prompt: memory("o_of_prompt", "float32"), o: memory("o", "bfloat16"), lse: memory("lse", "float32"), Q: tl.int32, B: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, m_of_piece_t_stride: tl.int64, m_of_piece_h_stride: tl.int64, s_of_piece_t_stride: tl.int64, s_of_piece_h_stride: tl.int64, o_of_piece_t_stride: tl.int64, o_of_piece_h_stride: tl.int64, o_of_piece_g_stride: tl.int64, m_of_prompt_t_stride: tl.int64, m_of_prompt_h_stride: tl.int64, s_of_prompt_t_stride: tl.int64, s_of_prompt_h_stride: tl.int64, o_of_prompt_t_stride: tl.int64, o_of_prompt_h_stride: tl.int64, o_of_prompt_g_stride: tl.int64, k_s_stride: tl.int64, k_h_stride: tl.int64, k_prefix_k_stride: tl.int64, k_prefix_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64, v_prefix_k_stride: tl.int64, v_prefix_h_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64, o_g_stride: tl.int64, lse_h_stride: tl.int64, lse_g_stride: tl.int64, scale: tl.float32, programs: tl.int32):
+    # A block owns 1 of H, 128 of W, 1 of B, 64 of Q*G (chained_dot). Q*G: 64 indices, 1 to each of 64 threads; S.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each of 4 threads.
+    with tl.Kernel(programs, threads=256) as block:
+        thread = tl.get_thread_binding()
+        i32_board = tl.alloc_shared((1, 256), "int32", "shared")
+        w = tl.alloc_local((32,), "int32")
+        e = tl.alloc_local((32,), "int32")
+        k_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
+        v_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
+        q_3 = tl.alloc_local((32,), "bfloat16")
+        o_of_piece_2 = tl.alloc_local((32,), "float32")
+        o_of_prompt_2 = tl.alloc_local((32,), "float32")
+        most_q_g = tl.alloc_local((1,), "int32")
+        max_of_piece = tl.alloc_var("float32")
+        sum_of_piece = tl.alloc_var("float32")
+        o_of_piece_3 = tl.alloc_local((32,), "float32")
+        m = tl.alloc_var("float32")
+        s = tl.alloc_var("float32")
+        o_2 = tl.alloc_local((32,), "float32")
+        k_from = tl.alloc_local((4,), "int64")
+        k_prefix_from = tl.alloc_local((4,), "int64")
+        v_from = tl.alloc_local((4,), "int64")
+        v_prefix_from = tl.alloc_local((4,), "int64")
+        z = tl.alloc_local((16,), "float32")
+        k_tile_part = tl.alloc_local((4,), "bfloat16")
+        product_4 = tl.alloc_local((16,), "float32")
+        product_7 = tl.alloc_local((32,), "float32")
+        product_8 = tl.alloc_local((32,), "float32")
+        total_7 = tl.alloc_local((32,), "float32")
+        chosen_2 = tl.alloc_local((16,), "float32")
+        m_chunk = tl.alloc_local((16,), "float32")
+        difference_8 = tl.alloc_local((16,), "float32")
+        e_2 = tl.alloc_local((16,), "float32")
+        s_chunk = tl.alloc_local((16,), "float32")
+        o_before = tl.alloc_local((32,), "float32")
+        p = tl.alloc_local((16,), "bfloat16")
+        o_new = tl.alloc_local((32,), "float32")
+        v_tile_part = tl.alloc_local((4,), "bfloat16")
+        product_12 = tl.alloc_local((32,), "float32")
+        product_13 = tl.alloc_local((32,), "float32")
+        total_10 = tl.alloc_local((32,), "float32")
+        quotient_3 = tl.alloc_local((32,), "float32")
+        chosen_5 = tl.alloc_local((32,), "float32")
+        total_11 = tl.alloc_local((32,), "float32")
+        as_bf16 = tl.alloc_local((32,), "bfloat16")
+        tiles = tl.alloc_var("int32", Q * 4 // 64 + B)
+        tile = tl.alloc_var("int32", tiles - 1 - tl.truncmod(block, tiles))
+        segments = tl.alloc_var("int32", B)
+        b = segment_of(begin_q, tile, segments, 4, 64)
+        begin = tl.alloc_var("int32", tl.Cast("int32", begin_q[b]) * 4)
+        end = tl.alloc_var("int32", tl.Cast("int32", end_q[b]) * 4)
+        first = tl.alloc_var("int32", (tile - (tl.truncdiv(begin, 64) + b)) * 64)
+        q_g = first + thread % 16 + thread // 64 * 16
+        if first < end - begin:
+            h = tl.truncdiv(block, tiles)
+            for c in tl.unroll(32):
+                w[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
+            writes = (thread & 48) == 0
+            for c in tl.unroll(32):
+                e[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
+            begin_q_2 = tl.alloc_var("int32", begin_q[b])  # attention.py:301
+            end_q_2 = tl.alloc_var("int32", end_q[b])  # attention.py:302
+            g = tl.alloc_var("int32", tl.truncmod(q_g, tl.int32(4)))  # attention.py:250
+            q_2 = tl.alloc_var("int32", tl.truncdiv(q_g, tl.int32(4)))  # attention.py:301
+            difference = tl.alloc_var("int32", end_q_2 - begin_q_2)  # attention.py:302
+            total = tl.alloc_var("int32", begin_q_2 + q_2)  # attention.py:303
+            below = tl.alloc_var("bool", q_2 < difference)  # attention.py:303
+            at_most = tl.alloc_var("bool", 0 <= total)  # attention.py:260
+            below_2 = tl.alloc_var("bool", total < T)  # attention.py:260
+            both = tl.alloc_var("bool", at_most & below_2)  # attention.py:260
+            both_2 = tl.alloc_var("bool", below & both)  # attention.py:260
+            for c in tl.unroll(32):  # attention.py:260
+                q_3[c] = tl.if_then_else(both_2 & (q_g < end - begin), q[tl.int64(total) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]], tl.Cast("bfloat16", 0))  # attention.py:260
+            begin_shared_2 = tl.alloc_var("int32", begin_shared[b])  # attention.py:256
+            begin_k_2 = tl.alloc_var("int32", begin_k[b])  # attention.py:256
+            end_shared_2 = tl.alloc_var("int32", end_shared[b])  # attention.py:257
+            end_k_2 = tl.alloc_var("int32", end_k[b])  # attention.py:258
+            scale_2 = tl.alloc_var("float32", scale)
+            product = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:277
+            difference_2 = tl.alloc_var("int32", end_shared_2 - begin_shared_2)  # attention.py:257
+            difference_3 = tl.alloc_var("int32", end_k_2 - begin_k_2)  # attention.py:258
+            total_2 = tl.alloc_var("int32", difference_2 + difference_3)  # attention.py:258
+            difference_4 = tl.alloc_var("int32", total_2 - difference)  # attention.py:303
+            total_3 = tl.alloc_var("int32", q_2 + difference_4)  # attention.py:303
+            m_of_piece_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), m_of_piece[tl.int64(total) * m_of_piece_t_stride + tl.int64(h) * m_of_piece_h_stride + g], tl.Cast("float32", 0)))  # attention.py:261
+            s_of_piece_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), s_of_piece[tl.int64(total) * s_of_piece_t_stride + tl.int64(h) * s_of_piece_h_stride + g], tl.Cast("float32", 0)))  # attention.py:261
+            for c in tl.unroll(32):  # attention.py:261
+                o_of_piece_2[c] = tl.if_then_else(below & (q_g < end - begin), o_of_piece[tl.int64(total) * o_of_piece_t_stride + tl.int64(h) * o_of_piece_h_stride + tl.int64(g) * o_of_piece_g_stride + w[c]], tl.Cast("float32", 0))  # attention.py:261
+            m_of_prompt_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), m_of_prompt[tl.int64(total) * m_of_prompt_t_stride + tl.int64(h) * m_of_prompt_h_stride + g], tl.Cast("float32", 0)))  # attention.py:261
+            s_of_prompt_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), s_of_prompt[tl.int64(total) * s_of_prompt_t_stride + tl.int64(h) * s_of_prompt_h_stride + g], tl.Cast("float32", 0)))  # attention.py:261
+            for c in tl.unroll(32):  # attention.py:261
+                o_of_prompt_2[c] = tl.if_then_else(below & (q_g < end - begin), o_of_prompt[tl.int64(total) * o_of_prompt_t_stride + tl.int64(h) * o_of_prompt_h_stride + tl.int64(g) * o_of_prompt_g_stride + w[c]], tl.Cast("float32", 0))  # attention.py:261
+            quotient = tl.alloc_var("int32", tl.truncdiv(difference_2, tl.int32(64)))  # attention.py:262
+            product_2 = tl.alloc_var("int32", quotient * 64)  # attention.py:262
+            total_4 = tl.alloc_var("int32", total_3 + 1)  # attention.py:309
+            larger_2 = tl.alloc_var("int32", tl.max(tl.int32(0), total_2))  # attention.py:263
+            larger_3 = tl.alloc_var("int32", tl.max(tl.int32(0), total_4))  # attention.py:263
+            seen = tl.alloc_var("int32", tl.min(larger_2, larger_3))  # attention.py:263
+            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))  # attention.py:263
+            quotient_2 = tl.alloc_var("int32", tl.truncdiv(product_2, tl.int32(64)))  # attention.py:263
+            first_step = tl.alloc_var("int32", tl.max(tl.int32(0), quotient_2))  # attention.py:263
+            full_steps_2 = tl.alloc_var("int32", tl.max(first_step, full_steps))  # attention.py:263
+            total_5 = tl.alloc_var("int32", seen + 63)  # attention.py:263
+            steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:263
+            most_q_g[0] = steps  # attention.py:263
+            most_over_q_g(most_q_g, i32_board, thread)  # attention.py:263
+            most_q_g_2 = most_q_g[0]  # attention.py:263
+            max_of_piece = m_of_piece_2  # attention.py:263
+            sum_of_piece = s_of_piece_2  # attention.py:263
+            for c in tl.unroll(32):  # attention.py:263
+                o_of_piece_3[c] = o_of_piece_2[c]  # attention.py:263
+            m = m_of_prompt_2  # attention.py:263
+            s = s_of_prompt_2  # attention.py:263
+            for c in tl.unroll(32):  # attention.py:263
+                o_2[c] = o_of_prompt_2[c]  # attention.py:263
+            for s_step in tl.serial(first_step, most_q_g_2):  # attention.py:263
+                product_3 = tl.alloc_var("int32", s_step * 64)  # attention.py:263
+                tl.sync_threads()  # attention.py:267
+                for c in tl.unroll(4):  # attention.py:267
+                    k_from[c] = tl.Select((((product_3 + (thread // 16 + c * 16)) < total_2) & (difference_2 <= (product_3 + (thread // 16 + c * 16)))), tl.int64(tl.int64((begin_k_2 + ((product_3 + (thread // 16 + c * 16)) - difference_2))) * k_s_stride + tl.int64(h) * k_h_stride), tl.int64(-1))  # attention.py:267
+                    k_prefix_from[c] = tl.Select((((product_3 + (thread // 16 + c * 16)) < total_2) & (tl.Not((difference_2 <= (product_3 + (thread // 16 + c * 16)))))), tl.int64(tl.int64((begin_shared_2 + (product_3 + (thread // 16 + c * 16)))) * k_prefix_k_stride + tl.int64(h) * k_prefix_h_stride), tl.int64(-1))  # attention.py:267
+                for c in tl.unroll(4):  # attention.py:267
+                    row = thread // 16 + c * 16  # attention.py:267
+                    at = thread % 16 * 8  # attention.py:267
+                    if k_from[c] != -1:  # attention.py:267
+                        for i in tl.unroll(8):  # attention.py:267
+                            k_tile[row, at + i] = k[k_from[c] + at + i]  # attention.py:267
+                    else:  # attention.py:267
+                        if k_prefix_from[c] != -1:  # attention.py:267
+                            for i in tl.unroll(8):  # attention.py:267
+                                k_tile[row, at + i] = k_prefix[k_prefix_from[c] + at + i]  # attention.py:267
+                        else:  # attention.py:267
+                            for i in tl.unroll(8):  # attention.py:267
+                                k_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:267
+                for c in tl.unroll(4):  # attention.py:267
+                    v_from[c] = tl.Select((((product_3 + (thread // 16 + c * 16)) < total_2) & (difference_2 <= (product_3 + (thread // 16 + c * 16)))), tl.int64(tl.int64((begin_k_2 + ((product_3 + (thread // 16 + c * 16)) - difference_2))) * v_s_stride + tl.int64(h) * v_h_stride), tl.int64(-1))  # attention.py:267
+                    v_prefix_from[c] = tl.Select((((product_3 + (thread // 16 + c * 16)) < total_2) & (tl.Not((difference_2 <= (product_3 + (thread // 16 + c * 16)))))), tl.int64(tl.int64((begin_shared_2 + (product_3 + (thread // 16 + c * 16)))) * v_prefix_k_stride + tl.int64(h) * v_prefix_h_stride), tl.int64(-1))  # attention.py:267
+                for c in tl.unroll(4):  # attention.py:267
+                    row = thread // 16 + c * 16  # attention.py:267
+                    at = thread % 16 * 8  # attention.py:267
+                    if v_from[c] != -1:  # attention.py:267
+                        for i in tl.unroll(8):  # attention.py:267
+                            v_tile[row, at + i] = v[v_from[c] + at + i]  # attention.py:267
+                    else:  # attention.py:267
+                        if v_prefix_from[c] != -1:  # attention.py:267
+                            for i in tl.unroll(8):  # attention.py:267
+                                v_tile[row, at + i] = v_prefix[v_prefix_from[c] + at + i]  # attention.py:267
+                        else:  # attention.py:267
+                            for i in tl.unroll(8):  # attention.py:267
+                                v_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:267
+                tl.sync_threads()  # attention.py:245
+                for c in tl.unroll(16):  # attention.py:245
+                    z[c] = f32(0.0)  # attention.py:245
+                for column in tl.unroll(4):  # attention.py:245
+                    for step in tl.unroll(8):  # attention.py:245
+                        for i in tl.vectorized(4):  # attention.py:245
+                            k_tile_part[i] = k_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:245
+                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", k_tile_part.data, 0, q_3.data, step, z.data, column, dtype="float32x4")  # attention.py:245
+                for c in tl.unroll(16):  # attention.py:277
+                    product_4[c] = z[c] * product  # attention.py:277
+                remainder = tl.alloc_var("int32", tl.truncmod(s_step, tl.int32(8)))  # attention.py:263
+                turn = tl.alloc_var("bool", remainder == 0)  # attention.py:263
+                if turn:  # attention.py:263
+                    m_2 = tl.alloc_var("float32", larger(m, max_of_piece))  # attention.py:263
+                    equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # attention.py:263
+                    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))  # attention.py:263
+                    difference_5 = tl.alloc_var("float32", m - chosen)  # attention.py:263
+                    exp2 = tl.alloc_var("float32", portable_exp2(difference_5))  # attention.py:263
+                    difference_6 = tl.alloc_var("float32", max_of_piece - chosen)  # attention.py:263
+                    exp2_2 = tl.alloc_var("float32", portable_exp2(difference_6))  # attention.py:263
+                    product_5 = tl.alloc_var("float32", s * exp2)  # attention.py:263
+                    product_6 = tl.alloc_var("float32", sum_of_piece * exp2_2)  # attention.py:263
+                    total_6 = tl.alloc_var("float32", product_5 + product_6)  # attention.py:263
+                    for c in tl.unroll(32):  # attention.py:263
+                        product_7[c] = o_2[c] * exp2  # attention.py:263
+                        product_8[c] = o_of_piece_3[c] * exp2_2  # attention.py:263
+                        total_7[c] = product_7[c] + product_8[c]  # attention.py:263
+                    max_of_piece = f32(float("-inf"))  # attention.py:263
+                    m = m_2  # attention.py:263
+                    s = total_6  # attention.py:263
+                    for c in tl.unroll(32):  # attention.py:263
+                        o_2[c] = total_7[c]  # attention.py:263
+                for c in tl.unroll(16):  # attention.py:263
+                    chosen_2[c] = tl.Select((((product_3 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_2) & ((product_3 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_4)), product_4[c], f32(float("-inf")))  # attention.py:263
+                    m_chunk[c] = chosen_2[c]  # attention.py:263
+                max_over_s_lane(m_chunk)  # attention.py:263
+                m_chunk_2 = m_chunk[0]  # attention.py:263
+                total_8 = tl.alloc_var("float32", max_of_piece + f32(8.0))  # attention.py:263
+                below_3 = tl.alloc_var("bool", total_8 < m_chunk_2)  # attention.py:263
+                m_new = tl.alloc_var("float32", tl.Select(below_3, m_chunk_2, max_of_piece))  # attention.py:263
+                equal_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))  # attention.py:263
+                chosen_3 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_new))  # attention.py:263
+                difference_7 = tl.alloc_var("float32", max_of_piece - chosen_3)  # attention.py:263
+                again = tl.alloc_var("float32", portable_exp2(difference_7))  # attention.py:263
+                for c in tl.unroll(16):  # attention.py:263
+                    difference_8[c] = chosen_2[c] - chosen_3  # attention.py:263
+                    e_2[c] = portable_exp2(difference_8[c])  # attention.py:263
+                product_9 = tl.alloc_var("float32", sum_of_piece * again)  # attention.py:263
+                for c in tl.unroll(16):  # attention.py:263
+                    s_chunk[c] = e_2[c]  # attention.py:263
+                sum_over_s_lane(s_chunk)  # attention.py:263
+                s_chunk_2 = s_chunk[0]  # attention.py:263
+                s_new = tl.alloc_var("float32", product_9 + s_chunk_2)  # attention.py:263
+                for c in tl.unroll(32):  # attention.py:263
+                    o_before[c] = o_of_piece_3[c] * again  # attention.py:263
+                for c in tl.unroll(16):  # attention.py:263
+                    p[c] = tl.Cast("bfloat16", e_2[c])  # attention.py:263
+                for c in tl.unroll(32):  # attention.py:263
+                    o_new[c] = o_before[c]  # attention.py:263
+                for column in tl.unroll(8):  # attention.py:263
+                    for step in tl.unroll(4):  # attention.py:263
+                        for i in tl.unroll(4):  # attention.py:263
+                            v_tile_part[i] = v_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]  # attention.py:263
+                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", v_tile_part.data, 0, p.data, step, o_new.data, column, dtype="float32x4")  # attention.py:263
+                max_of_piece = m_new  # attention.py:263
+                sum_of_piece = s_new  # attention.py:263
+                for c in tl.unroll(32):  # attention.py:263
+                    o_of_piece_3[c] = o_new[c]  # attention.py:263
+            m_3 = tl.alloc_var("float32", larger(m, max_of_piece))  # attention.py:263
+            equal_3 = tl.alloc_var("bool", m_3 == f32(float("-inf")))  # attention.py:263
+            chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_3))  # attention.py:263
+            difference_9 = tl.alloc_var("float32", m - chosen_4)  # attention.py:263
+            exp2_3 = tl.alloc_var("float32", portable_exp2(difference_9))  # attention.py:263
+            difference_10 = tl.alloc_var("float32", max_of_piece - chosen_4)  # attention.py:263
+            exp2_4 = tl.alloc_var("float32", portable_exp2(difference_10))  # attention.py:263
+            product_10 = tl.alloc_var("float32", s * exp2_3)  # attention.py:263
+            product_11 = tl.alloc_var("float32", sum_of_piece * exp2_4)  # attention.py:263
+            total_9 = tl.alloc_var("float32", product_10 + product_11)  # attention.py:263
+            for c in tl.unroll(32):  # attention.py:263
+                product_12[c] = o_2[c] * exp2_3  # attention.py:263
+                product_13[c] = o_of_piece_3[c] * exp2_4  # attention.py:263
+                total_10[c] = product_12[c] + product_13[c]  # attention.py:263
+            equal_4 = tl.alloc_var("bool", total_9 == f32(0.0))  # attention.py:325
+            for c in tl.unroll(32):  # attention.py:325
+                quotient_3[c] = total_10[c] / total_9  # attention.py:325
+                chosen_5[c] = tl.Select(equal_4, f32(0.0), quotient_3[c])  # attention.py:325
+                total_11[c] = chosen_5[c] + f32(0.0)  # attention.py:325
+                as_bf16[c] = tl.Cast("bfloat16", total_11[c])  # attention.py:326
+                if below & (q_g < end - begin):  # attention.py:326
+                    o[tl.int64(total) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g) * o_g_stride + w[c]] = as_bf16[c]  # attention.py:326
+            log = tl.alloc_var("float32", portable_log(total_9))  # attention.py:327
+            fused = tl.alloc_var("float32", fma(m_3, f32(0.6931471824645996), log))  # attention.py:327
+            if below & (q_g < end - begin) & writes:  # attention.py:327
+                lse[tl.int64(h) * lse_h_stride + tl.int64(g) * lse_g_stride + total] = fused  # attention.py:327
+
+
+def call(kernels, q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, o, lse, scale, C, N, T, Q, B, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = (C * 4 // 64 + N) * 8 * 1
+    if programs > 0:
+        kernels.prefix_attention_1((programs,), q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, C, N, T, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, scale)
+    programs = (Q * 4 // 64 + B) * 8 * 1
+    if programs > 0:
+        kernels.prefix_attention_2((programs,), q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, Q, B, T, q_t_stride, q_h_stride, q_g_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_s_stride, k_h_stride, k_prefix_k_stride, k_prefix_h_stride, v_s_stride, v_h_stride, v_prefix_k_stride, v_prefix_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)

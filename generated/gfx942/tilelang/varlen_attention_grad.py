@@ -1,0 +1,565 @@
+"""varlen_attention_grad on gfx942, written by rlk 0.1.0: do not edit.
+
+numerics: a5008d6ce96d2054
+schedule: tiles G=4, T=2, 2 warps, 1 stages, unroll 1
+schedule: tiles Q*G=64, 4 warps, 1 stages, unroll 1
+schedule: tiles J=64, 4 warps, 1 stages, unroll 1
+"""
+
+import struct
+
+import tilelang.language as tl
+from tilelang.rocm.language.tir import tvm_mfma
+
+
+def memory(name, dtype):
+    """The elements of a tensor in a row: addresses are counted from the first."""
+    return tl.Tensor((tl.dynamic(f"{name}_size", "int64"),), dtype)
+
+
+def f32(number):
+    """A constant by its bits: HIP text has seven digits, and a sum with 0.0 would be folded away."""
+    return tl.reinterpret(tl.uint32(struct.unpack("<I", struct.pack("<f", number))[0]), "float32")
+
+
+@tl.macro
+def add(a, b):
+    # A term of a sum.
+    return a + b
+
+
+@tl.macro
+def bits_of(x):
+    # As an integer.
+    return tl.reinterpret(x, "int32")
+
+
+@tl.macro
+def fma(a, b, c):
+    # a * b + c with one rounding.
+    return tl.call_extern("float32", "fmaf", a, b, c)
+
+
+@tl.macro
+def held(x):
+    # A variable: the text of a value without one is copied to each of its uses.
+    variable = tl.alloc_var(x.dtype, x)
+    return variable
+
+
+@tl.macro
+def is_nan(x):
+    # By its bits.
+    return (bits_of(x) & 0x7FFFFFFF) > 0x7F800000
+
+
+@tl.macro
+def least(a, b):
+    # Of integers.
+    return tl.min(a, b)
+
+
+@tl.macro
+def least_over_j(x, x_board, thread):
+    # The least over J, in any order.
+    for c in tl.unroll(1):
+        x[c] = least(x[c], tl.shfl_xor(x[c], 1, width=64))
+    for c in tl.unroll(1):
+        x[c] = least(x[c], tl.shfl_xor(x[c], 2, width=64))
+    for c in tl.unroll(1):
+        x[c] = least(x[c], tl.shfl_xor(x[c], 4, width=64))
+    for c in tl.unroll(1):
+        x[c] = least(x[c], tl.shfl_xor(x[c], 8, width=64))
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = least(x[c], x_board[c, thread ^ 64])
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = least(x[c], x_board[c, thread ^ 128])
+
+
+@tl.macro
+def most(a, b):
+    # Of integers.
+    return tl.max(a, b)
+
+
+@tl.macro
+def most_over_q_g(x, x_board, thread):
+    # The most over Q*G, in any order.
+    for c in tl.unroll(1):
+        x[c] = most(x[c], tl.shfl_xor(x[c], 1, width=64))
+    for c in tl.unroll(1):
+        x[c] = most(x[c], tl.shfl_xor(x[c], 2, width=64))
+    for c in tl.unroll(1):
+        x[c] = most(x[c], tl.shfl_xor(x[c], 4, width=64))
+    for c in tl.unroll(1):
+        x[c] = most(x[c], tl.shfl_xor(x[c], 8, width=64))
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = most(x[c], x_board[c, thread ^ 64])
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(1):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(1):
+        x[c] = most(x[c], x_board[c, thread ^ 128])
+
+
+@tl.macro
+def number_of(i):
+    # As a float.
+    return tl.reinterpret(i, "float32")
+
+
+@tl.macro
+def portable_exp2(x):
+    # 2**x. Exact for integers; results below 2**-126 are +0, as on the hardware it stands in for.
+    y0 = tl.alloc_var("float32", smaller(x, f32(127.0)))
+    y1 = tl.alloc_var("float32", y0 + f32(12582912.0))
+    y2 = tl.alloc_var("float32", y1 - f32(12582912.0))
+    y3 = tl.alloc_var("float32", x - y2)
+    y4 = tl.alloc_var("float32", fma(f32(0.00018058953), y3, f32(0.0013314332)))
+    y5 = tl.alloc_var("float32", fma(y4, y3, f32(0.009607519)))
+    y6 = tl.alloc_var("float32", fma(y5, y3, f32(0.055505678)))
+    y7 = tl.alloc_var("float32", fma(y6, y3, f32(0.24022758)))
+    y8 = tl.alloc_var("float32", fma(y7, y3, f32(0.6931471)))
+    y9 = tl.alloc_var("float32", fma(y8, y3, f32(1.0)))
+    i10 = tl.alloc_var("int32", bits_of(y1))
+    i11 = tl.alloc_var("int32", i10 << 23)
+    i12 = tl.alloc_var("int32", i11 + tl.int32(1065353216))
+    y13 = tl.alloc_var("float32", number_of(i12))
+    y14 = tl.alloc_var("float32", y9 * y13)
+    y15 = tl.alloc_var("float32", tl.Select(x < f32(-126.0), f32(0.0), y14))
+    return y15
+
+
+@tl.macro
+def segment_of(begin, tile, count, each, rows):
+    # The segment that a tile of rows lies in: segment i has tiles from begin[i] * each // rows + i on.
+    low = tl.alloc_var("int32", 0)
+    high = tl.alloc_var("int32", count)
+    middle = tl.alloc_var("int32")
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.truncdiv(tl.Cast("int32", begin[middle]) * each, rows) + middle > tile:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+@tl.macro
+def smaller(a, b):
+    # NaN loses, -0.0 < +0.0: of two equal numbers, the sign that one has.
+    same = number_of(bits_of(a) | bits_of(b))
+    other = tl.Select(a == b, same, tl.Select(is_nan(a), b, a))
+    return held(tl.Select(b < a, b, tl.Select(a < b, a, other)))
+
+
+@tl.macro
+def sum_over_w(x, x_board, thread):
+    # The sum over W, halving.
+    tl.sync_threads()  # what was exchanged before has been read
+    for c in tl.unroll(8):
+        x_board[c, thread] = x[c]
+    tl.sync_threads()
+    for c in tl.unroll(8):
+        x[c] = add(x[c], x_board[c, thread ^ 64])
+    for c in tl.unroll(8):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 32, width=64))
+    for c in tl.unroll(8):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 16, width=64))
+    for c in tl.unroll(8):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 8, width=64))
+    for c in tl.unroll(8):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 4, width=64))
+    for c in tl.unroll(8):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 2, width=64))
+    for c in tl.unroll(8):
+        x[c] = add(x[c], tl.shfl_xor(x[c], 1, width=64))
+
+
+@tl.prim_func
+def varlen_attention_grad_1(o: memory("o", "bfloat16"), lse: memory("lse", "float32"), d_o: memory("d_o", "bfloat16"), d_lse: memory("d_lse", "float32"), shift: memory("shift", "float32"), delta: memory("delta", "float32"), T: tl.int32, lse_h_stride: tl.int64, lse_g_stride: tl.int64, d_o_t_stride: tl.int64, d_o_h_stride: tl.int64, d_o_g_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64, o_g_stride: tl.int64, d_lse_h_stride: tl.int64, d_lse_g_stride: tl.int64, shift_t_stride: tl.int64, shift_h_stride: tl.int64, delta_t_stride: tl.int64, delta_h_stride: tl.int64, programs: tl.int32):
+    # A block owns 1 of H, 2 of T, 4 of G (rows). W: 128 indices, 1 to each of 128 threads; T: 2 indices, 2 to each of 1 threads; G: 4 indices, 4 to each of 1 threads.
+    with tl.Kernel(programs, threads=128) as block:
+        thread = tl.get_thread_binding()
+        f32_board = tl.alloc_shared((8, 128), "float32", "shared")
+        t = tl.alloc_local((2,), "int32")
+        t_inside = tl.alloc_local((2,), "bool")
+        g = tl.alloc_local((4,), "int32")
+        lse_2 = tl.alloc_local((8,), "float32")
+        d_o_2 = tl.alloc_local((8,), "bfloat16")
+        o_2 = tl.alloc_local((8,), "bfloat16")
+        d_lse_2 = tl.alloc_local((8,), "float32")
+        product = tl.alloc_local((8,), "float32")
+        negative = tl.alloc_local((8,), "float32")
+        as_f32 = tl.alloc_local((8,), "float32")
+        as_f32_2 = tl.alloc_local((8,), "float32")
+        product_2 = tl.alloc_local((8,), "float32")
+        sum_w = tl.alloc_local((8,), "float32")
+        difference = tl.alloc_local((8,), "float32")
+        rest = tl.truncdiv(block, ((T + 1) // 2))
+        h = rest
+        for c in tl.unroll(2):
+            t[c] = tl.truncmod(block, ((T + 1) // 2)) * 2 + c
+            t_inside[c] = t[c] < T
+        for c in tl.unroll(4):
+            g[c] = c
+        writes = thread == 0
+        for c in tl.unroll(8):  # attention.py:97
+            lse_2[c] = tl.if_then_else(t_inside[c // 4], lse[tl.int64(h) * lse_h_stride + tl.int64(g[c % 4]) * lse_g_stride + t[c // 4]], tl.Cast("float32", 0))  # attention.py:97
+        w = tl.alloc_var("int32", thread)  # attention.py:99
+        for c in tl.unroll(8):  # attention.py:99
+            d_o_2[c] = tl.if_then_else(t_inside[c // 4], d_o[tl.int64(t[c // 4]) * d_o_t_stride + tl.int64(h) * d_o_h_stride + tl.int64(g[c % 4]) * d_o_g_stride + w], tl.Cast("bfloat16", 0))  # attention.py:99
+            o_2[c] = tl.if_then_else(t_inside[c // 4], o[tl.int64(t[c // 4]) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g[c % 4]) * o_g_stride + w], tl.Cast("bfloat16", 0))  # attention.py:99
+            d_lse_2[c] = tl.if_then_else(t_inside[c // 4], d_lse[tl.int64(h) * d_lse_h_stride + tl.int64(g[c % 4]) * d_lse_g_stride + t[c // 4]], tl.Cast("float32", 0))  # attention.py:100
+            product[c] = lse_2[c] * f32(1.4426950216293335)  # attention.py:97
+            negative[c] = product[c] * f32(-1.0)  # attention.py:97
+            if t_inside[c // 4] & writes:  # attention.py:97
+                shift[tl.int64(t[c // 4]) * shift_t_stride + tl.int64(h) * shift_h_stride + g[c % 4]] = negative[c]  # attention.py:97
+            as_f32[c] = tl.Cast("float32", d_o_2[c])  # attention.py:99
+            as_f32_2[c] = tl.Cast("float32", o_2[c])  # attention.py:99
+            product_2[c] = as_f32[c] * as_f32_2[c]  # attention.py:99
+            sum_w[c] = product_2[c]  # attention.py:99
+        sum_over_w(sum_w, f32_board, thread)  # attention.py:99
+        for c in tl.unroll(8):  # attention.py:100
+            difference[c] = sum_w[c] - d_lse_2[c]  # attention.py:100
+            if t_inside[c // 4] & writes:  # attention.py:100
+                delta[tl.int64(t[c // 4]) * delta_t_stride + tl.int64(h) * delta_h_stride + g[c % 4]] = difference[c]  # attention.py:100
+
+
+@tl.prim_func
+def varlen_attention_grad_2(q: memory("q", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"), end_k: memory("end_k", "int32"), d_o: memory("d_o", "bfloat16"), shift: memory("shift", "float32"), delta: memory("delta", "float32"), d_q: memory("d_q", "bfloat16"), Q: tl.int32, B: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, d_o_t_stride: tl.int64, d_o_h_stride: tl.int64, d_o_g_stride: tl.int64, shift_t_stride: tl.int64, shift_h_stride: tl.int64, delta_t_stride: tl.int64, delta_h_stride: tl.int64, k_s_stride: tl.int64, k_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64, d_q_t_stride: tl.int64, d_q_h_stride: tl.int64, d_q_g_stride: tl.int64, scale: tl.float32, programs: tl.int32):
+    # A block owns 1 of H, 1 of B, 64 of Q*G (chained_dot). Q*G: 64 indices, 1 to each of 64 threads; Z.lane: 64 indices, 16 to each of 4 threads; E: 128 indices, 32 to each of 4 threads; W: 128 indices, 32 to each of 4 threads.
+    with tl.Kernel(programs, threads=256) as block:
+        thread = tl.get_thread_binding()
+        i32_board = tl.alloc_shared((1, 256), "int32", "shared")
+        e = tl.alloc_local((32,), "int32")
+        w = tl.alloc_local((32,), "int32")
+        k_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
+        v_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
+        q_3 = tl.alloc_local((32,), "bfloat16")
+        d_o_2 = tl.alloc_local((32,), "bfloat16")
+        most_q_g = tl.alloc_local((1,), "int32")
+        s = tl.alloc_local((32,), "float32")
+        k_from = tl.alloc_local((4,), "int64")
+        v_from = tl.alloc_local((4,), "int64")
+        z = tl.alloc_local((16,), "float32")
+        k_tile_part = tl.alloc_local((4,), "bfloat16")
+        fused = tl.alloc_local((16,), "float32")
+        exp2 = tl.alloc_local((16,), "float32")
+        z_2 = tl.alloc_local((16,), "float32")
+        v_tile_part = tl.alloc_local((4,), "bfloat16")
+        difference_5 = tl.alloc_local((16,), "float32")
+        chosen = tl.alloc_local((16,), "float32")
+        product_3 = tl.alloc_local((16,), "float32")
+        p = tl.alloc_local((16,), "bfloat16")
+        sum_new = tl.alloc_local((32,), "float32")
+        k_tile_part_2 = tl.alloc_local((4,), "bfloat16")
+        product_4 = tl.alloc_local((32,), "float32")
+        as_bf16 = tl.alloc_local((32,), "bfloat16")
+        tiles = tl.alloc_var("int32", Q * 4 // 64 + B)
+        tile = tl.alloc_var("int32", tiles - 1 - tl.truncmod(block, tiles))
+        segments = tl.alloc_var("int32", B)
+        b = segment_of(begin_q, tile, segments, 4, 64)
+        begin = tl.alloc_var("int32", tl.Cast("int32", begin_q[b]) * 4)
+        end = tl.alloc_var("int32", tl.Cast("int32", end_q[b]) * 4)
+        first = tl.alloc_var("int32", (tile - (tl.truncdiv(begin, 64) + b)) * 64)
+        q_g = first + thread % 16 + thread // 64 * 16
+        if first < end - begin:
+            h = tl.truncdiv(block, tiles)
+            for c in tl.unroll(32):
+                e[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
+            for c in tl.unroll(32):
+                w[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
+            begin_q_2 = tl.alloc_var("int32", begin_q[b])  # attention.py:301
+            end_q_2 = tl.alloc_var("int32", end_q[b])  # attention.py:302
+            g = tl.alloc_var("int32", tl.truncmod(q_g, tl.int32(4)))  # attention.py:97
+            q_2 = tl.alloc_var("int32", tl.truncdiv(q_g, tl.int32(4)))  # attention.py:301
+            difference = tl.alloc_var("int32", end_q_2 - begin_q_2)  # attention.py:302
+            total = tl.alloc_var("int32", begin_q_2 + q_2)  # attention.py:303
+            below = tl.alloc_var("bool", q_2 < difference)  # attention.py:303
+            for c in tl.unroll(32):  # attention.py:114
+                q_3[c] = tl.if_then_else(below & (q_g < end - begin), q[tl.int64(total) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]], tl.Cast("bfloat16", 0))  # attention.py:114
+            for c in tl.unroll(32):  # attention.py:115
+                d_o_2[c] = tl.if_then_else(below & (q_g < end - begin), d_o[tl.int64(total) * d_o_t_stride + tl.int64(h) * d_o_h_stride + tl.int64(g) * d_o_g_stride + w[c]], tl.Cast("bfloat16", 0))  # attention.py:115
+            begin_k_2 = tl.alloc_var("int32", begin_k[b])  # attention.py:112
+            end_k_2 = tl.alloc_var("int32", end_k[b])  # attention.py:113
+            scale_2 = tl.alloc_var("float32", scale)
+            difference_2 = tl.alloc_var("int32", end_k_2 - begin_k_2)  # attention.py:113
+            difference_3 = tl.alloc_var("int32", difference_2 - difference)  # attention.py:303
+            total_2 = tl.alloc_var("int32", q_2 + difference_3)  # attention.py:303
+            shift_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), shift[tl.int64(total) * shift_t_stride + tl.int64(h) * shift_h_stride + g], tl.Cast("float32", 0)))  # attention.py:116
+            delta_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), delta[tl.int64(total) * delta_t_stride + tl.int64(h) * delta_h_stride + g], tl.Cast("float32", 0)))  # attention.py:117
+            total_3 = tl.alloc_var("int32", total_2 + 1)  # attention.py:309
+            total_4 = tl.alloc_var("int32", total_3 + begin_k_2)  # attention.py:309
+            larger_2 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_2))  # attention.py:119
+            difference_4 = tl.alloc_var("int32", total_4 - begin_k_2)  # attention.py:119
+            larger_3 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_4))  # attention.py:119
+            seen = tl.alloc_var("int32", tl.min(larger_2, larger_3))  # attention.py:119
+            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))  # attention.py:119
+            total_5 = tl.alloc_var("int32", seen + 63)  # attention.py:119
+            steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:119
+            product = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:166
+            most_q_g[0] = steps  # attention.py:119
+            most_over_q_g(most_q_g, i32_board, thread)  # attention.py:119
+            most_q_g_2 = most_q_g[0]  # attention.py:119
+            for c in tl.unroll(32):  # attention.py:119
+                s[c] = f32(0.0)  # attention.py:119
+            for z_step in tl.serial(0, most_q_g_2):  # attention.py:119
+                product_2 = tl.alloc_var("int32", z_step * 64)  # attention.py:119
+                total_6 = tl.alloc_var("int32", begin_k_2 + product_2)  # attention.py:119
+                tl.sync_threads()  # attention.py:120
+                for c in tl.unroll(4):  # attention.py:120
+                    k_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < end_k_2), tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * k_s_stride + tl.int64(h) * k_h_stride), tl.int64(-1))  # attention.py:120
+                for c in tl.unroll(4):  # attention.py:120
+                    row = thread // 16 + c * 16  # attention.py:120
+                    at = thread % 16 * 8  # attention.py:120
+                    if k_from[c] != -1:  # attention.py:120
+                        for i in tl.unroll(8):  # attention.py:120
+                            k_tile[row, at + i] = k[k_from[c] + at + i]  # attention.py:120
+                    else:  # attention.py:120
+                        for i in tl.unroll(8):  # attention.py:120
+                            k_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:120
+                for c in tl.unroll(4):  # attention.py:120
+                    v_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < end_k_2), tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * v_s_stride + tl.int64(h) * v_h_stride), tl.int64(-1))  # attention.py:120
+                for c in tl.unroll(4):  # attention.py:120
+                    row = thread // 16 + c * 16  # attention.py:120
+                    at = thread % 16 * 8  # attention.py:120
+                    if v_from[c] != -1:  # attention.py:120
+                        for i in tl.unroll(8):  # attention.py:120
+                            v_tile[row, at + i] = v[v_from[c] + at + i]  # attention.py:120
+                    else:  # attention.py:120
+                        for i in tl.unroll(8):  # attention.py:120
+                            v_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:120
+                tl.sync_threads()  # attention.py:121
+                for c in tl.unroll(16):  # attention.py:121
+                    z[c] = f32(0.0)  # attention.py:121
+                for column in tl.unroll(4):  # attention.py:121
+                    for step in tl.unroll(8):  # attention.py:121
+                        for i in tl.vectorized(4):  # attention.py:121
+                            k_tile_part[i] = k_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:121
+                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", k_tile_part.data, 0, q_3.data, step, z.data, column, dtype="float32x4")  # attention.py:121
+                for c in tl.unroll(16):  # attention.py:166
+                    fused[c] = fma(z[c], product, shift_2)  # attention.py:166
+                    exp2[c] = portable_exp2(fused[c])  # attention.py:166
+                    z_2[c] = f32(0.0)  # attention.py:122
+                for column in tl.unroll(4):  # attention.py:122
+                    for step in tl.unroll(8):  # attention.py:122
+                        for i in tl.vectorized(4):  # attention.py:122
+                            v_tile_part[i] = v_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:122
+                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", v_tile_part.data, 0, d_o_2.data, step, z_2.data, column, dtype="float32x4")  # attention.py:122
+                for c in tl.unroll(16):  # attention.py:122
+                    difference_5[c] = z_2[c] - delta_2  # attention.py:122
+                    chosen[c] = tl.Select((((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_k_2) & ((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_4)), exp2[c], f32(0.0))  # attention.py:119
+                    product_3[c] = chosen[c] * difference_5[c]  # attention.py:119
+                    p[c] = tl.Cast("bfloat16", product_3[c])  # attention.py:119
+                for c in tl.unroll(32):  # attention.py:119
+                    sum_new[c] = s[c]  # attention.py:119
+                for column in tl.unroll(8):  # attention.py:119
+                    for step in tl.unroll(4):  # attention.py:119
+                        for i in tl.unroll(4):  # attention.py:119
+                            k_tile_part_2[i] = k_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]  # attention.py:119
+                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", k_tile_part_2.data, 0, p.data, step, sum_new.data, column, dtype="float32x4")  # attention.py:119
+                for c in tl.unroll(32):  # attention.py:119
+                    s[c] = sum_new[c]  # attention.py:119
+            for c in tl.unroll(32):  # attention.py:123
+                product_4[c] = s[c] * scale_2  # attention.py:123
+                as_bf16[c] = tl.Cast("bfloat16", product_4[c])  # attention.py:123
+                if below & (q_g < end - begin):  # attention.py:124
+                    d_q[tl.int64(total) * d_q_t_stride + tl.int64(h) * d_q_h_stride + tl.int64(g) * d_q_g_stride + e[c]] = as_bf16[c]  # attention.py:124
+
+
+@tl.prim_func
+def varlen_attention_grad_3(q: memory("q", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"), end_k: memory("end_k", "int32"), d_o: memory("d_o", "bfloat16"), shift: memory("shift", "float32"), delta: memory("delta", "float32"), d_k: memory("d_k", "bfloat16"), d_v: memory("d_v", "bfloat16"), J: tl.int32, B: tl.int32, k_s_stride: tl.int64, k_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, d_o_t_stride: tl.int64, d_o_h_stride: tl.int64, d_o_g_stride: tl.int64, shift_t_stride: tl.int64, shift_h_stride: tl.int64, delta_t_stride: tl.int64, delta_h_stride: tl.int64, d_k_s_stride: tl.int64, d_k_h_stride: tl.int64, d_v_s_stride: tl.int64, d_v_h_stride: tl.int64, scale: tl.float32, programs: tl.int32):
+    # A block owns 1 of H, 64 of J, 1 of B (chained_dot). J: 64 indices, 1 to each of 64 threads; R.lane: 64 indices, 16 to each of 4 threads; E: 128 indices, 32 to each of 4 threads; W: 128 indices, 32 to each of 4 threads.
+    with tl.Kernel(programs, threads=256) as block:
+        thread = tl.get_thread_binding()
+        i32_board = tl.alloc_shared((1, 256), "int32", "shared")
+        e = tl.alloc_local((32,), "int32")
+        w = tl.alloc_local((32,), "int32")
+        q_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
+        d_o_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
+        k_2 = tl.alloc_local((32,), "bfloat16")
+        v_2 = tl.alloc_local((32,), "bfloat16")
+        least_j = tl.alloc_local((1,), "int32")
+        s = tl.alloc_local((32,), "float32")
+        s_2 = tl.alloc_local((32,), "float32")
+        q_from = tl.alloc_local((4,), "int64")
+        d_o_from = tl.alloc_local((4,), "int64")
+        shift_2 = tl.alloc_local((16,), "float32")
+        delta_2 = tl.alloc_local((16,), "float32")
+        z = tl.alloc_local((16,), "float32")
+        q_tile_part = tl.alloc_local((4,), "bfloat16")
+        fused = tl.alloc_local((16,), "float32")
+        exp2 = tl.alloc_local((16,), "float32")
+        z_2 = tl.alloc_local((16,), "float32")
+        d_o_tile_part = tl.alloc_local((4,), "bfloat16")
+        difference_6 = tl.alloc_local((16,), "float32")
+        chosen = tl.alloc_local((16,), "float32")
+        p = tl.alloc_local((16,), "bfloat16")
+        sum_new = tl.alloc_local((32,), "float32")
+        d_o_tile_part_2 = tl.alloc_local((4,), "bfloat16")
+        product_6 = tl.alloc_local((16,), "float32")
+        p_2 = tl.alloc_local((16,), "bfloat16")
+        sum_new_2 = tl.alloc_local((32,), "float32")
+        q_tile_part_2 = tl.alloc_local((4,), "bfloat16")
+        product_7 = tl.alloc_local((32,), "float32")
+        as_bf16 = tl.alloc_local((32,), "bfloat16")
+        as_bf16_2 = tl.alloc_local((32,), "bfloat16")
+        tiles = tl.alloc_var("int32", J * 1 // 64 + B)
+        tile = tl.alloc_var("int32", tiles - 1 - tl.truncmod(block, tiles))
+        segments = tl.alloc_var("int32", B)
+        b = segment_of(begin_k, tile, segments, 1, 64)
+        begin = tl.alloc_var("int32", tl.Cast("int32", begin_k[b]) * 1)
+        end = tl.alloc_var("int32", tl.Cast("int32", end_k[b]) * 1)
+        first = tl.alloc_var("int32", (tile - (tl.truncdiv(begin, 64) + b)) * 64)
+        j = first + thread % 16 + thread // 64 * 16
+        if first < end - begin:
+            h = tl.truncdiv(block, tiles)
+            for c in tl.unroll(32):
+                e[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
+            for c in tl.unroll(32):
+                w[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
+            begin_k_2 = tl.alloc_var("int32", begin_k[b])  # attention.py:112
+            end_k_2 = tl.alloc_var("int32", end_k[b])  # attention.py:113
+            difference = tl.alloc_var("int32", end_k_2 - begin_k_2)  # attention.py:113
+            total = tl.alloc_var("int32", begin_k_2 + j)  # attention.py:131
+            below = tl.alloc_var("bool", j < difference)  # attention.py:131
+            for c in tl.unroll(32):  # attention.py:132
+                k_2[c] = tl.if_then_else(below & (j < end - begin), k[tl.int64(total) * k_s_stride + tl.int64(h) * k_h_stride + e[c]], tl.Cast("bfloat16", 0))  # attention.py:132
+            for c in tl.unroll(32):  # attention.py:132
+                v_2[c] = tl.if_then_else(below & (j < end - begin), v[tl.int64(total) * v_s_stride + tl.int64(h) * v_h_stride + w[c]], tl.Cast("bfloat16", 0))  # attention.py:132
+            begin_q_2 = tl.alloc_var("int32", begin_q[b])  # attention.py:301
+            end_q_2 = tl.alloc_var("int32", end_q[b])  # attention.py:302
+            scale_2 = tl.alloc_var("float32", scale)
+            difference_2 = tl.alloc_var("int32", end_q_2 - begin_q_2)  # attention.py:302
+            product = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:166
+            total_2 = tl.alloc_var("int32", j + difference_2)  # attention.py:135
+            difference_3 = tl.alloc_var("int32", total_2 - difference)  # attention.py:135
+            total_3 = tl.alloc_var("int32", begin_q_2 + difference_3)  # attention.py:157
+            product_2 = tl.alloc_var("int32", total_3 * 4)  # attention.py:157
+            product_3 = tl.alloc_var("int32", begin_q_2 * 4)  # attention.py:137
+            product_4 = tl.alloc_var("int32", end_q_2 * 4)  # attention.py:137
+            difference_4 = tl.alloc_var("int32", product_4 - product_3)  # attention.py:137
+            larger_2 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_4))  # attention.py:137
+            full_steps = tl.alloc_var("int32", tl.truncdiv(larger_2, tl.int32(64)))  # attention.py:137
+            difference_5 = tl.alloc_var("int32", product_2 - product_3)  # attention.py:137
+            unseen = tl.alloc_var("int32", tl.max(tl.int32(0), difference_5))  # attention.py:137
+            first_step = tl.alloc_var("int32", tl.truncdiv(unseen, tl.int32(64)))  # attention.py:137
+            total_4 = tl.alloc_var("int32", larger_2 + 63)  # attention.py:137
+            steps = tl.alloc_var("int32", tl.truncdiv(total_4, tl.int32(64)))  # attention.py:137
+            total_5 = tl.alloc_var("int32", unseen + 63)  # attention.py:137
+            quotient = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:137
+            first_full_step = tl.alloc_var("int32", tl.min(quotient, steps))  # attention.py:137
+            least_j[0] = first_step  # attention.py:137
+            least_over_j(least_j, i32_board, thread)  # attention.py:137
+            least_j_2 = least_j[0]  # attention.py:137
+            for c in tl.unroll(32):  # attention.py:137
+                s[c] = f32(0.0)  # attention.py:137
+            for c in tl.unroll(32):  # attention.py:137
+                s_2[c] = f32(0.0)  # attention.py:137
+            for r_step in tl.serial(least_j_2, steps):  # attention.py:137
+                product_5 = tl.alloc_var("int32", r_step * 64)  # attention.py:137
+                total_6 = tl.alloc_var("int32", product_3 + product_5)  # attention.py:137
+                tl.sync_threads()  # attention.py:139
+                for c in tl.unroll(4):  # attention.py:139
+                    q_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < product_4), tl.int64(tl.int64((tl.truncdiv((total_6 + (thread // 16 + c * 16)), tl.int32(4)))) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64((tl.truncmod((total_6 + (thread // 16 + c * 16)), tl.int32(4)))) * q_g_stride), tl.int64(-1))  # attention.py:139
+                for c in tl.unroll(4):  # attention.py:139
+                    row = thread // 16 + c * 16  # attention.py:139
+                    at = thread % 16 * 8  # attention.py:139
+                    if q_from[c] != -1:  # attention.py:139
+                        for i in tl.unroll(8):  # attention.py:139
+                            q_tile[row, at + i] = q[q_from[c] + at + i]  # attention.py:139
+                    else:  # attention.py:139
+                        for i in tl.unroll(8):  # attention.py:139
+                            q_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:139
+                for c in tl.unroll(4):  # attention.py:139
+                    d_o_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < product_4), tl.int64(tl.int64((tl.truncdiv((total_6 + (thread // 16 + c * 16)), tl.int32(4)))) * d_o_t_stride + tl.int64(h) * d_o_h_stride + tl.int64((tl.truncmod((total_6 + (thread // 16 + c * 16)), tl.int32(4)))) * d_o_g_stride), tl.int64(-1))  # attention.py:139
+                for c in tl.unroll(4):  # attention.py:139
+                    row = thread // 16 + c * 16  # attention.py:139
+                    at = thread % 16 * 8  # attention.py:139
+                    if d_o_from[c] != -1:  # attention.py:139
+                        for i in tl.unroll(8):  # attention.py:139
+                            d_o_tile[row, at + i] = d_o[d_o_from[c] + at + i]  # attention.py:139
+                    else:  # attention.py:139
+                        for i in tl.unroll(8):  # attention.py:139
+                            d_o_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:139
+                for c in tl.unroll(16):  # attention.py:140
+                    shift_2[c] = tl.if_then_else(((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < product_4), shift[tl.int64((tl.truncdiv((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)), tl.int32(4)))) * shift_t_stride + tl.int64(h) * shift_h_stride + (tl.truncmod((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)), tl.int32(4)))], tl.Cast("float32", 0))  # attention.py:140
+                    delta_2[c] = tl.if_then_else(((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < product_4), delta[tl.int64((tl.truncdiv((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)), tl.int32(4)))) * delta_t_stride + tl.int64(h) * delta_h_stride + (tl.truncmod((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)), tl.int32(4)))], tl.Cast("float32", 0))  # attention.py:141
+                tl.sync_threads()  # attention.py:142
+                for c in tl.unroll(16):  # attention.py:142
+                    z[c] = f32(0.0)  # attention.py:142
+                for column in tl.unroll(4):  # attention.py:142
+                    for step in tl.unroll(8):  # attention.py:142
+                        for i in tl.vectorized(4):  # attention.py:142
+                            q_tile_part[i] = q_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:142
+                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", q_tile_part.data, 0, k_2.data, step, z.data, column, dtype="float32x4")  # attention.py:142
+                for c in tl.unroll(16):  # attention.py:166
+                    fused[c] = fma(z[c], product, shift_2[c])  # attention.py:166
+                    exp2[c] = portable_exp2(fused[c])  # attention.py:166
+                    z_2[c] = f32(0.0)  # attention.py:146
+                for column in tl.unroll(4):  # attention.py:146
+                    for step in tl.unroll(8):  # attention.py:146
+                        for i in tl.vectorized(4):  # attention.py:146
+                            d_o_tile_part[i] = d_o_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:146
+                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", d_o_tile_part.data, 0, v_2.data, step, z_2.data, column, dtype="float32x4")  # attention.py:146
+                for c in tl.unroll(16):  # attention.py:146
+                    difference_6[c] = z_2[c] - delta_2[c]  # attention.py:146
+                    chosen[c] = tl.Select((((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < product_4) & (product_2 <= (total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)))), exp2[c], f32(0.0))  # attention.py:137
+                    p[c] = tl.Cast("bfloat16", chosen[c])  # attention.py:137
+                for c in tl.unroll(32):  # attention.py:137
+                    sum_new[c] = s[c]  # attention.py:137
+                for column in tl.unroll(8):  # attention.py:137
+                    for step in tl.unroll(4):  # attention.py:137
+                        for i in tl.unroll(4):  # attention.py:137
+                            d_o_tile_part_2[i] = d_o_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]  # attention.py:137
+                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", d_o_tile_part_2.data, 0, p.data, step, sum_new.data, column, dtype="float32x4")  # attention.py:137
+                for c in tl.unroll(16):  # attention.py:137
+                    product_6[c] = chosen[c] * difference_6[c]  # attention.py:137
+                    p_2[c] = tl.Cast("bfloat16", product_6[c])  # attention.py:137
+                for c in tl.unroll(32):  # attention.py:137
+                    sum_new_2[c] = s_2[c]  # attention.py:137
+                for column in tl.unroll(8):  # attention.py:137
+                    for step in tl.unroll(4):  # attention.py:137
+                        for i in tl.unroll(4):  # attention.py:137
+                            q_tile_part_2[i] = q_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]  # attention.py:137
+                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", q_tile_part_2.data, 0, p_2.data, step, sum_new_2.data, column, dtype="float32x4")  # attention.py:137
+                for c in tl.unroll(32):  # attention.py:137
+                    s[c] = sum_new[c]  # attention.py:137
+                for c in tl.unroll(32):  # attention.py:137
+                    s_2[c] = sum_new_2[c]  # attention.py:137
+            for c in tl.unroll(32):  # attention.py:148
+                product_7[c] = s_2[c] * scale_2  # attention.py:148
+                as_bf16[c] = tl.Cast("bfloat16", product_7[c])  # attention.py:148
+                if below & (j < end - begin):  # attention.py:148
+                    d_k[tl.int64(total) * d_k_s_stride + tl.int64(h) * d_k_h_stride + e[c]] = as_bf16[c]  # attention.py:148
+            for c in tl.unroll(32):  # attention.py:150
+                as_bf16_2[c] = tl.Cast("bfloat16", s[c])  # attention.py:150
+                if below & (j < end - begin):  # attention.py:150
+                    d_v[tl.int64(total) * d_v_s_stride + tl.int64(h) * d_v_h_stride + w[c]] = as_bf16_2[c]  # attention.py:150
+
+
+def call(kernels, o, lse, d_o, d_lse, shift, delta, q, k, v, begin_q, end_q, begin_k, end_k, d_q, d_k, d_v, scale, T, Q, B, J, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, o_t_stride, o_h_stride, o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, q_t_stride, q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride, d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = 8 * ((T + 1) // 2) * 1
+    if programs > 0:
+        kernels.varlen_attention_grad_1((programs,), o, lse, d_o, d_lse, shift, delta, T, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, o_t_stride, o_h_stride, o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride)
+    programs = (Q * 4 // 64 + B) * 8
+    if programs > 0:
+        kernels.varlen_attention_grad_2((programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, Q, B, q_t_stride, q_h_stride, q_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride, scale)
+    programs = (J * 1 // 64 + B) * 8
+    if programs > 0:
+        kernels.varlen_attention_grad_3((programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_k, d_v, J, B, k_s_stride, k_h_stride, v_s_stride, v_h_stride, q_t_stride, q_h_stride, q_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride, scale)

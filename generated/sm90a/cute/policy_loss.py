@@ -1,0 +1,512 @@
+"""policy_loss on sm_90a, written by rlk 0.1.0: do not edit.
+
+numerics: 519059d5f751f6a3
+schedule: tiles 1, 4 warps, 1 stages, unroll 1 placed S.lane[8:2] S.lane[1:0] S.lane[9:9]
+schedule: tiles 1, 16 warps, 1 stages, unroll 1 placed S_piece.lane[10:2] S_piece.lane[1:0] S_piece.lane[11:11]
+"""
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import cutlass.utils as utils
+import cutlass.utils.hopper_helpers as sm90
+from cutlass import BFloat16, Boolean, Float16, Float32, Int16, Int32, Int64, Uint8, Uint32
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+NEAREST = cute.math.RoundingMode.NEAREST_EVEN
+ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
+
+
+def across(x, board, apart, thread, combine):
+    # Combine each element with those of the threads so far apart, in this order, through shared memory.
+    for i in range(len(x)):
+        board[i, thread] = x[i]
+    cute.arch.sync_threads()
+    far = [sum(a for k, a in enumerate(apart) if j >> k & 1) for j in range(1 << len(apart))]
+    x = [[x[i], *(board[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
+    for _ in apart:
+        x = [folded(terms, 1, combine) for terms in x]
+    return [terms[0] for terms in x]
+
+
+def add(a, b):
+    # A term of a sum.
+    return a + b
+
+
+def div(a, b):
+    # Correctly rounded.
+    return a / b
+
+
+def exchanged(x, lanes, combine):
+    # Combine each element with that of the thread so many lanes away.
+    return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
+
+
+def fma(a, b, c):
+    # a * b + c with one rounding.
+    return cute.math.fma(a, b, c, rounding=NEAREST)
+
+
+def fmax(a, b):
+    # NaN loses.
+    return cute.arch.fmax(a, b)
+
+
+def fmin(a, b):
+    # NaN loses.
+    return cute.arch.fmin(a, b)
+
+
+def folded(x, apart, combine):
+    # Combine the elements of a thread that lie so far apart.
+    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+
+
+def halved(x, lanes, thread, combine):
+    # Combine with the thread so many lanes away: each goes on with a half of the list.
+    upper, half = thread & lanes != 0, len(x) // 2
+    kept = [select(upper, x[i + half], x[i]) for i in range(half)]
+    given = [select(upper, x[i], x[i + half]) for i in range(half)]
+    return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(kept, given)]
+
+
+def load_vector(memory, index, count):
+    # So many elements, read at once.
+    x = cute.make_rmem_tensor((count,), memory.element_type)
+    cute.autovec_copy(vector_of(memory, index, count), x)
+    return [x[i] for i in range(count)]
+
+
+@cute.jit
+def load_where(condition, memory: cute.Tensor, index, other):
+    # An element, or what stands for it.
+    x = other
+    if condition:
+        x = type(other)(memory[index])
+    return x
+
+
+def mul(a, b):
+    # One rounding, never part of a fused operation.
+    return cute.math.mul(a, b, rounding=NEAREST)
+
+
+def portable_exp(x):
+    # e**x, with gradual underflow.
+    f0 = fmin(x, Float32(89.0))
+    f1 = fmax(f0, Float32(-104.0))
+    f2 = fma(f1, Float32(1.4426950216293335), Float32(12582912.0))
+    f3 = f2 - Float32(12582912.0)
+    f4 = fma(f3, Float32(-0.6931471824645996), f1)
+    f5 = fma(f3, Float32(1.9046542121259336e-09), f4)
+    f6 = fma(Float32(0.0013819490559399128), f5, Float32(0.008368690498173237))
+    f7 = fma(f6, f5, Float32(0.041668280959129333))
+    f8 = fma(f7, f5, Float32(0.1666652113199234))
+    f9 = fma(f8, f5, Float32(0.4999999403953552))
+    f10 = fma(f9, f5, Float32(1.0))
+    f11 = fma(f10, f5, Float32(1.0))
+    i12 = Float32(f2).bitcast(Int32)
+    i13 = i12 - Int32(1262485504)
+    i14 = i13 >> Int32(1)
+    i15 = i14 << Int32(23)
+    i16 = i15 + Int32(1065353216)
+    f17 = Int32(i16).bitcast(Float32)
+    i18 = i13 - i14
+    i19 = i18 << Int32(23)
+    i20 = i19 + Int32(1065353216)
+    f21 = Int32(i20).bitcast(Float32)
+    f22 = mul(f11, f17)
+    f23 = mul(f22, f21)
+    f24 = select((x == x), f23, x)
+    return f24
+
+
+def portable_k3(x):
+    # e**d - 1 - d, accurate everywhere: the k3 estimate of a KL divergence; never negative.
+    f0 = fmin(x, Float32(89.0))
+    f1 = fmax(f0, Float32(-40.0))
+    f2 = fma(f1, Float32(1.4426950216293335), Float32(12582912.0))
+    i3 = Float32(x).bitcast(Int32)
+    i4 = i3 & Int32(2147483647)
+    f5 = Int32(i4).bitcast(Float32)
+    f6 = select((f5 < Float32(0.75)), Float32(12582912.0), f2)
+    f7 = f6 - Float32(12582912.0)
+    f8 = fma(f7, Float32(-0.6931471824645996), f1)
+    f9 = fma(f7, Float32(1.9046542121259336e-09), f8)
+    f10 = mul(f9, f9)
+    f11 = fma(Float32(2.6118525511265034e-06), f9, Float32(2.504098847566638e-05))
+    f12 = fma(f11, f9, Float32(0.00019858872110489756))
+    f13 = fma(f12, f9, Float32(0.0013888374669477344))
+    f14 = fma(f13, f9, Float32(0.008333275094628334))
+    f15 = fma(f14, f9, Float32(0.0416666679084301))
+    f16 = fma(f15, f9, Float32(0.1666666716337204))
+    f17 = mul(f9, f16)
+    f18 = mul(f10, Float32(0.5))
+    f19 = fma(f10, f17, f18)
+    i20 = Float32(f6).bitcast(Int32)
+    i21 = i20 << Int32(23)
+    i22 = i21 + Int32(1056964608)
+    f23 = Int32(i22).bitcast(Float32)
+    f24 = f23 - Float32(0.5)
+    f25 = fma(f0, Float32(-0.5), f24)
+    f26 = fma(f23, f9, f25)
+    f27 = fma(f23, f19, f26)
+    f28 = f27 + f27
+    f29 = select((f5 < Float32(0.75)), f19, f28)
+    f30 = select((x == x), f29, x)
+    return f30
+
+
+def select(condition, a, b):
+    # Without a branch.
+    return cutlass.select_(condition, a, b)
+
+
+@cute.jit
+def store_where(condition, memory: cute.Tensor, index, x):
+    # Write an element if the condition holds.
+    if condition:
+        memory[index] = x
+
+
+def sum_over_s_lane(x, thread, boards):
+    # The sum over S.lane, halving.
+    x = folded(x, 4, add)
+    x = across(x, boards[0], (64, 32), thread, add)
+    x = halved(x, 16, thread, add)
+    x = halved(x, 8, thread, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 1, add)
+    x = exchanged(x, 16, add)
+    x = exchanged(x, 8, add)
+    return x[0]
+
+
+def sum_over_s_lane_2(x, thread, boards):
+    # The sum over S.lane, in any order.
+    x = folded(x, 1, add)
+    x = folded(x, 1, add)
+    x = folded(x, 1, add)
+    x = exchanged(x, 1, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 8, add)
+    x = exchanged(x, 16, add)
+    x = across(x, boards[0], (32, 64), thread, add)
+    return x[0]
+
+
+def sum_over_s_piece_lane(x, thread, boards):
+    # The sum over S_piece.lane, halving.
+    x = folded(x, 4, add)
+    x = across(x, boards[0], (256, 128, 64, 32), thread, add)
+    x = halved(x, 16, thread, add)
+    x = halved(x, 8, thread, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 1, add)
+    x = exchanged(x, 16, add)
+    x = exchanged(x, 8, add)
+    return x[0]
+
+
+def sum_over_s_piece_lane_2(x, thread, boards):
+    # The sum over S_piece.lane, in any order.
+    x = folded(x, 1, add)
+    x = folded(x, 1, add)
+    x = folded(x, 1, add)
+    x = exchanged(x, 1, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 8, add)
+    x = exchanged(x, 16, add)
+    x = across(x, boards[0], (32, 64, 128, 256), thread, add)
+    return x[0]
+
+
+def vector_of(memory, index, count):
+    # Neighbours in memory, the first at a multiple of so many.
+    at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+    return cute.make_tensor(memory.iterator + at, (count,))
+
+
+@cute.kernel
+def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cute.Tensor, ref_logp: cute.Tensor, order: cute.Tensor, active: cute.Tensor, sequence: cute.Tensor, per_token: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, sum_of_piece3: cute.Tensor, S: Int32, T: Int32, B: Int32, beta: Float32, surrogate_least: Float32, surrogate_most: Float32):
+    # A block owns 1 of S.piece (rows). S.lane: 1024 indices, 8 to each of 128 threads.
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    shared = utils.SmemAllocator()
+    board_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    board_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    board_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    board_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    board_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    s_piece = block
+    writes = thread == 0
+    product = s_piece * 1024  # loss.py:79
+    piece_begin = cutlass.min(S, product)  # loss.py:79
+    total = piece_begin + 1024  # loss.py:79
+    piece_end = cutlass.min(S, total)  # loss.py:79
+    difference = piece_end - piece_begin  # loss.py:79
+    total_2 = difference + 1023  # loss.py:79
+    steps = total_2 // 1024  # loss.py:79
+    full_steps = difference // 1024  # loss.py:79
+    s_lane = [thread * 4 + c % 4 + c // 4 * 512 for c in range(8)]  # loss.py:79
+    s = Int32(-(2**31)).bitcast(Float32)  # loss.py:79
+    s_2 = Int32(0)  # loss.py:79
+    s_3 = Int32(0)  # loss.py:79
+    s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:79
+    for s_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:79
+        product_2 = s_step * 1024  # loss.py:79
+        total_3 = piece_begin + product_2  # loss.py:79
+        s_5 = [total_3 + s_lane[c] for c in range(8)]  # loss.py:79
+        order_2 = [order[s_5[c]] for c in range(8)]  # loss.py:80
+        at_most = [0 <= order_2[c] for c in range(8)]  # policy.py:140
+        below = [order_2[c] < T for c in range(8)]  # policy.py:140
+        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:140
+        active_2 = [load_where(both[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:140
+        sequence_2 = [load_where(both[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # policy.py:140
+        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # policy.py:146
+        below_2 = [sequence_2[c] < B for c in range(8)]  # policy.py:146
+        both_2 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:146
+        advantages_2 = [load_where(both_2[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:146
+        logp_2 = [load_where(both[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:140
+        old_logp_2 = [load_where(both[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:140
+        ref_logp_2 = [load_where(both[c], ref_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:140
+        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:191
+        exp_of = [portable_exp(difference_2[c]) for c in range(8)]  # policy.py:369
+        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # policy.py:371
+        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # policy.py:371
+        product_3 = [mul(chosen[c], advantages_2[c]) for c in range(8)]  # surrogates.py:58
+        negative = [-product_3[c] for c in range(8)]  # surrogates.py:58
+        larger = [fmax(chosen[c], surrogate_least) for c in range(8)]  # surrogates.py:61
+        smaller = [fmin(larger[c], surrogate_most) for c in range(8)]  # surrogates.py:63
+        product_4 = [mul(smaller[c], advantages_2[c]) for c in range(8)]  # surrogates.py:64
+        negative_2 = [-product_4[c] for c in range(8)]  # surrogates.py:64
+        below_3 = [negative[c] < negative_2[c] for c in range(8)]  # surrogates.py:67
+        unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:67
+        chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # surrogates.py:68
+        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:77
+        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # policy.py:331
+        k3_of = [portable_k3(difference_3[c]) for c in range(8)]  # loss.py:23
+        product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # policy.py:386
+        total_4 = [chosen_2[c] + product_5[c] for c in range(8)]  # policy.py:386
+        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(8)]  # policy.py:499
+        for c in cutlass.range_constexpr(8):  # policy.py:499
+            per_token[order_2[c]] = chosen_3[c]  # policy.py:499
+        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:500
+        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # policy.py:500
+        both_3 = [active_2[c] & unless_2[c] for c in range(8)]  # policy.py:517
+        as_i32_2 = [Boolean(both_3[c]).to(Int32) for c in range(8)]  # policy.py:517
+        negative_3 = [-difference_2[c] for c in range(8)]  # policy.py:519
+        k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:519
+        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:519
+        sum_s_lane = sum_over_s_lane(chosen_4, thread, (board_1,))  # loss.py:79
+        sum_s_lane_2 = sum_over_s_lane_2(as_i32, thread, (board_2,))  # loss.py:79
+        sum_s_lane_3 = sum_over_s_lane_2(as_i32_2, thread, (board_3,))  # loss.py:79
+        sum_s_lane_4 = sum_over_s_lane(chosen_5, thread, (board_4,))  # loss.py:79
+        s_6 = s + sum_s_lane  # loss.py:79
+        s_7 = s_2 + sum_s_lane_2  # loss.py:79
+        s_8 = s_3 + sum_s_lane_3  # loss.py:79
+        s_9 = s_4 + sum_s_lane_4  # loss.py:79
+        s, s_2, s_3, s_4 = s_6, s_7, s_8, s_9  # loss.py:79
+    s_5 = s  # loss.py:79
+    s_6 = s_2  # loss.py:79
+    s_7 = s_3  # loss.py:79
+    s_8 = s_4  # loss.py:79
+    for s_step_2 in cutlass.range(full_steps, steps, unroll=1):  # loss.py:79
+        product_2 = s_step_2 * 1024  # loss.py:79
+        total_3 = piece_begin + product_2  # loss.py:79
+        s_9 = [total_3 + s_lane[c] for c in range(8)]  # loss.py:79
+        exists = [s_9[c] < piece_end for c in range(8)]  # loss.py:79
+        order_2 = [load_where(exists[c], order, s_9[c], Int32(0)) for c in range(8)]  # loss.py:80
+        at_most = [0 <= order_2[c] for c in range(8)]  # policy.py:140
+        below = [order_2[c] < T for c in range(8)]  # policy.py:140
+        both = [at_most[c] & below[c] for c in range(8)]  # policy.py:140
+        both_2 = [exists[c] & both[c] for c in range(8)]  # policy.py:140
+        active_2 = [load_where(both_2[c], active, order_2[c], Uint8(0)) != 0 for c in range(8)]  # policy.py:140
+        sequence_2 = [load_where(both_2[c], sequence, order_2[c], Int32(0)) for c in range(8)]  # policy.py:140
+        at_most_2 = [0 <= sequence_2[c] for c in range(8)]  # policy.py:146
+        below_2 = [sequence_2[c] < B for c in range(8)]  # policy.py:146
+        both_3 = [at_most_2[c] & below_2[c] for c in range(8)]  # policy.py:146
+        both_4 = [exists[c] & both_3[c] for c in range(8)]  # policy.py:146
+        advantages_2 = [load_where(both_4[c], advantages, sequence_2[c], Float32(0)) for c in range(8)]  # policy.py:146
+        logp_2 = [load_where(both_2[c], logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:140
+        old_logp_2 = [load_where(both_2[c], old_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:140
+        ref_logp_2 = [load_where(both_2[c], ref_logp, order_2[c], Float32(0)) for c in range(8)]  # policy.py:140
+        difference_2 = [logp_2[c] - old_logp_2[c] for c in range(8)]  # policy.py:191
+        exp_of = [portable_exp(difference_2[c]) for c in range(8)]  # policy.py:369
+        equal = [advantages_2[c] == Float32(0.0) for c in range(8)]  # policy.py:371
+        chosen = [select(equal[c], Float32(1.0), exp_of[c]) for c in range(8)]  # policy.py:371
+        product_3 = [mul(chosen[c], advantages_2[c]) for c in range(8)]  # surrogates.py:58
+        negative = [-product_3[c] for c in range(8)]  # surrogates.py:58
+        larger = [fmax(chosen[c], surrogate_least) for c in range(8)]  # surrogates.py:61
+        smaller = [fmin(larger[c], surrogate_most) for c in range(8)]  # surrogates.py:63
+        product_4 = [mul(smaller[c], advantages_2[c]) for c in range(8)]  # surrogates.py:64
+        negative_2 = [-product_4[c] for c in range(8)]  # surrogates.py:64
+        below_3 = [negative[c] < negative_2[c] for c in range(8)]  # surrogates.py:67
+        unless = [select(below_3[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:67
+        chosen_2 = [select(unless[c], negative[c], negative_2[c]) for c in range(8)]  # surrogates.py:68
+        unless_2 = [select(unless[c], Boolean(False), Boolean(True)) for c in range(8)]  # surrogates.py:77
+        difference_3 = [ref_logp_2[c] - logp_2[c] for c in range(8)]  # policy.py:331
+        k3_of = [portable_k3(difference_3[c]) for c in range(8)]  # loss.py:23
+        product_5 = [mul(beta, k3_of[c]) for c in range(8)]  # policy.py:386
+        total_4 = [chosen_2[c] + product_5[c] for c in range(8)]  # policy.py:386
+        chosen_3 = [select(active_2[c], total_4[c], Float32(0.0)) for c in range(8)]  # policy.py:499
+        for c in cutlass.range_constexpr(8):  # policy.py:499
+            store_where(exists[c], per_token, order_2[c], chosen_3[c])  # policy.py:499
+        chosen_4 = [select(active_2[c], total_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:500
+        as_i32 = [Boolean(active_2[c]).to(Int32) for c in range(8)]  # policy.py:500
+        both_5 = [active_2[c] & unless_2[c] for c in range(8)]  # policy.py:517
+        as_i32_2 = [Boolean(both_5[c]).to(Int32) for c in range(8)]  # policy.py:517
+        negative_3 = [-difference_2[c] for c in range(8)]  # policy.py:519
+        k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:519
+        chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:519
+        chosen_6 = [select(exists[c], chosen_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
+        sum_s_lane = sum_over_s_lane(chosen_6, thread, (board_5,))  # loss.py:79
+        chosen_7 = [select(exists[c], as_i32[c], Int32(0)) for c in range(8)]  # loss.py:79
+        sum_s_lane_2 = sum_over_s_lane_2(chosen_7, thread, (board_6,))  # loss.py:79
+        chosen_8 = [select(exists[c], as_i32_2[c], Int32(0)) for c in range(8)]  # loss.py:79
+        sum_s_lane_3 = sum_over_s_lane_2(chosen_8, thread, (board_7,))  # loss.py:79
+        chosen_9 = [select(exists[c], chosen_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
+        sum_s_lane_4 = sum_over_s_lane(chosen_9, thread, (board_8,))  # loss.py:79
+        s_10 = s_5 + sum_s_lane  # loss.py:79
+        s_11 = s_6 + sum_s_lane_2  # loss.py:79
+        s_12 = s_7 + sum_s_lane_3  # loss.py:79
+        s_13 = s_8 + sum_s_lane_4  # loss.py:79
+        s_5, s_6, s_7, s_8 = s_10, s_11, s_12, s_13  # loss.py:79
+    store_where(writes, sum_of_piece, s_piece, s_5)  # loss.py:79
+    store_where(writes, sum_of_piece1, s_piece, s_6)  # loss.py:79
+    store_where(writes, sum_of_piece2, s_piece, s_7)  # loss.py:79
+    store_where(writes, sum_of_piece3, s_piece, s_8)  # loss.py:79
+
+
+@cute.jit
+def launch_policy_loss_1(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, advantages_ptr: cute.Pointer, ref_logp_ptr: cute.Pointer, order_ptr: cute.Pointer, active_ptr: cute.Pointer, sequence_ptr: cute.Pointer, per_token_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer, sum_of_piece3_ptr: cute.Pointer, S: Int32, T: Int32, B: Int32, beta: Float32, surrogate_least: Float32, surrogate_most: Float32, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
+    old_logp = cute.make_tensor(old_logp_ptr, cute.make_layout((T,), stride=(1,)))
+    advantages = cute.make_tensor(advantages_ptr, cute.make_layout((B,), stride=(1,)))
+    ref_logp = cute.make_tensor(ref_logp_ptr, cute.make_layout((T,), stride=(1,)))
+    order = cute.make_tensor(order_ptr, cute.make_layout((S,), stride=(1,)))
+    active = cute.make_tensor(active_ptr, cute.make_layout((T,), stride=(1,)))
+    sequence = cute.make_tensor(sequence_ptr, cute.make_layout((T,), stride=(1,)))
+    per_token = cute.make_tensor(per_token_ptr, cute.make_layout((T,), stride=(1,)))
+    sum_of_piece = cute.make_tensor(sum_of_piece_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece1 = cute.make_tensor(sum_of_piece1_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece3 = cute.make_tensor(sum_of_piece3_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    policy_loss_1_rows(logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, beta, surrogate_least, surrogate_most).launch(
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+    )
+
+
+@cute.kernel
+def policy_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cute.Tensor, approx_kl: cute.Tensor, sum_of_piece: cute.Tensor, sum_of_piece1: cute.Tensor, sum_of_piece2: cute.Tensor, sum_of_piece3: cute.Tensor, S: Int32):
+    # A block owns everything (rows). S_piece.lane: 4096 indices, 8 to each of 512 threads.
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    shared = utils.SmemAllocator()
+    board_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    board_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    board_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    board_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    board_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    board_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    board_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    writes = thread == 0
+    total = ((S + 1023) // 1024) + 4095  # loss.py:79
+    steps = total // 4096  # loss.py:79
+    full_steps = ((S + 1023) // 1024) // 4096  # loss.py:79
+    s_piece_lane = [thread * 4 + c % 4 + c // 4 * 2048 for c in range(8)]  # loss.py:79
+    s = Int32(-(2**31)).bitcast(Float32)  # loss.py:79
+    s_2 = Int32(0)  # loss.py:79
+    s_3 = Int32(0)  # loss.py:79
+    s_4 = Int32(-(2**31)).bitcast(Float32)  # loss.py:79
+    for s_piece_step in cutlass.range(0, full_steps, unroll=1):  # loss.py:79
+        product = s_piece_step * 4096  # loss.py:79
+        s_piece = [product + s_piece_lane[c] for c in range(8)]  # loss.py:79
+        sum_of_piece_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece, s_piece[c], 4)]  # loss.py:79
+        sum_of_piece1_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece1, s_piece[c], 4)]  # loss.py:79
+        sum_of_piece2_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece2, s_piece[c], 4)]  # loss.py:79
+        sum_of_piece3_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece3, s_piece[c], 4)]  # loss.py:79
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_2, thread, (board_1,))  # loss.py:79
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_2, thread, (board_2,))  # loss.py:79
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_2, thread, (board_3,))  # loss.py:79
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_2, thread, (board_4,))  # loss.py:79
+        s_5 = s + sum_s_piece_lane  # loss.py:79
+        s_6 = s_2 + sum_s_piece_lane_2  # loss.py:79
+        s_7 = s_3 + sum_s_piece_lane_3  # loss.py:79
+        s_8 = s_4 + sum_s_piece_lane_4  # loss.py:79
+        s, s_2, s_3, s_4 = s_5, s_6, s_7, s_8  # loss.py:79
+    s_5 = s  # loss.py:79
+    s_6 = s_2  # loss.py:79
+    s_7 = s_3  # loss.py:79
+    s_8 = s_4  # loss.py:79
+    for s_piece_step_2 in cutlass.range(full_steps, steps, unroll=1):  # loss.py:79
+        product = s_piece_step_2 * 4096  # loss.py:79
+        s_piece = [product + s_piece_lane[c] for c in range(8)]  # loss.py:79
+        exists = [s_piece[c] < ((S + 1023) // 1024) for c in range(8)]  # loss.py:79
+        sum_of_piece_2 = [load_where(exists[c], sum_of_piece, s_piece[c], Float32(0)) for c in range(8)]  # loss.py:79
+        sum_of_piece1_2 = [load_where(exists[c], sum_of_piece1, s_piece[c], Int32(0)) for c in range(8)]  # loss.py:79
+        sum_of_piece2_2 = [load_where(exists[c], sum_of_piece2, s_piece[c], Int32(0)) for c in range(8)]  # loss.py:79
+        sum_of_piece3_2 = [load_where(exists[c], sum_of_piece3, s_piece[c], Float32(0)) for c in range(8)]  # loss.py:79
+        chosen = [select(exists[c], sum_of_piece_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
+        sum_s_piece_lane = sum_over_s_piece_lane(chosen, thread, (board_5,))  # loss.py:79
+        chosen_2 = [select(exists[c], sum_of_piece1_2[c], Int32(0)) for c in range(8)]  # loss.py:79
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2, thread, (board_6,))  # loss.py:79
+        chosen_3 = [select(exists[c], sum_of_piece2_2[c], Int32(0)) for c in range(8)]  # loss.py:79
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(chosen_3, thread, (board_7,))  # loss.py:79
+        chosen_4 = [select(exists[c], sum_of_piece3_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(chosen_4, thread, (board_8,))  # loss.py:79
+        s_9 = s_5 + sum_s_piece_lane  # loss.py:79
+        s_10 = s_6 + sum_s_piece_lane_2  # loss.py:79
+        s_11 = s_7 + sum_s_piece_lane_3  # loss.py:79
+        s_12 = s_8 + sum_s_piece_lane_4  # loss.py:79
+        s_5, s_6, s_7, s_8 = s_9, s_10, s_11, s_12  # loss.py:79
+    larger = cutlass.max(s_6, 1)  # policy.py:566
+    as_f32 = Int32(larger).to(Float32)  # policy.py:566
+    total_2 = s_5 + Float32(0.0)  # policy.py:568
+    quotient = div(total_2, as_f32)  # policy.py:560
+    as_f32_2 = Int32(s_7).to(Float32)  # policy.py:573
+    quotient_2 = div(as_f32_2, as_f32)  # policy.py:573
+    total_3 = s_8 + Float32(0.0)  # policy.py:575
+    quotient_3 = div(total_3, as_f32)  # policy.py:575
+    store_where(writes, loss, 0, quotient)  # policy.py:473
+    store_where(writes, count, 0, s_6)  # policy.py:473
+    store_where(writes, clip_fraction, 0, quotient_2)  # policy.py:473
+    store_where(writes, approx_kl, 0, quotient_3)  # policy.py:473
+
+
+@cute.jit
+def launch_policy_loss_2(loss_ptr: cute.Pointer, count_ptr: cute.Pointer, clip_fraction_ptr: cute.Pointer, approx_kl_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer, sum_of_piece3_ptr: cute.Pointer, S: Int32, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    loss = cute.make_tensor(loss_ptr, cute.make_layout((1,), stride=(1,)))
+    count = cute.make_tensor(count_ptr, cute.make_layout((1,), stride=(1,)))
+    clip_fraction = cute.make_tensor(clip_fraction_ptr, cute.make_layout((1,), stride=(1,)))
+    approx_kl = cute.make_tensor(approx_kl_ptr, cute.make_layout((1,), stride=(1,)))
+    sum_of_piece = cute.make_tensor(sum_of_piece_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece1 = cute.make_tensor(sum_of_piece1_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece2 = cute.make_tensor(sum_of_piece2_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    sum_of_piece3 = cute.make_tensor(sum_of_piece3_ptr, cute.make_layout((((S + 1023) // 1024),), stride=(1,)))
+    policy_loss_2_rows(loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S).launch(
+        grid=(programs, 1, 1), block=(512, 1, 1), stream=stream,
+    )
+
+
+def call(kernels, logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, loss, count, clip_fraction, approx_kl, beta, surrogate_least, surrogate_most, S, T, B):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = ((S + 1023) // 1024)
+    if programs > 0:
+        kernels.policy_loss_1((programs,), logp, old_logp, advantages, ref_logp, order, active, sequence, per_token, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S, T, B, beta, surrogate_least, surrogate_most)
+    programs = 1
+    if programs > 0:
+        kernels.policy_loss_2((programs,), loss, count, clip_fraction, approx_kl, sum_of_piece, sum_of_piece1, sum_of_piece2, sum_of_piece3, S)

@@ -1,0 +1,848 @@
+"""varlen_attention on sm_90a, written by rlk 0.1.0: do not edit.
+
+numerics: ca497bd10c6c61b5
+schedule: tiles Q*G=192, 12 warps that multiply, 4 that copy, 2 stages, 132 blocks by tickets
+"""
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import cutlass.utils as utils
+import cutlass.utils.hopper_helpers as sm90
+from cutlass import BFloat16, Boolean, Float16, Float32, Int16, Int32, Int64, Uint8, Uint32
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+NEAREST = cute.math.RoundingMode.NEAREST_EVEN
+ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
+
+
+def add(a, b):
+    # A term of a sum.
+    return a + b
+
+
+def any_lane(condition):
+    # Whether it holds for some thread of the warp.
+    return cute.arch.vote_any_sync(condition)
+
+
+def box_places(words):
+    # Where a thread's pairs and vectors lie in 8 rows of 128 bytes, swizzled against conflicts.
+    lane = cute.arch.lane_idx()
+    row, quad = lane // 4 * 36, lane % 4
+    pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2
+    return pairs, row ^ quad * 4
+
+
+def by_rows(fragment, blocks):
+    # A thread's two rows of so many blocks of 8 columns, and of each 8 i + 2 (thread % 4) and the next.
+    return cute.make_tensor(fragment.iterator, cute.make_layout((2, (2, blocks)), stride=(2, (1, 4))))
+
+
+@cute.jit
+def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Constexpr):
+    # Write zeros to 16 bytes of shared memory, if the condition holds.
+    zeros = cute.make_rmem_tensor((count,), tiles.element_type)
+    zeros.fill(0)
+    at = cute.assume(cute.crd2idx(place, tiles.layout), divby=count)
+    if condition:
+        cute.autovec_copy(zeros, cute.make_tensor(tiles.iterator + at, (count,)))
+
+
+def copy_vector_where(condition, memory: cute.Tensor, index, tiles: cute.Tensor, place, count: cutlass.Constexpr):
+    # Send 16 bytes to shared memory, or zeros where the condition does not hold: they travel meanwhile.
+    way = cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL)
+    atom = cute.make_copy_atom(way, memory.element_type, num_bits_per_copy=128)
+    at = cute.assume(cute.crd2idx(place, tiles.layout), divby=count)
+    chosen = cute.make_rmem_tensor((1,), Boolean)
+    chosen[0] = condition
+    every = cute.make_tensor(chosen.iterator, cute.make_layout((count,), stride=(0,)))
+    to = cute.make_tensor(tiles.iterator + at, (count,))
+    cute.copy(atom, vector_of(memory, index, count), to, pred=every)
+
+
+def div(a, b):
+    # Correctly rounded.
+    return a / b
+
+
+@cute.jit
+def divided(x, by):
+    # A list of quotients, each rounded once: corrected twice where nothing is very small or large.
+    small, large = Float32(1.0), Float32(1.0)
+    for i in cutlass.range_constexpr(len(x)):
+        small, large = fmin(small, magnitude(x[i])), large + magnitude(x[i])
+    made = cute.make_rmem_tensor((len(x),), Float32)
+    low, high = Float32(2.0**-60), Float32(2.0**60)
+    usual = (small >= low) & (large <= high) & (by >= low) & (by <= high)
+    if any_lane(select(usual, Boolean(False), Boolean(True))):
+        for i in cutlass.range_constexpr(len(x)):
+            made[i] = div(x[i], by)
+    else:
+        inverse = div(Float32(1.0), by)
+        for i in cutlass.range_constexpr(len(x)):
+            near = mul(x[i], inverse)
+            near = fma(fma(-by, near, x[i]), inverse, near)
+            made[i] = fma(fma(-by, near, x[i]), inverse, near)
+    return [made[i] for i in range(len(x))]
+
+
+@cute.jit
+def earlier(turns, place: cute.Tensor, row: cutlass.Constexpr, count: cutlass.Constexpr, init):
+    # A row's sums of the pieces before this one, of which nobody wrote any before the first turn.
+    made = cute.make_rmem_tensor((count,), Float32)
+    made.fill(init)
+    if turns > 0:
+        for c in cutlass.range_constexpr(count):
+            made[c] = place[row, c]
+    return [made[c] for c in range(count)]
+
+
+def exchanged(x, lanes, combine):
+    # Combine each element with that of the thread so many lanes away.
+    return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
+
+
+def exp2(x):
+    # The hardware's: a table.
+    return cute.math.exp2(x, fastmath=True)
+
+
+def fma(a, b, c):
+    # a * b + c with one rounding.
+    return cute.math.fma(a, b, c, rounding=NEAREST)
+
+
+def fmax(a, b):
+    # NaN loses.
+    return cute.arch.fmax(a, b)
+
+
+def fmin(a, b):
+    # NaN loses.
+    return cute.arch.fmin(a, b)
+
+
+def folded(x, apart, combine):
+    # Combine the elements of a thread that lie so far apart.
+    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+
+
+def least(a, b):
+    # Of integers.
+    return cutlass.min(a, b)
+
+
+@cute.jit
+def load_where(condition, memory: cute.Tensor, index, other):
+    # An element, or what stands for it.
+    x = other
+    if condition:
+        x = type(other)(memory[index])
+    return x
+
+
+def magnitude(x):
+    # Without its sign.
+    return (x.bitcast(Int32) & Int32(0x7FFFFFFF)).bitcast(Float32)
+
+
+def max_over_s_lane(x):
+    # The max over S.lane, halving: of what threads have, for several rows.
+    x = exchanged(x, 2, fmax)
+    x = exchanged(x, 1, fmax)
+    return x
+
+
+def max_over_s_lane_of_thread(x):
+    # The max over S.lane, halving: as far as a thread has it.
+    x = folded(x, 8, fmax)
+    x = folded(x, 4, fmax)
+    x = folded(x, 2, fmax)
+    x = folded(x, 1, fmax)
+    return x
+
+
+def most(a, b):
+    # Of integers.
+    return cutlass.max(a, b)
+
+
+def mul(a, b):
+    # One rounding, never part of a fused operation.
+    return cute.math.mul(a, b, rounding=NEAREST)
+
+
+def multiply(unit, to, a, b, onto, count):
+    # Begin a group of so many matrix instructions, onto what is there or from nothing.
+    atom = cute.make_mma_atom(unit.op)
+    atom.set(warpgroup.Field.ACCUMULATE, onto)
+    warpgroup.fence()
+    for i in range(count):
+        cute.gemm(atom, to, a[None, None, i], b[None, None, i], to)
+        atom.set(warpgroup.Field.ACCUMULATE, True)
+    warpgroup.commit_group()
+
+
+@cute.jit
+def next_item(thread, ticket: cute.Tensor, tickets: cute.Pointer, blocks):
+    # The next tile, by a ticket that one thread draws for its warpgroup: the first are those of blocks.
+    if thread == 0:
+        ticket[0] = cute.arch.atomic_add(tickets, Int32(1), sem="relaxed", scope="gpu") + blocks
+    cute.arch.barrier(barrier_id=4, number_of_threads=128)
+    item = ticket[0]
+    cute.arch.barrier(barrier_id=4, number_of_threads=128)
+    return item
+
+
+def of_rows(x, pick):
+    # The least or the most of what the lanes of a warp have.
+    while len(x) > 1:
+        x = [*(pick(a, b) for a, b in zip(x[::2], x[1::2])), *x[len(x) // 2 * 2 :]]
+    for lanes in (16, 8, 4, 2, 1):
+        x = exchanged(x, lanes, pick)
+    return cute.arch.make_warp_uniform(x[0])
+
+
+def portable_log(x):
+    # Natural logarithm; log(+-0) = -inf, log(x < 0) = NaN.
+    f0 = mul(x, Float32(8388608.0))
+    f1 = select((x < Float32(1.1754943508222875e-38)), f0, x)
+    i2 = Float32(f1).bitcast(Int32)
+    i3 = i2 - Int32(1061158912)
+    i4 = i3 >> Int32(23)
+    i5 = i4 << Int32(23)
+    i6 = i2 - i5
+    f7 = Int32(i6).bitcast(Float32)
+    f8 = f7 - Float32(1.0)
+    f9 = Int32(i4).to(Float32)
+    f10 = select((x < Float32(1.1754943508222875e-38)), Float32(-23.0), Float32(0.0))
+    f11 = f9 + f10
+    f12 = fma(Float32(-0.04513518512248993), f8, Float32(0.10471279174089432))
+    f13 = fma(f12, f8, Float32(-0.13164202868938446))
+    f14 = fma(f13, f8, Float32(0.1447800248861313))
+    f15 = fma(f14, f8, Float32(-0.1664692461490631))
+    f16 = fma(f15, f8, Float32(0.1999083161354065))
+    f17 = fma(f16, f8, Float32(-0.25000107288360596))
+    f18 = fma(f17, f8, Float32(0.3333345055580139))
+    f19 = fma(f18, f8, Float32(-0.5))
+    f20 = mul(f8, f8)
+    f21 = fma(f19, f20, f8)
+    f22 = fma(f11, Float32(0.6931471824645996), f21)
+    f23 = select((x < Float32(float("inf"))), f22, x)
+    f24 = select((x == Float32(0.0)), Float32(float("-inf")), f23)
+    f25 = select((x < Float32(0.0)), Float32(float("nan")), f24)
+    return f25
+
+
+@cute.jit
+def read_mail(ring, state, mail: cute.Tensor, group, alike: cutlass.Constexpr, groups: cutlass.Constexpr):
+    # A tile: words for all, and some of which each warpgroup has its own.
+    ring.consumer_wait(state)
+    words = [mail[i] for i in range(alike)]
+    words += [mail[i + group - 1] for i in range(alike, cute.size(mail), groups)]
+    # all threads of a warp have read before one makes room for the next tile
+    cute.arch.sync_warp()
+    with cute.arch.elect_one():
+        ring.consumer_release(state)
+    return tuple(words)
+
+
+@cute.jit
+def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, size: cutlass.Constexpr):
+    # The segment that a tile lies in: segment i takes the tiles from begin[i] * each // size + i on.
+    early = Int32(0)
+    for first in cutlass.range(0, count, 32, unroll=4):
+        i = first + lane
+        at = load_where(i < count, begin, i, begin.element_type(0)).to(Int32) * each // size + i
+        early += select((i < count) & (at <= tile), Int32(1), Int32(0))
+    for lanes in (16, 8, 4, 2, 1):
+        early += cute.arch.shuffle_sync_bfly(early, offset=lanes)
+    return cute.arch.make_warp_uniform(cutlass.max(early - 1, Int32(0)))
+
+
+def select(condition, a, b):
+    # Without a branch.
+    return cutlass.select_(condition, a, b)
+
+
+@cute.jit
+def send_box(ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor):
+    # A warp lets hardware copy a box to a stage, when it is free: zeros where the tensor ends.
+    if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0:
+        ring.producer_acquire(state)
+        box = cute.local_tile(cute.domain_offset(first, memory), shape, (0, 0))
+        to, box = cpasync.tma_partition(
+            atom, 0, cute.make_layout(1), cute.group_modes(tiles, 0, 2), cute.group_modes(box, 0, 2)
+        )
+        full = ring.producer_get_barrier(state)
+        cute.copy(atom, box, to[None, state.index], tma_bar_ptr=full)
+
+
+@cute.jit
+def send_mail(thread, ring, state, mail: cute.Tensor, words):
+    # Tell those who multiply a tile. One thread waits: another may look when a later phase has begun.
+    if thread == 0:
+        ring.producer_acquire(state)
+        for i in cutlass.range_constexpr(len(words)):
+            mail[i] = words[i]
+        ring.producer_commit(state)
+
+
+def store_vector(memory, index, x):
+    # Write elements that follow each other at once.
+    made = cute.make_rmem_tensor((len(x),), memory.element_type)
+    for i in range(len(x)):
+        made[i] = x[i]
+    cute.autovec_copy(made, vector_of(memory, index, len(x)))
+
+
+@cute.jit
+def store_vector_where(condition, memory: cute.Tensor, index, x):
+    # Write elements that follow each other at once, if the condition holds.
+    if condition:
+        store_vector(memory, index, x)
+
+
+@cute.jit
+def store_where(condition, memory: cute.Tensor, index, x):
+    # Write an element if the condition holds.
+    if condition:
+        memory[index] = x
+
+
+def sum_over_s_lane(x):
+    # The sum over S.lane, halving: of what threads have, for several rows.
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 1, add)
+    x = folded(x, 1, add)
+    return x
+
+
+def sum_over_s_lane_of_thread(x):
+    # The sum over S.lane, halving: as far as a thread has it.
+    x = folded(x, 8, add)
+    x = folded(x, 4, add)
+    x = folded(x, 2, add)
+    return x
+
+
+def to_vectors(box, dtype, x):
+    # A row's pairs of neighbours, as four threads have them, as vectors of 16 bytes.
+    words = dtype.width // 16
+    pairs, vectors = box_places(words)
+    cute.arch.sync_warp()
+    for i in range(len(x) // 2):
+        pair = cute.make_rmem_tensor((2,), dtype)
+        pair[0], pair[1] = x[2 * i], x[2 * i + 1]
+        to = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
+        cute.autovec_copy(cute.recast_tensor(pair, Int32), to)
+    cute.arch.sync_warp()
+    made = []
+    for i in range(len(x) * words // 8):
+        vector = cute.make_rmem_tensor((8 // words,), dtype)
+        of = cute.make_tensor(box + cute.assume(vectors ^ 16 * i, divby=4), (4,))
+        cute.autovec_copy(of, cute.recast_tensor(vector, Int32))
+        made.append([vector[j] for j in range(8 // words)])
+    return made
+
+
+def vector_of(memory, index, count):
+    # Neighbours in memory, the first at a multiple of so many.
+    at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+    return cute.make_tensor(memory.iterator + at, (count,))
+
+
+@cute.struct
+class varlen_attention_memory:
+    """What a block shares: the barriers of its rings, tiles of rows, and tiles of what is streamed for each stage."""
+
+    mail_ring: cute.struct.MemRange[Int64, 2]
+    mail: cute.struct.MemRange[Int32, 10]
+    ticket: cute.struct.MemRange[Int32, 1]
+    q_ring: cute.struct.MemRange[Int64, 2]
+    k_ring: cute.struct.MemRange[Int64, 4]
+    v_ring: cute.struct.MemRange[Int64, 4]
+    q: cute.struct.Align[cute.struct.MemRange[BFloat16, 24576], 1024]
+    k: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
+    v: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
+    o_2: cute.struct.Align[cute.struct.MemRange[Float32, 24576], 128]
+    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 3072], 128]
+
+
+def varlen_attention_layouts():
+    # How products read tiles in shared memory, swizzled: along the elements of rows, or along rows.
+    return (
+        sm90.make_smem_layout_a(ROW_MAJOR, (192, 64, 128), BFloat16, 1),
+        sm90.make_smem_layout_b(ROW_MAJOR, (192, 64, 128), BFloat16, 2),
+        sm90.make_smem_layout_b(COL_MAJOR, (192, 128, 64), BFloat16, 2),
+    )
+
+
+def varlen_attention_units():
+    # The instructions for scores, and for sums of what they weigh: these weights are registers.
+    k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (3, 1, 1)
+    scoring = sm90.make_trivial_tiled_mma(
+        BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
+    )
+    summing = sm90.make_trivial_tiled_mma(
+        BFloat16, BFloat16, k, mn, Float32, groups, tiler_mn=(64, 128),
+        a_source=warpgroup.OperandSource.RMEM,
+    )
+    return scoring, summing
+
+
+@cute.kernel
+def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom, v: cute.Tensor, q: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, o: cute.Tensor, lse: cute.Tensor, varlen_attention_tickets: cute.Pointer, Q: Int32, B: Int32, T: Int32, S: Int32, scale: Float32):
+    # A block owns 192 of Q*G, 1 of H (chained_dot).
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    blocks, _, _ = cute.arch.grid_dim()
+    group = cute.arch.make_warp_uniform(thread // 128)
+    lane = cute.arch.lane_idx()
+    memory = utils.SmemAllocator().allocate(varlen_attention_memory)
+    q_ring = pipeline.PipelineCpAsync.create(
+        barrier_storage=memory.q_ring.data_ptr(),
+        num_stages=1,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 128),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 12),
+    )
+    k_ring = pipeline.PipelineTmaAsync.create(
+        barrier_storage=memory.k_ring.data_ptr(),
+        num_stages=2,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 12),
+        tx_count=16384,
+        cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
+    )
+    v_ring = pipeline.PipelineTmaAsync.create(
+        barrier_storage=memory.v_ring.data_ptr(),
+        num_stages=2,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 12),
+        tx_count=16384,
+        cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
+    )
+    mail_ring = pipeline.PipelineAsync.create(
+        barrier_storage=memory.mail_ring.data_ptr(),
+        num_stages=1,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 1),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 12),
+    )
+    mail = cute.make_tensor(memory.mail.data_ptr(), cute.make_layout(10))
+    ticket = cute.make_tensor(memory.ticket.data_ptr(), cute.make_layout(1))
+    layouts = varlen_attention_layouts()
+    q_tiles = memory.q.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
+    k_tiles = memory.k.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
+    v_tiles = memory.v.get_tensor(layouts[2].outer, swizzle=layouts[2].inner)
+    tiles = Q * 4 // 192 + B
+    items = tiles * 8
+    if group == 0:
+        # A warpgroup draws tiles and copies their rows; of what is streamed one warp lets hardware copy boxes.
+        cute.arch.setmaxregister_decrease(32)
+        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
+        own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
+        item = block
+        while item < items:
+            tile = tiles - 1 - item % tiles
+            b = segment_of(begin_q, tile, B, lane, 4, 192)
+            begin = begin_q[b].to(Int32) * 4
+            count = end_q[b].to(Int32) * 4 - begin
+            first = (tile - (begin // 192 + b)) * 192
+            h = item // tiles
+            begin_k_2 = begin_k[b]  # attention.py:75
+            end_k_2 = end_k[b]  # attention.py:76
+            difference = end_k_2 - begin_k_2  # attention.py:76
+            begin_q_2 = begin_q[b]  # attention.py:301
+            end_q_2 = end_q[b]  # attention.py:302
+            difference_2 = end_q_2 - begin_q_2  # attention.py:302
+            difference_3 = difference - difference_2  # attention.py:303
+            larger = cutlass.max(0, difference)  # attention.py:79
+            product = mul(scale, Float32(1.4426950216293335))  # attention.py:277
+            q_g = [first + lane + 32 * r for r in range(6)]
+            q_2 = [q_g[r] // 4 for r in range(6)]  # attention.py:301
+            total = [q_2[r] + difference_3 for r in range(6)]  # attention.py:303
+            total_2 = [total[r] + 1 for r in range(6)]  # attention.py:309
+            total_3 = [total_2[r] + begin_k_2 for r in range(6)]  # attention.py:309
+            difference_4 = [total_3[r] - begin_k_2 for r in range(6)]  # attention.py:79
+            larger_2 = [cutlass.max(0, difference_4[r]) for r in range(6)]  # attention.py:79
+            seen = [cutlass.min(larger, larger_2[r]) for r in range(6)]  # attention.py:79
+            full_steps_2 = [seen[r] // 64 for r in range(6)]  # attention.py:79
+            total_4 = [seen[r] + 63 for r in range(6)]  # attention.py:79
+            steps = [total_4[r] // 64 for r in range(6)]  # attention.py:79
+            first_steps = Int32(0)  # attention.py:79
+            last_of = [select(first + 64 * g < count, most(of_rows(steps[2 * g : 2 * (g + 1)], most), first_steps + 1), first_steps + 1) for g in range(3)]  # attention.py:79
+            full_of = [most(first_steps, least(of_rows(full_steps_2[2 * g : 2 * (g + 1)], least), last_of[g] - 1)) for g in range(3)]  # attention.py:79
+            last_steps = most(most(last_of[0], last_of[1]), last_of[2])  # attention.py:79
+            send_mail(thread, mail_ring, own, mail, (item, b, first_steps, last_steps, *full_of, *last_of))
+            q_ring.producer_acquire(own)
+            column = 8 * (thread % 8)  # attention.py:79
+            for i in cutlass.range_constexpr(12):  # attention.py:79
+                down = thread // 8 + 16 * i  # attention.py:79
+                q_g_2 = first + down  # attention.py:79
+                q_3 = q_g_2 // 4  # attention.py:301
+                total_5 = begin_q_2 + q_3  # attention.py:303
+                below = q_3 < difference_2  # attention.py:303
+                at_most = 0 <= total_5  # attention.py:77
+                below_2 = total_5 < T  # attention.py:77
+                both = at_most & below_2  # attention.py:77
+                both_2 = below & both  # attention.py:77
+                g = q_g_2 % 4  # attention.py:77
+                for j in cutlass.range_constexpr(2):  # attention.py:77
+                    copy_vector_where(both_2, q, (total_5, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)  # attention.py:77
+            q_ring.producer_commit(own)
+            own.advance()
+            for s_step in cutlass.range(first_steps, last_steps, unroll=1):
+                product_2 = s_step * 64  # attention.py:79
+                total_5 = begin_k_2 + product_2  # attention.py:79
+                send_box(k_ring, put, tma_k, k[None, None, h], (total_5, 0), (64, 128), k_tiles)  # attention.py:79
+                send_box(v_ring, put, tma_v, v[None, None, h], (0, total_5), (128, 64), v_tiles)  # attention.py:79
+                put.advance()
+            item = next_item(thread, ticket, varlen_attention_tickets, blocks)
+        send_mail(thread, mail_ring, own, mail, (items, *[0] * 9))
+    else:
+        # Warpgroups hold 64 rows each; the scores of the next step are made while this one's are weighed.
+        cute.arch.setmaxregister_increase(160)
+        mine = thread - 128
+        share = cute.make_layout(3, stride=128)(group - 1)
+        q_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(q_tiles))
+        k_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(k_tiles))
+        v_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(v_tiles))
+        acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((192, 64)), Float32)
+        acc_scores = by_rows(acc_of_scores, 8)
+        acc_of_weights = cute.make_rmem_tensor(summing.partition_shape_A((192, 64)), BFloat16)
+        weights = by_rows(acc_of_weights, 8)
+        row = mine // 32 * 16 + mine // 4 % 8
+        quad = 2 * (mine % 4)
+        first_of_quad = quad == 0
+        # in which four threads that share a row trade pairs for vectors of 16 bytes
+        box = memory.boxes.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
+        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
+        got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
+        own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
+        item, b, first_steps, all_steps, full_steps, last_steps = read_mail(mail_ring, own, mail, group, 4, 3)
+        while item < items:
+            tile = tiles - 1 - item % tiles
+            begin = begin_q[b].to(Int32) * 4
+            count = end_q[b].to(Int32) * 4 - begin
+            first = (tile - (begin // 192 + b)) * 192
+            h = item // tiles
+            begin_k_2 = begin_k[b]  # attention.py:75
+            end_k_2 = end_k[b]  # attention.py:76
+            difference = end_k_2 - begin_k_2  # attention.py:76
+            begin_q_2 = begin_q[b]  # attention.py:301
+            end_q_2 = end_q[b]  # attention.py:302
+            difference_2 = end_q_2 - begin_q_2  # attention.py:302
+            difference_3 = difference - difference_2  # attention.py:303
+            larger = cutlass.max(0, difference)  # attention.py:79
+            product = mul(scale, Float32(1.4426950216293335))  # attention.py:277
+            q_g_2 = [first + row + 8 * r for r in range(2)]  # attention.py:79
+            q_3 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:301
+            total_5 = [q_3[r] + difference_3 for r in range(2)]  # attention.py:303
+            total_6 = [total_5[r] + 1 for r in range(2)]  # attention.py:309
+            total_7 = [total_6[r] + begin_k_2 for r in range(2)]  # attention.py:309
+            max_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
+            max_of_piece.fill(Float32(float("-inf")))  # attention.py:79
+            sum_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
+            sum_of_piece.fill(Float32(0.0))  # attention.py:79
+            o_of_piece_acc = cute.make_rmem_tensor(summing.partition_shape_C((192, 128)), Float32)  # attention.py:79
+            o_of_piece_acc.fill(Float32(0.0))  # attention.py:79
+            o_of_piece = by_rows(o_of_piece_acc, 16)  # attention.py:79
+            m = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
+            m.fill(Float32(float("-inf")))  # attention.py:79
+            s = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
+            s.fill(Int32(-(2**31)).bitcast(Float32))  # attention.py:79
+            o_2 = cute.make_tensor(memory.o_2.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536))))  # attention.py:79
+            turns = Int32(0)  # attention.py:79
+            q_ring.consumer_wait(own)  # attention.py:79
+            cute.arch.fence_view_async_shared()  # attention.py:79
+            k_ring.consumer_wait(get)  # attention.py:79
+            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:79
+            warpgroup.wait_group(0)  # attention.py:79
+            k_ring.consumer_release(get)  # attention.py:79
+            get.advance()  # attention.py:79
+            for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:79
+                remainder = s_step % 8  # attention.py:79
+                turn = remainder == 0  # attention.py:79
+                if turn & (s_step > first_steps):  # attention.py:79
+                    for r in cutlass.range_constexpr(2):  # attention.py:79
+                        earlier_o_2 = earlier(turns, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:79
+                        m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
+                        equal = m_2 == Float32(float("-inf"))  # attention.py:79
+                        chosen = select(equal, Float32(0.0), m_2)  # attention.py:79
+                        difference_5 = m[r] - chosen  # attention.py:79
+                        difference_6 = max_of_piece[r] - chosen  # attention.py:79
+                        power = exp2(difference_5)  # attention.py:79
+                        power_2 = exp2(difference_6)  # attention.py:79
+                        product_2 = mul(s[r], power)  # attention.py:79
+                        product_3 = mul(sum_of_piece[r], power_2)  # attention.py:79
+                        total_8 = product_2 + product_3  # attention.py:79
+                        for c in cutlass.range_constexpr(32):  # attention.py:79
+                            product_4 = mul(earlier_o_2[c], power)  # attention.py:79
+                            product_5 = mul(o_of_piece[r, c], power_2)  # attention.py:79
+                            o_2[r, c] = product_4 + product_5  # attention.py:79
+                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_8  # attention.py:79
+                    turns = turns + 1  # attention.py:79
+                product_2 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
+                k_ring.consumer_wait(get)  # attention.py:277
+                multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:277
+                total_8 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
+                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(product_2[r])]  # attention.py:79
+                m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:79
+                below = [total_8[r] < m_chunk[r] for r in range(2)]  # attention.py:79
+                m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:79
+                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:79
+                chosen = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:79
+                difference_5 = [max_of_piece[r] - chosen[r] for r in range(2)]  # attention.py:79
+                again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:79
+                product_3 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:79
+                e = [[], []]  # attention.py:79
+                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:79
+                    for r in cutlass.range_constexpr(2):  # attention.py:79
+                        for c in cutlass.range_constexpr(32):  # attention.py:79
+                            o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])  # attention.py:79
+                for r in cutlass.range_constexpr(2):  # attention.py:79
+                    for c in cutlass.range_constexpr(16):  # attention.py:79
+                        difference_6 = product_2[r][c] - chosen[r]  # attention.py:79
+                        e[r].append(exp2(difference_6))  # attention.py:79
+                        weights[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:79
+                s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:79
+                v_ring.consumer_wait(got)  # attention.py:79
+                multiply(summing, o_of_piece_acc, acc_of_weights, v_factor[None, None, None, got.index], True, 4)  # attention.py:79
+                s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:79
+                s_new = [product_3[r] + s_chunk[r] for r in range(2)]  # attention.py:79
+                for r in cutlass.range_constexpr(2):  # attention.py:79
+                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:79
+                warpgroup.wait_group(0)  # attention.py:79
+                k_ring.consumer_release(get)  # attention.py:79
+                v_ring.consumer_release(got)  # attention.py:79
+                get.advance()  # attention.py:79
+                got.advance()  # attention.py:79
+            for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):  # attention.py:79
+                product_2 = s_step * 64  # attention.py:79
+                total_8 = begin_k_2 + product_2  # attention.py:79
+                remainder = s_step % 8  # attention.py:79
+                turn = remainder == 0  # attention.py:79
+                if turn & (s_step > first_steps):  # attention.py:79
+                    for r in cutlass.range_constexpr(2):  # attention.py:79
+                        earlier_o_2 = earlier(turns, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:79
+                        m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
+                        equal = m_2 == Float32(float("-inf"))  # attention.py:79
+                        chosen = select(equal, Float32(0.0), m_2)  # attention.py:79
+                        difference_5 = m[r] - chosen  # attention.py:79
+                        difference_6 = max_of_piece[r] - chosen  # attention.py:79
+                        power = exp2(difference_5)  # attention.py:79
+                        power_2 = exp2(difference_6)  # attention.py:79
+                        product_3 = mul(s[r], power)  # attention.py:79
+                        product_4 = mul(sum_of_piece[r], power_2)  # attention.py:79
+                        total_9 = product_3 + product_4  # attention.py:79
+                        for c in cutlass.range_constexpr(32):  # attention.py:79
+                            product_5 = mul(earlier_o_2[c], power)  # attention.py:79
+                            product_6 = mul(o_of_piece[r, c], power_2)  # attention.py:79
+                            o_2[r, c] = product_5 + product_6  # attention.py:79
+                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9  # attention.py:79
+                    turns = turns + 1  # attention.py:79
+                product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
+                k_ring.consumer_wait(get)  # attention.py:277
+                multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:277
+                total_9 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
+                chosen = [[], []]  # attention.py:79
+                for r in cutlass.range_constexpr(2):  # attention.py:79
+                    for c in cutlass.range_constexpr(16):  # attention.py:79
+                        s_2 = total_8 + (quad + 8 * (c // 2) + c % 2)  # attention.py:79
+                        exists = s_2 < end_k_2  # attention.py:79
+                        below = s_2 < total_7[r]  # attention.py:79
+                        exists_2 = exists & below  # attention.py:79
+                        chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))  # attention.py:79
+                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]  # attention.py:79
+                m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:79
+                below = [total_9[r] < m_chunk[r] for r in range(2)]  # attention.py:79
+                m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:79
+                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:79
+                chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:79
+                difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:79
+                again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:79
+                product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:79
+                e = [[], []]  # attention.py:79
+                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:79
+                    for r in cutlass.range_constexpr(2):  # attention.py:79
+                        for c in cutlass.range_constexpr(32):  # attention.py:79
+                            o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])  # attention.py:79
+                for r in cutlass.range_constexpr(2):  # attention.py:79
+                    for c in cutlass.range_constexpr(16):  # attention.py:79
+                        difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:79
+                        e[r].append(exp2(difference_6))  # attention.py:79
+                        weights[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:79
+                s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:79
+                v_ring.consumer_wait(got)  # attention.py:79
+                if (end_k_2 < total_8 + 64):  # attention.py:79
+                    column = 8 * (mine % 8)  # attention.py:79
+                    for i in cutlass.range_constexpr(4):  # attention.py:79
+                        down = mine % 128 // 8 + 16 * i  # attention.py:79
+                        s_2 = total_8 + down  # attention.py:79
+                        exists = s_2 < end_k_2  # attention.py:79
+                        for j in cutlass.range_constexpr(2):  # attention.py:79
+                            clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_tiles, (column + 64 * j, down, got.index), 8)  # attention.py:79
+                    cute.arch.fence_view_async_shared()  # attention.py:79
+                    cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:79
+                multiply(summing, o_of_piece_acc, acc_of_weights, v_factor[None, None, None, got.index], True, 4)  # attention.py:79
+                s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:79
+                s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:79
+                for r in cutlass.range_constexpr(2):  # attention.py:79
+                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:79
+                warpgroup.wait_group(0)  # attention.py:79
+                k_ring.consumer_release(get)  # attention.py:79
+                v_ring.consumer_release(got)  # attention.py:79
+                get.advance()  # attention.py:79
+                got.advance()  # attention.py:79
+            with cute.arch.elect_one():  # attention.py:79
+                q_ring.consumer_release(own)  # attention.py:79
+            product_2 = (last_steps - 1) * 64  # attention.py:79
+            total_8 = begin_k_2 + product_2  # attention.py:79
+            remainder = (last_steps - 1) % 8  # attention.py:79
+            turn = remainder == 0  # attention.py:79
+            if turn & ((last_steps - 1) > first_steps):  # attention.py:79
+                for r in cutlass.range_constexpr(2):  # attention.py:79
+                    earlier_o_2 = earlier(turns, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:79
+                    m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
+                    equal = m_2 == Float32(float("-inf"))  # attention.py:79
+                    chosen = select(equal, Float32(0.0), m_2)  # attention.py:79
+                    difference_5 = m[r] - chosen  # attention.py:79
+                    difference_6 = max_of_piece[r] - chosen  # attention.py:79
+                    power = exp2(difference_5)  # attention.py:79
+                    power_2 = exp2(difference_6)  # attention.py:79
+                    product_3 = mul(s[r], power)  # attention.py:79
+                    product_4 = mul(sum_of_piece[r], power_2)  # attention.py:79
+                    total_9 = product_3 + product_4  # attention.py:79
+                    for c in cutlass.range_constexpr(32):  # attention.py:79
+                        product_5 = mul(earlier_o_2[c], power)  # attention.py:79
+                        product_6 = mul(o_of_piece[r, c], power_2)  # attention.py:79
+                        o_2[r, c] = product_5 + product_6  # attention.py:79
+                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9  # attention.py:79
+                turns = turns + 1  # attention.py:79
+            product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
+            total_9 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
+            chosen = [[], []]  # attention.py:79
+            for r in cutlass.range_constexpr(2):  # attention.py:79
+                for c in cutlass.range_constexpr(16):  # attention.py:79
+                    s_2 = total_8 + (quad + 8 * (c // 2) + c % 2)  # attention.py:79
+                    exists = s_2 < end_k_2  # attention.py:79
+                    below = s_2 < total_7[r]  # attention.py:79
+                    exists_2 = exists & below  # attention.py:79
+                    chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))  # attention.py:79
+            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]  # attention.py:79
+            m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:79
+            below = [total_9[r] < m_chunk[r] for r in range(2)]  # attention.py:79
+            m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:79
+            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:79
+            chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:79
+            difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:79
+            again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:79
+            product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:79
+            e = [[], []]  # attention.py:79
+            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:79
+                for r in cutlass.range_constexpr(2):  # attention.py:79
+                    for c in cutlass.range_constexpr(32):  # attention.py:79
+                        o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])  # attention.py:79
+            for r in cutlass.range_constexpr(2):  # attention.py:79
+                for c in cutlass.range_constexpr(16):  # attention.py:79
+                    difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:79
+                    e[r].append(exp2(difference_6))  # attention.py:79
+                    weights[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:79
+            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:79
+            v_ring.consumer_wait(got)  # attention.py:79
+            if (end_k_2 < total_8 + 64):  # attention.py:79
+                column = 8 * (mine % 8)  # attention.py:79
+                for i in cutlass.range_constexpr(4):  # attention.py:79
+                    down = mine % 128 // 8 + 16 * i  # attention.py:79
+                    s_2 = total_8 + down  # attention.py:79
+                    exists = s_2 < end_k_2  # attention.py:79
+                    for j in cutlass.range_constexpr(2):  # attention.py:79
+                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_tiles, (column + 64 * j, down, got.index), 8)  # attention.py:79
+                cute.arch.fence_view_async_shared()  # attention.py:79
+                cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:79
+            multiply(summing, o_of_piece_acc, acc_of_weights, v_factor[None, None, None, got.index], True, 4)  # attention.py:79
+            s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:79
+            s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:79
+            for r in cutlass.range_constexpr(2):  # attention.py:79
+                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:79
+            warpgroup.wait_group(0)  # attention.py:79
+            v_ring.consumer_release(got)  # attention.py:79
+            got.advance()  # attention.py:79
+            for s_step_2 in cutlass.range(last_steps, all_steps, unroll=1):  # attention.py:79
+                k_ring.consumer_wait(get)  # attention.py:79
+                v_ring.consumer_wait(got)  # attention.py:79
+                k_ring.consumer_release(get)  # attention.py:79
+                v_ring.consumer_release(got)  # attention.py:79
+                get.advance()  # attention.py:79
+                got.advance()  # attention.py:79
+            for r in cutlass.range_constexpr(2):
+                earlier_o_2 = earlier(turns, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))
+                total_8 = begin_q_2 + q_3[r]  # attention.py:303
+                below = q_3[r] < difference_2  # attention.py:303
+                g = q_g_2[r] % 4  # attention.py:77
+                m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
+                equal = m_2 == Float32(float("-inf"))  # attention.py:79
+                chosen = select(equal, Float32(0.0), m_2)  # attention.py:79
+                difference_5 = m[r] - chosen  # attention.py:79
+                difference_6 = max_of_piece[r] - chosen  # attention.py:79
+                power = exp2(difference_5)  # attention.py:79
+                power_2 = exp2(difference_6)  # attention.py:79
+                product_2 = mul(s[r], power)  # attention.py:79
+                product_3 = mul(sum_of_piece[r], power_2)  # attention.py:79
+                total_9 = product_2 + product_3  # attention.py:79
+                equal_2 = total_9 == Float32(0.0)  # attention.py:325
+                log_of = portable_log(total_9)  # attention.py:327
+                fused_sum = fma(m_2, Float32(0.6931471824645996), log_of)  # attention.py:327
+                store_where(below & first_of_quad, lse, (h, g, total_8), fused_sum)  # attention.py:327
+                total_10 = []  # attention.py:79
+                for c in cutlass.range_constexpr(32):  # attention.py:79
+                    product_4 = mul(earlier_o_2[c], power)  # attention.py:79
+                    product_5 = mul(o_of_piece[r, c], power_2)  # attention.py:79
+                    total_10.append(product_4 + product_5)  # attention.py:79
+                quotient = divided(total_10, total_9)  # attention.py:325
+                as_bf16 = []  # attention.py:325
+                for c in cutlass.range_constexpr(32):  # attention.py:325
+                    chosen_2 = select(equal_2, Float32(0.0), quotient[c])  # attention.py:325
+                    total_11 = chosen_2 + Float32(0.0)  # attention.py:325
+                    as_bf16.append(Float32(total_11).to(BFloat16))  # attention.py:326
+                for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:326
+                    vectors = to_vectors(box, o.element_type, as_bf16[c : c + 16])  # attention.py:326
+                    for i in cutlass.range_constexpr(2):  # attention.py:326
+                        store_vector_where(below, o, (total_8, h, g, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:326
+            own.advance()
+            item, b, first_steps, all_steps, full_steps, last_steps = read_mail(mail_ring, own, mail, group, 4, 3)
+
+
+@cute.jit
+def launch_varlen_attention(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer, varlen_attention_tickets_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
+    k = cute.make_tensor(k_ptr, cute.make_layout((S, 128, 8), stride=(cute.assume(k_s_stride, divby=8), 1, cute.assume(k_h_stride, divby=8))))
+    v = cute.make_tensor(v_ptr, cute.make_layout((128, S, 8), stride=(1, cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8))))
+    begin_q = cute.make_tensor(begin_q_ptr, cute.make_layout((B,), stride=(1,)))
+    end_q = cute.make_tensor(end_q_ptr, cute.make_layout((B,), stride=(1,)))
+    begin_k = cute.make_tensor(begin_k_ptr, cute.make_layout((B,), stride=(1,)))
+    end_k = cute.make_tensor(end_k_ptr, cute.make_layout((B,), stride=(1,)))
+    o = cute.make_tensor(o_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_t_stride, o_h_stride, o_g_stride, 1)))
+    lse = cute.make_tensor(lse_ptr, cute.make_layout((8, 4, T), stride=(lse_h_stride, lse_g_stride, 1)))
+    scoring, summing = varlen_attention_units()
+    layouts = varlen_attention_layouts()
+    tma_k, k = cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileG2SOp(), k, cute.slice_(layouts[1], (None, None, 0)), (64, 128)
+    )
+    tma_v, v = cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileG2SOp(), v, cute.slice_(layouts[2], (None, None, 0)), (128, 64)
+    )
+    varlen_attention(scoring, summing, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, o, lse, varlen_attention_tickets_ptr, Q, B, T, S, scale).launch(
+        grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
+        stream=stream,
+    )
+
+
+def call(kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, S, q_t_stride, q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, varlen_attention_tickets):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = min((Q * 4 // 192 + B) * 8, 132)
+    if programs > 0:
+        kernels.varlen_attention((programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, varlen_attention_tickets, Q, B, T, q_t_stride, q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)

@@ -1,0 +1,994 @@
+"""varlen_attention_grad on sm_90a, written by rlk 0.1.0: do not edit.
+
+numerics: 56c4815123ee58b1
+schedule: tiles G=4, T=4, 4 warps, 1 stages, unroll 1 placed W[5:3] G[1:0] T[1:0] W[2:0] W[6:6]
+schedule: tiles Q*G=128, 8 warps that multiply, 4 that copy, 4 stages
+schedule: tiles J=128, 8 warps that multiply, 4 that copy, 4 stages
+"""
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.cute as cute
+import cutlass.pipeline as pipeline
+import cutlass.utils as utils
+import cutlass.utils.hopper_helpers as sm90
+from cutlass import BFloat16, Boolean, Float16, Float32, Int16, Int32, Int64, Uint8, Uint32
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, warpgroup
+
+NEAREST = cute.math.RoundingMode.NEAREST_EVEN
+ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
+
+
+@cute.jit
+def acquire_from(first, thread, ring, state):
+    # Wait for a stage to be free: the threads from one on do, which fill it.
+    if thread >= first:
+        ring.producer_acquire(state)
+
+
+def add(a, b):
+    # A term of a sum.
+    return a + b
+
+
+def box_places(words):
+    # Where a thread's pairs and vectors lie in 8 rows of 128 bytes, swizzled against conflicts.
+    lane = cute.arch.lane_idx()
+    row, quad = lane // 4 * 36, lane % 4
+    pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2
+    return pairs, row ^ quad * 4
+
+
+def by_rows(fragment, blocks):
+    # A thread's two rows of so many blocks of 8 columns, and of each 8 i + 2 (thread % 4) and the next.
+    return cute.make_tensor(fragment.iterator, cute.make_layout((2, (2, blocks)), stride=(2, (1, 4))))
+
+
+@cute.jit
+def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Constexpr):
+    # Write zeros to 16 bytes of shared memory, if the condition holds.
+    zeros = cute.make_rmem_tensor((count,), tiles.element_type)
+    zeros.fill(0)
+    at = cute.assume(cute.crd2idx(place, tiles.layout), divby=count)
+    if condition:
+        cute.autovec_copy(zeros, cute.make_tensor(tiles.iterator + at, (count,)))
+
+
+@cute.jit
+def commit_from(first, thread, ring, state):
+    # Hand a stage on when what these threads copy is there.
+    if thread >= first:
+        ring.producer_commit(state)
+
+
+@cute.jit
+def copy_number_where(mine, condition, memory: cute.Tensor, index, numbers: cute.Tensor, place):
+    # Send a number to shared memory if it is this thread's, or zero where the condition does not hold.
+    chosen = cute.make_rmem_tensor((1,), Boolean)
+    chosen[0] = condition
+    if mine:
+        atom = cute.make_copy_atom(cpasync.CopyG2SOp(), memory.element_type, num_bits_per_copy=32)
+        to = cute.make_tensor(numbers.iterator + cute.crd2idx(place, numbers.layout), (1,))
+        cute.copy(atom, vector_of(memory, index, 1), to, pred=chosen)
+
+
+def copy_vector_where(condition, memory: cute.Tensor, index, tiles: cute.Tensor, place, count: cutlass.Constexpr):
+    # Send 16 bytes to shared memory, or zeros where the condition does not hold: they travel meanwhile.
+    way = cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL)
+    atom = cute.make_copy_atom(way, memory.element_type, num_bits_per_copy=128)
+    at = cute.assume(cute.crd2idx(place, tiles.layout), divby=count)
+    chosen = cute.make_rmem_tensor((1,), Boolean)
+    chosen[0] = condition
+    every = cute.make_tensor(chosen.iterator, cute.make_layout((count,), stride=(0,)))
+    to = cute.make_tensor(tiles.iterator + at, (count,))
+    cute.copy(atom, vector_of(memory, index, count), to, pred=every)
+
+
+def exchanged(x, lanes, combine):
+    # Combine each element with that of the thread so many lanes away.
+    return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
+
+
+def exp2(x):
+    # The hardware's: a table.
+    return cute.math.exp2(x, fastmath=True)
+
+
+def fma(a, b, c):
+    # a * b + c with one rounding.
+    return cute.math.fma(a, b, c, rounding=NEAREST)
+
+
+def folded(x, apart, combine):
+    # Combine the elements of a thread that lie so far apart.
+    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+
+
+def halved(x, lanes, thread, combine):
+    # Combine with the thread so many lanes away: each goes on with a half of the list.
+    upper, half = thread & lanes != 0, len(x) // 2
+    kept = [select(upper, x[i + half], x[i]) for i in range(half)]
+    given = [select(upper, x[i], x[i + half]) for i in range(half)]
+    return [combine(a, cute.arch.shuffle_sync_bfly(b, offset=lanes)) for a, b in zip(kept, given)]
+
+
+def least(a, b):
+    # Of integers.
+    return cutlass.min(a, b)
+
+
+@cute.jit
+def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
+    # So many elements, read at once, or what stands for them.
+    x = cute.make_rmem_tensor((count,), memory.element_type)
+    x.fill(other)
+    if condition:
+        cute.autovec_copy(vector_of(memory, index, count), x)
+    return [x[i] for i in range(count)]
+
+
+@cute.jit
+def load_where(condition, memory: cute.Tensor, index, other):
+    # An element, or what stands for it.
+    x = other
+    if condition:
+        x = type(other)(memory[index])
+    return x
+
+
+def most(a, b):
+    # Of integers.
+    return cutlass.max(a, b)
+
+
+def mul(a, b):
+    # One rounding, never part of a fused operation.
+    return cute.math.mul(a, b, rounding=NEAREST)
+
+
+def multiply(unit, to, a, b, onto, count):
+    # Begin a group of so many matrix instructions, onto what is there or from nothing.
+    atom = cute.make_mma_atom(unit.op)
+    atom.set(warpgroup.Field.ACCUMULATE, onto)
+    warpgroup.fence()
+    for i in range(count):
+        cute.gemm(atom, to, a[None, None, i], b[None, None, i], to)
+        atom.set(warpgroup.Field.ACCUMULATE, True)
+    warpgroup.commit_group()
+
+
+def numbers_of(numbers, first, stage, count):
+    # A thread's pairs of the numbers of a stage: of every 8, two from the first on.
+    made = []
+    for i in range(count // 2):
+        pair = cute.make_rmem_tensor((2,), numbers.element_type)
+        at = cute.assume(cute.crd2idx((first + 8 * i, stage), numbers.layout), divby=2)
+        cute.autovec_copy(cute.make_tensor(numbers.iterator + at, (2,)), pair)
+        made += [pair[0], pair[1]]
+    return made
+
+
+def of_rows(x, pick):
+    # The least or the most of what the lanes of a warp have.
+    while len(x) > 1:
+        x = [*(pick(a, b) for a, b in zip(x[::2], x[1::2])), *x[len(x) // 2 * 2 :]]
+    for lanes in (16, 8, 4, 2, 1):
+        x = exchanged(x, lanes, pick)
+    return cute.arch.make_warp_uniform(x[0])
+
+
+@cute.jit
+def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, size: cutlass.Constexpr):
+    # The segment that a tile lies in: segment i takes the tiles from begin[i] * each // size + i on.
+    early = Int32(0)
+    for first in cutlass.range(0, count, 32, unroll=4):
+        i = first + lane
+        at = load_where(i < count, begin, i, begin.element_type(0)).to(Int32) * each // size + i
+        early += select((i < count) & (at <= tile), Int32(1), Int32(0))
+    for lanes in (16, 8, 4, 2, 1):
+        early += cute.arch.shuffle_sync_bfly(early, offset=lanes)
+    return cute.arch.make_warp_uniform(cutlass.max(early - 1, Int32(0)))
+
+
+def select(condition, a, b):
+    # Without a branch.
+    return cutlass.select_(condition, a, b)
+
+
+@cute.jit
+def send_box(ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor):
+    # A warp lets hardware copy a box to a stage, when it is free: zeros where the tensor ends.
+    if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0:
+        ring.producer_acquire(state)
+        box = cute.local_tile(cute.domain_offset(first, memory), shape, (0, 0))
+        to, box = cpasync.tma_partition(
+            atom, 0, cute.make_layout(1), cute.group_modes(tiles, 0, 2), cute.group_modes(box, 0, 2)
+        )
+        full = ring.producer_get_barrier(state)
+        cute.copy(atom, box, to[None, state.index], tma_bar_ptr=full)
+
+
+def store_vector(memory, index, x):
+    # Write elements that follow each other at once.
+    made = cute.make_rmem_tensor((len(x),), memory.element_type)
+    for i in range(len(x)):
+        made[i] = x[i]
+    cute.autovec_copy(made, vector_of(memory, index, len(x)))
+
+
+@cute.jit
+def store_vector_where(condition, memory: cute.Tensor, index, x):
+    # Write elements that follow each other at once, if the condition holds.
+    if condition:
+        store_vector(memory, index, x)
+
+
+@cute.jit
+def store_where(condition, memory: cute.Tensor, index, x):
+    # Write an element if the condition holds.
+    if condition:
+        memory[index] = x
+
+
+def sum_over_w(x, thread):
+    # The sum over W, halving.
+    x = folded(x, 8, add)
+    x = halved(x, 4, thread, add)
+    x = halved(x, 2, thread, add)
+    x = halved(x, 1, thread, add)
+    x = exchanged(x, 4, add)
+    x = exchanged(x, 2, add)
+    x = exchanged(x, 1, add)
+    return x[0]
+
+
+def to_vectors(box, dtype, x):
+    # A row's pairs of neighbours, as four threads have them, as vectors of 16 bytes.
+    words = dtype.width // 16
+    pairs, vectors = box_places(words)
+    cute.arch.sync_warp()
+    for i in range(len(x) // 2):
+        pair = cute.make_rmem_tensor((2,), dtype)
+        pair[0], pair[1] = x[2 * i], x[2 * i + 1]
+        to = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
+        cute.autovec_copy(cute.recast_tensor(pair, Int32), to)
+    cute.arch.sync_warp()
+    made = []
+    for i in range(len(x) * words // 8):
+        vector = cute.make_rmem_tensor((8 // words,), dtype)
+        of = cute.make_tensor(box + cute.assume(vectors ^ 16 * i, divby=4), (4,))
+        cute.autovec_copy(of, cute.recast_tensor(vector, Int32))
+        made.append([vector[j] for j in range(8 // words)])
+    return made
+
+
+def vector_of(memory, index, count):
+    # Neighbours in memory, the first at a multiple of so many.
+    at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
+    return cute.make_tensor(memory.iterator + at, (count,))
+
+
+@cute.kernel
+def varlen_attention_grad_1_rows(o: cute.Tensor, lse: cute.Tensor, d_o: cute.Tensor, d_lse: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor, T: Int32):
+    # A block owns 4 of T, 1 of H, 4 of G (rows). W: 128 indices, 16 to each of 8 threads; T: 4 indices, 1 to each of 4 threads; G: 4 indices, 1 to each of 4 threads.
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    rest = block // 8
+    t = rest * 4 + thread // 32
+    t_inside = t < T
+    h = block % 8
+    g = block % 1 * 4 + thread // 8 % 4
+    writes = (thread & 7) == 0
+    lse_2 = load_where(t_inside, lse, (h, g, t), Float32(0))  # attention.py:97
+    w = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(16)]  # attention.py:99
+    d_o_2 = [one for c in range(0, 16, 8) for one in load_vector_where(t_inside, d_o, (t, h, g, w[c]), BFloat16(0), 8)]  # attention.py:99
+    o_2 = [one for c in range(0, 16, 8) for one in load_vector_where(t_inside, o, (t, h, g, w[c]), BFloat16(0), 8)]  # attention.py:99
+    d_lse_2 = load_where(t_inside, d_lse, (h, g, t), Float32(0))  # attention.py:100
+    product = mul(lse_2, Float32(1.4426950216293335))  # attention.py:97
+    negative = -product  # attention.py:97
+    store_where(t_inside & writes, shift, (t, h, g), negative)  # attention.py:97
+    as_f32 = [BFloat16(d_o_2[c]).to(Float32) for c in range(16)]  # attention.py:99
+    as_f32_2 = [BFloat16(o_2[c]).to(Float32) for c in range(16)]  # attention.py:99
+    product_2 = [mul(as_f32[c], as_f32_2[c]) for c in range(16)]  # attention.py:99
+    sum_w = sum_over_w(product_2, thread)  # attention.py:99
+    difference = sum_w - d_lse_2  # attention.py:100
+    store_where(t_inside & writes, delta, (t, h, g), difference)  # attention.py:100
+
+
+@cute.jit
+def launch_varlen_attention_grad_1(o_ptr: cute.Pointer, lse_ptr: cute.Pointer, d_o_ptr: cute.Pointer, d_lse_ptr: cute.Pointer, shift_ptr: cute.Pointer, delta_ptr: cute.Pointer, T: Int32, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, d_lse_h_stride: Int64, d_lse_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    o = cute.make_tensor(o_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_t_stride, o_h_stride, o_g_stride, 1)))
+    lse = cute.make_tensor(lse_ptr, cute.make_layout((8, 4, T), stride=(lse_h_stride, lse_g_stride, 1)))
+    d_o = cute.make_tensor(d_o_ptr, cute.make_layout((T, 8, 4, 128), stride=(d_o_t_stride, d_o_h_stride, d_o_g_stride, 1)))
+    d_lse = cute.make_tensor(d_lse_ptr, cute.make_layout((8, 4, T), stride=(d_lse_h_stride, d_lse_g_stride, 1)))
+    shift = cute.make_tensor(shift_ptr, cute.make_layout((T, 8, 4), stride=(shift_t_stride, shift_h_stride, 1)))
+    delta = cute.make_tensor(delta_ptr, cute.make_layout((T, 8, 4), stride=(delta_t_stride, delta_h_stride, 1)))
+    varlen_attention_grad_1_rows(o, lse, d_o, d_lse, shift, delta, T).launch(
+        grid=(programs, 1, 1), block=(128, 1, 1), stream=stream,
+    )
+
+
+@cute.struct
+class varlen_attention_grad_2_memory:
+    """What a block shares: the barriers of its rings, tiles of rows, and tiles of what is streamed for each stage."""
+
+    q_ring: cute.struct.MemRange[Int64, 2]
+    d_o_ring: cute.struct.MemRange[Int64, 2]
+    k_ring: cute.struct.MemRange[Int64, 8]
+    v_ring: cute.struct.MemRange[Int64, 8]
+    q: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
+    d_o: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
+    k: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
+    v: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
+    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
+
+
+def varlen_attention_grad_2_layouts():
+    # How products read tiles in shared memory, swizzled: along the elements of rows, or along rows.
+    return (
+        sm90.make_smem_layout_a(ROW_MAJOR, (128, 64, 128), BFloat16, 1),
+        sm90.make_smem_layout_a(ROW_MAJOR, (128, 64, 128), BFloat16, 1),
+        sm90.make_smem_layout_b(ROW_MAJOR, (128, 64, 128), BFloat16, 4),
+        sm90.make_smem_layout_b(COL_MAJOR, (128, 128, 64), BFloat16, 4),
+        sm90.make_smem_layout_b(ROW_MAJOR, (128, 64, 128), BFloat16, 4),
+    )
+
+
+def varlen_attention_grad_2_units():
+    # The instructions for scores, and for sums of what they weigh: these weights are registers.
+    k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (2, 1, 1)
+    scoring = sm90.make_trivial_tiled_mma(
+        BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
+    )
+    summing = sm90.make_trivial_tiled_mma(
+        BFloat16, BFloat16, k, mn, Float32, groups, tiler_mn=(64, 128),
+        a_source=warpgroup.OperandSource.RMEM,
+    )
+    return scoring, summing
+
+
+@cute.kernel
+def varlen_attention_grad_2(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom, v: cute.Tensor, q: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, d_o: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor, d_q: cute.Tensor, Q: Int32, B: Int32, T: Int32, S: Int32, scale: Float32):
+    # A block owns 128 of Q*G, 1 of H (chained_dot).
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    group = cute.arch.make_warp_uniform(thread // 128)
+    lane = cute.arch.lane_idx()
+    memory = utils.SmemAllocator().allocate(varlen_attention_grad_2_memory)
+    q_ring = pipeline.PipelineCpAsync.create(
+        barrier_storage=memory.q_ring.data_ptr(),
+        num_stages=1,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 128),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8),
+    )
+    d_o_ring = pipeline.PipelineCpAsync.create(
+        barrier_storage=memory.d_o_ring.data_ptr(),
+        num_stages=1,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 128),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8),
+    )
+    k_ring = pipeline.PipelineTmaAsync.create(
+        barrier_storage=memory.k_ring.data_ptr(),
+        num_stages=4,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8),
+        tx_count=16384,
+        cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
+    )
+    v_ring = pipeline.PipelineTmaAsync.create(
+        barrier_storage=memory.v_ring.data_ptr(),
+        num_stages=4,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8),
+        tx_count=16384,
+        cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
+    )
+    layouts = varlen_attention_grad_2_layouts()
+    q_tiles = memory.q.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
+    d_o_tiles = memory.d_o.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
+    k_tiles = memory.k.get_tensor(layouts[2].outer, swizzle=layouts[2].inner)
+    k_turned = memory.k.get_tensor(layouts[3].outer, swizzle=layouts[3].inner)
+    v_tiles = memory.v.get_tensor(layouts[4].outer, swizzle=layouts[4].inner)
+    tiles = Q * 4 // 128 + B
+    tile = tiles - 1 - block % tiles
+    b = segment_of(begin_q, tile, B, lane, 4, 128)
+    begin = begin_q[b].to(Int32) * 4
+    count = end_q[b].to(Int32) * 4 - begin
+    first = (tile - (begin // 128 + b)) * 128
+    h = block // tiles
+    begin_k_2 = begin_k[b]  # attention.py:112
+    end_k_2 = end_k[b]  # attention.py:113
+    difference = end_k_2 - begin_k_2  # attention.py:113
+    begin_q_2 = begin_q[b]  # attention.py:301
+    end_q_2 = end_q[b]  # attention.py:302
+    difference_2 = end_q_2 - begin_q_2  # attention.py:302
+    difference_3 = difference - difference_2  # attention.py:303
+    larger = cutlass.max(0, difference)  # attention.py:119
+    product = mul(scale, Float32(1.4426950216293335))  # attention.py:166
+    q_g = [first + lane + 32 * r for r in range(4)]  # attention.py:166
+    q_2 = [q_g[r] // 4 for r in range(4)]  # attention.py:301
+    total = [q_2[r] + difference_3 for r in range(4)]  # attention.py:303
+    total_2 = [total[r] + 1 for r in range(4)]  # attention.py:309
+    total_3 = [total_2[r] + begin_k_2 for r in range(4)]  # attention.py:309
+    difference_4 = [total_3[r] - begin_k_2 for r in range(4)]  # attention.py:119
+    larger_2 = [cutlass.max(0, difference_4[r]) for r in range(4)]  # attention.py:119
+    seen = [cutlass.min(larger, larger_2[r]) for r in range(4)]  # attention.py:119
+    full_steps_2 = [seen[r] // 64 for r in range(4)]  # attention.py:119
+    total_4 = [seen[r] + 63 for r in range(4)]  # attention.py:119
+    steps = [total_4[r] // 64 for r in range(4)]  # attention.py:119
+    first_steps = Int32(0)  # attention.py:119
+    last_steps = select(first < count, of_rows(steps, most), first_steps)  # attention.py:119
+    full_steps = most(first_steps, least(of_rows(full_steps_2, least), last_steps))  # attention.py:119
+    if group == 0:
+        # A warpgroup copies a block's rows; of what is streamed one warp lets hardware copy boxes.
+        cute.arch.setmaxregister_decrease(56)
+        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
+        q_ring.producer_acquire(put)
+        d_o_ring.producer_acquire(put)
+        column = 8 * (thread % 8)  # attention.py:119
+        for i in cutlass.range_constexpr(8):  # attention.py:119
+            down = thread // 8 + 16 * i  # attention.py:119
+            q_g_2 = first + down  # attention.py:119
+            g = q_g_2 % 4  # attention.py:97
+            q_3 = q_g_2 // 4  # attention.py:301
+            total_5 = begin_q_2 + q_3  # attention.py:303
+            below = q_3 < difference_2  # attention.py:303
+            for j in cutlass.range_constexpr(2):  # attention.py:114
+                copy_vector_where(below, q, (total_5, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)  # attention.py:114
+            for j in cutlass.range_constexpr(2):  # attention.py:99
+                copy_vector_where(below, d_o, (total_5, h, g, (column + 64 * j)), d_o_tiles, (down, column + 64 * j, 0), 8)  # attention.py:99
+        q_ring.producer_commit(put)
+        d_o_ring.producer_commit(put)
+        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
+        for z_step in cutlass.range(first_steps, last_steps, unroll=1):
+            product_2 = z_step * 64  # attention.py:119
+            total_5 = begin_k_2 + product_2  # attention.py:119
+            send_box(k_ring, put, tma_k, k[None, None, h], (total_5, 0), (64, 128), k_tiles)  # attention.py:119
+            send_box(v_ring, put, tma_v, v[None, None, h], (total_5, 0), (64, 128), v_tiles)  # attention.py:119
+            put.advance()
+    else:
+        # Warpgroups hold 64 rows each; while one weighs, the products of the other are made.
+        cute.arch.setmaxregister_increase(224)
+        mine = thread - 128
+        share = cute.make_layout(2, stride=128)(group - 1)
+        q_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(q_tiles))
+        d_o_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(d_o_tiles))
+        k_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(k_tiles))
+        k_turned_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(k_turned))
+        v_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(v_tiles))
+        acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((128, 64)), Float32)
+        acc_scores = by_rows(acc_of_scores, 8)
+        acc_of_scores_2 = cute.make_rmem_tensor(scoring.partition_shape_C((128, 64)), Float32)
+        acc_scores_2 = by_rows(acc_of_scores_2, 8)
+        acc_of_weights = cute.make_rmem_tensor(summing.partition_shape_A((128, 64)), BFloat16)
+        weights = by_rows(acc_of_weights, 8)
+        row = mine // 32 * 16 + mine // 4 % 8
+        quad = 2 * (mine % 4)
+        first_of_quad = quad == 0
+        # in which four threads that share a row trade pairs for vectors of 16 bytes
+        box = memory.boxes.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
+        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
+        q_g_2 = [first + row + 8 * r for r in range(2)]  # attention.py:119
+        g = [q_g_2[r] % 4 for r in range(2)]  # attention.py:97
+        q_3 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:301
+        total_5 = [begin_q_2 + q_3[r] for r in range(2)]  # attention.py:303
+        below = [q_3[r] < difference_2 for r in range(2)]  # attention.py:303
+        total_6 = [q_3[r] + difference_3 for r in range(2)]  # attention.py:303
+        shift_2 = [load_where(below[r], shift, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]  # attention.py:116
+        delta_2 = [load_where(below[r], delta, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]  # attention.py:117
+        total_7 = [total_6[r] + 1 for r in range(2)]  # attention.py:309
+        total_8 = [total_7[r] + begin_k_2 for r in range(2)]  # attention.py:309
+        s_acc = cute.make_rmem_tensor(summing.partition_shape_C((128, 128)), Float32)  # attention.py:119
+        s_acc.fill(Float32(0.0))  # attention.py:119
+        s = by_rows(s_acc, 16)  # attention.py:119
+        q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:119
+        d_o_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:119
+        cute.arch.fence_view_async_shared()  # attention.py:119
+        for z_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:119
+            k_ring.consumer_wait(get)  # attention.py:119
+            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:119
+            v_ring.consumer_wait(get)  # attention.py:119
+            multiply(scoring, acc_of_scores_2, d_o_factor[None, None, None, 0], v_factor[None, None, None, get.index], False, 8)  # attention.py:119
+            warpgroup.wait_group(1)  # attention.py:119
+            power = [[], []]  # attention.py:119
+            for r in cutlass.range_constexpr(2):  # attention.py:119
+                for c in cutlass.range_constexpr(16):  # attention.py:166
+                    fused_sum = fma(acc_scores[r, c], product, shift_2[r])  # attention.py:166
+                    power[r].append(exp2(fused_sum))  # attention.py:166
+            warpgroup.wait_group(0)  # attention.py:166
+            for r in cutlass.range_constexpr(2):  # attention.py:166
+                for c in cutlass.range_constexpr(16):  # attention.py:122
+                    difference_5 = acc_scores_2[r, c] - delta_2[r]  # attention.py:122
+                    product_2 = mul(power[r][c], difference_5)  # attention.py:119
+                    weights[r, c] = Float32(product_2).to(BFloat16)  # attention.py:119
+            multiply(summing, s_acc, acc_of_weights, k_turned_factor[None, None, None, get.index], True, 4)  # attention.py:119
+            warpgroup.wait_group(0)  # attention.py:119
+            k_ring.consumer_release(get)  # attention.py:119
+            v_ring.consumer_release(get)  # attention.py:119
+            get.advance()  # attention.py:119
+        for z_step in cutlass.range(full_steps, last_steps, unroll=1):  # attention.py:119
+            product_2 = z_step * 64  # attention.py:119
+            total_9 = begin_k_2 + product_2  # attention.py:119
+            k_ring.consumer_wait(get)  # attention.py:119
+            v_ring.consumer_wait(get)  # attention.py:119
+            if (end_k_2 < total_9 + 64):  # attention.py:119
+                column = 8 * (mine % 8)  # attention.py:119
+                for i in cutlass.range_constexpr(4):  # attention.py:119
+                    down = mine % 128 // 8 + 16 * i  # attention.py:119
+                    z = total_9 + down  # attention.py:119
+                    exists = z < end_k_2  # attention.py:119
+                    for j in cutlass.range_constexpr(2):  # attention.py:119
+                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), k_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:119
+                column = 8 * (mine % 8)  # attention.py:119
+                for i in cutlass.range_constexpr(4):  # attention.py:119
+                    down = mine % 128 // 8 + 16 * i  # attention.py:119
+                    z = total_9 + down  # attention.py:119
+                    exists = z < end_k_2  # attention.py:119
+                    for j in cutlass.range_constexpr(2):  # attention.py:119
+                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:119
+                cute.arch.fence_view_async_shared()  # attention.py:119
+                cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:119
+            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:119
+            multiply(scoring, acc_of_scores_2, d_o_factor[None, None, None, 0], v_factor[None, None, None, get.index], False, 8)  # attention.py:119
+            warpgroup.wait_group(1)  # attention.py:119
+            chosen = [[], []]  # attention.py:119
+            for r in cutlass.range_constexpr(2):  # attention.py:119
+                for c in cutlass.range_constexpr(16):  # attention.py:119
+                    z = total_9 + (quad + 8 * (c // 2) + c % 2)  # attention.py:119
+                    exists = z < end_k_2  # attention.py:119
+                    below_2 = z < total_8[r]  # attention.py:119
+                    exists_2 = exists & below_2  # attention.py:119
+                    fused_sum = fma(acc_scores[r, c], product, shift_2[r])  # attention.py:166
+                    power = exp2(fused_sum)  # attention.py:166
+                    chosen[r].append(select(exists_2, power, Float32(0.0)))  # attention.py:119
+            warpgroup.wait_group(0)  # attention.py:119
+            for r in cutlass.range_constexpr(2):  # attention.py:119
+                for c in cutlass.range_constexpr(16):  # attention.py:122
+                    difference_5 = acc_scores_2[r, c] - delta_2[r]  # attention.py:122
+                    product_3 = mul(chosen[r][c], difference_5)  # attention.py:119
+                    weights[r, c] = Float32(product_3).to(BFloat16)  # attention.py:119
+            multiply(summing, s_acc, acc_of_weights, k_turned_factor[None, None, None, get.index], True, 4)  # attention.py:119
+            warpgroup.wait_group(0)  # attention.py:119
+            k_ring.consumer_release(get)  # attention.py:119
+            v_ring.consumer_release(get)  # attention.py:119
+            get.advance()  # attention.py:119
+        for r in cutlass.range_constexpr(2):  # attention.py:114
+            as_bf16 = []  # attention.py:123
+            for c in cutlass.range_constexpr(32):  # attention.py:123
+                product_2 = mul(s[r, c], scale)  # attention.py:123
+                as_bf16.append(Float32(product_2).to(BFloat16))  # attention.py:123
+            for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:124
+                vectors = to_vectors(box, d_q.element_type, as_bf16[c : c + 16])  # attention.py:124
+                for i in cutlass.range_constexpr(2):  # attention.py:124
+                    store_vector_where(below[r], d_q, (total_5[r], h, g[r], (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:124
+
+
+@cute.jit
+def launch_varlen_attention_grad_2(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, d_o_ptr: cute.Pointer, shift_ptr: cute.Pointer, delta_ptr: cute.Pointer, d_q_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64, d_q_t_stride: Int64, d_q_h_stride: Int64, d_q_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
+    k = cute.make_tensor(k_ptr, cute.make_layout((S, 128, 8), stride=(cute.assume(k_s_stride, divby=8), 1, cute.assume(k_h_stride, divby=8))))
+    v = cute.make_tensor(v_ptr, cute.make_layout((S, 128, 8), stride=(cute.assume(v_s_stride, divby=8), 1, cute.assume(v_h_stride, divby=8))))
+    begin_q = cute.make_tensor(begin_q_ptr, cute.make_layout((B,), stride=(1,)))
+    end_q = cute.make_tensor(end_q_ptr, cute.make_layout((B,), stride=(1,)))
+    begin_k = cute.make_tensor(begin_k_ptr, cute.make_layout((B,), stride=(1,)))
+    end_k = cute.make_tensor(end_k_ptr, cute.make_layout((B,), stride=(1,)))
+    d_o = cute.make_tensor(d_o_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(d_o_t_stride, divby=8), cute.assume(d_o_h_stride, divby=8), cute.assume(d_o_g_stride, divby=8), 1)))
+    shift = cute.make_tensor(shift_ptr, cute.make_layout((T, 8, 4), stride=(shift_t_stride, shift_h_stride, 1)))
+    delta = cute.make_tensor(delta_ptr, cute.make_layout((T, 8, 4), stride=(delta_t_stride, delta_h_stride, 1)))
+    d_q = cute.make_tensor(d_q_ptr, cute.make_layout((T, 8, 4, 128), stride=(d_q_t_stride, d_q_h_stride, d_q_g_stride, 1)))
+    scoring, summing = varlen_attention_grad_2_units()
+    layouts = varlen_attention_grad_2_layouts()
+    tma_k, k = cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileG2SOp(), k, cute.slice_(layouts[2], (None, None, 0)), (64, 128)
+    )
+    tma_v, v = cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileG2SOp(), v, cute.slice_(layouts[4], (None, None, 0)), (64, 128)
+    )
+    varlen_attention_grad_2(scoring, summing, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, Q, B, T, S, scale).launch(
+        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
+        stream=stream,
+    )
+
+
+@cute.struct
+class varlen_attention_grad_3_memory:
+    """What a block shares: the barriers of its rings, tiles of rows, and tiles of what is streamed for each stage."""
+
+    k_ring: cute.struct.MemRange[Int64, 2]
+    v_ring: cute.struct.MemRange[Int64, 2]
+    q_ring: cute.struct.MemRange[Int64, 8]
+    d_o_ring: cute.struct.MemRange[Int64, 8]
+    shift_ring: cute.struct.MemRange[Int64, 8]
+    k: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
+    v: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
+    q: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
+    d_o: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
+    shift: cute.struct.Align[cute.struct.MemRange[Float32, 256], 128]
+    delta: cute.struct.Align[cute.struct.MemRange[Float32, 256], 128]
+    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
+
+
+def varlen_attention_grad_3_layouts():
+    # How products read tiles in shared memory, swizzled: along the elements of rows, or along rows.
+    return (
+        sm90.make_smem_layout_a(ROW_MAJOR, (128, 64, 128), BFloat16, 1),
+        sm90.make_smem_layout_a(ROW_MAJOR, (128, 64, 128), BFloat16, 1),
+        sm90.make_smem_layout_b(ROW_MAJOR, (128, 64, 128), BFloat16, 4),
+        sm90.make_smem_layout_b(COL_MAJOR, (128, 128, 64), BFloat16, 4),
+        sm90.make_smem_layout_b(ROW_MAJOR, (128, 64, 128), BFloat16, 4),
+        sm90.make_smem_layout_b(COL_MAJOR, (128, 128, 64), BFloat16, 4),
+    )
+
+
+def varlen_attention_grad_3_units():
+    # The instructions for scores, and for sums of what they weigh: these weights are registers.
+    k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (2, 1, 1)
+    scoring = sm90.make_trivial_tiled_mma(
+        BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
+    )
+    summing = sm90.make_trivial_tiled_mma(
+        BFloat16, BFloat16, k, mn, Float32, groups, tiler_mn=(64, 128),
+        a_source=warpgroup.OperandSource.RMEM,
+    )
+    return scoring, summing
+
+
+@cute.kernel
+def varlen_attention_grad_3(scoring: cute.TiledMma, summing: cute.TiledMma, tma_q: cute.CopyAtom, q: cute.Tensor, tma_d_o: cute.CopyAtom, d_o: cute.Tensor, k: cute.Tensor, v: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor, d_k: cute.Tensor, d_v: cute.Tensor, J: Int32, B: Int32, T: Int32, S: Int32, scale: Float32):
+    # A block owns 128 of J, 1 of H (chained_dot).
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    group = cute.arch.make_warp_uniform(thread // 128)
+    lane = cute.arch.lane_idx()
+    memory = utils.SmemAllocator().allocate(varlen_attention_grad_3_memory)
+    k_ring = pipeline.PipelineCpAsync.create(
+        barrier_storage=memory.k_ring.data_ptr(),
+        num_stages=1,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 128),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8),
+    )
+    v_ring = pipeline.PipelineCpAsync.create(
+        barrier_storage=memory.v_ring.data_ptr(),
+        num_stages=1,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 128),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8),
+    )
+    q_ring = pipeline.PipelineTmaAsync.create(
+        barrier_storage=memory.q_ring.data_ptr(),
+        num_stages=4,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8),
+        tx_count=16384,
+        cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
+    )
+    d_o_ring = pipeline.PipelineTmaAsync.create(
+        barrier_storage=memory.d_o_ring.data_ptr(),
+        num_stages=4,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8),
+        tx_count=16384,
+        cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
+    )
+    shift_ring = pipeline.PipelineCpAsync.create(
+        barrier_storage=memory.shift_ring.data_ptr(),
+        num_stages=4,
+        producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 64),
+        consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 8),
+    )
+    layouts = varlen_attention_grad_3_layouts()
+    k_tiles = memory.k.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
+    v_tiles = memory.v.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
+    q_tiles = memory.q.get_tensor(layouts[2].outer, swizzle=layouts[2].inner)
+    q_turned = memory.q.get_tensor(layouts[3].outer, swizzle=layouts[3].inner)
+    d_o_tiles = memory.d_o.get_tensor(layouts[4].outer, swizzle=layouts[4].inner)
+    d_o_turned = memory.d_o.get_tensor(layouts[5].outer, swizzle=layouts[5].inner)
+    shift_numbers = memory.shift.get_tensor(cute.make_layout((64, 4)))
+    delta_numbers = memory.delta.get_tensor(cute.make_layout((64, 4)))
+    tiles = J * 1 // 128 + B
+    tile = block // 8
+    b = segment_of(begin_k, tile, B, lane, 1, 128)
+    begin = begin_k[b].to(Int32) * 1
+    count = end_k[b].to(Int32) * 1 - begin
+    first = (tile - (begin // 128 + b)) * 128
+    h = block % 8
+    begin_k_2 = begin_k[b]  # attention.py:112
+    end_k_2 = end_k[b]  # attention.py:113
+    difference = end_k_2 - begin_k_2  # attention.py:113
+    begin_q_2 = begin_q[b]  # attention.py:301
+    end_q_2 = end_q[b]  # attention.py:302
+    difference_2 = end_q_2 - begin_q_2  # attention.py:302
+    product = mul(scale, Float32(1.4426950216293335))  # attention.py:166
+    product_2 = begin_q_2 * 4  # attention.py:137
+    product_3 = end_q_2 * 4  # attention.py:137
+    difference_3 = product_3 - product_2  # attention.py:137
+    larger = cutlass.max(0, difference_3)  # attention.py:137
+    full_steps_2 = larger // 64  # attention.py:137
+    total = larger + 63  # attention.py:137
+    steps = total // 64  # attention.py:137
+    j_2 = [first + lane + 32 * r for r in range(4)]  # attention.py:137
+    total_2 = [j_2[r] + difference_2 for r in range(4)]  # attention.py:135
+    difference_4 = [total_2[r] - difference for r in range(4)]  # attention.py:135
+    total_3 = [begin_q_2 + difference_4[r] for r in range(4)]  # attention.py:157
+    product_4 = [total_3[r] * 4 for r in range(4)]  # attention.py:157
+    difference_5 = [product_4[r] - product_2 for r in range(4)]  # attention.py:137
+    unseen = [cutlass.max(0, difference_5[r]) for r in range(4)]  # attention.py:137
+    first_step = [unseen[r] // 64 for r in range(4)]  # attention.py:137
+    total_4 = [unseen[r] + 63 for r in range(4)]  # attention.py:137
+    quotient = [total_4[r] // 64 for r in range(4)]  # attention.py:137
+    first_full_step = [cutlass.min(quotient[r], steps) for r in range(4)]  # attention.py:137
+    first_steps = of_rows(first_step, least)  # attention.py:137
+    last_steps = select(first < count, Int32(steps), first_steps)  # attention.py:137
+    late_steps = most(first_steps, least(of_rows(first_full_step, most), last_steps))  # attention.py:137
+    full_steps = most(late_steps, least(Int32(full_steps_2), last_steps))  # attention.py:137
+    if group == 0:
+        # A warpgroup copies a block's rows, and numbers of those that are streamed as boxes, by hardware.
+        cute.arch.setmaxregister_decrease(40)
+        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
+        k_ring.producer_acquire(put)
+        v_ring.producer_acquire(put)
+        column = 8 * (thread % 8)  # attention.py:137
+        for i in cutlass.range_constexpr(8):  # attention.py:137
+            down = thread // 8 + 16 * i  # attention.py:137
+            j_3 = first + down  # attention.py:137
+            total_5 = begin_k_2 + j_3  # attention.py:131
+            below = j_3 < difference  # attention.py:131
+            for j in cutlass.range_constexpr(2):  # attention.py:131
+                copy_vector_where(below, k, (total_5, h, (column + 64 * j)), k_tiles, (down, column + 64 * j, 0), 8)  # attention.py:131
+            for j in cutlass.range_constexpr(2):  # attention.py:99
+                copy_vector_where(below, v, (total_5, h, (column + 64 * j)), v_tiles, (down, column + 64 * j, 0), 8)  # attention.py:99
+        k_ring.producer_commit(put)
+        v_ring.producer_commit(put)
+        put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
+        for r_step in cutlass.range(first_steps, last_steps, unroll=1):
+            product_5 = r_step * 64  # attention.py:137
+            total_5 = product_2 + product_5  # attention.py:137
+            send_box(q_ring, put, tma_q, q[None, None, h], ((0, total_5 // 4), 0), (64, 128), q_tiles)  # attention.py:137
+            send_box(d_o_ring, put, tma_d_o, d_o[None, None, h], ((0, total_5 // 4), 0), (64, 128), d_o_tiles)  # attention.py:137
+            acquire_from(64, thread, shift_ring, put)  # attention.py:137
+            down = thread % 64  # attention.py:137
+            product_5 = r_step * 64  # attention.py:137
+            total_5 = product_2 + product_5  # attention.py:137
+            r_2 = total_5 + down  # attention.py:137
+            exists = r_2 < product_3  # attention.py:137
+            quotient_2 = r_2 // 4  # attention.py:138
+            remainder = r_2 % 4  # attention.py:138
+            copy_number_where(thread // 64 == 1, exists, shift, (quotient_2, h, remainder), shift_numbers, (down, put.index))  # attention.py:138
+            copy_number_where(thread // 64 == 1, exists, delta, (quotient_2, h, remainder), delta_numbers, (down, put.index))  # attention.py:138
+            commit_from(64, thread, shift_ring, put)  # attention.py:138
+            put.advance()
+    else:
+        # Warpgroups hold 64 rows each; while one weighs, the products of the other are made.
+        cute.arch.setmaxregister_increase(232)
+        mine = thread - 128
+        share = cute.make_layout(2, stride=128)(group - 1)
+        k_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(k_tiles))
+        v_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(v_tiles))
+        q_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(q_tiles))
+        q_turned_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(q_turned))
+        d_o_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(d_o_tiles))
+        d_o_turned_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(d_o_turned))
+        acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((128, 64)), Float32)
+        acc_scores = by_rows(acc_of_scores, 8)
+        acc_of_scores_2 = cute.make_rmem_tensor(scoring.partition_shape_C((128, 64)), Float32)
+        acc_scores_2 = by_rows(acc_of_scores_2, 8)
+        acc_of_weights = cute.make_rmem_tensor(summing.partition_shape_A((128, 64)), BFloat16)
+        weights = by_rows(acc_of_weights, 8)
+        acc_of_weights_2 = cute.make_rmem_tensor(summing.partition_shape_A((128, 64)), BFloat16)
+        weights_2 = by_rows(acc_of_weights_2, 8)
+        row = mine // 32 * 16 + mine // 4 % 8
+        quad = 2 * (mine % 4)
+        first_of_quad = quad == 0
+        # in which four threads that share a row trade pairs for vectors of 16 bytes
+        box = memory.boxes.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
+        get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
+        j_3 = [first + row + 8 * r for r in range(2)]  # attention.py:138
+        total_5 = [j_3[r] + difference_2 for r in range(2)]  # attention.py:135
+        difference_6 = [total_5[r] - difference for r in range(2)]  # attention.py:135
+        total_6 = [begin_q_2 + difference_6[r] for r in range(2)]  # attention.py:157
+        product_5 = [total_6[r] * 4 for r in range(2)]  # attention.py:157
+        s_acc = cute.make_rmem_tensor(summing.partition_shape_C((128, 128)), Float32)  # attention.py:137
+        s_acc.fill(Float32(0.0))  # attention.py:137
+        s = by_rows(s_acc, 16)  # attention.py:137
+        s_2_acc = cute.make_rmem_tensor(summing.partition_shape_C((128, 128)), Float32)  # attention.py:137
+        s_2_acc.fill(Float32(0.0))  # attention.py:137
+        s_2 = by_rows(s_2_acc, 16)  # attention.py:137
+        k_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:137
+        v_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:137
+        cute.arch.fence_view_async_shared()  # attention.py:137
+        for r_step in cutlass.range(first_steps, late_steps, unroll=1):  # attention.py:137
+            product_6 = r_step * 64  # attention.py:137
+            total_7 = product_2 + product_6  # attention.py:137
+            q_ring.consumer_wait(get)  # attention.py:137
+            d_o_ring.consumer_wait(get)  # attention.py:137
+            if (product_3 < total_7 + 64):  # attention.py:137
+                column = 8 * (mine % 8)  # attention.py:137
+                for i in cutlass.range_constexpr(4):  # attention.py:137
+                    down = mine % 128 // 8 + 16 * i  # attention.py:137
+                    r_2 = total_7 + down  # attention.py:137
+                    exists = r_2 < product_3  # attention.py:137
+                    for j in cutlass.range_constexpr(2):  # attention.py:137
+                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), q_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:137
+                column = 8 * (mine % 8)  # attention.py:137
+                for i in cutlass.range_constexpr(4):  # attention.py:137
+                    down = mine % 128 // 8 + 16 * i  # attention.py:137
+                    r_2 = total_7 + down  # attention.py:137
+                    exists = r_2 < product_3  # attention.py:137
+                    for j in cutlass.range_constexpr(2):  # attention.py:137
+                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), d_o_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:137
+                cute.arch.fence_view_async_shared()  # attention.py:137
+                cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:137
+            multiply(scoring, acc_of_scores, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)  # attention.py:137
+            multiply(scoring, acc_of_scores_2, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8)  # attention.py:137
+            warpgroup.wait_group(1)  # attention.py:137
+            shift_ring.consumer_wait(get)  # attention.py:137
+            shift_2 = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
+            chosen = [[], []]  # attention.py:140
+            for r in cutlass.range_constexpr(2):  # attention.py:140
+                for c in cutlass.range_constexpr(16):  # attention.py:137
+                    r_2 = total_7 + (quad + 8 * (c // 2) + c % 2)  # attention.py:137
+                    exists = r_2 < product_3  # attention.py:137
+                    at_most = product_5[r] <= r_2  # attention.py:137
+                    exists_2 = exists & at_most  # attention.py:137
+                    fused_sum = fma(acc_scores[r, c], product, shift_2[c])  # attention.py:166
+                    power = exp2(fused_sum)  # attention.py:166
+                    chosen[r].append(select(exists_2, power, Float32(0.0)))  # attention.py:137
+                    weights[r, c] = Float32(chosen[r][c]).to(BFloat16)  # attention.py:137
+            multiply(summing, s_acc, acc_of_weights, d_o_turned_factor[None, None, None, get.index], True, 4)  # attention.py:137
+            warpgroup.wait_group(1)  # attention.py:137
+            delta_2 = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
+            for r in cutlass.range_constexpr(2):  # attention.py:141
+                for c in cutlass.range_constexpr(16):  # attention.py:146
+                    difference_7 = acc_scores_2[r, c] - delta_2[c]  # attention.py:146
+                    product_7 = mul(chosen[r][c], difference_7)  # attention.py:137
+                    weights_2[r, c] = Float32(product_7).to(BFloat16)  # attention.py:137
+            multiply(summing, s_2_acc, acc_of_weights_2, q_turned_factor[None, None, None, get.index], True, 4)  # attention.py:137
+            warpgroup.wait_group(0)  # attention.py:137
+            with cute.arch.elect_one():  # attention.py:137
+                shift_ring.consumer_release(get)  # attention.py:137
+            q_ring.consumer_release(get)  # attention.py:137
+            d_o_ring.consumer_release(get)  # attention.py:137
+            get.advance()  # attention.py:137
+        for r_step in cutlass.range(late_steps, full_steps, unroll=1):  # attention.py:137
+            q_ring.consumer_wait(get)  # attention.py:137
+            multiply(scoring, acc_of_scores, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)  # attention.py:137
+            d_o_ring.consumer_wait(get)  # attention.py:137
+            multiply(scoring, acc_of_scores_2, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8)  # attention.py:137
+            warpgroup.wait_group(1)  # attention.py:137
+            shift_ring.consumer_wait(get)  # attention.py:137
+            shift_2 = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
+            power = [[], []]  # attention.py:140
+            for r in cutlass.range_constexpr(2):  # attention.py:140
+                for c in cutlass.range_constexpr(16):  # attention.py:166
+                    fused_sum = fma(acc_scores[r, c], product, shift_2[c])  # attention.py:166
+                    power[r].append(exp2(fused_sum))  # attention.py:166
+                    weights[r, c] = Float32(power[r][c]).to(BFloat16)  # attention.py:137
+            multiply(summing, s_acc, acc_of_weights, d_o_turned_factor[None, None, None, get.index], True, 4)  # attention.py:137
+            warpgroup.wait_group(1)  # attention.py:137
+            delta_2 = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
+            for r in cutlass.range_constexpr(2):  # attention.py:141
+                for c in cutlass.range_constexpr(16):  # attention.py:146
+                    difference_7 = acc_scores_2[r, c] - delta_2[c]  # attention.py:146
+                    product_6 = mul(power[r][c], difference_7)  # attention.py:137
+                    weights_2[r, c] = Float32(product_6).to(BFloat16)  # attention.py:137
+            multiply(summing, s_2_acc, acc_of_weights_2, q_turned_factor[None, None, None, get.index], True, 4)  # attention.py:137
+            warpgroup.wait_group(0)  # attention.py:137
+            with cute.arch.elect_one():  # attention.py:137
+                shift_ring.consumer_release(get)  # attention.py:137
+            q_ring.consumer_release(get)  # attention.py:137
+            d_o_ring.consumer_release(get)  # attention.py:137
+            get.advance()  # attention.py:137
+        for r_step in cutlass.range(full_steps, last_steps, unroll=1):  # attention.py:137
+            product_6 = r_step * 64  # attention.py:137
+            total_7 = product_2 + product_6  # attention.py:137
+            q_ring.consumer_wait(get)  # attention.py:137
+            d_o_ring.consumer_wait(get)  # attention.py:137
+            if (product_3 < total_7 + 64):  # attention.py:137
+                column = 8 * (mine % 8)  # attention.py:137
+                for i in cutlass.range_constexpr(4):  # attention.py:137
+                    down = mine % 128 // 8 + 16 * i  # attention.py:137
+                    r_2 = total_7 + down  # attention.py:137
+                    exists = r_2 < product_3  # attention.py:137
+                    for j in cutlass.range_constexpr(2):  # attention.py:137
+                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), q_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:137
+                column = 8 * (mine % 8)  # attention.py:137
+                for i in cutlass.range_constexpr(4):  # attention.py:137
+                    down = mine % 128 // 8 + 16 * i  # attention.py:137
+                    r_2 = total_7 + down  # attention.py:137
+                    exists = r_2 < product_3  # attention.py:137
+                    for j in cutlass.range_constexpr(2):  # attention.py:137
+                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), d_o_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:137
+                cute.arch.fence_view_async_shared()  # attention.py:137
+                cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:137
+            multiply(scoring, acc_of_scores, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)  # attention.py:137
+            multiply(scoring, acc_of_scores_2, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8)  # attention.py:137
+            warpgroup.wait_group(1)  # attention.py:137
+            shift_ring.consumer_wait(get)  # attention.py:137
+            shift_2 = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
+            chosen = [[], []]  # attention.py:140
+            for r in cutlass.range_constexpr(2):  # attention.py:140
+                for c in cutlass.range_constexpr(16):  # attention.py:137
+                    r_2 = total_7 + (quad + 8 * (c // 2) + c % 2)  # attention.py:137
+                    exists = r_2 < product_3  # attention.py:137
+                    at_most = product_5[r] <= r_2  # attention.py:137
+                    exists_2 = exists & at_most  # attention.py:137
+                    fused_sum = fma(acc_scores[r, c], product, shift_2[c])  # attention.py:166
+                    power = exp2(fused_sum)  # attention.py:166
+                    chosen[r].append(select(exists_2, power, Float32(0.0)))  # attention.py:137
+                    weights[r, c] = Float32(chosen[r][c]).to(BFloat16)  # attention.py:137
+            multiply(summing, s_acc, acc_of_weights, d_o_turned_factor[None, None, None, get.index], True, 4)  # attention.py:137
+            warpgroup.wait_group(1)  # attention.py:137
+            delta_2 = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
+            for r in cutlass.range_constexpr(2):  # attention.py:141
+                for c in cutlass.range_constexpr(16):  # attention.py:146
+                    difference_7 = acc_scores_2[r, c] - delta_2[c]  # attention.py:146
+                    product_7 = mul(chosen[r][c], difference_7)  # attention.py:137
+                    weights_2[r, c] = Float32(product_7).to(BFloat16)  # attention.py:137
+            multiply(summing, s_2_acc, acc_of_weights_2, q_turned_factor[None, None, None, get.index], True, 4)  # attention.py:137
+            warpgroup.wait_group(0)  # attention.py:137
+            with cute.arch.elect_one():  # attention.py:137
+                shift_ring.consumer_release(get)  # attention.py:137
+            q_ring.consumer_release(get)  # attention.py:137
+            d_o_ring.consumer_release(get)  # attention.py:137
+            get.advance()  # attention.py:137
+        for r in cutlass.range_constexpr(2):  # attention.py:114
+            total_7 = begin_k_2 + j_3[r]  # attention.py:131
+            below = j_3[r] < difference  # attention.py:131
+            as_bf16 = []  # attention.py:148
+            for c in cutlass.range_constexpr(32):  # attention.py:148
+                product_6 = mul(s_2[r, c], scale)  # attention.py:148
+                as_bf16.append(Float32(product_6).to(BFloat16))  # attention.py:148
+            for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:148
+                vectors = to_vectors(box, d_k.element_type, as_bf16[c : c + 16])  # attention.py:148
+                for i in cutlass.range_constexpr(2):  # attention.py:148
+                    store_vector_where(below, d_k, (total_7, h, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:148
+            as_bf16_2 = []  # attention.py:150
+            for c in cutlass.range_constexpr(32):  # attention.py:150
+                as_bf16_2.append(Float32(s[r, c]).to(BFloat16))  # attention.py:150
+            for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:150
+                vectors = to_vectors(box, d_v.element_type, as_bf16_2[c : c + 16])  # attention.py:150
+                for i in cutlass.range_constexpr(2):  # attention.py:150
+                    store_vector_where(below, d_v, (total_7, h, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:150
+
+
+@cute.jit
+def launch_varlen_attention_grad_3(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, d_o_ptr: cute.Pointer, shift_ptr: cute.Pointer, delta_ptr: cute.Pointer, d_k_ptr: cute.Pointer, d_v_ptr: cute.Pointer, J: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64, d_k_s_stride: Int64, d_k_h_stride: Int64, d_v_s_stride: Int64, d_v_h_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+    # Describe the tensors, and start the kernel on a stream.
+    q = cute.make_tensor(q_ptr, cute.make_layout(((4, T), 128, 8), stride=((cute.assume(q_g_stride, divby=8), cute.assume(q_t_stride, divby=8)), 1, cute.assume(q_h_stride, divby=8))))
+    k = cute.make_tensor(k_ptr, cute.make_layout((S, 8, 128), stride=(cute.assume(k_s_stride, divby=8), cute.assume(k_h_stride, divby=8), 1)))
+    v = cute.make_tensor(v_ptr, cute.make_layout((S, 8, 128), stride=(cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8), 1)))
+    begin_q = cute.make_tensor(begin_q_ptr, cute.make_layout((B,), stride=(1,)))
+    end_q = cute.make_tensor(end_q_ptr, cute.make_layout((B,), stride=(1,)))
+    begin_k = cute.make_tensor(begin_k_ptr, cute.make_layout((B,), stride=(1,)))
+    end_k = cute.make_tensor(end_k_ptr, cute.make_layout((B,), stride=(1,)))
+    d_o = cute.make_tensor(d_o_ptr, cute.make_layout(((4, T), 128, 8), stride=((cute.assume(d_o_g_stride, divby=8), cute.assume(d_o_t_stride, divby=8)), 1, cute.assume(d_o_h_stride, divby=8))))
+    shift = cute.make_tensor(shift_ptr, cute.make_layout((T, 8, 4), stride=(shift_t_stride, shift_h_stride, 1)))
+    delta = cute.make_tensor(delta_ptr, cute.make_layout((T, 8, 4), stride=(delta_t_stride, delta_h_stride, 1)))
+    d_k = cute.make_tensor(d_k_ptr, cute.make_layout((S, 8, 128), stride=(d_k_s_stride, d_k_h_stride, 1)))
+    d_v = cute.make_tensor(d_v_ptr, cute.make_layout((S, 8, 128), stride=(d_v_s_stride, d_v_h_stride, 1)))
+    scoring, summing = varlen_attention_grad_3_units()
+    layouts = varlen_attention_grad_3_layouts()
+    tma_q, q = cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileG2SOp(), q, cute.slice_(layouts[2], (None, None, 0)), (64, 128)
+    )
+    tma_d_o, d_o = cpasync.make_tiled_tma_atom(
+        cpasync.CopyBulkTensorTileG2SOp(), d_o, cute.slice_(layouts[4], (None, None, 0)), (64, 128)
+    )
+    varlen_attention_grad_3(scoring, summing, tma_q, q, tma_d_o, d_o, k, v, begin_q, end_q, begin_k, end_k, shift, delta, d_k, d_v, J, B, T, S, scale).launch(
+        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
+        stream=stream,
+    )
+
+
+def call(kernels, o, lse, d_o, d_lse, shift, delta, q, k, v, begin_q, end_q, begin_k, end_k, d_q, d_k, d_v, scale, T, Q, B, S, J, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, q_t_stride, q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride, d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride):
+    """Launch every kernel in order; `kernels` holds them, loaded, by name."""
+    programs = ((T + 3) // 4) * 8 * 1
+    if programs > 0:
+        kernels.varlen_attention_grad_1((programs,), o, lse, d_o, d_lse, shift, delta, T, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride)
+    programs = (Q * 4 // 128 + B) * 8
+    if programs > 0:
+        kernels.varlen_attention_grad_2((programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, Q, B, T, q_t_stride, q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride, scale)
+    programs = (J * 1 // 128 + B) * 8
+    if programs > 0:
+        kernels.varlen_attention_grad_3((programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_k, d_v, J, B, T, q_t_stride, q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride, scale)
