@@ -346,7 +346,7 @@ def test_an_edit_that_means_the_same_changes_nothing(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("name", HELPERS)
 def test_a_helper_is_traced_where_it_branches_on_what_threads_know_and_nowhere_else(name: str) -> None:
-    """Python would take an untraced `if` once, while it makes the kernel, and a traced helper is compiled apart."""
+    """An untraced `if` would be taken once, by Python, while it makes the kernel."""
     helper = HELPERS[name]
     body = ast.parse("\n".join(line.text for line in helper.function.body))
     loops = [node.iter for node in ast.walk(body) if isinstance(node, ast.For)]
