@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -141,6 +142,17 @@ def test_states_of_many_pieces_merge_in_order(pieces: int) -> None:
     program = canonical(linear_logp_join.trace(linear_logp_join.reference()))
     emitted = agree(program, given, schedules=placed(program, {"T": rows, "R": pieces}))
     assert ("merged_across" in emitted.source) == (pieces > 1)
+
+
+def test_a_sum_names_its_order_and_a_maximum_says_that_it_has_none() -> None:
+    orders: dict[str, set[str]] = {"sum": set(), "max": set()}
+    for case in ("scores 5 x 200", "norms 5 x 100"):
+        spec, given = specs.CASES[case]
+        for what, order in re.findall(
+            r"# The (sum|max) over [^,]+, (.+)\.", agree(specs.program(spec), given).source
+        ):
+            orders[what].add(order)
+    assert orders["sum"] and "in any order" not in orders["sum"] and orders["max"] == {"in any order"}
 
 
 P, W = Axis("P"), Axis("W")
