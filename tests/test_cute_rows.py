@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -22,6 +23,7 @@ from rlk import ops
 from rlk.errors import UnsupportedError
 from rlk.interp.run import run
 from rlk.ir.nodes import Fn1, Let, Map1, MathModel, Program
+from rlk.lang import Axis, L, Outputs, Tensor, f32, op
 from rlk.lower import cute
 from rlk.lower.common.emitted import Emitted
 from rlk.lower.common.spread import Spread
@@ -140,6 +142,41 @@ def test_states_of_many_pieces_merge_in_order(pieces: int) -> None:
     program = canonical(linear_logp_join.trace(linear_logp_join.reference()))
     emitted = agree(program, given, schedules=placed(program, {"T": rows, "R": pieces}))
     assert ("merged_across" in emitted.source) == (pieces > 1)
+
+
+def test_a_sum_names_its_order_and_a_maximum_says_that_it_has_none() -> None:
+    orders: dict[str, set[str]] = {"sum": set(), "max": set()}
+    for case in ("scores 5 x 200", "norms 5 x 100"):
+        spec, given = specs.CASES[case]
+        for what, order in re.findall(
+            r"# The (sum|max) over [^,]+, (.+)\.", agree(specs.program(spec), given).source
+        ):
+            orders[what].add(order)
+    assert orders["sum"] and "in any order" not in orders["sum"] and orders["max"] == {"in any order"}
+
+
+P, W = Axis("P"), Axis("W")
+
+
+@op()
+def joined(m: Tensor[f32, specs.T, P], s: Tensor[f32, specs.T, P], v: Tensor[f32, specs.T, P, W]) -> Outputs:
+    """States of which only the weighted sums vary along W."""
+    made = L.softmax_states(P, m, s, v=v)
+    return L.out(o=made.mean("v"), lse=made.lse())
+
+
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_what_a_state_has_for_a_row_is_that_of_its_own_row(pieces: int) -> None:
+    """A thread has several rows, and of each several sums: a row's maximum is in no list along both."""
+    rows, width = 100, 16
+    m, s = specs.normal(2, rows, pieces)
+    given = {"m": m, "s": 1 + s * s, "v": specs.normal(rows, pieces, width)}
+    made, tiles = canonical(joined.trace(joined.reference())), (("T", 64), ("W", width))
+    ran = generated.run_generated(made, given, schedules=[Schedule(tiles=tiles, warps=2)], backend="cute")
+    want = run(made, given, softmax=MathModel.SM90)
+    assert_same_bits(ran.tensors["o"], want["o"])
+    assert_same_bits(ran.tensors["lse"], want["lse"])
+    assert differing(np.roll(want["lse"], 1), want["lse"]) > rows // 2, "the control: of the row before"
 
 
 # --- vectors ---

@@ -6,13 +6,19 @@ import re
 from pathlib import Path
 
 import ladder
+import numpy as np
 import pytest
 
+from rlk.interp.run import run
+from rlk.lang import Axis, L, Outputs, Tensor, f32, op
+from rlk.passes.pipeline import canonical
 from rlk.resources import generated
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import target
 from rlk.testing import check
+from rlk.testing.bits import differing
 from rlk.testing.cdna import hip, host, lint
+from rlk.testing.generated import run_generated
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +88,32 @@ def test_sums_across_waves_have_the_bits_of_sums_in_one() -> None:
         got = ladder.executed("rms_norm forward", schedules=ACROSS, waves=waves)
         assert "_board[c, thread]" in got.emitted.source
         assert ladder.differences("rms_norm forward", got) == 0
+
+
+T, P, W = Axis("T", dynamic=True), Axis("P"), Axis("W")
+
+
+@op()
+def joined(m: Tensor[f32, T, P], s: Tensor[f32, T, P], v: Tensor[f32, T, P, W]) -> Outputs:
+    """States of which only the weighted sums vary along W."""
+    made = L.softmax_states(P, m, s, v=v)
+    return L.out(o=made.mean("v"), lse=made.lse())
+
+
+@pytest.mark.parametrize("pieces", [1, 4])
+def test_what_a_state_has_for_a_row_is_that_of_its_own_row(pieces: int) -> None:
+    """A thread has several rows, and of each several sums: a row's maximum is in no list along both."""
+    rng, rows, width = np.random.default_rng(pieces), 100, 16
+    given = {n: rng.uniform(1, 2, (rows, pieces)).astype(np.float32) for n in "ms"}
+    given["v"] = rng.standard_normal((rows, pieces, width)).astype(np.float32)
+    made, plan = (
+        canonical(joined.trace(joined.reference())),
+        Schedule(tiles=(("T", 128), ("W", width)), warps=2),
+    )
+    ran = run_generated(made, given, on=ladder.MI300X, schedules=[plan], backend="tilelang")
+    want = run(made, given, softmax=ladder.MI300X.softmax)
+    assert [differing(ran.tensors[n], want[n]) for n in ("o", "lse")] == [0, 0]
+    assert differing(np.roll(want["lse"], 1), want["lse"]) > rows // 2, "the control: of the row before"
 
 
 # --- controls: what is wrong is seen ---

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 
 import ladder
 import pytest
+from attention_cases import batch, packed
+from attention_cases import of as attention
 
 from rlk.errors import UnsupportedError
 from rlk.ir.dims import Axis
@@ -17,6 +20,7 @@ from rlk.lower.common.emitted import Emitted, Signature
 from rlk.lower.common.spread import Spread
 from rlk.lower.tilelang.text import literal
 from rlk.lower.tilelang.trees import Folding, tree
+from rlk.passes.pipeline import launched
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
 from rlk.schedule.waves import by_waves
@@ -60,6 +64,67 @@ def test_every_float_constant_is_written_by_its_bits(name: str) -> None:
 def test_the_largest_negative_integer_is_no_long() -> None:
     assert "0x80000000" in literal(-(2**31), DType.I32)
     assert literal(-(2**31) + 1, DType.I32) == "tl.int32(-2147483647)"
+
+
+# --- lists ---
+
+
+def misread(source: str) -> set[str]:
+    """Return what a module reads that is not there: a counter outside of its loop, a list as one element."""
+    module, found = ast.parse(source), set[str]()
+    for kernel in (node for node in module.body if isinstance(node, ast.FunctionDef)):
+        lists = {
+            ast.unparse(a.targets[0])
+            for a in ast.walk(kernel)
+            if isinstance(a, ast.Assign)
+            and ast.unparse(a.value).startswith(("tl.alloc_local", "tl.alloc_shared"))
+        }
+        loops = [node for node in ast.walk(kernel) if isinstance(node, ast.For)]
+        counted = {
+            id(n) for loop in loops for n in ast.walk(loop) if ast.unparse(loop.target) == ast.unparse(n)
+        }
+        counters = {ast.unparse(loop.target) for loop in loops} | {"c"} - {a.arg for a in kernel.args.args}
+        handed = {id(a) for call in ast.walk(kernel) if isinstance(call, ast.Call) for a in call.args}
+        handed |= {id(n.value) for n in ast.walk(kernel) if isinstance(n, ast.Attribute | ast.Subscript)}
+        for name in (node for node in ast.walk(kernel) if isinstance(node, ast.Name)):
+            if name.id in counters and id(name) not in counted:
+                found.add(f"{name.id} outside of its loop")
+            if name.id in lists and id(name) not in handed and isinstance(name.ctx, ast.Load):
+                found.add(f"{name.id} as one element")
+    return found
+
+
+@pytest.mark.parametrize("name", ladder.CALLS)
+def test_lists_are_read_by_elements_in_their_loops(name: str) -> None:
+    assert misread(lowered(name).source) == set()
+
+
+def test_elements_outside_of_loops_and_lists_as_elements_are_seen() -> None:
+    source = lowered("rms_norm forward").source
+    assert misread(source.replace("for c in tl.unroll(8):", "if True:"))
+    assert misread(source.replace("quotient[c] + eps_2", "quotient + eps_2"))
+
+
+ROWS, FEW, HEAD = 128, 16, 16
+
+
+def test_threads_beyond_the_rows_of_a_tile_copy_them_again_and_none_behind_it() -> None:
+    """A block of 512 threads copies tiles of 16 rows of 16 elements: twice as many threads as elements."""
+    device, static = target("gfx942"), {"H": 1, "G": 2, "E": HEAD, "W": HEAD}
+    known = {**static, "B": 2, **dict.fromkeys("TSQXJZ", 256), "R": 512}
+    program = attention(packed(batch((9, 3), (70, 3), e=HEAD, w=HEAD)), numerics=(FEW, 256))
+    bound, signature = (
+        launched(program, static, device.softmax, known),
+        Signature(tuple(sorted(static.items()))),
+    )
+    chosen = [choose(k, device, signature, known).with_tile("Q*G", ROWS) for k in bound.kernels]
+    source = tilelang.lower(bound, chosen, device, signature).source
+    (threads,) = map(int, re.findall(r"threads=(\d+)", source))
+    copies = re.findall(r"row = (.+?)(?:  #.*)?\n +at = (.+?)(?:  #.*)?\n", source)
+    assert threads == 4 * ROWS and len(copies) == 2
+    for copy in copies:
+        made = [tuple(eval(text, {"thread": thread, "c": 0}) for text in copy) for thread in range(threads)]
+        assert Counter(made) == {(row, at): 2 for row in range(FEW) for at in range(HEAD)}
 
 
 # --- trees ---

@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -37,8 +39,8 @@ from rlk.lang import (  # noqa: E402
     u32,
 )
 from rlk.lower.common.emitted import Emitted, From, Signature  # noqa: E402
-from rlk.lower.triton import lower  # noqa: E402
-from rlk.passes.pipeline import canonical, specialize  # noqa: E402
+from rlk.lower.triton import lower, module  # noqa: E402
+from rlk.passes.pipeline import canonical, launched, specialize  # noqa: E402
 from rlk.schedule.heuristics import choose, variety  # noqa: E402
 from rlk.schedule.schedule import Schedule, Span  # noqa: E402
 from rlk.target.facts import target  # noqa: E402
@@ -306,6 +308,35 @@ def test_a_module_says_what_it_is() -> None:
     assert "numerics: abc123" in text and "on sm_90a" in text and "schedule: " in text
     assert re.search(r"e = tl\.exp2\(\w+\)  # test_triton_lowering\.py:\d+", text)
     assert not re.search(r"-0\.0(?!\d)", re.sub(r"#.*", "", text))  # Triton reads it as +0.0
+
+
+def test_steps_that_are_full_compute_no_mask() -> None:
+    """A loop whose factors hardware copies is one loop: its body asks whether the step is full."""
+    from attention_cases import batch, packed  # not above: another process reads this file alone
+    from attention_cases import of as attention
+
+    static = {"H": 1, "G": 2, "E": 64, "W": 64}
+    known = {**static, "B": 2, **dict.fromkeys("TSQXJZ", 256), "R": 512}
+    divisible = frozenset(
+        {
+            *"qkv",
+            *(f"{n}_{a}_stride" for n, axes in zip("qkv", ("thg", "sh", "sh"), strict=True) for a in axes),
+        }
+    )
+    device, signature = target("sm_90a"), Signature(tuple(sorted(static.items())), divisible=divisible)
+    attended = attention(packed(batch((9, 3), (70, 3), e=64, w=64)))
+    bound = launched(attended, static, device.softmax, known)
+    chosen = [replace(choose(k, device, signature, known), descriptors=True) for k in bound.kernels]
+    asked = re.findall(r"if s_step (.+?):", lower(bound, chosen, device, signature).source)
+    assert asked == [">= first_full_steps"]
+
+
+def test_without_triton_the_version_is_one_that_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    assert module.installed.__wrapped__() == (3, 6)
 
 
 def test_placement_must_name_each_bit_once() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlk.ir.dims import Axis
@@ -112,3 +113,15 @@ def spread_out(lengths: Mapping[Axis, int], placed: tuple[Span, ...], threads: i
 def nearest_first(spread: Spread) -> list[int]:
     """Return the index bits in the cheapest order: those of a list, of lanes, of warps."""
     return [*spread.listed, *(bit for bit, _ in sorted(spread.threads, key=lambda each: each[1]))]
+
+
+def first_along_others(own: Sequence[Spread], among: Sequence[Spread]) -> str:
+    """Return where in a list along `among` element `c` of one along `own` is: the first along the others."""
+    terms, below = [], 1
+    for spread in reversed(own):
+        apart = math.prod(s.count for s in among[among.index(spread) + 1 :])
+        at = "c" if below == 1 else f"c // {below}"
+        at = at if spread == own[0] else f"{at} % {spread.count}"
+        terms.append(at if apart == 1 else f"{at} * {apart}")
+        below *= spread.count
+    return " + ".join(reversed(terms)) or "0"

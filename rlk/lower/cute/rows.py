@@ -23,11 +23,11 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.tree import Ascending, Rule, bind
-from rlk.ir.types import DType, TileType
+from rlk.ir.types import DType, TileType, TupleType
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
-from rlk.lower.common.spread import Spread, nearest_first
+from rlk.lower.common.spread import Spread, first_along_others, nearest_first
 from rlk.lower.cute import text
 from rlk.lower.cute.emit import VERBS, Emitter, order_name
 from rlk.lower.cute.exchanges import Tree, combining, merging
@@ -323,14 +323,16 @@ class RowsEmitter(Emitter):
     def merge(self, let: Let, merge: Merge) -> None:
         if isinstance(merge.order, Ascending) or merge.onto is not None:
             raise refused(f"pieces of {merge.over} merged in one launch", self.plan.target, let.loc)
+        assert isinstance(let.type, TupleType)
+        if merge.over not in self.spreads:  # one element
+            pairs = zip(let.type.items, merge.states, strict=True)
+            self.many[let.value] = tuple(self.over(item.axes, s) for item, s in pairs)
+            return
         axes = union(*(self.tile(s).axes for s in merge.states))
         given = [self.over(axes, s) for s in merge.states]
-        if merge.over not in self.spreads:
-            self.many[let.value] = tuple(given)
-            return
         spread, state, lists = self.spreads[merge.over], merge.monoid.state, self.current
         tree = merging(spread, lists, self.order(merge), state, self.merger(merge))
-        left = [s for s in lists if s.axis != merge.over]
+        left = tuple(s for s in lists if s.axis != merge.over)
         result = ", ".join(s if left else f"{s}[0]" for s in state)
         about = f"The states merged over {merge.over}, {order_name(merge.order)}."
         name = self.combiner(
@@ -340,7 +342,17 @@ class RowsEmitter(Emitter):
         terms = [x if lists else f"[{x}]" for x in given]
         dtypes = tuple(self.tile(s).dtype for s in merge.states)
         self.line(f"{', '.join(made)} = {name}({', '.join([*terms, *self.beside(tree, dtypes)])})")
-        self.many[let.value] = made
+        self.many[let.value] = tuple(
+            self.among(left, item.axes, x) for item, x in zip(let.type.items, made, strict=True)
+        )
+
+    def among(self, left: tuple[Spread, ...], axes: tuple[Axis, ...], name: str) -> str:
+        """Return what a thread has along some axes of a list along more, in which it is repeated."""
+        self.current = self.lists(axes)
+        if self.current == left:
+            return name
+        at = first_along_others(self.current, left)
+        return self.let(name, self.each(f"{name}[{at}]") if self.current else f"{name}[0]")
 
     # --- loops ----------------------------------------------------------------------------------------------
 

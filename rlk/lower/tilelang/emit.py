@@ -48,11 +48,11 @@ from rlk.ir.nodes import (
     const_value,
 )
 from rlk.ir.tree import Ascending, Order, Rule, bind
-from rlk.ir.types import DType, TileType, Type
+from rlk.ir.types import DType, TileType, TupleType, Type
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import Names, axis_name
 from rlk.lower.common.spelling import STEMS
-from rlk.lower.common.spread import Spread, nearest_first
+from rlk.lower.common.spread import Spread, first_along_others, nearest_first
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.chained import Chained
 from rlk.lower.tilelang.contract import Dots, Factors
@@ -417,7 +417,7 @@ class Emitter:
             if reduce.x in self.repeated:
                 self.repeated[let.value] = self.repeated[reduce.x]
             else:
-                self.text[let.value] = self.whole(reduce.x, type)
+                self.text[let.value] = self.whole(reduce.x)
             return
         ordered = fn is Combine.ADD and type.dtype.is_float and reduce.order is not None
         order = bind(reduce.order, spread.length).order if ordered and reduce.order else nearest_first(spread)
@@ -483,24 +483,37 @@ class Emitter:
         """Write a merge of states along an axis."""
         if isinstance(merge.order, Ascending) or merge.onto is not None:
             raise InternalError(Code.INTERNAL, let.loc, what=f"pieces of {merge.over} merged in one launch")
-        axes = union(*(self.tile(s).axes for s in merge.states))
+        assert isinstance(let.type, TupleType)
         spread, state = self.plan.spread(merge.over), merge.monoid.state
-        self.current = self.plan.lists(axes)
         if spread is None:
-            self.many[let.value] = tuple(
-                self.whole(s, TileType(self.tile(s).dtype, axes)) for s in merge.states
-            )
+            self.many[let.value] = tuple(map(self.whole, merge.states))
             return
+        axes = union(*(self.tile(s).axes for s in merge.states))
         dtypes = [self.tile(s).dtype for s in merge.states]
         combine = self.merger(merge, dtypes)
         self.current = self.plan.lists(axes)
         terms = [(s, self[v], d) for s, v, d in zip(state, merge.states, dtypes, strict=True)]
-        self.many[let.value] = self.fold(
+        made = self.fold(
             f"{merge.monoid.kind.value}_over_{axis_name(merge.over)}",
             f"The states merged over {merge.over}, {order_name(merge.order)}.",
             Folding(tuple(_component(s) for s in state), combine, self.plan.target.warp, self.nested),
             merge.over, bind(merge.order, spread.length).order, terms, axes,
         )  # fmt: skip
+        left = self.plan.lists(tuple(axis for axis in axes if axis != merge.over))
+        self.many[let.value] = tuple(
+            self.among(left, item, x) for item, x in zip(let.type.items, made, strict=True)
+        )
+
+    def among(self, left: tuple[Spread, ...], type: TileType, name: str) -> str:
+        """Return what a thread has along some axes of a list along more, in which it is repeated."""
+        self.current = self.plan.lists(type.axes)
+        if self.current == left:
+            return name
+        if not self.current:
+            return self.let(name, f"{name}[0]")
+        own = self.stored(name, type.dtype, self.size)
+        self.each(f"{own}[c] = {name}[{first_along_others(self.current, left)}]")
+        return own
 
     def merger(self, merge: Merge, dtypes: Sequence[DType]) -> str:
         """Return the macro that merges two states of a monoid: `ir.fold`'s definition on elements."""
@@ -518,15 +531,17 @@ class Emitter:
         name = f"merge_{merge.monoid.kind.value}"
         return self.helper(name, lambda unique: Function(unique, tuple(arguments), about, lines))
 
-    def whole(self, value: Value, type: TileType) -> str:
-        """Return a value's name as one with these axes has it: a list of as many elements."""
-        named = value not in self.consts and value not in self.repeated
-        if named and self.plan.lists(self.tile(value).axes) == self.plan.lists(type.axes):
+    def whole(self, value: Value) -> str:
+        """Return the name of a value as it is, a list or one element."""
+        if value in self.consts:
+            return self[value]
+        if value not in self.repeated:
             return self.text[value]
+        type = self.tile(value)
         self.current = self.plan.lists(type.axes)
         if not self.current:
             return self[value]
-        name = self.stored("spread", type.dtype, self.size)
+        name = self.stored("elements", type.dtype, self.size)
         self.each(f"{name}[c] = {self[value]}")
         return name
 
