@@ -79,7 +79,7 @@ def sharded_linear_logp(
     if observing():  # what a rank runs first is the operator on its shard
         return call(linear_logp, tensors, scalars, statics, math)
     buffer = {} if shard.weight_grad is None else {"weight_grad_out": shard.weight_grad}
-    _check_plain(tensors | buffer)
+    check_plain(OP, tensors | buffer)
     if torch.compiler.is_compiling() or _modes():
         from rlk.ops.sharded_library import through_dispatcher
 
@@ -93,11 +93,12 @@ def sharded_linear_logp(
     return dict(zip(names, made, strict=True))
 
 
-def _check_plain(tensors: Tensors) -> None:
+def check_plain(op: str, tensors: Tensors) -> None:
+    """Raise LaunchError for a tensor of a subclass."""
     # no subclasses but tensors without numbers: a DTensor has its numbers elsewhere
     for name, tensor in tensors.items():
         if type(tensor) not in _PLAIN and type(tensor).__name__ != "FakeTensor":
-            raise wrong_type(OP, name, tensor, "dense torch.Tensor")
+            raise wrong_type(op, name, tensor, "dense torch.Tensor")
 
 
 def forward(tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard) -> Tensors:
