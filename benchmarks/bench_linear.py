@@ -111,6 +111,37 @@ def differentiated(
     return [x.detach() for x in values], torch.autograd.grad(values, h.leaves, (h.seed, h.entropy_seed))
 
 
+def distilled(rows: int, vocabulary: int) -> Case:
+    """A divergence from a teacher of equal size, with the gradients of the student: six products."""
+    h, (taught, head) = heads.head(rows, vocabulary, HIDDEN), drawn(rows, vocabulary, HIDDEN)
+    given = (h.hidden, h.weight, taught, head)
+
+    def plain(hidden: Tensor, weight: Tensor) -> Tensor:
+        return peers.plain_jsd(hidden @ weight.t(), taught @ head.t())
+
+    def check() -> Checked:
+        few = torch.tensor(SAMPLED, device="cuda") % rows
+        sampled = (h.hidden[few].detach(), h.weight.detach(), taught[few], head)
+        got = rlk.ops.linear_jsd_loss(*given)[few].detach()
+        error = float((got.double() - rlk.ops.linear_jsd_loss.reference(*sampled)).abs().max())
+        return Checked(error, compare(rlk.ops.linear_jsd_loss, [got], *sampled))
+
+    return Case(
+        op="linear_jsd_loss",
+        passes="fwd+bwd",
+        shape={"N": rows, "D": HIDDEN, "V": vocabulary},
+        rlk=lambda: peers.with_grad(lambda: rlk.ops.linear_jsd_loss(*given), h.leaves, h.seed),
+        peers={
+            "torch_eager": lambda: peers.with_grad(lambda: plain(*h.leaves), h.leaves, h.seed),
+            "torch_compile": lambda: peers.with_grad(peers.compiled(plain, *h.leaves), h.leaves, h.seed),
+        },
+        moved=3.0 * (h.hidden.nbytes + h.weight.nbytes),
+        flops=12.0 * rows * HIDDEN * vocabulary,
+        check=check,
+        describe=lambda: describe(rlk.ops.linear_jsd_loss.explain(*given)),
+    )
+
+
 def product(m: int, n: int, k: int, bar: Bar | None, **options: Any) -> Case:
     """A product whose rows do not know how many there are."""
     x, weight = drawn(m, n, k)
@@ -179,6 +210,8 @@ def cases() -> Iterator[Case]:
     torch.cuda.empty_cache()
     step = of_backend(triton=Bar(65.0), cute=Bar(56.0))
     yield stepped(heads.step(8, 1024, VOCABULARIES[0], HIDDEN), {"B": 8, "L": 1024}, step, TRAINING_ROOM)
+    torch.cuda.empty_cache()
+    yield distilled(2048, VOCABULARIES[0])
     torch.cuda.empty_cache()
     for rows in (1, 64, 300, 1024):
         yield linear(rows, 128256, ("logp", "lse"), None)

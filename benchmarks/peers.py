@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -77,6 +78,13 @@ def plain_logp_entropy(logits: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Ten
     lse = torch.logsumexp(z, -1)
     entropy = lse - (torch.softmax(z, -1) * z).sum(-1)
     return z.gather(-1, ids[:, None].long())[:, 0] - lse, lse, entropy
+
+
+def plain_jsd(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
+    """The Jensen-Shannon divergence of each row, beta 1/2, with the steps of TRL's `GKDTrainer`."""
+    lq, lp = (F.log_softmax(z.float(), -1) for z in (student_logits, teacher_logits))
+    lm = torch.logaddexp(lq, lp) - math.log(2.0)
+    return 0.5 * sum(F.kl_div(lm, x, reduction="none", log_target=True).sum(-1) for x in (lp, lq))
 
 
 def liger_logp(logits_and_one: Tensor, ids: Tensor) -> Launch:

@@ -48,6 +48,8 @@ SIGNATURES = {
     "mask=None, ignore_index=-100, needs=('logp',), keep_logits='never', group=None, vocab_start=0, "
     "weight_grad_out=None, math=None)",
     "jsd_loss": "(student_logits, teacher_logits, *, beta=0.5, temperature=1.0, mask=None, math=None)",
+    "linear_jsd_loss": "(hidden, weight, teacher_hidden, teacher_weight, *, beta=0.5, temperature=1.0, "
+    "mask=None, math=None)",
     "matmul": "(x, w, *, bias=None, residual=None, order='chain16', out_dtype=None)",
     "ratio_kl": "(logp, old_logp, ref_logp, *, mask=None, kl='k3')",
     "policy_loss": "(logp, old_logp, advantages, *, layout, loss='ppo', ref_logp=None, rollout_logp=None, "
@@ -469,6 +471,14 @@ CALLS: dict[str, Callable[..., Any]] = {
     ),
     "jsd_loss": lambda x, g: ops.jsd_loss(x, x.detach().flip(0), temperature=g.abs() + 1, mask=g > -1),
     "jsd_loss, reverse": lambda x, g: ops.jsd_loss(x.view(2, 3, V), x.detach().flip(0).view(2, 3, V), beta=1),
+    "linear_jsd_loss": lambda x, g: ops.linear_jsd_loss(
+        x.to(BF16).view(2, 3, V), 2 * x.to(BF16), x.detach().half()[:, 1:].contiguous().view(2, 3, V - 1),
+        x.detach().half()[:, : V - 1].contiguous(), temperature=g.abs().view(2, 3) + 1,
+        mask=g.view(2, 3) > -1,
+    ),
+    "linear_jsd_loss, forward": lambda x, g: ops.linear_jsd_loss(
+        x.to(BF16), x.to(BF16), x.detach().to(BF16).flip(0), x.detach().to(BF16), beta=0, temperature=0.7
+    ),
     "ratio_kl": lambda x, g: ops.ratio_kl(x[:, 0], g, g + 0.1, kl="k3+"),
     "policy_loss": lambda x, g: (
         ops.policy_loss(

@@ -295,6 +295,7 @@ def test_no_rows_give_nothing() -> None:
 # refusals
 
 X, Y = drawn(rows=(3,), vocabulary=8)
+WARM = torch.ones(3)
 REFUSED: dict[str, tuple[dict[str, Any], Code, str]] = {
     "a beta below 0": ({"beta": -0.1}, Code.ARG_VALUE, "a finite number of at least 0 and of at most 1"),
     "a beta above 1": ({"beta": 1.5}, Code.ARG_VALUE, "beta=1.5"),
@@ -305,6 +306,11 @@ REFUSED: dict[str, tuple[dict[str, Any], Code, str]] = {
     "a temperature of 0": ({"temperature": 0.0}, Code.ARG_VALUE, "temperature=0.0"),
     "integers as temperatures": ({"temperature": torch.arange(1, 4)}, Code.ARG_DTYPE, "temperature"),
     "temperatures of other rows": ({"temperature": torch.ones(4)}, Code.ARG_SIZE, "temperature"),
+    "a temperature of fewer dims": (
+        {"student_logits": X.expand(3, 3, 8), "teacher_logits": Y.expand(3, 3, 8), "temperature": WARM},
+        Code.ARG_SIZE,
+        "temperature has T = (3,), but student_logits has T = (3, 3)",
+    ),
     "a mask of other rows": ({"mask": torch.ones(4, dtype=torch.bool)}, Code.ARG_SIZE, "mask"),
     "a mask of numbers": ({"mask": torch.ones(3)}, Code.ARG_DTYPE, "mask"),
     "a teacher of another vocabulary": ({"teacher_logits": Y[:, 1:]}, Code.ARG_SIZE, "teacher_logits"),
@@ -322,6 +328,15 @@ def test_what_is_wrong_is_refused_by_name(name: str) -> None:
         ops.jsd_loss(**{"student_logits": X, "teacher_logits": Y, **options})
     message = str(caught.value)
     assert caught.value.code is code and message.startswith("jsd_loss: ") and text in message
+
+
+def test_a_temperature_may_be_one_for_a_dim_of_the_rows() -> None:
+    wide = (X.expand(3, 3, 8), Y.expand(3, 3, 8))
+    heat = torch.tensor([[0.5], [1.0], [2.0]])
+    assert_same_bits(
+        ops.jsd_loss(*wide, temperature=heat),
+        ops.jsd_loss(*wide, temperature=heat.expand(3, 3).contiguous()),
+    )
 
 
 def test_a_teacher_has_no_gradient() -> None:

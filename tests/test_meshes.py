@@ -68,6 +68,7 @@ def test_which_operators_have_rows_that_stand_alone() -> None:
     rows = {
         "logp",
         "jsd_loss",
+        "linear_jsd_loss",
         "linear_logp",
         "matmul",
         "ratio_kl",

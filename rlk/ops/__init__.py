@@ -16,10 +16,12 @@ from rlk.ops import (
     attention,
     completions,
     distill,
+    distill_library,
     exact_attention,
     exact_sampling,
     fused,
     linear,
+    linear_distill,
     packing,
     policy,
     preference,
@@ -126,6 +128,13 @@ policy_loss = _published(policy.policy_loss, reference.policy_loss, _policy.poli
 linear_policy_loss = _published(
     fused.linear_policy_loss, reference.linear_policy_loss, _linear.linear_logp, _policy.policy_loss
 )
+linear_jsd_loss = _published(
+    linear_distill.linear_jsd_loss,
+    reference.linear_jsd_loss,
+    _matmul.matmul,  # of the student
+    _matmul.matmul,  # of the teacher
+    _distill.jsd_loss,
+)
 rms_norm = _published(signatures.rms_norm, reference.rms_norm, _norm.rms_norm)
 swiglu = _published(signatures.swiglu, reference.swiglu, _model.swiglu)
 rope = _published(signatures.rope, reference.rope, _model.rope)
@@ -168,6 +177,7 @@ for _spec in (
     register(_spec)
 sharded_library.register()
 prefix_library.register()
+distill_library.register()
 varlen_attention = _published(
     attention.varlen_attention, exact_attention.varlen_attention, _attention.varlen_attention
 )
@@ -208,6 +218,7 @@ __all__ = [
     "group_advantage",
     "jsd_loss",
     "kto_loss",
+    "linear_jsd_loss",
     "linear_logp",
     "linear_policy_loss",
     "logp",

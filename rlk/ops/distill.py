@@ -38,8 +38,8 @@ def jsd_loss(
 
     student_logits, teacher_logits: [..., V] of one shape, each bf16, f16 or f32, rows strided at will, last
     dim contiguous. beta: 0, 1, or at least 2^-24 from both. temperature: a positive number, or f32 of the
-    rows' shape. mask: bool of the rows' shape; rows with a false mask are not read and give 0. math:
-    "portable" or "sm90" overrides who defines exp2.
+    rows' shape, where a dim may be 1. mask: bool of the rows' shape; rows with a false mask are not read and
+    give 0. math: "portable" or "sm90" overrides who defines exp2.
 
     0 log 0 = 0: a token that both models exclude (logits of -inf) adds nothing. A KL is inf where the first
     distribution has a token that the second excludes; then the reverse KL has no finite gradient, the forward
@@ -57,10 +57,10 @@ def jsd_loss(
     if 0 in student_logits.shape[-1:] and 0 not in rows:
         raise wrong_value(op, "student_logits.shape[-1]", 0, "at least 1")
     tensors: Tensors = {"student_logits": student_logits, "teacher_logits": teacher_logits}
-    form, weight = _form(op, beta)
+    form, weight = form_of(op, beta)
     scalars: Scalars = {"beta": weight}
     if isinstance(temperature, torch.Tensor):
-        tensors["inv_temperature_row"] = _inverse(op, temperature, rows)
+        tensors["inv_temperature_row"] = inverse_rows(op, temperature, rows, "student_logits")
     elif number(op, "temperature", temperature) != 1.0:
         scalars["inv_temperature"] = reciprocal(op, "temperature", temperature)
     if mask is not None:
@@ -68,7 +68,7 @@ def jsd_loss(
     return call(distill_spec.jsd_loss, tensors, scalars, {"form": form}, math)["loss"]
 
 
-def _form(op: str, beta: float) -> tuple[str, float]:
+def form_of(op: str, beta: float) -> tuple[str, float]:
     """Return which divergence a beta means, and the beta."""
     weight = number(op, "beta", beta, least=0.0, most=1.0)
     if weight in (0.0, 1.0):
@@ -79,16 +79,19 @@ def _form(op: str, beta: float) -> tuple[str, float]:
     return "mixture", weight
 
 
-def _inverse(op: str, temperature: torch.Tensor, rows: torch.Size) -> torch.Tensor:
-    """Return 1 / temperature, f32, broadcast to the rows' shape."""
+def inverse_rows(op: str, temperature: torch.Tensor, rows: torch.Size, other: str) -> torch.Tensor:
+    """Return 1 / temperature, f32, of the rows' shape, from one for all or one along dims of size 1.
+
+    Fewer dims are refused: one for each sequence [B] would be read as one for each position where B = L.
+    """
     if not temperature.dtype.is_floating_point:
         wanted = "a float dtype"
         raise LaunchError(Code.ARG_DTYPE, op=op, name="temperature", got=temperature.dtype, wanted=wanted)
-    inverse = torch.reciprocal(temperature.to(torch.float32))
-    try:
-        return inverse if inverse.shape == rows else inverse.expand(rows)
-    except RuntimeError:
-        got, wanted = tuple(inverse.shape), tuple(rows)
+    got, shape = tuple(temperature.shape), tuple(rows)
+    fits = len(got) == len(shape) and all(a in (1, b) for a, b in zip(got, shape, strict=True))
+    if got and not fits:
         raise LaunchError(
-            Code.ARG_SIZE, op=op, name="temperature", axis="T", got=got, other="student_logits", wanted=wanted
-        ) from None
+            Code.ARG_SIZE, op=op, name="temperature", axis="T", got=got, other=other, wanted=shape
+        )
+    inverse = torch.reciprocal(temperature.to(torch.float32))
+    return inverse if got == shape else inverse.expand(rows)

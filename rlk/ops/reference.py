@@ -82,6 +82,19 @@ def jsd_loss(
     return made if mask is None else torch.where(mask, made, 0.0)
 
 
+def linear_jsd_loss(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    teacher_hidden: torch.Tensor,
+    teacher_weight: torch.Tensor,
+    **options: object,
+) -> torch.Tensor:
+    """Return `rlk.ops.linear_jsd_loss` in float64."""
+    student = hidden.double() @ weight.double().T
+    teacher = teacher_hidden.double() @ teacher_weight.double().T
+    return jsd_loss(student, teacher, **options)  # type: ignore[arg-type]
+
+
 def matmul(
     x: torch.Tensor,
     w: torch.Tensor,

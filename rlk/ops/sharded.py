@@ -83,7 +83,7 @@ def sharded_linear_logp(
     if observing():  # what a rank runs first is the operator on its shard
         return call(linear_logp, tensors, scalars, statics, math)
     buffer = {} if shard.weight_grad is None else {"weight_grad_out": shard.weight_grad}
-    _check_plain(tensors | buffer)
+    check_plain(OP, tensors | buffer)
     if torch.compiler.is_compiling() or _modes():
         return _through_dispatcher(tensors, scalars, statics, math, shard)
     needed = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
@@ -106,11 +106,12 @@ def _through_dispatcher(
     return library.named(linear_logp, tensors, scalars, statics, made)
 
 
-def _check_plain(tensors: Tensors) -> None:
+def check_plain(op: str, tensors: Tensors) -> None:
+    """Raise LaunchError for a tensor of a subclass."""
     # no subclasses but tensors without numbers: a DTensor has its numbers elsewhere
     for name, tensor in tensors.items():
         if type(tensor) not in _PLAIN and type(tensor).__name__ != "FakeTensor":
-            raise wrong_type(OP, name, tensor, "dense torch.Tensor")
+            raise wrong_type(op, name, tensor, "dense torch.Tensor")
 
 
 def forward(tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None, shard: Shard) -> Tensors:

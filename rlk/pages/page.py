@@ -113,7 +113,7 @@ def specs_of(name: str) -> tuple[Op, ...]:
 def parts_of(name: str) -> tuple[str, ...]:
     """Return the public operators that an operator runs."""
     specs = OPERATORS[name].specs if name in OPERATORS else ()
-    return tuple(spec.name for spec in specs if spec.name in OPERATORS and spec.name != name)
+    return tuple(dict.fromkeys(s.name for s in specs if s.name in OPERATORS and s.name != name))
 
 
 @cache
