@@ -365,6 +365,28 @@ BAD: list[tuple[Callable[[], object], Code, str]] = [
     ),
     (lambda: entropy_bonus(lp, layout=lay, coef=math.nan), Code.ARG_VALUE, "entropy_bonus: coef=nan"),
     (lambda: Overlong(10, 20), Code.ARG_VALUE, "Overlong: limit=10"),
+    (
+        lambda: ops.scatter_rewards(lp[:2], torch.tensor([0, 1, 3]), layout=lay, overlong=3),
+        Code.ARG_TYPE,
+        "scatter_rewards: overlong must be a penalty made by Overlong, got int",
+    ),
+    (
+        lambda: ops.scatter_rewards(lp[:2], torch.tensor([0, 1, 3], device="meta"), layout=lay),
+        Code.ARG_DEVICE,
+        "scatter_rewards: offsets is on meta, but layout is on cpu",
+    ),
+    (
+        lambda: group_advantage(lp, torch.tensor([0, 3], device="meta")),
+        Code.ARG_DEVICE,
+        "group_advantage: groups is on meta, but rewards is on cpu",
+    ),
+    (
+        lambda: group_advantage(
+            lp, torch.tensor([0, 3]), baseline="length", lengths=torch.tensor([1, -2, 3])
+        ),
+        Code.ARG_VALUE,
+        "group_advantage: lengths=-2",
+    ),
     (lambda: Overlong(10, 2, factor=math.nan), Code.ARG_VALUE, "Overlong: factor=nan"),
     (
         lambda: pack(torch.randn(2, 2, dtype=torch.float64), lay),

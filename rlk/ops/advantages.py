@@ -9,7 +9,15 @@ import numpy as np
 import torch
 
 from rlk.errors import Code, LaunchError
-from rlk.ops.checks import are_tensors, has_dims, is_among, number, wrong_value
+from rlk.ops.checks import (
+    are_tensors,
+    has_dims,
+    is_among,
+    number,
+    same_device,
+    wrong_type,
+    wrong_value,
+)
 from rlk.ops.layout import Layout, checked_layout
 from rlk.ops.offsets import (
     bounds_of,
@@ -64,7 +72,7 @@ def group_advantage(
 
     Where the deviation is 0, as in a group of equal rewards or of one, the advantage is exactly 0. Offsets
     that do not ascend from 0 to N raise on the host; on a device they give NaN and set the error word.
-    Differentiable in nothing. Raises LaunchError.
+    Negative lengths raise on the host. Differentiable in nothing. Raises LaunchError.
     """
     op = "group_advantage"
     are_tensors(op, rewards=rewards)
@@ -72,6 +80,8 @@ def group_advantage(
     choices = {"scale": (scale, SCALES), "baseline": (baseline, BASELINES), "std": (std, STDS)}
     for name, (value, among) in (choices | {"eps_mode": (eps_mode, EPS_MODES)}).items():
         is_among(op, name, value, among)
+    are_tensors(op, groups=groups)
+    same_device(op, "groups", groups, "rewards", rewards.device)
     bounds = bounds_of(op, "groups", groups, rewards.numel(), "rewards")
     statics = {"scale": scale, "baseline": baseline, "std": std, "eps_mode": eps_mode}
     tensors = {"rewards": rewards, "bounds": bounds}
@@ -81,6 +91,8 @@ def group_advantage(
         raise LaunchError(Code.ARG_MISSING, op=op, name="lengths", why="by baseline length")
     if lengths is not None:
         are_tensors(op, lengths=lengths)
+        if on_the_host(lengths) and bool((lengths < 0).any()):
+            raise wrong_value(op, "lengths", int(lengths.min()), "0 or more tokens")
         tensors["lengths"] = lengths
     return call(advantage_spec.group_advantage, tensors, {"eps": number(op, "eps", eps, least=0.0)}, statics)[
         "advantages"
@@ -246,8 +258,11 @@ def scatter_rewards(
     """
     op = "scatter_rewards"
     checked_layout(op, layout)
-    are_tensors(op, rewards=rewards)
+    are_tensors(op, rewards=rewards, offsets=offsets)
+    same_device(op, "offsets", offsets, "layout", layout.active.device)
     is_among(op, "at", at, PLACES)
+    if overlong is not None and not isinstance(overlong, Overlong):
+        raise wrong_type(op, "overlong", overlong, "penalty made by Overlong")
     tensors: Tensors = {"rewards": rewards, "bounds": _regions(op, offsets, layout)}
     if tuple(rewards.shape) != (offsets.numel() - 1,):
         got, wanted = tuple(rewards.shape), (offsets.numel() - 1,)
