@@ -75,7 +75,7 @@ RULES = {
     # x * y + u * v with one rounding less
     "fusion": (
         r"(\w+) = (\w+) \* (\w+)( +#.*)?\n(\s+)(\w+) = (\w+) \* (\w+)( +#.*)?\n\s+(\w+) = \1 \+ \6\b",
-        r"\6 = \7 * \8\n\5\10 = tl.fma(\2, \3, \6)",
+        r"\1 = \2 * \3\n\5\6 = \7 * \8\n\5\10 = tl.fma(\2, \3, \6)",
     ),
     # two chunks of a piece change places
     "chunks in another order": (
