@@ -26,6 +26,7 @@ def layout(on: Move) -> Layout:
 
 TOKENS = sum(LENGTHS)
 TEACHER = normal(40, WIDE, seed=1).bfloat16()
+TEACHERS = (normal(300, 128, seed=1).bfloat16(), (0.2 * normal(WIDE, 128, seed=3)).bfloat16())
 GROUPS = torch.tensor([0, 4, 9, 9, 40])
 PREFERENCES: dict[str, dict[str, Any]] = {
     "alphapo": {"loss": "alphapo", "alpha": 0.25}, "aot": {"loss": "aot"},
@@ -53,6 +54,15 @@ CALLS: dict[str, Case] = {
                 s, on(TEACHER), beta=beta, temperature=0.9, mask=on(torch.arange(40) % 5 != 0), math="sm90"
             ),
             (2 * normal(40, WIDE).bfloat16(),),
+        )
+        for beta in (0.0, 0.3, 1.0)
+    },
+    **{
+        f"linear_jsd_loss {beta}": (
+            lambda on, x, w, beta=beta: ops.linear_jsd_loss(
+                x, w, *map(on, TEACHERS), beta=beta, mask=on(torch.arange(300) % 5 != 0), math="sm90"
+            ),
+            (normal(300, 64).bfloat16(), (0.3 * normal(WIDE, 64, seed=2)).bfloat16()),
         )
         for beta in (0.0, 0.3, 1.0)
     },
