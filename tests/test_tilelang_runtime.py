@@ -96,8 +96,8 @@ def test_a_mistake_names_the_kernel(workers: Pool, tmp_path: Path) -> None:
         compiled(workers, tmp_path / "entry", wrong)
 
 
-STACK = {"group_advantage": 144}
-"""Bytes of a thread on Hopper, whose registers the rewards of a segment fill."""
+STACK = {"group_advantage": 144, "token_baseline": 128}
+"""Bytes of a thread on Hopper, whose registers the rewards or the returns of a group fill."""
 
 
 @needs_nvcc
