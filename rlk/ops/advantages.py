@@ -80,8 +80,6 @@ def group_advantage(
     choices = {"scale": (scale, SCALES), "baseline": (baseline, BASELINES), "std": (std, STDS)}
     for name, (value, among) in (choices | {"eps_mode": (eps_mode, EPS_MODES)}).items():
         is_among(op, name, value, among)
-    are_tensors(op, groups=groups)
-    same_device(op, "groups", groups, "rewards", rewards.device)
     bounds = bounds_of(op, "groups", groups, rewards.numel(), "rewards")
     statics = {"scale": scale, "baseline": baseline, "std": std, "eps_mode": eps_mode}
     tensors = {"rewards": rewards, "bounds": bounds}
