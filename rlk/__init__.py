@@ -14,8 +14,8 @@ _LAZY: dict[str, tuple[str, str | None]] = {
     "ops": ("rlk.ops", None),
     "lang": ("rlk.lang", None),
     "Layout": ("rlk.ops.layout", "Layout"),
-    "explain": ("rlk.runtime.ahead", "explain"),
-    "prefetch": ("rlk.runtime.ahead", "prefetch"),
+    "explain": ("rlk.runtime.prefetch", "explain"),
+    "prefetch": ("rlk.runtime.prefetch", "prefetch"),
 }
 
 __all__ = ["Layout", "explain", "lang", "ops", "prefetch"]

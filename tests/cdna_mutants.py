@@ -20,10 +20,10 @@ from rlk.interp.run import Outcome, run
 from rlk.ir.dotmodel import native
 from rlk.ir.nodes import Role
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime.catalogue import find
+from rlk.runtime.registry import find
 from rlk.target.facts import target
 from rlk.testing.cases import cases
-from rlk.testing.cdna import Fault
+from rlk.testing.simulators.cdna import Fault
 from rlk.testing.check import Call, calls, compared
 from rlk.testing.examples import of_module
 from rlk.testing.generated import run_generated

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlk.testing.cdna import Execution, emulate
+from rlk.testing.simulators.cdna import Execution, emulate
 
 _TEXT = """\t.text
 small:

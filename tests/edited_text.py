@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlk.lower.common.emitted import Emitted
-from rlk.testing.simt import Fault
+from rlk.testing.simulators.simt import Fault
 
 
 def edit_text(monkeypatch: pytest.MonkeyPatch, lowering: Any, edit: Callable[[str], str]) -> None:

@@ -12,12 +12,12 @@ from rlk.interp.run import Outcome, run
 from rlk.ir.dotmodel import native
 from rlk.lang import Op
 from rlk.resources import installing
-from rlk.runtime.catalogue import operators
+from rlk.runtime.registry import operators
 from rlk.target.facts import target
 from rlk.testing import check, generated
 from rlk.testing.bits import differing
 from rlk.testing.cases import cases
-from rlk.testing.cdna import hip
+from rlk.testing.simulators.cdna import hip
 from rlk.testing.examples import EXAMPLES, Example
 
 MI300X = target("gfx942")

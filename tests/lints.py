@@ -31,8 +31,7 @@ RANK = {
     "lower": 6,
     "cache": 7,
     # the tools of testing know no runtime, its checks of whole operators do
-    "testing.interpreter_versions": 7, "testing.bits": 8, "testing.interpreter_builder": 8,
-    "testing.interpreter": 9, "testing.cdna": 9,
+    "testing.bits": 8, "testing.simulators": 9,
     "runtime": 10,
     "testing": 11,
     "ops": 12,

@@ -17,12 +17,12 @@ from rlk.lower.common.abi import host_parameters
 from rlk.lower.common.emitted import CallArg, From, Signature
 from rlk.passes.pipeline import launched
 from rlk.runtime import dispatch
-from rlk.runtime.catalogue import operators
+from rlk.runtime.registry import operators
 from rlk.runtime.invocation import Invocation, geometry_of
 from rlk.runtime.reference import TRITON, placed, reference_extents, reference_gradient, reference_variant
 from rlk.schedule.heuristics import choose
-from rlk.schedule.hopper import by_warpgroups
-from rlk.schedule.waves import by_waves
+from rlk.schedule.cute_tiles import by_warpgroups
+from rlk.schedule.tilelang_tiles import by_waves
 from rlk.target.facts import target
 
 H200 = target("sm_90a")

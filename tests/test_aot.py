@@ -28,14 +28,14 @@ from rlk.digest import canonical, digest
 from rlk.env import Env
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.ops import swiglu
-from rlk.runtime import ahead, build, dispatch, loader, recall, shipped, wheels
+from rlk.runtime import build, dispatch, loader, wheels, prefetch, trace_cache, wheel_lookup
 from rlk.runtime.driver import Cuda
-from rlk.runtime.forms import formed
+from rlk.runtime.candidates import formed
 from rlk.runtime.invocation import geometry_of
 from rlk.runtime.launch import parameter_layout
 from rlk.runtime.record import ModuleRecord
 from rlk.runtime.selection import invoke
-from rlk.runtime.sizes import sizes_of
+from rlk.runtime.shape_buckets import sizes_of
 from rlk.target.facts import target
 
 pytest.importorskip("triton", reason="building a wheel needs a compiler")
@@ -77,7 +77,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.setattr(build, "triton_version", lambda: None)
     monkeypatch.setattr(build, "pool", never)
-    monkeypatch.setattr(recall, "own_text", lambda: None)  # nothing is kept, for which a pool has threads
+    monkeypatch.setattr(trace_cache, "own_text", lambda: None)  # nothing is kept, for which a pool has threads
 
 
 X = torch.randn(48, 512, dtype=torch.bfloat16)
@@ -90,8 +90,8 @@ def call_of(x: torch.Tensor) -> tuple[Any, ...]:
 
 
 def explained(x: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> dispatch.Decision:
-    monkeypatch.setattr(ahead, "target_of", lambda device: H200)
-    monkeypatch.setattr(ahead, "model_of", lambda invocation, device: H200.softmax)
+    monkeypatch.setattr(prefetch, "target_of", lambda device: H200)
+    monkeypatch.setattr(prefetch, "model_of", lambda invocation, device: H200.softmax)
     return rlk.explain(swiglu, x, x)
 
 
@@ -176,8 +176,8 @@ def test_explain_names_the_wheel(site: Path, no_compiler: None, monkeypatch: pyt
 
 
 def test_prefetch_finds_it_too(site: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "target_of", lambda device: H200)
-    monkeypatch.setattr(ahead, "model_of", lambda invocation, device: H200.softmax)
+    monkeypatch.setattr(prefetch, "target_of", lambda device: H200)
+    monkeypatch.setattr(prefetch, "model_of", lambda invocation, device: H200.softmax)
     path = rlk.prefetch(swiglu, X, X).result()
     assert path is not None and path.is_relative_to(site)
 
@@ -203,7 +203,7 @@ def test_calls_of_one_class_search_once_and_find_what_a_search_finds(
     wanted = {(rows, skipped): searched(rows, skipped) for rows in (300, 301, 320) for skipped in (0, 1)}
     searched(299)
     with monkeypatch.context() as patched:
-        patched.setattr(shipped, "forms", never_asked)
+        patched.setattr(wheel_lookup, "forms", never_asked)
         for (rows, skipped), want in wanted.items():
             if want is not None:
                 assert found(rows, skipped).kernel == want.kernel, (rows, skipped)
@@ -225,7 +225,7 @@ def test_without_a_wheel_and_a_compiler_the_error_says_both(no_compiler: None) -
 def test_another_backend_stands_in_only_where_nothing_is_asked_for(
     site: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlk.runtime.forms.by_cute_first", lambda *_: True)
+    monkeypatch.setattr("rlk.runtime.candidates.by_cute_first", lambda *_: True)
     answer = dispatch.ship(*call_of(X), dispatch.serving(H200))
     assert answer.found is not None and answer.found.form.backend == "triton"
     forced(monkeypatch, backend="cute")
@@ -360,7 +360,7 @@ def test_a_kernel_that_may_differ_is_refused_with_its_reason(
     assert dispatch.ship(*call_of(X), ("triton",)).found is not None  # the control
     change(site)
     wheels.forget()
-    monkeypatch.setattr("rlk.runtime.shipped._said", set())
+    monkeypatch.setattr("rlk.runtime.wheel_lookup._said", set())
     with caplog.at_level(logging.WARNING, "rlk.aot"):
         found = explained(X, monkeypatch)
     assert any(reason in why for why in found.refused), found.refused
@@ -374,8 +374,8 @@ def test_a_changed_spec_is_refused_by_its_id(
     site: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A spec that computes something else has another program, so the reason is found by the call."""
-    monkeypatch.setattr("rlk.runtime.shipped.judged", lambda *_: ("f" * 16, ()))
-    monkeypatch.setattr("rlk.runtime.shipped.program_key", lambda *_: "e" * 32)
+    monkeypatch.setattr("rlk.runtime.wheel_lookup.judged", lambda *_: ("f" * 16, ()))
+    monkeypatch.setattr("rlk.runtime.wheel_lookup.program_key", lambda *_: "e" * 32)
     found = explained(X, monkeypatch)
     assert any("the installed spec's is ffff" in why for why in found.refused)
 

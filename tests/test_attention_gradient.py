@@ -11,7 +11,7 @@ from attention_cases import Batch, batch, of, packed
 from attention_gradients import by_sequence, gradient_of, longest, oracle, pulled, wide, widened
 
 from rlk.interp.run import run, run_wide
-from rlk.ops import exact_attention
+from rlk.ops.float64 import attention
 from rlk.testing.bits import assert_same_bits, differing
 
 SINKS = np.array([[0.5, -2.0, 3.0]], np.float32)
@@ -36,7 +36,7 @@ def wanted_of(options: dict[str, Any]) -> frozenset[str]:
 def by_torch(given: dict[str, Any], causal: bool) -> dict[str, Any]:
     """Return the gradients of the float64 formula, by autograd."""
     leaves = {n: torch.tensor(given[n], requires_grad=True) for n in ("q", "k", "v", "sinks") if n in given}
-    made = exact_attention.varlen_attention(
+    made = attention.varlen_attention(
         leaves["q"].flatten(1, 2), leaves["k"], leaves["v"],
         torch.tensor([0, *given["end_q"]]), torch.tensor([0, *given["end_k"]]),
         causal=causal, window=given.get("window"), softcap=given.get("softcap"), scale=given["scale"],

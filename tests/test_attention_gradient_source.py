@@ -19,7 +19,7 @@ from rlk.lower.common.peel import peel
 from rlk.passes.pipeline import launched
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles
-from rlk.schedule.chained import rows_axis, scheduled, widest
+from rlk.schedule.attention import rows_axis, scheduled, widest
 from rlk.schedule.heuristics import choose
 from rlk.target.facts import target
 from rlk.testing import generated

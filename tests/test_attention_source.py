@@ -16,12 +16,12 @@ from rlk.errors import ScheduleError, UnsupportedError
 from rlk.interp.run import run
 from rlk.ir.nodes import Loop, MathModel, Store
 from rlk.lower.common.segments import segments
-from rlk.lower.common.turning import turning
+from rlk.lower.common.rescale import turning
 from rlk.passes.pipeline import launched
 from rlk.passes.walk import walk
 from rlk.schedule import heuristics
 from rlk.schedule.axes import kind, roles
-from rlk.schedule.chained import scheduled
+from rlk.schedule.attention import scheduled
 from rlk.target.facts import target
 from rlk.testing import generated
 from rlk.testing.bits import assert_same_bits, differing

@@ -11,7 +11,7 @@ import torch
 
 from rlk import ops
 from rlk.runtime import calls
-from rlk.runtime.catalogue import find
+from rlk.runtime.registry import find
 from rlk.specs import logp as logp_spec
 from rlk.testing.bits import assert_same_bits, differing
 

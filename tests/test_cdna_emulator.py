@@ -7,7 +7,7 @@ import pytest
 from cdna_text import POINTER, assembly, emulated
 
 from rlk.testing.bits import assert_same_bits
-from rlk.testing.cdna import Fault, FaultKind, emulate
+from rlk.testing.simulators.cdna import Fault, FaultKind, emulate
 
 LANES = np.arange(64)
 

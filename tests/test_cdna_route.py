@@ -10,7 +10,7 @@ import pytest
 
 from rlk.lower.common.emitted import Emitted
 from rlk.lower.triton import lower
-from rlk.runtime.catalogue import find, operators
+from rlk.runtime.registry import find, operators
 from rlk.runtime.toolchain import compile_triton
 from rlk.schedule.heuristics import choose
 from rlk.target.facts import target

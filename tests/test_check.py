@@ -15,7 +15,7 @@ from rlk.errors import LaunchError
 from rlk.interp.run import Outcome, run
 from rlk.lang import Axis, L, Op, Outputs, Tensor, Tree, f32, i32, op
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime.catalogue import find, operators
+from rlk.runtime.registry import find, operators
 from rlk.target.facts import target
 from rlk.testing import check as laws
 from rlk.testing.cases import cases, draw, forward_program, indexed, sizes

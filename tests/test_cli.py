@@ -28,7 +28,7 @@ from rlk.interp.ex2_sm90 import exp2_sm90
 from rlk.ir.text import parse_program
 from rlk.resources import installing
 from rlk.runtime import probes
-from rlk.runtime.catalogue import operators
+from rlk.runtime.registry import operators
 from rlk.terminal import Plain
 
 Rlk = Callable[..., tuple[int, str, str]]
@@ -376,7 +376,7 @@ def test_doctor_reports_an_interpreter_that_does_not_run(
     rlk: Rlk, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton")
-    from rlk.testing import interpreter_builder
+    from rlk.testing.simulators import interpreter_builder
 
     def changed(*_: Any) -> None:
         raise TypeError("create_masked_load() takes 6 arguments\nbut 7 were given")

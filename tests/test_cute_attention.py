@@ -18,16 +18,17 @@ from rlk.ir.nodes import MathModel
 from rlk.ir.text import parse_program, print_program
 from rlk.lower import cute
 from rlk.lower.common.emitted import Signature
-from rlk.lower.cute.chained_plan import plan
+from rlk.lower.cute.attention.plan import plan
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check
 from rlk.lower.cute.protocols import streams_protocol
 from rlk.passes.pipeline import launched
-from rlk.schedule.chained import by_warpgroups, table
+from rlk.schedule.attention import by_warpgroups, table
 from rlk.schedule.heuristics import choose
-from rlk.schedule.hopper import warpgroups
+from rlk.schedule.cute_tiles import warpgroups
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import target
-from rlk.testing import generated, hopper
+from rlk.testing import generated
+from rlk.testing.simulators import hopper
 from rlk.testing.bits import assert_same_bits, differing
 
 H200 = target("sm_90a")

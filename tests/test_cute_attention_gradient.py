@@ -19,15 +19,15 @@ pytest.importorskip("triton")  # the harness knows both lowerings
 from rlk.interp.run import run
 from rlk.ir.nodes import Load, Map2, MathModel
 from rlk.lower import cute
-from rlk.lower.common.boxes import Box, box_of
+from rlk.lower.common.tma_tiles import Box, box_of
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check
 from rlk.lower.cute.protocols import sums_protocol
 from rlk.passes.pipeline import launched
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
-from rlk.schedule.chained import rows_axis
+from rlk.schedule.attention import rows_axis
 from rlk.schedule.heuristics import choose
-from rlk.schedule.hopper import warpgroups
+from rlk.schedule.cute_tiles import warpgroups
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import target
 from rlk.testing import generated

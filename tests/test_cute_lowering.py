@@ -23,11 +23,11 @@ from rlk.lower.cute.functions import HELPERS
 from rlk.passes.pipeline import canonical, specialize
 from rlk.schedule.axes import kind
 from rlk.schedule.heuristics import apart, choose
-from rlk.schedule.hopper import warpgroups
+from rlk.schedule.cute_tiles import warpgroups
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing
-from rlk.testing.simt import Fault
+from rlk.testing.simulators.simt import Fault
 
 pytest.importorskip("triton")  # the harness knows both lowerings
 from rlk.testing import generated

@@ -24,11 +24,11 @@ from rlk.lower.common.emitted import Emitted
 from rlk.lower.cute.text import literal
 from rlk.passes.pipeline import canonical
 from rlk.runtime import cute
-from rlk.runtime.catalogue import operators
+from rlk.runtime.registry import operators
 from rlk.runtime.cubin import usage
 from rlk.runtime.reference import emit, placed, reference_extents, reference_gradient, reference_variant
 from rlk.target.facts import target
-from rlk.testing.hopper import accumulator_place
+from rlk.testing.simulators.hopper import accumulator_place
 
 pytestmark = pytest.mark.skipif(cute.toolchain() is None, reason="nvidia-cutlass-dsl is not installed")
 H200 = target("sm_90a")

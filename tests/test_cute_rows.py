@@ -26,20 +26,20 @@ from rlk.ir.nodes import Fn1, Let, Map1, MathModel, Program
 from rlk.lang import Axis, L, Outputs, Tensor, f32, op
 from rlk.lower import cute
 from rlk.lower.common.emitted import Emitted
-from rlk.lower.common.spread import Spread
-from rlk.lower.cute.spread import Where, steps
+from rlk.lower.common.thread_values import Spread
+from rlk.lower.cute.reduce_steps import Where, steps
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.rewrite import Replay, rewrite
 from rlk.runtime.dispatch import dispatch
 from rlk.schedule.heuristics import choose
-from rlk.schedule.hopper import warpgroups
+from rlk.schedule.cute_tiles import warpgroups
 from rlk.schedule.schedule import Schedule, Span
 from rlk.specs.linear_logp import linear_logp_join
 from rlk.specs.norm import rms_norm
 from rlk.target.facts import target
 from rlk.testing import generated
 from rlk.testing.bits import assert_same_bits, differing
-from rlk.testing.simt import Fault
+from rlk.testing.simulators.simt import Fault
 
 H200 = target("sm_90a")
 SM90 = MathModel.SM90

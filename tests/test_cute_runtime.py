@@ -22,7 +22,7 @@ from rlk.errors import CompileError, InternalError, LaunchError, UnsupportedErro
 from rlk.ir.nodes import MathModel
 from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild
 from rlk.ops import swiglu
-from rlk.runtime import ahead, build, calls, cute, loader
+from rlk.runtime import build, calls, cute, loader, prefetch
 from rlk.runtime import dispatch as dispatching
 from rlk.runtime.cubin import usage
 from rlk.runtime.cute import ToolError, load_cute
@@ -448,8 +448,8 @@ def test_what_cute_refuses_is_tritons_and_explained_so(
 ) -> None:
     lowering(monkeypatch, lower)
     sm_90a = target("sm_90a")
-    monkeypatch.setattr(ahead, "target_of", lambda device: sm_90a)
-    monkeypatch.setattr(ahead, "lowered", lambda *args: lowered(*args, backend="cute"))
+    monkeypatch.setattr(prefetch, "target_of", lambda device: sm_90a)
+    monkeypatch.setattr(prefetch, "lowered", lambda *args: lowered(*args, backend="cute"))
     x = torch.ones(2, 8)
     assert rlk.explain(swiglu, x, x).backend == runs
     found = lowered_swiglu(x, "cute")

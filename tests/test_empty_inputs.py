@@ -21,7 +21,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[None]:
     before = dispatch.interpreter
     if request.param != "oracle":
         pytest.importorskip("triton")
-        from rlk.testing.interpreter import interpret
+        from rlk.testing.simulators.interpreter import interpret
 
         dispatch.interpret_with(interpret)
     yield

@@ -22,11 +22,11 @@ from rlk.errors import ScheduleError, UnsupportedError
 from rlk.ops import Loss
 from rlk.ops.losses import clip
 from rlk.runtime import dispatch as runtime
-from rlk.runtime import forms
+from rlk.runtime import candidates
 from rlk.runtime.dispatch import dispatch
 from rlk.schedule.schedule import Schedule
 from rlk.testing.bits import assert_same_bits, differing
-from rlk.testing.interpreter import interpret
+from rlk.testing.simulators.interpreter import interpret
 
 ALL = ("logp", "lse", "entropy", "argmax", "lse2")
 Lowered = Callable[..., Any]
@@ -455,7 +455,7 @@ def rescheduled(change: Callable[[Schedule], Schedule], used: set[tuple[Schedule
 
 def in_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fold the vocabulary of a row in one kernel, however few the rows are."""
-    monkeypatch.setattr(forms, "apart", lambda program, extents: frozenset())
+    monkeypatch.setattr(candidates, "apart", lambda program, extents: frozenset())
 
 
 FOLDS = [name for name in VARIED if name.startswith(("logp", "every_step", "sliced"))]

@@ -451,7 +451,7 @@ def test_an_entry_is_loaded_and_called(
 
 def test_the_same_module_runs_interpreted(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from rlk.testing.interpreter import interpret
+    from rlk.testing.simulators.interpreter import interpret
 
     x, y = torch.arange(128.0).reshape(2, 64), torch.zeros(2, 64)
     loader.interpret(EMITTED, interpret)(x, y, 2, 50, 3.0, 64)

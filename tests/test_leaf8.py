@@ -21,7 +21,7 @@ from rlk.runtime.dispatch import dispatch
 from rlk.runtime.invocation import Invocation
 from rlk.schedule import heuristics
 from rlk.testing.bits import assert_same_bits, differing
-from rlk.testing.interpreter import interpret
+from rlk.testing.simulators.interpreter import interpret
 
 LEAVES = 8
 Factors = tuple[torch.Tensor, torch.Tensor]

@@ -19,7 +19,7 @@ from rlk.runtime import dispatch as runtime
 from rlk.runtime import invocation
 from rlk.runtime.dispatch import dispatch
 from rlk.testing.bits import assert_same_bits, differing
-from rlk.testing.interpreter import interpret
+from rlk.testing.simulators.interpreter import interpret
 
 ROWS, DEPTH, VOCABULARY = 48, 64, 8 * 768
 NEEDS = ("logp", "lse", "entropy")

@@ -30,7 +30,7 @@ from rlk import ops
 from rlk.errors import Code, LaunchError
 from rlk.ir.nodes import Program, Role
 from rlk.lang.op import Variant
-from rlk.ops.reference import logp as in_float64
+from rlk.ops.float64.operators import logp as in_float64
 from rlk.passes.pipeline import canonical
 from rlk.runtime import dispatch as runtime
 from rlk.runtime.dispatch import dispatch

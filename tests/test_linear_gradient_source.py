@@ -22,7 +22,7 @@ from rlk.runtime import dispatch as runtime
 from rlk.runtime.dispatch import dispatch
 from rlk.schedule.schedule import Schedule
 from rlk.testing.bits import assert_same_bits, differing
-from rlk.testing.interpreter import interpret
+from rlk.testing.simulators.interpreter import interpret
 
 Change = Callable[[Kernel, Schedule], Schedule]
 DESCRIPTOR = "make_tensor_descriptor"

@@ -19,7 +19,7 @@ from rlk.ir.tree import Tree
 from rlk.pages.facts import Edge, facts, facts_of
 from rlk.pages.order import orders, words
 from rlk.pages.page import SECTIONS, differentiable_in, lowered, page, programs, public, shown, specs_of
-from rlk.runtime.catalogue import operators
+from rlk.runtime.registry import operators
 from rlk.target.facts import Target
 from rlk.testing.bits import differing
 

@@ -39,7 +39,7 @@ from rlk.ir.verify import verify
 from rlk.lang import Axis, L, Op, Outputs, Scalar, Tensor, Tree, f32, i32, i64, op
 from rlk.lang.op import Variant
 from rlk.passes.mask import mask
-from rlk.passes.pieces import pieces
+from rlk.passes.split_reduction import pieces
 from rlk.passes.pipeline import CANONICAL, canonical, specialize
 from rlk.passes.rewrite import each
 from rlk.passes.simplify import simplify

@@ -17,9 +17,9 @@ from rlk.ops import attention
 from rlk.passes.pipeline import canonical, launched
 from rlk.runtime.calls import call
 from rlk.schedule.axes import roles
-from rlk.schedule.chained import rows_axis
+from rlk.schedule.attention import rows_axis
 from rlk.schedule.heuristics import choose
-from rlk.schedule.hopper import warpgroups
+from rlk.schedule.cute_tiles import warpgroups
 from rlk.specs import attention as spec
 from rlk.target.facts import target
 from rlk.testing import generated

@@ -25,12 +25,12 @@ from rlk.lower.common.emitted import Signature  # noqa: E402
 from rlk.lower.triton import lower  # noqa: E402
 from rlk.passes.pipeline import canonical, launched, specialize  # noqa: E402
 from rlk.runtime.toolchain import compile_triton  # noqa: E402
-from rlk.schedule import heuristics, table  # noqa: E402
+from rlk.schedule import heuristics, triton_table  # noqa: E402
 from rlk.schedule.axes import kind, roles  # noqa: E402
 from rlk.schedule.entries import MORE, ROW_CLASSES, Entry, Facts, Range, row_class  # noqa: E402
 from rlk.schedule.heuristics import apart, choose, factor_tiles  # noqa: E402
 from rlk.schedule.schedule import Schedule  # noqa: E402
-from rlk.schedule.table import Tiling, parse, tabled  # noqa: E402
+from rlk.schedule.triton_table import Tiling, parse, tabled  # noqa: E402
 from rlk.specs.linear_logp import linear_logp  # noqa: E402
 from rlk.specs.matmul import matmul, matmul_leaf8  # noqa: E402
 from rlk.target.facts import target  # noqa: E402
@@ -40,7 +40,7 @@ from rlk.testing.bits import assert_same_bits  # noqa: E402
 H200 = target("sm_90a")
 SM90 = MathModel.SM90
 M, N = Axis("M", dynamic=True), Axis("N")
-ENTRIES = table.table()
+ENTRIES = triton_table.table()
 SPECS = {"dot_map": matmul, "stream_dot": linear_logp}
 ALIGNED = frozenset(
     "x w y bias residual hidden weight x_t_stride w_n_stride y_t_stride residual_t_stride hidden_t_stride"

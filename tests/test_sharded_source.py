@@ -19,7 +19,7 @@ from rank_turns import Exchange, in_turn
 from rlk import ops
 from rlk.runtime.dispatch import dispatch
 from rlk.testing.bits import assert_same_bits, differing
-from rlk.testing.interpreter import interpret
+from rlk.testing.simulators.interpreter import interpret
 
 CPU = torch.device("cpu")
 

@@ -22,7 +22,7 @@ from rlk.cache.manifest import MANIFEST, BadEntry
 from rlk.cache.root import MARKER
 from rlk.cache.trust import Trust
 from rlk.env import TOOLCHAIN_VARIABLES, Env
-from rlk.runtime import build, recall, wheels
+from rlk.runtime import build, wheels, trace_cache
 from rlk.target.facts import target
 
 STRANGER = 60001
@@ -318,7 +318,7 @@ def test_each_variable_of_a_compiler_changes_each_key(backend: str, monkeypatch:
     for tool in ("cute", "tilelang"):
         monkeypatch.setattr(f"rlk.runtime.{tool}.toolchain", lambda *_: (("compiler", "1"),))
     monkeypatch.setattr(build, "triton_version", lambda: "3")
-    monkeypatch.setattr(recall, "own_text", lambda: "text")
+    monkeypatch.setattr(trace_cache, "own_text", lambda: "text")
     kernels: set[str] = set()
     calls: set[str] = set()
     settings = [{}, *({name: value} for name in TOOLCHAIN_VARIABLES for value in "12")]
@@ -326,7 +326,7 @@ def test_each_variable_of_a_compiler_changes_each_key(backend: str, monkeypatch:
         found = Env.read({"HOME": "/", **variables})
         monkeypatch.setattr(Env, "current", staticmethod(lambda found=found: found))
         kernels.add(build.kernel_key(backend, "ir", None, "sm_90a").digest())
-        call = recall._key("code", target("sm_90a"), [["operator", "x"]])
+        call = trace_cache._key("code", target("sm_90a"), [["operator", "x"]])
         assert call is not None
         calls.add(call.digest())
     assert len(kernels) == len(calls) == len(settings) > 80

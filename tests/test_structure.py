@@ -78,7 +78,7 @@ WRONG_IMPORTS = {
     "runtime to the tuner": ("rlk/runtime/dispatch.py", "from rlk.tune.measure import alone"),
     "runtime to the checks": ("rlk/runtime/loader.py", "from rlk.testing import check"),
     "testing's tools to runtime": ("rlk/testing/bits.py", "from rlk.runtime import loader"),
-    "testing's tools to its checks": ("rlk/testing/interpreter.py", "from rlk.testing.check import laws"),
+    "testing's tools to its checks": ("rlk/testing/simulators/interpreter.py", "from rlk.testing.check import laws"),
     "names of the root": ("rlk/lower/common/emit.py", "from rlk import Layout"),
     "relative": ("rlk/ir/nodes.py", "from . import dims"),
     "torch in a lowering": ("rlk/lower/triton/emit.py", "import torch"),

@@ -25,14 +25,14 @@ from rlk.lower.common.emitted import Emitted, Signature
 from rlk.passes.pipeline import canonical, launched
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.waves import by_waves
+from rlk.schedule.tilelang_tiles import by_waves
 from rlk.specs.attention import prefix_attention
 from rlk.target.facts import target
 from rlk.testing import generated
 from rlk.testing.bits import differing
-from rlk.testing.cdna import hip, host, lint
-from rlk.testing.cdna.device import EmulatedWaves
-from rlk.testing.cdna.jit import TileLangJit
+from rlk.testing.simulators.cdna import hip, host, lint
+from rlk.testing.simulators.cdna.device import EmulatedWaves
+from rlk.testing.simulators.cdna.jit import TileLangJit
 from rlk.testing.generated import Ran, run_generated
 
 Call = tuple[Program, Inputs, dict[str, int]]

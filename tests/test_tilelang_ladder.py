@@ -17,7 +17,7 @@ from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import target
 from rlk.testing import check
 from rlk.testing.bits import differing
-from rlk.testing.cdna import hip, host, lint
+from rlk.testing.simulators.cdna import hip, host, lint
 from rlk.testing.generated import run_generated
 
 

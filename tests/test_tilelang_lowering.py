@@ -17,13 +17,13 @@ from rlk.ir.tree import Rule, bind
 from rlk.ir.types import DType
 from rlk.lower import tilelang
 from rlk.lower.common.emitted import Emitted, Signature
-from rlk.lower.common.spread import Spread
+from rlk.lower.common.thread_values import Spread
 from rlk.lower.tilelang.text import literal
 from rlk.lower.tilelang.trees import Folding, tree
 from rlk.passes.pipeline import launched
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.waves import by_waves
+from rlk.schedule.tilelang_tiles import by_waves
 from rlk.target.facts import target
 from rlk.testing import check
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ladder
 import pytest
 
-from rlk.testing.cdna import Fault, FaultKind
-from rlk.testing.cdna.device import EmulatedWaves
+from rlk.testing.simulators.cdna import Fault, FaultKind
+from rlk.testing.simulators.cdna.device import EmulatedWaves
 
 SHORT = [name for name in ladder.CALLS if not name.startswith(("logp", "policy_loss", "linear_logp"))]
 """Calls of at most some hundred thousand instructions."""

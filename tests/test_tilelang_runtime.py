@@ -22,7 +22,7 @@ from rlk.env import Env
 from rlk.errors import CompileError, UnsupportedError
 from rlk.lower.common.emitted import Emitted
 from rlk.ops import swiglu, varlen_attention
-from rlk.runtime import ahead, build, selection, tilelang
+from rlk.runtime import build, selection, tilelang, prefetch
 from rlk.runtime.cubin import usage
 from rlk.runtime.driver import Hip
 from rlk.runtime.launch import make_launcher
@@ -31,9 +31,9 @@ from rlk.runtime.pool import Pool
 from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
 from rlk.target.blocks import BLOCKS
 from rlk.target.facts import target
-from rlk.testing.cdna import jit
-from rlk.testing.cdna.emulator import Execution, emulate
-from rlk.testing.cdna.jit import Launch
+from rlk.testing.simulators.cdna import jit
+from rlk.testing.simulators.cdna.emulator import Execution, emulate
+from rlk.testing.simulators.cdna.jit import Launch
 
 needs_nvcc = pytest.mark.skipif(tilelang.nvcc() is None, reason="needs CUDA's compiler, nvcc")
 SOME = (
@@ -232,17 +232,17 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
 
 def test_explain_and_prefetch_are_of_tilelang(on_a_device: None) -> None:
     x = torch.randn(8, 64, dtype=torch.bfloat16)
-    assert ahead.explain(swiglu, x, x).backend == "tilelang"
-    folder = ahead.prefetch(swiglu, x, x).result()
+    assert prefetch.explain(swiglu, x, x).backend == "tilelang"
+    folder = prefetch.prefetch(swiglu, x, x).result()
     assert folder is not None and ModuleRecord.read(folder).backend == "tilelang"
-    assert ahead.prefetch(swiglu, x, x).result() == folder  # found, not compiled again
+    assert prefetch.prefetch(swiglu, x, x).result() == folder  # found, not compiled again
 
 
 def test_what_the_lowering_has_no_form_for_is_refused(on_a_device: None) -> None:
     q = torch.randn(8, 2, 256, dtype=torch.bfloat16)
     lengths = torch.tensor([0, 8], dtype=torch.int32)
     with pytest.raises(UnsupportedError, match="of shared memory"):
-        ahead.explain(varlen_attention, q, q, q, lengths, lengths)
+        prefetch.explain(varlen_attention, q, q, q, lengths, lengths)
 
 
 def test_the_key_names_every_compiler_and_header() -> None:

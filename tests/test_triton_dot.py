@@ -27,7 +27,7 @@ from rlk.runtime.toolchain import compile_triton  # noqa: E402
 from rlk.target.facts import target  # noqa: E402
 from rlk.testing import probe_dot  # noqa: E402
 from rlk.testing.bits import assert_same_bits, differing  # noqa: E402
-from rlk.testing.interpreter import (  # noqa: E402
+from rlk.testing.simulators.interpreter import (  # noqa: E402
     InterpreterFault,
     NotModelled,
     OutOfBounds,

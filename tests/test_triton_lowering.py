@@ -46,7 +46,7 @@ from rlk.schedule.schedule import Schedule, Span  # noqa: E402
 from rlk.target.facts import target  # noqa: E402
 from rlk.testing.bits import assert_same_bits, differing  # noqa: E402
 from rlk.testing.generated import extents_of, run_generated  # noqa: E402
-from rlk.testing.interpreter import interpret  # noqa: E402
+from rlk.testing.simulators.interpreter import interpret  # noqa: E402
 
 SM90 = MathModel.SM90
 T = Axis("T", dynamic=True)

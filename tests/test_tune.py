@@ -22,13 +22,13 @@ from rlk.resources import installing
 from rlk.runtime import cute
 from rlk.runtime.dispatch import lowered
 from rlk.runtime.invocation import geometry_of
-from rlk.schedule import table, warpgroups
+from rlk.schedule import triton_table, cute_table
 from rlk.schedule.entries import ROW_CLASSES, Facts, row_class
-from rlk.schedule.table import Tiling
-from rlk.schedule.warpgroups import Warpgroups, most_stages
+from rlk.schedule.triton_table import Tiling
+from rlk.schedule.cute_table import Warpgroups, most_stages
 from rlk.target.facts import target
 from rlk.tune import measure, session
-from rlk.tune.ahead import Compiled
+from rlk.tune.precompile import Compiled
 from rlk.tune.candidates import FOLDS, PIECES, PRODUCTS, WARPGROUPS, candidates, tiling, written
 from rlk.tune.measure import differing
 from rlk.tune.problem import BARE, SHIPPED, Plan, plan, problem
@@ -38,7 +38,7 @@ from rlk.tune.session import Ended, Row, Session, Silent
 from rlk.tune.shapes import SUBJECTS, Shape, shape, shapes, subject
 
 H200 = target("sm_90a")
-TABLES = {"triton": table, "cute": warpgroups}
+TABLES = {"triton": triton_table, "cute": cute_table}
 LISTS = (PRODUCTS, PIECES, FOLDS, WARPGROUPS)
 EVERY = [each for name in SUBJECTS for each in shapes(name)]
 
@@ -146,12 +146,12 @@ A, B = "64x64", "128x128 c2"
 
 def test_what_was_faster_is_proposed_in_the_words_of_the_table() -> None:
     made = proposals([row(8192, tried={B: 0.8, A: 1.2})], "NVIDIA H200")
-    assert len(made) == 1 and made[0].path == warpgroups.TABLE
-    (entry,) = warpgroups.parse(made[0].text)
+    assert len(made) == 1 and made[0].path == cute_table.TABLE
+    (entry,) = cute_table.parse(made[0].text)
     assert entry.use == tiling(B)
     assert "8192 x 4096 x 4096: 0.8 ms, from 1, cuBLAS 0.9, next 64x64 1.2; NVIDIA H200" == entry.why
     at = made[0].above
-    assert at is not None and warpgroups.table()[at - 1].use.rows == 128
+    assert at is not None and cute_table.table()[at - 1].use.rows == 128
     assert str(made[0]).startswith(f"# warpgroups.toml, above entry {at}\n[[entry]]")
     facts = Facts("sm_90a", "dot_map", rows=8192, columns=4096, length=4096, plain=True)
     assert entry.meets(facts)
@@ -162,7 +162,7 @@ def test_what_was_faster_is_proposed_in_the_words_of_the_table() -> None:
 
 def test_places_that_agree_are_one_entry() -> None:
     made = proposals([row(100, tried={A: 0.8}), row(100, columns=8192, tried={A: 0.9})], "x")
-    (entry,) = [e for m in made for e in warpgroups.parse(m.text)]
+    (entry,) = [e for m in made for e in cute_table.parse(m.text)]
     assert (entry.columns.over, entry.columns.most, entry.rows.over, entry.rows.most) == (4095, 8192, 64, 128)
     apart = [row(100, tried={A: 0.8}), row(100, columns=8192, tried={A: 1.1, "64x128": 0.9})]
     assert len(proposals(apart, "x")) == 2
@@ -196,7 +196,7 @@ def test_what_is_not_shown_is_not_proposed(rows: list[Row]) -> None:
 def test_a_length_that_no_call_fixes_is_asked_for_as_that() -> None:
     found = row(8192, tried={B: 0.8})
     found["sites"]["matmul"] |= {"length": None, "plain": False}
-    (entry,) = warpgroups.parse(proposals([found], "x")[0].text)
+    (entry,) = cute_table.parse(proposals([found], "x")[0].text)
     assert entry.length.unknown and entry.plain is False
 
 
@@ -383,7 +383,7 @@ def test_a_dry_run_says_what_does_not_compile(tune: Rlk, monkeypatch: pytest.Mon
         made.set_exception(RuntimeError("no registers left"))
         return made
 
-    monkeypatch.setattr("rlk.tune.ahead.obtain_later", broken)
+    monkeypatch.setattr("rlk.tune.precompile.obtain_later", broken)
     status, out, err = tune("matmul", "--shape", "M=16,N=64,K=256", "--dry")
     assert "shipped: RuntimeError: no registers left" in err
     assert status == 1 and " 0 failed" not in out

@@ -21,15 +21,15 @@ from rlk.errors import Code, RlkError, UnsupportedError
 from rlk.ir.nodes import MathModel
 from rlk.ir.numerics import Tier
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime import carried, cute, recall
+from rlk.runtime import cute, wheel_metadata, trace_cache
 from rlk.runtime.build import kernel_key, obtain_later
-from rlk.runtime.carried import CHOICES, INTERFACES
+from rlk.runtime.wheel_metadata import CHOICES, INTERFACES
 from rlk.runtime.dispatch import backends_of, entry_key, lowered
-from rlk.runtime.forms import formed
+from rlk.runtime.candidates import formed
 from rlk.runtime.invocation import Invocation, Tensors, geometry_of, inputs_of, interface, judged
 from rlk.runtime.record import ABI, LAUNCH, MODULE, ModuleRecord
-from rlk.runtime.shipped import call_key
-from rlk.runtime.sizes import Sizes, sizes_of
+from rlk.runtime.wheel_lookup import call_key
+from rlk.runtime.shape_buckets import Sizes, sizes_of
 from rlk.runtime.wheels import CALLS, ENTRIES, FORMAT, HEAD, program_key, wheel_name
 from rlk.target.facts import Target
 
@@ -155,18 +155,18 @@ def _plan(plan: Plan, invocation: Invocation, tensors: Tensors, progress: Progre
 
 def _note(plan: Plan, invocation: Invocation, model: MathModel, sizes: Sizes) -> None:
     """Keep what tracing a call finds out, if rlk wrote its operator."""
-    name, own = carried.choice_name(invocation, model, sizes), carried.named(invocation)
+    name, own = wheel_metadata.choice_name(invocation, model, sizes), wheel_metadata.named(invocation)
     if name is None or own is None or name in plan.calls[CHOICES]:
         return
-    plan.calls[INTERFACES][own] = recall.write_interface(invocation.spec.name, interface(invocation))
-    found = carried.write_choice(invocation, model, sizes, plan.on, plan.backend, backends_of(plan.on))
+    plan.calls[INTERFACES][own] = trace_cache.write_interface(invocation.spec.name, interface(invocation))
+    found = wheel_metadata.write_choice(invocation, model, sizes, plan.on, plan.backend, backends_of(plan.on))
     if found is not None:
         plan.calls[CHOICES][name] = found
 
 
 def _calls(plan: Plan) -> bytes | None:
     """Return what a wheel says of its calls; None where rlk's text was changed meanwhile."""
-    text, held = recall.own_text(), {key["program"] for key, _ in plan.wanted.values()}
+    text, held = trace_cache.own_text(), {key["program"] for key, _ in plan.wanted.values()}
     if text is None:
         return None
     choices = {name: each for name, each in plan.calls[CHOICES].items() if each["key"] in held}

@@ -9,7 +9,7 @@ from pathlib import Path
 from rlk.cli.text import Progress, made_folder
 from rlk.errors import Code, LaunchError
 from rlk.resources import generated
-from rlk.runtime.catalogue import operators
+from rlk.runtime.registry import operators
 from rlk.runtime.reference import TARGETS, reference_sources
 
 SHOWN = 40  # lines of a difference

@@ -17,8 +17,8 @@ from rlk.lang.op import Formal, Op, Variant, axes_of
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
 from rlk.passes.pipeline import CANONICAL, canonical, specialize
-from rlk.passes.sweep import sweep
-from rlk.runtime.catalogue import authored, find, numerics
+from rlk.passes.piecewise_launch import sweep
+from rlk.runtime.registry import authored, find, numerics
 from rlk.runtime.reference import (
     BACKENDS,
     TARGETS,

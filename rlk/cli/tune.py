@@ -24,7 +24,7 @@ from rlk.runtime.build import kernel_key
 from rlk.runtime.invocation import target_of
 from rlk.target.facts import Target, target
 from rlk.tune import record
-from rlk.tune.ahead import Compiled, compile_all
+from rlk.tune.precompile import Compiled, compile_all
 from rlk.tune.problem import SHIPPED
 from rlk.tune.propose import proposals, summary
 from rlk.tune.session import Row, Session

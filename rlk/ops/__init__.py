@@ -11,28 +11,8 @@ import torch
 from rlk.env import Env
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op
-from rlk.ops import (
-    advantages,
-    attention,
-    completions,
-    distill,
-    distill_library,
-    exact_attention,
-    exact_sampling,
-    fused,
-    linear,
-    linear_distill,
-    packing,
-    policy,
-    preference,
-    prefix_library,
-    reference,
-    reference_rewards,
-    sampling,
-    sharded_library,
-    signatures,
-    value,
-)
+from rlk.ops import advantages, attention, completions, distill, distill_library, linear, linear_distill, packing, policy, preference, prefix_library, sampling, sharded_library, signatures, value, composite
+from rlk.ops.float64 import attention as exact_attention, sampling as exact_sampling, operators, rewards
 from rlk.ops.advantages import Overlong
 from rlk.ops.collective import ordered_all_reduce
 from rlk.ops.layout import Layout
@@ -41,7 +21,7 @@ from rlk.ops.presets import LOSSES
 from rlk.ops.results import Csr, Support
 from rlk.ops.sampling import Penalties
 from rlk.ops.spans import Spans, loss_spans, modality_spans
-from rlk.runtime.ahead import explain, joined
+from rlk.runtime.prefetch import explain, joined
 from rlk.runtime.dispatch import Decision, decide, dispatch
 from rlk.runtime.invocation import Invocation
 from rlk.runtime.library import register
@@ -119,48 +99,48 @@ def _published(fn: Callable[..., Any], exact: Callable[..., Any], *specs: Op) ->
 
 
 OPERATORS: dict[str, Operator] = {}
-logp = _published(signatures.logp, reference.logp, _logp.logp)
-linear_logp = _published(linear.linear_logp, reference.linear_logp, _linear.linear_logp)
-jsd_loss = _published(distill.jsd_loss, reference.jsd_loss, _distill.jsd_loss)
-matmul = _published(linear.matmul, reference.matmul, _matmul.matmul)
-ratio_kl = _published(signatures.ratio_kl, reference.ratio_kl, _loss.ratio_kl)
-policy_loss = _published(policy.policy_loss, reference.policy_loss, _policy.policy_loss)
+logp = _published(signatures.logp, operators.logp, _logp.logp)
+linear_logp = _published(linear.linear_logp, operators.linear_logp, _linear.linear_logp)
+jsd_loss = _published(distill.jsd_loss, operators.jsd_loss, _distill.jsd_loss)
+matmul = _published(linear.matmul, operators.matmul, _matmul.matmul)
+ratio_kl = _published(signatures.ratio_kl, operators.ratio_kl, _loss.ratio_kl)
+policy_loss = _published(policy.policy_loss, operators.policy_loss, _policy.policy_loss)
 linear_policy_loss = _published(
-    fused.linear_policy_loss, reference.linear_policy_loss, _linear.linear_logp, _policy.policy_loss
+    composite.linear_policy_loss, operators.linear_policy_loss, _linear.linear_logp, _policy.policy_loss
 )
 linear_jsd_loss = _published(
     linear_distill.linear_jsd_loss,
-    reference.linear_jsd_loss,
+    operators.linear_jsd_loss,
     _matmul.matmul,  # of the student
     _matmul.matmul,  # of the teacher
     _distill.jsd_loss,
 )
-rms_norm = _published(signatures.rms_norm, reference.rms_norm, _norm.rms_norm)
-swiglu = _published(signatures.swiglu, reference.swiglu, _model.swiglu)
-rope = _published(signatures.rope, reference.rope, _model.rope)
-embedding = _published(signatures.embedding, reference.embedding, _model.embedding)
+rms_norm = _published(signatures.rms_norm, operators.rms_norm, _norm.rms_norm)
+swiglu = _published(signatures.swiglu, operators.swiglu, _model.swiglu)
+rope = _published(signatures.rope, operators.rope, _model.rope)
+embedding = _published(signatures.embedding, operators.embedding, _model.embedding)
 group_advantage = _published(
-    advantages.group_advantage, reference_rewards.group_advantage, _advantage.group_advantage
+    advantages.group_advantage, rewards.group_advantage, _advantage.group_advantage
 )
-value_loss = _published(value.value_loss, reference_rewards.value_loss, _value.value_loss)
-nll_loss = _published(value.nll_loss, reference_rewards.nll_loss, _value.nll_loss)
-entropy_bonus = _published(value.entropy_bonus, reference_rewards.entropy_bonus, _value.entropy_bonus)
+value_loss = _published(value.value_loss, rewards.value_loss, _value.value_loss)
+nll_loss = _published(value.nll_loss, rewards.nll_loss, _value.nll_loss)
+entropy_bonus = _published(value.entropy_bonus, rewards.entropy_bonus, _value.entropy_bonus)
 preference_loss = _published(
-    preference.preference_loss, reference_rewards.preference_loss, _preference.preference_loss
+    preference.preference_loss, rewards.preference_loss, _preference.preference_loss
 )
-kto_loss = _published(preference.kto_loss, reference_rewards.kto_loss, _preference.kto_loss)
+kto_loss = _published(preference.kto_loss, rewards.kto_loss, _preference.kto_loss)
 sequence_logp = _published(
-    completions.sequence_logp, reference_rewards.sequence_logp, _completions.sequence_logp
+    completions.sequence_logp, rewards.sequence_logp, _completions.sequence_logp
 )
-pack = _published(packing.pack, reference_rewards.pack, _packing.take_rows)
-unpack = _published(packing.unpack, reference_rewards.unpack, _packing.take_rows)
+pack = _published(packing.pack, rewards.pack, _packing.take_rows)
+unpack = _published(packing.unpack, rewards.unpack, _packing.take_rows)
 scatter_rewards = _published(
-    advantages.scatter_rewards, reference_rewards.scatter_rewards, _advantage.scatter_rewards
+    advantages.scatter_rewards, rewards.scatter_rewards, _advantage.scatter_rewards
 )
-gae = _published(advantages.gae, reference_rewards.gae, _advantage.gae)
+gae = _published(advantages.gae, rewards.gae, _advantage.gae)
 optimal_token_baseline = _published(
     advantages.optimal_token_baseline,
-    reference_rewards.optimal_token_baseline,
+    rewards.optimal_token_baseline,
     _advantage.token_paths,
     _advantage.token_baseline,
 )
@@ -189,7 +169,7 @@ prefix_attention = _published(
 )
 
 if Env.current().interpret:
-    from rlk.testing.interpreter import interpret
+    from rlk.testing.simulators.interpreter import interpret
 
     dispatch.interpret_with(interpret)
 

@@ -11,7 +11,7 @@ from rlk.errors import Code, LaunchError
 from rlk.ops.checks import are_tensors, has_dims, has_dtype, number, reciprocal, same_device, wrong_value
 from rlk.ops.distill import form_of, inverse_rows
 from rlk.ops.linear import some_factors
-from rlk.ops.rows import compacted
+from rlk.ops.active_rows import compacted
 from rlk.ops.sharded import check_plain
 from rlk.runtime.autograd import gradients as gradients_of
 from rlk.runtime.calls import call, observing

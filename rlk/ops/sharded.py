@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from rlk.ops.checks import has_dtype, is_tensor, wrong_type, wrong_value
-from rlk.ops.rows import active, compacted
+from rlk.ops.active_rows import active, compacted
 from rlk.runtime import library
 from rlk.runtime.autograd import once
 from rlk.runtime.calls import _PLAIN, _modes, call, observing

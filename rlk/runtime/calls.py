@@ -108,7 +108,7 @@ def _through_dispatcher(
 
     # by name: only who has DTensors has imported them
     if any(type(t).__name__ == "DTensor" for t in tensors.values()):
-        from rlk.runtime.meshes import across
+        from rlk.runtime.dtensor import across
 
         return across(call, op, tensors, scalars, statics, math)
     return through_dispatcher(op, tensors, scalars, statics, math)

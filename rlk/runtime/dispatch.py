@@ -28,9 +28,9 @@ from rlk.runtime.arguments import (
     output_shape,
 )
 from rlk.runtime.build import kernel_key, obtain, stored
-from rlk.runtime.carried import carried_interface
-from rlk.runtime.compose import compose, divisible, host_values, raise_data_errors
-from rlk.runtime.forms import Schedules, by_cute, by_tilelang, formed, walks_pieces
+from rlk.runtime.wheel_metadata import carried_interface
+from rlk.runtime.host_stub import compose, divisible, host_values, raise_data_errors
+from rlk.runtime.candidates import Schedules, by_cute, by_tilelang, formed, walks_pieces
 from rlk.runtime.invocation import (
     Invocation,
     Run,
@@ -48,10 +48,10 @@ from rlk.runtime.invocation import (
     traced,
 )
 from rlk.runtime.loader import Interpreter, interpret, load
-from rlk.runtime.recall import Compiled, Outline, known_code, known_interface, known_outline, outline
+from rlk.runtime.trace_cache import Compiled, Outline, known_code, known_interface, known_outline, outline
 from rlk.runtime.record import ModuleRecord
-from rlk.runtime.shipped import Answer, Found, ship
-from rlk.runtime.sizes import Sizes, sizes_of
+from rlk.runtime.wheel_lookup import Answer, Found, ship
+from rlk.runtime.shape_buckets import Sizes, sizes_of
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
 
@@ -348,7 +348,7 @@ def _outline(
 
 def _lowered(request: Request) -> Lowered:
     from rlk.lower import triton as triton_lowering
-    from rlk.schedule.lowerings import by_cute_first
+    from rlk.schedule.backend_choice import by_cute_first
 
     invocation, model, sizes = request.invocation, request.model, request.sizes
     on, schedules, asked = request.on, request.schedules, request.asked

@@ -79,7 +79,7 @@ def interpreter() -> Place | None:
 
     def host(emitted: Emitted) -> Host:
         from rlk.runtime.loader import interpret as bind
-        from rlk.testing.interpreter import interpret  # fails with a Triton that it does not know
+        from rlk.testing.simulators.interpreter import interpret  # fails with a Triton that it does not know
 
         return bind(emitted, interpret)
 

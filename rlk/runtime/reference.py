@@ -15,11 +15,11 @@ from rlk.lower.common.emitted import Emitted, From, Signature
 from rlk.lower.common.memory import memory_shape
 from rlk.passes.pipeline import canonical, launched, specialize
 from rlk.runtime.arguments import VECTOR
-from rlk.runtime.catalogue import numerics, operators
-from rlk.runtime.forms import by_cute
+from rlk.runtime.registry import numerics, operators
+from rlk.runtime.candidates import by_cute
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.waves import by_waves
+from rlk.schedule.tilelang_tiles import by_waves
 from rlk.target.facts import Target, target
 
 TARGETS = ("sm_90a", "gfx942")

@@ -19,8 +19,8 @@ from rlk.resources import installing
 from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
 from rlk.target.blocks import BLOCKS
 from rlk.target.facts import target
-from rlk.testing.cdna import hip
-from rlk.testing.cdna.host import entry, place_of
+from rlk.testing.simulators.cdna import hip
+from rlk.testing.simulators.cdna.host import entry, place_of
 
 TARGETS = frozenset(BLOCKS)
 SOURCES = (Path(__file__), Path(hip.__file__), hip.SHIM / "kernel.h", hip.SHIM / "device.h")

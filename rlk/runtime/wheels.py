@@ -2,7 +2,7 @@
 
 A wheel is found by its entry point in the group "rlk.aot", and never imported. Its package is data:
 wheel.json and, below entries/, a folder for each kernel, in the form of the store's entries, named after what
-it computes. calls.json is rlk.runtime.carried's.
+it computes. calls.json is rlk.runtime.wheel_metadata's.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from rlk.ir.dims import Axis, Part, extent_of, union
 from rlk.ir.nodes import Block, Dot, Kernel, Let, Load, Loop, Merge, Reduce, Role, Store, Value
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType, Type
-from rlk.passes.rows import computed_factor
+from rlk.passes.pack_gqa import computed_factor
 from rlk.passes.walk import walk
 
 

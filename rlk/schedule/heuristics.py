@@ -12,11 +12,11 @@ from rlk.ir.tree import padded
 from rlk.ir.types import DType, TileType, Type
 from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, kind, roles, types_of
-from rlk.schedule.chained import chained, pieces_apart, rows_axis
-from rlk.schedule.chained import variety as chained_variety
+from rlk.schedule.attention import chained, pieces_apart, rows_axis
+from rlk.schedule.attention import variety as chained_variety
 from rlk.schedule.entries import Facts
 from rlk.schedule.schedule import Schedule, Span
-from rlk.schedule.table import UNEVEN_DEPTH, Tiling, tabled
+from rlk.schedule.triton_table import UNEVEN_DEPTH, Tiling, tabled
 from rlk.target.facts import Target
 
 STRETCH = 2048  # elements of a program without sums

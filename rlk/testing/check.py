@@ -26,7 +26,7 @@ from rlk.lang.op import Op
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
 from rlk.lower.common.emitted import Emitted, Signature
 from rlk.passes.pipeline import CANONICAL, canonical, launched
-from rlk.passes.rows import indices_of
+from rlk.passes.pack_gqa import indices_of
 from rlk.passes.walk import walk
 from rlk.schedule.axes import roles
 from rlk.schedule.heuristics import apart, choose
@@ -486,7 +486,7 @@ def check_machine(
     """
     if compiler is None or not has_triton():
         return verdict(Law.MACHINE, None, note="no compiler is installed")
-    from rlk.testing.cdna import Fault, FaultKind
+    from rlk.testing.simulators.cdna import Fault, FaultKind
 
     if on.name in dotmodel.NATIVE or not _contracts(call.program):
         return _executed(call, on, compiler, orders)

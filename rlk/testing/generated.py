@@ -22,11 +22,11 @@ from rlk.passes.pipeline import launched, specialize
 from rlk.passes.walk import walk
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.waves import by_waves
+from rlk.schedule.tilelang_tiles import by_waves
 from rlk.target.facts import Target, target
-from rlk.testing import hopper
-from rlk.testing.cdna import hip, host
-from rlk.testing.interpreter import interpret
+from rlk.testing.simulators import hopper
+from rlk.testing.simulators.cdna import hip, host
+from rlk.testing.simulators.interpreter import interpret
 
 Array = NDArray[Any]
 LOWERINGS = {"triton": triton, "cute": cute, "tilelang": tilelang}

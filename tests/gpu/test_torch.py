@@ -117,7 +117,7 @@ def test_tensors_of_two_devices_are_refused() -> None:
 
 @TWO
 def test_a_mesh_of_devices_has_the_bits_of_plain_tensors(tmp_path: Path) -> None:
-    for found in run("nccl", 2, tmp_path, module="mesh_cases"):
+    for found in run("nccl", 2, tmp_path, module="dtensor_cases"):
         for form in ("copies", "shards", "compiled"):
             for name, got in found[form].items():
                 for a, b in zip(got, found["plain"][name], strict=True):

@@ -9,8 +9,8 @@ from rlk.ir.nodes import Check, Const, Decl, Dot, Extent, Kernel, Load, Node, Po
 from rlk.lower.common.emitted import OF_LOOPS, CallArg, From, Signature
 from rlk.lower.common.names import axis_name, stride_name
 from rlk.lower.common.segments import segments
-from rlk.lower.common.turns import length_name, loop_extents
-from rlk.passes.rows import computed_factor
+from rlk.lower.common.host_loops import length_name, loop_extents
+from rlk.passes.pack_gqa import computed_factor
 from rlk.passes.walk import walk
 from rlk.schedule.axes import roles
 

@@ -10,7 +10,7 @@ from rlk.ir.dims import Axis, Part
 from rlk.ir.nodes import Cast, Const, Fn2, Kernel, Load, Map2, Node, Pos, Store, Value, const_value
 from rlk.ir.types import DType
 from rlk.lower.common.contract import implies
-from rlk.passes.rows import segments_of
+from rlk.passes.pack_gqa import segments_of
 from rlk.passes.walk import walk
 
 

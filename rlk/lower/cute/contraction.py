@@ -19,8 +19,8 @@ from rlk.lower.cute.kernels import (
     sizes,
 )
 from rlk.lower.cute.plan import Box, ContractionPlan, refused
-from rlk.lower.cute.roles import ContractionEmitter
-from rlk.lower.cute.trades import BOX_WORDS
+from rlk.lower.cute.gemm import ContractionEmitter
+from rlk.lower.cute.epilogue_vectorize import BOX_WORDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from rlk.lower.common.emitted import OF_POINTERS, CallArg, From, KernelArg, Kern
 from rlk.lower.common.lines import Line
 from rlk.lower.common.spelling import argument_type
 from rlk.lower.cute import text
-from rlk.lower.cute.chained_plan import ChainedPlan
+from rlk.lower.cute.attention.plan import ChainedPlan
 from rlk.lower.cute.emit import Emitter
 from rlk.lower.cute.plan import ContractionPlan, RowsPlan
 

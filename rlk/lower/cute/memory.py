@@ -11,7 +11,7 @@ from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.names import axis_name, stride_name
 from rlk.lower.common.spelling import row_number
-from rlk.lower.common.spread import Owned
+from rlk.lower.common.thread_values import Owned
 from rlk.lower.cute import text
 from rlk.lower.cute.plan import refused
 from rlk.lower.cute.writer import Writer

@@ -12,9 +12,10 @@ from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header
-from rlk.lower.common.turns import host_lines
-from rlk.lower.cute import chained, contraction, rows
-from rlk.lower.cute.chained_plan import ChainedPlan
+from rlk.lower.common.host_loops import host_lines
+from rlk.lower.cute import contraction, rows
+from rlk.lower.cute.attention import kernel as chained
+from rlk.lower.cute.attention.plan import ChainedPlan
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.placement import plan
 from rlk.lower.cute.plan import ContractionPlan, refused

@@ -7,14 +7,14 @@ import math
 from rlk.ir.dims import fixed_extent
 from rlk.ir.nodes import Kernel
 from rlk.lower.common.bounds import bounds
-from rlk.lower.common.early import early
+from rlk.lower.common.hoist_loads import early
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import segments
-from rlk.lower.common.spread import Owned, spread_out
-from rlk.lower.cute import chained_plan
+from rlk.lower.common.thread_values import Owned, spread_out
+from rlk.lower.cute.attention import plan as chained_plan
 from rlk.lower.cute import plan as plans
-from rlk.lower.cute.chained_plan import ChainedPlan
+from rlk.lower.cute.attention.plan import ChainedPlan
 from rlk.lower.cute.plan import Plan, RowsPlan, refused
 from rlk.schedule.axes import kind, roles
 from rlk.schedule.schedule import Schedule

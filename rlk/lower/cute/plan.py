@@ -15,17 +15,17 @@ from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.names import stride_name
-from rlk.lower.common.narrowed import narrowed
+from rlk.lower.common.hoist_masks import narrowed
 from rlk.lower.common.segments import Segments
-from rlk.lower.common.spread import Owned, Spread
+from rlk.lower.common.thread_values import Owned, Spread
 from rlk.lower.cute.protocol import Ring as protocol_ring
 from rlk.lower.cute.protocol import claim_registers, verify
 from rlk.lower.cute.protocols import ring_protocol
-from rlk.passes.sweep import OnePiece, one_piece
+from rlk.passes.piecewise_launch import OnePiece, one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.warpgroups import accumulators, room_of_stages
+from rlk.schedule.cute_table import accumulators, room_of_stages
 from rlk.target.facts import Target
 
 WARPGROUP = 128  # threads

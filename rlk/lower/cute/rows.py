@@ -27,10 +27,10 @@ from rlk.ir.types import DType, TileType, TupleType
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
-from rlk.lower.common.spread import Spread, first_along_others, nearest_first
+from rlk.lower.common.thread_values import Spread, first_along_others, nearest_first
 from rlk.lower.cute import text
 from rlk.lower.cute.emit import VERBS, Emitter, order_name
-from rlk.lower.cute.exchanges import Tree, combining, merging
+from rlk.lower.cute.block_reduce import Tree, combining, merging
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import (
     Frame,
@@ -41,7 +41,7 @@ from rlk.lower.cute.kernels import (
     sizes,
 )
 from rlk.lower.cute.plan import RowsPlan, refused
-from rlk.lower.cute.spread import Where, steps
+from rlk.lower.cute.reduce_steps import Where, steps
 from rlk.lower.cute.vectors import RowsMemory
 from rlk.passes.walk import behind, walk
 

@@ -26,7 +26,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.names import axis_name, stride_name
-from rlk.lower.common.spread import Owned, Spread
+from rlk.lower.common.thread_values import Owned, Spread
 from rlk.lower.cute import text
 from rlk.lower.cute.memory import Memory
 from rlk.lower.cute.plan import RowsPlan

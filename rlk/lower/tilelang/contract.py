@@ -11,8 +11,8 @@ from rlk.ir.types import DType
 from rlk.lower.common.contract import Contraction, Contractions, Factor, contractions
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
-from rlk.lower.common.picked import Picked
-from rlk.lower.common.spread import Spread
+from rlk.lower.common.one_hot import Picked
+from rlk.lower.common.thread_values import Spread
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.memory import WithMemory
 from rlk.lower.tilelang.plan import refused

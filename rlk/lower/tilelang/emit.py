@@ -52,9 +52,9 @@ from rlk.ir.types import DType, TileType, TupleType, Type
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import Names, axis_name
 from rlk.lower.common.spelling import STEMS
-from rlk.lower.common.spread import Spread, first_along_others, nearest_first
+from rlk.lower.common.thread_values import Spread, first_along_others, nearest_first
 from rlk.lower.tilelang import text
-from rlk.lower.tilelang.chained import Chained
+from rlk.lower.tilelang.attention import Chained
 from rlk.lower.tilelang.contract import Dots, Factors
 from rlk.lower.tilelang.functions import HELPERS, OF_VENDORS, portable
 from rlk.lower.tilelang.loops import Loops

@@ -8,8 +8,8 @@ from typing import Protocol
 from rlk.ir.nodes import Let, Loop, Value
 from rlk.ir.types import TileType
 from rlk.lower.common.names import axis_name
-from rlk.lower.common.spread import nearest_first
-from rlk.lower.common.turning import turning
+from rlk.lower.common.thread_values import nearest_first
+from rlk.lower.common.rescale import turning
 from rlk.lower.tilelang.memory import WithMemory
 from rlk.lower.tilelang.trees import Folding
 from rlk.lower.tilelang.writer import Writer

@@ -14,7 +14,7 @@ from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
-from rlk.lower.common.spread import Owned
+from rlk.lower.common.thread_values import Owned
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.plan import rings
 from rlk.lower.tilelang.writer import Writer

@@ -20,7 +20,7 @@ from rlk.lower.common.emitted import (
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type
-from rlk.lower.common.turns import host_lines
+from rlk.lower.common.host_loops import host_lines
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.emit import Emitter
 from rlk.lower.tilelang.plan import TilePlan, plan

@@ -10,16 +10,16 @@ from rlk.errors import NOWHERE, Code, Loc, UnsupportedError
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.nodes import Dot, Kernel
 from rlk.lower.common.bounds import bounds
-from rlk.lower.common.early import early, factors_first
+from rlk.lower.common.hoist_loads import early, factors_first
 from rlk.lower.common.emitted import Signature
-from rlk.lower.common.narrowed import narrowed
+from rlk.lower.common.hoist_masks import narrowed
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import Segments, segments
-from rlk.lower.common.spread import Owned, Spread, spread_out
+from rlk.lower.common.thread_values import Owned, Spread, spread_out
 from rlk.lower.tilelang.units import DEPTH, ROWS, UNITS
 from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, kind, length, roles
-from rlk.schedule.chained import rows_axis
+from rlk.schedule.attention import rows_axis
 from rlk.schedule.schedule import Schedule
 from rlk.target.blocks import BLOCKS, Block
 from rlk.target.facts import Target

@@ -16,8 +16,8 @@ from rlk.ir.types import DType
 from rlk.lower.common.contract import Contraction, Factor, contractions
 from rlk.lower.common.emitted import From
 from rlk.lower.common.lines import Line
-from rlk.lower.common.picked import picked_sums
-from rlk.lower.common.spread import Spread
+from rlk.lower.common.one_hot import picked_sums
+from rlk.lower.common.thread_values import Spread
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.contract import NOWHERE, Factors
 from rlk.lower.tilelang.memory import WithMemory

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from rlk.lower.common.lines import Function, Line
-from rlk.lower.common.spread import Spread
+from rlk.lower.common.thread_values import Spread
 
 INDENT = "    "
 

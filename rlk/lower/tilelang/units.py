@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rlk.ir.dims import Axis
 from rlk.ir.types import DType
-from rlk.lower.common.spread import Spread
+from rlk.lower.common.thread_values import Spread
 from rlk.lower.tilelang.text import TYPES
 
 ROWS = 16  # of a kernel to a wave

@@ -11,7 +11,7 @@ from rlk.ir.nodes import Let, Loop, Reduce, Value
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import Names
-from rlk.lower.common.spread import Spread
+from rlk.lower.common.thread_values import Spread
 from rlk.lower.tilelang.plan import TilePlan
 from rlk.lower.tilelang.trees import Folding
 

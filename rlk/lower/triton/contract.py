@@ -10,7 +10,7 @@ from rlk.lower.common import abi
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
 from rlk.lower.common.names import axis_name
 from rlk.lower.triton.addresses import Addressed
-from rlk.lower.triton.boxes import LARGEST_BOX
+from rlk.lower.triton.tma_tiles import LARGEST_BOX
 from rlk.lower.triton.plan import SMALLEST_TILE
 
 

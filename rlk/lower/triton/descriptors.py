@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.nodes import Decl, Let, Load, Value
 from rlk.ir.types import TileType
-from rlk.lower.common.boxes import Box
+from rlk.lower.common.tma_tiles import Box
 from rlk.lower.triton.addresses import Addressed
 
 WIDEST_STRIDE = 40  # bits that a descriptor has for a stride in bytes

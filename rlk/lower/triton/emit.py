@@ -51,13 +51,13 @@ from rlk.ir.tree import Ascending
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import Names, axis_name
-from rlk.lower.common.picked import Picked, picked_sums
+from rlk.lower.common.one_hot import Picked, picked_sums
 from rlk.lower.common.spelling import STEMS
 from rlk.lower.common.static import Static
-from rlk.lower.common.turning import turning
+from rlk.lower.common.rescale import turning
 from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
-from rlk.lower.triton.chained import Chained
+from rlk.lower.triton.attention import Chained
 from rlk.lower.triton.contract import Dots
 from rlk.lower.triton.functions import DIVIDED, NEGATIVE_ZERO, PHILOX, SIGNED_HALF, float_literal, portable
 from rlk.lower.triton.masks import is_whole

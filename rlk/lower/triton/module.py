@@ -15,7 +15,7 @@ from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBu
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type
-from rlk.lower.common.turns import host_lines, length_name
+from rlk.lower.common.host_loops import host_lines, length_name
 from rlk.lower.triton.emit import Emitter
 from rlk.lower.triton.plan import TritonPlan, plan
 from rlk.schedule.schedule import Schedule

@@ -10,12 +10,12 @@ from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.nodes import Dot, Kernel, Load, Value
 from rlk.ir.types import TileType
 from rlk.lower.common.bounds import bounds
-from rlk.lower.common.boxes import Box
-from rlk.lower.common.early import early
+from rlk.lower.common.tma_tiles import Box
+from rlk.lower.common.hoist_loads import early
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import Segments, segments
-from rlk.lower.triton.boxes import boxed
+from rlk.lower.triton.tma_tiles import boxed
 from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.schedule import Schedule, Span

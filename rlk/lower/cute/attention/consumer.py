@@ -1,0 +1,587 @@
+"""What a multiplying thread does in the steps of a kernel that contracts what it computed, and after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from rlk.ir.nodes import (
+    Bits,
+    Cast,
+    Combine,
+    Dot,
+    Fma,
+    Fn2,
+    Let,
+    Load,
+    Loop,
+    Map1,
+    Map2,
+    Math,
+    Reduce,
+    Result,
+    Select,
+    Store,
+    Value,
+    operands,
+)
+from rlk.ir.types import DType
+from rlk.lower.common.lines import Line
+from rlk.lower.common.names import axis_name, stride_name
+from rlk.lower.common.rescale import turning
+from rlk.lower.cute.attention.masks import ClearingEmitter
+from rlk.lower.cute.attention.plan import ChainedPlan, Copies, Step
+from rlk.lower.cute.attention.producer import PLACE, ROWS, TURNED, numbered
+from rlk.lower.cute.emit import stem
+from rlk.lower.cute.functions import Helper
+from rlk.lower.cute.kernels import lines
+from rlk.lower.cute.plan import INSTRUCTION, WARPGROUP, Held, refused
+from rlk.lower.cute.epilogue_vectorize import ROW, THREADS, Vectors
+from rlk.passes.walk import behind
+
+LINE = 4  # numbers that a thread moves to shared memory, or from it, at once
+EACH_ROW = f"for r in cutlass.range_constexpr({ROWS}):"
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """What a step's products do not wait for: reductions and the names of their parts, and what they make."""
+
+    parts: tuple[tuple[Let, str], ...]
+    lets: tuple[Let, ...]
+
+
+class StepEmitter(ClearingEmitter):
+    """Writes the lines of a multiplying thread; `places` are where it holds what the loop carries.
+
+    crossing: names of lists of both rows, which are read after the loop that writes them. kept: what lies in
+    shared memory, and how many numbers it has. unset: the texts of elements that lie there and are written by
+    the first turn, each with its place's name and what it is before.
+    """
+
+    own = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"  # by which rows are awaited
+    places: tuple[str, ...] = ()
+    boxed = False  # whether threads trade pairs for vectors
+    sums_first = False  # whether what a loop carries is multiplied before a step's weights are made
+    crossing: Mapping[Value, str] = MappingProxyType({})
+
+    # --- before the loop ------------------------------------------------------------------------------------
+
+    def __init__(self, plan: ChainedPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
+        super().__init__(plan, helpers, checks)
+        self.kept: dict[str, int] = {}
+        self.unset: dict[str, tuple[str, Held, str]] = {}
+
+    def before(self) -> tuple[Line, ...]:
+        """Return the rows of a thread, what the steps need of each, and the places of what they carry."""
+        axis = self.plan.rows.axis
+        rows = self.let(axis_name(axis), self.both("first + row + 8 * r"))
+        self.memory.owned[axis] = f"{rows}[r]"
+        inside = [v for part in self.plan.parts for v in part.loop.body.results]
+        of_steps = {let.value for part in self.plan.parts for let in part.loop.body.lets}
+        conditions = [t.condition for part in self.plan.parts if (t := turning(part.loop)) is not None]
+        wanted = self.needed([*inside, *conditions, *self.plan.parts[0].loop.init])
+        read = {let.value for let in wanted if isinstance(let.node, Load) and self.listed(let.value)}
+        self.write((let for let in wanted if let.value not in of_steps | read), ROWS)
+        self.uses("by_rows")
+        found: list[str] = []
+        for i, init in enumerate(self.plan.parts[0].loop.init):
+            found.append(self.carried(i, init))
+        self.places = tuple(found)
+        if self.unset:
+            self.line("turns = Int32(0)")
+        for loop in self.loops():
+            for value, result in self.results_of(loop):
+                self.text[value] = self.places[result]
+                self.whole.add(value)
+                self.written.add(value)
+        return lines(self.lines)
+
+    def place_of(self, part: Step, index: int) -> str:
+        """Return where a thread holds a sum that a step goes on with."""
+        return self.places[part.loop.body.results.index(part.sums[index].value)]
+
+    def loops(self) -> list[Value]:
+        return [let.value for let in self.plan.kernel.body.lets if isinstance(let.node, Loop)]
+
+    def results_of(self, loop: Value) -> list[tuple[Value, int]]:
+        nodes = ((let.value, let.node) for let in self.plan.kernel.body.lets)
+        return [(v, node.index) for v, node in nodes if isinstance(node, Result) and node.of == loop]
+
+    def carried(self, index: int, init: Value) -> str:
+        """Write a place of what the loop carries, with its first value; return the text of an element."""
+        loop = self.loops()[-1]
+        hint = self.yields.get((loop, index)) or f"{axis_name(self.plan.scores.axis)}_state"
+        arg = self.plan.last.loop.body.args[1 + index]
+        node = self.lets[init].node
+        if not self.by_row(arg) or not (init in self.consts or isinstance(node, Load)):
+            raise refused("a loop that does not begin with numbers of rows", self.plan.target)
+        name, held = self.names.fresh(hint), self.held_by(arg)
+        if held is None:
+            self.line(f"{name} = cute.make_rmem_tensor(({ROWS},), Float32)")
+            if isinstance(node, Load):
+                with self.inner(EACH_ROW):
+                    self.line(f"{name}[r] = {self[init]}")
+            else:
+                self.line(f"{name}.fill({self[init]})")
+            return f"{name}[r]"
+        if held not in self.plan.sums:
+            raise refused(f"a loop that carries a list along {held.axis}", self.plan.target)
+        unit = numbered("summing", self.plan.units.index(held.length))
+        if index in self.plan.waiting:
+            self.keep(name, held, init)
+            return f"{name}[r, c]"
+        shape = f"{unit}.partition_shape_C(({self.plan.rows.tile}, {held.length}))"
+        self.line(f"{name}_acc = cute.make_rmem_tensor({shape}, Float32)")
+        if isinstance(node, Load):
+            self.line(f"{name} = by_rows({name}_acc, {held.length // 8})")
+            self.begin_list(name, held, init)
+            return f"{name}[r, c]"
+        self.line(f"{name}_acc.fill({self[init]})")
+        self.line(f"{name} = by_rows({name}_acc, {held.length // 8})")
+        return f"{name}[r, c]"
+
+    def keep(self, name: str, held: Held, init: Value) -> None:
+        """Write a place in shared memory, which lies as registers would: a thread's elements are its own."""
+        threads = WARPGROUP * self.plan.consumers
+        strides = f"{held.count * threads}, (1, {LINE * threads})"
+        layout = f"({ROWS}, ({LINE}, {held.count // LINE})), stride=({strides})"
+        self.kept[name] = held.count * ROWS * threads
+        at = f"memory.{name}.data_ptr() + {LINE} * mine"
+        self.line(f"{name} = cute.make_tensor({at}, cute.make_layout({layout}))")
+        if init in self.consts:
+            self.unset[f"{name}[r, c]"] = name, held, self[init]
+        else:
+            self.begin_list(name, held, init)
+
+    @contextmanager
+    def earlier(self, values: Mapping[Value, str]) -> Iterator[None]:
+        """Write what a row has of places that may be unset; values are read from there inside."""
+        before = dict(self.text)
+        for place, (name, held, init) in self.unset.items():
+            self.uses("earlier")
+            made = self.let(f"earlier_{name}", f"earlier(turns, {name}, r, {held.count}, {init})")
+            self.text |= {value: f"{made}[c]" for value, found in values.items() if found == place}
+        yield
+        self.text |= {value: before[value] for value in values}
+
+    def begin_list(self, name: str, held: Held, init: Value) -> None:
+        """Write the first values of a list, of memory or all the same."""
+        node = self.lets[init].node
+        with self.inner(EACH_ROW), self.inner(f"for c in cutlass.range_constexpr({held.count}):"):
+            if isinstance(node, Load):
+                self.uses("load_where")
+                self.line(f"{name}[r, c] = load_where({self.source(node)}, Float32(0.0))")
+            else:
+                self.line(f"{name}[r, c] = {self[init]}")
+
+    # --- steps ----------------------------------------------------------------------------------------------
+
+    def loop_lines(self) -> tuple[Line, ...]:
+        """Return all steps: the next step's scores are begun before this one's are looked at."""
+        name = self.names.fresh(f"{axis_name(self.plan.last.loop.axis)}_step")
+        before = "first_steps"
+        if len(self.plan.parts) > 1:
+            with self.inner(f"for {name} in cutlass.range(first_steps, full_steps, unroll=1):"):
+                self.step(self.plan.parts[0], name, more=True)
+            before = "full_steps"
+        with self.inner(f"for {name} in cutlass.range({before}, last_steps - 1, unroll=1):"):
+            self.step(self.plan.last, name, more=True)
+        self.step(self.plan.last, "(last_steps - 1)", more=False)
+        return lines(self.lines)
+
+    @contextmanager
+    def one_step(self, loop: Loop, name: str, *conditions: Value) -> Iterator[list[Let]]:
+        """Write what a step needs that is one number for all rows; give all it needs."""
+        held = self.held
+        with self.apart():
+            self.held = self.plan.scores
+            self.text[loop.body.args[0]] = name
+            for arg, place in zip(loop.body.args[1:], self.places, strict=True):
+                self.text[arg] = place
+                self.whole.add(arg)
+            lets = self.needed([*loop.body.results, *conditions])
+            self.write(let for let in lets if not self.by_row(let.value) and not self.listed(let.value))
+            yield lets
+        self.held = held
+
+    def step(self, part: Step, name: str, *, more: bool) -> None:
+        """Write a step; more: whether it begins the scores of the next."""
+        found = turning(part.loop)
+        with self.one_step(part.loop, name, *(() if found is None else (found.condition,))) as lets:
+            if found is not None:
+                self.turn(part, name)
+            self.taken(part)
+            if more:
+                self.scores("get")
+            late = self.rows_of_step(part, [let for let in lets if let.value not in self.written])
+            self.awaited(self.plan.streamed[1], "got")
+            if self.plan.by_boxes and (guards := self.guards(part, self.plan.streamed[1:])):
+                self.clear(guards, "got")
+            self.sum(self.plan.last, 0, "got")
+            self.end_of_step(part, late)
+            self.line("warpgroup.wait_group(0)")
+            self.free("get", "got") if more else self.free("", "got")
+
+    def turn(self, part: Step, name: str) -> None:
+        """Write what some steps exchange, and what they need for it, under their condition.
+
+        A first step has nothing yet that it could exchange for nothing, unless memory had it.
+        """
+        found = turning(part.loop)
+        assert found is not None
+        place = dict(zip(part.loop.body.args[1:], self.places, strict=True))
+        condition = self[found.condition]
+        if all(value in self.consts for value in self.plan.parts[0].loop.init):
+            condition = f"{condition} & ({name} > first_steps)"
+        with self.inner(f"if {condition}:"):
+            with self.inner(EACH_ROW), self.earlier(place):
+                listed = {new: place[old] for _, old, new in found.changes if self.listed(old)}
+                self.targets = listed
+                self.ordered(found.rare)
+                self.targets = {}
+                self.assign([(place[old], new) for _, old, new in found.changes if new not in listed])
+            if self.unset:
+                self.line("turns = turns + 1")
+        for value, old, _ in found.changes:
+            self.text[value] = place[old]
+            self.whole.add(value)
+        self.written |= found.waiting
+
+    def assign(self, pairs: list[tuple[str, Value]]) -> None:
+        """Write new values of a row to their places, all at once."""
+        moved = [(to, self[value]) for to, value in pairs if self[value] != to]
+        if moved:
+            self.line(f"{', '.join(to for to, _ in moved)} = {', '.join(x for _, x in moved)}")
+
+    def taken(self, part: Step) -> None:
+        """Write what first becomes of the scores: the next ones take their registers."""
+        score, lets = part.scores[0].value, part.loop.body.lets
+        self.written.add(score)
+        users = [let for let in lets if score in operands(let.node)]
+        both = "[[{} for c in range(" + str(self.plan.scores.count) + ")] for r in range(" + str(ROWS) + ")]"
+        self.text[score] = "acc_scores[r, c]"
+        self.whole.add(score)
+        if not all(map(self.direct, users)):
+            name = self.let("held_scores", both.format("acc_scores[r, c]"))
+            self.text[score] = f"{name}[r]"
+            self.whole.discard(score)
+            return
+        for let in users:
+            self.at(let)
+            name = self.let(let.name or stem(let), both.format(self.expression(let)))
+            self.text[let.value] = f"{name}[r]"
+            self.written.add(let.value)
+
+    def direct(self, let: Let) -> bool:
+        """Return whether a list is made of scores and of numbers that all rows share."""
+        scores = {part.scores[0].value for part in self.plan.parts}
+        known = self.written | self.consts.keys()
+        return self.elementwise(let) and all(
+            v in scores or (v in known and not self.by_row(v)) for v in operands(let.node)
+        )
+
+    def rows_of_step(self, part: Step, lets: list[Let]) -> Late:
+        """Write a step's values up to its products; return what these do not need.
+
+        Both rows of a thread go together from one exchange among threads to the next, so that one waits for
+        these once.
+        """
+        (sums,), place = part.sums, self.place_of(part, 0)
+        dot = sums.node
+        assert isinstance(dot, Dot) and dot.onto is not None
+        self.targets = {dot.a: "weights[r, c]", dot.onto: place}
+        left = [let for let in lets if let != sums]
+        needed = behind([dot.a, dot.onto], {let.value: let for let in left}, self.operands)
+        reduces, late = [let for let in left if isinstance(let.node, Reduce)], {}
+        for let in reduces:
+            waiting = {x.value for x in reduces if x.value not in self.written}
+            ready = [x for x in left if not waiting & behind([x.value], self.lets, self.operands)]
+            left = [x for x in left if x not in ready and x != let]
+            self.phase(part, ready, [*left, let])
+            late[let.value] = self.within(let)
+            if let.value in needed:
+                self.across(let, late.pop(let.value))
+        ready = [x for x in left if not late.keys() & behind([x.value], self.lets, self.operands)]
+        left = [x for x in left if x not in ready]
+        self.phase(part, ready, left)
+        self.targets = {}
+        return Late(tuple((self.lets[v], text) for v, text in late.items()), tuple(left))
+
+    def phase(self, part: Step, ready: list[Let], later: list[Let]) -> None:
+        """Write values of both rows that wait for no exchange: numbers, lists, the sums as they go on."""
+        lists = [let for let in ready if self.listed(let.value)]
+        self.write((let for let in ready if let not in lists), ROWS)
+        scores = [let for let in lists if self.held_by(let.value) is self.plan.scores]
+        ends = {v for let in later for v in self.operands(let)} - self.targets.keys()
+        kept = f"[{', '.join(['[]'] * ROWS)}]"
+        waiting = [let for let in scores if let.value in ends]
+        self.crossing = {let.value: self.let(let.name or stem(let), kept) for let in waiting}
+        others = [let for let in lists if let not in scores]
+        if self.sums_first:
+            self.rescaled(part, others)
+        if scores:
+            with self.inner(EACH_ROW):
+                self.ordered(scores)
+        self.crossing = {}
+        if not self.sums_first:
+            self.rescaled(part, others)
+
+    def rescaled(self, part: Step, lets: list[Let]) -> None:
+        """Write carried lists that are multiplied by a number of their row: where it is not 1, for a warp."""
+        held = dict(zip(part.loop.body.args[1:], self.places, strict=True))
+        for let in lets:
+            condition = ""
+            match let.node:
+                case Map2(fn=Fn2.MUL, a=a, b=b) if a in held and b in self.rowwise:
+                    self.uses("any_lane")
+                    name = self.text[b]
+                    condition = " | ".join(f"({name}[{r}] != Float32(1.0))" for r in range(ROWS))
+            branch = self.inner(f"if any_lane({condition}):") if condition else nullcontext()
+            with branch, self.inner(EACH_ROW):
+                self.ordered([let])
+
+    def within(self, let: Let) -> str:
+        """Write what each thread has of a reduction of both rows; return its name."""
+        assert isinstance(let.node, Reduce)
+        tree, _ = self.halves(let)
+        self.at(let)
+        given = f"{tree}({self.text[let.node.x]})"
+        return self.let(f"{let.name or stem(let)}_parts", f"[x for r in range({ROWS}) for x in {given}]")
+
+    def across(self, let: Let, parts: str) -> None:
+        """Write a reduction of both rows, of what threads have."""
+        _, tree = self.halves(let)
+        self.at(let)
+        self.text[let.value] = self.let(let.name or stem(let), f"{tree}({parts})")
+        self.rowwise.add(let.value)
+        self.written.add(let.value)
+
+    def halves(self, let: Let) -> tuple[str, str]:
+        """Return the helpers of a reduction: in a thread, and of what threads have of several rows.
+
+        A maximum has no order: it goes in a thread as far as it can.
+        """
+        assert isinstance(let.node, Reduce)
+        name, about, steps = self.reduction(let, let.node)
+        if let.node.fn is not Combine.ADD:
+            steps = tuple(sorted(steps, key=lambda step: step.across))
+        cut = next((i for i, step in enumerate(steps) if step.across), len(steps))
+        lines = [step.line for step in steps]
+        end = (Line("return x"),)
+        return (
+            self.helper(
+                f"{name}_of_thread", "x", f"{about}: as far as a thread has it.", (*lines[:cut], *end)
+            ),
+            self.helper(name, "x", f"{about}: of what threads have, for several rows.", (*lines[cut:], *end)),
+        )
+
+    def end_of_step(self, part: Step, late: Late) -> None:
+        """Write what a step's products did not wait for, and what the loop carries on."""
+        for let, parts in late.parts:
+            self.across(let, parts)
+        self.write(late.lets, ROWS)
+        pairs = zip(self.places, part.loop.body.results, strict=True)
+        with self.inner(EACH_ROW):
+            self.assign([(to, value) for to, value in pairs if value != part.sums[0].value])
+
+    # --- products -------------------------------------------------------------------------------------------
+
+    def scores(self, state: str) -> None:
+        """Begin the scores of the step whose tile is next."""
+        self.awaited(self.plan.streamed[0], state)
+        self.score(self.plan.last, 0, state)
+
+    def awaited(self, copies: Copies, state: str) -> None:
+        """Wait for a tile; if threads copied it, show the matrix unit what they wrote."""
+        self.line(f"{copies.param}_ring.consumer_wait({state})")
+        if not self.plan.by_boxes:
+            self.line("cute.arch.fence_view_async_shared()")
+
+    def score(self, part: Step, index: int, state: str) -> None:
+        """Begin a contraction of a block's rows with what is streamed."""
+        a, b = (self.factor(part.scores[index], side) for side in "ab")
+        self.uses("multiply")
+        given = f"{a.param}_factor[None, None, None, 0], {b.param}_factor[None, None, None, {state}.index]"
+        acc, count = numbered("acc_of_scores", index), a.elements // INSTRUCTION
+        self.line(f"multiply(scoring, {acc}, {given}, False, {count})")
+
+    def sum(self, part: Step, index: int, state: str) -> None:
+        """Begin a contraction of weights with what is streamed."""
+        b, count = self.factor(part.sums[index], "b"), self.plan.scores.length // INSTRUCTION
+        unit = numbered("summing", self.plan.units.index(self.plan.sums[index].length))
+        view = f"{b.param}_{TURNED[1] if b.along else 'factor'}"
+        acc = self.place_of(part, index).removesuffix("[r, c]")
+        given = f"{acc}_acc, {numbered('acc_of_weights', index)}, {view}[None, None, None, {state}.index]"
+        self.line(f"multiply({unit}, {given}, True, {count})")
+
+    def factor(self, let: Let, side: str) -> Copies:
+        """Return a factor of a contraction as it is copied."""
+        assert isinstance(let.node, Dot)
+        load = self.lets[let.node.a if side == "a" else let.node.b].node
+        assert isinstance(load, Load)
+        return next(copies for copies in self.plan.copied if copies.param == load.param)
+
+    def free(self, *states: str) -> None:
+        """Free the stages of streamed factors whose products are there: one thread of each warp does."""
+        given = [(c.param, state) for c, state in zip(self.plan.streamed, states, strict=True) if state]
+        with self.inner("with cute.arch.elect_one():") if not self.plan.by_boxes else nullcontext():
+            for param, state in given:
+                self.line(f"{param}_ring.consumer_release({state})")
+        for state in dict.fromkeys(state for _, state in given):
+            self.line(f"{state}.advance()")
+
+    def first_scores(self) -> tuple[Line, ...]:
+        """Return the wait for a block's rows, and the scores of the first step."""
+        self.own_rows()
+        self.scores("get")
+        self.line("warpgroup.wait_group(0)")
+        self.free("get", "")
+        return lines(self.lines)
+
+    def own_rows(self) -> None:
+        """Wait for the tiles of a block's rows."""
+        for copies in self.plan.owned:
+            self.line(f"{copies.param}_ring.consumer_wait({self.own})")
+        if self.plan.by_boxes:
+            self.line("cute.arch.fence_view_async_shared()")
+
+    # --- after the loop -------------------------------------------------------------------------------------
+
+    def after(self) -> tuple[Line, ...]:
+        """Return what becomes of each row in the end."""
+        self.memory.alone = "first_of_quad"
+        rest = [let for let in self.top() if isinstance(let.node, Store)]
+        needed = self.needed([v for let in rest for v in operands(let.node)])
+        self.write(let for let in needed if not self.by_row(let.value) and not self.waits(let))
+        yielded = (pair for loop in self.loops() for pair in self.results_of(loop))
+        places = {value: self.places[index] for value, index in yielded}
+        with self.inner(EACH_ROW), self.earlier(places):
+            self.ordered([*(let for let in needed if let.value not in self.written), *rest])
+        return lines(self.lines)
+
+    # --- rows -----------------------------------------------------------------------------------------------
+
+    def node(self, let: Let) -> None:
+        match let.node:
+            case Store() as store:
+                self.held = self.held_by(store.value)
+                if (by := self.by_vectors(store)) is not None:
+                    self.store_vectors(store, by)
+                else:
+                    super().node(let)
+            case Map2(a=a, b=b) if self.divides_list(let):
+                self.uses("divided")
+                given = f"divided({self.list_of(a)}, {self[b]})"
+                self.text[let.value] = self.let(let.name or stem(let), given)
+            case _:
+                super().node(let)
+
+    def divides_list(self, let: Let) -> bool:
+        """Return whether a list is divided by a number: all quotients share what that takes."""
+        match let.node:
+            case Map2(fn=Fn2.DIV, a=a, b=b):
+                f32 = self.tile(a).dtype is DType.F32
+                return f32 and self.listed(let.value) and a not in self.consts and not self.listed(b)
+            case _:
+                return False
+
+    def list_of(self, value: Value) -> str:
+        """Return the text of a row's list."""
+        held = self.held_by(value)
+        assert held is not None
+        text = self.text[value]
+        return f"[{text} for c in range({held.count})]" if value in self.whole else text
+
+    def by_vectors(self, store: Store) -> Vectors | None:
+        """Return how a row's list reaches memory, where its vectors are aligned and end with the row."""
+        held, decl = self.held, self.memory.decls[store.param]
+        if held is None or store.value in self.consts or decl.type.axes[-1] != held.axis:
+            return None
+        fits = ROW // THREADS // decl.type.dtype.bytes
+        found = Vectors(decl.type.dtype, fits if held.count % fits == 0 else fits // 2)
+        strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
+        aligned = {decl.name, *strides} <= self.plan.signature.divisible and held.count % found.elements == 0
+        by_row = store.guard is None or not self.listed(store.guard)
+        return found if aligned and by_row and decl.type.dtype.is_float else None
+
+    def store_vectors(self, store: Store, by: Vectors) -> None:
+        """Write a row's list by vectors, for which the threads of a row trade pairs."""
+        self.boxed = True
+        self.uses("to_vectors", "store_vector_where")
+        mask = self.memory.mask((), store.guard) or "Boolean(True)"
+        self.place_in_row = by.place
+        at = self.memory.index(store.index)
+        self.place_in_row = PLACE
+        assert self.held is not None
+        row, count = self.text[store.value], self.held.count
+        if store.value in self.whole:
+            row = self.let(f"row_of_{store.param}", f"[{row} for c in range({count})]")
+        with self.inner(f"for c in cutlass.range_constexpr(0, {count}, {by.elements}):"):
+            given = f"{row}[c : c + {by.elements}]"
+            self.line(f"vectors = to_vectors(box, {store.param}.element_type, {given})")
+            with self.inner(f"for i in cutlass.range_constexpr({by.count}):"):
+                self.line(f"store_vector_where({mask}, {store.param}, {at}, vectors[i])")
+
+    def elementwise(self, let: Let) -> bool:
+        known = isinstance(let.node, Map1 | Map2 | Math | Fma | Select | Cast | Bits)
+        return known and self.listed(let.value) and not self.divides_list(let)
+
+    def ordered(self, lets: Iterable[Let]) -> None:
+        """Write values of a row: what is of one number first, then lists, as many together as can be."""
+        left = list(lets)
+        while left:
+            missing = {let.value for let in left}
+            ready = [x for x in left if not self.elementwise(x) and not missing & set(self.operands(x))]
+            if ready:
+                for let in ready:
+                    self.at(let)
+                    self.node(let)
+                    self.written.add(let.value)
+            else:
+                ready = self.together(left, missing)
+                self.group(ready, [let for let in left if let not in ready])
+            left = [let for let in left if let not in ready]
+
+    def together(self, left: list[Let], missing: set[Value]) -> list[Let]:
+        """Return lists along one axis that can be written element by element."""
+        group: list[Let] = []
+        axis: Held | None = None
+        for let in left:
+            if self.elementwise(let) and axis in (None, self.held_by(let.value)):
+                if not (missing & set(self.operands(let))) - {x.value for x in group}:
+                    group.append(let)
+                    axis = self.held_by(let.value)
+        if not group:
+            raise refused(
+                f"a node {type(left[0].node).__name__} in this place", self.plan.target, left[0].loc
+            )
+        return group
+
+    def group(self, group: list[Let], rest: list[Let]) -> None:
+        """Write lists element by element; those that others need are kept."""
+        held = self.held_by(group[0].value)
+        assert held is not None
+        needed = {v for let in rest for v in operands(let.node)}
+        ends = needed | self.crossing.keys()
+        kept = [let for let in group if let.value in ends and let.value not in self.targets]
+        self.at(group[0])
+        for let in kept:
+            name = self.crossing.get(let.value)
+            self.text[let.value] = f"{name}[r]" if name else self.let(let.name or stem(let), "[]")
+        with self.inner(f"for c in cutlass.range_constexpr({held.count}):"):
+            for let in group:
+                self.at(let)
+                made = self.expression(let)
+                if let.value in self.targets:
+                    self.line(f"{self.targets[let.value]} = {made}")
+                elif let in kept:
+                    self.line(f"{self.text[let.value]}.append({made})")
+                    continue
+                else:
+                    self.text[let.value] = self.let(let.name or stem(let), made)
+                    self.whole.add(let.value)
+                self.written.add(let.value)
+        self.written |= {let.value for let in kept}

@@ -1,0 +1,170 @@
+"""What a multiplying thread does in a loop that carries sums alone: every step ends before the next begins.
+
+A step reads nothing of the one before it but sums, so that no scores are made ahead: while one warpgroup
+weighs, the products of the other are made.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from rlk.ir.nodes import Dot, Let, Load, Value
+from rlk.lower.common.lines import Line
+from rlk.lower.common.names import axis_name
+from rlk.lower.cute.attention.plan import Step
+from rlk.lower.cute.attention.producer import ROWS, numbered
+from rlk.lower.cute.attention.consumer import EACH_ROW, StepEmitter
+from rlk.lower.cute.emit import stem
+from rlk.lower.cute.kernels import lines
+from rlk.lower.cute.plan import refused
+from rlk.passes.walk import behind
+
+
+class SumsEmitter(StepEmitter):
+    """Writes steps of several contractions: all scores are begun, and each is weighed when it is there."""
+
+    def limits(self, start: Value, *stops: Value) -> None:
+        """Write where a tile's steps begin and end, and where all elements of a step exist."""
+        self.line(f"first_steps = {self.extreme(start, 'least')}")
+        self.line(f"last_steps = select(first < count, {self.extreme(stops[-1], 'most')}, first_steps)")
+        before = "first_steps"
+        if len(stops) > 2:
+            late = f"least({self.extreme(stops[0], 'most')}, last_steps)"
+            self.line(f"late_steps = most({before}, {late})")
+            before = "late_steps"
+        if len(stops) > 1:
+            full = f"least({self.extreme(stops[-2], 'least')}, last_steps)"
+            self.line(f"full_steps = most({before}, {full})")
+
+    def first_scores(self) -> tuple[Line, ...]:
+        """Return the wait for a block's rows."""
+        self.own_rows()
+        return lines(self.lines)
+
+    def loop_lines(self) -> tuple[Line, ...]:
+        """Return all steps: those with masks, those without, and those with masks again."""
+        name = self.names.fresh(f"{axis_name(self.plan.last.loop.axis)}_step")
+        count = len(self.plan.parts)
+        limits = ("first_steps", *("late_steps", "full_steps")[3 - count :], "last_steps")
+        for part, (start, stop) in zip(self.plan.parts, pairwise(limits), strict=True):
+            with self.inner(f"for {name} in cutlass.range({start}, {stop}, unroll=1):"):
+                self.step_of_sums(part, name)
+        return lines(self.lines)
+
+    def step_of_sums(self, part: Step, name: str) -> None:
+        with self.one_step(part.loop, name) as lets:
+            self.phases(part, [let for let in lets if let.value not in self.written])
+            self.line("warpgroup.wait_group(0)")
+            if self.plan.numbers_apart:
+                with self.inner("with cute.arch.elect_one():"):
+                    self.line(f"{self.plan.numbers_ring}.consumer_release(get)")
+            self.free(*["get"] * len(self.plan.streamed))
+
+    def phases(self, part: Step, lets: list[Let]) -> None:
+        """Begin all scores; take each when it is there, and begin every sum whose weights are known then."""
+        waited: set[str] = set()
+
+        def arrived(let: Let) -> None:
+            copies = self.factor(let, "b")
+            if copies.param not in waited:
+                self.awaited(copies, "get")
+                waited.add(copies.param)
+
+        if self.plan.by_boxes and (guards := self.guards(part, self.plan.streamed)):
+            for let in (*part.scores, *part.sums):
+                arrived(let)
+            self.clear(guards, "get")
+        for i, let in enumerate(part.scores):
+            arrived(let)
+            self.score(part, i, "get")
+        left = [let for let in lets if let not in (*part.scores, *part.sums)]
+        begun, last = 0, len(part.scores) - 1
+        for i, score in enumerate(part.scores):
+            self.line(f"warpgroup.wait_group({last - i + begun})")
+            self.text[score.value] = f"{numbered('acc_scores', i)}[r, c]"
+            self.whole.add(score.value)
+            self.written.add(score.value)
+            now = self.of_phase(part, left, i)
+            if self.plan.numbers_apart and self.of_columns(now) and self.plan.numbers_ring not in waited:
+                self.line(f"{self.plan.numbers_ring}.consumer_wait(get)")
+                waited.add(self.plan.numbers_ring)
+            again = self.repeated(score, now, [let for let in left if let not in now])
+            left = [let for let in left if let not in now or let in again]
+            missing = {let.value for let in left}
+            ready = [k for k in range(begun, len(part.sums)) if weights_of(part.sums[k]) not in missing]
+            self.weighed(part, now, left, ready)
+            for k in ready:
+                arrived(part.sums[k])
+                self.sum(part, k, "get")
+            begun += len(ready)
+
+    def weighed(self, part: Step, now: list[Let], left: list[Let], sums: list[int]) -> None:
+        """Write what becomes of scores that are there; lists that are read later are kept for both rows."""
+        columns = self.of_columns(now)
+        for let in columns:
+            self.at(let)
+            self.column(let)
+            self.written.add(let.value)
+        self.targets = {weights_of(part.sums[k]): f"{numbered('weights', k)}[r, c]" for k in sums}
+        now = [let for let in now if let not in columns]
+        ends = self.waiting(now, left) - {let.value for let in left}
+        if not all(map(self.listed, ends)):
+            raise refused("a number of a row that waits for other scores", self.plan.target)
+        kept = f"[{', '.join(['[]'] * ROWS)}]"
+        waiting = [let for let in now if let.value in ends]
+        self.crossing = {let.value: self.let(let.name or stem(let), kept) for let in waiting}
+        with self.inner(EACH_ROW):
+            self.ordered(now)
+        self.targets, self.crossing = {}, {}
+
+    def waiting(self, now: list[Let], left: list[Let]) -> set[Value]:
+        """Return which values those are made of that are written later."""
+        return {v for let in left for v in self.operands(let)} & {let.value for let in now}
+
+    def repeated(self, score: Let, now: list[Let], left: list[Let]) -> list[Let]:
+        """Return what is written again when other scores are there, so that one list waits for them.
+
+        Lists that wait take registers. Where there are several, they are made again of what all share.
+        """
+        ends, lets = self.waiting(now, left), {let.value: let for let in now}
+        if len(ends) < 2:
+            return []
+        for let in reversed(now):
+            kept = {value: x for value, x in lets.items() if value != let.value}
+            made = behind(ends, kept, self.operands)
+            if not any(score.value in self.operands(kept[value]) for value in made):
+                return [kept[value] for value in kept if value in made]
+        return []
+
+    def of_phase(self, part: Step, lets: list[Let], last: int) -> list[Let]:
+        """Return the values that no later scores are in, without what is of columns and needed later."""
+        later = {let.value for let in part.scores[last + 1 :]}
+        known = [let for let in lets if not later & behind([let.value], self.lets, self.operands)]
+        columns = {let.value for let in self.of_columns(known)}
+        rows = [let.value for let in known if let.value not in columns]
+        found = behind(rows, {let.value: let for let in known}, self.operands)
+        return [let for let in known if let.value in found]
+
+    def of_columns(self, lets: list[Let]) -> list[Let]:
+        """Return what is made of the numbers that travel with a step, and is the same for all rows."""
+        numbers = {each.param for each in self.plan.numbers}
+        found: list[Let] = []
+        for let in lets:
+            read = isinstance(let.node, Load) and let.node.param in numbers
+            if read or (not self.by_row(let.value) and {x.value for x in found} & set(self.operands(let))):
+                found.append(let)
+        return found
+
+    def column(self, let: Let) -> None:
+        """Write a list of a step's columns."""
+        if isinstance(let.node, Load):
+            self.uses("numbers_of")
+            given = f"{let.node.param}_numbers, quad, get.index, {self.plan.scores.count}"
+            self.text[let.value] = self.let(let.name or let.node.param, f"numbers_of({given})")
+        else:
+            self.node(let)
+
+
+def weights_of(let: Let) -> Value:
+    assert isinstance(let.node, Dot)
+    return let.node.a

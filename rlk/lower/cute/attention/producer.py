@@ -1,0 +1,393 @@
+"""What the roles of a kernel say that contracts what it computed: places, copies, steps, what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import (
+    Const,
+    Dot,
+    Let,
+    Load,
+    Loop,
+    Pos,
+    Result,
+    Store,
+    Value,
+    operands,
+)
+from rlk.ir.types import TileType
+from rlk.lower.common import abi
+from rlk.lower.common.lines import Line
+from rlk.lower.common.names import axis_name
+from rlk.lower.cute.attention.plan import LANES, ChainedPlan, Copies, made_of
+from rlk.lower.cute.emit import Emitter
+from rlk.lower.cute.functions import Helper
+from rlk.lower.cute.kernels import lines
+from rlk.lower.cute.plan import WARPGROUP, Held, refused
+from rlk.passes.walk import behind, walk
+
+ROWS = 2  # of an accumulator that a thread has a part of
+PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from the first of its thread
+OF_FRAME = frozenset(
+    "thread block warp box vectors group lane memory put get got mine row quad first_of_quad r c i j column "
+    "down stream programs tiles tile first count rows weights scores sums scoring summing acc_scores "
+    "acc_of_scores acc_of_weights only share full_steps last_steps "
+    "first_steps late_steps layouts turns".split()
+)
+
+
+TURNED = ("turned", "turned_factor")
+OF_PRODUCTS = ("acc_scores", "acc_of_scores", "weights", "acc_of_weights", "summing")
+
+
+def numbered(name: str, index: int) -> str:
+    """Return the name of one of several, the first of which needs no number."""
+    return name if index == 0 else f"{name}_{index + 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The lines that find a tile: how many there are, its number, its segment by a search, and the rest."""
+
+    count: tuple[Line, ...]
+    tile: tuple[Line, ...]
+    search: tuple[Line, ...]
+    rest: tuple[Line, ...]
+    segment: str  # its name
+
+    @property
+    def told(self) -> tuple[Line, ...]:
+        """What is left where the segment is known."""
+        return (*self.tile, *self.rest)
+
+    @property
+    def every(self) -> tuple[Line, ...]:
+        return (*self.tile, *self.search, *self.rest)
+
+
+class ChainedEmitter(Emitter):
+    """Writes the lines of both roles.
+
+    rowwise: values of which a thread has a list over rows, at `r`. whole: values whose text is that of one
+    element already. targets: where an element goes that has a place waiting for it.
+    """
+
+    plan: ChainedPlan
+    item = "block"  # the number of a tile, of some other index each
+    tickets = ""  # what counts those that were drawn, where blocks stay
+
+    def __init__(self, plan: ChainedPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
+        super().__init__(plan, helpers, checks)
+        self.plan = plan
+        self.names.taken |= OF_FRAME
+        for copies in plan.copied:
+            self.names.taken |= {f"{copies.param}_{what}" for what in ("ring", "tiles", "factor", *TURNED)}
+        self.names.taken |= {f"{each.param}_numbers" for each in plan.numbers} | {plan.numbers_ring}
+        count = range(1, 1 + max(len(plan.last.scores), len(plan.sums)))
+        self.names.taken |= {numbered(name, i) for name in OF_PRODUCTS for i in count}
+        self.lets = {let.value: let for let in walk(plan.kernel.body)}
+        self.rowwise: set[Value] = set()
+        self.whole: set[Value] = set()
+        self.columns: set[Value] = set()  # of those, the indices that count along a row
+        self.place_in_row = PLACE  # of an element of a list that is written now
+        self.targets: dict[Value, str] = {}
+        self.written: set[Value] = set()
+        self.axes_held = {held.axis: held for held in (plan.scores, *plan.sums)}
+
+    # --- values ---------------------------------------------------------------------------------------------
+
+    def axes(self, value: Value) -> tuple[Axis, ...]:
+        type = self.types[value]
+        return type.axes if isinstance(type, TileType) else ()
+
+    def by_row(self, value: Value) -> bool:
+        return self.plan.rows.axis in self.axes(value)
+
+    def held_by(self, value: Value) -> Held | None:
+        """Return how threads hold a value's list."""
+        return next((held for axis, held in self.axes_held.items() if axis in self.axes(value)), None)
+
+    def listed(self, value: Value) -> bool:
+        return self.held_by(value) is not None
+
+    def __getitem__(self, value: Value) -> str:
+        if value in self.whole:
+            return f"(quad + {self.place_in_row})" if value in self.columns else self.text[value]
+        return f"{super().__getitem__(value)}[r]" if value in self.rowwise else super().__getitem__(value)
+
+    def position(self, let: Let, axis: Axis) -> None:
+        if axis in self.axes_held and axis not in self.memory.owned:
+            self.text[let.value] = f"(quad + {PLACE})"
+            self.columns.add(let.value)
+            self.whole.add(let.value)
+        else:
+            super().position(let, axis)
+
+    def both(self, expression: str, count: int = ROWS) -> str:
+        return f"[{expression} for r in range({count})]"
+
+    def needed(self, values: Iterable[Value]) -> list[Let]:
+        """Return the lets that some values are made of and that are not written yet, in order.
+
+        A contraction needs nothing that is in memory.
+        """
+        left = {value: let for value, let in self.lets.items() if value not in self.written}
+        wanted = behind(values, left, self.operands)
+        return [let for let in left.values() if let.value in wanted]
+
+    def operands(self, let: Let) -> tuple[Value, ...]:
+        beside = {each.param for each in self.plan.numbers}
+        if isinstance(let.node, Load) and let.node.param not in beside:
+            return tuple(operands(let.node))
+        return made_of(let)
+
+    def write(self, lets: Iterable[Let], count: int = 0) -> None:
+        """Write values in order; those of a row as lists over so many rows."""
+        for let in lets:
+            self.at(let)
+            if count and self.by_row(let.value) and not isinstance(let.node, Const):
+                self.row(let, count)
+            else:
+                self.node(let)
+            self.written.add(let.value)
+
+    def row(self, let: Let, count: int) -> None:
+        """Write a value of each row as a list over the rows of a thread."""
+        before = len(self.lines)
+        self.node(let)
+        if len(self.lines) > before:
+            name, expression = self.lines.pop().text.strip().split(" = ", 1)
+            self.line(f"{name} = {self.both(expression, count)}")
+            self.rowwise.add(let.value)
+
+    @contextmanager
+    def apart(self, *, scope: bool = True) -> Iterator[None]:
+        """Forget what is written inside; free its names, unless they stay in the scope of what follows."""
+        kept = dict(self.text), dict(self.consts), dict(self.memory.owned), set(self.written)
+        sets = set(self.rowwise), set(self.whole), self.axes_held
+        with self.names.scope() if scope else nullcontext():
+            yield
+        self.text, self.consts, self.memory.owned, self.written = kept
+        self.rowwise, self.whole, self.axes_held = sets
+
+    def top(self) -> list[Let]:
+        """Return the lets beside the loop's."""
+        return [let for let in self.plan.kernel.body.lets if not isinstance(let.node, Loop | Result)]
+
+    # --- the place of a tile --------------------------------------------------------------------------------
+
+    def of_tile(self) -> Place:
+        """Return what all threads compute: the tile of a block, its segment, and what is of one number.
+
+        Rows that take longest come first: the last of all segments where a row sees what is before it, the
+        first where it sees what comes after. There, where tiles are few and differ most, those of all other
+        indices come before the next rows: one index after the other takes an eighth longer (measured).
+        """
+        found, tile = self.plan.segments, self.plan.rows.tile
+        self.uses("segment_of")
+        whole, over = self.memory.argument(abi.extent(found.whole)), found.over
+        count = self.memory.extent(over)
+        self.line(f"tiles = {whole} * {found.each} // {tile} + {count}")
+        count_of = lines(self.lines)
+        start, *_, stop = self.bounds()
+        ascending = self.by_row(start) and not self.by_row(stop)
+        together = ascending and bool(self.plan.others)
+        width = f"({self.width})" if len(self.plan.others) > 1 else self.width
+        if together:
+            self.line(f"tile = {self.item} // {width}")
+        else:
+            self.line(f"tile = {'' if ascending else 'tiles - 1 - '}{self.item} % tiles")
+        tile_of = lines(self.lines)
+        segment = f"segment_of({found.begin}, tile, {count}, lane, {found.each}, {tile})"
+        name = self.memory.owned[over] = self.let(axis_name(over), segment)
+        search = lines(self.lines)
+        begin = self.let("begin", f"{found.begin}[{name}].to(Int32) * {found.each}")
+        self.line(f"count = {found.end}[{name}].to(Int32) * {found.each} - {begin}")
+        self.line(f"first = (tile - ({begin} // {tile} + {name})) * {tile}")
+        self.other_axes(f"{self.item} % {width}" if together else f"{self.item} // tiles")
+        fixed = (let for let in self.top() if not self.by_row(let.value) and not self.listed(let.value))
+        scalar = [let for let in fixed if not isinstance(let.node, Store) and not self.waits(let)]
+        inside = [v for part in self.plan.parts for let in part.loop.body.lets for v in operands(let.node)]
+        wanted = {let.value for let in self.needed([*inside, *self.bounds()])}
+        self.write(let for let in scalar if let.value in wanted and not self.contracted(let.value))
+        return Place(count_of, tile_of, search, lines(self.lines), name)
+
+    @property
+    def width(self) -> str:
+        """The text of how many tiles there are of the same rows."""
+        return " * ".join(self.memory.extent(o.axis) for o in self.plan.others) or "1"
+
+    def other_axes(self, rest: str) -> None:
+        """Write the indices of the axes of which a block has one, the last of them fastest."""
+        left = list(reversed(self.plan.others))
+        for i, owned in enumerate(left):
+            count = self.memory.extent(owned.axis)
+            index = rest if i == len(left) - 1 else f"{rest} % {count}"
+            self.memory.owned[owned.axis] = self.let(axis_name(owned.axis), index)
+            rest = f"({rest}) // {count}"
+
+    def waits(self, let: Let) -> bool:
+        """Return whether a value beside the loop is made of what it yields."""
+        found = behind([let.value], self.lets)
+        return any(isinstance(self.lets[value].node, Result | Loop) for value in found)
+
+    def contracted(self, value: Value) -> bool:
+        """Return whether a value lies along the axis that scores are sums over, as copies alone need it."""
+        dots = (let.node for let in self.plan.last.scores)
+        return any(isinstance(dot, Dot) and dot.over in self.axes(value) for dot in dots)
+
+    def bounds(self) -> tuple[Value, ...]:
+        """Return where the loop starts, and where each of its parts ends."""
+        return self.plan.parts[0].loop.start, *(part.loop.stop for part in self.plan.parts)
+
+    def steps(self) -> tuple[Line, ...]:
+        """Return what every warp computes of the steps of its tile: of all rows, each lane having some."""
+        count = self.plan.rows.tile // LANES
+        with self.apart(scope=False):
+            axis = self.plan.rows.axis
+            rows = self.let(axis_name(axis), self.both(f"first + lane + {LANES} * r", count))
+            self.axes_held, self.memory.owned[axis] = {}, f"{rows}[r]"
+            self.write(self.needed(self.bounds()), count)
+            self.uses("select", "least", "most")
+            self.limits(*self.bounds())
+        return lines(self.lines)
+
+    def limits(self, start: Value, *stops: Value) -> None:
+        """Write the first and the last step of a tile, and where parts of its steps end.
+
+        There is one step at least: one that no row sees changes no state.
+        """
+        self.line(f"first_steps = {self.first_step(start)}")
+        last = f"most({self.extreme(stops[-1], 'most')}, first_steps + 1)"
+        self.line(f"last_steps = select(first < count, {last}, first_steps + 1)")
+        if len(stops) > 1:
+            full = f"least({self.extreme(stops[0], 'least')}, last_steps - 1)"
+            self.line(f"full_steps = most(first_steps, {full})")
+
+    def first_step(self, start: Value) -> str:
+        """Return the first step of all rows, in the piece that a block has: behind it rows see something."""
+        first, axis = self.extreme(start, "least"), self.plan.last.loop.axis
+        if axis.leaf != "piece" or axis.pieces not in self.memory.owned:
+            return first
+        count = axis.steps_of_piece
+        return f"least({first}, {self.memory.owned[axis.pieces]} * {count} + {count - 1})"
+
+    def extreme(self, value: Value, pick: str) -> str:
+        """Return the least or the most of a number over all rows of a tile."""
+        if value not in self.rowwise:
+            return self[value] if value in self.consts else f"Int32({self[value]})"
+        self.uses("of_rows")
+        return f"of_rows({self.text[value]}, {pick})"
+
+    # --- copies ---------------------------------------------------------------------------------------------
+
+    def copies(self, batch: tuple[Copies, ...], stage: str) -> tuple[Line, ...]:
+        """Return the copy of tiles by the threads of a warpgroup, a row of each after another."""
+        loads = [x for copies in batch if isinstance(x := self.lets[copies.load].node, Load)]
+        elements = [self.elements_of(load) for load in loads]
+        axis = self.plan.rows.axis if self.by_row(batch[0].load) else self.plan.scores.axis
+        across, down, passes = batch[0].across, batch[0].down, batch[0].passes
+        with self.apart():
+            self.axes_held = {}
+            needed = self.needed([v for load in loads for v in self.operands_of(load)])
+            self.write(let for let in needed if not {axis, *elements} & {*self.axes(let.value)})
+            self.line(f"column = {batch[0].width} * (thread % {across})")
+            with self.inner(f"for i in cutlass.range_constexpr({passes}):"):
+                self.line(f"down = thread // {across} + {down} * i")
+                index = "first + down" if axis == self.plan.rows.axis else "down"
+                self.memory.owned[axis] = self.let(axis_name(axis), index)
+                for copies, load, element in zip(batch, loads, elements, strict=True):
+                    column = f"column + {copies.width * across} * j"
+                    self.memory.owned[element] = f"({column})"
+                    self.write(self.needed(self.operands_of(load)))
+                    place = f"(down, {column}, {stage})" if copies.along else f"({column}, down, {stage})"
+                    name = "copy_vector_where" if copies.beside is None else "copy_either_vector"
+                    self.uses(name)
+                    given = ", ".join(self.source(each) for each in self.sources(load))
+                    with self.inner(f"for j in cutlass.range_constexpr({copies.vectors}):"):
+                        self.line(f"{name}({given}, {copies.param}_tiles, {place}, {copies.width})")
+        return lines(self.lines)
+
+    def boxes(self, batch: tuple[Copies, ...]) -> tuple[Line, ...]:
+        """Return the copies of tiles by hardware."""
+        self.uses("send_box")
+        with self.apart():
+            self.axes_held = {}
+            for copies in batch:
+                assert copies.box is not None
+                load, box = self.load_of(copies), copies.box
+                others = [v for d, v in enumerate(load.index[:-1]) if d not in box.dims]
+                self.write(self.needed([box.first, *others]))
+                index = "".join(f", {self.memory.coordinate(v)}" for v in others)
+                of = f"{copies.param}[None, None{index}]" if others else copies.param
+                begin = box.coordinate(self.memory.coordinate(box.first))
+                first, shape = (begin, "0"), (copies.rows, copies.elements)
+                if not copies.along:
+                    first, shape = first[::-1], shape[::-1]
+                given = f"tma_{copies.param}, {of}, ({', '.join(first)}), {shape}, {copies.param}_tiles"
+                self.line(f"send_box({copies.param}_ring, put, {given})")
+        return lines(self.lines)
+
+    def load_of(self, copies: Copies) -> Load:
+        load = self.lets[copies.load].node
+        assert isinstance(load, Load)
+        return load
+
+    def numbers(self) -> tuple[Line, ...]:
+        """Return the copy of a step's numbers: each thread has one row of some of them."""
+        self.copy_numbers(range(WARPGROUP // self.plan.scores.length))
+        return lines(self.lines)
+
+    def numbers_beside_boxes(self) -> tuple[Line, ...]:
+        """Return the same by the last warps alone, which hand them on."""
+        count = WARPGROUP // self.plan.scores.length
+        given = f"{WARPGROUP - self.plan.number_threads}, thread, {self.plan.numbers_ring}, put"
+        self.uses("acquire_from", "commit_from")
+        self.line(f"acquire_from({given})")
+        self.copy_numbers(range(count - 1, count))
+        self.line(f"commit_from({given})")
+        return lines(self.lines)
+
+    def copy_numbers(self, parts: range) -> None:
+        """Write that copy; parts: of the threads, as many as a step has rows, that take them in turns."""
+        chunk, numbers = self.plan.scores.length, self.plan.numbers
+        loads = [x for n in numbers if isinstance(x := self.lets[n.load].node, Load)]
+        with self.apart():
+            self.axes_held = {}
+            if loads:
+                self.line(f"down = thread % {chunk}")
+                self.memory.owned[self.plan.scores.axis] = "down"
+                self.uses("copy_number_where")
+            self.write(self.needed([v for load in loads for v in self.operands_of(load)]))
+            for i, load in enumerate(loads):
+                mine = f"thread // {chunk} == {parts[i % len(parts)]}"
+                given = f"{mine}, {self.source(load)}, {load.param}_numbers"
+                self.line(f"copy_number_where({given}, (down, put.index))")
+
+    def sources(self, load: Load) -> list[Load]:
+        """Return what is read: a tensor's elements, and another's where it has none."""
+        fill = None if load.fill is None else self.lets[load.fill].node
+        return [load, *([fill] if isinstance(fill, Load) else [])]
+
+    def source(self, load: Load) -> str:
+        mask = self.memory.mask((), load.guard) or "Boolean(True)"
+        return f"{mask}, {load.param}, {self.memory.index(load.index)}"
+
+    def operands_of(self, load: Load) -> list[Value]:
+        found = self.sources(load)
+        return [v for x in found for v in (*x.index, *(() if x.guard is None else (x.guard,)))]
+
+    def elements_of(self, load: Load) -> Axis:
+        """Return the axis along which a factor's elements follow each other."""
+        node = self.lets[load.index[-1]].node
+        if not isinstance(node, Pos) or node.axis.chunk is not None:
+            raise refused(f"elements of {load.param} that do not follow each other", self.plan.target)
+        return node.axis
+
+    def name_step(self, name: str) -> None:
+        """Let the loop's last part count its steps by this name."""
+        self.text[self.plan.last.loop.body.args[0]] = name

@@ -1,0 +1,67 @@
+"""The order of a tree over a block as text: in lists, in lanes of a warp, through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rlk.lower.common.lines import Line
+from rlk.lower.common.thread_values import Spread
+from rlk.lower.cute.reduce_steps import Step, Where, steps
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The lines of a helper that combines along an axis, and the lists that it writes to shared memory.
+
+    boards: of each meeting of warps, how many elements of a thread.
+    """
+
+    lines: tuple[Line, ...]
+    boards: tuple[int, ...]
+
+
+def combining(spread: Spread, lists: Sequence[Spread], order: Sequence[int], combine: str) -> Tree:
+    """Return the tree of a reduction of the list `x`; two lanes part lists among them."""
+    texts = {
+        Where.LIST: f"x = folded(x, {{}}, {combine})",
+        Where.HALVES: f"x = halved(x, {{}}, thread, {combine})",
+        Where.LANES: f"x = exchanged(x, {{}}, {combine})",
+        Where.WARPS: f"x = across(x, {{board}}, {{}}, thread, {combine})",
+    }
+    return _lines(steps(spread, lists, order, halves=True), lists, texts, lambda i: f"boards[{i}]")
+
+
+def merging(
+    spread: Spread, lists: Sequence[Spread], order: Sequence[int], state: Sequence[str], merge: str
+) -> Tree:
+    """Return the tree of a merge of states, each a list."""
+    names = ", ".join(state)
+    given = f"({names},)"
+    left = f"{names}{',' * (len(state) == 1)}"
+    texts = {
+        Where.LIST: f"{left} = merged({given}, {{}}, {merge})",
+        Where.LANES: f"{left} = merged_lanes({given}, {{}}, {merge})",
+        Where.WARPS: f"{left} = merged_across({given}, {{board}}, {{}}, thread, {merge})",
+    }
+    many = len(state)
+    made = steps(spread, lists, order, halves=False)
+    return _lines(made, lists, texts, lambda i: f"boards[{many * i}:{many * i + many}]")
+
+
+def _lines(
+    found: Sequence[Step], lists: Sequence[Spread], texts: dict[Where, str], board: Callable[[int], str]
+) -> Tree:
+    count = 1
+    for each in lists:
+        count *= each.count
+    lines: list[Line] = []
+    boards: list[int] = []
+    for step in found:
+        apart = str(step.apart) if step.where is Where.WARPS else str(step.apart[0])
+        lines.append(Line(texts[step.where].format(apart, board=board(len(boards)))))
+        if step.where is Where.WARPS:
+            boards.append(count)
+        if step.where in (Where.LIST, Where.HALVES):
+            count //= 2
+    return Tree(tuple(lines), tuple(boards))

@@ -1,0 +1,577 @@
+"""What the roles of a contraction say beside the frame that all share: places, coordinates, the epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+
+from rlk.ir.dims import union
+from rlk.ir.nodes import (
+    Bits,
+    Cast,
+    Check,
+    Const,
+    Dot,
+    Fma,
+    Fn2,
+    Let,
+    Load,
+    Map1,
+    Map2,
+    Math,
+    Param,
+    Pos,
+    Reduce,
+    Select,
+    Store,
+    Value,
+    operands,
+)
+from rlk.ir.tree import padded
+from rlk.ir.types import DType, TileType
+from rlk.lower.common.contract import contractions
+from rlk.lower.common.lines import Line
+from rlk.lower.common.names import axis_name
+from rlk.lower.common.hoist_masks import NOWHERE, never_negative
+from rlk.lower.common.one_hot import Picked, picked_sums
+from rlk.lower.cute import text
+from rlk.lower.cute.emit import Emitter, stem
+from rlk.lower.cute.functions import Helper
+from rlk.lower.cute.kernels import lines
+from rlk.lower.cute.memory import Span
+from rlk.lower.cute.plan import Box, ContractionPlan
+from rlk.lower.cute.epilogue_vectorize import Vectors, vectors
+from rlk.passes.walk import behind
+
+ROWS = 2  # of an accumulator that a thread has a part of
+MOST_PARTS = 4  # of a row that is written to memory
+PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from the first of its thread
+OF_FRAME = frozenset(
+    "thread block blocks warp group rank memory ring items item tiles put get free full k r c mine "
+    "share unit fragment acc a b a_tiles b_tiles a_from b_from a_to b_to layout_a layout_b row stream "
+    "programs band rest first height column quad first_of_quad part steps box vectors i "
+    "parts piece sums kept slot shape fours registers spare".split()
+)
+
+
+class ContractionEmitter(Emitter):
+    """Writes what a contraction's roles say beside the frame that all contractions share."""
+
+    plan: ContractionPlan
+
+    def __init__(self, plan: ContractionPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
+        super().__init__(plan, helpers, checks)
+        self.plan = plan
+        self.names.taken |= OF_FRAME
+        self.unheld = contractions(plan.kernel).unheld
+        self.lets = {let.value: let for let in plan.kernel.body.lets}
+        self.nodes = {value: let.node for value, let in self.lets.items()}
+        self.picked = picked_sums(plan.kernel)
+        self.waiting = {let.value for p in self.picked.values() for let in p.inside}
+        self.of_piece = self.along_pieces()
+        self.rowwise: set[Value] = set()  # written before the loop, for both rows of a thread
+        self.alone: set[Value] = set()  # of one element at a time: no list keeps them
+        self.counted: dict[Value, str] = {}  # indices that count up along a row: where a thread's begin
+        self.boxed = False  # whether pairs are traded for vectors
+        self.place_in_row = PLACE  # of an element of a list that is written now
+        self.columns_end = ""  # of the tile's columns from a thread's first on, where some do not exist
+        self.columns_left = ""  # the same, of a row that may not exist either
+        self.of_both = False  # whether values are lists over the rows of a thread
+        self.ends: dict[Value, str] = {}  # comparisons of these: what the place in a row is compared with
+        self.combined = {n.x for n in self.nodes.values() if isinstance(n, Reduce)}
+
+    def axes(self, value: Value) -> tuple[object, ...]:
+        type = self.types[value]
+        return type.axes if isinstance(type, TileType) else ()
+
+    def __getitem__(self, value: Value) -> str:
+        if value in self.alone:
+            return self.text[value]
+        if value in self.counted:
+            return f"({self.counted[value]} + {self.place_in_row})"
+        if value in self.ends:
+            return f"({self.ends[value]} {self.sign(value)} {self.place_in_row})"
+        return f"{super().__getitem__(value)}[r]" if value in self.rowwise else super().__getitem__(value)
+
+    def along_pieces(self) -> set[Value]:
+        """Return the values that differ between the pieces that a block walks, but for the products."""
+        found: set[Value] = set()
+        if self.plan.pieces is None:
+            return found
+        self.names.taken.add(self.plan.pieces.index)
+        number = Param(self.plan.pieces.index)
+        for let in self.plan.kernel.body.lets:
+            numbers = let.node == number or found.intersection(operands(let.node))
+            if numbers and not isinstance(let.node, Dot):
+                found.add(let.value)
+        return found
+
+    # --- the place of a tile --------------------------------------------------------------------------------
+
+    def place_of(self) -> tuple[tuple[Line, ...], str]:
+        """Return the lines that turn an item into tile indices, and the names of these."""
+        names, rest, found = [], "column", []
+        others = list(reversed(self.plan.others))
+        for i, owned in enumerate(others):
+            name = f"{axis_name(owned.axis)}_tile"
+            names.append(name)
+            last = i == len(others) - 1
+            found.append(Line(f"{name} = {rest if last else f'{rest} % {owned.tiles}'}"))
+            rest = f"{rest} // {owned.tiles}" if rest == "column" else f"({rest}) // {owned.tiles}"
+        return tuple(found), ", ".join(["row_tile", *names])
+
+    def own(self) -> None:
+        """Write the indices that all threads of a block share."""
+        for owned in self.plan.others:
+            name = f"{axis_name(owned.axis)}_tile"
+            if owned.axis == self.plan.held.axis:
+                self.text_first = self.let(f"{axis_name(owned.axis)}_first", f"{name} * {owned.tile}")
+            else:
+                self.memory.owned[owned.axis] = self.let(axis_name(owned.axis), name)
+        place = "row_tile" if self.plan.cluster == 1 else f"(row_tile * {self.plan.cluster} + rank)"
+        axis = axis_name(self.plan.rows.axis)
+        self.first = self.let(f"{axis}_first", f"{place} * {self.plan.rows.tile}")
+
+    def needed(self, values: Sequence[Value]) -> list[Let]:
+        """Return the lets that some values are made of, in order."""
+        wanted = behind(values, self.lets)
+        return [let for let in self.plan.kernel.body.lets if let.value in wanted]
+
+    def along(self, box: Box) -> str:
+        """Return the coordinate of a factor's first element of the contracted axis."""
+        return " + ".join(self[v] for v in box.factor.base if self[v] != "Int32(0)") or "0"
+
+    def stops(self) -> list[Value]:
+        stop = self.plan.contraction.stop
+        return [] if stop is None else [stop]
+
+    def length(self) -> str:
+        """Return how long the contracted axis is, where a tile counts its steps."""
+        contraction = self.plan.contraction
+        if contraction.stop is not None:
+            return self[contraction.stop]
+        return self.memory.extent(contraction.over)
+
+    def count(self) -> None:
+        """Write how many steps a tile has."""
+        if self.plan.steps is None:
+            depth = self.plan.depth
+            self.line(f"steps = ({self.length()} + {depth - 1}) // {depth}")
+
+    def start(self, box: Box) -> str:
+        """Return the coordinate of the first row of a box."""
+        terms = [self[v] for v in box.first if self.consts.get(v) != (0, DType.I32)]
+        if box.axis == self.plan.rows.axis:
+            terms.append(self.first)
+        elif any(o.axis == box.axis for o in self.plan.others):
+            terms.append(self.text_first)
+        return " + ".join(terms) or "0"
+
+    # --- the roles ------------------------------------------------------------------------------------------
+
+    def coordinates(self) -> tuple[tuple[Line, ...], tuple[Line, ...], list[tuple[str, str]]]:
+        """Return what the copying warp computes of a tile and of a piece, and where the boxes begin."""
+        with self.names.scope():
+            kept = dict(self.text), dict(self.consts), dict(self.memory.owned)
+            self.own()
+            values = [v for box in self.plan.boxes for v in (*box.first, *box.factor.base)]
+            needed = self.needed([*values, *self.stops()])
+            self.block([let for let in needed if let.value not in self.of_piece])
+            self.count()
+            of_tile = lines(self.lines)
+            self.block([let for let in needed if let.value in self.of_piece])
+            starts = [(self.start(box), self.along(box)) for box in self.plan.boxes]
+            self.text, self.consts, self.memory.owned = kept
+        return of_tile, lines(self.lines), starts
+
+    def epilogue(self) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+        """Return what a multiplying thread does before and after the products of a tile."""
+        self.own()
+        rows = self.plan.rows
+        later = self.after_products()
+        early = [let for let in self.plan.kernel.body.lets if let.value not in later | self.unheld]
+        ahead = {let.value for let in (*self.hoisted(early), *self.needed(self.stops()))}
+        self.block([let for let in early if let.value in ahead and not self.by_row(let.value)])
+        self.count()
+        name = axis_name(rows.axis)
+        self.memory.owned[rows.axis] = self.let(name, self.both(f"{self.first} + row + 8 * r"))
+        end = self.memory.extent(rows.axis)
+        if rows.length is None or rows.length % (rows.tile * self.plan.cluster):
+            inside = self.let(f"{name}_inside", self.both(f"{name}[r] < {end}"))
+            self.memory.inside[rows.axis] = f"{inside}[r]"
+        self.memory.owned[rows.axis] = f"{name}[r]"
+        for let in early:
+            if let.value in ahead and self.by_row(let.value):
+                self.row_ahead(let)
+        before = lines(self.lines)
+        done = ahead | self.unheld | self.of_piece
+        rest = [let for let in self.plan.kernel.body.lets if let.value not in done]
+        self.columns()
+        shared = [let for let in rest if not self.by_row(let.value) and not self.acts(let)]
+        shared = [let for let in shared if let.value not in self.waiting]
+        self.block(shared)
+        written = {let.value for let in shared}
+        with self.inner(f"for r in cutlass.range_constexpr({ROWS}):"):
+            self.row_of_tile([let for let in rest if let.value not in written | self.waiting])
+        return before, lines(self.lines)
+
+    def columns(self) -> None:
+        """Say which columns of the tile a thread has, and let one thread of four write what all know."""
+        held = self.plan.held
+        self.memory.alone = "first_of_quad"
+        owned = next((o for o in self.plan.others if o.axis == held.axis), None)
+        self.first_column = "quad"
+        if owned is not None:
+            self.first_column = self.let(axis_name(held.axis), f"{self.text_first} + quad")
+            if owned.length is None or owned.length % owned.tile:
+                self.columns_end = f"{self.memory.extent(held.axis)} - {self.first_column}"
+                self.bound_columns()
+
+    def node(self, let: Let) -> None:
+        """Write one node; an index along a row is where it begins, until an element needs it."""
+        match let.node:
+            case Pos(axis=axis) if axis == self.plan.held.axis:
+                self.counted[let.value] = self.first_column
+            case Store() as store if (by := self.by_vectors(store)) is not None:
+                self.store_vectors(store, by)
+            case Map2(fn=Fn2.ADD, a=a, b=b) if (a in self.counted) != (b in self.counted):
+                index, more = (a, b) if a in self.counted else (b, a)
+                if self.listed(more) or self.by_row(more):
+                    super().node(let)
+                else:
+                    total = f"{self.operand(more, index)} + {self.counted[index]}"
+                    self.counted[let.value] = self.let(let.name or stem(let), total)
+            case _:
+                super().node(let)
+
+    def store_vectors(self, store: Store, by: Vectors) -> None:
+        """Write a part of a row's list by vectors."""
+        mask, at = self.of_vector(store, by)
+        assert self.memory.span is not None
+        first, end = self.memory.span.first, self.memory.span.end
+        self.uses("to_vectors", "store_vector_where")
+        with self.inner(f"for c in cutlass.range_constexpr({first}, {end}, {by.elements}):"):
+            given = f"{self.text[store.value]}[c : c + {by.elements}]"
+            self.line(f"vectors = to_vectors(box, {store.param}.element_type, {given})")
+            with self.inner(f"for i in cutlass.range_constexpr({by.count}):"):
+                self.line(f"store_vector_where({mask}, {store.param}, {at}, vectors[i])")
+
+    def by_vectors(self, access: Load | Store) -> Vectors | None:
+        """Return how the part of a list that is at hand reaches memory, where that is by vectors."""
+        value = access.value if isinstance(access, Store) else None
+        if not self.memory.span or value is not None and not self.listed(value):
+            return None
+        return vectors(access, self.plan.held.count // self.parts, self.plan, self.consts)
+
+    def load_vectors(self, let: Let, load: Load, by: Vectors) -> str:
+        """Read a part of a row's list by vectors, and return their name."""
+        mask, at = self.of_vector(load, by)
+        self.uses("load_vector_where")
+        assert self.memory.span is not None
+        first, end = self.memory.span.first, self.memory.span.end
+        indices = f"for c in range({first}, {end}, {by.elements}) for i in range({by.count})"
+        each = f"load_vector_where({mask}, {load.param}, {at}, {text.TYPES[by.dtype]}(0), {by.width})"
+        return self.let(f"{self.text[let.value]}_vectors", f"[{each} {indices}]")
+
+    def of_vector(self, access: Load | Store, by: Vectors) -> tuple[str, str]:
+        """Return the condition under which a vector is touched, and its coordinates."""
+        self.boxed = True
+        axes = union(*(self.tile(i).axes for i in access.index))
+        with self.elements_at(by.place):
+            mask = self.memory.mask(axes, access.guard) or "Boolean(True)"
+            return mask, self.memory.index(access.index)
+
+    def compared(self, let: Let) -> tuple[Value, Value] | None:
+        """Return the index that counts along a row, and the value of the row that it is compared with."""
+        match let.node:
+            case Map2(fn=Fn2.EQ | Fn2.NE | Fn2.LT, a=a, b=b):
+                index, wanted = self.uncast(a), b
+                if index not in self.counted and let.node.fn is not Fn2.LT:
+                    index, wanted = self.uncast(b), a
+                # a difference of two that are not negative fits; one that wraps still tells equals apart
+                bounded = let.node.fn is not Fn2.LT or all(
+                    never_negative(v, self.nodes) for v in (index, wanted)
+                )
+                fits = index in self.counted and not self.listed(wanted) and bounded
+                return (index, wanted) if fits else None
+            case _:
+                return None
+
+    def compare(self, index: Value, wanted: Value) -> str:
+        """Write what the place of an element is compared with, once a row."""
+        kind = text.TYPES[self.tile(wanted).dtype]
+        begin = self.counted[index]
+        begin = begin if self.tile(wanted).dtype is DType.I32 else f"{kind}({begin})"
+        return self.let("at", f"{self[wanted]} - {begin}")
+
+    def sign(self, value: Value) -> str:
+        """Return how what a row is compared with relates to the place of an element."""
+        node = self.nodes[value]
+        assert isinstance(node, Map2)
+        return {Fn2.EQ: "==", Fn2.NE: "!=", Fn2.LT: ">"}[node.fn]
+
+    def masks(self, let: Let) -> bool:
+        """Return whether a value is a row's list with its end replaced: most tiles have no end of a row."""
+        match let.node:
+            case Select(cond=cond, a=a, b=b):
+                node = self.nodes.get(cond)
+                ends = isinstance(node, Map2) and node.fn is Fn2.LT and self.by_row(cond)
+                fixed = isinstance(self.nodes.get(b), Const) and self.listed(a)
+                combined = let.value in self.combined - self.waiting
+                return ends and fixed and combined and self.compared(self.lets[cond]) is not None
+            case _:
+                return False
+
+    def mask(self, let: Let, select: Select) -> None:
+        """Write a list with its end replaced, for the warps where some row ends in the tile."""
+        self.uses("any_lane", "select")
+        count = self.plan.held.count
+        last = 8 * ((count - 1) // 2) + (count - 1) % 2
+        name = self.let(let.name or stem(let), f"tuple({self.text[select.a]})")
+        with self.inner(f"if any_lane({self.ends[select.cond]} <= {last}):"):
+            self.line(f"{name} = tuple([{self.expression(let)} for c in range({count})])")
+        self.text[let.value] = name
+
+    def uncast(self, value: Value) -> Value:
+        """Return an index before it was widened."""
+        node = self.nodes.get(value)
+        return node.x if isinstance(node, Cast) and node.x in self.counted else value
+
+    def row_of_tile(self, lets: list[Let]) -> None:
+        """Write the values of a row: sums of picked elements first, which need what the others change."""
+        picks = [let for let in lets if let.value in self.picked]
+        wanted = {let.value for let in self.needed([v for let in picks for v in self.operands(let)])}
+        first = [let for let in lets if let.value in wanted or let in picks]
+        rest = [let for let in lets if let not in first]
+        self.both_inside()
+        for let in lets:
+            if self.lasting(let):
+                self.text[let.value] = self.let(let.name or stem(let), "[]")
+        self.ordered(first, lets)
+        self.ordered(rest, [])
+
+    def both_inside(self) -> None:
+        """Write where the columns of a row end: nowhere for a row that is not there."""
+        rows, columns = self.plan.rows.axis, self.plan.held.axis
+        if {rows, columns} <= set(self.memory.inside):
+            self.uses("select")
+            counts, end = self.memory.inside[rows], self.memory.extent(columns)
+            left = f"select({counts}, Int32({end}) - {self.first_column}, Int32({NOWHERE}))"
+            self.columns_left = self.let(f"{axis_name(columns)}_left", left)
+            self.bound_columns()
+
+    def bound_columns(self) -> None:
+        """Say of which elements of a list the columns exist."""
+        rows, columns = self.plan.rows.axis, self.plan.held.axis
+        if self.columns_end:
+            self.memory.inside[columns] = f"{self.place_in_row} < {self.columns_end}"
+        if self.columns_left:
+            here = f"{self.columns_left} > {self.place_in_row}"
+            self.memory.together = frozenset({rows, columns}), here
+
+    @contextmanager
+    def elements_at(self, place: str) -> Iterator[None]:
+        """Let the elements of lists be at other places of a row: those of a vector's elements."""
+        self.place_in_row = place
+        self.bound_columns()
+        yield
+        self.place_in_row = PLACE
+        self.bound_columns()
+
+    def ordered(self, lets: list[Let], later: list[Let]) -> None:
+        """Write values: all that is done to one element at a time, then what combines elements.
+
+        A thread then holds as few lists as can be. later: what else needs them.
+        """
+        left = list(lets)
+        while left:
+            missing = {let.value for let in left}
+            ready: list[Let] = []
+            group: list[Let] = []
+            for let in left:
+                needs = missing.intersection(self.operands(let))
+                if self.elementwise(let):
+                    if not needs - {g.value for g in group}:
+                        group.append(let)
+                elif not needs and not isinstance(let.node, Reduce | Store):
+                    ready.append(let)
+            if group and not ready:
+                written = [let for let in left if self.follows(let, missing - {g.value for g in group})]
+                rest = [let for let in (*left, *later) if let not in group]
+                self.in_parts(group, written, rest)
+                ready = [*group, *written]
+            else:
+                ready = ready or [let for let in left if not missing.intersection(self.operands(let))]
+                for let in ready:
+                    self.at(let)
+                    self.of_row(let)
+            left = [let for let in left if let not in ready]
+
+    def follows(self, let: Let, missing: set[Value]) -> bool:
+        """Return whether a list can be written as soon as a group of elements is there."""
+        known = isinstance(let.node, Store) and self.listed(let.node.value)
+        return known and not missing.intersection(operands(let.node))
+
+    @property
+    def parts(self) -> int:
+        """How many parts of a row are done one after the other: what each reads of memory needs registers.
+
+        Sums need the whole row at once.
+        """
+        lets = self.plan.kernel.body.lets
+        if any(isinstance(let.node, Reduce) for let in lets):
+            return 1
+        reads = sum(isinstance(let.node, Load) and self.lasting(let) for let in lets)
+        most = max(1, min(MOST_PARTS, self.plan.held.count // 16))
+        return min(most, 2 * padded(reads)) if reads else most
+
+    def in_parts(self, group: list[Let], written: list[Let], rest: list[Let]) -> None:
+        """Write a group of elementwise values, and what writes them to memory, part by part of a row."""
+        group = [let for let in group if not self.widened(let)]
+        needed = {v for let in (*written, *rest) for v in self.operands(let)}
+        kept = [let for let in group if let.value in needed and not self.lasting(let)]
+        reads = [let for let in group if self.lasting(let)]
+        names = {let.value: self.names.fresh(let.name or stem(let)) for let in kept}
+        self.at(group[0])
+        if names:
+            self.line(f"{', '.join(names.values())} = {', '.join('[]' for _ in kept)}")
+        self.text.update(names)
+        assert self.held is not None
+        parts = self.parts
+        size = self.held.count // parts
+        span = Span(f"{size} * part + {size}", f"{size} * part") if parts > 1 else Span(str(size))
+        with self.inner(f"for part in cutlass.range_constexpr({parts}):") if parts > 1 else nullcontext():
+            self.memory.span = span
+            self.read(reads, span)
+            with self.inner(f"for c in cutlass.range_constexpr({span}):"):
+                for let in group:
+                    if let not in reads:
+                        self.at(let)
+                        self.element(let, let in kept)
+            for let in written:
+                self.at(let)
+                self.node(let)
+            self.memory.span = None
+        self.alone.difference_update(let.value for let in group)
+
+    def widened(self, let: Let) -> bool:
+        """Return whether a value is an index in a wider type, which comparisons look through."""
+        return isinstance(let.node, Cast) and let.node.x in self.counted
+
+    def read(self, reads: list[Let], span: Span) -> None:
+        """Read a part of some lists: all vectors before the first is waited for, then single elements."""
+        wide: dict[Value, str] = {}
+        for let in reads:
+            assert isinstance(let.node, Load)
+            by = self.by_vectors(let.node)
+            if by is not None:
+                self.at(let)
+                wide[let.value] = self.load_vectors(let, let.node, by)
+        for value, name in wide.items():
+            self.uses("from_vectors")
+            dtype = text.TYPES[self.tile(value).dtype]
+            self.line(f"{self.text[value]} += from_vectors(box, {dtype}, {name})")
+        narrow = [let for let in reads if let.value not in wide]
+        if narrow:
+            with self.inner(f"for c in cutlass.range_constexpr({span}):"):
+                for let in narrow:
+                    self.at(let)
+                    self.append(let)
+
+    def append(self, let: Let) -> None:
+        """Read one element of a list."""
+        assert isinstance(let.node, Load)
+        self.line(f"{self.text[let.value]}.append({self.memory.read(let.node)})")
+
+    def element(self, let: Let, kept: bool) -> None:
+        """Write a value of one element, and keep it where others need it."""
+        made = "acc[r, c]" if isinstance(let.node, Dot) else self.expression(let)
+        if kept:
+            self.line(f"{self.text[let.value]}.append({made})")
+            return
+        self.alone.add(let.value)
+        self.text[let.value] = self.let(let.name or stem(let), made)
+
+    def lasting(self, let: Let) -> bool:
+        """Return whether a value is read from memory, element by element of a row."""
+        return isinstance(let.node, Load) and self.listed(let.value) and self.by_row(let.value)
+
+    def operands(self, let: Let) -> set[Value]:
+        """Return what a value needs, for a pick with all that waits for it."""
+        if let.value not in self.picked:
+            return set(operands(let.node))
+        picked = self.picked[let.value]
+        needs = {v for each in (*picked.inside, let) for v in operands(each.node)}
+        return needs - self.waiting | {picked.first, picked.wanted}
+
+    def elementwise(self, let: Let) -> bool:
+        known = isinstance(let.node, Map1 | Map2 | Math | Fma | Select | Cast | Bits | Dot)
+        if not known or not self.listed(let.value):
+            return self.lasting(let)
+        return self.compared(let) is None and not self.masks(let)
+
+    def of_row(self, let: Let) -> None:
+        """Write one node of a row of the tile."""
+        match let.node:
+            case Reduce() as reduce if let.value in self.picked:
+                self.pick(let, reduce, self.picked[let.value])
+            case Map2() if (found := self.compared(let)) is not None:
+                self.ends[let.value] = self.compare(*found)
+            case Select() as select if self.masks(let):
+                self.mask(let, select)
+            case _:
+                self.node(let)
+
+    def pick(self, let: Let, reduce: Reduce, picked: Picked) -> None:
+        """Write a sum of -0.0 everywhere but at an index, for the warps that have the index of some row."""
+        self.uses("any_lane")
+        hint = let.name or f"picked_{axis_name(picked.lane)}"
+        name = self.let(hint, text.literal(-0.0, self.tile(let.value).dtype))
+        kind = text.TYPES[self.tile(picked.wanted).dtype]
+        ahead = self.let("ahead", f"{self[picked.wanted]} - {kind}({self[picked.first]})")
+        with self.inner(f"if any_lane(({ahead} >= 0) & ({ahead} < {self.plan.held.length})):"):
+            for each in picked.inside:
+                self.at(each)
+                if not self.widened(each):
+                    self.of_row(each)
+            self.line(f"{name} = {self.reduced(let, reduce)}")
+        self.text[let.value] = name
+
+    def both(self, expression: str) -> str:
+        return f"[{expression} for r in range({ROWS})]"
+
+    def row_ahead(self, let: Let) -> None:
+        """Write a value of each row before the products, as a list over the rows of a thread."""
+        count = len(self.lines)
+        self.at(let)
+        self.of_both = True
+        self.node(let)
+        self.of_both = False
+        if len(self.lines) > count:
+            self.rowwise.add(let.value)
+
+    def let(self, hint: str, expression: str) -> str:
+        return super().let(hint, self.both(expression) if self.of_both else expression)
+
+    def by_row(self, value: Value) -> bool:
+        return self.plan.rows.axis in self.axes(value)
+
+    def acts(self, let: Let) -> bool:
+        return isinstance(let.node, Store | Check | Dot)
+
+    def after_products(self) -> set[Value]:
+        """Return the values that depend on the products, and what writes."""
+        later: set[Value] = set()
+        for let in self.plan.kernel.body.lets:
+            if self.acts(let) or later.intersection(operands(let.node)):
+                later.add(let.value)
+        return later
+
+    def hoisted(self, early: list[Let]) -> list[Let]:
+        """Return the reads of a value for each row, and what they are made of: they travel meanwhile."""
+        reads = [
+            let.value
+            for let in early
+            if isinstance(let.node, Load) and self.by_row(let.value) and not self.listed(let.value)
+        ]
+        return [let for let in self.needed(reads) if not self.listed(let.value)]

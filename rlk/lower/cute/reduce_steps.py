@@ -1,0 +1,55 @@
+"""How the two terms of each step of a tree lie on a block: in a thread's list, in lanes, in warps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from rlk.lower.common.thread_values import Spread
+
+LANE_BITS = 5  # of a thread's number: those of its place in the warp
+
+
+class Where(Enum):
+    """Where the two terms of a step of a tree are."""
+
+    LIST = "in the list of a thread"
+    HALVES = "in two lanes: each goes on with a half of the list"
+    LANES = "in two lanes"
+    WARPS = "in warps"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a tree, or several that meet through shared memory: how far apart its terms are."""
+
+    where: Where
+    apart: tuple[int, ...]
+
+
+def steps(spread: Spread, lists: Sequence[Spread], order: Sequence[int], *, halves: bool) -> list[Step]:
+    """Return the steps that pair the index bits of an axis away in this order.
+
+    lists: what the list of a thread runs over, the last fastest. halves: two lanes may part a list among
+    them, so that an exchange is of half as many elements; the bit that told the halves apart is then one of
+    lanes.
+    """
+    where = dict(spread.threads)
+    left = [(each.axis, bit) for each in reversed(lists) for bit in each.listed]
+    found: list[Step] = []
+    for bit in order:
+        at = where.get(bit)
+        if at is None:
+            place = left.index((spread.axis, bit))
+            left.pop(place)
+            found.append(Step(Where.LIST, (1 << place,)))
+        elif at >= LANE_BITS:
+            before = found.pop().apart if found and found[-1].where is Where.WARPS else ()
+            found.append(Step(Where.WARPS, (*before, 1 << at)))
+        elif halves and left and left[-1][0] == spread.axis:
+            where[left.pop()[1]] = at
+            found.append(Step(Where.HALVES, (1 << at,)))
+        else:
+            found.append(Step(Where.LANES, (1 << at,)))
+    return found

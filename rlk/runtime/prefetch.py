@@ -1,0 +1,205 @@
+"""What a call would run, told or compiled without running it: `rlk.explain` and `rlk.prefetch`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlk.digest import digest
+from rlk.errors import Code, LaunchError, UnsupportedError
+from rlk.ir.nodes import MathModel, Program, Role
+from rlk.ir.numerics import Tier
+from rlk.lang.op import Op
+from rlk.lower.common.emitted import Emitted
+from rlk.runtime import calls, selection
+from rlk.runtime.arguments import TORCH_DTYPES, output_shape
+from rlk.runtime.build import obtain_later, stored
+from rlk.runtime.dispatch import (
+    Decision,
+    asked_for,
+    coded,
+    decide,
+    dispatch,
+    entry_key,
+    look_up,
+    lowered,
+    lowered_code,
+    requested,
+    serving,
+    text_of,
+)
+from rlk.runtime.candidates import Schedules
+from rlk.runtime.invocation import (
+    Invocation,
+    Scalars,
+    Tensors,
+    geometry_of,
+    inputs_of,
+    is_empty,
+    model_of,
+    outputs_of,
+    target_of,
+)
+from rlk.runtime.pool import pool
+from rlk.runtime.selection import Statics
+from rlk.runtime.wheel_lookup import ship
+from rlk.target.facts import Target
+
+Public = Callable[..., Any]
+
+
+class _Reached(BaseException):
+    """Leaves a public operator once all that it calls is known."""
+
+
+def _reached(op: Public, args: tuple[Any, ...], options: dict[str, Any]) -> list[tuple[Invocation, Tensors]]:
+    """Return what a public operator would run, in order, with the tensors of each call.
+
+    Of an operator composed of several specs each is called once; what an earlier one returns has no values.
+    """
+    found: list[tuple[Invocation, Tensors]] = []
+    parts = len(getattr(op, "specs", (op,)))
+
+    def observe(spec: Op, tensors: Tensors, scalars: Scalars, statics: Statics, math: str | None) -> Tensors:
+        found.append((selection.invoke(spec, tensors, scalars, statics, math), tensors))
+        if len(found) == parts:
+            raise _Reached
+        return _without_values(*found[-1])
+
+    with calls.observed(observe):
+        try:
+            op(*args, **options)
+        except _Reached:
+            return found
+    raise LaunchError(Code.ARG_TYPE, op="rlk", name="op", wanted="operator of rlk.ops", got=op)
+
+
+def _without_values(invocation: Invocation, tensors: Tensors) -> Tensors:
+    """Return outputs as a call would return them, never written."""
+    geometry, first = geometry_of(invocation, tensors), next(iter(tensors.values()))
+    return {
+        d.name: first.new_empty(output_shape(d, geometry), dtype=TORCH_DTYPES[d.type.dtype])
+        for d in outputs_of(invocation)
+    }
+
+
+def explain(op: Public, *args: Any, **options: Any) -> Decision:
+    """Return what `op(*args, **options)` would run: backend, numerics id, tiers, schedules.
+
+    Nothing is launched. Raises what the call would raise.
+    """
+    return joined([_explained(*reached) for reached in _reached(op, args, options)])
+
+
+def joined(parts: Sequence[Decision]) -> Decision:
+    """Return one decision for parts that run one after the other on a device.
+
+    Its outputs are those of the last part, and exact where all before them is. Its id digests their ids, and
+    it names every backend that runs a part.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    *before, last = parts
+    exact = all(tier is Tier.EXACT for part in before for _, tier in part.tiers)
+    return replace(
+        parts[0],
+        backend=", ".join(dict.fromkeys(part.backend for part in parts)),
+        numerics_id=digest([part.numerics_id for part in parts])[: len(last.numerics_id)],
+        tiers=last.tiers if exact else tuple((name, Tier.PINNED) for name, _ in last.tiers),
+        schedules=tuple(schedule for part in parts for schedule in part.schedules),
+        source=", ".join(dict.fromkeys(part.source for part in parts if part.source)),
+        refused=tuple(dict.fromkeys(why for part in parts for why in part.refused)),
+    )
+
+
+def _explained(invocation: Invocation, tensors: Tensors) -> Decision:
+    device = next(iter(tensors.values())).device
+    decision = decide(invocation, device)
+    on = target_of(device)
+    geometry = geometry_of(invocation, tensors)
+    if on is None:
+        return decision
+    model = model_of(invocation, device)
+    call = (invocation, model, geometry, _used(invocation, tensors), on)
+    answer = ship(*call, serving(on), whole=True)
+    if answer.found is not None:
+        form, wheel = answer.found.form, answer.found.kernel.wheel
+        decision = replace(decision, backend=form.backend, schedules=tuple(map(str, form.schedules)))
+        return replace(decision, source=wheel.label, refused=answer.refused)
+    program, _, schedules, emitted = lowered(*call)
+    source = source_of(program, schedules, emitted, on)
+    return replace(
+        decision,
+        backend=emitted.backend,
+        schedules=tuple(map(str, schedules)),
+        source=source,
+        refused=answer.refused,
+    )
+
+
+def source_of(program: Program, schedules: Schedules, emitted: Emitted, on: Target) -> str:
+    """Return where the kernels of a lowered program come from: a store, or a compiler if there is one."""
+    try:
+        present = stored(entry_key(program, schedules, emitted, on))
+    except UnsupportedError as error:
+        return f"none: {error}"
+    return f"compiled at the first call by {emitted.backend}" if present is None else present[1]
+
+
+def prefetch(op: Public, *args: Any, **options: Any) -> Future[Path | None]:
+    """Start compiling what `op(*args, **options)` runs, in a worker process; nothing is launched.
+
+    The tensors may be small as long as dtypes, static sizes and alignments are the real call's, and where it
+    contracts the class of its rows too (up to 16, 32, 64, 128, 256, 512, 1024, more). Returns a future of the
+    cache entry; None where nothing is compiled (CPU tensors).
+    """
+    started = [_prefetched(*reached) for reached in _reached(op, args, options)]
+    return started[0] if len(started) == 1 else pool().submit(lambda: [f.result() for f in started][-1])
+
+
+def _prefetched(invocation: Invocation, tensors: Tensors) -> Future[Path | None]:
+    device = next(iter(tensors.values())).device
+    on = target_of(device)
+    if on is None:
+        return _done(None)
+    return prepared(invocation, model_of(invocation, device), tensors, on)
+
+
+def prepared(invocation: Invocation, model: MathModel, tensors: Tensors, on: Target) -> Future[Path | None]:
+    """Start preparing what an invocation runs on a target, which need not be here: a future of its entry.
+
+    tensors: those of the call, on any device. A kernel of an installed wheel is there already; one that
+    another process compiles is waited for.
+    """
+    look_up(invocation, {}, on)
+    geometry = geometry_of(invocation, tensors)
+    if is_empty(invocation, geometry):
+        return _done(None)
+    used = _used(invocation, tensors) | {name: tensors[name] for name in invocation.into}
+    call = (invocation, model, geometry, used, on)
+    held = ship(*call, serving(on)).found
+    if held is not None:
+        return _done(held.kernel.folder)
+    request = requested(*call, None, asked_for(on), kept=True)
+    there = stored(dispatch.remembered(coded, request).key(on))
+    if there is not None:
+        return _done(there[0])
+    # what is compiled later is lowered here, and by this process, whatever an earlier one found out
+    code, emitted = lowered_code(request), text_of(request)
+    started: Future[Any] = obtain_later(code.key(on), lambda: emitted, label=code.program.name)
+    return started
+
+
+def _done(path: Path | None) -> Future[Path | None]:
+    done: Future[Path | None] = Future()
+    done.set_result(path)
+    return done
+
+
+def _used(invocation: Invocation, tensors: Tensors) -> dict[str, torch.Tensor]:
+    return {d.name: tensors[d.name] for d in inputs_of(invocation) if d.role is Role.IN}

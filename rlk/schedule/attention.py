@@ -1,0 +1,206 @@
+"""Which schedule a kernel gets that contracts what it computed: how many rows share the tiles that go by."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from rlk.ir.dims import Axis, Part, extent_of
+from rlk.ir.nodes import Dot, Kernel, Load, Loop, Math, MathFn
+from rlk.ir.tree import padded
+from rlk.ir.types import TileType
+from rlk.passes.pack_gqa import indices_of, one_axis_of_rows
+from rlk.passes.walk import behind, walk
+from rlk.schedule.axes import Roles, roles, types_of
+from rlk.schedule.schedule import Schedule
+from rlk.target.facts import HOPPER, Target
+
+TABLE = Path(__file__).parent / "tables" / "streams.toml"
+ROWS_OF_WARPGROUP = 64
+FEWEST_ROWS, MOST_ROWS = 16, 128  # of a tile: what a matrix unit takes; what two warpgroups hold the sums of
+WIDE = 128  # elements of a row's sums beyond which half as many rows fit
+FEW_ROWS_STAGES, STAGES = 3, 2
+FILLED = 264  # programs that keep a device busy: two for each multiprocessor of the largest
+LARGEST_STATES = 1 << 28  # bytes of the states of pieces that lie side by side
+
+
+def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Target) -> Schedule:
+    """Return the schedule: tiles of rows as long as segments are on average, and other axes whole."""
+    rows = rows_axis(found)
+    if rows is None:
+        return Schedule()
+    held = {str(axis): padded(extents[axis.name]) for axis in columns(kernel, found)}
+    wide = widest(kernel, found, extents)
+    most = MOST_ROWS if wide <= WIDE else MOST_ROWS // 2
+    tile = min(most, max(FEWEST_ROWS, padded(mean_rows(rows, extents))))
+    if target.vendor == "amd":
+        # two products beside the sums: what 4 waves of 64 lanes have registers for, with no load ahead
+        alone = replace(scheduled(str(rows), held, min(tile, MOST_ROWS // 2), wide), warps=4, stages=1)
+        return scheduled(str(rows), held, tile, wide) if held else alone
+    if target.name != HOPPER:
+        # what follows is measured on Hopper alone
+        return replace(scheduled(str(rows), held, tile, wide), descriptors=False)
+    if by_table(kernel) or two_tensors(kernel):
+        return scheduled(str(rows), held, tile, wide)  # addresses take registers of all 8 warps
+    if held and wide <= WIDE:
+        # two programs on a multiprocessor: one multiplies while the other takes powers
+        tile = min(tile, ROWS_OF_WARPGROUP)
+    widths = lengths_of_rows(kernel, found, extents)
+    # beside wider rows, of which warps share each, ptxas waits for every product of a loop of boxes
+    boxes = bool(held) or max(widths) <= WIDE
+    chosen = replace(scheduled(str(rows), held, tile, wide), descriptors=boxes, halves=bool(held))
+    if chosen.stages < FEW_ROWS_STAGES and sums(kernel) > 1 and not held:
+        return chosen  # two sums for each row leave no registers to load further ahead
+    chunk = max((n for axis, n in found.inside if axis.chunk is not None), default=0)
+    needed = 2 * (tile + FEW_ROWS_STAGES * chunk) * sum(widths)
+    return replace(chosen, stages=FEW_ROWS_STAGES if needed <= target.shared << 10 else STAGES)
+
+
+def lengths_of_rows(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> tuple[int, ...]:
+    """Return how many elements the rows of each factor have in a tile."""
+    held = (*columns(kernel, found), *(axis for axis in found.contracted if axis.part is Part.ALL))
+    return tuple(padded(extents[axis.name]) for axis in dict.fromkeys(held))
+
+
+def scheduled(rows: str, held: Mapping[str, int], tile: int, wide: int = 1) -> Schedule:
+    """Return the schedule of tiles of so many rows; wide: elements of a row's sum."""
+    many = tile >= MOST_ROWS or tile * max(wide, *held.values(), 1) > MOST_ROWS // 2 * WIDE
+    tiles = {rows: tile, **{axis: max(FEWEST_ROWS, n) for axis, n in held.items()}}
+    return Schedule(
+        tiles=tuple(sorted(tiles.items())),
+        warps=8 if many else 4,
+        stages=STAGES if many else FEW_ROWS_STAGES,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Rows of a tile and stages of its rings, for sums of at most so many elements of a row."""
+
+    most: int
+    rows: int
+    stages: int
+    why: str
+
+
+@cache
+def table() -> tuple[Entry, ...]:
+    """Return the reviewed table, the narrowest sums first."""
+    read = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    return tuple(Entry(**entry) for entry in read["entry"])
+
+
+def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) -> Schedule:
+    """Return the schedule of a lowering that places threads itself: that of the table.
+
+    Where segments have no more rows than a warpgroup, one multiplies, whatever it leaves empty; more than two
+    do where segments have more rows than two have, and what a step computes leaves registers.
+    """
+    found = roles(kernel, extents)
+    rows, wide = rows_axis(found), [extents[a.name] for a in columns(kernel, found)]
+    entry = next((e for e in table() if max(wide, default=1) <= e.most), None)
+    if rows is None or entry is None:
+        return chosen
+    many = leaves_registers(kernel) and mean_rows(rows, extents) > MOST_ROWS
+    most = entry.rows if many else min(entry.rows, MOST_ROWS)
+    tile = most if mean_rows(rows, extents) > ROWS_OF_WARPGROUP else ROWS_OF_WARPGROUP
+    warps = 8 if tile > ROWS_OF_WARPGROUP else 4
+    return replace(chosen, stages=entry.stages, warps=warps, halves=False).with_tile(str(rows), tile)
+
+
+def leaves_registers(kernel: Kernel) -> bool:
+    """Return whether loops carry more than sums, compute only powers of two, and look nothing up."""
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    nodes = {let.value: let.node for loop in loops for let in loop.body.lets}
+    carries = any(not isinstance(nodes.get(v), Dot) for loop in loops for v in loop.body.results)
+    powers = all(n.fn is MathFn.EXP2 for n in nodes.values() if isinstance(n, Math))
+    return carries and powers and not by_table(kernel)
+
+
+def by_table(kernel: Kernel) -> bool:
+    """Return whether steps look up where to load from."""
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    lets = {let.value: let for loop in loops for let in loop.body.lets}
+    loads = [let.node for let in lets.values() if isinstance(let.node, Load)]
+    places = behind([v for load in loads for v in load.index], lets)
+    return any(isinstance(lets[value].node, Load) for value in places)
+
+
+def two_tensors(kernel: Kernel) -> bool:
+    """Return whether what a step loads is in one of two tensors."""
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    loads = [let.node for loop in loops for let in loop.body.lets if isinstance(let.node, Load)]
+    return any(load.fill is not None for load in loads)
+
+
+def variety(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Target) -> tuple[Schedule, ...]:
+    """Return schedules of other tiles: all of them must give the same bits."""
+    rows = rows_axis(found)
+    held = {str(axis): padded(extents[axis.name]) for axis in columns(kernel, found)}
+    made = [chained(kernel, found, extents, target)]
+    if rows is not None:
+        wide = widest(kernel, found, extents)
+        made += [scheduled(str(rows), held, tile, wide) for tile in (16, 32, 64, 128)]
+    return tuple(dict.fromkeys(made))
+
+
+def rows_axis(found: Roles) -> Axis | None:
+    """Return the parallel axis of segments: of the rows that share what is streamed."""
+    return next((axis for axis in found.parallel if axis.over is not None and axis.part is Part.ALL), None)
+
+
+def columns(kernel: Kernel, found: Roles) -> tuple[Axis, ...]:
+    """Return the axes that a factor from memory adds to a contraction's result: a program has all of each."""
+    types = types_of(kernel)
+    made: dict[Axis, None] = {}
+    for let in walk(kernel.body):
+        if isinstance(let.node, Dot):
+            a, b = (types[v] for v in (let.node.a, let.node.b))
+            assert isinstance(a, TileType) and isinstance(b, TileType)
+            alone = (*(x for x in b.axes if x not in a.axes), *(x for x in a.axes if x not in b.axes))
+            made.update(dict.fromkeys(x for x in alone if x in found.parallel and not x.dynamic))
+    return tuple(made)
+
+
+def sums(kernel: Kernel) -> int:
+    """Return how many numbers of a row, or lists of them, the loops of a kernel carry at most."""
+    return max((len(let.node.types) for let in walk(kernel.body) if isinstance(let.node, Loop)), default=0)
+
+
+def widest(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> int:
+    """Return how many elements the longest sum of a row has, whether its axis is contracted too or not."""
+    held = {*columns(kernel, found), *(axis for axis in found.contracted if axis.part is Part.ALL)}
+    loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
+    carried = {axis for loop in loops for type in loop.types for axis in type.axes}
+    return max((padded(extents[axis.name]) for axis in held & carried), default=1)
+
+
+def mean_rows(axis: Axis, extents: Mapping[str, int]) -> int:
+    """Return how many rows a segment has on average, at most."""
+    return max(1, indices_of(axis, extents) // max(1, extents.get(axis.over or "", 1)))
+
+
+def pieces_apart(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
+    """Return the streamed axis, by name, if a program for every tile of rows would leave a device idle.
+
+    Its pieces then have programs of their own, as long as their states fit.
+    """
+    walked = one_axis_of_rows(kernel, extents)
+    found = roles(walked, extents)
+    loops = [let.node for let in walk(walked.body) if isinstance(let.node, Loop)]
+    streamed = next((loop.axis for loop in loops if loop.axis.leaf == "piece"), None)
+    rows = rows_axis(found)
+    if streamed is None or streamed.name not in extents or rows is None:
+        return set()
+    whole = columns(walked, found)
+    others = [extents.get(axis.name, 1) for axis in found.parallel if axis not in (rows, *whole)]
+    wide = math.prod(extents.get(axis.name, 1) for axis in whole)
+    segments = extents.get(rows.over or "", 1)
+    pieces = extent_of(streamed.pieces, extents[streamed.name])
+    states = math.prod(others) // segments * indices_of(rows, extents) * (wide + 2) * pieces
+    programs = math.prod(others) * -(-mean_rows(rows, extents) // MOST_ROWS)
+    return {streamed.name} if pieces > 1 and programs < FILLED and 4 * states <= LARGEST_STATES else set()

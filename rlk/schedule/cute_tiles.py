@@ -1,0 +1,172 @@
+"""How contractions are placed on Hopper by warpgroups: blocks in clusters, tiles that fill the cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from rlk.ir.dims import Axis, extent_of
+from rlk.ir.nodes import Dot, Kernel, Load, Program, Store
+from rlk.ir.types import DType, TileType
+from rlk.passes.piecewise_launch import one_piece
+from rlk.passes.walk import walk
+from rlk.schedule.axes import kind, roles, types_of
+from rlk.schedule.attention import by_warpgroups as streams
+from rlk.schedule.entries import MORE, row_class
+from rlk.schedule.heuristics import factor_tiles, facts_of
+from rlk.schedule.rows import rows as placed_rows
+from rlk.schedule.schedule import Schedule
+from rlk.schedule.cute_table import FEW, ROWS, Warpgroups, accumulators, most_stages, tabled
+from rlk.target.facts import Target
+
+FEW_ROWS = ROWS[0]
+COLUMNS = (256, 128, 64, 32)
+WALKED = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 32))  # whose accumulators fit as often as needed
+NARROW = 64  # columns beside whose accumulators registers are left for more
+SHORT = 256  # elements of a piece: the compiler writes shorter loops out, and needs registers for that
+GROUP = 8  # row tiles of a cluster that go through the columns together
+BEST = (128, 2)
+SPEEDS = {BEST: 1.0, (128, 1): 0.95, (64, 2): 0.92, (64, 1): 0.62}
+"""Of rows of a tile and tiles of a cluster, beside the best: 8192 x 128256 x 4096 took 13.37 alone for 12.65,
+256 to 1024 x 14336 in tiles of 64 rows 0.90 to 0.93, 300 x 128256 alone in tiles of 64 rows as long as in 512
+rows of the best (docs/measured/cute.md)."""
+
+
+def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mapping[str, int]) -> Schedule:
+    """Return the schedule of a kernel for a lowering that places threads itself.
+
+    That of the reviewed table, else one whose tiles fill the cores.
+    """
+    if kind(kernel) == "chained_dot":
+        return streams(kernel, chosen, extents)
+    if kind(kernel) not in ("dot_map", "stream_dot"):
+        return placed_rows(kernel, chosen, extents)
+    if one_piece(kernel) is not None:
+        return scheduled(_walking(kernel, target, extents), kernel, chosen, target, extents)
+    facts = facts_of(kernel, target, extents)
+    if facts is None:
+        return chosen
+    use = tabled(facts) or _filling(kernel, target, extents)
+    return scheduled(use, kernel, chosen, target, extents)
+
+
+def in_turn(program: Program, target: Target, extents: Mapping[str, int]) -> bool:
+    """Return whether blocks should walk all pieces of what they contract, and add them in registers.
+
+    program: specialized. They should where their tiles give work to half of the cores; of fewer, the pieces
+    stand side by side, or are launched one after the other.
+    """
+    return walks(program) and all(
+        _tiles(k, _walking(k, target, extents), extents) * 2 >= target.cores for k in program.kernels
+    )
+
+
+def walks(program: Program) -> bool:
+    """Return whether blocks of a program that is not swept could walk all pieces of what they contract."""
+    return all(one_piece(kernel) is not None for kernel in program.kernels)
+
+
+def by_warpgroups(
+    program: Program, chosen: Iterable[Schedule], target: Target, extents: Mapping[str, int]
+) -> tuple[Schedule, ...]:
+    """Return the schedules of a program's kernels for a lowering that places threads itself."""
+    pairs = zip(program.kernels, chosen, strict=True)
+    return tuple(warpgroups(kernel, schedule, target, extents) for kernel, schedule in pairs)
+
+
+def scheduled(
+    use: Warpgroups, kernel: Kernel, chosen: Schedule, target: Target, extents: Mapping[str, int]
+) -> Schedule:
+    """Return the schedule that a tiling gives a contraction; other kernels keep the chosen one."""
+    found = roles(kernel, extents)
+    sides = factor_tiles(kernel, found)
+    if one_piece(kernel) is not None:
+        most = most_stages(use.rows, use.columns, use.per_core, _pieces(kernel))
+        use = replace(use, stages=min(use.stages, most))
+    return chosen if sides is None else use.schedule(chosen, sides, dict(found.inside), target.cores)
+
+
+def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warpgroups:
+    """Return tiles that fill the cores, and leave few of their rows empty."""
+    found = roles(kernel, extents)
+    sides = factor_tiles(kernel, found)
+    assert sides is not None
+    count = _extent(sides[0], extents, 0)
+    wide = dict(found.inside).get(sides[1])
+    if 0 < count <= FEW[-1] and wide is None:
+        fewest = next(n for n in FEW if n >= count)
+        return Warpgroups(fewest, FEW_ROWS, most_stages(fewest, FEW_ROWS), GROUP)
+    rows, cluster = min(SPEEDS, key=lambda use: _padded(count, use) / SPEEDS[use]) if count else BEST
+    row_tiles = -(-(count or rows) // rows)
+    if wide is None:
+        wide = _extent(sides[1], extents, COLUMNS[0])
+        filling = (n for n in COLUMNS if row_tiles * -(-wide // n) >= target.cores)
+        columns = next(filling, COLUMNS[-1])
+    else:
+        columns = next((n for n in COLUMNS if n <= wide), COLUMNS[-1])  # what blocks hold whole stays so
+    return Warpgroups(rows, columns, most_stages(rows, columns), GROUP, cluster)
+
+
+def _padded(count: int, use: tuple[int, int]) -> int:
+    """Return how many rows are multiplied for so many, in tiles of some rows and clusters of some tiles."""
+    each = use[0] * use[1]
+    return -(-count // each) * each
+
+
+def _walking(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warpgroups:
+    """Return the largest tile that leaves few cores idle: the accumulators of some pieces wait beside it."""
+    sides = factor_tiles(kernel, roles(kernel, extents))
+    assert sides is not None
+    count, pieces = _rows(sides[0], extents), _pieces(kernel)
+    narrow = _crowded(kernel, sides) or _extent(_contracted(kernel), extents, 0) < SHORT
+    sizes = (
+        (rows, columns)
+        for rows, columns in WALKED
+        if (rows == FEW_ROWS or count > FEW_ROWS) and (columns <= NARROW or not narrow)
+    )
+    found = [Warpgroups(r, c, most_stages(r, c, 1, pieces), GROUP, 2 if count > r else 1) for r, c in sizes]
+    busy = (use for use in found if _tiles(kernel, use, extents) * 4 >= target.cores * 3)
+    return next(busy, found[-1])
+
+
+def fits(use: Warpgroups, kernel: Kernel) -> bool:
+    """Return whether blocks of a tiling have room for the accumulators of all pieces that a kernel walks."""
+    if one_piece(kernel) is None:
+        return True
+    held, shared = accumulators(use.columns, _pieces(kernel))
+    return use.rows in ROWS and held > 1 and shared < 2
+
+
+def _contracted(kernel: Kernel) -> Axis:
+    return next(let.node.over for let in walk(kernel.body) if isinstance(let.node, Dot))
+
+
+def _pieces(kernel: Kernel) -> int:
+    """Return how many pieces a kernel that walks them has."""
+    return _contracted(kernel).split or 1
+
+
+def _crowded(kernel: Kernel, sides: tuple[Axis, Axis]) -> bool:
+    """Return whether results meet a tile of memory, or are written as f32: both need registers."""
+    types = types_of(kernel)
+    met = [types[x.value] for x in walk(kernel.body) if isinstance(x.node, Load)]
+    written = [types[x.node.value] for x in walk(kernel.body) if isinstance(x.node, Store)]
+    tiles = [t for t in met if isinstance(t, TileType) and set(sides) <= set(t.axes)]
+    return bool(tiles) or any(isinstance(t, TileType) and t.dtype is DType.F32 for t in written)
+
+
+def _tiles(kernel: Kernel, use: Warpgroups, extents: Mapping[str, int]) -> int:
+    """Return how many tiles a contraction has."""
+    sides = factor_tiles(kernel, roles(kernel, extents))
+    assert sides is not None
+    return -(-_rows(sides[0], extents) // use.rows) * -(-_extent(sides[1], extents, NARROW) // use.columns)
+
+
+def _rows(axis: Axis, extents: Mapping[str, int]) -> int:
+    """Return how many rows stand for the rows of a call: one number for each class but the last."""
+    count = _extent(axis, extents, BEST[0])
+    return row_class(count) if row_class(count) < MORE else count
+
+
+def _extent(axis: Axis, extents: Mapping[str, int], unknown: int) -> int:
+    return extent_of(axis, extents[axis.name]) if axis.name in extents else unknown

@@ -1,0 +1,597 @@
+"""How generated CuTe modules run on a CPU with the bits of a device.
+
+`interpret(source)` executes a module with these objects in the place of the DSL. A block's copying warp runs
+first, into a ring without an end; then its multiplying threads take the stages in order, multiply by the
+oracle's rule and hold their accumulators as the hardware hands them out: all at once, or one warpgroup after
+another where each is told what its steps are. That the roles may run side by side is what
+`lower.cute.protocol` proves.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from rlk.interp.dot import dot
+from rlk.ir.dotmodel import DotModel
+from rlk.ir.types import DType
+from rlk.testing.simulators import block_memory, warp_exchange, simt, pipelines, tile_scheduler
+from rlk.testing.simulators.simt import Array, Fault, Float32, Int32, Memory, Number
+from rlk.testing.simulators.pipelines import BoxRing, Rows, State
+
+WARP, WARPGROUP = 32, 128
+BOX_WORDS = 256  # of a warp
+KEPT_WORDS = 64  # of a thread: the largest accumulator that may wait in shared memory
+DEPTH_OF_INSTRUCTION = 16
+OVERRIDDEN = {
+    made.__name__: made
+    for made in (
+        simt.load_where, simt.store_where, simt.store_pair_where, simt.report_where, simt.any_lane,
+        block_memory.load_vector, block_memory.load_vector_where, block_memory.store_vector, block_memory.store_vector_where,
+        pipelines.numbers_of,
+    )
+}  # fmt: skip
+"""Helpers with a branch of their own, which here act on the threads that take it, and those for vectors."""
+
+
+def interpret(source: str, *, filename: str = "generated.py") -> SimpleNamespace:
+    """Return the names that a module defines; its host functions take CPU tensors for pointers."""
+    tree = ast.parse(source, filename)
+    tree.body = [node for node in tree.body if not isinstance(node, ast.Import | ast.ImportFrom)]
+    tree = tile_scheduler.Branches().visit(tree)
+    scope: dict[str, Any] = dict(_dsl())
+    exec(compile(tree, filename, "exec", dont_inherit=True), scope)
+    made = OVERRIDDEN | {each.__name__: partial(each, lambda: _now.threads) for each in pipelines.COPIES}
+    scope.update({name: each for name, each in made.items() if name in scope})
+    return SimpleNamespace(**scope)
+
+
+# --- a launch ---
+
+
+@dataclass(slots=True)
+class _Block:
+    """The block that runs: its number, how many there are, the threads that run now, and their ring.
+
+    rings: those that threads fill, by name. warps: that multiply. elected: whether one thread of each acts
+    for all. post: by which tiles are handed on, where blocks stay. given, read, groups: accumulators that
+    products go into and what they read, not yet a group; and groups in flight.
+    """
+
+    index: int = 0
+    count: int = 1
+    cluster: int = 1
+    threads: Array = field(default_factory=lambda: np.arange(1))
+    ring: Any = None
+    boxes: Any = None
+    boards: list[block_memory.Board] = field(default_factory=list)
+    rings: dict[str, pipelines.CopyRing] = field(default_factory=dict)
+    warps: int = 0
+    elected: bool = False
+    post: Any = None
+    given: list[Any] = field(default_factory=list)
+    read: set[pipelines.Use] = field(default_factory=set)
+    groups: list[tuple[list[Any], set[pipelines.Use]]] = field(default_factory=list)
+
+
+_now = _Block()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    body: Callable[..., None]
+
+    def __call__(self, *args: Any) -> _Launch:
+        kinds = inspect.get_annotations(self.body).values()
+        return _Launch(self.body, tuple(map(simt.typed, args, kinds)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    body: Callable[..., None]
+    args: tuple[Any, ...]
+
+    def launch(self, *, grid: Any, block: Any, stream: Any, cluster: Any = None, **hints: int) -> None:
+        """Run every block; one of a contraction as its copying warp, then as its multiplying warpgroups."""
+        global _now
+        count, threads = int(grid[0]), int(block[0])
+        roles_apart, cluster = cluster is not None, cluster or (1, 1, 1)
+        if count % cluster[0]:
+            raise Fault(f"{count} blocks in clusters of {cluster[0]}")
+        whole = np.arange(threads)
+        copying = WARPGROUP if "PipelineCpAsync" in self.body.__code__.co_names else WARP
+        before, after = ([whole[:copying]], whole[WARPGROUP:]) if roles_apart else ([], whole)
+        tiles = tile_scheduler.Tiles()
+        for index in range(count):
+            post = tile_scheduler.Post(tiles, _threads, _is_elected)
+            ring: list[Any] = []
+            rings: dict[str, pipelines.CopyRing] = {}
+            for acting in chain(before, post.together(after, rings.values())):
+                _now = _Block(index, count, cluster[0], acting, ring, rings=rings, warps=threads // WARP - 4)
+                _now.post = post
+                self.body(*self.args)
+            post.end()
+            if ring and ring[0].taken != len(ring[0].filled):
+                raise Fault(f"{len(ring[0].filled)} stages were filled, {ring[0].taken} read")
+        tiles.check()
+
+
+# --- the ring ---
+
+
+def _ring(*, barrier_storage: Any, **given: Any) -> Any:
+    if barrier_storage is not None:
+        return pipelines.box_ring(_around(), barrier_storage=barrier_storage, **given)
+    if not _now.ring:
+        stages, size = given["num_stages"], given["tx_count"]
+        _now.ring.append(BoxRing(stages=stages, bytes=size, flying=lambda: _now.groups))
+    return _now.ring[0]
+
+
+# --- copies ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """A factor's place in shared memory, and a stage of it."""
+
+    name: str
+    index: Any = None
+
+    def get_tensor(self, outer: Any, *, swizzle: Any) -> _Stage:
+        return self
+
+    def data_ptr(self) -> None:
+        return None
+
+    def __getitem__(self, index: tuple[Any, ...]) -> _Stage:
+        return _Stage(self.name, index[1:] if len(index) == 2 else index[2:])
+
+
+def _copy(atom: Any, box: Rows, to: _Stage, *, tma_bar_ptr: int, mcast_mask: Any = None) -> None:
+    ring: BoxRing = _now.ring[0]
+    if to.index != (tma_bar_ptr % ring.stages,):
+        raise Fault("a box lands in another stage than its barrier counts")
+    if (mcast_mask is not None) != (atom.shared > 1):
+        raise Fault("a copy for a cluster without a cluster, or none for one")
+    tile = box.box()
+    ring.filled[tma_bar_ptr][to.name] = tile
+    ring.landed[tma_bar_ptr] += tile.size * 2
+
+
+def _local_tile(of: Any, shape: tuple[int, int], index: tuple[int, None]) -> Rows:
+    rows = of if isinstance(of, Rows) else Rows(of)
+    return replace(rows, rows=shape[0], depth=shape[1])
+
+
+# --- products ---
+
+
+@dataclass(slots=True)
+class _Unit:
+    """The instruction: 64 rows a warpgroup, so many columns."""
+
+    dtype: DType
+    groups: int
+    columns: int
+    accumulates: bool = False
+
+    def get_slice(self, thread: Any) -> _Unit:
+        return self
+
+    def partition_A(self, tiles: _Stage) -> _Stage:
+        return tiles
+
+    partition_B = make_fragment_A = make_fragment_B = partition_A
+
+    @property
+    def op(self) -> _Unit:
+        return replace(self)
+
+    def partition_shape_A(self, tile: tuple[int, int]) -> tuple[int, int]:
+        return tile
+
+    def partition_shape_C(self, tile: tuple[int, int]) -> tuple[int, int]:
+        if tile != (64 * self.groups, self.columns):
+            raise Fault(f"a tile of {tile} for {self.groups} warpgroups of 64 x {self.columns}")
+        return tile
+
+    def set(self, what: str, accumulates: bool) -> None:
+        self.accumulates = accumulates
+
+
+@dataclass(slots=True)
+class _Fragment:
+    """An accumulator, or weights: a matrix of which every thread has some registers; `step`: a part of it."""
+
+    matrix: Array
+    kind: type[Number] = Float32
+    step: int = -1
+
+    @property
+    def iterator(self) -> _Fragment:
+        return self
+
+    def fill(self, x: Any) -> None:
+        self.load()[...] = x.data if isinstance(x, Number) else x
+
+    def __getitem__(self, index: tuple[None, None, int]) -> _Fragment:
+        return _Fragment(self.matrix, self.kind, index[2])
+
+    def part(self, depth: int) -> tuple[Array, None]:
+        """Return what an instruction reads of weights."""
+        return self.matrix[:, self.step * depth : (self.step + 1) * depth], None
+
+    def load(self) -> Array:
+        flying = [_now.given, *(group for group, _ in _now.groups)]
+        if any(self.matrix is each for group in flying for each in group):
+            raise Fault("an accumulator is read before its products were waited for")
+        return self.matrix
+
+    def store(self, x: Array) -> None:
+        self.matrix[...] = x
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Registers of an accumulator by coordinates, through a layout."""
+
+    fragment: _Fragment
+    shape: Any
+    stride: Any
+
+    def __getitem__(self, at: tuple[int, int]) -> Number:
+        found = self.fragment.kind.of(self.fragment.load()[self.places(at)])
+        assert isinstance(found, Number)
+        return found
+
+    def __setitem__(self, at: tuple[int, int], x: Number) -> None:
+        if type(x) is not self.fragment.kind:
+            raise Fault(f"{type(x).__name__} in registers of {self.fragment.kind.__name__}")
+        self.fragment.load()[self.places(at)] = x.data
+
+    def places(self, at: tuple[int, int]) -> tuple[Array, Array]:
+        """Return where the threads' elements at a coordinate lie in the accumulator."""
+        register = sum(warp_exchange.place(c, s, d) for c, s, d in zip(at, self.shape, self.stride, strict=True))
+        return accumulator_place(_now.threads - WARPGROUP, register)
+
+
+def _own_rows() -> slice:
+    """Return which rows of an accumulator the threads have that run: 64 a warpgroup."""
+    first, last = int(_now.threads[0]) - WARPGROUP, int(_now.threads[-1]) + 1 - WARPGROUP
+    return slice(first // 2, last // 2)
+
+
+def _moved(source: Any, to: Any) -> None:
+    """Copy an accumulator to shared memory or back."""
+    view, kept = (source, to) if isinstance(source, _View) else (to, source)
+    if view.shape != kept.shape or view.stride != (1, 4) or kept.stride[0] != 1:
+        raise Fault(f"registers {view.shape}:{view.stride} in memory {kept.shape}:{kept.stride}")
+    fours, columns = view.shape
+    for column in range(columns):
+        registers = warp_exchange.Registers(Float32, fours)
+        if view is source:
+            registers.held = [view[i, column] for i in range(fours)]
+            warp_exchange.copy(warp_exchange.Recast(registers), kept.places(column), _now.threads)
+            continue
+        warp_exchange.copy(kept.places(column), warp_exchange.Recast(registers), _now.threads)
+        for i in range(fours):
+            view.fragment.matrix[view.places((i, column))] = registers[i].data
+
+
+def accumulator_place(thread: Array, register: int) -> tuple[Array, Array]:
+    """Return the row and the column of a register of a multiplying thread: 64 rows a warpgroup."""
+    warp, lane = thread // WARP, thread % WARP
+    return warp * 16 + register // 2 % 2 * 8 + lane // 4, register // 4 * 8 + lane % 4 * 2 + register % 2
+
+
+def _gemm(unit: _Unit, to: _Fragment, a: Any, b: Any, onto: _Fragment) -> None:
+    if not isinstance(b, _Stage):
+        _products(unit, to, a, b)
+        return
+    ring: BoxRing = _now.ring[0]
+    step, index = a.index
+    if a.index != b.index or index != ring.reading % ring.stages:
+        raise Fault("factors of a stage that is not read")
+    tiles = ring.filled[ring.reading]
+    part = slice(step * DEPTH_OF_INSTRUCTION, (step + 1) * DEPTH_OF_INSTRUCTION)
+    start = onto.matrix if unit.accumulates else None
+    _now.given.append(to.matrix)
+    _now.read.add((id(ring), ring.reading))
+    to.matrix[...] = dot(tiles["a"][:, part], tiles["b"][:, part], DotModel.CHAIN16, unit.dtype, start)
+
+
+def _products(unit: _Unit, to: _Fragment, a: Any, b: pipelines.Tiles) -> None:
+    """Multiply a tile or weights with a tile that threads copied."""
+    (one, used), (two, of) = a.part(DEPTH_OF_INSTRUCTION), b.part(DEPTH_OF_INSTRUCTION)
+    _now.given += [to.matrix, *([] if used is not None else [a.matrix])]
+    _now.read |= {use for use in (used, of) if use is not None}
+    if len(two) != unit.columns:
+        raise Fault(f"{len(two)} columns for an instruction of {unit.columns}")
+    rows = _own_rows()
+    start = to.matrix[rows] if unit.accumulates else None
+    to.matrix[rows] = dot(one[rows], two, DotModel.CHAIN16, unit.dtype, start)
+
+
+def _commit_group() -> None:
+    _now.groups.append((_now.given, _now.read))
+    _now.given, _now.read = [], set()
+
+
+def _wait_group(left: int) -> None:
+    del _now.groups[: max(0, len(_now.groups) - left)]
+
+
+# --- the names of the DSL ---
+
+
+class _Ranges:
+    """Stands for types in subscripts: `MemRange[Int64, 8]`."""
+
+    def __getitem__(self, what: Any) -> Any:
+        return what
+
+
+class _Struct:
+    MemRange, Align = _Ranges(), _Ranges()
+
+    def __call__(self, made: type) -> type:
+        return made
+
+
+def _pointer(tensor: Any) -> tuple[Array, DType]:
+    """Return the storage of a CPU tensor, bf16 as u16 patterns."""
+    import torch
+
+    names = {
+        torch.float32: DType.F32, torch.bfloat16: DType.BF16, torch.float16: DType.F16,
+        torch.int32: DType.I32, torch.int64: DType.I64, torch.bool: DType.BOOL,
+    }  # fmt: skip
+    dtype = names[tensor.dtype]
+    raw = tensor.view(torch.int16) if dtype is DType.BF16 else tensor
+    size = 1 + sum((n - 1) * s for n, s in zip(raw.shape, raw.stride(), strict=True)) if raw.numel() else 0
+    flat = raw.as_strided((size,), (1,)).numpy()
+    return flat.view(np.uint16) if dtype is DType.BF16 else flat, dtype
+
+
+def _make_tensor(of: Any, layout: Any) -> Any:
+    if isinstance(of, tile_scheduler.Mail):
+        of.size = layout.shape
+    if isinstance(of, tile_scheduler.Mail | tile_scheduler.Ticket):
+        return of
+    if isinstance(of, _Fragment):
+        return _View(of, layout.shape, layout.stride)
+    if isinstance(of, warp_exchange.Words) and isinstance(layout, _Layout):
+        return warp_exchange.Kept(of, layout.shape, layout.stride, lambda: _now.threads)
+    if isinstance(of, warp_exchange.Words):
+        return replace(of, count=layout[0])
+    flat, dtype = _pointer(of)
+    return Memory(flat, dtype, layout.shape, layout.stride)
+
+
+def _registers(shape: tuple[int, ...], kind: Any) -> Any:
+    """Return an accumulator, or a few elements of each thread."""
+    if len(shape) == 1:
+        return warp_exchange.Registers(kind, shape[0])
+    return _Fragment(np.zeros(shape, np.float32), kind)
+
+
+def _recast(of: warp_exchange.Registers, kind: Any) -> warp_exchange.Recast:
+    if kind is not Int32:
+        raise Fault(f"registers as {kind.__name__}")
+    return warp_exchange.Recast(of)
+
+
+def _autovec_copy(source: Any, to: Any) -> None:
+    if isinstance(source, _View) or isinstance(to, _View):
+        _moved(source, to)
+    else:
+        warp_exchange.copy(source, to, _now.threads)
+
+
+def _sync_warp() -> None:
+    _now.boxes.meetings += 1
+
+
+def _tma(op: Any, tensor: Memory, layout: Any, box: Any, shared: int = 1) -> tuple[Any, Memory]:
+    strides = sorted(s for each in tensor.strides for s in (each if isinstance(each, tuple) else (each,)))
+    if strides[0] != 1 or strides[1] * 2 % 16:
+        raise Fault("rows that do not lie at multiples of 16 bytes")
+    return SimpleNamespace(box=box, shared=shared), tensor
+
+
+def _range(*bounds: Any, unroll: int = 1) -> range:
+    return range(*map(int, bounds))
+
+
+def _cute() -> SimpleNamespace:
+    arch = SimpleNamespace(
+        thread_idx=lambda: (Int32(_now.threads), Int32(0), Int32(0)),
+        block_idx=lambda: (Int32(_now.index), Int32(0), Int32(0)),
+        grid_dim=lambda: (_now.count, 1, 1),
+        block_idx_in_cluster=lambda: Int32(_now.index % _now.cluster),
+        warp_idx=lambda: Int32(_now.threads // WARP),
+        make_warp_uniform=lambda x: simt.uniform(x, WARP),
+        setmaxregister_decrease=lambda count: None,
+        setmaxregister_increase=lambda count: None,
+        lane_idx=lambda: Int32(_now.threads % WARP),
+        sync_warp=_sync_warp,
+        elect_one=_elected,
+        fence_view_async_shared=lambda: pipelines.fence(_now.rings),
+        fmax=simt.fmax,
+        fmin=simt.fmin,
+        shuffle_sync_bfly=simt.shuffled,
+        vote_any_sync=simt.any_lane,
+        sync_threads=_barrier,
+        atomic_add=lambda counter, x, sem, scope: tile_scheduler.atomic_add(_threads, counter, x),
+        barrier=lambda barrier_id, number_of_threads: _met(barrier_id, number_of_threads),
+    )
+    return SimpleNamespace(
+        kernel=_Kernel,
+        jit=lambda fn: fn,
+        struct=_Struct(),
+        arch=arch,
+        math=SimpleNamespace(
+            RoundingMode=SimpleNamespace(NEAREST_EVEN="nearest"), mul=simt.mul, fma=simt.fma, exp2=simt.exp2
+        ),
+        make_layout=_Layout,
+        make_tensor=_make_tensor,
+        make_rmem_tensor=_registers,
+        size=lambda of: of.size,
+        recast_tensor=_recast,
+        autovec_copy=_autovec_copy,
+        assume=lambda x, divby: simt.assumed(x, divby),
+        domain_offset=lambda at, of: Rows(of, int(at[0]), int(at[1])),
+        local_tile=_local_tile,
+        group_modes=lambda x, first, last: x,
+        slice_=lambda layout, at: layout,
+        copy=_copy,
+        gemm=_gemm,
+        make_mma_atom=lambda unit: unit,
+        Pointer=object, Tensor=object, CopyAtom=object, TiledMma=object,
+    )  # fmt: skip
+
+
+def _tiles(side: int, order: str, tile: tuple[int, int, int], kind: Any, stages: int) -> SimpleNamespace:
+    return SimpleNamespace(outer=pipelines.layout(order, tile[side], tile[2]), inner=None)
+
+
+def _dsl() -> dict[str, Any]:
+    sm90 = SimpleNamespace(
+        make_smem_layout_a=partial(_tiles, 0),
+        make_smem_layout_b=partial(_tiles, 1),
+        make_trivial_tiled_mma=lambda a, b, ka, kb, acc, groups, tiler_mn, a_source=None: _Unit(
+            a.dtype, groups[0], tiler_mn[1]
+        ),
+    )
+    pipeline = SimpleNamespace(
+        PipelineTmaAsync=SimpleNamespace(create=_ring),
+        PipelineAsync=SimpleNamespace(create=lambda **given: _now.post.ring(_now.warps, **given)),
+        PipelineCpAsync=SimpleNamespace(create=lambda **given: pipelines.ring(_around(), **given)),
+        CooperativeGroup=lambda agent, count=1: count,
+        Agent=SimpleNamespace(Thread="thread"),
+        PipelineUserType=SimpleNamespace(Producer="producer", Consumer="consumer"),
+        make_pipeline_state=lambda role, stages: State(stages),
+    )
+    cpasync = SimpleNamespace(
+        prefetch_descriptor=lambda atom: None,
+        tma_partition=lambda atom, rank, layout, to, of: (to, of),
+        make_tiled_tma_atom=_tma,
+        CopyBulkTensorTileG2SOp=lambda: "copy",
+        CopyBulkTensorTileG2SMulticastOp=lambda: "copy for a cluster",
+    )
+    cutlass = SimpleNamespace(
+        range=_range, range_constexpr=_range, min=simt.least, max=simt.most, select_=simt.select,
+        Constexpr=int, const_expr=bool,
+    )  # fmt: skip
+    utils = SimpleNamespace(
+        SmemAllocator=lambda: SimpleNamespace(allocate=_shared, allocate_tensor=_board),
+        LayoutEnum=SimpleNamespace(ROW_MAJOR="row", COL_MAJOR="column"),
+    )
+    warpgroup = SimpleNamespace(
+        fence=lambda: None, commit_group=_commit_group, wait_group=_wait_group,
+        Field=SimpleNamespace(ACCUMULATE="accumulate"), OperandSource=SimpleNamespace(RMEM="registers"),
+    )  # fmt: skip
+    kinds = {k.__name__: k for k in (*simt.KINDS.values(), simt.Int16)}
+    return kinds | {
+        "acting": _acting,
+        "Uint8": simt.Boolean,  # a truth value in memory
+        "cuda": SimpleNamespace(CUstream=object),
+        "cutlass": cutlass,
+        "cute": _cute(),
+        "pipeline": pipeline,
+        "sm90": sm90,
+        "utils": utils,
+        "OperandMajorMode": SimpleNamespace(K="K", MN="MN"),
+        "cpasync": cpasync,
+        "warpgroup": warpgroup,
+    }
+
+
+class _Layout:
+    """A layout: extents and strides; called, the offset of an index."""
+
+    def __init__(self, shape: Any, stride: Any = None) -> None:
+        self.shape, self.stride = shape, stride
+
+    def __call__(self, index: Any) -> Any:
+        return index * self.stride
+
+
+def _shared(of: type) -> SimpleNamespace:
+    if "ring" not in of.__annotations__:
+        _now.boxes = warp_exchange.Shared(BOX_WORDS * (int(_now.threads[-1]) + 1) // WARP)
+        parts = {name: _storage(name, *what) for name, what in of.__annotations__.items()}
+        return SimpleNamespace(**{**parts, "boxes": _now.boxes})
+    _now.boxes = warp_exchange.Shared(BOX_WORDS * len(_now.threads) // WARP)
+    kept = warp_exchange.Shared(KEPT_WORDS * len(_now.threads))
+    return SimpleNamespace(ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"), boxes=_now.boxes, kept=kept)
+
+
+def _storage(name: str, kind: Any, size: Any) -> Any:
+    """Return a part of shared memory: a ring's, or numbers, which travel with tiles or are a thread's own."""
+    if kind is Int32:
+        return _now.post.words(name)
+    made = pipelines.Storage(name, _now.rings)
+    if isinstance(kind, tuple) and kind[0] is Float32:
+        words = warp_exchange.Shared(kind[1])
+        return SimpleNamespace(get_tensor=made.get_tensor, data_ptr=words.data_ptr)
+    return made
+
+
+def _board(kind: type[Number], layout: _Layout, alignment: int) -> block_memory.Board:
+    made = block_memory.Board(kind, layout.shape, _now.threads)
+    _now.boards.append(made)
+    return made
+
+
+def _barrier() -> None:
+    for board in _now.boards:
+        board.barrier()
+
+
+def _around() -> pipelines.Around:
+    return pipelines.Around(_now.rings, lambda: _now.groups, _now.warps, _is_elected, _threads)
+
+
+def _threads() -> Array:
+    return _now.threads
+
+
+def _is_elected() -> bool:
+    return _now.elected
+
+
+@contextmanager
+def _acting(condition: Number) -> Iterator[None]:
+    """Let those threads act of which a condition holds."""
+    every = _now.threads
+    _now.threads = every[np.broadcast_to(condition.data, every.shape)]
+    yield
+    _now.threads = every
+
+
+@contextmanager
+def _elected() -> Iterator[None]:
+    _now.elected = True
+    yield
+    _now.elected = False
+
+
+def _met(name: Any, threads: int) -> None:
+    """Let each warpgroup meet by a barrier of its own: number 0 is that of all threads, not of the first."""
+    names, groups = np.broadcast_to(Int32(name).data, _now.threads.shape), _now.threads // WARPGROUP
+    own = np.where(groups == 0, _now.warps // 4 + 1, groups)
+    if threads != WARPGROUP or len(own) % WARPGROUP or not np.array_equal(names, own):
+        raise Fault("a barrier that is not the one of a warpgroup")
+    pipelines.barrier(_now.rings)
+    _now.post.ticket.barrier()

@@ -1,0 +1,189 @@
+"""How blocks that take tiles by tickets run on a CPU: mail, tickets, and whether each tile is done once."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from rlk.testing.simulators.simt import Array, Fault, Int32, Number, shared
+from rlk.testing.simulators.pipelines import CopyRing
+
+WARPGROUP = 128  # threads
+
+
+@dataclass(slots=True)
+class Tiles:
+    """The tiles of a launch that blocks took so far, and how many there are."""
+
+    taken: set[int] = field(default_factory=set)
+    count: int | None = None
+
+    def take(self, item: int) -> None:
+        if item in self.taken:
+            raise Fault(f"tile {item} is taken twice")
+        self.taken.add(item)
+
+    def end(self, last: int) -> None:
+        """Note the last mail of a block: how many tiles there are, which is the number of none."""
+        if self.count not in (None, last):
+            raise Fault(f"a block stops at {self.count} tiles, another at {last}")
+        self.taken.discard(last)
+        self.count = last
+
+    def check(self) -> None:
+        """Raise where a tile is left."""
+        if self.count is not None and self.taken != set(range(self.count)):
+            raise Fault(f"{len(self.taken)} tiles of {self.count} are taken")
+
+
+@dataclass(slots=True)
+class Mail:
+    """Words that one thread writes for warps to read: each message lasts until all these have freed it.
+
+    size: of a message. sent: messages by their use. reading: the one that is read.
+    """
+
+    tiles: Tiles
+    threads: Callable[[], Array]
+    elected: Callable[[], bool]
+    size: int = 0
+    written: dict[int, int] = field(default_factory=dict)
+    sent: list[list[int]] = field(default_factory=list)
+    acquired: int = 0
+    reading: int = -1
+    taken: int = 0
+
+    def __setitem__(self, index: int, x: Any) -> None:
+        self.alone()
+        if self.acquired != len(self.sent) + 1:
+            raise Fault("mail is written before there is room for it")
+        self.written[index] = shared(x)
+
+    def __getitem__(self, index: Any) -> Number:
+        if not self.taken == self.reading < len(self.sent):
+            raise Fault("mail is read that was not waited for, or is freed")
+        return Int32(self.sent[self.reading][shared(index)])
+
+    def alone(self) -> None:
+        if len(self.threads()) != 1:
+            raise Fault(f"{len(self.threads())} threads do what the one does that writes mail")
+
+    def producer_acquire(self, state: Any) -> None:
+        self.alone()
+        if state.count != self.acquired:
+            raise Fault("mail is written out of turn")
+        self.acquired += 1
+
+    def producer_commit(self, state: Any) -> None:
+        self.alone()
+        if state.count != len(self.sent) or self.written.keys() != set(range(self.size)):
+            raise Fault("mail is sent that nothing wrote")
+        self.tiles.take(self.written[0])
+        self.sent.append([self.written[i] for i in range(self.size)])
+        self.written = {}
+
+    def consumer_wait(self, state: Any) -> None:
+        if state.count >= len(self.sent):
+            raise Fault("mail is awaited that nobody sends")
+        self.reading = state.count
+
+    def consumer_release(self, state: Any) -> None:
+        if not self.elected() or state.count != self.taken:
+            raise Fault("mail is freed out of turn, or by every thread")
+        self.taken += 1
+
+    @property
+    def left(self) -> bool:
+        return self.taken != len(self.sent)
+
+    def again(self) -> None:
+        """Let others read the same messages, whose part it is to free them too."""
+        self.reading, self.taken = -1, 0
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A word that one thread writes for its warpgroup, and what was done with it since all these met."""
+
+    threads: Callable[[], Array]
+    value: int | None = None
+    written: bool = False
+    read: bool = False
+
+    def __setitem__(self, index: int, x: Any) -> None:
+        if len(self.threads()) != 1 or self.written or self.read:
+            raise Fault("a ticket is written while others may write or read it")
+        self.value, self.written = shared(x), True
+
+    def __getitem__(self, index: int) -> Number:
+        if self.value is None or self.written:
+            raise Fault("a ticket is read before the thread that writes it was waited for")
+        self.read = True
+        return Int32(self.value)
+
+    def barrier(self) -> None:
+        """Let the threads of the warpgroup meet."""
+        self.written = self.read = False
+
+
+class Post:
+    """What the roles of a block have to hand tiles on with."""
+
+    def __init__(self, tiles: Tiles, threads: Callable[[], Array], elected: Callable[[], bool]) -> None:
+        self.mail, self.ticket = Mail(tiles, threads, elected), Ticket(threads)
+
+    def words(self, name: str) -> SimpleNamespace:
+        """Return these words of shared memory."""
+        return SimpleNamespace(data_ptr=lambda: self.mail if name == "mail" else self.ticket)
+
+    def ring(
+        self, warps: int, *, barrier_storage: str, num_stages: int, producer_group: int, consumer_group: int
+    ) -> Mail:
+        """Return the ring of mail, which one thread writes and so many warps read."""
+        if (num_stages, producer_group, consumer_group) != (1, 1, warps):
+            raise Fault(f"mail of {producer_group} threads for {consumer_group} of {warps} warps")
+        return self.mail
+
+    def together(self, threads: Array, rings: Iterable[CopyRing]) -> Iterator[Array]:
+        """Yield which threads that multiply run at once: a warpgroup that is told its own steps runs alone.
+
+        Who runs reads all that is in the rings.
+        """
+        for some in threads.reshape(-1, WARPGROUP) if self.mail.sent else [threads]:
+            for each in (*rings, self.mail):
+                each.again()
+            yield some
+            if any(each.left for each in (*rings, self.mail)):
+                raise Fault("stages were filled that were not read")
+
+    def end(self) -> None:
+        """Note where the block stopped, if it took tiles by tickets."""
+        if self.mail.sent:
+            self.mail.tiles.end(self.mail.sent[-1][0])
+
+
+def atomic_add(threads: Callable[[], Array], counter: Array, x: Any) -> Number:
+    """Add to a counter for a thread, and return what it was."""
+    if len(threads()) != 1:
+        raise Fault(f"{len(threads())} threads draw a ticket")
+    before = int(counter[0])
+    counter[0] += shared(x)
+    return Int32(before)
+
+
+class Branches(ast.NodeTransformer):
+    """Turns branches of some threads into what lets these act alone."""
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        """Turn `if thread == 0:` into `with acting(thread == 0):`, and so `if thread >= first:`."""
+        self.generic_visit(node)
+        match node.test:
+            case ast.Compare(left=ast.Name("thread"), ops=[ast.Eq() | ast.GtE()]):
+                acting = ast.Call(ast.Name("acting", ast.Load()), [node.test], [])
+                made = ast.With([ast.withitem(acting)], node.body)
+                return ast.fix_missing_locations(ast.copy_location(made, node))
+            case _:
+                return node

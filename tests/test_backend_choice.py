@@ -1,0 +1,91 @@
+"""Which of two lowerings a call gets on Hopper where the user names none, and that its bits do not tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlk.errors import Code, UnsupportedError
+from rlk.ir.nodes import MathModel, Program
+from rlk.ops import linear_logp, swiglu
+from rlk.runtime import dispatch as dispatching
+from rlk.runtime import selection
+from rlk.runtime.registry import operators
+from rlk.runtime.dispatch import FASTEST, lowered
+from rlk.runtime.invocation import geometry_of
+from rlk.runtime.reference import placed, reference_extents, reference_gradient, reference_variant
+from rlk.schedule.attention import ROWS_OF_WARPGROUP
+from rlk.schedule.backend_choice import MANY_ROWS, by_cute_first
+from rlk.target.facts import target
+
+H200 = target("sm_90a")
+ALWAYS = {"matmul", "matmul_leaf8"}
+OF_MANY_QUERIES = {"varlen_attention", "varlen_attention_grad", "prefix_attention"}
+OF_MANY_ROWS = {"linear_logp", "linear_logp_grad", "linear_logp_backward"}
+
+
+def programs() -> dict[str, tuple[Program, dict[str, int]]]:
+    """Return every reference program and its extents."""
+    found = {}
+    for op in operators().values():
+        variant = reference_variant(op)
+        for program in (placed(op, op.trace(variant)), reference_gradient(op, variant)):
+            if program is not None:
+                found[program.name] = program, reference_extents(op, program)
+    return found
+
+
+@pytest.mark.parametrize("rows", [1, MANY_ROWS, MANY_ROWS + 1])
+def test_contractions_of_many_rows_and_products_alone_are_cutes(rows: int) -> None:
+    wanted = ALWAYS | OF_MANY_QUERIES | (OF_MANY_ROWS if rows > MANY_ROWS else set())
+    found = {n for n, (p, extents) in programs().items() if by_cute_first(p, H200, {**extents, "T": rows})}
+    assert found == wanted
+
+
+@pytest.mark.parametrize("rows", [1, ROWS_OF_WARPGROUP, ROWS_OF_WARPGROUP + 1])
+def test_attention_is_cutes_where_sequences_have_many_rows(rows: int) -> None:
+    for name in OF_MANY_QUERIES | {"paged_attention"}:
+        program, sizes = programs()[name]
+        shared = 1 if name.endswith("grad") else sizes["G"]  # rows of a query; a key has one
+        each = -(-rows // shared)
+        count = {axis: each * sizes[of] for axis, of in (("Q", "B"), ("J", "B"), ("C", "N")) if of in sizes}
+        assert by_cute_first(program, H200, {**sizes, **count}) == (rows > ROWS_OF_WARPGROUP), name
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, spec: Any, tensors: dict[str, torch.Tensor], backend: str) -> bool:
+    """Return whether lowering a call asks the CuTe lowering."""
+    asked = []
+
+    def refusing(*args: Any, **options: Any) -> None:
+        asked.append(args)
+        raise UnsupportedError(Code.UNSUPPORTED, what="it", backend="cute", target="", alternatives="triton")
+
+    monkeypatch.setattr("rlk.lower.cute.lower", refusing)
+    invocation = selection.invoke(spec, tensors, {}, {}, None)
+    geometry = geometry_of(invocation, tensors)
+    _, _, _, emitted = lowered(invocation, MathModel.SM90, geometry, tensors, H200, backend=backend)
+    assert emitted.backend == "triton"
+    return bool(asked)
+
+
+def test_a_call_asks_the_lowering_that_is_faster_for_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rows, faster in ((8, False), (MANY_ROWS + 1, True)):
+        head = {
+            "hidden": torch.zeros(rows, 64, dtype=torch.bfloat16),
+            "weight": torch.zeros(512, 64, dtype=torch.bfloat16),
+            "ids": torch.zeros(rows, dtype=torch.int64),
+        }
+        spec = linear_logp.specs[0]  # type: ignore[attr-defined]
+        assert asked(monkeypatch, spec, head, FASTEST) is faster
+        assert asked(monkeypatch, spec, head, "cute")
+        assert not asked(monkeypatch, spec, head, "triton")
+    elements = {"gate": torch.zeros(2000, 64), "up": torch.zeros(2000, 64)}
+    assert not asked(monkeypatch, swiglu.specs[0], elements, FASTEST)  # type: ignore[attr-defined]
+
+
+def test_calls_on_a_device_ask_the_faster_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatching.cute, "compiles", lambda: True)
+    assert dispatching._backend(H200) == FASTEST
+    assert dispatching._backend(target("gfx942")) == "triton"

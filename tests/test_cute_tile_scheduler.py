@@ -1,0 +1,273 @@
+"""Blocks that stay and draw tiles: the oracle's bits however few there are, and what breaks them is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attention_cases import Inputs, batch, extents, of, oracle, packed, paged
+from edited_text import edit_text, substituted
+from test_cute_attention import DIVISIBLE, LENGTHS, assert_same
+
+pytest.importorskip("triton")  # the harness knows both lowerings
+
+from rlk.errors import UnsupportedError
+from rlk.ir.dims import Axis
+from rlk.ir.nodes import Launch, MathModel, Turn
+from rlk.lower import cute
+from rlk.lower.common.emitted import CallArg, From, Signature
+from rlk.lower.cute.protocol import (
+    Acquire,
+    Hazard,
+    Op,
+    Pass,
+    Release,
+    Repeat,
+    Reread,
+    Role,
+    Wait,
+    check,
+)
+from rlk.lower.cute.protocols import tickets_protocol
+from rlk.passes.pipeline import launched
+from rlk.runtime.host_stub import compose
+from rlk.runtime.record import read_call, write_call
+from rlk.schedule.schedule import Schedule
+from rlk.target.facts import target
+from rlk.testing import generated
+from rlk.testing.simulators import tile_scheduler
+from rlk.testing.bits import differing
+from rlk.testing.simulators.simt import Fault
+
+INPUTS = packed(batch((9, 0, 5, 100), (70, 0, 530, 100), heads=2, group=4, e=64, w=64))
+FORMS = {
+    "few rows": INPUTS,
+    "heads of 128": packed(batch(*LENGTHS, heads=2, group=4, e=128, w=128)),
+    "more keys than a tile has rows": packed(batch((300, 3), (700, 1100), group=2, e=64, w=64)),
+    "window": packed(batch((300, 3), (700, 1100), group=2, e=64, w=64)) | {"window": 100},
+}
+
+
+def schedule(programs: int = 0, rows: int = 192) -> Schedule:
+    return Schedule(tiles=(("Q*G", rows),), warps=8, stages=2, programs=programs)
+
+
+def ran(inputs: Inputs, programs: int = 2, rows: int = 192) -> generated.Ran:
+    return generated.run_generated(
+        of(inputs), inputs, extents=extents(inputs), schedules=(schedule(programs, rows),),
+        divisible=DIVISIBLE, backend="cute",
+    )  # fmt: skip
+
+
+# --- the same bits ---
+
+
+@pytest.mark.parametrize("programs", [0, 1, 3])
+@pytest.mark.parametrize("form", FORMS)
+def test_fewer_blocks_than_tiles_do_them_all(form: str, programs: int) -> None:
+    found = ran(FORMS[form], programs)
+    assert f", {programs or 132})\n" in found.emitted.source and "while item < items:" in found.emitted.source
+    assert_same(found, oracle(FORMS[form]))
+
+
+def test_blocks_of_other_kernels_have_a_tile_each() -> None:
+    small = paged(batch((9, 3), (70, 5), group=4, e=64, w=64))
+    for inputs, rows in ((INPUTS, 128), (small, 192)):
+        found = ran(inputs, rows=rows).emitted
+        assert "item" not in found.source and not any(a.kind is From.TICKETS for a in found.call)
+    assert any(a.kind is From.TICKETS for a in ran(INPUTS).emitted.call)
+
+
+def test_the_first_lines_say_how_blocks_are_made_up() -> None:
+    first, other = ran(INPUTS).emitted.source, ran(INPUTS, rows=128).emitted.source
+    stays = "schedule: tiles Q*G=192, 12 warps that multiply, 4 that copy, 2 stages, 2 blocks by tickets\n"
+    assert stays in first and "schedule: tiles Q*G=128, 8 warps that multiply, 4 that copy, " in other
+    assert "by tickets" not in other
+
+
+# --- controls ---
+
+ALONE = r"    if thread == 0:\n        ring.producer_acquire\(state\)\n"
+REFUSED = {
+    "all threads wait for the mail": (
+        ALONE, "    ring.producer_acquire(state)\n    if thread == 0:\n", "128 threads do what the one does"
+    ),
+    "mail that overwrites what is there": (ALONE, "    if thread == 0:\n", "before there is room"),
+    "mail that is read too early": (
+        r"(    ring.consumer_wait\(state\)\n)(.*mail\[i\] for .*\n)", r"\2\1", "not waited for"
+    ),
+    "mail that every thread frees": (
+        r"with cute.arch.elect_one\(\):\n( +ring.consumer_release)", r"if True:\n\1", "by every thread"
+    ),
+    "rows that nobody frees": (r"q_ring.consumer_release\(own\)", "pass", "were not read"),
+    "rows that are freed before their last scores": (
+        r"( +)(q_ring.consumer_wait\(own\)).*\n",
+        r"\1\2\n\1with cute.arch.elect_one():\n\1    q_ring.consumer_release(own)\n",
+        "was freed",
+    ),
+    "a ticket that is read before it is drawn": (
+        r" +cute.arch.barrier\(barrier_id=4.*\n( +item = ticket)", r"\1", "was waited for"
+    ),
+    "a ticket that is drawn while some read the last": (
+        r"(item = ticket\[0\]\n) +cute.arch.barrier\(barrier_id=4.*\n", r"\1", "others may write or read"
+    ),
+    "a barrier of another warpgroup": ("barrier_id=4", "barrier_id=1", "not the one of a warpgroup"),
+    "every thread draws": (
+        r"if thread == 0:\n( +ticket)", r"if True:\n\1", "128 threads draw"
+    ),
+    "a tile whose end nobody says": (r", \*last_of\)\)", "))", "sent that nothing wrote"),
+    "stages that nobody lets pass": (r"last_steps, all_steps, unroll", "0, 0, unroll", "were not read"),
+    "sums before somebody wrote them": ("if turns > 0:", "if turns >= 0:", "read that nothing wrote"),
+    "the same ticket again": (r"tickets, Int32\(1\)", "tickets, Int32(0)", "is taken twice"),
+    "tiles that nobody draws": (r"\+ blocks$", "+ blocks + 1", "tiles of .* are taken"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", REFUSED)
+def test_what_a_device_would_not_do_is_refused(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern, new, why = REFUSED[mistake]
+    edit_text(monkeypatch, cute, substituted(f"(?m){pattern}", new))
+    with pytest.raises(Fault, match=why):
+        ran(INPUTS)
+
+
+OTHER = {
+    "sums of earlier pieces forgotten": (r"turns = turns \+ 1", "pass"),
+    "steps of the first rows for all": (r"mail\[i \+ group - 1\]", "mail[i]"),
+    "all steps as if every element existed": (r"(full_of = .*\]), least\)", r"\1, most)"),
+}
+
+
+@pytest.mark.parametrize("mistake", OTHER)
+def test_what_changes_the_bits_is_seen(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = FORMS["more keys than a tile has rows"]
+    edit_text(monkeypatch, cute, substituted(*OTHER[mistake]))
+    found, want = ran(inputs), oracle(inputs)
+    assert any(differing(found.tensors[name], want[name]) for name in ("o", "lse"))
+
+
+def test_each_warpgroup_has_as_many_steps_as_its_rows_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 300 queries of two heads each 24 rows are in the last tile: two of its warpgroups have none."""
+    inputs, seen = packed(batch((300,), (700,), group=2, e=64, w=64)), []
+    send = tile_scheduler.Mail.producer_commit
+
+    def noted(mail: tile_scheduler.Mail, state: Any) -> None:
+        send(mail, state)
+        seen.append(mail.sent[-1])
+
+    monkeypatch.setattr(tile_scheduler.Mail, "producer_commit", noted)
+    assert_same(ran(inputs, 1), oracle(inputs))
+    assert seen.pop() == [4, *[0] * 9]
+    for item, message in enumerate(seen):
+        rows = [192 * (3 - item) + 64 * g for g in range(3)]
+        keys = [(401 + first // 2, min(700, 401 + (first + 63) // 2)) for first in rows]
+        ends = [-(-most // 64) if first < 600 else 1 for first, (_, most) in zip(rows, keys, strict=True)]
+        full = [max(0, min(least // 64, end - 1)) for (least, _), end in zip(keys, ends, strict=True)]
+        assert message == [item, 0, 0, max(ends), *full, *ends]
+
+
+def test_a_counter_that_does_not_begin_at_zero_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = generated._value
+
+    def later(argument: CallArg, *rest: Any) -> Any:
+        return np.ones(1, np.int32) if argument.kind is From.TICKETS else real(argument, *rest)
+
+    monkeypatch.setattr(generated, "_value", later)
+    with pytest.raises(Fault, match="tiles of .* are taken"):
+        ran(INPUTS)
+
+
+def test_a_loop_on_the_host_has_no_counter_to_give() -> None:
+    sizes = {"H": 2, "G": 4, "E": 64, "W": 64}
+    program = launched(of(INPUTS), sizes, MathModel.SM90, sizes)
+    signature = Signature(tuple(sizes.items()), divisible=DIVISIBLE)
+    assert cute.lower(program, [schedule()], target("sm_90a"), signature)
+    turns = (Turn(Axis("H", split=2)),)
+    looped = replace(program, launches=(Launch(program.kernels[0].name, turns),))
+    with pytest.raises(UnsupportedError, match="a counter of a kernel that a loop launches"):
+        cute.lower(looped, [schedule()], target("sm_90a"), signature)
+
+
+# --- the protocol ---
+
+SOUND = tickets_protocol(2, 3, (2, 1, 3), (1, 0, 2))
+Body = tuple[Op, ...]
+
+
+def impatient(body: Body) -> Body:
+    return tuple(x for op in body for x in ((Acquire("mail"), op) if op == Pass("mail") else (op,)))
+
+
+def kept(body: Body) -> Body:
+    return tuple(op for op in body if op != Release("rows", 4))
+
+
+def passes(op: Op) -> bool:
+    """Return whether these are steps of other consumers' rows alone."""
+    return isinstance(op, Repeat) and Reread("rows") not in op.body
+
+
+def absent(body: Body) -> Body:
+    """Do not wait for stages that pass."""
+    waits = {Wait("columns"), Wait("values")}
+    return tuple(
+        replace(op, body=tuple(x for x in op.body if x not in waits)) if passes(op) else op for op in body
+    )
+
+
+def deaf(body: Body) -> Body:
+    """Let no stage pass."""
+    return tuple(op for op in body if not passes(op))
+
+
+def hasty(body: Body) -> Body:
+    free = Release("rows", 4)
+    return tuple(
+        x for op in kept(body) for x in ((free, op) if isinstance(op, Repeat) and not passes(op) else (op,))
+    )
+
+
+@pytest.mark.parametrize(
+    ("edit", "roles", "hazard"),
+    [
+        (impatient, [1], Hazard.DEADLOCK),
+        (kept, [2, 3, 4], Hazard.DEADLOCK),
+        (deaf, [4], Hazard.DEADLOCK),
+        (absent, [4], Hazard.UNREADY),
+        (hasty, [2, 3, 4], Hazard.OVERWRITE),
+        (hasty, [3], Hazard.OVERWRITE),
+    ],
+)
+def test_the_checker_finds_who_waits_too_much_and_who_frees_too_early(
+    edit: Callable[[Body], Body], roles: list[int], hazard: Hazard
+) -> None:
+    assert check(SOUND).fault is None
+    made = [Role(role.name, edit(role.body)) if i in roles else role for i, role in enumerate(SOUND.roles)]
+    found = check(replace(SOUND, roles=tuple(made))).fault
+    assert found is not None and found.hazard is hazard
+
+
+# --- the counter ---
+
+
+def test_each_launch_of_each_call_has_a_counter_of_its_own() -> None:
+    seen: list[torch.Tensor] = []
+
+    def host(*given: torch.Tensor) -> None:
+        assert all(g.dtype is torch.int32 and g.tolist() == [0] for g in given)
+        seen.extend(g.add_(7) for g in given)
+
+    run = compose([], [], [From.TICKETS, From.TICKETS], {}, host, torch.device("cpu"), ({}, 0))
+    run({}, {})
+    run({}, {})
+    assert len({t.data_ptr() for t in seen}) == 4
+
+
+def test_a_record_says_that_a_kernel_draws_tickets() -> None:
+    call = ran(INPUTS).emitted.call
+    assert read_call(write_call(call)) == call
+    assert write_call(call)[-1]["kind"] == "tickets"
