@@ -1,4 +1,4 @@
-"""Which names `import rlk` offers; each is imported when it is first used, so that the import is cheap."""
+"""The names that `import rlk` offers; each is imported on first use, so that the import is cheap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which environment variables rlk obeys, what their values may be, and what they mean when unset."""
+"""The environment variables that rlk reads, their values, and their defaults."""
 
 from __future__ import annotations
 

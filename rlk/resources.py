@@ -1,4 +1,4 @@
-"""Where rlk comes from, a checkout or a wheel, and where its templates and checked-in kernels are in it."""
+"""Locations of rlk's templates and checked-in kernels, in a checkout or a wheel."""
 
 from __future__ import annotations
 

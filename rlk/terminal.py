@@ -1,4 +1,4 @@
-"""What text may do on a terminal: be read. What would steer it, or cannot be written, is shown as escapes."""
+"""Safe text for terminals: control characters and unencodable ones are shown as escapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the structure of this repository may be, as functions from source text to a list of findings."""
+"""Structural rules of this repository, as functions from source text to a list of findings."""
 
 from __future__ import annotations
 

@@ -84,23 +84,23 @@ def test_blocks_of_other_kernels_have_a_tile_each() -> None:
 
 def test_the_first_lines_say_how_blocks_are_made_up() -> None:
     first, other = ran(INPUTS).emitted.source, ran(INPUTS, rows=128).emitted.source
-    stays = "schedule: tiles Q*G=192, 12 warps that multiply, 4 that copy, 2 stages, 2 blocks by tickets\n"
-    assert stays in first and "schedule: tiles Q*G=128, 8 warps that multiply, 4 that copy, " in other
-    assert "by tickets" not in other
+    stays = "schedule: tiles Q*G=192, 12 consumer warps, 4 producer warps, 2 stages, 2 persistent blocks\n"
+    assert stays in first and "schedule: tiles Q*G=128, 8 consumer warps, 4 producer warps, " in other
+    assert "persistent blocks" not in other
 
 
 # --- controls ---
 
 ALONE = r"    if thread == 0:\n        ring.producer_acquire\(state\)\n"
 REFUSED = {
-    "all threads wait for the mail": (
+    "all threads wait for the work tile": (
         ALONE, "    ring.producer_acquire(state)\n    if thread == 0:\n", "128 threads do what the one does"
     ),
-    "mail that overwrites what is there": (ALONE, "    if thread == 0:\n", "before there is room"),
-    "mail that is read too early": (
+    "a work tile that overwrites the last": (ALONE, "    if thread == 0:\n", "before there is room"),
+    "a work tile that is read too early": (
         r"(    ring.consumer_wait\(state\)\n)(.*mail\[i\] for .*\n)", r"\2\1", "not waited for"
     ),
-    "mail that every thread frees": (
+    "a work tile that every thread releases": (
         r"with cute.arch.elect_one\(\):\n( +ring.consumer_release)", r"if True:\n\1", "by every thread"
     ),
     "rows that nobody frees": (r"q_ring.consumer_release\(own\)", "pass", "were not read"),
@@ -109,10 +109,10 @@ REFUSED = {
         r"\1\2\n\1with cute.arch.elect_one():\n\1    q_ring.consumer_release(own)\n",
         "was freed",
     ),
-    "a ticket that is read before it is drawn": (
+    "a tile that is read before it is drawn": (
         r" +cute.arch.barrier\(barrier_id=4.*\n( +item = ticket)", r"\1", "was waited for"
     ),
-    "a ticket that is drawn while some read the last": (
+    "a tile that is drawn while some read the last": (
         r"(item = ticket\[0\]\n) +cute.arch.barrier\(barrier_id=4.*\n", r"\1", "others may write or read"
     ),
     "a barrier of another warpgroup": ("barrier_id=4", "barrier_id=1", "not the one of a warpgroup"),
@@ -121,8 +121,8 @@ REFUSED = {
     ),
     "a tile whose end nobody says": (r", \*last_of\)\)", "))", "sent that nothing wrote"),
     "stages that nobody lets pass": (r"last_steps, all_steps, unroll", "0, 0, unroll", "were not read"),
-    "sums before somebody wrote them": ("if turns > 0:", "if turns >= 0:", "read that nothing wrote"),
-    "the same ticket again": (r"tickets, Int32\(1\)", "tickets, Int32(0)", "is taken twice"),
+    "sums before somebody wrote them": ("if rescales > 0:", "if rescales >= 0:", "read that nothing wrote"),
+    "the same tile again": (r"tickets, Int32\(1\)", "tickets, Int32(0)", "is taken twice"),
     "tiles that nobody draws": (r"\+ blocks$", "+ blocks + 1", "tiles of .* are taken"),
 }  # fmt: skip
 
@@ -267,7 +267,7 @@ def test_each_launch_of_each_call_has_a_counter_of_its_own() -> None:
     assert len({t.data_ptr() for t in seen}) == 4
 
 
-def test_a_record_says_that_a_kernel_draws_tickets() -> None:
+def test_a_record_says_that_a_kernel_has_a_work_counter() -> None:
     call = ran(INPUTS).emitted.call
     assert read_call(write_call(call)) == call
     assert write_call(call)[-1]["kind"] == "tickets"

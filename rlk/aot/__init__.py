@@ -1,3 +1,3 @@
-"""What is compiled before anybody calls it: wheels of kernels, and the kernels that a model will need."""
+"""Ahead-of-time compilation: wheels of kernels, and warming a store for a model."""
 
 from __future__ import annotations

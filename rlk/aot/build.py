@@ -1,4 +1,4 @@
-"""How the calls of a matrix become a wheel of kernels: lowered here, compiled in workers, on no device."""
+"""Build a wheel of kernels from a matrix of calls: lowered here, compiled in workers, without a device."""
 
 from __future__ import annotations
 

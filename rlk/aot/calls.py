@@ -1,4 +1,4 @@
-"""What a model's calls look like to kernels: each public operator called on tensors that hold nothing.
+"""A model's calls of the public operators on meta tensors, which are recorded and not run.
 
 The operators run as they do for a user, autograd and exchanges between ranks included; in place of launching
 a kernel, what would be launched is handed to an observer.

@@ -1,4 +1,4 @@
-"""What a wheel of kernels holds, read from its file: nothing of it is installed or run."""
+"""Contents of a wheel of kernels, read from its file; nothing of it is installed or run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls of which models are compiled ahead: a reviewed TOML table, or the config.json of a model."""
+"""The calls of a model that are compiled ahead: a reviewed TOML table, or the config.json of a model."""
 
 from __future__ import annotations
 

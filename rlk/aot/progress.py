@@ -1,4 +1,4 @@
-"""How far a long piece of work is: one line, written over on a terminal, written now and then elsewhere."""
+"""A line of progress: rewritten in place on a terminal, printed now and then elsewhere."""
 
 from __future__ import annotations
 

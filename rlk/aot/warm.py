@@ -1,4 +1,4 @@
-"""How all kernels of one model are prepared before its first call, by as many processes as want to."""
+"""Prepare all kernels of one model before its first call, with any number of processes."""
 
 from __future__ import annotations
 

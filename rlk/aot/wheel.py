@@ -1,4 +1,4 @@
-"""How files become a wheel whose bytes depend on their content alone."""
+"""Write a wheel whose bytes depend on the content of its files alone."""
 
 from __future__ import annotations
 

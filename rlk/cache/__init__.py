@@ -1,4 +1,4 @@
-"""Which built kernels can be used again: a content-addressed store of directories on disk."""
+"""The kernel store: a content-addressed store of directories on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How entries travel between stores: a tar of whole entries, in which an import believes nothing."""
+"""Export and import of entries between stores: a tar of whole entries, verified on import."""
 
 from __future__ import annotations
 

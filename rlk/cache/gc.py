@@ -1,4 +1,4 @@
-"""Which entries leave a store that has grown too large, and what dead processes left there."""
+"""Eviction from a store that has grown too large, and removal of leftovers of dead processes."""
 
 from __future__ import annotations
 

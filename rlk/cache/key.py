@@ -1,4 +1,4 @@
-"""What a built kernel depends on, and so what its name in the store is."""
+"""The key of a built kernel: everything that its bytes depend on, digested."""
 
 from __future__ import annotations
 

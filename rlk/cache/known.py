@@ -1,4 +1,4 @@
-"""Which entries this process has hashed, and so need not hash again."""
+"""Entries that this process has hashed already and does not hash again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may build a key: one process at a time, decided by flock on a file that outlives its holder."""
+"""A lock for each key: one builder at a time, by flock on a file that outlives its holder."""
 
 from __future__ import annotations
 

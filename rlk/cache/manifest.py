@@ -1,4 +1,4 @@
-"""Whether a directory is the entry it claims to be: its files, their sizes and their digests."""
+"""The manifest of an entry: its files, their sizes and digests, and their verification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a store that belongs to someone else is read: nothing in it is created, touched or moved."""
+"""Read-only access to a store that belongs to another user: nothing is created, touched or moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a file or a folder is removed, however deep its folders lie in one another."""
+"""Removal of files and folders, however deep their folders are nested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where entries may live: in a store's own directory that no other user can write, or in one that ends."""
+"""Choice of the store's directory: one that no other user can write, or a temporary one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an entry is found, built once, published whole and mistrusted once changed: never with an exception."""
+"""Lookup, building and atomic publication of entries; damaged ones are set aside, never raised."""
 
 from __future__ import annotations
 

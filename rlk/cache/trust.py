@@ -1,4 +1,4 @@
-"""Whose files are believed: those that no other user owns, can write, or has put behind a link."""
+"""Trust in files: owned and writable by this user or root alone, and not behind another user's link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commands `rlk` has, and how they end: 0 done, 1 something is wrong, 2 not tried, 130 interrupted."""
+"""The commands of `rlk` and their exit codes: 0 done, 1 something is wrong, 2 not tried, 130 interrupted."""
 
 from __future__ import annotations
 

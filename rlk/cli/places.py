@@ -1,4 +1,4 @@
-"""Which folders of a store this user cannot use, and why: who made them, and what their modes forbid."""
+"""Folders of a store that this user cannot use, with the reason: owner and permissions."""
 
 from __future__ import annotations
 

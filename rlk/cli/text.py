@@ -1,4 +1,4 @@
-"""How the command line lays out what it says: plain tables, and a line of progress on a terminal."""
+"""Layout of the command line's output: plain tables, and a line of progress on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How samples become tensors: padded and packed forms of the same tokens, masks and advantages."""
+"""Samples as tensors: padded and packed forms of the same tokens, masks and advantages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which bits of a step must not move when the batch is cut, permuted or packed, and whether they did."""
+"""Bits of a step that must not change when the batch is cut, permuted or packed: the comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the demo takes its measurements: bit patterns, largest errors, times and peak memory."""
+"""Measurements of the demo: bit patterns, largest errors, times and peak memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model the demo runs: Qwen3 with seeded random weights, small on a CPU, as Qwen3-0.6B on a GPU."""
+"""The demo's model: Qwen3 with seeded random weights, small on a CPU, as Qwen3-0.6B on a GPU."""
 
 from __future__ import annotations
 

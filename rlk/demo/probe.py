@@ -1,4 +1,4 @@
-"""Which values of a step are computed a second time, by another executor, to compare bits with.
+"""Values of a step that are computed again by another executor, to compare their bits.
 
 On a GPU the other executor is the oracle, on the CPU. On a CPU, where rlk runs the oracle, it is generated
 Triton source under the bit-faithful interpreter, in a process of its own.

@@ -1,4 +1,4 @@
-"""How the demo's measurements are written down: JSON for programs, markdown and a chart for people."""
+"""The demo's report: JSON for programs, markdown and a chart for people."""
 
 from __future__ import annotations
 

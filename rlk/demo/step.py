@@ -1,4 +1,4 @@
-"""What one GRPO step from logits is, through rlk.ops, on padded or packed tokens."""
+"""One GRPO step from logits through rlk.ops, on padded or packed tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo reads: public-domain text, a tokenizer of it, and the prompts and completions cut from it."""
+"""Text of the demo: public domain, with its tokenizer, and prompts and completions cut from it."""
 
 from __future__ import annotations
 

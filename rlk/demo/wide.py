@@ -1,4 +1,4 @@
-"""How far rlk and plain torch are from the same step in float64, sample by sample so that it fits."""
+"""Errors of rlk and of plain torch against the same step in float64, sample by sample so that it fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How another package gets functions of ours, beside its own or in their place, and loses them again."""
+"""Install functions of rlk into another package, beside its own or in their place, and remove them."""
 
 from __future__ import annotations
 

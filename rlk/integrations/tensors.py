@@ -1,4 +1,4 @@
-"""What adapters share: dtypes that rlk takes, layouts of padded rows, and the error for what has no form."""
+"""Helpers of all adapters: dtypes that rlk takes, layouts of padded rows, and the error for others."""
 
 from __future__ import annotations
 

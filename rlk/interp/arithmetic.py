@@ -1,4 +1,4 @@
-"""What the elementwise nodes compute: in f32 bit for bit, or everything in f64."""
+"""Elementwise nodes on arrays: in f32 bit for bit, or everything in f64."""
 
 from __future__ import annotations
 

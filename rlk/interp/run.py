@@ -1,4 +1,4 @@
-"""What a program of tile IR computes: NumPy on tiles, one `match`, no optimisation.
+"""The oracle: executes programs of tile IR in NumPy, with one `match` and no optimisation.
 
 A tile is an array with one dim per axis that it varies along. Axes that nothing combines along may be cut
 into tiles of any size; the bits do not depend on the cut, and tests hold the IR to that.

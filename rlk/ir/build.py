@@ -1,4 +1,4 @@
-"""How blocks of tile IR are built: values get numbers, and nodes their inferred types."""
+"""A builder for blocks of tile IR: numbers values, and gives nodes their inferred types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which axes exist, and how an axis is cut: chunk, split, piece and leaf are numerics, never schedule."""
+"""Axes and their parts: chunk, split, piece and leaf are numerics, never schedule."""
 
 from __future__ import annotations
 

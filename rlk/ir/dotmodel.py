@@ -1,4 +1,4 @@
-"""Which arithmetic a contraction has: the order of its products, and how their sums are cut and rounded."""
+"""Arithmetic models of contractions: the order of products, and how their sums are cut and rounded."""
 
 from __future__ import annotations
 

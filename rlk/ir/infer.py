@@ -1,4 +1,4 @@
-"""Which type each node computes, and which operands it accepts."""
+"""Type inference for nodes, and checks of their operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which states a fold may carry; their arithmetic is in rlk.ir.fold, once, for every consumer."""
+"""The fold states of streams; their arithmetic is in rlk.ir.fold, once, for every consumer."""
 
 from __future__ import annotations
 

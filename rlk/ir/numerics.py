@@ -1,4 +1,4 @@
-"""What may be promised of an output's bits (its tier), and the name of a program's numerics (its id)."""
+"""The tier of an output (how far its bits are promised) and the numerics id of a program."""
 
 from __future__ import annotations
 

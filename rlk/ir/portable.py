@@ -1,4 +1,4 @@
-"""Which fixed sequence of fma, f32 and i32 operations each transcendental function is, on every machine.
+"""Transcendental functions as fixed sequences of fma, f32 and i32 operations, the same on every machine.
 
 A function is written once over an abstract machine. NumPy runs it, numba compiles it, and a builder of tile
 IR turns it into nodes for the emitters. Coefficients come from tools/fit_portable.py and are frozen: to

@@ -1,4 +1,4 @@
-"""What a value is: a dtype and the set of axes it varies along."""
+"""Types of values: a dtype and the set of axes that a value varies along."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a legal program is: every finding is collected with its place, and raised once."""
+"""Verification of programs: every finding is collected with its place, and raised once."""
 
 from __future__ import annotations
 

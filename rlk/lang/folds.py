@@ -1,4 +1,4 @@
-"""What a stream leaves: folds, which absorb its chunks, and carries, which its steps hand on."""
+"""Folds, which absorb the chunks of a stream, and carries, which its steps hand on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator is: its parameters, its traced variants, and the specs of its gradients."""
+"""Operators: parameters, traced variants, and the specs of their gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a spec annotates its parameters: tensors over axes, scalars, and statics that select a variant."""
+"""Annotations of a spec's parameters: tensors over axes, scalars, and statics that select a variant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a variant of an operator has: gradients of inputs, cotangents of outputs, the gradient's variant."""
+"""Variants of gradients: gradients of inputs, cotangents of outputs, the gradient's variant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows of a call count, and the order in which gradients sum over them."""
+"""Active rows of a call, and the order in which gradients sum over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an argument is of the kind that an operator takes: refused by name, before anything is launched."""
+"""Checks of public arguments: refused by name, before anything is launched."""
 
 from __future__ import annotations
 

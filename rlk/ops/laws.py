@@ -1,4 +1,4 @@
-"""What a loss of one's own must obey, tried on a drawn batch."""
+"""Laws that a user-defined loss must obey, checked on a drawn batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tokens count, and to which sequence each belongs: one object for all co-packed tensors."""
+"""Token layouts: active tokens and their sequences, one object for all co-packed tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy loss is, as data: surrogate, ratio level, corrections, penalties and aggregation."""
+"""Policy losses as data: surrogate, ratio level, corrections, penalties and aggregation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What offsets of segments must be: refused at the call on the host, reported by kernels on a device."""
+"""Validation of segment offsets: at the call for host tensors, in kernels for device tensors."""
 
 from __future__ import annotations
 

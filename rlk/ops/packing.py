@@ -1,4 +1,4 @@
-"""Tensors of tokens between padded rows and packed ones: what moves where, and back."""
+"""Conversion of token tensors between padded rows and packed ones."""
 
 from __future__ import annotations
 

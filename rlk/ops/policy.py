@@ -1,4 +1,4 @@
-"""How policy_loss is called: a loss by name or record, its operator, and the tensors that it reads."""
+"""The public `policy_loss`: a loss by name or record, its operator, and the tensors that it reads."""
 
 from __future__ import annotations
 

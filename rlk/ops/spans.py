@@ -1,4 +1,4 @@
-"""Which parts of sequences count: spans of positions, for turns, tool outputs and media."""
+"""Spans of positions within sequences that count: turns, tool outputs and media."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the support of a draw reaches a log-prob: as a threshold for each row, or as a bit for each token."""
+"""Support of a draw for log-probs: a threshold for each row, or a bit for each token."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the documentation of an operator says: its page, written from its spec and tried out by tests."""
+"""Documentation pages of operators, written from their specs and tried by tests."""

@@ -1,4 +1,4 @@
-"""What a spec cannot say of a public operator: an example of its use, and what happens at its edges."""
+"""Facts of public operators that specs do not hold: an example of use, and behaviour at edges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands on the page of a public operator, section by section: mostly what its specs say of it."""
+"""The page of a public operator, section by section, mostly from its specs."""
 
 from __future__ import annotations
 

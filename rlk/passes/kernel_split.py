@@ -1,4 +1,4 @@
-"""Cut a kernel where it would read what all its programs write, and where two results need other loops."""
+"""Kernel splitting: at a read of what all programs write, and where two results need different loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which axes a contraction of weights walks as one: the rows that share the keys of a head."""
+"""Pack-GQA: the query heads that share a KV head become rows of one axis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def indices_of(axis: Axis, extents: Mapping[str, int]) -> int:
 
 
 def computed_factor(kernel: Kernel) -> bool:
-    """Return whether a kernel contracts what it has computed itself."""
+    """Return whether a kernel multiplies a factor that it computes (back-to-back GEMM)."""
     nodes = {let.value: let.node for let in walk(kernel.body)}
     dots = (node for node in nodes.values() if isinstance(node, Dot))
     return any(not isinstance(nodes.get(v), Load) for dot in dots for v in (dot.a, dot.b))

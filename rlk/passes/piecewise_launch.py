@@ -1,4 +1,4 @@
-"""Launch kernels piece by piece: what they keep in memory is as large as one piece, not as the whole."""
+"""Piecewise launches: workspaces hold one piece of an axis at a time, not the whole axis."""
 
 from __future__ import annotations
 

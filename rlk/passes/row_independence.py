@@ -1,4 +1,4 @@
-"""Whether a row's results depend on that row alone: then rows may be shared out among processes."""
+"""Row independence: whether a row's results depend on that row alone, so that ranks may share rows out."""
 
 from __future__ import annotations
 

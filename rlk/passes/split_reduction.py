@@ -1,4 +1,4 @@
-"""Rewrite contractions over axes that have pieces: one a piece, merged in order; and what is kept."""
+"""Split reductions: contractions over axes with pieces, one a piece, merged in order."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""How a call finds its kernel: from the store or the compilers, loaded once a device, launched cheaply."""
+"""The runtime: dispatch, compilation, loading, and launches of kernels."""
 
 from __future__ import annotations

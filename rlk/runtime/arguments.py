@@ -1,4 +1,4 @@
-"""What a call's tensors say: extents, strides and leading dims, or a LaunchError that names the argument."""
+"""Arguments of a call: extents, strides and leading dims, or a LaunchError that names the argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a kernel is come by: from the store, or lowered, compiled and stored; ahead of use when asked."""
+"""Acquisition of kernels: from the store, or lowered, compiled and stored; also ahead of use."""
 
 from __future__ import annotations
 

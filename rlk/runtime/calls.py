@@ -1,4 +1,4 @@
-"""How an operator is called: eager or through torch's dispatcher, with gradients."""
+"""Calls of operators, eager or through torch's dispatcher, with gradients."""
 
 from __future__ import annotations
 

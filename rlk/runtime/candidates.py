@@ -1,4 +1,4 @@
-"""Which programs a call may run, before any text is written: forms and schedules, in order of choice."""
+"""Program candidates of a call, before any text is written: programs and schedules, in order of choice."""
 
 from __future__ import annotations
 

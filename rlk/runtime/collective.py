@@ -1,4 +1,4 @@
-"""How ranks exchange tensors whose bits are rlk's: a backend carries them, and adds nothing."""
+"""Collectives with rlk's order of additions: the communication backend moves data and adds nothing."""
 
 from __future__ import annotations
 

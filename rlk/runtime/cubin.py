@@ -1,4 +1,4 @@
-"""What a compiled CUDA kernel uses of a device, read from its bytes without a disassembler."""
+"""Resources of a compiled CUDA kernel, read from its bytes without a disassembler."""
 
 from __future__ import annotations
 

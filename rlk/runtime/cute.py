@@ -1,4 +1,4 @@
-"""How generated CuTe source becomes shared libraries, on no device, and how such a library is called.
+"""Compilation of generated CuTe source to shared libraries without a device, and their calls.
 
 Whatever the CuTe DSL renames between releases is named here and nowhere else.
 """

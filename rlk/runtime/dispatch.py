@@ -1,4 +1,4 @@
-"""Which code a call runs: decided once per shape, and refused when no backend has the numerics asked for."""
+"""The dispatcher: chooses the code of a call once per shape; refuses where no backend has its numerics."""
 
 from __future__ import annotations
 

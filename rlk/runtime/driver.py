@@ -1,4 +1,4 @@
-"""How a compiled kernel reaches a device: the few functions of the CUDA and HIP drivers that rlk calls."""
+"""Bindings of the few CUDA and HIP driver functions that rlk calls."""
 
 from __future__ import annotations
 

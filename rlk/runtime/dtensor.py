@@ -1,4 +1,4 @@
-"""Calls on DTensors: copies run, rows that stand alone run where they lie, and all else is refused."""
+"""DTensor support: replicated and row-sharded calls of row-independent operators; others are refused."""
 
 from __future__ import annotations
 

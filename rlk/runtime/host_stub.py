@@ -1,4 +1,4 @@
-"""How a bound call passes its arguments: sizes as constants of composed code, tensors and scalars by name."""
+"""Host stubs of bound calls: sizes as constants of generated code, tensors and scalars by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call selects: a spec, a variant and a model of exp2; its programs, its tensors, its target."""
+"""Invocations: a spec, a variant and a model of exp2, with their programs, tensors and target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one kernel launch costs: arguments packed into a reused buffer, and a single call into the driver."""
+"""A kernel launch: arguments packed into a reused buffer, and one call into the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an entry of the store becomes a function to call: binaries on a device, a host function around them."""
+"""Loading of store entries: binaries on a device, and the host function around them."""
 
 from __future__ import annotations
 

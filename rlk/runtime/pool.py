@@ -1,4 +1,4 @@
-"""Where compilers run: in a few worker processes that see no device and cannot take this one down."""
+"""A pool of compiler processes, which see no device and cannot take this process down."""
 
 from __future__ import annotations
 

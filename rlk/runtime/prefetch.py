@@ -1,4 +1,4 @@
-"""What a call would run, told or compiled without running it: `rlk.explain` and `rlk.prefetch`."""
+"""`rlk.explain` and `rlk.prefetch`: the kernels of a call, described or compiled without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the arithmetic of this machine does: fusion of products and sums, subnormals, and exp2 bit by bit."""
+"""Probes of this machine's arithmetic: fusion of products and sums, subnormals, and exp2 bit by bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an entry of the store says about itself, and what a compile process is told: plain JSON, both ways."""
+"""Records of store entries and compile requests as plain JSON, both ways."""
 
 from __future__ import annotations
 

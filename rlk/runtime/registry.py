@@ -1,4 +1,4 @@
-"""Which operators there are, how one is found by name or in a file, and what its numerics are called."""
+"""The registry of operators: lookup by name or in a file, and numerics ids."""
 
 from __future__ import annotations
 

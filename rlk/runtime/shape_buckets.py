@@ -1,4 +1,4 @@
-"""What the choice of a call's code knows of its sizes: the static ones, and of others their class."""
+"""Shape buckets: the static sizes of a call, and classes of the others, that choose its code."""
 
 from __future__ import annotations
 

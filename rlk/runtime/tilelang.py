@@ -1,4 +1,4 @@
-"""How generated TileLang source becomes machine code, on no device: through HIP for CDNA, CUDA for Hopper.
+"""Compilation of generated TileLang source without a device: through HIP for CDNA, CUDA for Hopper.
 
 Code of CDNA is compiled as for the emulator, so that what was verified is what runs.
 """

@@ -1,4 +1,4 @@
-"""How generated Triton source becomes binaries: Triton as a compiler only, on no device, and repeatably."""
+"""Compilation of generated Triton source to binaries, without a device and reproducibly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an earlier process found out about a call, kept in the store beside its kernels.
+"""The trace cache: results of tracing and choosing, kept in the store for later processes.
 
 A process that finds it neither traces nor lowers. An entry's key has a digest of all of rlk's own text, so
 that nothing outlives the code that found it out. Of operators that others wrote nothing is kept: their text

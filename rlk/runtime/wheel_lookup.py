@@ -1,4 +1,4 @@
-"""Which installed wheel holds a kernel that a call may run, and why others are refused."""
+"""Wheel lookup: the installed wheel that holds a kernel of a call, and why others are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a wheel says of the calls that it was built for: such a call is neither traced nor lowered.
+"""Wheel metadata of calls: a call that a wheel was built for is neither traced nor lowered.
 
 Only the text of rlk that found it out believes it.
 """

@@ -1,4 +1,4 @@
-"""What an installed wheel of kernels holds, whether it may be used, and where in it a kernel lies.
+"""Installed wheels of kernels: their contents, whether they may be used, and where a kernel lies.
 
 A wheel is found by its entry point in the group "rlk.aot", and never imported. Its package is data:
 wheel.json and, below entries/, a folder for each kernel, in the form of the store's entries, named after what

@@ -1,3 +1,3 @@
-"""How a kernel is run: tiles, warps and placement, none of which can change a bit of its results."""
+"""Schedules: tiles, warps and placement, none of which can change a bit of the results."""
 
 from __future__ import annotations

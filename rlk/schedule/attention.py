@@ -1,4 +1,4 @@
-"""Which schedule a kernel gets that contracts what it computed: how many rows share the tiles that go by."""
+"""Schedules of fused attention kernels (back-to-back GEMM): rows of a tile and streamed steps."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rlk.target.facts import HOPPER, Target
 
 TABLE = Path(__file__).parent / "tables" / "streams.toml"
 ROWS_OF_WARPGROUP = 64
-FEWEST_ROWS, MOST_ROWS = 16, 128  # of a tile: what a matrix unit takes; what two warpgroups hold the sums of
+FEWEST_ROWS, MOST_ROWS = 16, 128  # of a tile: an MMA's rows; the accumulators of two warpgroups
 WIDE = 128  # elements of a row's sums beyond which half as many rows fit
 FEW_ROWS_STAGES, STAGES = 3, 2
-FILLED = 264  # programs that keep a device busy: two for each multiprocessor of the largest
-LARGEST_STATES = 1 << 28  # bytes of the states of pieces that lie side by side
+FILLED = 264  # programs that fill a device: two for each SM of the largest
+LARGEST_STATES = 1 << 28  # bytes of the states of parallel pieces
 
 
 def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Target) -> Schedule:
@@ -79,7 +79,7 @@ def scheduled(rows: str, held: Mapping[str, int], tile: int, wide: int = 1) -> S
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Rows of a tile and stages of its rings, for sums of at most so many elements of a row."""
+    """Rows of a tile and pipeline stages, for accumulators of at most `most` elements a row."""
 
     most: int
     rows: int
@@ -95,10 +95,10 @@ def table() -> tuple[Entry, ...]:
 
 
 def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) -> Schedule:
-    """Return the schedule of a lowering that places threads itself: that of the table.
+    """Return the CuTe schedule, from the table.
 
-    Where segments have no more rows than a warpgroup, one multiplies, whatever it leaves empty; more than two
-    do where segments have more rows than two have, and what a step computes leaves registers.
+    One consumer warpgroup where segments average at most 64 rows; three where they average more than 128 and
+    the loop leaves registers; else two.
     """
     found = roles(kernel, extents)
     rows, wide = rows_axis(found), [extents[a.name] for a in columns(kernel, found)]
@@ -113,7 +113,7 @@ def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) 
 
 
 def leaves_registers(kernel: Kernel) -> bool:
-    """Return whether loops carry more than sums, compute only powers of two, and look nothing up."""
+    """Return whether loops carry a softmax state, compute exp2 alone, and have no page table."""
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
     nodes = {let.value: let.node for loop in loops for let in loop.body.lets}
     carries = any(not isinstance(nodes.get(v), Dot) for loop in loops for v in loop.body.results)
@@ -122,7 +122,7 @@ def leaves_registers(kernel: Kernel) -> bool:
 
 
 def by_table(kernel: Kernel) -> bool:
-    """Return whether steps look up where to load from."""
+    """Return whether steps load through a page table."""
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
     lets = {let.value: let for loop in loops for let in loop.body.lets}
     loads = [let.node for let in lets.values() if isinstance(let.node, Load)]
@@ -131,14 +131,14 @@ def by_table(kernel: Kernel) -> bool:
 
 
 def two_tensors(kernel: Kernel) -> bool:
-    """Return whether what a step loads is in one of two tensors."""
+    """Return whether a step loads from one of two tensors (prefix sharing)."""
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
     loads = [let.node for loop in loops for let in loop.body.lets if isinstance(let.node, Load)]
     return any(load.fill is not None for load in loads)
 
 
 def variety(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Target) -> tuple[Schedule, ...]:
-    """Return schedules of other tiles: all of them must give the same bits."""
+    """Return schedules with other tiles, for tests: all must give the same bits."""
     rows = rows_axis(found)
     held = {str(axis): padded(extents[axis.name]) for axis in columns(kernel, found)}
     made = [chained(kernel, found, extents, target)]
@@ -149,12 +149,12 @@ def variety(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Ta
 
 
 def rows_axis(found: Roles) -> Axis | None:
-    """Return the parallel axis of segments: of the rows that share what is streamed."""
+    """Return the parallel axis of query rows, which are segments."""
     return next((axis for axis in found.parallel if axis.over is not None and axis.part is Part.ALL), None)
 
 
 def columns(kernel: Kernel, found: Roles) -> tuple[Axis, ...]:
-    """Return the axes that a factor from memory adds to a contraction's result: a program has all of each."""
+    """Return the column axes of accumulators, of which a program has all."""
     types = types_of(kernel)
     made: dict[Axis, None] = {}
     for let in walk(kernel.body):
@@ -167,12 +167,12 @@ def columns(kernel: Kernel, found: Roles) -> tuple[Axis, ...]:
 
 
 def sums(kernel: Kernel) -> int:
-    """Return how many numbers of a row, or lists of them, the loops of a kernel carry at most."""
+    """Return the largest number of values that a loop carries."""
     return max((len(let.node.types) for let in walk(kernel.body) if isinstance(let.node, Loop)), default=0)
 
 
 def widest(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> int:
-    """Return how many elements the longest sum of a row has, whether its axis is contracted too or not."""
+    """Return the elements of the widest accumulator row."""
     held = {*columns(kernel, found), *(axis for axis in found.contracted if axis.part is Part.ALL)}
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
     carried = {axis for loop in loops for type in loop.types for axis in type.axes}
@@ -185,9 +185,9 @@ def mean_rows(axis: Axis, extents: Mapping[str, int]) -> int:
 
 
 def pieces_apart(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
-    """Return the streamed axis, by name, if a program for every tile of rows would leave a device idle.
+    """Return the streamed axis, by name, whose pieces should run in parallel (split-KV, flash decoding).
 
-    Its pieces then have programs of their own, as long as their states fit.
+    They should where one program for each row tile would leave the device idle, and their states fit.
     """
     walked = one_axis_of_rows(kernel, extents)
     found = roles(walked, extents)

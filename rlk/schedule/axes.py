@@ -1,4 +1,4 @@
-"""Which axes of a kernel its programs share out, and which live whole inside one program."""
+"""Axis roles: parallel axes that programs share out, and axes that live whole inside one program."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def length(axis: Axis, extents: Mapping[str, int]) -> int:
 def kind(kernel: Kernel) -> str:
     """Name the nest from its dataflow.
 
-    "stream_dot" reduces what it contracts, "dot_map" does not, "chained_dot" contracts what it has computed;
+    "stream_dot" reduces its product, "dot_map" does not, "chained_dot" multiplies a computed factor;
     "merge" combines states that other kernels left, "col_fold" folds along an outer dim.
     """
     lets = tuple(walk(kernel.body))

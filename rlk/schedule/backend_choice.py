@@ -1,4 +1,4 @@
-"""Which lowering of a program is the faster one on Hopper, as far as measured: bits do not depend on it."""
+"""Choice between CuTe and Triton on Hopper, by measurements; bits do not depend on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tiling a contraction gets by warpgroups from its reviewed table: that of the first entry it meets."""
+"""CuTe tiles of contractions: the first entry of the reviewed table that matches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How contractions are placed on Hopper by warpgroups: blocks in clusters, tiles that fill the cores."""
+"""CuTe schedules of contractions on Hopper: warpgroup tiles and clusters that fill the SMs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an entry of a reviewed table may ask about a contraction, and how such a table is read."""
+"""Entries of the reviewed schedule tables: their conditions, and how a table is read."""
 
 from __future__ import annotations
 

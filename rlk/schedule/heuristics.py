@@ -1,4 +1,4 @@
-"""Which schedule a kernel gets when nobody names one: from its dataflow and extents, never from its name."""
+"""Default schedules, from dataflow and extents, never from names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How nests without a contraction are placed on Hopper: vectors, then lanes, then warps."""
+"""CuTe schedules of kernels without a contraction: vectors first, then lanes, then warps."""
 
 from __future__ import annotations
 

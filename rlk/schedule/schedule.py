@@ -1,4 +1,4 @@
-"""What a schedule may choose: no field names a chunk, a piece, a tree or a model of arithmetic."""
+"""The fields of a schedule; none names a chunk, a piece, a tree or a model of arithmetic."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Schedule:
     depth: indices of a contracted axis that one step takes. group: row tiles of a contraction that go through
     its columns together. programs: how many take the tiles in turns; 0: a program for every tile. flat: turns
     and steps of a contraction are one loop, so that loads of the next tile run ahead too; it needs registers
-    and memory for two tiles. descriptors: hardware that copies boxes of tensors does so; a program describes
-    them to it first, which short ones feel. halves: two tensors that differ by where they lie alone are
-    described once, as the halves of one. parts: what follows a contraction is done for so many parts of
+    and memory for two tiles. descriptors: load tiles by tensor descriptors (TMA), which a program builds
+    first, at a cost to short ones. halves: K and V, if of equal shape and strides (different base pointers),
+    share one descriptor. parts: what follows a contraction is done for so many parts of
     its columns one after the other, which needs fewer registers and less memory than all at once.
     """
 

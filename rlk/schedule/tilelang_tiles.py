@@ -1,4 +1,4 @@
-"""Which tiles a contraction has in TileLang: a ring of steps on Hopper, else a product in shared memory."""
+"""TileLang tiles of contractions: multistage pipelines on Hopper, shared-memory GEMM on CDNA."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def waves(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int], on: Targ
 
 
 def _of_segments(chosen: Schedule, found: Roles) -> Schedule:
-    """Return the schedule of a kernel that contracts what it computed: 16 rows to a wave."""
+    """Return the schedule of fused attention: 16 query rows to a wave."""
     rows = rows_axis(found)
     if rows is None:
         return chosen

@@ -1,4 +1,4 @@
-"""Which tiling a Triton contraction gets from its reviewed table: that of the first entry its facts meet."""
+"""Triton tiles of contractions: the first entry of the reviewed table that matches."""
 
 from __future__ import annotations
 

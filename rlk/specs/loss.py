@@ -1,4 +1,4 @@
-"""What policy losses are made of: ratios, KL estimates, and sums over tokens in their compacted order."""
+"""Building blocks of policy losses: ratios, KL estimates, and sums over tokens in compacted order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which token a row draws: top-k, top-p and min-p as one threshold, then a walk along integer weights.
+"""Token sampling: top-k, top-p and min-p as one threshold, then a walk along integer weights.
 
 Everything after the weights is integer arithmetic, which no order of additions changes.
 """

@@ -1,4 +1,4 @@
-"""What a block of threads may take of a device that TileLang writes for."""
+"""Limits of a block of threads on the devices that TileLang writes for."""
 
 from __future__ import annotations
 

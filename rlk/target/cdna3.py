@@ -1,4 +1,4 @@
-"""What a workgroup may take of a CDNA device: LDS, registers, lanes."""
+"""Limits of a workgroup on CDNA devices: LDS, registers, lanes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which targets there are, how wide their warps are, and whose exp2 their softmax folds use."""
+"""The targets, their warp widths, and the exp2 that their softmax folds use."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""What tests and authors use to compare bits and to run generated kernels without a device."""
+"""Tools for tests and authors: comparison of bits, and generated kernels without a device."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What it means for two arrays to have the same bits: equal patterns once every NaN is one NaN."""
+"""Bitwise equality of arrays: equal patterns once every NaN is one NaN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drawn input must obey where types do not say it: the shipped operators' own conditions.
+"""Conditions of drawn inputs that types do not state, for the shipped operators.
 
 A user's spec file says the same by functions of its own: `<op>_inputs(rng)` returns arrays and numbers by
 name, `<op>_grad_inputs(saved)` the inputs that its gradient takes beside saved tensors and cotangents.

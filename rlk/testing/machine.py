@@ -1,4 +1,4 @@
-"""How kernels run as machine code without a device: compiled for CDNA, executed by the emulator."""
+"""Kernels as machine code without a device: compiled for CDNA, executed by the emulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a device's matrix units follow the dot models, on random and adversarial products."""
+"""Probe of a device's matrix units against the dot models, on random and adversarial products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tilings are tried for a contraction, and how they are written."""
+"""Candidate tilings of a contraction, and their text."""
 
 from __future__ import annotations
 

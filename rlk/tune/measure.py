@@ -1,4 +1,4 @@
-"""How one schedule is timed: alone, launch after launch, on weights that no cache holds."""
+"""Timing of one schedule: launch after launch, on weights that are in no cache."""
 
 from __future__ import annotations
 

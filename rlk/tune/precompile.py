@@ -1,4 +1,4 @@
-"""What is compiled before anything is measured: every schedule of every shape, in worker processes."""
+"""Compilation of every schedule of every shape in worker processes, before anything is measured."""
 
 from __future__ import annotations
 

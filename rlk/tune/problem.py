@@ -1,4 +1,4 @@
-"""What a shape is as a call of its operator, which of its kernels contract, and what each may try."""
+"""A shape as a call of its operator: its contractions, and the candidates of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which entries of the tables a record supports: for people to review, in the words of the tables."""
+"""Proposed table entries that a record supports, for review, in the format of the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a measurement leaves behind: a file that names the device, the versions and the command."""
+"""The record of a measurement: device, versions, command and times."""
 
 from __future__ import annotations
 

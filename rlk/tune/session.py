@@ -1,4 +1,4 @@
-"""Which child measures which shape, and what is kept of one that hangs or dies: all but what it was doing."""
+"""A tuning session: shapes handed to child processes; results survive a child that hangs or dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operators can be tuned, at which sizes by default, and how sizes are written."""
+"""Operators that can be tuned, their default sizes, and how sizes are written."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Compiles, where there is no device, the kernels that device tests and benchmarks run: time there is dear.
 
-`python -m gpu.precompile gpu.cute_child attention` runs the cases whose names hold a word, with the CPU in the
-place of a Hopper, `python -m gpu.precompile benchmarks.bench_attention varlen` rows, `python -m gpu.precompile pytest
-FILE` tests: kernels go into the store that RLK_CACHE_DIR names and are not run, results are whatever memory
-held, and comparisons hold. `rlk cache export` makes one file of the store, `rlk cache import` fills the
+`python -m gpu.precompile gpu.cute_child attention` runs the cases whose names hold a word, with the CPU in
+the place of a Hopper, `python -m gpu.precompile benchmarks.bench_attention varlen` rows,
+`python -m gpu.precompile pytest FILE` tests: kernels go into the store that RLK_CACHE_DIR names and are not
+run, results are whatever memory held, and comparisons hold. `rlk cache export` makes one file of the store,
+`rlk cache import` fills the
 device's; versions of compilers and of Python must be those of the device.
 """
 

@@ -1,3 +1,3 @@
-"""What every lowering needs and no backend owns: axis roles, loops in two parts, names, templates."""
+"""Code that all lowerings share: axis roles, peeled loops, names, templates."""
 
 from __future__ import annotations

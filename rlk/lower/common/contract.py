@@ -1,4 +1,4 @@
-"""Which tensors a contraction reads along its axis, and which values exist only for it."""
+"""Factors of contractions in memory, and the values that exist only for a contraction."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Contraction:
 
 @dataclass(frozen=True, slots=True)
 class Contractions:
-    """The contractions of a kernel by value; `unheld` are the values that no tile ever holds whole."""
+    """The contractions of a kernel by value; unheld: values that no tile ever holds whole."""
 
     of: dict[Value, Contraction]
     unheld: frozenset[Value]

@@ -1,4 +1,4 @@
-"""What a lowering hands to the runtime: source text, how to compile it, and how its `call` is called."""
+"""The interface between lowerings and runtime: source text, build options, and arguments of `call`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which loads a program issues before the sums it would otherwise wait for."""
+"""Load hoisting: issue loads before the reductions that would otherwise delay them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions on the elements of a row as one comparison: a row that does not count has no elements."""
+"""Mask hoisting: fold a row's condition into the end of its columns, one comparison an element."""
 
 from __future__ import annotations
 

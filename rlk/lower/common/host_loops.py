@@ -1,4 +1,4 @@
-"""The loops of a host function: which kernels are launched for which pieces of an axis."""
+"""Loops of the host function, which launch kernels for the pieces of an axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What generated text is made of, before a template punctuates it."""
+"""Lines and functions of generated text, before a template punctuates them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How portable functions become text: an operation a line, most of them spelled alike everywhere."""
+"""Portable functions as text: an operation a line, most of them spelled alike by all backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where workspaces lie: how far apart their rows are, and which of them share memory."""
+"""Workspace layout: padded rows, and workspaces of disjoint lifetime that share memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which name a value has in generated text: its hint, made unique among the names in scope."""
+"""Names of values in generated text: their hints, made unique among the names in scope."""
 
 from __future__ import annotations
 

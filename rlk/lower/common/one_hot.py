@@ -1,4 +1,4 @@
-"""Sums that pick one element of a row by its index: most tiles hold none of the indices, and need no sum."""
+"""One-hot sums: sums that select one element of a row by its index, skipped where a tile has no index."""
 
 from __future__ import annotations
 

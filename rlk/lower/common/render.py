@@ -1,4 +1,4 @@
-"""How a template becomes text: strictly, from one frozen dataclass, with no way to compute."""
+"""Rendering of templates: strict, from one frozen dataclass, with no way to compute."""
 
 from __future__ import annotations
 

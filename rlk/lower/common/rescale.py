@@ -1,4 +1,4 @@
-"""Which steps of a loop exchange what it carries, and what is computed for them alone."""
+"""Rescaling steps of a loop: a condition, the carried values that it replaces, and what only these need."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rlk.ir.types import TileType, Type
 
 @dataclass(frozen=True, slots=True)
 class Turning:
-    """Where a truth value of a step holds, what is carried is exchanged before anything reads it.
+    """Carried values that a step replaces before it reads them, where a scalar condition holds.
 
-    rare: what only the new values need. changes: what a choice yields, the carried value, the new one.
+    rare: values that only the replacements need. changes: (select, carried value, replacement).
     """
 
     condition: Value
@@ -21,17 +21,17 @@ class Turning:
 
     @property
     def waiting(self) -> frozenset[Value]:
-        """The values that are not computed where they stand."""
+        """Return the values that are computed behind the condition alone."""
         return frozenset({let.value for let in self.rare} | {value for value, _, _ in self.changes})
 
     @property
     def at(self) -> Value:
-        """The choice after which everything that the turn needs is there."""
+        """Return the last select."""
         return self.changes[-1][0]
 
 
 def turning(loop: Loop) -> Turning | None:
-    """Return how a loop's steps turn; None where no carried value is chosen so, or one is read elsewhere."""
+    """Return the rescale of a loop; None without one, or where a replaced value is read elsewhere."""
     carried = set(loop.body.args[1:])
     types = {let.value: let.type for let in loop.body.lets}
     choices = {

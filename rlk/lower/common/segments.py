@@ -1,4 +1,4 @@
-"""Where the rows of a kernel come from when they are segments, one for each index of another axis."""
+"""Rows of a kernel that are segments (packed sequences), one for each index of another axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all lowerings spell alike: types of arguments, names of values, the head of a module."""
+"""Text that all lowerings spell alike: types of arguments, names of values, the head of a module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an index lies on a block: some of its bits tell threads apart, the others elements of a list."""
+"""Thread-value layouts: bits of an axis index that select the thread, others the element of its list."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlk.schedule.schedule import Span
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A parallel axis of which a block has one index, or a tile; length: its extent where that is static."""
+    """A parallel axis with its tile (1: one index); length: its static extent, or None."""
 
     axis: Axis
     tile: int
@@ -25,11 +25,10 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """An axis of which a block has a tile of a power of two.
+    """The thread-value layout of an axis with a power-of-two tile.
 
-    threads: index bits, each with the bit of the thread's number that it is. The other index bits, ascending,
-    are those of an element's place in the list of a thread, but for those of `part`: of a number that counts
-    the parts in which a thread does its work, one after the other.
+    threads: pairs (index bit, bit of the thread index). part: index bits of a sequential part. The other
+    index bits, ascending, select the element of a thread's list.
     """
 
     axis: Axis
@@ -39,18 +38,18 @@ class Spread:
 
     @property
     def listed(self) -> tuple[int, ...]:
-        """The index bits that tell elements of a list apart."""
+        """Return the index bits of a thread's list."""
         apart = {*dict(self.threads), *self.part}
         return tuple(b for b in range(self.length.bit_length() - 1) if b not in apart)
 
     @property
     def count(self) -> int:
-        """How many elements a thread has."""
+        """Return the elements of a thread."""
         return 1 << len(self.listed)
 
     @property
     def vector(self) -> int:
-        """How many elements of a list follow each other along the axis, the first at a multiple of that."""
+        """Return the length of contiguous, aligned runs in a thread's list."""
         run = 0
         while run in self.listed:
             run += 1
@@ -58,7 +57,7 @@ class Spread:
 
     @property
     def mask(self) -> int:
-        """The bits of a thread's number that tell indices apart."""
+        """Return the mask of thread-index bits along this axis."""
         return sum(1 << at for _, at in self.threads)
 
     def place(self, thread_bits: int, element: str = "c") -> str:
@@ -93,9 +92,9 @@ def _part(name: str, at: int, low: int, length: int, bits: int) -> str:
 
 
 def spread_out(lengths: Mapping[Axis, int], placed: tuple[Span, ...], threads: int) -> tuple[Spread, ...]:
-    """Hand the threads of a block out: to the spans of index bits in their order, then to the other bits.
+    """Assign thread-index bits: to the spans of the schedule in order, then to the other index bits.
 
-    What is left when every thread is told from the others lies in the lists of threads.
+    Index bits beyond the number of threads go to the threads' lists.
     """
     named = {str(axis): axis for axis in lengths}
     bits = [(named[s.axis], b) for s in placed if s.axis in named for b in range(s.low, s.low + s.bits)]

@@ -1,4 +1,4 @@
-"""Which rows of a tensor hardware copies as a box: those that follow each other, or a few heads of each."""
+"""TMA tiles of streamed factors: consecutive rows of a tensor, or all heads of consecutive tokens."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rlk.ir.types import TileType, Type
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where rows begin and end, and over which dims of a tensor they go, the fastest first.
+    """A TMA tile: its first row, the end of the rows, and the dims of a tensor, the fastest first.
 
-    first: the number of the first row. end: of the first one that is not there. each: rows of the first dim,
-    if there are two: heads of a token.
+    first: index of the first row. end: one past the last row. each: rows of the first of two dims: the heads
+    of a token (packed GQA).
     """
 
     first: Value
@@ -24,7 +24,7 @@ class Box:
     each: int = 1
 
     def coordinate(self, first: str) -> str:
-        """Return the text of the first row's place, of its number."""
+        """Return the TMA coordinate of a row index."""
         return first if len(self.dims) == 1 else f"(0, {first} // {self.each})"
 
 
@@ -36,12 +36,11 @@ def box_of(
     axes: tuple[Axis, Axis],
     rows: int,
 ) -> Box | None:
-    """Return the box of a step's rows, if they are one: neither tensor nor step ends inside of a token.
+    """Return the TMA tile of a step's rows; None unless they are consecutive and whole tokens.
 
-    Behind a row that is not there none is: a step has them all if it has its last one.
+    Out-of-bounds rows are a suffix: a step is full if its last row is in bounds.
 
-    extents: of the tensor, where they are known. axes: of a block's rows, and of the rows of a step, of which
-    there are so many.
+    extents: of the tensor, None where dynamic. axes: of a block's rows, and of a step's, which are `rows`.
     """
 
     def within(value: Value) -> set[Axis]:
@@ -74,9 +73,9 @@ def box_of(
 def _heads(
     index: tuple[Value, ...], nodes: Mapping[Value, Node]
 ) -> tuple[Value, tuple[int, ...], int] | None:
-    """Return the row that indices are made of, their order, the fastest first, and how many heads there are.
+    """Return the row of (token, head) indices, the dim order, the fastest first, and the number of heads.
 
-    Tokens and heads are the quotient and the remainder of a row; of one head the quotient is the row.
+    Token and head are quotient and remainder of a row; with one head the token is the row.
     """
     if len(index) == 1:
         return index[0], (0,), 1
@@ -97,7 +96,7 @@ def _heads(
 
 
 def is_multiple(value: Value, of: int, nodes: Mapping[Value, Node]) -> bool:
-    """Return whether an integer is a multiple of another one whatever a call is."""
+    """Return whether an integer is always a multiple of another."""
     match nodes.get(value):
         case _ if of == 1:
             return True

@@ -1,4 +1,4 @@
-"""The CuTe DSL lowering for Hopper: copies by TMA, products by warpgroups, roles that meet through a ring."""
+"""The CuTe DSL lowering for Hopper: warp-specialized kernels with TMA or cp.async producers and wgmma."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of a tree over a block as text: in lists, in lanes of a warp, through shared memory."""
+"""Block-wide tree reductions as text: in lists, by warp shuffles, through shared memory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rlk.lower.cute.reduce_steps import Step, Where, steps
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The lines of a helper that combines along an axis, and the lists that it writes to shared memory.
+    """The lines of a reduction helper, and its buffers in shared memory.
 
-    boards: of each meeting of warps, how many elements of a thread.
+    boards: elements of a thread in each cross-warp exchange.
     """
 
     lines: tuple[Line, ...]
@@ -22,7 +22,7 @@ class Tree:
 
 
 def combining(spread: Spread, lists: Sequence[Spread], order: Sequence[int], combine: str) -> Tree:
-    """Return the tree of a reduction of the list `x`; two lanes part lists among them."""
+    """Return the tree reduction of the list `x`, by recursive halving between lanes."""
     texts = {
         Where.LIST: f"x = folded(x, {{}}, {combine})",
         Where.HALVES: f"x = halved(x, {{}}, thread, {combine})",

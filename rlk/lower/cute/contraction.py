@@ -1,4 +1,4 @@
-"""A contraction on Hopper: one warp copies boxes into a ring, warpgroups multiply them and end the tile."""
+"""GEMM on Hopper: one TMA producer warp, a pipeline of stages, consumer warpgroups with an epilogue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rlk.lower.cute.epilogue_vectorize import BOX_WORDS
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A factor as its template has it: `first` is the coordinate of a tile's first row, major its layout."""
+    """A factor for the template: `first` is the coordinate of a tile's first row, major its layout."""
 
     name: str
     rows: int
@@ -38,16 +38,16 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class ContractionText:
-    """What the template of a contraction reads beside its plan."""
+    """Template fields of a GEMM beside its plan."""
 
     frame: Frame
     plan: ContractionPlan
     a: Copied
     b: Copied
     dtype: str
-    counted: bool  # whether a tile counts its steps, of which there may be none
+    counted: bool  # whether the number of K steps is dynamic, and may be 0
     tiles: str
-    width: str  # how many tiles there are beside each other
+    width: str  # number of column tiles
     fixed: bool  # whether that is a number
     owns: str
     place: tuple[Line, ...]
@@ -55,16 +55,16 @@ class ContractionText:
     of_piece: tuple[Line, ...]  # coordinates of a piece of the contracted axis
     before: tuple[Line, ...]
     after: tuple[Line, ...]
-    boxed: bool  # whether warps trade pairs for vectors
+    boxed: bool  # whether the epilogue stores vectors through shared memory
 
     @property
     def words(self) -> int:
-        """Words of shared memory by which all warps do."""
+        """Return the words of epilogue scratch of all warps."""
         return BOX_WORDS * 4 * self.plan.consumers
 
     @property
     def steps(self) -> str:
-        """How many steps are copied in a row."""
+        """Return the loaded K steps."""
         return "steps" if self.plan.steps is None else str(self.plan.steps)
 
     @property
@@ -74,18 +74,18 @@ class ContractionText:
 
     @property
     def opening(self) -> int:
-        """How many instructions the first step has."""
+        """Return the instructions of the first K step."""
         short = self.plan.pieces is not None and not self.plan.pieces.steps
         return self.plan.pieces.rest if short and self.plan.pieces is not None else self.plan.instructions
 
     @property
     def ends_short(self) -> bool:
-        """Whether another step has fewer instructions."""
+        """Return whether a last K step has fewer instructions."""
         return self.plan.pieces is not None and self.plan.pieces.steps > 0 and self.plan.pieces.rest > 0
 
     @property
     def band(self) -> str:
-        """How many items a group of row tiles has."""
+        """Return the tiles of a group of row tiles."""
         return str(self.plan.group * int(self.width)) if self.fixed else f"({self.plan.group} * wide)"
 
     @property
@@ -97,7 +97,7 @@ class ContractionText:
 def write(
     plan: ContractionPlan, helpers: dict[str, Helper], checks: list[str], turns: Mapping[str, str]
 ) -> KernelText:
-    """Write a contraction."""
+    """Write a GEMM kernel."""
     emitter = ContractionEmitter(plan, helpers, checks)
     place, owns = emitter.place_of()
     coordinates, of_piece, starts = emitter.coordinates()
@@ -142,7 +142,7 @@ def write(
 
 
 def _width(plan: ContractionPlan, emitter: ContractionEmitter) -> tuple[str, bool]:
-    """Return how many tiles lie beside each other, and whether that is a number."""
+    """Return the number of column tiles, and whether it is static."""
     known = math.prod(owned.tiles or 1 for owned in plan.others)
     counted = [owned for owned in plan.others if owned.tiles is None]
     if not counted:
@@ -156,7 +156,7 @@ def _width(plan: ContractionPlan, emitter: ContractionEmitter) -> tuple[str, boo
 def _frame(
     plan: ContractionPlan, emitter: ContractionEmitter, turns: Mapping[str, str]
 ) -> tuple[Frame, list[CallArg]]:
-    """Return what a contraction has like every kernel, and its arguments."""
+    """Return the frame of a GEMM kernel, and its arguments."""
     names = [box.factor.load.param for box in plan.boxes]
     copied = dict.fromkeys(names, 16 // plan.dtype.bytes)
     orders = {name: (1, 0) for name, box in zip(names, plan.boxes, strict=True) if box.turned}

@@ -1,4 +1,4 @@
-"""The body of a CuTe kernel: a line for each node of the IR, for one element or the list of a thread."""
+"""Emitter base of CuTe kernels: one line for each IR node, for one element or a thread's list."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""How four threads that share a row of an accumulator reach memory: by vectors of 16 bytes.
+"""Vectorized epilogue: 16-byte accesses through a transpose in shared memory by four threads of a row.
 
-An accumulator gives each of them pairs of neighbours, two of every eight columns. Written as they are, a
-warp's pairs touch eight rows for 16 bytes each; through a kilobyte of shared memory they become vectors, of
-which a warp writes 64 bytes of every row at once.
+An accumulator fragment has pairs of columns, two of every eight. Stored directly, a warp touches eight rows
+for 16 bytes each; transposed through 1 KB of shared memory, it stores 64 contiguous bytes of every row.
 """
 
 from __future__ import annotations
@@ -18,30 +17,30 @@ from rlk.lower.cute.plan import ContractionPlan
 
 THREADS = 4  # that share a row
 VECTOR = 16  # bytes
-ROW = 128  # bytes of a row that are traded at once, of eight rows of a warp
+ROW = 128  # bytes of a row in one transpose, of eight rows of a warp
 BOX_WORDS = 256  # of 4 bytes of a warp
 
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """How a list is traded: so many elements at once, of this type."""
+    """A vectorized access: elements of one transpose, and their type."""
 
     dtype: DType
     elements: int
 
     @property
     def width(self) -> int:
-        """Elements of a vector."""
+        """Return the elements of a vector."""
         return VECTOR // self.dtype.bytes
 
     @property
     def count(self) -> int:
-        """Vectors of a thread for these elements."""
+        """Return the vectors of a thread in one transpose."""
         return self.elements // self.width
 
     @property
     def place(self) -> str:
-        """The first column of the i-th vector of a thread, from the first column of its pairs."""
+        """Return the first column of the i-th vector, from the thread's first column."""
         return f"8 * (c // 2) + {self.width // 2 - 1} * quad + {THREADS * self.width} * i"
 
 

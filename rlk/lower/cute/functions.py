@@ -1,4 +1,4 @@
-"""The functions that generated kernels call: arithmetic with its rounding said, exchanges, guarded memory."""
+"""Device functions of generated kernels: explicitly rounded arithmetic, reductions, predicated memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlk.lower.cute.text import literal
 
 @dataclass(frozen=True, slots=True)
 class Helper:
-    """A helper and how it is decorated: one with a branch of its own is traced, others only inlined."""
+    """A device function; traced: with @cute.jit, since it has a branch; others are inlined."""
 
     function: Function
     traced: bool = False
@@ -34,7 +34,7 @@ _ALL = (
     _helper("div", "a, b", "Correctly rounded.", "return a / b"),
     _helper(
         "divided", "x, by",
-        "A list of quotients, each rounded once: corrected twice where nothing is very small or large.",
+        "Rounded quotients: a reciprocal and two fma corrections, or divisions at range ends.",
         "small, large = Float32(1.0), Float32(1.0)",
         "for i in cutlass.range_constexpr(len(x)):",
         "    small, large = fmin(small, magnitude(x[i])), large + magnitude(x[i])",
@@ -53,34 +53,34 @@ _ALL = (
         "return [made[i] for i in range(len(x))]",
         traced=True,
     ),
-    _helper("fmax", "a, b", "NaN loses.", "return cute.arch.fmax(a, b)"),
-    _helper("fmin", "a, b", "NaN loses.", "return cute.arch.fmin(a, b)"),
-    _helper("exp2", "x", "The hardware's: a table.", "return cute.math.exp2(x, fastmath=True)"),
-    _helper("select", "condition, a, b", "Without a branch.", "return cutlass.select_(condition, a, b)"),
+    _helper("fmax", "a, b", "The other operand if one is NaN.", "return cute.arch.fmax(a, b)"),
+    _helper("fmin", "a, b", "The other operand if one is NaN.", "return cute.arch.fmin(a, b)"),
+    _helper("exp2", "x", "ex2.approx.ftz.f32.", "return cute.math.exp2(x, fastmath=True)"),
+    _helper("select", "condition, a, b", "Branchless.", "return cutlass.select_(condition, a, b)"),
     _helper(
-        "any_lane", "condition", "Whether it holds for some thread of the warp.",
+        "any_lane", "condition", "True if it holds for some thread of the warp.",
         "return cute.arch.vote_any_sync(condition)",
     ),
     _helper(
-        "put_sum", "to, a, b", "Two accumulators, element by element.", "to.store(a.load() + b.load())"
+        "put_sum", "to, a, b", "Add two accumulators.", "to.store(a.load() + b.load())"
     ),
     _helper("add", "a, b", "A term of a sum.", "return a + b"),
     _helper(
-        "folded", "x, apart, combine", "Combine the elements of a thread that lie so far apart.",
+        "folded", "x, apart, combine", "Combine elements i and i + stride of a list.",
         "return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]",
     ),
     _helper(
-        "exchanged", "x, lanes, combine", "Combine each element with that of the thread so many lanes away.",
+        "exchanged", "x, lanes, combine", "Combine with the elements of lane ^ lanes (butterfly).",
         "return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]",
     ),
     _helper(
-        "merged", "states, apart, merge", "Merge the states of a thread that lie so far apart.",
+        "merged", "states, apart, merge", "Merge states i and i + stride of a thread's lists.",
         "first = [i for i in range(len(states[0])) if not i & apart]",
         "each = [merge(*(x[i] for x in states), *(x[i + apart] for x in states)) for i in first]",
         "return tuple([state[k] for state in each] for k in range(len(states)))",
     ),
     _helper(
-        "magnitude", "x", "Without its sign.",
+        "magnitude", "x", "Absolute value.",
         "return (x.bitcast(Int32) & Int32(0x7FFFFFFF)).bitcast(Float32)",
     ),
     _helper(
@@ -100,7 +100,7 @@ _ALL = (
     _helper("most", "a, b", "Of integers.", "return cutlass.max(a, b)"),
     _helper(
         "halved", "x, lanes, thread, combine",
-        "Combine with the thread so many lanes away: each goes on with a half of the list.",
+        "Combine with lane ^ lanes by recursive halving: each keeps one half of the list.",
         "upper, half = thread & lanes != 0, len(x) // 2",
         "kept = [select(upper, x[i + half], x[i]) for i in range(half)]",
         "given = [select(upper, x[i], x[i + half]) for i in range(half)]",
@@ -108,7 +108,7 @@ _ALL = (
     ),
     _helper(
         "across", "x, board, apart, thread, combine",
-        "Combine each element with those of the threads so far apart, in this order, through shared memory.",
+        "Combine with the elements of thread ^ stride, stride by stride, through shared memory.",
         "for i in range(len(x)):",
         "    board[i, thread] = x[i]",
         "cute.arch.sync_threads()",
@@ -119,14 +119,14 @@ _ALL = (
         "return [terms[0] for terms in x]",
     ),
     _helper(
-        "merged_lanes", "states, lanes, merge", "Merge with the states of the thread so many lanes away.",
+        "merged_lanes", "states, lanes, merge", "Merge with the states of lane ^ lanes (butterfly shuffle).",
         "others = [[cute.arch.shuffle_sync_bfly(a, offset=lanes) for a in x] for x in states]",
         "each = [merge(*one, *two) for one, two in zip(zip(*states), zip(*others))]",
         "return tuple([state[k] for state in each] for k in range(len(states)))",
     ),
     _helper(
         "merged_across", "states, boards, apart, thread, merge",
-        "Merge each state with those of the threads so far apart, in this order, through shared memory.",
+        "Merge with the states of thread ^ stride, stride by stride, through shared memory.",
         "count = len(states[0])",
         "for x, board in zip(states, boards):",
         "    for i in range(count):",
@@ -142,19 +142,19 @@ _ALL = (
         "return tuple([state[k] for state in each] for k in range(len(states)))",
     ),
     _helper(
-        "vector_of", "memory, index, count", "Neighbours in memory, the first at a multiple of so many.",
+        "vector_of", "memory, index, count", "A view of `count` contiguous, aligned elements.",
         "at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)",
         "return cute.make_tensor(memory.iterator + at, (count,))",
     ),
     _helper(
-        "load_vector", "memory, index, count", "So many elements, read at once.",
+        "load_vector", "memory, index, count", "Load a vector.",
         "x = cute.make_rmem_tensor((count,), memory.element_type)",
         "cute.autovec_copy(vector_of(memory, index, count), x)",
         "return [x[i] for i in range(count)]",
     ),
     _helper(
         "load_vector_where", "condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr",
-        "So many elements, read at once, or what stands for them.",
+        "Load a vector, or `other` where the condition is false.",
         "x = cute.make_rmem_tensor((count,), memory.element_type)",
         "x.fill(other)",
         "if condition:",
@@ -163,7 +163,7 @@ _ALL = (
         traced=True,
     ),
     _helper(
-        "store_vector", "memory, index, x", "Write elements that follow each other at once.",
+        "store_vector", "memory, index, x", "Store a vector.",
         "made = cute.make_rmem_tensor((len(x),), memory.element_type)",
         "for i in range(len(x)):",
         "    made[i] = x[i]",
@@ -171,22 +171,22 @@ _ALL = (
     ),
     _helper(
         "store_vector_where", "condition, memory: cute.Tensor, index, x",
-        "Write elements that follow each other at once, if the condition holds.",
+        "Store a vector where the condition holds.",
         "if condition:",
         "    store_vector(memory, index, x)",
         traced=True,
     ),
     _helper(
-        "load_where", "condition, memory: cute.Tensor, index, other", "An element, or what stands for it.",
+        "load_where", "condition, memory: cute.Tensor, index, other", "Load an element, or `other`.",
         "x = other", "if condition:", "    x = type(other)(memory[index])", "return x", traced=True,
     ),
     _helper(
-        "store_where", "condition, memory: cute.Tensor, index, x", "Write an element if the condition holds.",
+        "store_where", "condition, memory: cute.Tensor, index, x", "Store an element if it holds.",
         "if condition:", "    memory[index] = x", traced=True,
     ),
     _helper(
         "store_pair_where", "condition, memory: cute.Tensor, index, x, y",
-        "Write two elements that follow each other, the first at an even index, if the condition holds.",
+        "Store two contiguous elements, the first at an even index, where the condition holds.",
         "if condition:",
         "    pair = cute.make_rmem_tensor((2,), memory.element_type)",
         "    pair[0], pair[1] = x, y",
@@ -196,7 +196,7 @@ _ALL = (
     ),
     _helper(
         "box_places", "words",
-        "Where a thread's pairs and vectors lie in 8 rows of 128 bytes, swizzled against conflicts.",
+        "Swizzled offsets of a thread's pairs and vectors in 8 rows of 128 bytes of shared memory.",
         "lane = cute.arch.lane_idx()",
         "row, quad = lane // 4 * 36, lane % 4",
         "pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2",
@@ -204,7 +204,7 @@ _ALL = (
     ),
     _helper(
         "to_vectors", "box, dtype, x",
-        "A row's pairs of neighbours, as four threads have them, as vectors of 16 bytes.",
+        "Transpose accumulator pairs of the four threads of a row to 16-byte vectors.",
         "words = dtype.width // 16",
         "pairs, vectors = box_places(words)",
         "cute.arch.sync_warp()",
@@ -224,7 +224,7 @@ _ALL = (
     ),
     _helper(
         "from_vectors", "box, dtype, vectors",
-        "What vectors of 16 bytes hold of a row, as the pairs of neighbours that four threads have.",
+        "Transpose 16-byte vectors to accumulator pairs of the four threads of a row.",
         "words = dtype.width // 16",
         "pairs, places = box_places(words)",
         "made = []",
@@ -248,7 +248,7 @@ _ALL = (
     _helper(
         "copy_vector_where",
         "condition, memory: cute.Tensor, index, tiles: cute.Tensor, place, count: cutlass.Constexpr",
-        "Send 16 bytes to shared memory, or zeros where the condition does not hold: they travel meanwhile.",
+        "cp.async of 16 bytes to shared memory, zeros where the condition is false.",
         "way = cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL)",
         "atom = cute.make_copy_atom(way, memory.element_type, num_bits_per_copy=128)",
         "at = cute.assume(cute.crd2idx(place, tiles.layout), divby=count)",
@@ -262,7 +262,7 @@ _ALL = (
         "send_box",
         "ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, "
         "tiles: cute.Tensor",
-        "A warp lets hardware copy a box to a stage, when it is free: zeros where the tensor ends.",
+        "Issue a TMA load to a stage once it is free (warp 0); zeros out of the tensor's bounds.",
         "if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0:",
         "    ring.producer_acquire(state)",
         "    box = cute.local_tile(cute.domain_offset(first, memory), shape, (0, 0))",
@@ -276,7 +276,7 @@ _ALL = (
     _helper(
         "acquire_from",
         "first, thread, ring, state",
-        "Wait for a stage to be free: the threads from one on do, which fill it.",
+        "producer_acquire by the threads from `first` on, which fill the stage.",
         "if thread >= first:",
         "    ring.producer_acquire(state)",
         traced=True,
@@ -284,7 +284,7 @@ _ALL = (
     _helper(
         "commit_from",
         "first, thread, ring, state",
-        "Hand a stage on when what these threads copy is there.",
+        "producer_commit by the threads from `first` on.",
         "if thread >= first:",
         "    ring.producer_commit(state)",
         traced=True,
@@ -292,7 +292,7 @@ _ALL = (
     _helper(
         "send_mail",
         "thread, ring, state, mail: cute.Tensor, words",
-        "Tell those who multiply a tile. One thread waits: another may look when a later phase has begun.",
+        "Publish a work tile to the consumers. One thread waits: another could miss a phase of the mbarrier.",
         "if thread == 0:",
         "    ring.producer_acquire(state)",
         "    for i in cutlass.range_constexpr(len(words)):",
@@ -303,11 +303,11 @@ _ALL = (
     _helper(
         "read_mail",
         "ring, state, mail: cute.Tensor, group, alike: cutlass.Constexpr, groups: cutlass.Constexpr",
-        "A tile: words for all, and some of which each warpgroup has its own.",
+        "Read the work tile: words for all consumers, then those of this warpgroup.",
         "ring.consumer_wait(state)",
         "words = [mail[i] for i in range(alike)]",
         "words += [mail[i + group - 1] for i in range(alike, cute.size(mail), groups)]",
-        "# all threads of a warp have read before one makes room for the next tile",
+        "# all threads of the warp must have read before one releases the stage",
         "cute.arch.sync_warp()",
         "with cute.arch.elect_one():",
         "    ring.consumer_release(state)",
@@ -317,7 +317,7 @@ _ALL = (
     _helper(
         "next_item",
         "thread, ticket: cute.Tensor, tickets: cute.Pointer, blocks",
-        "The next tile, by a ticket that one thread draws for its warpgroup: the first are those of blocks.",
+        "Next tile index, by an atomic work counter; the first tiles are the block indices.",
         "if thread == 0:",
         '    ticket[0] = cute.arch.atomic_add(tickets, Int32(1), sem="relaxed", scope="gpu") + blocks',
         "cute.arch.barrier(barrier_id=4, number_of_threads=128)",
@@ -329,7 +329,7 @@ _ALL = (
     _helper(
         "earlier",
         "turns, place: cute.Tensor, row: cutlass.Constexpr, count: cutlass.Constexpr, init",
-        "A row's sums of the pieces before this one, of which nobody wrote any before the first turn.",
+        "A row's accumulator of earlier pieces in shared memory, or `init` before the first rescale.",
         "made = cute.make_rmem_tensor((count,), Float32)",
         "made.fill(init)",
         "if turns > 0:",
@@ -341,7 +341,7 @@ _ALL = (
     _helper(
         "clear_vector_where",
         "condition, tiles: cute.Tensor, place, count: cutlass.Constexpr",
-        "Write zeros to 16 bytes of shared memory, if the condition holds.",
+        "Zero 16 bytes of shared memory where the condition holds.",
         "zeros = cute.make_rmem_tensor((count,), tiles.element_type)",
         "zeros.fill(0)",
         "at = cute.assume(cute.crd2idx(place, tiles.layout), divby=count)",
@@ -353,7 +353,7 @@ _ALL = (
         "copy_either_vector",
         "condition, memory: cute.Tensor, index, otherwise, other: cute.Tensor, beside, tiles: cute.Tensor, "
         "place, count: cutlass.Constexpr",
-        "Send 16 bytes of one tensor or of another to shared memory, or zeros where neither has them.",
+        "cp.async of 16 bytes of one of two tensors to shared memory, zeros where neither has them.",
         "way = cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL)",
         "atom = cute.make_copy_atom(way, memory.element_type, num_bits_per_copy=128)",
         "chosen = cute.make_rmem_tensor((1,), Boolean)",
@@ -370,7 +370,7 @@ _ALL = (
     _helper(
         "copy_number_where",
         "mine, condition, memory: cute.Tensor, index, numbers: cute.Tensor, place",
-        "Send a number to shared memory if it is this thread's, or zero where the condition does not hold.",
+        "cp.async of 4 bytes to shared memory if `mine`, zero where the condition is false.",
         "chosen = cute.make_rmem_tensor((1,), Boolean)",
         "chosen[0] = condition",
         "if mine:",
@@ -381,7 +381,7 @@ _ALL = (
     ),
     _helper(
         "numbers_of", "numbers, first, stage, count",
-        "A thread's pairs of the numbers of a stage: of every 8, two from the first on.",
+        "A thread's column values of a stage: two of every 8 columns, from `first` on.",
         "made = []",
         "for i in range(count // 2):",
         "    pair = cute.make_rmem_tensor((2,), numbers.element_type)",
@@ -392,7 +392,7 @@ _ALL = (
     ),
     _helper(
         "multiply", "unit, to, a, b, onto, count",
-        "Begin a group of so many matrix instructions, onto what is there or from nothing.",
+        "Issue a wgmma group of `count` instructions, accumulating if `onto`.",
         "atom = cute.make_mma_atom(unit.op)",
         "atom.set(warpgroup.Field.ACCUMULATE, onto)",
         "warpgroup.fence()",
@@ -403,13 +403,13 @@ _ALL = (
     ),
     _helper(
         "by_rows", "fragment, blocks",
-        "A thread's two rows of so many blocks of 8 columns, and of each 8 i + 2 (thread % 4) and the next.",
+        "View an accumulator as [row, column]: two rows, and columns 8 i + 2 (thread % 4) + {0, 1}.",
         "return cute.make_tensor(fragment.iterator, cute.make_layout((2, (2, blocks)), stride=(2, (1, 4))))",
     ),
     _helper(
         "segment_of",
         "begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, size: cutlass.Constexpr",
-        "The segment that a tile lies in: segment i takes the tiles from begin[i] * each // size + i on.",
+        "Segment of a tile: segment i starts at tile begin[i] * each // size + i.",
         "early = Int32(0)",
         "for first in cutlass.range(0, count, 32, unroll=4):",
         "    i = first + lane",
@@ -421,7 +421,7 @@ _ALL = (
         traced=True,
     ),
     _helper(
-        "of_rows", "x, pick", "The least or the most of what the lanes of a warp have.",
+        "of_rows", "x, pick", "Minimum or maximum over the lists of a warp's lanes.",
         "while len(x) > 1:",
         "    x = [*(pick(a, b) for a, b in zip(x[::2], x[1::2])), *x[len(x) // 2 * 2 :]]",
         "for lanes in (16, 8, 4, 2, 1):",
@@ -430,7 +430,7 @@ _ALL = (
     ),
     _helper(
         "report_where", "bad, errors: cute.Pointer, code: cutlass.Constexpr, row",
-        "Write what was found, and one more than its row, into the device's error words.",
+        "Record an error code, and its row plus one, in the device's error words.",
         "if bad:",
         "    cute.arch.atomic_max(errors, Int32(code))",
         "    cute.arch.atomic_max(errors + 1, row)",
@@ -441,7 +441,7 @@ HELPERS = {h.function.name: h for h in _ALL}
 
 
 class CuteMachine(TextMachine):
-    """What CuTe DSL spells in its own way."""
+    """Spellings of CuTe DSL."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What the roles of a contraction say beside the frame that all share: places, coordinates, the epilogue."""
+"""GEMM producer coordinates, consumer epilogue, and tile coordinates."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from rlk.lower.cute.plan import Box, ContractionPlan
 from rlk.lower.cute.epilogue_vectorize import Vectors, vectors
 from rlk.passes.walk import behind
 
-ROWS = 2  # of an accumulator that a thread has a part of
-MOST_PARTS = 4  # of a row that is written to memory
-PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from the first of its thread
+ROWS = 2  # accumulator rows of a thread
+MOST_PARTS = 4  # column parts of an epilogue
+PLACE = "8 * (c // 2) + c % 2"  # column of element c, from the thread's first column
 OF_FRAME = frozenset(
     "thread block blocks warp group rank memory ring items item tiles put get free full k r c mine "
     "share unit fragment acc a b a_tiles b_tiles a_from b_from a_to b_to layout_a layout_b row stream "
@@ -55,7 +55,7 @@ OF_FRAME = frozenset(
 
 
 class ContractionEmitter(Emitter):
-    """Writes what a contraction's roles say beside the frame that all contractions share."""
+    """Writes the lines of a GEMM that its template does not have: coordinates and epilogue."""
 
     plan: ContractionPlan
 
@@ -69,15 +69,15 @@ class ContractionEmitter(Emitter):
         self.picked = picked_sums(plan.kernel)
         self.waiting = {let.value for p in self.picked.values() for let in p.inside}
         self.of_piece = self.along_pieces()
-        self.rowwise: set[Value] = set()  # written before the loop, for both rows of a thread
-        self.alone: set[Value] = set()  # of one element at a time: no list keeps them
-        self.counted: dict[Value, str] = {}  # indices that count up along a row: where a thread's begin
-        self.boxed = False  # whether pairs are traded for vectors
+        self.rowwise: set[Value] = set()  # written before the mainloop, for both rows of a thread
+        self.alone: set[Value] = set()  # one element at a time, in no list
+        self.counted: dict[Value, str] = {}  # column indices: the first of a thread
+        self.boxed = False  # whether the epilogue stores vectors
         self.place_in_row = PLACE  # of an element of a list that is written now
         self.columns_end = ""  # of the tile's columns from a thread's first on, where some do not exist
         self.columns_left = ""  # the same, of a row that may not exist either
         self.of_both = False  # whether values are lists over the rows of a thread
-        self.ends: dict[Value, str] = {}  # comparisons of these: what the place in a row is compared with
+        self.ends: dict[Value, str] = {}  # comparisons with a column index: the other operand
         self.combined = {n.x for n in self.nodes.values() if isinstance(n, Reduce)}
 
     def axes(self, value: Value) -> tuple[object, ...]:
@@ -94,7 +94,7 @@ class ContractionEmitter(Emitter):
         return f"{super().__getitem__(value)}[r]" if value in self.rowwise else super().__getitem__(value)
 
     def along_pieces(self) -> set[Value]:
-        """Return the values that differ between the pieces that a block walks, but for the products."""
+        """Return the values that differ between the pieces of a block, but for the products."""
         found: set[Value] = set()
         if self.plan.pieces is None:
             return found
@@ -109,7 +109,7 @@ class ContractionEmitter(Emitter):
     # --- the place of a tile --------------------------------------------------------------------------------
 
     def place_of(self) -> tuple[tuple[Line, ...], str]:
-        """Return the lines that turn an item into tile indices, and the names of these."""
+        """Return the lines that compute tile coordinates from a tile index, and their names."""
         names, rest, found = [], "column", []
         others = list(reversed(self.plan.others))
         for i, owned in enumerate(others):
@@ -121,7 +121,7 @@ class ContractionEmitter(Emitter):
         return tuple(found), ", ".join(["row_tile", *names])
 
     def own(self) -> None:
-        """Write the indices that all threads of a block share."""
+        """Write the tile coordinates."""
         for owned in self.plan.others:
             name = f"{axis_name(owned.axis)}_tile"
             if owned.axis == self.plan.held.axis:
@@ -138,7 +138,7 @@ class ContractionEmitter(Emitter):
         return [let for let in self.plan.kernel.body.lets if let.value in wanted]
 
     def along(self, box: Box) -> str:
-        """Return the coordinate of a factor's first element of the contracted axis."""
+        """Return the K coordinate of a factor's first element."""
         return " + ".join(self[v] for v in box.factor.base if self[v] != "Int32(0)") or "0"
 
     def stops(self) -> list[Value]:
@@ -146,20 +146,20 @@ class ContractionEmitter(Emitter):
         return [] if stop is None else [stop]
 
     def length(self) -> str:
-        """Return how long the contracted axis is, where a tile counts its steps."""
+        """Return the length of the contracted axis, where it is not static."""
         contraction = self.plan.contraction
         if contraction.stop is not None:
             return self[contraction.stop]
         return self.memory.extent(contraction.over)
 
     def count(self) -> None:
-        """Write how many steps a tile has."""
+        """Write the number of K steps of a tile."""
         if self.plan.steps is None:
             depth = self.plan.depth
             self.line(f"steps = ({self.length()} + {depth - 1}) // {depth}")
 
     def start(self, box: Box) -> str:
-        """Return the coordinate of the first row of a box."""
+        """Return the coordinate of the first row of a TMA tile."""
         terms = [self[v] for v in box.first if self.consts.get(v) != (0, DType.I32)]
         if box.axis == self.plan.rows.axis:
             terms.append(self.first)
@@ -170,7 +170,7 @@ class ContractionEmitter(Emitter):
     # --- the roles ------------------------------------------------------------------------------------------
 
     def coordinates(self) -> tuple[tuple[Line, ...], tuple[Line, ...], list[tuple[str, str]]]:
-        """Return what the copying warp computes of a tile and of a piece, and where the boxes begin."""
+        """Return the producer's lines for a tile and for a piece, and the coordinates of its TMA tiles."""
         with self.names.scope():
             kept = dict(self.text), dict(self.consts), dict(self.memory.owned)
             self.own()
@@ -185,7 +185,7 @@ class ContractionEmitter(Emitter):
         return of_tile, lines(self.lines), starts
 
     def epilogue(self) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
-        """Return what a multiplying thread does before and after the products of a tile."""
+        """Return a consumer's prologue and epilogue."""
         self.own()
         rows = self.plan.rows
         later = self.after_products()
@@ -216,7 +216,7 @@ class ContractionEmitter(Emitter):
         return before, lines(self.lines)
 
     def columns(self) -> None:
-        """Say which columns of the tile a thread has, and let one thread of four write what all know."""
+        """Write a thread's first column, and elect one of four threads for row values."""
         held = self.plan.held
         self.memory.alone = "first_of_quad"
         owned = next((o for o in self.plan.others if o.axis == held.axis), None)
@@ -228,7 +228,7 @@ class ContractionEmitter(Emitter):
                 self.bound_columns()
 
     def node(self, let: Let) -> None:
-        """Write one node; an index along a row is where it begins, until an element needs it."""
+        """Write one node; column indices stay symbolic until an element needs them."""
         match let.node:
             case Pos(axis=axis) if axis == self.plan.held.axis:
                 self.counted[let.value] = self.first_column
@@ -245,7 +245,7 @@ class ContractionEmitter(Emitter):
                 super().node(let)
 
     def store_vectors(self, store: Store, by: Vectors) -> None:
-        """Write a part of a row's list by vectors."""
+        """Store a part of a row's list by vectors."""
         mask, at = self.of_vector(store, by)
         assert self.memory.span is not None
         first, end = self.memory.span.first, self.memory.span.end
@@ -257,14 +257,14 @@ class ContractionEmitter(Emitter):
                 self.line(f"store_vector_where({mask}, {store.param}, {at}, vectors[i])")
 
     def by_vectors(self, access: Load | Store) -> Vectors | None:
-        """Return how the part of a list that is at hand reaches memory, where that is by vectors."""
+        """Return the vectorized access of the current column part, if there is one."""
         value = access.value if isinstance(access, Store) else None
         if not self.memory.span or value is not None and not self.listed(value):
             return None
         return vectors(access, self.plan.held.count // self.parts, self.plan, self.consts)
 
     def load_vectors(self, let: Let, load: Load, by: Vectors) -> str:
-        """Read a part of a row's list by vectors, and return their name."""
+        """Load a part of a row's list by vectors; return their name."""
         mask, at = self.of_vector(load, by)
         self.uses("load_vector_where")
         assert self.memory.span is not None
@@ -274,7 +274,7 @@ class ContractionEmitter(Emitter):
         return self.let(f"{self.text[let.value]}_vectors", f"[{each} {indices}]")
 
     def of_vector(self, access: Load | Store, by: Vectors) -> tuple[str, str]:
-        """Return the condition under which a vector is touched, and its coordinates."""
+        """Return the predicate of a vector, and its coordinates."""
         self.boxed = True
         axes = union(*(self.tile(i).axes for i in access.index))
         with self.elements_at(by.place):
@@ -282,13 +282,13 @@ class ContractionEmitter(Emitter):
             return mask, self.memory.index(access.index)
 
     def compared(self, let: Let) -> tuple[Value, Value] | None:
-        """Return the index that counts along a row, and the value of the row that it is compared with."""
+        """Return the column index of a comparison, and the row value that it is compared with."""
         match let.node:
             case Map2(fn=Fn2.EQ | Fn2.NE | Fn2.LT, a=a, b=b):
                 index, wanted = self.uncast(a), b
                 if index not in self.counted and let.node.fn is not Fn2.LT:
                     index, wanted = self.uncast(b), a
-                # a difference of two that are not negative fits; one that wraps still tells equals apart
+                # two non-negative i32 do not overflow; for (in)equality overflow is harmless
                 bounded = let.node.fn is not Fn2.LT or all(
                     never_negative(v, self.nodes) for v in (index, wanted)
                 )
@@ -298,20 +298,20 @@ class ContractionEmitter(Emitter):
                 return None
 
     def compare(self, index: Value, wanted: Value) -> str:
-        """Write what the place of an element is compared with, once a row."""
+        """Write the other operand of a column comparison, once a row."""
         kind = text.TYPES[self.tile(wanted).dtype]
         begin = self.counted[index]
         begin = begin if self.tile(wanted).dtype is DType.I32 else f"{kind}({begin})"
         return self.let("at", f"{self[wanted]} - {begin}")
 
     def sign(self, value: Value) -> str:
-        """Return how what a row is compared with relates to the place of an element."""
+        """Return the operator of a column comparison with its operands swapped."""
         node = self.nodes[value]
         assert isinstance(node, Map2)
         return {Fn2.EQ: "==", Fn2.NE: "!=", Fn2.LT: ">"}[node.fn]
 
     def masks(self, let: Let) -> bool:
-        """Return whether a value is a row's list with its end replaced: most tiles have no end of a row."""
+        """Return whether a value masks the end of a row, which most tiles do not contain."""
         match let.node:
             case Select(cond=cond, a=a, b=b):
                 node = self.nodes.get(cond)
@@ -323,7 +323,7 @@ class ContractionEmitter(Emitter):
                 return False
 
     def mask(self, let: Let, select: Select) -> None:
-        """Write a list with its end replaced, for the warps where some row ends in the tile."""
+        """Write the mask of a row's end, behind a warp vote."""
         self.uses("any_lane", "select")
         count = self.plan.held.count
         last = 8 * ((count - 1) // 2) + (count - 1) % 2
@@ -338,7 +338,7 @@ class ContractionEmitter(Emitter):
         return node.x if isinstance(node, Cast) and node.x in self.counted else value
 
     def row_of_tile(self, lets: list[Let]) -> None:
-        """Write the values of a row: sums of picked elements first, which need what the others change."""
+        """Write the values of a row: one-hot sums first, since later values overwrite their operands."""
         picks = [let for let in lets if let.value in self.picked]
         wanted = {let.value for let in self.needed([v for let in picks for v in self.operands(let)])}
         first = [let for let in lets if let.value in wanted or let in picks]
@@ -351,7 +351,7 @@ class ContractionEmitter(Emitter):
         self.ordered(rest, [])
 
     def both_inside(self) -> None:
-        """Write where the columns of a row end: nowhere for a row that is not there."""
+        """Write the end of a row's columns: 0 for an out-of-bounds row."""
         rows, columns = self.plan.rows.axis, self.plan.held.axis
         if {rows, columns} <= set(self.memory.inside):
             self.uses("select")
@@ -379,9 +379,9 @@ class ContractionEmitter(Emitter):
         self.bound_columns()
 
     def ordered(self, lets: list[Let], later: list[Let]) -> None:
-        """Write values: all that is done to one element at a time, then what combines elements.
+        """Write values: fused elementwise groups, then reductions.
 
-        A thread then holds as few lists as can be. later: what else needs them.
+        This keeps few lists live. later: other users of the values.
         """
         left = list(lets)
         while left:
@@ -408,15 +408,15 @@ class ContractionEmitter(Emitter):
             left = [let for let in left if let not in ready]
 
     def follows(self, let: Let, missing: set[Value]) -> bool:
-        """Return whether a list can be written as soon as a group of elements is there."""
+        """Return whether a store can follow its elementwise group directly."""
         known = isinstance(let.node, Store) and self.listed(let.node.value)
         return known and not missing.intersection(operands(let.node))
 
     @property
     def parts(self) -> int:
-        """How many parts of a row are done one after the other: what each reads of memory needs registers.
+        """Return the number of sequential column parts of the epilogue, to bound registers.
 
-        Sums need the whole row at once.
+        Reductions need the whole row at once.
         """
         lets = self.plan.kernel.body.lets
         if any(isinstance(let.node, Reduce) for let in lets):
@@ -426,7 +426,7 @@ class ContractionEmitter(Emitter):
         return min(most, 2 * padded(reads)) if reads else most
 
     def in_parts(self, group: list[Let], written: list[Let], rest: list[Let]) -> None:
-        """Write a group of elementwise values, and what writes them to memory, part by part of a row."""
+        """Write an elementwise group and its stores, column part by column part."""
         group = [let for let in group if not self.widened(let)]
         needed = {v for let in (*written, *rest) for v in self.operands(let)}
         kept = [let for let in group if let.value in needed and not self.lasting(let)]
@@ -455,11 +455,11 @@ class ContractionEmitter(Emitter):
         self.alone.difference_update(let.value for let in group)
 
     def widened(self, let: Let) -> bool:
-        """Return whether a value is an index in a wider type, which comparisons look through."""
+        """Return whether a value is a widened column index."""
         return isinstance(let.node, Cast) and let.node.x in self.counted
 
     def read(self, reads: list[Let], span: Span) -> None:
-        """Read a part of some lists: all vectors before the first is waited for, then single elements."""
+        """Load a part of some lists: all vector loads are issued first, then single elements."""
         wide: dict[Value, str] = {}
         for let in reads:
             assert isinstance(let.node, Load)
@@ -484,7 +484,7 @@ class ContractionEmitter(Emitter):
         self.line(f"{self.text[let.value]}.append({self.memory.read(let.node)})")
 
     def element(self, let: Let, kept: bool) -> None:
-        """Write a value of one element, and keep it where others need it."""
+        """Write a value of one element; append it to a list where others need it."""
         made = "acc[r, c]" if isinstance(let.node, Dot) else self.expression(let)
         if kept:
             self.line(f"{self.text[let.value]}.append({made})")
@@ -493,11 +493,11 @@ class ContractionEmitter(Emitter):
         self.text[let.value] = self.let(let.name or stem(let), made)
 
     def lasting(self, let: Let) -> bool:
-        """Return whether a value is read from memory, element by element of a row."""
+        """Return whether a value is a load of a row's elements."""
         return isinstance(let.node, Load) and self.listed(let.value) and self.by_row(let.value)
 
     def operands(self, let: Let) -> set[Value]:
-        """Return what a value needs, for a pick with all that waits for it."""
+        """Return the operands of a value; of a one-hot sum those of its whole body."""
         if let.value not in self.picked:
             return set(operands(let.node))
         picked = self.picked[let.value]
@@ -523,7 +523,7 @@ class ContractionEmitter(Emitter):
                 self.node(let)
 
     def pick(self, let: Let, reduce: Reduce, picked: Picked) -> None:
-        """Write a sum of -0.0 everywhere but at an index, for the warps that have the index of some row."""
+        """Write a one-hot sum, behind a warp vote on whether the tile has the index of some row."""
         self.uses("any_lane")
         hint = let.name or f"picked_{axis_name(picked.lane)}"
         name = self.let(hint, text.literal(-0.0, self.tile(let.value).dtype))
@@ -541,7 +541,7 @@ class ContractionEmitter(Emitter):
         return f"[{expression} for r in range({ROWS})]"
 
     def row_ahead(self, let: Let) -> None:
-        """Write a value of each row before the products, as a list over the rows of a thread."""
+        """Write a row value before the mainloop, as a list over the rows of a thread."""
         count = len(self.lines)
         self.at(let)
         self.of_both = True
@@ -560,7 +560,7 @@ class ContractionEmitter(Emitter):
         return isinstance(let.node, Store | Check | Dot)
 
     def after_products(self) -> set[Value]:
-        """Return the values that depend on the products, and what writes."""
+        """Return stores, checks, and the values that depend on the products."""
         later: set[Value] = set()
         for let in self.plan.kernel.body.lets:
             if self.acts(let) or later.intersection(operands(let.node)):
@@ -568,7 +568,7 @@ class ContractionEmitter(Emitter):
         return later
 
     def hoisted(self, early: list[Let]) -> list[Let]:
-        """Return the reads of a value for each row, and what they are made of: they travel meanwhile."""
+        """Return loads of row values with their backward slice: their latency overlaps the mainloop."""
         reads = [
             let.value
             for let in early

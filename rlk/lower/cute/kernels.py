@@ -1,4 +1,4 @@
-"""What templates read of a kernel: its signature on both sides, its tensors, and the lines of its roles."""
+"""Template data common to all CuTe kernels: signatures on both sides, tensors, and lines."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ class TensorText:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What every kernel has: its name, parameters, tensors, and how the host launches it."""
+    """Template fields of every kernel: name, parameters, tensors, launch arguments."""
 
     name: str
     about: str
     host_parameters: str
     parameters: str
     tensors: tuple[TensorText, ...]
-    given: str  # what the host passes on to the kernel, beside what a frame adds
+    given: str  # arguments from host function to kernel
     threads: int
 
 
 def arguments(kernel: Kernel, emitter: Emitter, turns: Mapping[str, str]) -> list[CallArg]:
-    """Return the arguments of a kernel in order: tensors, what their shapes need, scalars."""
+    """Return the arguments of a kernel in order: tensors, extents and strides, scalars."""
     return abi.kernel_arguments(kernel, emitter.memory.tensors(), emitter.memory.arguments.values(), turns)
 
 
 def tensors_of(
     emitter: Emitter, copied: Mapping[str, int], orders: Mapping[str, Order]
 ) -> tuple[TensorText, ...]:
-    """Describe every tensor; the strides of those that hardware copies are multiples of so many elements.
+    """Describe every tensor; copied: divisors of the strides of tensors with vector or TMA access.
 
     orders: of the dims of some.
     """
@@ -75,10 +75,10 @@ def framed(
     vectors: Mapping[str, int] = MappingProxyType({}),
     orders: Mapping[str, Order] = MappingProxyType({}),
 ) -> tuple[Frame, list[CallArg]]:
-    """Return what a kernel has like every other, and its arguments.
+    """Return the frame of a kernel, and its arguments.
 
-    copied: tensors that hardware copies; vectors: those that threads read so many elements at once of.
-    orders: of the dims of some.
+    copied: tensors that TMA loads, with stride divisors; vectors: those with vector loads. orders: dims
+    of TMA descriptors.
     """
     tensors = tensors_of(emitter, {**copied, **vectors}, orders)
     given = arguments(plan.kernel, emitter, turns)
@@ -95,7 +95,7 @@ def framed(
 
 
 def owning(plan: ContractionPlan | ChainedPlan) -> str:
-    """Return what a block of a kernel that contracts owns, in words."""
+    """Return the comment with the tile of a block."""
     owned = ", ".join(f"{o.tile} of {o.axis}" for o in (plan.rows, *plan.others))
     return f"A block owns {owned} ({plan.kind})."
 
@@ -115,19 +115,19 @@ def host_parameters(given: list[CallArg], emitter: Emitter) -> str:
 
 
 def parameters(given: list[CallArg], emitter: Emitter, copied: Mapping[str, int]) -> str:
-    """Return the kernel's own parameters, but for the tensors that hardware copies and strides."""
+    """Return the device function's parameters: all but TMA tensors and strides."""
     kept = [a for a in given if a.name not in copied and a.kind is not From.STRIDE]
     return ", ".join(f"{a.name}: {_type(a, emitter)}" for a in kept)
 
 
 def passed(given: list[CallArg], copied: Mapping[str, int]) -> str:
-    """Return what the host passes for these parameters."""
+    """Return the host's arguments for these parameters."""
     kept = [a for a in given if a.name not in copied and a.kind is not From.STRIDE]
     return ", ".join(a.name if a.kind is From.TENSOR else _outside(a) for a in kept)
 
 
 def build(kernel: Kernel, given: list[CallArg], emitter: Emitter) -> KernelBuild:
-    """Return how to compile a kernel."""
+    """Return the build of a kernel."""
     divisible = emitter.plan.signature.divisible
     args = tuple(
         KernelArg(_outside(a), argument_type(a, emitter.memory.decls), divisible=a.name in divisible)
@@ -158,7 +158,7 @@ def _type(argument: CallArg, emitter: Emitter) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """A kernel for its template, what the host launches it with, and how it is compiled."""
+    """A kernel for its template, with its launch arguments and its build."""
 
     template: str
     subject: object
@@ -169,7 +169,7 @@ class KernelText:
 
 
 def sizes(emitter: Emitter, extent: str) -> tuple[CallArg, ...]:
-    """Return the argument that the host counts blocks with, where it is none of the kernel's own numbers."""
+    """Return the argument of the host's grid size, where it is not static."""
     kinds = (From.EXTENT, From.LENGTH)
     return tuple(a for a in emitter.memory.arguments.values() if a.kind in kinds and a.name == extent)
 

@@ -1,4 +1,4 @@
-"""What a thread reads and writes: tensors that the host described, indices that the thread owns, guards."""
+"""Global loads and stores of a thread: tensors, tile coordinates, predicates, error words."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Span:
 
 
 class Memory:
-    """The part of an emitter that knows tensors, and the arguments that their shapes need."""
+    """The part of an emitter for global memory: tensors, and the arguments of their shapes."""
 
     def __init__(self, emitter: Writer) -> None:
         self.e = emitter
@@ -40,9 +40,9 @@ class Memory:
         self.arguments: dict[str, CallArg] = {}
         self.owned: dict[Axis, str] = {}
         self.inside: dict[Axis, str] = {}
-        self.together: tuple[frozenset[Axis], str] | None = None  # two axes, and whether both are inside
+        self.together: tuple[frozenset[Axis], str] | None = None  # two axes, and the predicate of both
         self.span: Span | None = None  # of a thread's list that is written now; None: all of it
-        self.alone = ""  # the condition under which a thread writes for all that share its row
+        self.alone = ""  # predicate of the thread that stores row values
         for decl in self.plan.kernel.params:
             self.e.names.taken |= {decl.name, *(axis.name for axis in decl.type.axes)}
 
@@ -52,7 +52,7 @@ class Memory:
         return arg.name
 
     def extent(self, axis: Axis) -> str:
-        """Return the extent of an axis: a number, a run-time argument, or a count of pieces made of one."""
+        """Return the extent of an axis: static, an argument, or a number of pieces of one."""
         known = fixed_extent(axis, dict(self.plan.signature.extents))
         if known is not None:
             return str(known)
@@ -74,7 +74,7 @@ class Memory:
         return shape, (*strides, "1")
 
     def owns(self, owned: Owned, index: str) -> None:
-        """Write the indices of a parallel axis that a thread has, and which of them there are."""
+        """Write a thread's indices of a parallel axis, and their bounds predicate."""
         name = axis_name(owned.axis)
         self.owned[owned.axis] = self.e.let(name, index)
         if owned.tile > 1 and (owned.length is None or owned.length % owned.tile):
@@ -87,7 +87,7 @@ class Memory:
         self.e.value(let, load.param, self.read(load))
 
     def read(self, load: Load) -> str:
-        """Return the text of one element that is read."""
+        """Return the load of one element."""
         dtype = self.decls[load.param].type.dtype
         axes = union(*(self.e.tile(i).axes for i in load.index))
         mask = self.mask(axes, load.guard)
@@ -99,7 +99,7 @@ class Memory:
         other = f"{'Uint8' if truth else text.TYPES[dtype]}(0)"
         if load.fill is not None:
             if truth:
-                raise refused("a truth value that stands for one that is not there", self.plan.target)
+                raise refused("a fill value of a bool load", self.plan.target)
             other = self.e[load.fill]
         return f"load_where({mask}, {load.param}, {at}, {other}){' != 0' * truth}"
 
@@ -117,14 +117,14 @@ class Memory:
             self.e.line(f"{store.param}[{at}] = {self.written(store.value)}")
 
     def written(self, value: Value) -> str:
-        """Return an element as it lies in memory: a truth value is a byte."""
+        """Return an element as it is stored: a bool is a byte."""
         if self.e.tile(value).dtype is not DType.BOOL:
             return self.e[value]
         self.e.uses("select")
         return f"select({self.e[value]}, Uint8(1), Uint8(0))"
 
     def store_list(self, store: Store, axes: tuple[Axis, ...]) -> None:
-        """Write a thread's list, two elements at once where they follow each other in memory."""
+        """Store a thread's list, two elements at once where they are contiguous."""
         assert self.e.held is not None
         mask = self.mask(axes, store.guard) or "Boolean(True)"
         span, at, x = self.span or Span(str(self.e.held.count)), self.index(store.index), self.e[store.value]
@@ -141,7 +141,7 @@ class Memory:
             self.e.line(f"store_where({mask}, {store.param}, {at}, {x})")
 
     def in_pairs(self, store: Store) -> bool:
-        """Return whether elements 2 i and 2 i + 1 of a list are aligned neighbours that exist together."""
+        """Return whether elements 2 i and 2 i + 1 are contiguous, aligned, and share a predicate."""
         assert self.e.held is not None
         decl, known = self.decls[store.param], self.plan.signature.divisible
         strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
@@ -162,7 +162,7 @@ class Memory:
         return f"{at}.to(Int32)" if self.e.tile(value).dtype is DType.I64 else at
 
     def mask(self, axes: tuple[Axis, ...], guard: Value | None) -> str | None:
-        """Return the condition under which a thread may touch memory; None when every thread may."""
+        """Return the predicate of an access; None if it is always in bounds."""
         always = guard is None or self.e.consts.get(guard) == (1, DType.BOOL)
         terms = [] if guard is None or always else [self.e[guard]]
         checked = {axis for axis in self.inside if axis in axes}
@@ -173,7 +173,7 @@ class Memory:
         return " & ".join(f"({t})" if " " in t else t for t in terms) or None
 
     def check(self, bad: Value, what: str) -> None:
-        """Write the code of a finding and one more than its row into the device's error words."""
+        """Record an error code, and its row plus one, in the device's error words."""
         if self.e.listed(bad):
             raise refused("a check of every element of a list", self.plan.target)
         self.report(bad, what)
@@ -193,7 +193,7 @@ class Memory:
         return self.owned[axis]
 
     def row(self, axes: tuple[Axis, ...]) -> str:
-        """Return one more than the row that a thread is in, as the error words say it."""
+        """Return the row of a thread plus one, for the error words."""
         return row_number((axis for axis in self.owned if axis in axes), self.owner) or "Int32(1)"
 
     # --- the signature --------------------------------------------------------------------------------------

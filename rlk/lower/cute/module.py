@@ -1,4 +1,4 @@
-"""The text of a whole module: helpers, kernels with their host functions, and what launches them in order."""
+"""Assembly of a whole module: helpers, kernels with their host functions, and launches in order."""
 
 from __future__ import annotations
 

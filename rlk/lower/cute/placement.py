@@ -1,4 +1,4 @@
-"""Which form a kernel without a contraction has, and how its tiles lie on the threads of a block."""
+"""Choice of the kernel form, and thread-value layouts of kernels without a contraction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlk.schedule.axes import kind, roles
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
-MOST_LISTED = 64  # elements of a list: registers end soon after
+MOST_LISTED = 64  # elements of a list, to bound registers
 LANES = 32
 
 

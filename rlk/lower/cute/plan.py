@@ -1,4 +1,4 @@
-"""Where each value of a kernel lives on Hopper, and who computes it: decided here, written elsewhere."""
+"""Plan of GEMM and row kernels on Hopper: tiles, fragments, pipeline stages, warp specialization."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WHOLE_COLUMNS = 8  # that swizzling needs of each share of a tile that a cluster
 
 
 class Registers(NamedTuple):
-    """What a thread has that copies, and one that multiplies."""
+    """Registers of a producer thread, and of a consumer thread."""
 
     fewer: int
     more: int
@@ -50,10 +50,10 @@ THREADS_THAT_READ = 1024  # of a multiprocessor: 64 registers to each, for one t
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An axis whose elements threads hold as lists.
+    """The fragment of a thread along an axis.
 
-    lanes: the index bits that tell threads apart, the lowest first: the i-th is bit i of the lane. The other
-    bits, ascending, are those of an element's place in the list.
+    lanes: index bits that select the thread, the lowest first: the i-th is bit i of the lane. The other bits,
+    ascending, select the element of the thread's list.
     """
 
     axis: Axis
@@ -68,10 +68,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What TMA copies of a factor for a step: `rows` of its tensor from the sum of `first` on, along an axis.
+    """The TMA tile of a factor: `rows` of its tensor from the sum of `first` on, along an axis.
 
-    shared: blocks of a cluster that each copy a part for all. turned: these rows follow each other in memory,
-    and the elements of the contracted axis lie across.
+    shared: blocks of a cluster that each multicast a part. turned: MN-major, the rows are contiguous.
     """
 
     factor: Factor
@@ -87,11 +86,11 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Stages through which boxes travel, and the counts of their barriers."""
+    """A TMA pipeline: stages, and the arrival counts of their mbarriers."""
 
     stages: int
-    bytes: int  # that a stage's "full" waits for
-    releases: int  # arrivals that a stage's "empty" waits for: a lane of each consuming warp of the cluster
+    bytes: int  # transaction bytes of a stage's full mbarrier
+    releases: int  # arrivals of a stage's empty mbarrier: a lane of each consumer warp of the cluster
 
     @property
     def barriers(self) -> int:
@@ -100,10 +99,10 @@ class Ring:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Pieces of the contracted axis in turn, each with an accumulator of its own, which a tree adds.
+    """Pieces of the contracted axis in sequence, each with its own accumulator, summed pairwise.
 
-    index: the scalar that numbers them. steps: whole ones of each, and `rest` instructions of one more. held:
-    accumulators of a thread. shared: of which a block has one more in shared memory, for the first half.
+    index: the piece index. steps: whole K steps of a piece, and `rest` instructions of one more. live:
+    accumulators in registers. shared: whether the first half's sum is spilled to shared memory.
     """
 
     index: str
@@ -115,27 +114,27 @@ class Pieces:
 
     @property
     def turns(self) -> tuple[tuple[int, int], ...]:
-        """For each piece, which accumulator it is multiplied into, and how many are then added downwards.
+        """Return, for each piece, its accumulator and the number of merges after it.
 
-        A binary counter: as many wait as a piece's number has ones, and as many are added as it ends in.
+        A binary counter: popcount(i) accumulators are live before piece i, and its trailing ones are merged.
         """
         numbers = [i % (self.count >> self.shared) for i in range(self.count)]
         return tuple((i.bit_count(), (~i & (i + 1)).bit_length() - 1) for i in numbers)
 
     @property
     def copied(self) -> int:
-        """How many steps of a piece are copied."""
+        """Return how many K steps of a piece are loaded."""
         return self.steps + (self.rest > 0)
 
     @property
     def half(self) -> int:
-        """The piece after which the sum so far goes to shared memory."""
+        """Return the piece after which the sum is spilled to shared memory."""
         return self.count // 2 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ContractionPlan:
-    """One contraction: a warp that copies, warpgroups that multiply and hold 64 rows of the tile each."""
+    """A GEMM: one TMA producer warp, consumer warpgroups with 64 rows of the tile each."""
 
     kernel: Kernel
     kind: str
@@ -171,22 +170,22 @@ class ContractionPlan:
 
     @property
     def instructions(self) -> int:
-        """How many matrix instructions a step has."""
+        """Return the wgmma instructions of a K step."""
         return self.depth // INSTRUCTION
 
     @property
     def kept(self) -> int:
-        """Elements of an accumulator that a block has in shared memory."""
+        """Return the elements of the accumulator that is spilled to shared memory."""
         return self.rows.tile * self.columns if self.pieces is not None and self.pieces.shared else 0
 
     @property
     def quads(self) -> int:
-        """How many fours of registers an accumulator is."""
+        """Return the 4-register vectors of an accumulator."""
         return self.columns // 8
 
     @property
     def apart(self) -> int:
-        """How far apart a thread's fours lie in shared memory, where those of its neighbours come between."""
+        """Return the stride of a thread's 4-register vectors in shared memory."""
         return 4 * WARPGROUP * self.consumers
 
     @property
@@ -195,26 +194,26 @@ class ContractionPlan:
 
     @property
     def moves_registers(self) -> bool:
-        """Whether copying threads give registers away: a single warpgroup that multiplies has all it can."""
+        """Return whether the producer gives up registers: a single consumer has the maximum already."""
         return self.consumers > 1
 
     @property
     def peers(self) -> int:
-        """The blocks of a cluster, as a mask."""
+        """Return the multicast mask of a cluster."""
         return (1 << self.cluster) - 1
 
     @property
     def copy(self) -> str:
-        """What copies the tiles that a cluster shares."""
+        """Return the TMA operation of the tiles that a cluster shares."""
         return "CopyBulkTensorTileG2SMulticastOp" if self.clustered else "CopyBulkTensorTileG2SOp"
 
 
 @dataclass(frozen=True, slots=True)
 class RowsPlan:
-    """No contraction: a block owns a tile of the parallel axes, and has all of what it combines.
+    """A kernel without a contraction: a block has a tile of the parallel axes, and reduces whole axes.
 
-    spreads: how these lie on its threads. ahead: how many steps early a loop reads what it will need.
-    segments: what the first axis is, if it is the rows of one for each index of another.
+    spreads: thread-value layouts of these axes. ahead: prefetch distance of loops in steps. segments: of the
+    first axis, if it is packed.
     """
 
     kernel: Kernel
@@ -230,15 +229,15 @@ class RowsPlan:
 
     @property
     def held(self) -> None:
-        """Lists of a thread may run over several axes here."""
+        """Return None: lists of a thread may run over several axes."""
         return None
 
     @property
     def fewest_blocks(self) -> int:
-        """How many blocks a multiprocessor must have room for, 0 where that is left to the compiler.
+        """Return the minimum of blocks per SM (0: no minimum), which bounds registers.
 
-        A loop that prefetches and writes nothing waits for memory alone, and wants all threads that the
-        registers of its fragments allow: half as many where a step reads two tensors.
+        A prefetching loop without stores is bound by memory latency, and wants as many threads as the
+        registers of its fragments allow: half as many where a step loads two tensors.
         """
         loops = [let.node for let in walk(self.kernel.body) if isinstance(let.node, Loop)]
         steps = [[let.node for let in walk(loop.body)] for loop in loops]
@@ -252,7 +251,7 @@ Plan = ContractionPlan | RowsPlan
 
 
 class Placed(Protocol):
-    """What every plan says, and emitters of all nests read."""
+    """The fields of all plans that the emitter base reads."""
 
     @property
     def kernel(self) -> Kernel: ...
@@ -268,7 +267,7 @@ class Placed(Protocol):
 
 
 def refused(what: str, target: Target, loc: Loc | None = None) -> UnsupportedError:
-    """Return the error of a nest that this lowering does not write."""
+    """Return the error of a kernel that this lowering does not support."""
     more = (loc,) if loc is not None else ()
     return UnsupportedError(
         Code.UNSUPPORTED, *more, what=what, backend="cute", target=target.name, alternatives="triton"
@@ -279,7 +278,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     """Place a specialized kernel that contracts; raise UnsupportedError where there is no form for it."""
     if signature.split_rows or signature.strided:
         raise refused(
-            "tensors whose rows have two strides, or whose elements do not follow each other", target
+            "tensors with two row strides, or a last dim that is not contiguous", target
         )
     kernel = bounds(kernel, dict(roles(kernel, dict(signature.extents)).inside))
     what = kind(kernel)
@@ -303,7 +302,7 @@ def _contraction(
     first, last = (side.axis for side in _sides(_checked(kernel, target), tiled, kernel, target))
     turned = last in found.parallel and _turned(schedule.tile(str(first)), schedule.tile(str(last)))
     if turned and walked is not None:
-        raise refused("pieces in turn with fewer rows than an instruction has", target)
+        raise refused("pieces in sequence with fewer rows than a wgmma instruction", target)
     kernel = narrowed(kernel, first if turned else last)
     if walked is not None:  # the number of a piece is no argument
         kernel = replace(kernel, params=tuple(d for d in kernel.params if d.name != walked.index))
@@ -354,7 +353,7 @@ def _contraction(
 
 
 def _consumers(schedule: Schedule, rows: Axis, width: int, parallel: tuple[Axis, ...], target: Target) -> int:
-    """Return how many warpgroups multiply a tile of so many columns, if they can."""
+    """Return the consumer warpgroups of a tile with `width` columns; raise if unsupported."""
     consumers = max(1, schedule.tile(str(rows)) // ROWS_OF_WARPGROUP)
     shared = width % (WHOLE_COLUMNS * schedule.cluster) == 0 or schedule.cluster == 1
     known = FEWEST_COLUMNS <= width <= MOST_COLUMNS and consumers <= 2 and rows in parallel
@@ -364,12 +363,12 @@ def _consumers(schedule: Schedule, rows: Axis, width: int, parallel: tuple[Axis,
 
 
 def _turned(rows: int, columns: int) -> bool:
-    """Return whether a tile has fewer rows than an instruction, whose rows are then its columns."""
+    """Return whether to swap A and B: a tile with fewer rows than a wgmma instruction."""
     return rows < ROWS_OF_WARPGROUP <= columns and columns % ROWS_OF_WARPGROUP == 0
 
 
 def _checked(kernel: Kernel, target: Target) -> Contraction:
-    """Return the only contraction of a kernel, if warpgroups can do it."""
+    """Return the only contraction of a kernel, if wgmma supports it."""
     of = contractions(kernel).of
     if len(of) != 1 or any(isinstance(let.node, Loop) for let in walk(kernel.body)):
         raise refused("a nest of more than one contraction", target)
@@ -385,7 +384,7 @@ def _checked(kernel: Kernel, target: Target) -> Contraction:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A factor, the axis that its tiles run along, and the scalars whose sum its first row is."""
+    """A factor, the axis of its tile rows, and the scalars that sum to its first row."""
 
     factor: Factor
     axis: Axis
@@ -403,7 +402,7 @@ def _sides(
 def _side(factor: Factor, tiled: tuple[Axis, ...], kernel: Kernel, target: Target) -> _Side:
     axes = [a for a in tiled if a in factor.axes and a.part in (Part.ALL, Part.WITHIN, Part.LANE)]
     if not axes or len(factor.load.index) != 2:
-        raise refused("a factor that is no matrix", target)
+        raise refused("a factor that is not a matrix", target)
     nodes, types = {let.value: let.node for let in walk(kernel.body)}, types_of(kernel)
     axis = axes[-1]
 
@@ -413,14 +412,14 @@ def _side(factor: Factor, tiled: tuple[Axis, ...], kernel: Kernel, target: Targe
 
     counted = count_up(factor.load.index[1 - factor.at], nodes, scalar)
     if counted is None or counted[1] != axis:
-        raise refused(f"rows of {factor.load.param} that do not follow each other", target)
+        raise refused(f"rows of {factor.load.param} that are not consecutive", target)
     return _Side(factor, axis, counted[0])
 
 
 def _steps(contraction: Contraction, depth: int, extents: dict[str, int], target: Target) -> int | None:
-    """Return how many steps the contracted axis has, if that is known.
+    """Return the number of K steps, if it is static.
 
-    The last may pass the end of the axis: one factor at least must end there, so that hardware reads zeros.
+    The last step may pass the end of the axis: one factor at least must end there, so that TMA fills zeros.
     """
     length = fixed_extent(contraction.over, extents) if contraction.stop is None else None
     whole = length is not None and length % depth == 0
@@ -437,9 +436,9 @@ def _pieces(
     extents: dict[str, int],
     target: Target,
 ) -> Pieces:
-    """Return how a block walks pieces whose lengths are known and multiples of an instruction's.
+    """Return the sequential pieces, whose static length is a multiple of a wgmma instruction's K.
 
-    The last step of a piece copies elements of the next, which no instruction multiplies.
+    The last K step of a piece loads elements of the next, which no instruction reads.
     """
     length = fixed_extent(contraction.over, extents)
     if length is None or length % INSTRUCTION or contraction.stop is not None:
@@ -453,7 +452,7 @@ def _pieces(
 
 
 def _copyable(kernel: Kernel, factor: Factor, signature: Signature, target: Target) -> None:
-    """Refuse a tensor that hardware cannot copy boxes of: its address and rows are multiples of 16 bytes."""
+    """Refuse a tensor that TMA cannot load: address and strides must be multiples of 16 bytes."""
     decl = next(d for d in kernel.params if d.name == factor.load.param)
     stride = stride_name(decl, 0)
     if not {decl.name, stride} <= signature.divisible:
@@ -470,7 +469,7 @@ def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, targe
 
 @cache
 def _sound(ring: Ring, consumers: int, cluster: int, own: int, shared: int) -> None:
-    """Raise InternalError where the roles of a contraction could wait for ever, or read what is not there."""
+    """Raise InternalError where the pipeline protocol can deadlock or read an unfilled stage."""
     arrivals = ring.releases // (consumers * cluster)
     protocol = ring_protocol(ring.stages, consumers, cluster, own=own, shared=shared, arrivals=arrivals)
     counted = protocol_ring(protocol.rings[0].name, ring.stages, ring.bytes, ring.releases)

@@ -1,4 +1,4 @@
-"""Whether the rings of a warp-specialised Hopper kernel are sound, and whether its register pool can pay."""
+"""Soundness of a warp-specialized Hopper kernel's pipelines and register pool, checked on a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocols of warp-specialised Hopper kernels: which rings their roles share, and in what order."""
+"""Pipeline protocols of warp-specialized Hopper kernels: order of acquire, commit, wait and release."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ring_protocol(
     shared: int = 32768,
     arrivals: int = 4,
 ) -> Protocol:
-    """Return the protocol of a contraction: one ring, a producer, consumers with one group in flight.
+    """Return the protocol of a GEMM: one pipeline, a producer, consumers with one wgmma group in flight.
 
     own, shared: bytes of A, and of B, of which a CTA loads 1 / cluster for all. arrivals: of one consumer.
     A few more than 2 * stages steps stand for any number: a slot has seen both parities after two rounds,
@@ -56,10 +56,10 @@ def ring_protocol(
 
 
 def streams_protocol(stages: int, consumers: int, steps: int, *, arrivals: int = 4) -> Protocol:
-    """Return the protocol of two contractions in a row: a tile of rows, and a ring for each streamed factor.
+    """Return the protocol of fused attention: resident rows, and a pipeline for each streamed factor.
 
-    A consumer begins the first product of a step before it ends the second of the last one. The threads of a
-    producer, or the boxes of a tile, land their parts of a slot in any order: two stand for them.
+    A consumer issues S of a step before O += P V of the one before is done. The parts of a stage (of producer
+    threads, or TMA loads) arrive in any order: two stand for them.
     """
     names, parts = ("rows", "columns", "values"), (1, 1)
 
@@ -83,12 +83,11 @@ def streams_protocol(stages: int, consumers: int, steps: int, *, arrivals: int =
 def tickets_protocol(
     stages: int, consumers: int, steps: tuple[int, ...], fewer: tuple[int, ...] = (), *, arrivals: int = 4
 ) -> Protocol:
-    """Return the protocol of a block that takes tiles by tickets, each of steps as in `streams_protocol`.
+    """Return the protocol of a persistent block, each tile with steps as in `streams_protocol`.
 
-    The first thread of the producer draws a tile, tells the consumers of it by a ring of one slot, and lets
-    boxes be copied; another stands for all others, which copy rows with it and never wait for that ring.
-    fewer: by how many steps each consumer is done before the last of a tile, if it has so many: it waits for
-    what comes then, and frees it.
+    The first producer thread draws a tile, publishes it by a pipeline of one stage, and issues TMA loads;
+    another stands for all others, which copy rows with it and never wait for that pipeline. fewer: how many
+    of a tile's last steps each consumer skips: it waits for their stages, and releases them unread.
     """
 
     def told(ring: str, arrivals: int) -> tuple[Op, ...]:
@@ -134,10 +133,9 @@ def sums_protocol(
     *,
     arrivals: int = 4,
 ) -> Protocol:
-    """Return the protocol of steps that follow each other: tiles of rows, a ring for each streamed factor.
+    """Return the protocol of attention gradients: resident rows, a pipeline for each streamed factor.
 
-    owned, streamed: how many factors are copied together. All stages of a step are freed when its products
-    are there.
+    owned, streamed: factors of each copy loop. All stages of a step are released when its products are done.
     """
 
     def named(what: str, batches: tuple[int, ...]) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""How the two terms of each step of a tree lie on a block: in a thread's list, in lanes, in warps."""
+"""Steps of a tree reduction by location of their terms: thread list, lanes, or warps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LANE_BITS = 5  # of a thread's number: those of its place in the warp
 
 
 class Where(Enum):
-    """Where the two terms of a step of a tree are."""
+    """Location of the two terms of a tree step."""
 
     LIST = "in the list of a thread"
     HALVES = "in two lanes: each goes on with a half of the list"
@@ -22,7 +22,7 @@ class Where(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a tree, or several that meet through shared memory: how far apart its terms are."""
+    """A tree step, or several through shared memory; apart: the strides between their terms."""
 
     where: Where
     apart: tuple[int, ...]
@@ -31,9 +31,8 @@ class Step:
 def steps(spread: Spread, lists: Sequence[Spread], order: Sequence[int], *, halves: bool) -> list[Step]:
     """Return the steps that pair the index bits of an axis away in this order.
 
-    lists: what the list of a thread runs over, the last fastest. halves: two lanes may part a list among
-    them, so that an exchange is of half as many elements; the bit that told the halves apart is then one of
-    lanes.
+    lists: layouts of a thread's list, the last fastest. halves: allow recursive halving between two lanes,
+    which exchanges half as many elements; the list bit of the halves then becomes a lane bit.
     """
     where = dict(spread.threads)
     left = [(each.axis, bit) for each in reversed(lists) for bit in each.listed]

@@ -53,7 +53,7 @@ _INTEGERS = {Combine.ADD: "add", Combine.MAX: "most", Combine.MIN: "least", Comb
 
 @dataclass(frozen=True, slots=True)
 class RowsText:
-    """What the template of a kernel of rows reads."""
+    """Template fields of a row kernel."""
 
     frame: Frame
     shared: tuple[Line, ...]
@@ -108,18 +108,18 @@ class RowsEmitter(Emitter):
         self.names.taken |= OF_FRAME | {f"board_{i + 1}" for i in range(MOST_BOARDS)}
         self.spreads = {s.axis: s for s in plan.spreads}
         self.thread_bits = plan.threads.bit_length() - 1
-        self.current: tuple[Spread, ...] = ()  # what the list that is written now runs over
+        self.current: tuple[Spread, ...] = ()  # layouts of the list that is being written
         self.boards: dict[tuple[DType, tuple[int, ...], tuple[int, int]], str] = {}  # of shared memory
-        self.met = 0  # how often warps have met so far, outside of loops
+        self.met = 0  # cross-warp exchanges so far, outside of loops
         self.inside_loop = False
-        self.turn = ""  # which half of a board a step of a loop has, where only one meeting parts the steps
+        self.turn = ""  # half of a double-buffered reduction buffer, in loops with one exchange a step
         self.writers: dict[int, str] = {}
         self.memory = RowsMemory(self)
 
     # --- places ---------------------------------------------------------------------------------------------
 
     def own(self) -> None:
-        """Write which tiles a block has, and which threads write what several have."""
+        """Write tile coordinates, and the writer predicates of values that several threads have."""
         rest = "block"
         tiles: dict[Axis, str] = {}
         for owned in reversed(self.plan.owned[1:]):
@@ -140,7 +140,7 @@ class RowsEmitter(Emitter):
                     pass
 
     def segment(self, found: Segments, tile: str) -> str:
-        """Write the segment that a block's row lies in; return the row's index there."""
+        """Write the segment of a block's row; return the row's index in it."""
         self.uses("segment_of")
         count = self.memory.extent(found.over)
         owner = f"segment_of({found.begin}, {tile}, {count}, cute.arch.lane_idx(), {found.each}, 1)"
@@ -148,14 +148,14 @@ class RowsEmitter(Emitter):
         return f"{tile} - ({found.begin}[{name}].to(Int32) * {found.each} + {name})"
 
     def shares(self, axes: tuple[Axis, ...]) -> int:
-        """Return the bits of a thread's number that do not tell indices of these axes apart."""
+        """Return the bits of the thread index along which a value of these axes is replicated."""
         told = 0
         for axis in axes:
             told |= self.spreads[axis].mask if axis in self.spreads else 0
         return self.plan.threads - 1 & ~told
 
     def appoint(self, axes: tuple[Axis, ...]) -> None:
-        """Write whether a thread is the first of those that have the same indices of some axes."""
+        """Write the predicate of the first thread among replicas of a value."""
         bits = self.shares(axes)
         if bits and bits not in self.writers:
             alone = "thread == 0" if bits == self.plan.threads - 1 else f"(thread & {bits}) == 0"
@@ -167,7 +167,7 @@ class RowsEmitter(Emitter):
     # --- lists ----------------------------------------------------------------------------------------------
 
     def lists(self, axes: Sequence[Axis]) -> tuple[Spread, ...]:
-        """Return the axes that a thread has a list along, the last fastest."""
+        """Return the layouts of a thread's list over these axes, the last fastest."""
         return tuple(s for s in self.plan.spreads if s.axis in axes and s.count > 1)
 
     @property
@@ -203,7 +203,7 @@ class RowsEmitter(Emitter):
         return self.each(self[value])
 
     def over(self, axes: tuple[Axis, ...], value: Value) -> str:
-        """Return a value as a thread has it along some axes."""
+        """Return a value broadcast along some axes."""
         self.current = self.lists(axes)
         return self.listing(value) if self.current else self[value]
 
@@ -289,7 +289,7 @@ class RowsEmitter(Emitter):
         return self.helper(name, ", ".join(given), about, (*tree.lines, Line(f"return {result}")))
 
     def beside(self, tree: Tree, dtypes: tuple[DType, ...]) -> list[str]:
-        """Return what a tree needs beside its terms: the thread, and where warps meet."""
+        """Return the other arguments of a reduction: the thread, and buffers in shared memory."""
         boards = []
         for count in tree.boards:
             self.met += not self.inside_loop
@@ -301,7 +301,7 @@ class RowsEmitter(Emitter):
         return ["thread"] * told + ([f"({', '.join(boards)},)"] if boards else [])
 
     def board(self, dtype: DType, shape: tuple[int, ...], index: int) -> str:
-        """Return a board for this meeting: outside of loops that of the last but one, if it fits."""
+        """Return the buffer of this exchange: outside of loops two buffers alternate."""
         meeting = len(self.boards) + 2 if self.inside_loop else self.met % 2
         key = dtype, shape, (meeting, index)
         if key not in self.boards:
@@ -309,7 +309,7 @@ class RowsEmitter(Emitter):
         return self.boards[key]
 
     def shared(self) -> tuple[Line, ...]:
-        """Return the lines that lay out what threads of several warps exchange; refuse more than there is."""
+        """Return the allocations of reduction buffers; refuse more than the target has."""
         size = sum(dtype.bytes * math.prod(shape) for dtype, shape, _ in self.boards)
         if size > self.plan.target.shared << 10:
             raise refused(f"{size} bytes of shared memory for sums", self.plan.target)
@@ -357,7 +357,7 @@ class RowsEmitter(Emitter):
     # --- loops ----------------------------------------------------------------------------------------------
 
     def loop(self, let: Let, loop: Loop) -> None:
-        """Write a loop that all threads of a block run alike; what it carries are its only variables."""
+        """Write a loop that is uniform over the block; loop-carried values are its only variables."""
         if any(axis in self.spreads for v in (loop.start, loop.stop) for axis in self.tile(v).axes):
             raise refused(f"steps of {loop.axis} that differ between threads", self.plan.target, let.loc)
         first = [self.over(t.axes, v) for v, t in zip(loop.init, loop.types, strict=True)]
@@ -379,7 +379,7 @@ class RowsEmitter(Emitter):
         name = self.names.fresh(f"{axis_name(loop.axis)}_step")
         meetings = self.meetings(loop)
         if meetings and self.inside_loop:
-            self.line("cute.arch.sync_threads()")  # what was read may be overwritten
+            self.line("cute.arch.sync_threads()")  # reads of the buffer must end before it is overwritten
         with self.inner(f"for {name} in cutlass.range({start}, {stop}, unroll={self.plan.unroll}):"):
             before = self.turn, self.inside_loop
             self.turn, self.inside_loop = f"{name} % 2" if meetings == 1 else "", True
@@ -398,7 +398,7 @@ class RowsEmitter(Emitter):
             self.turn, self.inside_loop = before
 
     def meetings(self, loop: Loop) -> int:
-        """Return how often the warps of a block meet in a step of a loop."""
+        """Return the cross-warp exchanges of a loop step."""
         count = 0
         for let in loop.body.lets:
             match let.node:
@@ -410,7 +410,7 @@ class RowsEmitter(Emitter):
         return count
 
     def early(self, loop: Loop) -> list[Let]:
-        """Return the reads of inputs that could be done before their step: nothing but its number matters."""
+        """Return the loads that can be prefetched: they depend on the step index alone."""
         inside = {let.value: let for let in loop.body.lets}
         inputs = {d.name for d in self.plan.kernel.params if d.role is Role.IN}
         return [
@@ -424,12 +424,12 @@ class RowsEmitter(Emitter):
         ]
 
     def needs(self, let: Let, inside: Mapping[Value, Let]) -> list[Let]:
-        """Return what a value of a step is made of there, in order."""
+        """Return the backward slice of a value inside a step, in order."""
         wanted = behind(operands(let.node), inside)
         return [each for value, each in inside.items() if value in wanted]
 
     def needed(self, loop: Loop, early: list[Let]) -> list[Let]:
-        """Return what a step still does when some of its reads were done before: not what only they need."""
+        """Return the values that a step still computes when some of its loads are prefetched."""
         inside = {let.value: let for let in loop.body.lets}
         theirs = {each.value for let in early for each in self.needs(let, inside)}
         used, found = set(loop.body.results), []
@@ -441,7 +441,7 @@ class RowsEmitter(Emitter):
         return found[::-1]
 
     def of_step(self, loop: Loop, early: list[Let], step: str, stop: str) -> list[str]:
-        """Write the early reads of a step, if there is one; return what each is called."""
+        """Write the prefetches of a step, predicated on its existence; return their names."""
         if not early:
             return []
         inside = {let.value: let for let in loop.body.lets}
@@ -457,7 +457,7 @@ class RowsEmitter(Emitter):
         return made
 
     def read_ahead(self, loop: Loop, early: list[Let], start: str, stop: str) -> list[list[str]]:
-        """Write the reads of the first steps before a loop; return the variables that wait of each."""
+        """Write the prefetches of the first steps; return the queue variables of each load."""
         queues: list[list[str]] = [[] for _ in early]
         if not early:
             return queues

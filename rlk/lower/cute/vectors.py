@@ -1,4 +1,4 @@
-"""What the threads of a block read and write of rows: 16 bytes at once where memory and masks allow it."""
+"""Vectorized loads and stores of rows: 16 bytes at once where alignment and masks allow it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contractions of what a kernel computed: products stay in lists of threads, where the next finds its factor.
+"""Fused attention (back-to-back GEMM): accumulators stay in registers as factors of the next product.
 
 Factors from memory come to shared memory; no other value does (see `units`).
 """

@@ -1,4 +1,4 @@
-"""A contraction as text: steps of both factors in shared memory, one accumulator of the matrix cores."""
+"""GEMM mainloop as text: both factors staged through shared memory, one MFMA accumulator."""
 
 from __future__ import annotations
 

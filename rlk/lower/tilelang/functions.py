@@ -1,4 +1,4 @@
-"""The functions that generated kernels call: what TileLang would round, fold or order in its own way."""
+"""Helper functions of generated kernels, where TileLang would round, fold or reorder by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops as text: where they start and stop for a block, and what a step carries into the next one."""
+"""Loops as text: their bounds in a block, and the values that a step hands to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a thread reads and writes: addresses, guards, which thread writes what several have, data errors."""
+"""Global loads and stores of a thread: addresses, predicates, writer election, error words."""
 
 from __future__ import annotations
 

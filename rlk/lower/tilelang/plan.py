@@ -1,4 +1,4 @@
-"""Where each axis of a kernel lives in TileLang: on the grid, on the threads of a block, in their lists."""
+"""Plan of a TileLang kernel: axes on the grid, on the threads of a block, and in their lists."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
 
 
 def chained(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePlan:
-    """Place a kernel that contracts what it computed: 16 rows to a wave, all other axes as its products lie.
+    """Place fused attention: 16 query rows to a wave, all other axes as its products lie.
 
     plan: all but where the axes lie.
     """

@@ -1,4 +1,4 @@
-"""A contraction of Hopper's warpgroups as text: a ring of steps that threads fill, sums in registers.
+"""GEMM by Hopper warpgroups as text: a pipeline of N stages that threads fill, accumulators in registers.
 
 Both factors of a step come to shared memory as the instruction reads them: rows of 128 bytes, their vectors
 exchanged by the row's number (PTX 9.7.15.5). While a step is multiplied, vectors of later ones are copied.

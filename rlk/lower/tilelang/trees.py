@@ -1,4 +1,4 @@
-"""The order of a tree over a block as text: in a thread's list, in lanes of a wave, through shared memory."""
+"""Tree reductions over a block as text: in a thread's list, by lane exchange, through shared memory."""
 
 from __future__ import annotations
 

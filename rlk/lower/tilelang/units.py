@@ -1,4 +1,4 @@
-"""How the factors and results of a matrix instruction lie on the lanes of a wave, and how one is called.
+"""Thread-value layouts of matrix instructions: factors and results on the lanes of a wave.
 
 A wave has 16 rows of a kernel, and all it computes of them lies as the results of its instructions do: what a
 lane has of one is then what the next takes from it as a factor.

@@ -1,4 +1,4 @@
-"""Where a program stands on the grid, and the text of its loads, stores and checks."""
+"""Program indices on the grid, and the text of loads, stores and checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contractions of what a kernel computed: tiles of two dims, the streamed axis outer in those from memory."""
+"""Fused attention (back-to-back GEMM): 2-D tiles, the streamed axis outer in factors from memory."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from rlk.passes.walk import walk
 
 
 class Chained:
-    """The part of an emitter that knows contractions whose first factor, with the rows, a program holds.
+    """The part of an emitter for contractions whose first factor is in registers.
 
-    turned: the loads that are the other factors. A tile of theirs has the streamed axis as its outer dim,
-    where all other values have it as the inner one: what its addresses need is written once more that way.
-    unheld: loads that only such a tile falls back on, and that are written with it alone; what only the masks
-    of a loop need, or the addresses that hardware computes. masked: the choices that wait for a mask, with
-    what it is made from. descriptors: of the loads that hardware copies.
+    turned: the loads of the other factors. Their tiles have the streamed axis as the outer dim, where all
+    other values have it as the inner one: their addresses are written once more that way.
+    unheld: loads that only such a tile uses as fill values; values that only masks of a
+    loop need, or addresses that TMA computes. masked: the selects of partial steps, with the slice of
+    their condition. descriptors: tensor descriptors of TMA loads.
     """
 
     def __init__(self, emitter: Addressed) -> None:

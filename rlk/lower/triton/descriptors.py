@@ -1,4 +1,4 @@
-"""The descriptors by which hardware copies the boxes that a loop streams, and the loads of these boxes."""
+"""Tensor descriptors (TMA) of the tiles that a loop streams, and their loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The body of a Triton kernel: one line for each node of the IR, in its order."""
+"""Emitter of Triton kernels: one line for each IR node, in the order of the IR."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only steps need in which some element does not exist, in a loop that goes over all steps alike."""
+"""Masks that only partial steps need, in a loop that is not peeled."""
 
 from __future__ import annotations
 

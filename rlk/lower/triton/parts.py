@@ -1,4 +1,4 @@
-"""What follows a contraction, written for one part of its columns after the other, to need few registers."""
+"""Epilogues in column parts, one after the other, to lower register pressure."""
 
 from __future__ import annotations
 

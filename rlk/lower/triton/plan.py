@@ -1,4 +1,4 @@
-"""Where each axis of a kernel lives in Triton: on the grid, or as dims of a tensor, in which order."""
+"""Plan of a Triton kernel: axes on the grid or as dims of tensors, and their order."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TritonPlan:
     """A kernel, its loops in two parts; the axes that programs share out; the dims of their tensors.
 
     segments: what the rows are, if there is a segment of them for each index of another axis. outer: the axis
-    of rows of a kernel that contracts what it computed. boxes: its streamed factors, if hardware copies them;
+    of query rows of fused attention. boxes: its streamed factors, if hardware copies them;
     its loops are whole then.
     """
 
@@ -141,7 +141,7 @@ def plan(
 
 
 def _chained(kernel: Kernel, shared: tuple[Shared, ...], found: Roles, extents: dict[str, int]) -> list[Dim]:
-    """Place a kernel that contracts what it computed: its rows, then the axes that share the inner dim."""
+    """Place fused attention: its query rows, then the axes that share the inner dim."""
     rows = outer_axis(kernel, shared)
     lengths = [(rows.axis, rows.tile)] + [(s.axis, s.tile) for s in shared if s.tile > 1 and s is not rows]
     lengths += found.inside

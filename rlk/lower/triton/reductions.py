@@ -1,4 +1,4 @@
-"""The order of additions as text: every float sum has two terms, and pairs one index bit of an axis away."""
+"""Order of additions as text: each float sum adds two terms, and pairs one index bit of an axis away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which factors from memory hardware copies as boxes, so that no thread computes their addresses."""
+"""Factors that are loaded by tensor descriptors (TMA), without addresses in threads."""
 
 from __future__ import annotations
 

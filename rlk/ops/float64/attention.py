@@ -1,4 +1,4 @@
-"""Attention in float64 torch, straight from its formula: what accuracy is judged against."""
+"""Attention in float64 torch, straight from its formula: the accuracy reference."""
 
 from __future__ import annotations
 

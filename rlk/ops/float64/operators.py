@@ -1,4 +1,4 @@
-"""The operators in float64 torch, straight from their formulas: what accuracy is judged against."""
+"""The operators in float64 torch, straight from their formulas: the accuracy reference."""
 
 from __future__ import annotations
 

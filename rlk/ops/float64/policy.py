@@ -1,4 +1,4 @@
-"""Policy losses in float64 torch, straight from their formulas: what accuracy is judged against."""
+"""Policy losses in float64 torch, straight from their formulas: the accuracy reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The float64 form of sampling: the distribution that a row is drawn from, and its log-probs."""
+"""Sampling in float64 torch: the distribution that a row is drawn from, and its log-probs."""
 
 from __future__ import annotations
 

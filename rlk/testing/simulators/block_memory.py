@@ -1,4 +1,4 @@
-"""What the threads of a block share on a CPU: memory that knows who touched it, vectors that are aligned.
+"""Shared and global memory of simulated blocks: access tracking, and alignment of vectors.
 
 Between two barriers an element of shared memory may be written by one thread or read by any, not both: a
 device runs warps in no order, so that another use is a race.

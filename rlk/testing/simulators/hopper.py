@@ -1,4 +1,4 @@
-"""How generated CuTe modules run on a CPU with the bits of a device.
+"""Simulator of generated CuTe modules on a CPU, with the bits of a device.
 
 `interpret(source)` executes a module with these objects in the place of the DSL. A block's copying warp runs
 first, into a ring without an end; then its multiplying threads take the stages in order, multiply by the
@@ -36,7 +36,8 @@ OVERRIDDEN = {
     made.__name__: made
     for made in (
         simt.load_where, simt.store_where, simt.store_pair_where, simt.report_where, simt.any_lane,
-        block_memory.load_vector, block_memory.load_vector_where, block_memory.store_vector, block_memory.store_vector_where,
+        block_memory.load_vector, block_memory.load_vector_where,
+        block_memory.store_vector, block_memory.store_vector_where,
         pipelines.numbers_of,
     )
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""How generated Triton source runs on a CPU with the bits of a device.
+"""Interpreter of generated Triton source on a CPU, with the bits of a device.
 
 `interpret(source)` executes a module of `@triton.jit` functions with an interpreting decorator in the place
 of `triton.jit`, so compiled and interpreted kernels live side by side in one process. Arithmetic is that of

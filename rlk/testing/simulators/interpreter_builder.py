@@ -1,4 +1,4 @@
-"""What each Triton operation computes on the CPU, bit for bit as on the device."""
+"""Triton operations on the CPU, bit for bit as on the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the versions of Triton's interpreter differ; the rest of rlk is written as if there were one.
+"""Differences between versions of Triton's interpreter, hidden from the rest of rlk.
 
 Each difference is found by looking at what is installed, so a development build counts as what it is.
 """

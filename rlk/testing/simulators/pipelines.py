@@ -1,4 +1,4 @@
-"""Rings through which tiles travel, on a CPU: filled by boxes of hardware, or by vectors of many threads."""
+"""Pipeline model checker: stages filled by TMA or by cp.async of many threads, on a CPU."""
 
 from __future__ import annotations
 
@@ -433,7 +433,7 @@ def layout(order: str, rows: int, depth: int) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a block gives its rings: the others, its products, the warps that multiply, who acts alone now."""
+    """The block's state for its pipelines: other pipelines, wgmma groups, consumer warps, acting threads."""
 
     rings: dict[str, CopyRing]
     flying: Flying

@@ -1,4 +1,4 @@
-"""Numbers of a thread block on a CPU: an array element for each thread, operations with a device's bits.
+"""Values of a simulated thread block: one array element for each thread, with a device's rounding.
 
 An operation that a device would not do as written is refused: a bare product of floats, which a compiler may
 fuse with a sum; a branch that threads take differently; an access outside of a tensor; two threads that

@@ -1,4 +1,4 @@
-"""How blocks that take tiles by tickets run on a CPU: mail, tickets, and whether each tile is done once."""
+"""Simulator of dynamic persistent tile scheduling: work tiles, work counter, each tile done once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WARPGROUP = 128  # threads
 
 @dataclass(slots=True)
 class Tiles:
-    """The tiles of a launch that blocks took so far, and how many there are."""
+    """The tiles that blocks of a launch took so far, and their number."""
 
     taken: set[int] = field(default_factory=set)
     count: int | None = None
@@ -27,7 +27,7 @@ class Tiles:
         self.taken.add(item)
 
     def end(self, last: int) -> None:
-        """Note the last mail of a block: how many tiles there are, which is the number of none."""
+        """Note the last work tile of a block: its index is the number of tiles."""
         if self.count not in (None, last):
             raise Fault(f"a block stops at {self.count} tiles, another at {last}")
         self.taken.discard(last)
@@ -41,9 +41,9 @@ class Tiles:
 
 @dataclass(slots=True)
 class Mail:
-    """Words that one thread writes for warps to read: each message lasts until all these have freed it.
+    """A pipeline of one stage: one thread writes the words of a work tile, and all consumer warps release it.
 
-    size: of a message. sent: messages by their use. reading: the one that is read.
+    size: words of a work tile. sent: work tiles so far. reading: index of the one that is read.
     """
 
     tiles: Tiles
@@ -59,40 +59,40 @@ class Mail:
     def __setitem__(self, index: int, x: Any) -> None:
         self.alone()
         if self.acquired != len(self.sent) + 1:
-            raise Fault("mail is written before there is room for it")
+            raise Fault("a work tile is written before there is room for it")
         self.written[index] = shared(x)
 
     def __getitem__(self, index: Any) -> Number:
         if not self.taken == self.reading < len(self.sent):
-            raise Fault("mail is read that was not waited for, or is freed")
+            raise Fault("a work tile is read that was not waited for, or is released")
         return Int32(self.sent[self.reading][shared(index)])
 
     def alone(self) -> None:
         if len(self.threads()) != 1:
-            raise Fault(f"{len(self.threads())} threads do what the one does that writes mail")
+            raise Fault(f"{len(self.threads())} threads do what the one does that writes a work tile")
 
     def producer_acquire(self, state: Any) -> None:
         self.alone()
         if state.count != self.acquired:
-            raise Fault("mail is written out of turn")
+            raise Fault("a work tile is written out of turn")
         self.acquired += 1
 
     def producer_commit(self, state: Any) -> None:
         self.alone()
         if state.count != len(self.sent) or self.written.keys() != set(range(self.size)):
-            raise Fault("mail is sent that nothing wrote")
+            raise Fault("a work tile is sent that nothing wrote")
         self.tiles.take(self.written[0])
         self.sent.append([self.written[i] for i in range(self.size)])
         self.written = {}
 
     def consumer_wait(self, state: Any) -> None:
         if state.count >= len(self.sent):
-            raise Fault("mail is awaited that nobody sends")
+            raise Fault("a work tile is awaited that nobody sends")
         self.reading = state.count
 
     def consumer_release(self, state: Any) -> None:
         if not self.elected() or state.count != self.taken:
-            raise Fault("mail is freed out of turn, or by every thread")
+            raise Fault("a work tile is freed out of turn, or by every thread")
         self.taken += 1
 
     @property
@@ -100,13 +100,13 @@ class Mail:
         return self.taken != len(self.sent)
 
     def again(self) -> None:
-        """Let others read the same messages, whose part it is to free them too."""
+        """Let the next consumer warpgroup read, and release, the same work tiles."""
         self.reading, self.taken = -1, 0
 
 
 @dataclass(slots=True)
 class Ticket:
-    """A word that one thread writes for its warpgroup, and what was done with it since all these met."""
+    """A shared word that one thread writes for its warpgroup, with accesses since the last barrier."""
 
     threads: Callable[[], Array]
     value: int | None = None
@@ -115,12 +115,12 @@ class Ticket:
 
     def __setitem__(self, index: int, x: Any) -> None:
         if len(self.threads()) != 1 or self.written or self.read:
-            raise Fault("a ticket is written while others may write or read it")
+            raise Fault("the next tile is written while others may write or read it")
         self.value, self.written = shared(x), True
 
     def __getitem__(self, index: int) -> Number:
         if self.value is None or self.written:
-            raise Fault("a ticket is read before the thread that writes it was waited for")
+            raise Fault("the next tile is read before the thread that writes it was waited for")
         self.read = True
         return Int32(self.value)
 
@@ -130,7 +130,7 @@ class Ticket:
 
 
 class Post:
-    """What the roles of a block have to hand tiles on with."""
+    """The scheduler state of a block: work-tile pipeline and next tile."""
 
     def __init__(self, tiles: Tiles, threads: Callable[[], Array], elected: Callable[[], bool]) -> None:
         self.mail, self.ticket = Mail(tiles, threads, elected), Ticket(threads)
@@ -142,15 +142,15 @@ class Post:
     def ring(
         self, warps: int, *, barrier_storage: str, num_stages: int, producer_group: int, consumer_group: int
     ) -> Mail:
-        """Return the ring of mail, which one thread writes and so many warps read."""
+        """Return the work-tile pipeline, which one thread writes and `warps` warps read."""
         if (num_stages, producer_group, consumer_group) != (1, 1, warps):
-            raise Fault(f"mail of {producer_group} threads for {consumer_group} of {warps} warps")
+            raise Fault(f"work tiles of {producer_group} threads for {consumer_group} of {warps} warps")
         return self.mail
 
     def together(self, threads: Array, rings: Iterable[CopyRing]) -> Iterator[Array]:
-        """Yield which threads that multiply run at once: a warpgroup that is told its own steps runs alone.
+        """Yield the consumer threads that run at once: in a persistent block one warpgroup after the other.
 
-        Who runs reads all that is in the rings.
+        Each reads all that is in the pipelines.
         """
         for some in threads.reshape(-1, WARPGROUP) if self.mail.sent else [threads]:
             for each in (*rings, self.mail):
@@ -160,7 +160,7 @@ class Post:
                 raise Fault("stages were filled that were not read")
 
     def end(self) -> None:
-        """Note where the block stopped, if it took tiles by tickets."""
+        """Note the last tile of the block, if it is persistent."""
         if self.mail.sent:
             self.mail.tiles.end(self.mail.sent[-1][0])
 
@@ -168,14 +168,14 @@ class Post:
 def atomic_add(threads: Callable[[], Array], counter: Array, x: Any) -> Number:
     """Add to a counter for a thread, and return what it was."""
     if len(threads()) != 1:
-        raise Fault(f"{len(threads())} threads draw a ticket")
+        raise Fault(f"{len(threads())} threads draw a tile")
     before = int(counter[0])
     counter[0] += shared(x)
     return Int32(before)
 
 
 class Branches(ast.NodeTransformer):
-    """Turns branches of some threads into what lets these act alone."""
+    """Rewrite thread-dependent branches to `with acting(condition):`."""
 
     def visit_If(self, node: ast.If) -> ast.AST:
         """Turn `if thread == 0:` into `with acting(thread == 0):`, and so `if thread >= first:`."""

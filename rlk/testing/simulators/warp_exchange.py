@@ -1,4 +1,4 @@
-"""How threads of a warp trade elements through shared memory, on a CPU, with a device's races."""
+"""Exchange of elements in a warp through shared memory, on a CPU, with a device's races."""
 
 from __future__ import annotations
 

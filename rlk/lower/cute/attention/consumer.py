@@ -1,4 +1,4 @@
-"""What a multiplying thread does in the steps of a kernel that contracts what it computed, and after them."""
+"""Consumer mainloop and epilogue of the fused attention kernel (online softmax with rescaling)."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ from rlk.lower.cute.plan import INSTRUCTION, WARPGROUP, Held, refused
 from rlk.lower.cute.epilogue_vectorize import ROW, THREADS, Vectors
 from rlk.passes.walk import behind
 
-LINE = 4  # numbers that a thread moves to shared memory, or from it, at once
+LINE = 4  # f32 of one access to shared memory
 EACH_ROW = f"for r in cutlass.range_constexpr({ROWS}):"
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """What a step's products do not wait for: reductions and the names of their parts, and what they make."""
+    """Reductions that O += P V does not wait for, with the names of their parts, and values made of them."""
 
     parts: tuple[tuple[Let, str], ...]
     lets: tuple[Let, ...]
 
 
 class StepEmitter(ClearingEmitter):
-    """Writes the lines of a multiplying thread; `places` are where it holds what the loop carries.
+    """Writes the lines of a consumer thread; `places` are the registers of loop-carried values.
 
-    crossing: names of lists of both rows, which are read after the loop that writes them. kept: what lies in
-    shared memory, and how many numbers it has. unset: the texts of elements that lie there and are written by
-    the first turn, each with its place's name and what it is before.
+    crossing: names of lists of both rows, which are read after the loop that writes them. kept: arrays in
+    shared memory and their sizes. unset: texts of elements there that are uninitialized until the first
+    rescale, each with the array's name, fragment, and initial value.
     """
 
-    own = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"  # by which rows are awaited
+    own = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"  # of the resident rows
     places: tuple[str, ...] = ()
-    boxed = False  # whether threads trade pairs for vectors
-    sums_first = False  # whether what a loop carries is multiplied before a step's weights are made
+    boxed = False  # whether the epilogue stores vectors
+    sums_first = False  # whether accumulators are rescaled before P is computed
     crossing: Mapping[Value, str] = MappingProxyType({})
 
     # --- before the loop ------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class StepEmitter(ClearingEmitter):
         self.unset: dict[str, tuple[str, Held, str]] = {}
 
     def before(self) -> tuple[Line, ...]:
-        """Return the rows of a thread, what the steps need of each, and the places of what they carry."""
+        """Return the prologue: row indices, row values that steps read, and loop-carried registers."""
         axis = self.plan.rows.axis
         rows = self.let(axis_name(axis), self.both("first + row + 8 * r"))
         self.memory.owned[axis] = f"{rows}[r]"
@@ -100,7 +100,7 @@ class StepEmitter(ClearingEmitter):
         return lines(self.lines)
 
     def place_of(self, part: Step, index: int) -> str:
-        """Return where a thread holds a sum that a step goes on with."""
+        """Return the accumulator of a step's contraction."""
         return self.places[part.loop.body.results.index(part.sums[index].value)]
 
     def loops(self) -> list[Value]:
@@ -111,13 +111,13 @@ class StepEmitter(ClearingEmitter):
         return [(v, node.index) for v, node in nodes if isinstance(node, Result) and node.of == loop]
 
     def carried(self, index: int, init: Value) -> str:
-        """Write a place of what the loop carries, with its first value; return the text of an element."""
+        """Write a loop-carried register with its initial value; return the text of an element."""
         loop = self.loops()[-1]
         hint = self.yields.get((loop, index)) or f"{axis_name(self.plan.scores.axis)}_state"
         arg = self.plan.last.loop.body.args[1 + index]
         node = self.lets[init].node
         if not self.by_row(arg) or not (init in self.consts or isinstance(node, Load)):
-            raise refused("a loop that does not begin with numbers of rows", self.plan.target)
+            raise refused("a loop whose initial values are no row values", self.plan.target)
         name, held = self.names.fresh(hint), self.held_by(arg)
         if held is None:
             self.line(f"{name} = cute.make_rmem_tensor(({ROWS},), Float32)")
@@ -144,7 +144,7 @@ class StepEmitter(ClearingEmitter):
         return f"{name}[r, c]"
 
     def keep(self, name: str, held: Held, init: Value) -> None:
-        """Write a place in shared memory, which lies as registers would: a thread's elements are its own."""
+        """Write an accumulator in shared memory, laid out as registers: each thread owns its elements."""
         threads = WARPGROUP * self.plan.consumers
         strides = f"{held.count * threads}, (1, {LINE * threads})"
         layout = f"({ROWS}, ({LINE}, {held.count // LINE})), stride=({strides})"
@@ -158,7 +158,7 @@ class StepEmitter(ClearingEmitter):
 
     @contextmanager
     def earlier(self, values: Mapping[Value, str]) -> Iterator[None]:
-        """Write what a row has of places that may be unset; values are read from there inside."""
+        """Write reads of accumulators in shared memory that may be uninitialized; used inside."""
         before = dict(self.text)
         for place, (name, held, init) in self.unset.items():
             self.uses("earlier")
@@ -168,7 +168,7 @@ class StepEmitter(ClearingEmitter):
         self.text |= {value: before[value] for value in values}
 
     def begin_list(self, name: str, held: Held, init: Value) -> None:
-        """Write the first values of a list, of memory or all the same."""
+        """Write the initial values of a fragment: loaded, or a constant."""
         node = self.lets[init].node
         with self.inner(EACH_ROW), self.inner(f"for c in cutlass.range_constexpr({held.count}):"):
             if isinstance(node, Load):
@@ -180,7 +180,7 @@ class StepEmitter(ClearingEmitter):
     # --- steps ----------------------------------------------------------------------------------------------
 
     def loop_lines(self) -> tuple[Line, ...]:
-        """Return all steps: the next step's scores are begun before this one's are looked at."""
+        """Return all steps: S of the next step is issued before the softmax of this one."""
         name = self.names.fresh(f"{axis_name(self.plan.last.loop.axis)}_step")
         before = "first_steps"
         if len(self.plan.parts) > 1:
@@ -194,7 +194,7 @@ class StepEmitter(ClearingEmitter):
 
     @contextmanager
     def one_step(self, loop: Loop, name: str, *conditions: Value) -> Iterator[list[Let]]:
-        """Write what a step needs that is one number for all rows; give all it needs."""
+        """Write the scalar values of a step; yield all values that it needs."""
         held = self.held
         with self.apart():
             self.held = self.plan.scores
@@ -208,7 +208,7 @@ class StepEmitter(ClearingEmitter):
         self.held = held
 
     def step(self, part: Step, name: str, *, more: bool) -> None:
-        """Write a step; more: whether it begins the scores of the next."""
+        """Write a step; more: whether it issues S of the next."""
         found = turning(part.loop)
         with self.one_step(part.loop, name, *(() if found is None else (found.condition,))) as lets:
             if found is not None:
@@ -226,9 +226,9 @@ class StepEmitter(ClearingEmitter):
             self.free("get", "got") if more else self.free("", "got")
 
     def turn(self, part: Step, name: str) -> None:
-        """Write what some steps exchange, and what they need for it, under their condition.
+        """Write the piece boundary: carried values that some steps replace, behind their condition.
 
-        A first step has nothing yet that it could exchange for nothing, unless memory had it.
+        The first step skips it, unless initial values were loaded: the state is still the identity.
         """
         found = turning(part.loop)
         assert found is not None
@@ -251,13 +251,13 @@ class StepEmitter(ClearingEmitter):
         self.written |= found.waiting
 
     def assign(self, pairs: list[tuple[str, Value]]) -> None:
-        """Write new values of a row to their places, all at once."""
+        """Assign new row values to their registers, all at once."""
         moved = [(to, self[value]) for to, value in pairs if self[value] != to]
         if moved:
             self.line(f"{', '.join(to for to, _ in moved)} = {', '.join(x for _, x in moved)}")
 
     def taken(self, part: Step) -> None:
-        """Write what first becomes of the scores: the next ones take their registers."""
+        """Write the first use of S, which frees its accumulator for the next step."""
         score, lets = part.scores[0].value, part.loop.body.lets
         self.written.add(score)
         users = [let for let in lets if score in operands(let.node)]
@@ -276,7 +276,7 @@ class StepEmitter(ClearingEmitter):
             self.written.add(let.value)
 
     def direct(self, let: Let) -> bool:
-        """Return whether a list is made of scores and of numbers that all rows share."""
+        """Return whether a list depends on scores and scalars alone."""
         scores = {part.scores[0].value for part in self.plan.parts}
         known = self.written | self.consts.keys()
         return self.elementwise(let) and all(
@@ -284,10 +284,9 @@ class StepEmitter(ClearingEmitter):
         )
 
     def rows_of_step(self, part: Step, lets: list[Let]) -> Late:
-        """Write a step's values up to its products; return what these do not need.
+        """Write a step's values up to O += P V; return those that it does not need.
 
-        Both rows of a thread go together from one exchange among threads to the next, so that one waits for
-        these once.
+        Both rows of a thread advance together between warp shuffles, so that their latency is paid once.
         """
         (sums,), place = part.sums, self.place_of(part, 0)
         dot = sums.node
@@ -311,7 +310,7 @@ class StepEmitter(ClearingEmitter):
         return Late(tuple((self.lets[v], text) for v, text in late.items()), tuple(left))
 
     def phase(self, part: Step, ready: list[Let], later: list[Let]) -> None:
-        """Write values of both rows that wait for no exchange: numbers, lists, the sums as they go on."""
+        """Write values of both rows that wait for no shuffle: row values, lists, rescaled accumulators."""
         lists = [let for let in ready if self.listed(let.value)]
         self.write((let for let in ready if let not in lists), ROWS)
         scores = [let for let in lists if self.held_by(let.value) is self.plan.scores]
@@ -330,7 +329,7 @@ class StepEmitter(ClearingEmitter):
             self.rescaled(part, others)
 
     def rescaled(self, part: Step, lets: list[Let]) -> None:
-        """Write carried lists that are multiplied by a number of their row: where it is not 1, for a warp."""
+        """Rescale accumulators by a row value, skipped where it is 1 for all rows of a warp."""
         held = dict(zip(part.loop.body.args[1:], self.places, strict=True))
         for let in lets:
             condition = ""
@@ -344,7 +343,7 @@ class StepEmitter(ClearingEmitter):
                 self.ordered([let])
 
     def within(self, let: Let) -> str:
-        """Write what each thread has of a reduction of both rows; return its name."""
+        """Write the thread-local part of a reduction of both rows; return its name."""
         assert isinstance(let.node, Reduce)
         tree, _ = self.halves(let)
         self.at(let)
@@ -352,7 +351,7 @@ class StepEmitter(ClearingEmitter):
         return self.let(f"{let.name or stem(let)}_parts", f"[x for r in range({ROWS}) for x in {given}]")
 
     def across(self, let: Let, parts: str) -> None:
-        """Write a reduction of both rows, of what threads have."""
+        """Write the shuffles of a reduction of both rows."""
         _, tree = self.halves(let)
         self.at(let)
         self.text[let.value] = self.let(let.name or stem(let), f"{tree}({parts})")
@@ -360,9 +359,9 @@ class StepEmitter(ClearingEmitter):
         self.written.add(let.value)
 
     def halves(self, let: Let) -> tuple[str, str]:
-        """Return the helpers of a reduction: in a thread, and of what threads have of several rows.
+        """Return the helpers of a reduction: thread-local, and across the four threads of a row.
 
-        A maximum has no order: it goes in a thread as far as it can.
+        A maximum has no order: all of its thread-local steps come first.
         """
         assert isinstance(let.node, Reduce)
         name, about, steps = self.reduction(let, let.node)
@@ -379,7 +378,7 @@ class StepEmitter(ClearingEmitter):
         )
 
     def end_of_step(self, part: Step, late: Late) -> None:
-        """Write what a step's products did not wait for, and what the loop carries on."""
+        """Write the values that O += P V did not wait for, and update the loop-carried ones."""
         for let, parts in late.parts:
             self.across(let, parts)
         self.write(late.lets, ROWS)
@@ -390,18 +389,18 @@ class StepEmitter(ClearingEmitter):
     # --- products -------------------------------------------------------------------------------------------
 
     def scores(self, state: str) -> None:
-        """Begin the scores of the step whose tile is next."""
+        """Issue S of the next step."""
         self.awaited(self.plan.streamed[0], state)
         self.score(self.plan.last, 0, state)
 
     def awaited(self, copies: Copies, state: str) -> None:
-        """Wait for a tile; if threads copied it, show the matrix unit what they wrote."""
+        """Wait for a tile; a tile by cp.async needs a proxy fence before wgmma."""
         self.line(f"{copies.param}_ring.consumer_wait({state})")
         if not self.plan.by_boxes:
             self.line("cute.arch.fence_view_async_shared()")
 
     def score(self, part: Step, index: int, state: str) -> None:
-        """Begin a contraction of a block's rows with what is streamed."""
+        """Issue S = Q K^T."""
         a, b = (self.factor(part.scores[index], side) for side in "ab")
         self.uses("multiply")
         given = f"{a.param}_factor[None, None, None, 0], {b.param}_factor[None, None, None, {state}.index]"
@@ -409,7 +408,7 @@ class StepEmitter(ClearingEmitter):
         self.line(f"multiply(scoring, {acc}, {given}, False, {count})")
 
     def sum(self, part: Step, index: int, state: str) -> None:
-        """Begin a contraction of weights with what is streamed."""
+        """Issue O += P V."""
         b, count = self.factor(part.sums[index], "b"), self.plan.scores.length // INSTRUCTION
         unit = numbered("summing", self.plan.units.index(self.plan.sums[index].length))
         view = f"{b.param}_{TURNED[1] if b.along else 'factor'}"
@@ -418,14 +417,14 @@ class StepEmitter(ClearingEmitter):
         self.line(f"multiply({unit}, {given}, True, {count})")
 
     def factor(self, let: Let, side: str) -> Copies:
-        """Return a factor of a contraction as it is copied."""
+        """Return the copies of a contraction's factor."""
         assert isinstance(let.node, Dot)
         load = self.lets[let.node.a if side == "a" else let.node.b].node
         assert isinstance(load, Load)
         return next(copies for copies in self.plan.copied if copies.param == load.param)
 
     def free(self, *states: str) -> None:
-        """Free the stages of streamed factors whose products are there: one thread of each warp does."""
+        """Release the stages of finished products: one thread of each warp arrives."""
         given = [(c.param, state) for c, state in zip(self.plan.streamed, states, strict=True) if state]
         with self.inner("with cute.arch.elect_one():") if not self.plan.by_boxes else nullcontext():
             for param, state in given:
@@ -434,7 +433,7 @@ class StepEmitter(ClearingEmitter):
             self.line(f"{state}.advance()")
 
     def first_scores(self) -> tuple[Line, ...]:
-        """Return the wait for a block's rows, and the scores of the first step."""
+        """Return the wait for the resident rows, and S of the first step."""
         self.own_rows()
         self.scores("get")
         self.line("warpgroup.wait_group(0)")
@@ -442,7 +441,7 @@ class StepEmitter(ClearingEmitter):
         return lines(self.lines)
 
     def own_rows(self) -> None:
-        """Wait for the tiles of a block's rows."""
+        """Wait for the tiles of the resident rows."""
         for copies in self.plan.owned:
             self.line(f"{copies.param}_ring.consumer_wait({self.own})")
         if self.plan.by_boxes:
@@ -451,7 +450,7 @@ class StepEmitter(ClearingEmitter):
     # --- after the loop -------------------------------------------------------------------------------------
 
     def after(self) -> tuple[Line, ...]:
-        """Return what becomes of each row in the end."""
+        """Return the epilogue."""
         self.memory.alone = "first_of_quad"
         rest = [let for let in self.top() if isinstance(let.node, Store)]
         needed = self.needed([v for let in rest for v in operands(let.node)])
@@ -480,7 +479,7 @@ class StepEmitter(ClearingEmitter):
                 super().node(let)
 
     def divides_list(self, let: Let) -> bool:
-        """Return whether a list is divided by a number: all quotients share what that takes."""
+        """Return whether a list is divided by a row value: quotients share one reciprocal."""
         match let.node:
             case Map2(fn=Fn2.DIV, a=a, b=b):
                 f32 = self.tile(a).dtype is DType.F32
@@ -496,7 +495,7 @@ class StepEmitter(ClearingEmitter):
         return f"[{text} for c in range({held.count})]" if value in self.whole else text
 
     def by_vectors(self, store: Store) -> Vectors | None:
-        """Return how a row's list reaches memory, where its vectors are aligned and end with the row."""
+        """Return the vectorized store of a row's list, if its vectors are aligned and end with the row."""
         held, decl = self.held, self.memory.decls[store.param]
         if held is None or store.value in self.consts or decl.type.axes[-1] != held.axis:
             return None
@@ -508,7 +507,7 @@ class StepEmitter(ClearingEmitter):
         return found if aligned and by_row and decl.type.dtype.is_float else None
 
     def store_vectors(self, store: Store, by: Vectors) -> None:
-        """Write a row's list by vectors, for which the threads of a row trade pairs."""
+        """Store a row's list by 16-byte vectors, transposed through shared memory by the threads of a row."""
         self.boxed = True
         self.uses("to_vectors", "store_vector_where")
         mask = self.memory.mask((), store.guard) or "Boolean(True)"
@@ -530,7 +529,7 @@ class StepEmitter(ClearingEmitter):
         return known and self.listed(let.value) and not self.divides_list(let)
 
     def ordered(self, lets: Iterable[Let]) -> None:
-        """Write values of a row: what is of one number first, then lists, as many together as can be."""
+        """Write the values of a row: scalars first, then lists, fused where possible."""
         left = list(lets)
         while left:
             missing = {let.value for let in left}
@@ -561,7 +560,7 @@ class StepEmitter(ClearingEmitter):
         return group
 
     def group(self, group: list[Let], rest: list[Let]) -> None:
-        """Write lists element by element; those that others need are kept."""
+        """Write fused lists in one loop over elements; lists that others read stay live."""
         held = self.held_by(group[0].value)
         assert held is not None
         needed = {v for let in rest for v in operands(let.node)}

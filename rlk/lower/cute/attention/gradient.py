@@ -1,7 +1,7 @@
-"""What a multiplying thread does in a loop that carries sums alone: every step ends before the next begins.
+"""Consumer mainloop where a loop carries accumulators alone, as in attention gradients.
 
-A step reads nothing of the one before it but sums, so that no scores are made ahead: while one warpgroup
-weighs, the products of the other are made.
+A step reads nothing of the one before it but accumulators, so S is not issued ahead: the elementwise work
+of one consumer warpgroup overlaps the products of the other.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rlk.passes.walk import behind
 
 
 class SumsEmitter(StepEmitter):
-    """Writes steps of several contractions: all scores are begun, and each is weighed when it is there."""
+    """Writes steps of several contractions: all S products are issued, each is used as soon as it is done."""
 
     def limits(self, start: Value, *stops: Value) -> None:
-        """Write where a tile's steps begin and end, and where all elements of a step exist."""
+        """Write the step range of a tile, and its range of unmasked steps."""
         self.line(f"first_steps = {self.extreme(start, 'least')}")
         self.line(f"last_steps = select(first < count, {self.extreme(stops[-1], 'most')}, first_steps)")
         before = "first_steps"
@@ -37,12 +37,12 @@ class SumsEmitter(StepEmitter):
             self.line(f"full_steps = most({before}, {full})")
 
     def first_scores(self) -> tuple[Line, ...]:
-        """Return the wait for a block's rows."""
+        """Return the wait for the resident factors."""
         self.own_rows()
         return lines(self.lines)
 
     def loop_lines(self) -> tuple[Line, ...]:
-        """Return all steps: those with masks, those without, and those with masks again."""
+        """Return all steps: masked, unmasked, and masked again."""
         name = self.names.fresh(f"{axis_name(self.plan.last.loop.axis)}_step")
         count = len(self.plan.parts)
         limits = ("first_steps", *("late_steps", "full_steps")[3 - count :], "last_steps")
@@ -61,7 +61,7 @@ class SumsEmitter(StepEmitter):
             self.free(*["get"] * len(self.plan.streamed))
 
     def phases(self, part: Step, lets: list[Let]) -> None:
-        """Begin all scores; take each when it is there, and begin every sum whose weights are known then."""
+        """Issue all S products; after each, issue every accumulation whose register operand is complete."""
         waited: set[str] = set()
 
         def arrived(let: Let) -> None:
@@ -99,7 +99,7 @@ class SumsEmitter(StepEmitter):
             begun += len(ready)
 
     def weighed(self, part: Step, now: list[Let], left: list[Let], sums: list[int]) -> None:
-        """Write what becomes of scores that are there; lists that are read later are kept for both rows."""
+        """Write the elementwise values of finished scores; lists that later phases read stay live."""
         columns = self.of_columns(now)
         for let in columns:
             self.at(let)
@@ -109,7 +109,7 @@ class SumsEmitter(StepEmitter):
         now = [let for let in now if let not in columns]
         ends = self.waiting(now, left) - {let.value for let in left}
         if not all(map(self.listed, ends)):
-            raise refused("a number of a row that waits for other scores", self.plan.target)
+            raise refused("a row value that is used after other scores", self.plan.target)
         kept = f"[{', '.join(['[]'] * ROWS)}]"
         waiting = [let for let in now if let.value in ends]
         self.crossing = {let.value: self.let(let.name or stem(let), kept) for let in waiting}
@@ -118,13 +118,13 @@ class SumsEmitter(StepEmitter):
         self.targets, self.crossing = {}, {}
 
     def waiting(self, now: list[Let], left: list[Let]) -> set[Value]:
-        """Return which values those are made of that are written later."""
+        """Return the values of this phase that later ones read."""
         return {v for let in left for v in self.operands(let)} & {let.value for let in now}
 
     def repeated(self, score: Let, now: list[Let], left: list[Let]) -> list[Let]:
-        """Return what is written again when other scores are there, so that one list waits for them.
+        """Return the values to recompute in a later phase, so that one list stays live instead of several.
 
-        Lists that wait take registers. Where there are several, they are made again of what all share.
+        Live lists take registers; where there are several, they are recomputed from a common ancestor.
         """
         ends, lets = self.waiting(now, left), {let.value: let for let in now}
         if len(ends) < 2:
@@ -137,7 +137,7 @@ class SumsEmitter(StepEmitter):
         return []
 
     def of_phase(self, part: Step, lets: list[Let], last: int) -> list[Let]:
-        """Return the values that no later scores are in, without what is of columns and needed later."""
+        """Return the values that need no later scores, without column values that only later ones need."""
         later = {let.value for let in part.scores[last + 1 :]}
         known = [let for let in lets if not later & behind([let.value], self.lets, self.operands)]
         columns = {let.value for let in self.of_columns(known)}
@@ -146,7 +146,7 @@ class SumsEmitter(StepEmitter):
         return [let for let in known if let.value in found]
 
     def of_columns(self, lets: list[Let]) -> list[Let]:
-        """Return what is made of the numbers that travel with a step, and is the same for all rows."""
+        """Return the column values: made of a step's per-row numbers, the same for all query rows."""
         numbers = {each.param for each in self.plan.numbers}
         found: list[Let] = []
         for let in lets:
@@ -156,7 +156,7 @@ class SumsEmitter(StepEmitter):
         return found
 
     def column(self, let: Let) -> None:
-        """Write a list of a step's columns."""
+        """Write a column value."""
         if isinstance(let.node, Load):
             self.uses("numbers_of")
             given = f"{let.node.param}_numbers, quad, get.index, {self.plan.scores.count}"

@@ -1,4 +1,4 @@
-"""A kernel that contracts what it computed, on Hopper: a warpgroup copies, others multiply and weigh."""
+"""The fused attention kernel (back-to-back GEMM) on Hopper: one producer warpgroup, 1 to 3 consumers."""
 
 from __future__ import annotations
 
@@ -28,21 +28,17 @@ from rlk.lower.cute.kernels import (
 from rlk.lower.cute.plan import WARPGROUP, refused
 from rlk.lower.cute.epilogue_vectorize import BOX_WORDS
 
-AHEAD = "Warpgroups hold 64 rows each; the scores of the next step are made while this one's are weighed."
-BY_THREADS = "A warpgroup copies: each thread vectors of some rows, and zeros for rows that are not there."
-BY_TICKETS = (
-    "A warpgroup draws tiles and copies their rows; of what is streamed one warp lets hardware copy boxes."
-)
-BY_BOXES = "A warpgroup copies a block's rows; of what is streamed one warp lets hardware copy boxes."
-BESIDE_BOXES = (
-    "A warpgroup copies a block's rows, and numbers of those that are streamed as boxes, by hardware."
-)
-IN_TURN = "Warpgroups hold 64 rows each; while one weighs, the products of the other are made."
+AHEAD = "Consumers own 64 rows each; S of the next step is issued before the softmax of this one."
+BY_THREADS = "Producer: each thread copies vectors by cp.async, zeros for out-of-bounds rows."
+BY_TICKETS = "Producer: draw work tiles, copy their rows by cp.async; one warp issues TMA loads of streamed tiles."
+BY_BOXES = "Producer: copy the block's rows by cp.async; one warp issues TMA loads of streamed tiles."
+BESIDE_BOXES = "Producer: copy the block's rows and per-row numbers by cp.async; TMA loads of streamed tiles."
+IN_TURN = "Consumers own 64 rows each; the elementwise work of one overlaps the products of the other."
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How products read a factor's tiles: through a layout, by an instruction, from one side of it."""
+    """A view of a factor's smem tiles for one wgmma operand: layout, instruction, and side (A or B)."""
 
     tiles: str
     factor: str
@@ -53,7 +49,7 @@ class View:
     major: str
     shape: str
     stages: int
-    box: str  # the extents of a stage
+    box: str  # extents of a TMA tile
 
     @property
     def of(self) -> str:
@@ -63,7 +59,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A factor as its template has it: how its tiles lie, and how many threads copy them."""
+    """A factor for the template: its smem tiles, and the threads that copy them."""
 
     name: str
     rows: int
@@ -74,12 +70,12 @@ class Streamed:
 
     @property
     def ring(self) -> str:
-        """The class of its ring."""
+        """Return the pipeline class."""
         return "PipelineTmaAsync" if self.boxed else "PipelineCpAsync"
 
     @property
     def producers(self) -> str:
-        """Who hands a stage on: every thread that copies, or the one that names the barrier to hardware."""
+        """Return the producer group: every copying thread, or the one thread that issues TMA."""
         return "pipeline.Agent.Thread" if self.boxed else f"pipeline.Agent.Thread, {self.threads}"
 
     @property
@@ -99,7 +95,7 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """So many numbers that threads have in shared memory."""
+    """An array of f32 in shared memory, each thread's elements its own."""
 
     name: str
     size: int
@@ -107,20 +103,20 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Factors that are copied together, and the lines that do."""
+    """Factors that one copy loop loads, and its lines."""
 
     factors: tuple[Streamed, ...]
     copy: tuple[Line, ...]
 
     @property
     def by_threads(self) -> tuple[Streamed, ...]:
-        """The factors whose stages threads hand on."""
+        """Return the factors that threads commit (cp.async)."""
         return tuple(each for each in self.factors if not each.boxed)
 
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """The registers of a contraction's result, or of what is contracted, and the instruction they are of."""
+    """An accumulator or a register operand, and its instruction."""
 
     name: str
     of: str
@@ -129,7 +125,7 @@ class Accumulator:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """An instruction that sums what it weighs: so many elements of a row."""
+    """The wgmma instruction of O += P V for one head width."""
 
     name: str
     width: int
@@ -145,24 +141,24 @@ class ChainedText:
     owned: tuple[Batch, ...]
     streamed: tuple[Batch, ...]
     views: tuple[View, ...]
-    step: str  # the name of a step, in the role that copies
+    step: str  # name of the step index in the producer
     place: Place
     steps: tuple[Line, ...]
     multiplying: tuple[Line, ...]
-    width: str  # how many tiles there are of the same rows
+    width: str  # number of tiles with the same rows
     tickets: str
-    boxed: bool  # whether warps trade pairs for vectors
+    boxed: bool  # whether the epilogue stores vectors through shared memory
     kept: tuple[Kept, ...]
     about: str
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What all who multiply are told of a tile; `all_steps` is where the steps end that are copied."""
+        """Return the words of a work tile for all consumers; `all_steps` is the end of the copied steps."""
         return "item", self.place.segment, "first_steps", "all_steps"
 
     @property
     def told_apart(self) -> tuple[str, ...]:
-        """What each warpgroup is told for itself: where the parts of its own steps end."""
+        """Return the words of a work tile for each consumer: the ends of its own step ranges."""
         return ("full_steps", "last_steps")[-len(self.plan.parts) :]
 
     @property
@@ -171,28 +167,28 @@ class ChainedText:
 
     @property
     def sent(self) -> str:
-        """The same as who copies has it."""
+        """Return the same words as the producer names them."""
         apart = ("*full_of", "*last_of")[-len(self.plan.parts) :]
         return ", ".join(("item", self.place.segment, "first_steps", "last_steps", *apart))
 
     @property
     def sent_last(self) -> str:
-        """What is sent when no tile is left."""
+        """Return the words that are published after the last tile."""
         return f"items, *[0] * {self.mail - 1}"
 
     @property
     def mail(self) -> int:
-        """Words of what is told."""
+        """Return the number of words of a work tile."""
         return self.alike + self.plan.consumers * len(self.told_apart)
 
     @property
     def alike(self) -> int:
-        """Those of them that are the same for all."""
+        """Return how many of them all consumers share."""
         return len(self.told)
 
     @property
     def words(self) -> int:
-        """Words of shared memory by which all warps do."""
+        """Return the words of epilogue scratch of all warps."""
         return BOX_WORDS * self.plan.warps
 
     @property
@@ -201,7 +197,7 @@ class ChainedText:
 
     @property
     def rings(self) -> tuple[Streamed, ...]:
-        """Those of factors, and one without tiles for numbers beside boxes."""
+        """Return the pipelines: of factors, and one without tiles for numbers beside TMA loads."""
         if not self.plan.numbers_apart:
             return self.factors
         numbers, threads = self.plan.numbers[0].param, self.plan.number_threads
@@ -223,13 +219,13 @@ class ChainedText:
 
     @property
     def boxes(self) -> tuple[View, ...]:
-        """What hardware copies, as products read it."""
+        """Return the views of factors that TMA loads."""
         names = {each.param for each in self.plan.streamed if self.plan.by_boxes}
         return tuple(v for v in self.views if v.memory in names and v.tiles == f"{v.memory}_tiles")
 
     @property
     def copying(self) -> str:
-        """Who copies, in words."""
+        """Return the comment of the producer."""
         if self.plan.by_tickets:
             return BY_TICKETS
         if self.plan.by_boxes:
@@ -238,7 +234,7 @@ class ChainedText:
 
     @property
     def own(self) -> str:
-        """The state by which rows of a tile are copied: blocks that stay have one for it."""
+        """Return the pipeline state of a tile's rows: persistent blocks have one of its own."""
         return "own" if self.plan.by_tickets else "put"
 
     @property
@@ -248,7 +244,7 @@ class ChainedText:
 
     @property
     def given(self) -> str:
-        """What the host passes beside what every frame passes."""
+        """Return the host arguments beside those of every kernel."""
         return ", ".join((self.instructions, *(f"tma_{v.memory}, {v.memory}" for v in self.boxes)))
 
     @property
@@ -268,7 +264,7 @@ class ChainedText:
 
     @property
     def numbers(self) -> int:
-        """Numbers of all stages, of each kind that travels beside rows."""
+        """Return the f32 elements of all stages of one per-row tensor."""
         return self.chunk * self.plan.stages
 
     @property
@@ -283,7 +279,7 @@ def write(
     emitter = _emitter(plan)(plan, helpers, checks)
     params = [*(p for copies in plan.copied for p in copies.params), *(n.param for n in plan.numbers)]
     if len(set(params)) < len(params):
-        raise refused("a tensor multiplied with itself", plan.target)
+        raise refused("one tensor as two factors of a product", plan.target)
     place, steps = emitter.of_tile(), emitter.steps()
     owned = tuple(_batch(each, 1, emitter.copies(each, "0")) for each in plan.batches(plan.owned))
     step = f"{axis_name(plan.last.loop.axis)}_step"
@@ -343,7 +339,7 @@ def _emitter(plan: ChainedPlan) -> type[StepEmitter]:
 
 
 def _order(copies: Copies, emitter: StepEmitter) -> Order:
-    """Return the order of a tensor's dims as boxes have them: the two of a box first, as it lies."""
+    """Return the order of a tensor's dims in its TMA descriptor: the two of a tile first."""
     assert copies.box is not None
     dims = copies.box.dims
     last, rows = len(emitter.memory.decls[copies.param].type.axes) - 1, dims if len(dims) > 1 else dims[0]
@@ -357,7 +353,7 @@ def _batch(batch: tuple[Copies, ...], stages: int, lines: tuple[Line, ...]) -> B
 
 
 def _views(plan: ChainedPlan) -> Iterator[View]:
-    """Yield how products read each factor: along its elements, along its rows, or both ways."""
+    """Yield the views of each factor: K-major, MN-major (transposed), or both."""
     rows, chunk, count = plan.rows.tile, plan.scores.length, 0
     for copies in plan.copied:
         side, stages = ("a", 1) if copies in plan.owned else ("b", plan.stages)
@@ -377,13 +373,13 @@ def _views(plan: ChainedPlan) -> Iterator[View]:
 
 
 def _sizes(plan: ChainedPlan) -> tuple[CallArg, ...]:
-    """Return the arguments that the host counts blocks with."""
+    """Return the arguments of the host's grid size."""
     names = (plan.segments.whole, plan.segments.over.name)
     return tuple(map(abi.extent, names))
 
 
 def _count(plan: ChainedPlan, emitter: StepEmitter) -> str:
-    """Return how many blocks there are: none too few tiles of rows of all segments, for each other index."""
+    """Return the grid size: an upper bound of the row tiles of all segments, for each other index."""
     found = plan.segments
     tiles = f"({found.whole} * {found.each} // {plan.rows.tile} + {found.over.name})"
     count = f"{tiles} * {emitter.width}" if plan.others else tiles

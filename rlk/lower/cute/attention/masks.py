@@ -1,4 +1,4 @@
-"""How those who multiply clear rows that a box brought and that are not there."""
+"""Zero out-of-bounds rows of TMA tiles in shared memory (consumer warpgroups)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from rlk.lower.cute.plan import WARPGROUP
 
 
 class ClearingEmitter(ChainedEmitter):
-    """Writes the lines that do."""
+    """Writes the lines that zero out-of-bounds rows."""
 
     def guards(self, part: Step, factors: Iterable[Copies]) -> dict[Copies, Value]:
-        """Return which rows of factors are there in a part's steps, of those that lack some."""
+        """Return the in-bounds predicate of each factor whose tiles may have out-of-bounds rows."""
         lets = part.loop.body.lets
         found = {let.node.param: let.node.guard for let in lets if isinstance(let.node, Load)}
         return {copies: guard for copies in factors if (guard := found[copies.param]) is not None}
 
     def clear(self, guards: Mapping[Copies, Value], state: str) -> None:
-        """Write zeros to the rows of tiles that are not there: nothing times what came is not zero always.
+        """Zero the out-of-bounds rows of tiles: 0 * inf and 0 * NaN are not 0.
 
-        Each warpgroup does for itself, if one is missing, and begins no product before all its threads did.
+        Each consumer warpgroup zeroes for itself, behind a branch, and then meets at a named barrier.
         """
         ends: dict[str, None] = {}
         self.uses("select", "clear_vector_where")
@@ -55,7 +55,7 @@ class ClearingEmitter(ChainedEmitter):
                     self.line(f"clear_vector_where({missing}, {given})")
 
     def end_of(self, guard: Value) -> tuple[Value, Value]:
-        """Return a step's first row, and the first one behind that is not there."""
+        """Return the first row of a step, and the end of the rows."""
         there = self.lets[guard].node
         assert isinstance(there, Map2)
         parts = operands(self.lets[there.a].node)

@@ -1,4 +1,4 @@
-"""Where a kernel that contracts what it computed lives on Hopper: rows in warpgroups, tiles in rings."""
+"""Plan of the fused attention kernel: tiles, fragments, TMA tiles, pipeline stages, registers."""
 
 from __future__ import annotations
 
@@ -51,29 +51,28 @@ from rlk.schedule.axes import roles, types_of
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
-CONSUMERS = (1, 2, 3)  # warpgroups that multiply
-FEW_REGISTERS = 3  # of these: each thread has so few that sums which steps seldom exchange wait elsewhere
-PAIRS = (1, 2)  # index bits that tell the four threads apart which share a row of an accumulator
+CONSUMERS = (1, 2, 3)  # consumer warpgroups
+FEW_REGISTERS = 3  # consumers from which accumulators that are rarely rescaled live in shared memory
+PAIRS = (1, 2)  # index bits that select one of the four threads of an accumulator row
 MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
-BOXED = (64, 128)  # elements of rows that hardware copies: whole lines of 128 bytes
+BOXED = (64, 128)  # elements of a row of a TMA tile: whole 128-byte lines
 LANES = 32  # of a warp
 VECTOR = 16  # bytes that a thread copies at once
-NARROW = 192  # elements of all sums of a row that leave more registers to threads that copy
+NARROW = 192  # accumulator elements of a row up to which the producer keeps more registers
 NARROWER = Registers(56, 224)
-ALONE = Registers(96, 240)  # where one warpgroup multiplies
-WIDEST = 128  # elements of a row's sums, of which a thread holds two lists for two rows
-BOX = 1024  # bytes by which the threads of a warp trade elements
-BARRIERS = 1024  # bytes beside the tiles, and what aligns these
+ALONE = Registers(96, 240)  # with one consumer warpgroup
+WIDEST = 128  # elements of an accumulator row
+BOX = 1024  # bytes of epilogue scratch of a warp
+BARRIERS = 1024  # bytes of mbarriers and of alignment
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """How the threads of a warpgroup copy a tile: so many share a row, and go down the rows in passes.
+    """The copy of a tile by a producer warpgroup: `across` threads share a row, in passes over the rows.
 
-    param: of the tensor. load: what is copied, from the loop's last part, where nothing is left unmasked.
-    along, turned: whether products are over a row's elements, and over rows: the same bytes serve both.
-    beside: the tensor that has the rows that `param` lacks. box: the rows, where hardware copies them, those
-    that are not there too.
+    param: the tensor. load: the IR load of the loop's last part, which has all masks. along, turned: whether
+    products contract a row's elements, and the rows: one smem tile serves both. beside: the tensor that holds
+    the rows that `param` lacks. box: the TMA tile, out-of-bounds rows included, where TMA loads it.
     """
 
     load: Value
@@ -88,23 +87,23 @@ class Copies:
 
     @property
     def params(self) -> tuple[str, ...]:
-        """The tensors that rows come from."""
+        """Return the tensors that hold the rows."""
         return (self.param,) if self.beside is None else (self.param, self.beside)
 
     @property
     def across(self) -> int:
-        """How many threads share a row: eight at most, so that each has several vectors of few rows."""
+        """Return the threads of a row: eight at most, so that each copies several vectors of few rows."""
         vectors = self.elements // self.width
         return min(MOST_ACROSS, vectors & -vectors)
 
     @property
     def vectors(self) -> int:
-        """Vectors of a thread in a row."""
+        """Return the vectors of a thread in a row."""
         return self.elements // self.width // self.across
 
     @property
     def down(self) -> int:
-        """Rows of a pass."""
+        """Return the rows of a pass."""
         return WARPGROUP // self.across
 
     @property
@@ -114,7 +113,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What travels beside the rows of a step, a number for each, as `Copies` say it."""
+    """A tensor of one f32 for each streamed row (lse or delta of attention gradients)."""
 
     load: Value
     param: str
@@ -122,7 +121,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A loop's part: contractions of factors from memory, and those of what it computed."""
+    """A loop's part: S = Q K^T contractions of factors from memory, and O += P V of computed factors."""
 
     loop: Loop
     scores: tuple[Let, ...]
@@ -130,19 +129,18 @@ class Step:
 
     @property
     def sums_alone(self) -> bool:
-        """Whether a loop carries nothing but what it sums."""
+        """Return whether a loop carries accumulators alone."""
         return {let.value for let in self.sums} == set(self.loop.body.results)
 
 
 @dataclass(frozen=True, slots=True)
 class ChainedPlan:
-    """A warpgroup that copies, and warpgroups that hold 64 rows of a tile each.
+    """A producer warpgroup, and consumer warpgroups with 64 rows of a tile each.
 
-    parts: of the loop: steps where every element exists, then all others; or the others alone; or some of
-    these before. scores, sums: how threads hold the results of contractions. waiting: which of what loops
-    carry lies in shared memory: sums that are exchanged at turns alone, where registers are few. owned,
-    streamed: the factors from memory, in the order of their products. programs: how many blocks take tiles in
-    turns, where they do.
+    parts: of the loop: unmasked steps, then masked ones; or masked ones alone; or masked, unmasked, masked.
+    scores, sums: accumulator fragments. waiting: indices of carried accumulators that live in shared memory,
+    since they change at piece boundaries alone and registers are few. owned, streamed: resident and streamed
+    factors from memory, in the order of their products. programs: persistent blocks of the tile scheduler.
     """
 
     kernel: Kernel
@@ -166,7 +164,7 @@ class ChainedPlan:
 
     @property
     def held(self) -> None:
-        """Lists of a thread run along one axis or the other."""
+        """Return None: fragments run along one axis or the other."""
         return None
 
     @property
@@ -175,7 +173,7 @@ class ChainedPlan:
 
     @property
     def consumers(self) -> int:
-        """Warpgroups that multiply."""
+        """Return the number of consumer warpgroups."""
         return self.rows.tile // ROWS_OF_WARPGROUP
 
     @property
@@ -184,48 +182,48 @@ class ChainedPlan:
 
     @property
     def warps(self) -> int:
-        """Warps that multiply, of which one thread each frees a stage."""
+        """Return the consumer warps, of which one thread each releases a stage."""
         return 4 * self.consumers
 
     @property
     def ahead(self) -> bool:
-        """Whether the scores of a step are made while the one before is weighed: a state is carried along."""
+        """Return whether S of the next step is issued before the softmax of this one: online softmax."""
         return not self.last.sums_alone
 
     @property
     def by_tickets(self) -> bool:
-        """Whether blocks stay and draw tiles: what lies between two takes long where a block fills a core."""
+        """Return whether blocks are persistent with a dynamic tile scheduler: one block fills an SM."""
         return self.ahead and self.by_boxes and self.consumers >= FEW_REGISTERS
 
     @property
     def units(self) -> tuple[int, ...]:
-        """The widths of sums, for each of which there is a kind of instruction."""
+        """Return the accumulator widths, each with an instruction of its own."""
         return tuple(dict.fromkeys(held.length for held in self.sums))
 
     def batches(self, factors: tuple[Copies, ...]) -> tuple[tuple[Copies, ...], ...]:
-        """Return which factors are copied together, as nobody waits for one alone: those of a shape."""
+        """Return the factors of each copy loop: of one shape, where no consumer waits for a single one."""
         if self.ahead or any(copies.box is not None for copies in factors):
             return tuple((copies,) for copies in factors)
         return tuple(tuple(some) for _, some in groupby(factors, lambda copies: copies.across))
 
     @property
     def by_boxes(self) -> bool:
-        """Whether hardware copies what is streamed."""
+        """Return whether TMA loads the streamed factors."""
         return all(copies.box is not None for copies in self.streamed)
 
     @property
     def numbers_apart(self) -> bool:
-        """Whether numbers have a ring of their own, as hardware hands the tiles on."""
+        """Return whether per-row numbers have a pipeline of their own, beside that of TMA loads."""
         return self.by_boxes and bool(self.numbers)
 
     @property
     def numbers_ring(self) -> str:
-        """Its name: that of the first of them."""
+        """Return the name of that pipeline."""
         return f"{self.numbers[0].param}_ring" if self.numbers_apart else ""
 
     @property
     def number_threads(self) -> int:
-        """How many threads copy these numbers: the last ones, for the first warp lets boxes travel."""
+        """Return how many threads copy these numbers: the last ones, since the first warp issues TMA."""
         return max(LANES, self.scores.length)
 
     @property
@@ -233,9 +231,9 @@ class ChainedPlan:
         return (*self.owned, *self.streamed)
 
     def __str__(self) -> str:
-        """Say what a schedule says, of what this plan made of one."""
-        who = f"{self.warps} warps that multiply, {WARPGROUP // LANES} that copy"
-        by = f", {self.programs} blocks by tickets" if self.by_tickets else ""
+        """Return the plan in the words of a schedule."""
+        who = f"{self.warps} consumer warps, {WARPGROUP // LANES} producer warps"
+        by = f", {self.programs} persistent blocks" if self.by_tickets else ""
         return f"tiles {self.rows.axis}={self.rows.tile}, {who}, {self.stages} stages{by}"
 
 
@@ -248,7 +246,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     found = roles(kernel, extents)
     rows = segments(kernel, found.parallel)
     if rows is None:
-        raise refused("contractions of what is computed, of rows that are no segments", target)
+        raise refused("fused attention whose query rows are no segments", target)
     parts = _parts(kernel, target)
     scores, sums = _held(parts[-1], kernel, extents, target)
     tile = schedule.tile(str(rows.axis))
@@ -300,22 +298,22 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
 
 
 def _parts(kernel: Kernel, target: Target) -> tuple[Step, ...]:
-    """Return the parts of the only loop, if each is a contraction of memory and one of what it computed."""
+    """Return the parts of the only loop, if each is S = Q K^T followed by O += P V."""
     loops = [(let.value, let.node) for let in kernel.body.lets if isinstance(let.node, Loop)]
     nodes = {let.value: let.node for let in walk(kernel.body)}
     stepped = [let.node for _, loop in loops for let in walk(loop.body)]
     checked = any(isinstance(node, Check) for node in nodes.values())
     if checked or any(isinstance(node, Store) for node in stepped):
-        raise refused("contractions of what is computed that are stored or checked step by step", target)
+        raise refused("fused attention that stores or checks values in its steps", target)
     if not 1 <= len(loops) <= 3:
-        raise refused("contractions of what is computed in several loops", target)
+        raise refused("fused attention in several loops", target)
     for (first, _), (_, second) in zip(loops, loops[1:], strict=False):
         goes_on = tuple(nodes.get(v) for v in second.init)
         if goes_on != tuple(Result(first, i) for i in range(len(goes_on))):
             raise refused("a loop that changes what another yields", target)
     parts = tuple(_step(loop, nodes, target) for _, loop in loops)
     if len(parts) > 2 and not parts[-1].sums_alone:
-        raise refused("contractions of what is computed in several loops", target)
+        raise refused("fused attention in several loops", target)
     return parts
 
 
@@ -336,7 +334,7 @@ def _step(loop: Loop, nodes: Mapping[Value, object], target: Target) -> Step:
         of_memory = isinstance(nodes.get(dot.a), Load)
         chained = dot.a in inside and not of_memory and let.value in loop.body.results
         if not streamed or not (chained if let in sums else of_memory and dot.a not in inside):
-            raise refused("contractions that are no weights of rows, or sums of what they weigh", target)
+            raise refused("products other than S = Q K^T followed by O += P V", target)
         if dot.model is not DotModel.CHAIN16:
             raise refused(f"products of the model {dot.model.value}", target)
     return step
@@ -345,7 +343,7 @@ def _step(loop: Loop, nodes: Mapping[Value, object], target: Target) -> Step:
 def _held(
     step: Step, kernel: Kernel, extents: dict[str, int], target: Target
 ) -> tuple[Held, tuple[Held, ...]]:
-    """Return how threads hold scores, along the streamed axis, and sums, along that of what is weighed."""
+    """Return the fragments of S, along the streamed axis, and of O, along the columns of V."""
     types = types_of(kernel)
     made = []
     for dot in (let.node for let in step.sums):
@@ -362,7 +360,7 @@ def _held(
 
 
 def _waiting(step: Step, sums: tuple[Held, ...]) -> tuple[int, ...]:
-    """Return which sums a loop carries that its steps exchange at turns alone."""
+    """Return the carried accumulators that change at piece boundaries alone."""
     found, loop = turning(step.loop), step.loop
     yielded = {value for value, _, _ in found.changes} if found is not None else set()
     summed = {held.axis for held in sums}
@@ -373,7 +371,7 @@ def _waiting(step: Step, sums: tuple[Held, ...]) -> tuple[int, ...]:
 def _copies(
     step: Step, kernel: Kernel, tile: int, chunk: int, extents: dict[str, int], target: Target
 ) -> tuple[tuple[Copies, ...], tuple[Copies, ...]]:
-    """Return the factors of a block's rows, and those of a step, each once."""
+    """Return the resident and the streamed factors, each once."""
     nodes = {let.value: let.node for let in walk(kernel.body)}
     dtypes = {d.name: d.type.dtype for d in kernel.params}
     scores, sums = ([x.node for x in lets if isinstance(x.node, Dot)] for lets in (step.scores, step.sums))
@@ -406,10 +404,10 @@ def _boxes(
     axes: tuple[Axis, Axis],
     extents: dict[str, int],
 ) -> tuple[Copies, ...]:
-    """Say where boxes of rows begin, if all of them may be boxes: rows in a row, of whole vectors.
+    """Return the streamed factors with their TMA tiles, if all of them can be loaded by TMA.
 
-    A row that is not there comes as whatever lies in its place: no score of it may be chosen, where scores
-    are made before anybody could clear it.
+    TMA loads out-of-bounds rows of a segment as whatever lies there (the next segment): where S is issued
+    before consumers could zero them, a mask must replace every such score.
     """
     nodes, types = {let.value: let.node for let in walk(kernel.body)}, types_of(kernel)
     dims = {d.name: [fixed_extent(axis, extents) for axis in d.type.axes] for d in kernel.params}
@@ -428,9 +426,9 @@ def _boxes(
 
 
 def _hidden(step: Step, nodes: Mapping[Value, Node]) -> bool:
-    """Return whether scores of rows that are not there are replaced, whatever they are.
+    """Return whether a mask replaces the scores of out-of-bounds rows, whatever they are.
 
-    What is chosen where all guards hold is not looked behind; scores must not be there otherwise.
+    Results must not depend on scores but through selects whose condition implies all guards.
     """
     lets = {let.value: let for let in step.loop.body.lets}
     read = (nodes[let.node.b] for let in (*step.scores, *step.sums) if isinstance(let.node, Dot))
@@ -445,7 +443,7 @@ def _hidden(step: Step, nodes: Mapping[Value, Node]) -> bool:
 
 
 def _terms(condition: Value, nodes: Mapping[Value, Node]) -> set[Value]:
-    """Return a condition and those that it needs to hold, all of them."""
+    """Return a condition and the terms of its conjunction."""
     match nodes.get(condition):
         case Map2(fn=Fn2.AND, a=a, b=b):
             return {condition} | _terms(a, nodes) | _terms(b, nodes)
@@ -454,7 +452,7 @@ def _terms(condition: Value, nodes: Mapping[Value, Node]) -> set[Value]:
 
 
 def made_of(let: Let) -> tuple[Value, ...]:
-    """Return what a value is made of by those who multiply: no contraction needs what is in memory."""
+    """Return the operands of a value in consumer warps: contractions read memory through shared memory."""
     match let.node:
         case Dot(a=a, onto=onto):
             return () if onto is None else (a, onto)
@@ -465,7 +463,7 @@ def made_of(let: Let) -> tuple[Value, ...]:
 
 
 def _numbers(step: Step, kernel: Kernel, rows: Axis, scores: Held, target: Target) -> tuple[Numbers, ...]:
-    """Return what a loop reads for each row that is streamed: numbers that all rows of a block share."""
+    """Return the per-row tensors of streamed rows, which all rows of a block share."""
     types, made = types_of(kernel), []
     lets = {let.value: let for let in step.loop.body.lets}
     for let in lets.values():
@@ -508,7 +506,7 @@ def _stages(
 def _sound(
     stages: int, consumers: int, batches: tuple[tuple[int, ...], ...] | None, by_tickets: bool
 ) -> None:
-    """Raise InternalError where the roles could wait for ever, or read what is not there."""
+    """Raise InternalError where the pipeline protocol can deadlock or read an unfilled stage."""
     for steps in (0, 1, 2, 2 * stages + 3):
         if batches is not None:
             verify(sums_protocol(stages, consumers, steps, *batches))

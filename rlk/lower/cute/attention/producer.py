@@ -1,4 +1,4 @@
-"""What the roles of a kernel say that contracts what it computed: places, copies, steps, what is written."""
+"""Tile coordinates, step ranges and producer copies of the fused attention kernel."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from rlk.passes.walk import behind, walk
 ROWS = 2  # of an accumulator that a thread has a part of
 PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from the first of its thread
 OF_FRAME = frozenset(
-    "thread block warp box vectors group lane memory put get got mine row quad first_of_quad r c i j column "
-    "down stream programs tiles tile first count rows weights scores sums scoring summing acc_scores "
+    "thread block warp box vectors group lane memory put get got mine row quad first_of_quad r c i "
+    "j column down stream programs tiles tile first count rows weights scores sums scoring summing acc_scores "
     "acc_of_scores acc_of_weights only share full_steps last_steps "
     "first_steps late_steps layouts turns".split()
 )
@@ -51,7 +51,7 @@ def numbered(name: str, index: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The lines that find a tile: how many there are, its number, its segment by a search, and the rest."""
+    """Lines that compute a tile's coordinates: tile count, tile index, segment search, and the rest."""
 
     count: tuple[Line, ...]
     tile: tuple[Line, ...]
@@ -61,7 +61,7 @@ class Place:
 
     @property
     def told(self) -> tuple[Line, ...]:
-        """What is left where the segment is known."""
+        """Return the lines of a consumer, which is told the segment."""
         return (*self.tile, *self.rest)
 
     @property
@@ -70,15 +70,15 @@ class Place:
 
 
 class ChainedEmitter(Emitter):
-    """Writes the lines of both roles.
+    """Writes lines of producer and consumers.
 
-    rowwise: values of which a thread has a list over rows, at `r`. whole: values whose text is that of one
-    element already. targets: where an element goes that has a place waiting for it.
+    rowwise: values with one element for each row `r` of a thread. whole: values whose text is one element
+    already. targets: values whose elements are assigned to an existing register.
     """
 
     plan: ChainedPlan
-    item = "block"  # the number of a tile, of some other index each
-    tickets = ""  # what counts those that were drawn, where blocks stay
+    item = "block"  # index of the work tile
+    tickets = ""  # the work counter of persistent blocks
 
     def __init__(self, plan: ChainedPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
         super().__init__(plan, helpers, checks)
@@ -108,7 +108,7 @@ class ChainedEmitter(Emitter):
         return self.plan.rows.axis in self.axes(value)
 
     def held_by(self, value: Value) -> Held | None:
-        """Return how threads hold a value's list."""
+        """Return the fragment of a value, if it has one."""
         return next((held for axis, held in self.axes_held.items() if axis in self.axes(value)), None)
 
     def listed(self, value: Value) -> bool:
@@ -131,9 +131,9 @@ class ChainedEmitter(Emitter):
         return f"[{expression} for r in range({count})]"
 
     def needed(self, values: Iterable[Value]) -> list[Let]:
-        """Return the lets that some values are made of and that are not written yet, in order.
+        """Return the backward slice of values that is not written yet, in order.
 
-        A contraction needs nothing that is in memory.
+        Contractions count without their factors in memory.
         """
         left = {value: let for value, let in self.lets.items() if value not in self.written}
         wanted = behind(values, left, self.operands)
@@ -146,7 +146,7 @@ class ChainedEmitter(Emitter):
         return made_of(let)
 
     def write(self, lets: Iterable[Let], count: int = 0) -> None:
-        """Write values in order; those of a row as lists over so many rows."""
+        """Write values in order; row values as lists over `count` rows."""
         for let in lets:
             self.at(let)
             if count and self.by_row(let.value) and not isinstance(let.node, Const):
@@ -166,7 +166,7 @@ class ChainedEmitter(Emitter):
 
     @contextmanager
     def apart(self, *, scope: bool = True) -> Iterator[None]:
-        """Forget what is written inside; free its names, unless they stay in the scope of what follows."""
+        """Restore the emitter's state afterwards; free names that were given, unless scope is False."""
         kept = dict(self.text), dict(self.consts), dict(self.memory.owned), set(self.written)
         sets = set(self.rowwise), set(self.whole), self.axes_held
         with self.names.scope() if scope else nullcontext():
@@ -181,11 +181,11 @@ class ChainedEmitter(Emitter):
     # --- the place of a tile --------------------------------------------------------------------------------
 
     def of_tile(self) -> Place:
-        """Return what all threads compute: the tile of a block, its segment, and what is of one number.
+        """Return the lines of all threads: tile coordinates, segment, and scalar values.
 
-        Rows that take longest come first: the last of all segments where a row sees what is before it, the
-        first where it sees what comes after. There, where tiles are few and differ most, those of all other
-        indices come before the next rows: one index after the other takes an eighth longer (measured).
+        Longest tiles first (LPT): the last rows of segments with a causal mask, the first rows where keys see
+        later queries. In the latter case tiles of all heads come before the next rows: head after head takes
+        an eighth longer (measured).
         """
         found, tile = self.plan.segments, self.plan.rows.tile
         self.uses("segment_of")
@@ -218,11 +218,11 @@ class ChainedEmitter(Emitter):
 
     @property
     def width(self) -> str:
-        """The text of how many tiles there are of the same rows."""
+        """Return the text of the number of tiles with the same rows."""
         return " * ".join(self.memory.extent(o.axis) for o in self.plan.others) or "1"
 
     def other_axes(self, rest: str) -> None:
-        """Write the indices of the axes of which a block has one, the last of them fastest."""
+        """Write the block's index of each other parallel axis, the last axis fastest."""
         left = list(reversed(self.plan.others))
         for i, owned in enumerate(left):
             count = self.memory.extent(owned.axis)
@@ -231,12 +231,12 @@ class ChainedEmitter(Emitter):
             rest = f"({rest}) // {count}"
 
     def waits(self, let: Let) -> bool:
-        """Return whether a value beside the loop is made of what it yields."""
+        """Return whether a value outside the loop depends on its results."""
         found = behind([let.value], self.lets)
         return any(isinstance(self.lets[value].node, Result | Loop) for value in found)
 
     def contracted(self, value: Value) -> bool:
-        """Return whether a value lies along the axis that scores are sums over, as copies alone need it."""
+        """Return whether a value varies along the contracted axis of S: producer copies alone need it."""
         dots = (let.node for let in self.plan.last.scores)
         return any(isinstance(dot, Dot) and dot.over in self.axes(value) for dot in dots)
 
@@ -245,7 +245,7 @@ class ChainedEmitter(Emitter):
         return self.plan.parts[0].loop.start, *(part.loop.stop for part in self.plan.parts)
 
     def steps(self) -> tuple[Line, ...]:
-        """Return what every warp computes of the steps of its tile: of all rows, each lane having some."""
+        """Return the lines that compute a tile's step range in every warp: each lane takes some rows."""
         count = self.plan.rows.tile // LANES
         with self.apart(scope=False):
             axis = self.plan.rows.axis
@@ -257,9 +257,9 @@ class ChainedEmitter(Emitter):
         return lines(self.lines)
 
     def limits(self, start: Value, *stops: Value) -> None:
-        """Write the first and the last step of a tile, and where parts of its steps end.
+        """Write the first and last step of a tile, and the ends of its step ranges.
 
-        There is one step at least: one that no row sees changes no state.
+        There is at least one step: a fully masked step changes no state.
         """
         self.line(f"first_steps = {self.first_step(start)}")
         last = f"most({self.extreme(stops[-1], 'most')}, first_steps + 1)"
@@ -269,7 +269,7 @@ class ChainedEmitter(Emitter):
             self.line(f"full_steps = most(first_steps, {full})")
 
     def first_step(self, start: Value) -> str:
-        """Return the first step of all rows, in the piece that a block has: behind it rows see something."""
+        """Return the first step of all rows, clamped to the piece of the block."""
         first, axis = self.extreme(start, "least"), self.plan.last.loop.axis
         if axis.leaf != "piece" or axis.pieces not in self.memory.owned:
             return first
@@ -277,7 +277,7 @@ class ChainedEmitter(Emitter):
         return f"least({first}, {self.memory.owned[axis.pieces]} * {count} + {count - 1})"
 
     def extreme(self, value: Value, pick: str) -> str:
-        """Return the least or the most of a number over all rows of a tile."""
+        """Return the minimum or maximum of a row value over a tile."""
         if value not in self.rowwise:
             return self[value] if value in self.consts else f"Int32({self[value]})"
         self.uses("of_rows")
@@ -286,7 +286,7 @@ class ChainedEmitter(Emitter):
     # --- copies ---------------------------------------------------------------------------------------------
 
     def copies(self, batch: tuple[Copies, ...], stage: str) -> tuple[Line, ...]:
-        """Return the copy of tiles by the threads of a warpgroup, a row of each after another."""
+        """Return the cp.async copy of tiles by a producer warpgroup, row by row."""
         loads = [x for copies in batch if isinstance(x := self.lets[copies.load].node, Load)]
         elements = [self.elements_of(load) for load in loads]
         axis = self.plan.rows.axis if self.by_row(batch[0].load) else self.plan.scores.axis
@@ -313,7 +313,7 @@ class ChainedEmitter(Emitter):
         return lines(self.lines)
 
     def boxes(self, batch: tuple[Copies, ...]) -> tuple[Line, ...]:
-        """Return the copies of tiles by hardware."""
+        """Return the TMA loads of tiles."""
         self.uses("send_box")
         with self.apart():
             self.axes_held = {}
@@ -338,12 +338,12 @@ class ChainedEmitter(Emitter):
         return load
 
     def numbers(self) -> tuple[Line, ...]:
-        """Return the copy of a step's numbers: each thread has one row of some of them."""
+        """Return the cp.async copy of a step's per-row numbers: one row for each thread."""
         self.copy_numbers(range(WARPGROUP // self.plan.scores.length))
         return lines(self.lines)
 
     def numbers_beside_boxes(self) -> tuple[Line, ...]:
-        """Return the same by the last warps alone, which hand them on."""
+        """Return the same by the last warps alone, with a pipeline of their own."""
         count = WARPGROUP // self.plan.scores.length
         given = f"{WARPGROUP - self.plan.number_threads}, thread, {self.plan.numbers_ring}, put"
         self.uses("acquire_from", "commit_from")
@@ -353,7 +353,7 @@ class ChainedEmitter(Emitter):
         return lines(self.lines)
 
     def copy_numbers(self, parts: range) -> None:
-        """Write that copy; parts: of the threads, as many as a step has rows, that take them in turns."""
+        """Write that copy; parts: groups of `chunk` threads, over which the tensors are distributed."""
         chunk, numbers = self.plan.scores.length, self.plan.numbers
         loads = [x for n in numbers if isinstance(x := self.lets[n.load].node, Load)]
         with self.apart():
@@ -369,7 +369,7 @@ class ChainedEmitter(Emitter):
                 self.line(f"copy_number_where({given}, (down, put.index))")
 
     def sources(self, load: Load) -> list[Load]:
-        """Return what is read: a tensor's elements, and another's where it has none."""
+        """Return the loads of a factor: of a tensor, and of the one that fills its missing rows."""
         fill = None if load.fill is None else self.lets[load.fill].node
         return [load, *([fill] if isinstance(fill, Load) else [])]
 
@@ -382,12 +382,12 @@ class ChainedEmitter(Emitter):
         return [v for x in found for v in (*x.index, *(() if x.guard is None else (x.guard,)))]
 
     def elements_of(self, load: Load) -> Axis:
-        """Return the axis along which a factor's elements follow each other."""
+        """Return the contiguous axis of a factor."""
         node = self.lets[load.index[-1]].node
         if not isinstance(node, Pos) or node.axis.chunk is not None:
-            raise refused(f"elements of {load.param} that do not follow each other", self.plan.target)
+            raise refused(f"{load.param} whose last dim is not contiguous", self.plan.target)
         return node.axis
 
     def name_step(self, name: str) -> None:
-        """Let the loop's last part count its steps by this name."""
+        """Set the name of the step index of the loop's last part."""
         self.text[self.plan.last.loop.body.args[0]] = name

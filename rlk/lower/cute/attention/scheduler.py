@@ -1,4 +1,4 @@
-"""How blocks of a kernel that contracts what it computed stay, and take one tile after another by tickets."""
+"""Dynamic persistent tile scheduler of the fused attention kernel, by an atomic work counter."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ OF_TICKETS = frozenset("item items blocks mail mail_ring ticket own all_steps fu
 
 
 class TicketEmitter(StepEmitter):
-    """Writes the lines of a tile: a block's rows lie in a ring, and are freed before the tile is done.
+    """Writes the consumer of a persistent block: resident rows have a pipeline, released before the epilogue.
 
-    Who copies tells those who multiply what the steps of a tile are. Each warpgroup has as many as its own
-    rows need, and lets what comes for the rows of others pass.
+    The producer publishes each work tile with the step ranges of all consumers. A consumer runs the steps
+    that its own rows need, and releases the stages of the others unread.
     """
 
     item = "item"
     own = "own"
-    sums_first = True  # measured; where a block has one tile the other order is the faster one
+    sums_first = True  # measured; with one tile a block the other order is faster
 
     def __init__(self, plan: ChainedPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
         super().__init__(plan, helpers, checks)
@@ -33,9 +33,9 @@ class TicketEmitter(StepEmitter):
         self.tickets = self.memory.argument(abi.counter(plan.kernel.name, f"{plan.kernel.name}_tickets"))
 
     def limits(self, start: Value, *stops: Value) -> None:
-        """Write the first step of a tile, the last of each warpgroup and of all, and where its parts end.
+        """Write the first step of a tile, the last of each consumer and of all, and the ends of its ranges.
 
-        There is one step at least: one that no row sees changes no state.
+        There is at least one step: a fully masked step changes no state.
         """
         self.line(f"first_steps = {self.first_step(start)}")
         there = f"first + {ROWS_OF_WARPGROUP} * g < count"
@@ -53,7 +53,7 @@ class TicketEmitter(StepEmitter):
         return f"[{text} for g in range({self.plan.consumers})]"
 
     def of_warpgroup(self, value: Value, pick: str) -> str:
-        """Return the least or the most of a number over the rows of warpgroup `g`."""
+        """Return the minimum or maximum of a row value over consumer `g`."""
         if value not in self.rowwise:
             return self.extreme(value, pick)
         self.uses("of_rows")
@@ -61,7 +61,7 @@ class TicketEmitter(StepEmitter):
         return f"of_rows({self.text[value]}[{count} * g : {count} * (g + 1)], {pick})"
 
     def loop_lines(self) -> tuple[Line, ...]:
-        """Return the steps of a warpgroup, and how stages pass that only others need."""
+        """Return the steps of a consumer, and the release of stages that only others need."""
         own = super().loop_lines()
         name = self.names.fresh(f"{axis_name(self.plan.last.loop.axis)}_step")
         with self.inner(f"for {name} in cutlass.range(last_steps, all_steps, unroll=1):"):
@@ -71,7 +71,7 @@ class TicketEmitter(StepEmitter):
         return *own, *lines(self.lines)
 
     def step(self, part: Step, name: str, *, more: bool) -> None:
-        """Write a step; all scores of a tile are there before its last: another's rows may come."""
+        """Write a step; before the last, S of the tile is complete: release the resident rows."""
         if not more:
             with self.inner("with cute.arch.elect_one():"):
                 for copies in self.plan.owned:

@@ -1,4 +1,4 @@
-"""How instructions read and write operands: each access is decoded once, to a function of the wave."""
+"""Operand reads and writes of instructions: each decoded once, to a function of the wave."""
 
 from __future__ import annotations
 

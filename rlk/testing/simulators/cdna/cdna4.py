@@ -1,4 +1,4 @@
-"""What gfx950 does that gfx942 cannot: functions of three bits, rows that change places, transposed reads.
+"""Instructions of gfx950 that gfx942 lacks: bitop3, row swaps, transposed LDS reads.
 
 As "AMD Instinct CDNA4 Instruction Set Architecture" (AMD, 2025) has them; section 11.4 on reads from LDS.
 """

@@ -1,4 +1,4 @@
-"""What a kernel asks of the device that launches it: registers that are set, arguments, and resources."""
+"""Kernel descriptors: initial registers, arguments, and resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the kernels of a TileLang module run as machine code: clang's assembly, executed by the emulator."""
+"""Kernels of a TileLang module as machine code: clang's assembly, executed by the emulator."""
 
 from __future__ import annotations
 

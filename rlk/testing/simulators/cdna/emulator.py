@@ -1,4 +1,4 @@
-"""How an emulated kernel is launched: arguments become bytes, workgroups run, bytes become arrays again."""
+"""Launches of emulated kernels: arguments to bytes, workgroups, and bytes to arrays again."""
 
 from __future__ import annotations
 

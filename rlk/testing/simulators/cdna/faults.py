@@ -1,4 +1,4 @@
-"""What stops an emulated kernel: how a device would not do what was meant, and where to look."""
+"""Faults of the emulator: the reason why a device would misbehave, and the place."""
 
 from __future__ import annotations
 

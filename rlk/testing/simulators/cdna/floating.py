@@ -1,4 +1,4 @@
-"""What vector instructions compute on f32 and f16, lane by lane: each rounds once, to nearest even."""
+"""Vector instructions on f32 and f16, lane by lane: each rounds once, to nearest even."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a generated TileLang module becomes HIP source, assembly and a code object, without ROCm."""
+"""Generated TileLang modules as HIP source, assembly and code objects, without ROCm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the HIP source of a kernel runs on a CPU: work-items as fibers, in the order of a schedule."""
+"""HIP source of a kernel on a CPU: work-items as fibers, in the order of a schedule."""
 
 from __future__ import annotations
 

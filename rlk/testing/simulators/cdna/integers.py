@@ -1,4 +1,4 @@
-"""What vector instructions compute on whole numbers and bits, lane by lane."""
+"""Vector instructions on integers and bits, lane by lane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How TileLang's own compiler and launcher run where there is no device: what they launch is emulated."""
+"""TileLang's own compiler and launcher without a device: launches are emulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lane and which part of a register a source comes from: DPP, SDWA, permutes and lane counts."""
+"""Lane and sub-register selection of sources: DPP, SDWA, permutes and lane counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the HIP source of a kernel must not contain if its bits and its limits are to be the plan's."""
+"""Constructs that the HIP source of a kernel must not contain, for its bits and resource limits."""
 
 from __future__ import annotations
 

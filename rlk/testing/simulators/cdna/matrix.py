@@ -1,4 +1,4 @@
-"""What matrix instructions (MFMA) compute: where each lane's elements lie, and how their products are summed.
+"""Matrix instructions (MFMA): element layouts on lanes, and the order of their sums.
 
 The sums follow MMA-Sim, arXiv 2511.10909, whose authors compared them with CDNA2 and CDNA3 hardware. Of CDNA4
 no rule is known: a sum that one could change is a fault. This is written apart from the oracle: in f64, whole

@@ -1,4 +1,4 @@
-"""What global, buffer and scalar memory instructions do: every access lies inside one argument's bytes."""
+"""Global, buffer and scalar memory instructions: every access lies inside one argument's bytes."""
 
 from __future__ import annotations
 

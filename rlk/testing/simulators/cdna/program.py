@@ -1,4 +1,4 @@
-"""What each instruction of a kernel does: every line decoded once to a function of the wave."""
+"""Decoding of a kernel: each instruction once, to a function of the wave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scalar instructions compute: numbers of 32 and 64 bits that all lanes of a wave share, and SCC."""
+"""Scalar instructions: 32- and 64-bit numbers that all lanes of a wave share, and SCC."""
 
 from __future__ import annotations
 

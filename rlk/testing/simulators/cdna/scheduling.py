@@ -1,4 +1,4 @@
-"""In which order the waves of a workgroup run: barriers bind them, all else is the schedule's choice."""
+"""Order of the waves of a workgroup: bound by barriers, otherwise the schedule's choice."""
 
 from __future__ import annotations
 

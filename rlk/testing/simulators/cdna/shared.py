@@ -1,4 +1,4 @@
-"""What LDS instructions do: accesses inside the workgroup's bytes; a race between barriers is a fault."""
+"""LDS instructions: bounds checks, and races between barriers as faults."""
 
 from __future__ import annotations
 

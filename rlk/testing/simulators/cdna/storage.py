@@ -1,4 +1,4 @@
-"""How bytes are read and written by lanes: gathers and scatters of one, two, or a multiple of four bytes."""
+"""Bytes of memory by lane: gathers and scatters of one, two, or a multiple of four bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a line of AMDGPU assembly says: mnemonic, operands and modifiers, as LLVM prints them."""
+"""Parser of AMDGPU assembly lines: mnemonic, operands and modifiers, as LLVM prints them."""
 
 from __future__ import annotations
 

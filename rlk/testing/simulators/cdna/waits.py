@@ -1,4 +1,4 @@
-"""Which registers a wave may not touch yet: loads come back late, and s_waitcnt says when."""
+"""Registers with loads in flight, which a wave may not touch before s_waitcnt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a wave of 64 lanes holds: registers, masks, and the loads that it still waits for."""
+"""State of a wave of 64 lanes: registers, masks, and outstanding loads."""
 
 from __future__ import annotations
 
