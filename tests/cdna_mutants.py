@@ -23,11 +23,11 @@ from rlk.lower.common.emitted import Emitted
 from rlk.runtime.registry import find
 from rlk.target.facts import target
 from rlk.testing.cases import cases
-from rlk.testing.simulators.cdna import Fault
 from rlk.testing.check import Call, calls, compared
 from rlk.testing.examples import of_module
 from rlk.testing.generated import run_generated
 from rlk.testing.machine import Code, Emulated
+from rlk.testing.simulators.cdna import Fault
 
 TARGET = "gfx942"
 SUBJECTS = (

@@ -17,8 +17,8 @@ from rlk.target.facts import target
 from rlk.testing import check, generated
 from rlk.testing.bits import differing
 from rlk.testing.cases import cases
-from rlk.testing.simulators.cdna import hip
 from rlk.testing.examples import EXAMPLES, Example
+from rlk.testing.simulators.cdna import hip
 
 MI300X = target("gfx942")
 TARGETS = ("gfx90a", "gfx942", "gfx950")

@@ -20,8 +20,8 @@ from rlk.ir.nodes import Dot, Kernel, Launch, MathModel, Phase, Program, Role, T
 from rlk.ir.types import DType
 from rlk.lang import DTypeVar, L, Op, Tensor, Variant, bf16, f16, f32, op
 from rlk.lower.common.memory import memory_shape, placed
-from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.piecewise_launch import sweep
+from rlk.passes.pipeline import canonical, specialize
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]

@@ -17,12 +17,12 @@ from rlk.lower.common.abi import host_parameters
 from rlk.lower.common.emitted import CallArg, From, Signature
 from rlk.passes.pipeline import launched
 from rlk.runtime import dispatch
-from rlk.runtime.registry import operators
 from rlk.runtime.invocation import Invocation, geometry_of
 from rlk.runtime.reference import TRITON, placed, reference_extents, reference_gradient, reference_variant
-from rlk.schedule.heuristics import choose
+from rlk.runtime.registry import operators
 from rlk.schedule.cute_tiles import by_warpgroups
-from rlk.schedule.tilelang_tiles import by_waves
+from rlk.schedule.heuristics import choose
+from rlk.schedule.tilelang_tiles import by_tilelang_tiles
 from rlk.target.facts import target
 
 H200 = target("sm_90a")
@@ -51,7 +51,7 @@ def calls(
     yield "triton", triton.lower(program, chosen, H200, signature, version=TRITON).call
     for name, lowering, scheduled in (
         ("cute", cute, lambda: by_warpgroups(program, chosen, H200, extents)),
-        ("tilelang", tilelang, lambda: by_waves(program, chosen, extents, H200)),
+        ("tilelang", tilelang, lambda: by_tilelang_tiles(program, chosen, extents, H200)),
     ):
         try:
             yield name, lowering.lower(program, scheduled(), H200, signature).call
@@ -75,7 +75,7 @@ def test_every_lowering_takes_the_parameters_that_the_ir_gives(name: str, split:
         for backend, call in calls(program, extents, signature):
             added = set(call) - given
             if backend == "cute":
-                added -= {*own_of_cute(program), *(arg for arg in call if arg.kind is From.TICKETS)}
+                added -= {*own_of_cute(program), *(arg for arg in call if arg.kind is From.WORK_COUNTER)}
             assert set(call) >= given and not added, (program.name, backend)
 
 

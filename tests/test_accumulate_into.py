@@ -14,8 +14,8 @@ from rlk.ir.nodes import MathModel, Phase
 from rlk.ir.text import parse_program, print_program
 from rlk.ir.types import DType
 from rlk.lang import Axis, L, Op, Outputs, Tensor, bf16, f32, op
-from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.piecewise_launch import sweep
+from rlk.passes.pipeline import canonical, specialize
 from rlk.testing.bits import assert_same_bits, differing
 
 P = Axis("P", piece=3, dynamic=True)

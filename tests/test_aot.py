@@ -28,9 +28,9 @@ from rlk.digest import canonical, digest
 from rlk.env import Env
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.ops import swiglu
-from rlk.runtime import build, dispatch, loader, wheels, prefetch, trace_cache, wheel_lookup
-from rlk.runtime.driver import Cuda
+from rlk.runtime import build, dispatch, loader, prefetch, trace_cache, wheel_lookup, wheels
 from rlk.runtime.candidates import formed
+from rlk.runtime.driver import Cuda
 from rlk.runtime.invocation import geometry_of
 from rlk.runtime.launch import parameter_layout
 from rlk.runtime.record import ModuleRecord
@@ -77,7 +77,9 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.setattr(build, "triton_version", lambda: None)
     monkeypatch.setattr(build, "pool", never)
-    monkeypatch.setattr(trace_cache, "own_text", lambda: None)  # nothing is kept, for which a pool has threads
+    monkeypatch.setattr(
+        trace_cache, "own_text", lambda: None
+    )  # nothing is kept, for which a pool has threads
 
 
 X = torch.randn(48, 512, dtype=torch.bfloat16)

@@ -18,8 +18,8 @@ from rlk.ir.nodes import Loop, MathModel
 from rlk.lower.common.peel import peel
 from rlk.passes.pipeline import launched
 from rlk.passes.walk import walk
-from rlk.schedule.axes import kind, roles
 from rlk.schedule.attention import rows_axis, scheduled, widest
+from rlk.schedule.axes import kind, roles
 from rlk.schedule.heuristics import choose
 from rlk.target.facts import target
 from rlk.testing import generated
@@ -62,7 +62,7 @@ def interpreted(inputs: Inputs, tile: int | None = None, **more: Any) -> generat
         schedules = []
         for kernel in launched(program, statics(inputs), MathModel.SM90, extents).kernels:
             found = roles(kernel, extents)
-            rows = rows_axis(found) if kind(kernel) == "chained_dot" else None
+            rows = rows_axis(found) if kind(kernel) == "back_to_back_gemm" else None
             wide = widest(kernel, found, extents)
             chosen = choose(kernel, H200, None, extents)
             schedules.append(chosen if rows is None else scheduled(str(rows), {}, tile, wide))
@@ -125,7 +125,7 @@ def kernels(inputs: Inputs) -> list[Any]:
 
 def test_queries_and_keys_have_kernels_of_their_own() -> None:
     found = kernels(pulled(FORMS["packed"]))
-    assert [kind(k) for k in found] == ["rows", "chained_dot", "chained_dot"]
+    assert [kind(k) for k in found] == ["rows", "back_to_back_gemm", "back_to_back_gemm"]
     rows = [str(rows_axis(roles(k, sizes(FORMS["packed"])))) for k in found[1:]]
     assert rows == ["Q*G", "J"]
 

@@ -15,13 +15,13 @@ pytest.importorskip("triton")
 from rlk.errors import ScheduleError, UnsupportedError
 from rlk.interp.run import run
 from rlk.ir.nodes import Loop, MathModel, Store
+from rlk.lower.common.rescale import rescale_of
 from rlk.lower.common.segments import segments
-from rlk.lower.common.rescale import turning
 from rlk.passes.pipeline import launched
 from rlk.passes.walk import walk
 from rlk.schedule import heuristics
-from rlk.schedule.axes import kind, roles
 from rlk.schedule.attention import scheduled
+from rlk.schedule.axes import kind, roles
 from rlk.target.facts import target
 from rlk.testing import generated
 from rlk.testing.bits import assert_same_bits, differing
@@ -98,7 +98,7 @@ def sizes(inputs: Inputs, **more: int) -> dict[str, int]:
 def test_rows_of_all_heads_that_share_keys_are_one_axis() -> None:
     kernel = kernel_of(FORMS["packed"])
     found = segments(kernel, roles(kernel, sizes(FORMS["packed"])).parallel)
-    assert kind(kernel) == "chained_dot" and found is not None
+    assert kind(kernel) == "back_to_back_gemm" and found is not None
     assert (str(found.axis), found.whole, found.each, found.begin, found.end) == (
         "Q*G",
         "Q",
@@ -110,7 +110,7 @@ def test_rows_of_all_heads_that_share_keys_are_one_axis() -> None:
 
 def test_one_loop_walks_all_pieces_and_merges_at_its_turns() -> None:
     (loop,) = (let.node for let in walk(kernel_of(FORMS["packed"]).body) if isinstance(let.node, Loop))
-    found = turning(loop)
+    found = rescale_of(loop)
     assert found is not None and len(found.changes) == 4  # the maximum starts anew; three merged states
     assert found.rare
 

@@ -51,7 +51,7 @@ def forward(
     **more: Any,
 ) -> Any:
     width = 1 << (inputs.get("v", inputs.get("v_cache")).shape[-1] - 1).bit_length()
-    schedules = (replace(scheduled("Q*G", {"W": width}, rows), halves=halves),)
+    schedules = (replace(scheduled("Q*G", {"W": width}, rows), shared_kv_descriptor=halves),)
     sizes = extents(inputs)
     return generated.run_generated(
         of(inputs, **more), inputs, extents=sizes, schedules=schedules, divisible=divisible
@@ -151,7 +151,9 @@ ONE_WIDTH = packed(batch(*LENGTHS, heads=2, group=2, e=32, w=32))
 
 @pytest.mark.parametrize("form", ["one head each", "f16", "softcap and sinks"])
 def test_gradients_by_halves_have_the_bits_of_the_oracle(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generated, "choose", lambda *given: replace(choose(*given), halves=True))
+    monkeypatch.setattr(
+        generated, "choose", lambda *given: replace(choose(*given), shared_kv_descriptor=True)
+    )
     inputs = pulled(FORMS[form], lse=True)
     found = backward(inputs)
     shared = inputs["k"].shape[-1] == inputs["v"].shape[-1]  # tensors of other widths are no halves
@@ -167,7 +169,7 @@ def lying(how: str) -> Inputs:
 @pytest.mark.parametrize("how", LYING)
 def test_where_keys_and_values_lie_does_not_count(how: str) -> None:
     inputs = lying(how)
-    found = forward(inputs, halves=True)
+    found = forward(inputs, shared_kv_descriptor=True)
     assert "k_rows.load([k_half, " in found.emitted.source and "v_rows.load([v_half, " in found.emitted.source
     assert_same(found, oracle(inputs), RESULTS)
 
@@ -184,7 +186,7 @@ def test_two_tensors_farther_apart_than_strides_reach_have_a_descriptor_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     edit_text(monkeypatch, generated.triton, substituted("1 << 40", "1 << 4"))
-    assert_same(forward(lying("keys first"), halves=True), oracle(ONE_WIDTH), RESULTS)
+    assert_same(forward(lying("keys first"), shared_kv_descriptor=True), oracle(ONE_WIDTH), RESULTS)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +209,7 @@ def test_an_edit_of_a_shared_descriptor_is_seen(
 def refused_or_different(inputs: Inputs) -> bool:
     """Return whether a text that is wrong reads what no argument has, or finds other bits."""
     try:
-        return bool(different(forward(inputs, halves=True), oracle(inputs), RESULTS))
+        return bool(different(forward(inputs, shared_kv_descriptor=True), oracle(inputs), RESULTS))
     except InterpreterFault:
         return True
 

@@ -12,10 +12,10 @@ from rlk.ir.nodes import MathModel, Program
 from rlk.ops import linear_logp, swiglu
 from rlk.runtime import dispatch as dispatching
 from rlk.runtime import selection
-from rlk.runtime.registry import operators
 from rlk.runtime.dispatch import FASTEST, lowered
 from rlk.runtime.invocation import geometry_of
 from rlk.runtime.reference import placed, reference_extents, reference_gradient, reference_variant
+from rlk.runtime.registry import operators
 from rlk.schedule.attention import ROWS_OF_WARPGROUP
 from rlk.schedule.backend_choice import MANY_ROWS, by_cute_first
 from rlk.target.facts import target

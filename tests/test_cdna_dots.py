@@ -13,8 +13,8 @@ from rlk.interp.floats import bf16_from_bits, f16_from_bits
 from rlk.ir.dotmodel import FLOOR, STEP, DotModel, native, validated
 from rlk.ir.types import DType
 from rlk.testing.bits import assert_same_bits, differing
-from rlk.testing.simulators.cdna.matrix import fused, paired
 from rlk.testing.probe_dot import FAMILIES, operands
+from rlk.testing.simulators.cdna.matrix import fused, paired
 
 CDNA3, CDNA2 = DotModel.CDNA3, DotModel.CDNA2
 MODELS = {CDNA3: fused, CDNA2: paired}

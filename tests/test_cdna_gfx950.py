@@ -16,9 +16,9 @@ from rlk.ir.types import DType
 from rlk.runtime.toolchain import compile_triton
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits
+from rlk.testing.check import check_machine
 from rlk.testing.simulators.cdna import Fault, FaultKind
 from rlk.testing.simulators.cdna.matrix import undisputed
-from rlk.testing.check import check_machine
 
 pytest.importorskip("triton")
 

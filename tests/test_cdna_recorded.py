@@ -13,8 +13,7 @@ from rlk.interp.floats import bf16_bits, to_bf16
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.types import DType
 from rlk.testing.bits import assert_same_bits, differing
-from rlk.testing.simulators.cdna import Execution, Fault, FaultKind, emulate, kernels
-from rlk.testing.simulators.cdna import descriptor
+from rlk.testing.simulators.cdna import Execution, Fault, FaultKind, descriptor, emulate, kernels
 
 ASSEMBLY = RECORDED.read_text()
 Operands = tuple[np.ndarray, np.ndarray]

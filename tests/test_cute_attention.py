@@ -20,16 +20,16 @@ from rlk.lower import cute
 from rlk.lower.common.emitted import Signature
 from rlk.lower.cute.attention.plan import plan
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check
-from rlk.lower.cute.protocols import streams_protocol
+from rlk.lower.cute.protocols import attention_protocol
 from rlk.passes.pipeline import launched
 from rlk.schedule.attention import by_warpgroups, table
-from rlk.schedule.heuristics import choose
 from rlk.schedule.cute_tiles import warpgroups
+from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import target
 from rlk.testing import generated
-from rlk.testing.simulators import hopper
 from rlk.testing.bits import assert_same_bits, differing
+from rlk.testing.simulators import hopper
 
 H200 = target("sm_90a")
 DIMS = {"q": "thg", "k": "sh", "v": "sh", "k_cache": "poh", "v_cache": "poh", "o": "thg"}
@@ -117,7 +117,7 @@ def test_pieces_with_programs_of_their_own_have_them_too(form: str) -> None:
     found = generated.run_generated(
         program, inputs, extents=sizes, schedules=chosen, divisible=DIVISIBLE | aligned, backend="cute"
     )
-    assert "to_vectors(box, o_of_piece2" in found.emitted.source
+    assert "to_vectors(epilogue_tile, o_of_piece2" in found.emitted.source
     assert len(found.emitted.kernels) == 2
     assert_same(found, oracle(inputs))
 
@@ -185,7 +185,7 @@ def test_values_of_a_neighbour_that_are_not_numbers_stay_with_it(
 
 SEEN = {
     "another piece": (r"s_step % 8", "s_step % 4"),
-    "a row's weights for the other row": (r"weights\[r, c\] =", "weights[1 - r, c] ="),
+    "a row's weights for the other row": (r"probs\[r, c\] =", "probs[1 - r, c] ="),
     "sums that are not scaled again": (
         r"o_of_piece\[r, c\] = mul\(o_of_piece\[r, c\], again\[r\]\)",
         "o_of_piece[r, c] = o_of_piece[r, c]",
@@ -213,7 +213,7 @@ def test_a_mistake_in_the_text_is_seen(mistake: str, monkeypatch: pytest.MonkeyP
 REFUSED = {
     "no fence": (r" +cute.arch.fence_view_async_shared\(\)\n", "", "no fence made visible"),
     "products that nothing waits for": (
-        r"(acc_of_weights, (?:.*\n)+? +)warpgroup.wait_group\(0\)",
+        r"(acc_of_probs, (?:.*\n)+? +)warpgroup.wait_group\(0\)",
         r"\1warpgroup.wait_group(1)",
         "before its products|products still read",
     ),
@@ -256,7 +256,7 @@ REFUSED_OF_CLEARS = {
     ),
     "no barrier behind what is cleared": (r" +cute.arch.barrier\(.*\n", "", "may still clear rows"),
 }
-REFUSED_OF_BOXES = {
+REFUSED_OF_TMA = {
     **REFUSED_OF_CLEARS,
     "a barrier of all threads": ("barrier_id=group", "barrier_id=0", "not the one of a warpgroup"),
     "another stage that is cleared": (
@@ -268,7 +268,7 @@ REFUSED_OF_BOXES = {
     "a barrier that counts other bytes": ("tx_count=8192", "tx_count=4096", "bytes landed"),
     "a stage that nobody frees": (r"k_ring.consumer_release\(get\)", "pass", "were not read"),
     "a stage that is not waited for": (r" +k_ring.consumer_wait\(get\)\n", "", "not read"),
-    "a warpgroup that copies nothing": (r" +send_box\(v_ring.*\n", "", "nothing fills"),
+    "a warpgroup that copies nothing": (r" +tma_load\(v_ring.*\n", "", "nothing fills"),
     "a warpgroup that hands boxes on": (
         r"(k_ring = (?:.*\n){3}.*CooperativeGroup\(pipeline.Agent.Thread)\)",
         r"\1, 128)",
@@ -284,11 +284,11 @@ REFUSED_OF_BOXES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mistake", REFUSED_OF_BOXES)
+@pytest.mark.parametrize("mistake", REFUSED_OF_TMA)
 def test_what_a_device_would_not_do_with_boxes_is_refused(
     mistake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_refused(monkeypatch, cute, REFUSED_OF_BOXES[mistake], lambda: ran(FORMS["heads of 64"]))
+    assert_refused(monkeypatch, cute, REFUSED_OF_TMA[mistake], lambda: ran(FORMS["heads of 64"]))
 
 
 # --- what has a form, and how it is scheduled ---
@@ -313,7 +313,7 @@ def test_boxes_are_for_scores_that_a_mask_hides(choice: str, boxed: bool) -> Non
     assert count == 1 and (changed == text) == boxed
     (kernel,) = parse_program(changed).kernels
     found = plan(kernel, schedule(), H200, Signature(tuple(sizes.items()), divisible=DIVISIBLE))
-    assert found.by_boxes == boxed
+    assert found.by_tma == boxed
 
 
 def test_what_has_no_form_is_refused() -> None:
@@ -351,7 +351,7 @@ def test_three_warpgroups_are_for_long_segments_and_steps_that_leave_registers()
 
 @pytest.mark.parametrize("stages", [2, 3, 6])
 def test_a_stage_that_is_freed_before_its_products_end_is_found(stages: int) -> None:
-    sound = streams_protocol(stages, 2, 2 * stages + 3)
+    sound = attention_protocol(stages, 2, 2 * stages + 3)
     assert check(sound).fault is None
     reader = sound.roles[1]
     body = tuple(
@@ -364,8 +364,8 @@ def test_a_stage_that_is_freed_before_its_products_end_is_found(stages: int) -> 
 
 def test_a_step_that_waits_for_a_stage_that_comes_later_is_found() -> None:
     """The control: with one stage the next scores wait for columns whose place this step's still hold."""
-    assert check(streams_protocol(1, 2, 5)).fault is None
-    sound = streams_protocol(2, 2, 5)
+    assert check(attention_protocol(1, 2, 5)).fault is None
+    sound = attention_protocol(2, 2, 5)
     producer = replace(sound.roles[0], body=sound.roles[0].body[:-1])
     found = check(replace(sound, roles=(producer, *sound.roles[1:]))).fault
     assert found is not None and found.hazard is Hazard.DEADLOCK

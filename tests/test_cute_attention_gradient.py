@@ -19,15 +19,15 @@ pytest.importorskip("triton")  # the harness knows both lowerings
 from rlk.interp.run import run
 from rlk.ir.nodes import Load, Map2, MathModel
 from rlk.lower import cute
-from rlk.lower.common.tma_tiles import Box, box_of
+from rlk.lower.common.tma_tiles import TmaTile, tma_tile_of
 from rlk.lower.cute.protocol import Hazard, Release, Repeat, check
-from rlk.lower.cute.protocols import sums_protocol
+from rlk.lower.cute.protocols import gradient_protocol
 from rlk.passes.pipeline import launched
 from rlk.passes.walk import walk
-from rlk.schedule.axes import kind, roles, types_of
 from rlk.schedule.attention import rows_axis
-from rlk.schedule.heuristics import choose
+from rlk.schedule.axes import kind, roles, types_of
 from rlk.schedule.cute_tiles import warpgroups
+from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import target
 from rlk.testing import generated
@@ -71,7 +71,7 @@ def ran(given: Inputs, stages: int = 3, wanted: frozenset[str] | None = None, **
     static = {name: size for name, size in sizes.items() if name in "HGEW"}
     schedules = []
     for kernel in launched(program, static, MathModel.SM90, sizes).kernels:
-        rows = rows_axis(roles(kernel, sizes)) if kind(kernel) == "chained_dot" else None
+        rows = rows_axis(roles(kernel, sizes)) if kind(kernel) == "back_to_back_gemm" else None
         chosen = warpgroups(kernel, choose(kernel, H200, None, sizes), H200, sizes)
         schedules.append(Schedule(tiles=((str(rows), 128),), warps=8, stages=stages) if rows else chosen)
     return generated.run_generated(
@@ -169,9 +169,9 @@ SEEN = {
     "masked steps without a mask": (r"append\(select\(exists\w*, ", "append(select(True, "),
     "all steps as if every element existed": (r"late_steps = .*", "late_steps = first_steps"),
     "a query too few": (r"(at_most\w* = \w+\[r\]) <= ", r"\1 < "),
-    "weights of the other row": (r"weights_2\[r, c\] =", "weights_2[1 - r, c] ="),
+    "weights of the other row": (r"probs_2\[r, c\] =", "probs_2[1 - r, c] ="),
     "numbers of other columns": (r"numbers_of\(shift_numbers, quad", "numbers_of(shift_numbers, quad ^ 2"),
-    "factors that changed places": (r"\bq_turned_factor\[", "d_o_turned_factor["),
+    "factors that changed places": (r"\bq_transposed_factor\[", "d_o_transposed_factor["),
     "a sum that begins again": (r"(multiply\(summing, s_2_acc.*), True,", r"\1, False,"),
 }
 
@@ -204,7 +204,7 @@ REFUSED = {
         "copy_vector_where(Boolean(True), q,",
         "an index outside",
     ),
-    "rows read as columns": (r"q_turned_factor\[", "q_factor[", "columns for an instruction"),
+    "rows read as columns": (r"q_transposed_factor\[", "q_factor[", "columns for an instruction"),
 }  # fmt: skip
 
 
@@ -215,7 +215,7 @@ def test_what_a_device_would_not_do_is_refused(
     assert_refused(monkeypatch, cute, REFUSED[mistake], lambda: ran(small))
 
 
-REFUSED_OF_BOXES = {
+REFUSED_OF_TMA = {
     **REFUSED_OF_CLEARS,
     "a tile that is cleared before it came": (
         r" +d_o_ring.consumer_wait\(get\)\n( +if )",
@@ -232,11 +232,11 @@ REFUSED_OF_BOXES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mistake", REFUSED_OF_BOXES)
+@pytest.mark.parametrize("mistake", REFUSED_OF_TMA)
 def test_what_a_device_would_not_do_with_boxes_is_refused(
     mistake: str, boxed: Inputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_refused(monkeypatch, cute, REFUSED_OF_BOXES[mistake], lambda: ran(boxed))
+    assert_refused(monkeypatch, cute, REFUSED_OF_TMA[mistake], lambda: ran(boxed))
 
 
 # --- boxes ---
@@ -255,7 +255,7 @@ def test_what_a_device_would_not_do_with_boxes_is_refused(
 def test_boxes_are_heads_of_whole_tokens(group: int, e: int, w: int, copied: set[str]) -> None:
     text = ran(pulled(packed(batch((9,), (70,), group=group, e=e, w=w)))).emitted.source
     keys = text.split("class varlen_attention_grad_3_memory")[1]
-    assert set(re.findall(r"send_box\((\w+)_ring", keys)) == copied
+    assert set(re.findall(r"tma_load\((\w+)_ring", keys)) == copied
     assert set(re.findall(r"copy_vector_where\(\w+, (\w+),", keys)) == {"k", "v", "q", "d_o"} - copied
 
 
@@ -274,10 +274,12 @@ def test_a_box_is_of_tokens_whose_heads_are_all_there_are(
         next(a for a in found.parallel if a.name == "J"),
         next(a for a, _ in found.inside if a.name == "R"),
     )
-    box = box_of(load, (None, 1, heads, 64), lets, types_of(keys), axes, rows)
+    tma_tile = tma_tile_of(load, (None, 1, heads, 64), lets, types_of(keys), axes, rows)
     guard = lets[load.guard] if load.guard is not None else None
     assert isinstance(guard, Map2)
-    assert box == (None if each is None else Box(box.first if box else 0, guard.b, (2, 0), each))
+    assert tma_tile == (
+        None if each is None else TmaTile(tma_tile.first if tma_tile else 0, guard.b, (2, 0), each)
+    )
 
 
 def test_tiles_of_all_heads_come_before_the_next_keys(boxed: Inputs) -> None:
@@ -293,7 +295,7 @@ def test_tiles_of_all_heads_come_before_the_next_keys(boxed: Inputs) -> None:
 @pytest.mark.parametrize("batches", [((2,), (2,)), ((1, 1), (1, 1)), ((1,), (2,)), ((2,), (1, 1, 1))])
 @pytest.mark.parametrize("stages", [2, 4])
 def test_a_stage_freed_before_its_products_end_is_found(stages: int, batches: Any) -> None:
-    sound = sums_protocol(stages, 2, 2 * stages + 3, *batches)
+    sound = gradient_protocol(stages, 2, 2 * stages + 3, *batches)
     assert check(sound).fault is None
     reader = sound.roles[1]
     early = tuple(
@@ -308,7 +310,7 @@ def test_a_stage_freed_before_its_products_end_is_found(stages: int, batches: An
 
 
 def test_a_factor_that_nobody_copies_is_found() -> None:
-    sound = sums_protocol(2, 2, 5, (2,), (2,))
+    sound = gradient_protocol(2, 2, 5, (2,), (2,))
     producer = replace(sound.roles[0], body=sound.roles[0].body[:-1])
     found = check(replace(sound, roles=(producer, *sound.roles[1:]))).fault
     assert found is not None and found.hazard is Hazard.DEADLOCK

@@ -22,8 +22,8 @@ from rlk.lower.common.emitted import Emitted, Signature
 from rlk.lower.cute.functions import HELPERS
 from rlk.passes.pipeline import canonical, specialize
 from rlk.schedule.axes import kind
-from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.cute_tiles import warpgroups
+from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing
@@ -56,7 +56,7 @@ def turned(x: Tensor[F, K, M], w: Tensor[F, K, N]):
 
 
 @op()
-def half_turned(x: Tensor[F, M, K], w: Tensor[F, K, N]):
+def half_transposed(x: Tensor[F, M, K], w: Tensor[F, K, N]):
     return L.out(y=L.dot(x, w, over=K))
 
 
@@ -209,7 +209,7 @@ def test_results_are_written_in_pairs_or_alone_where_vectors_would_not_lie_so() 
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(72, 40, 24), (136, 264, 200)])
-@pytest.mark.parametrize("spec", [turned, half_turned])
+@pytest.mark.parametrize("spec", [turned, half_transposed])
 def test_factors_may_be_contracted_along_their_first_dim(spec: Op, m: int, n: int, k: int) -> None:
     x = array("f16", k, m) if spec is turned else array("f16", m, k)
     emitted = agree(program(spec), {"x": x, "w": array("f16", k, n)})

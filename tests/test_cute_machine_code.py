@@ -24,9 +24,9 @@ from rlk.lower.common.emitted import Emitted
 from rlk.lower.cute.text import literal
 from rlk.passes.pipeline import canonical
 from rlk.runtime import cute
-from rlk.runtime.registry import operators
 from rlk.runtime.cubin import usage
 from rlk.runtime.reference import emit, placed, reference_extents, reference_gradient, reference_variant
+from rlk.runtime.registry import operators
 from rlk.target.facts import target
 from rlk.testing.simulators.hopper import accumulator_place
 

@@ -15,8 +15,8 @@ from linear_cases import cotangents, head
 
 from rlk import ops
 from rlk.runtime.dispatch import dispatch
-from rlk.testing.simulators import hopper, simt
 from rlk.testing.bits import assert_same_bits
+from rlk.testing.simulators import hopper, simt
 from rlk.testing.simulators.interpreter import interpret
 
 SM90 = {"math": "sm90"}

@@ -32,7 +32,7 @@ from rlk.lower.cute.protocol import (
     registers_fit,
     verify,
 )
-from rlk.lower.cute.protocols import ring_protocol
+from rlk.lower.cute.protocols import gemm_protocol
 
 Edit = Callable[[Op], tuple[Op, ...]]
 
@@ -94,28 +94,28 @@ def every_order(protocol: Protocol, most: int = 10**6) -> tuple[int, set[Hazard]
 @pytest.mark.parametrize("consumers", [1, 2, 3])
 @pytest.mark.parametrize("stages", [2, 3, 4, 5, 6])
 def test_contractions_are_sound(stages: int, consumers: int, cluster: int) -> None:
-    verify(ring_protocol(stages, consumers, cluster))
+    verify(gemm_protocol(stages, consumers, cluster))
 
 
 @pytest.mark.parametrize("steps_per_tile", [1, 2, 3, 5, 7, 20])
 def test_tiles_of_any_length_are_sound(steps_per_tile: int) -> None:
     for stages in (2, 3, 4):
-        verify(ring_protocol(stages, 2, 2, None, steps_per_tile))
-        verify(ring_protocol(stages, 2, 2, 11, steps_per_tile))
+        verify(gemm_protocol(stages, 2, 2, None, steps_per_tile))
+        verify(gemm_protocol(stages, 2, 2, 11, steps_per_tile))
 
 
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_more_steps_find_nothing_more(cluster: int) -> None:
     for stages in (2, 3):
-        verify(ring_protocol(stages, 2, cluster, 40, 5))
+        verify(gemm_protocol(stages, 2, cluster, 40, 5))
         for fault in (lambda p: without(p, Wait), lambda p: with_ring(p, releases=99), no_drain):
-            short, long = (found(fault(ring_protocol(stages, 2, cluster, n))) for n in (2 * stages + 2, 40))
+            short, long = (found(fault(gemm_protocol(stages, 2, cluster, n))) for n in (2 * stages + 2, 40))
             assert short is long is not None
 
 
 def test_a_cluster_of_two_is_checked_within_two_seconds() -> None:
     started = time.process_time()
-    verify(ring_protocol(4, 2, 2, 10))
+    verify(gemm_protocol(4, 2, 2, 10))
     assert time.process_time() - started < 2
 
 
@@ -128,7 +128,7 @@ def no_drain(protocol: Protocol) -> Protocol:
 
 def test_a_consumer_that_never_releases_is_a_deadlock() -> None:
     for cluster in (1, 2):
-        report = check(without(ring_protocol(3, 2, cluster), Release))
+        report = check(without(gemm_protocol(3, 2, cluster), Release))
         assert report.fault is not None and report.fault.hazard is Hazard.DEADLOCK
         last = [line for line in report.fault.trace if "for ever" in line]
         assert "cta 0 producer waits for ring[0].empty of cta 0, use 3 for ever: phase 0 has 0 of" in last[0]
@@ -136,26 +136,26 @@ def test_a_consumer_that_never_releases_is_a_deadlock() -> None:
 
 def test_an_empty_barrier_that_counts_one_too_many_is_a_deadlock() -> None:
     for cluster in (1, 2):
-        sound = ring_protocol(3, 2, cluster)
+        sound = gemm_protocol(3, 2, cluster)
         assert found(with_ring(sound, releases=sound.rings[0].releases + 1)) is Hazard.DEADLOCK
 
 
 @pytest.mark.parametrize("arrivals", [1, 4])
 def test_an_empty_barrier_that_counts_one_too_few_is_found(arrivals: int) -> None:
     for cluster in (1, 2):
-        sound = ring_protocol(3, 2, cluster, arrivals=arrivals)
+        sound = gemm_protocol(3, 2, cluster, arrivals=arrivals)
         assert found(with_ring(sound, releases=sound.rings[0].releases - 1)) is Hazard.ARRIVALS
 
 
 def test_an_empty_barrier_of_two_ctas_that_counts_the_consumers_of_one_is_found() -> None:
-    sound = ring_protocol(4, 2, 2)
+    sound = gemm_protocol(4, 2, 2)
     assert found(sound) is None
     assert found(with_ring(sound, releases=2 * 4)) is Hazard.ARRIVALS
 
 
 def test_a_release_while_the_group_is_in_flight_is_an_overwrite() -> None:
     for cluster in (1, 2):
-        sound = ring_protocol(3, 2, cluster)
+        sound = gemm_protocol(3, 2, cluster)
         step = (Wait("ring"), Read("ring"), Drain(1), Release("ring", 4))  # of the step itself: no lag
         early = Role("consumer", (Repeat(8, step), Drain()))
         assert found(no_drain(sound)) is Hazard.OVERWRITE
@@ -166,18 +166,18 @@ def test_a_release_while_the_group_is_in_flight_is_an_overwrite() -> None:
 
 def test_a_missing_wait_is_a_read_before_full() -> None:
     for cluster in (1, 2):
-        assert found(without(ring_protocol(3, 2, cluster), Wait)) is Hazard.UNREADY
+        assert found(without(gemm_protocol(3, 2, cluster), Wait)) is Hazard.UNREADY
 
 
 def test_a_missing_acquire_is_found() -> None:
     for cluster in (1, 2):
-        assert found(without(ring_protocol(2, 1, cluster), Acquire)) is not None
+        assert found(without(gemm_protocol(2, 1, cluster), Acquire)) is not None
 
 
 @pytest.mark.parametrize("wrong", [-16384, -1, 1, 32768])
 def test_a_wrong_byte_count_is_found(wrong: int) -> None:
     for cluster in (1, 2):
-        sound = ring_protocol(3, 2, cluster)
+        sound = gemm_protocol(3, 2, cluster)
         assert found(with_ring(sound, bytes=sound.rings[0].bytes + wrong)) in (
             Hazard.BYTES,
             Hazard.UNREADY,  # the others can land first
@@ -186,7 +186,7 @@ def test_a_wrong_byte_count_is_found(wrong: int) -> None:
 
 def test_a_peer_that_loads_nothing_is_a_byte_count_never_reached() -> None:
     alone = edited(
-        ring_protocol(3, 2, 2), lambda op: (replace(op, shared=()),) if isinstance(op, Fill) else (op,)
+        gemm_protocol(3, 2, 2), lambda op: (replace(op, shared=()),) if isinstance(op, Fill) else (op,)
     )
     report = check(alone)
     assert report.fault is not None and report.fault.hazard is Hazard.BYTES
@@ -194,17 +194,17 @@ def test_a_peer_that_loads_nothing_is_a_byte_count_never_reached() -> None:
 
 
 def test_only_a_cluster_needs_a_tail() -> None:
-    report = check(without(ring_protocol(4, 2, 2), Tail))
+    report = check(without(gemm_protocol(4, 2, 2), Tail))
     assert report.fault is not None and report.fault.hazard is Hazard.EXIT
     assert any(line == "the last role leaves the memory of cta 0" for line in report.fault.trace)
     assert report.fault.trace[-1].startswith("a release by cta 1 consumer")
-    assert found(without(ring_protocol(4, 2, 1), Tail)) is None
+    assert found(without(gemm_protocol(4, 2, 1), Tail)) is None
 
 
 def test_one_stage_cannot_keep_a_group_in_flight() -> None:
     for cluster in (1, 2):
-        assert found(ring_protocol(1, 2, cluster)) is Hazard.DEADLOCK
-        assert found(ring_protocol(1, 2, cluster, steps_per_tile=1)) is None
+        assert found(gemm_protocol(1, 2, cluster)) is Hazard.DEADLOCK
+        assert found(gemm_protocol(1, 2, cluster, steps_per_tile=1)) is None
 
 
 def ping_pong(stages: int, steps_per_tile: int, cluster: int, tiles: int, ordered: bool) -> Protocol:
@@ -222,7 +222,7 @@ def ping_pong(stages: int, steps_per_tile: int, cluster: int, tiles: int, ordere
             if ordered:
                 body.append(Fill(f"turn {1 - i}"))
         consumers.append(Role(f"consumer {i}", tuple(body)))
-    producer = ring_protocol(stages, 1, cluster, tiles * steps_per_tile).roles[0]
+    producer = gemm_protocol(stages, 1, cluster, tiles * steps_per_tile).roles[0]
     rings = (Ring("ring", stages, 49152, cluster), Ring("turn 0", 1, 0, 1), Ring("turn 1", 1, 0, 1))
     return Protocol(cluster, rings, (producer, *consumers))
 
@@ -245,7 +245,7 @@ def test_a_waiter_two_phases_behind_is_found() -> None:
 
 def test_an_error_tells_the_trace() -> None:
     with pytest.raises(InternalError) as refused:
-        verify(without(ring_protocol(2, 1, 1), Wait))
+        verify(without(gemm_protocol(2, 1, 1), Wait))
     assert refused.value.code is Code.INTERNAL
     text = str(refused.value)
     assert "read before full" in text and "cta 0 consumer 0 reads ring[0].slot of cta 0, use 0" in text
@@ -289,7 +289,7 @@ def scrambled(seed: int) -> Protocol:
     chance = random.Random(seed)
     cluster, stages, consumers = chance.choice([(1, 1, 1), (1, 2, 1), (1, 2, 2), (2, 1, 1), (2, 2, 1)])
     steps, tile = chance.randint(1, 5 - cluster), chance.randint(1, 2)
-    protocol = ring_protocol(stages, consumers, cluster, steps, tile, own=1, shared=cluster, arrivals=1)
+    protocol = gemm_protocol(stages, consumers, cluster, steps, tile, own=1, shared=cluster, arrivals=1)
     if chance.random() < 0.25:
         protocol = with_ring(protocol, releases=max(1, protocol.rings[0].releases + chance.choice((-1, 1))))
     if chance.random() < 0.1:

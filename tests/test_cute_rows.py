@@ -26,13 +26,13 @@ from rlk.ir.nodes import Fn1, Let, Map1, MathModel, Program
 from rlk.lang import Axis, L, Outputs, Tensor, f32, op
 from rlk.lower import cute
 from rlk.lower.common.emitted import Emitted
-from rlk.lower.common.thread_values import Spread
+from rlk.lower.common.thread_values import ThreadValues
 from rlk.lower.cute.reduce_steps import Where, steps
 from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.rewrite import Replay, rewrite
 from rlk.runtime.dispatch import dispatch
-from rlk.schedule.heuristics import choose
 from rlk.schedule.cute_tiles import warpgroups
+from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule, Span
 from rlk.specs.linear_logp import linear_logp_join
 from rlk.specs.norm import rms_norm
@@ -346,12 +346,17 @@ def test_a_mistake_in_the_text_is_seen(mistake: str, monkeypatch: pytest.MonkeyP
 
 REFUSED = {
     "no barrier": (wide, r"    cute.arch.sync_threads\(\)\n", "", "another thread writes before"),
-    "one board for every step": (walking, r"r_step % 2", "0", "another thread uses before"),
-    "a board that nobody filled": (wide, r"    board\[i, thread\] = x\[i\]", "    pass", "nobody wrote"),
+    "one reduce_smem for every step": (walking, r"r_step % 2", "0", "another thread uses before"),
+    "a reduce_smem that nobody filled": (
+        wide,
+        r"    reduce_smem\[i, thread\] = x\[i\]",
+        "    pass",
+        "nobody wrote",
+    ),
     "a sum at the place of another": (
         wide,
-        r"board\[i, thread\] = x",
-        "board[i, thread // 2] = x",
+        r"reduce_smem\[i, thread\] = x",
+        "reduce_smem[i, thread // 2] = x",
         "one element",
     ),
     "several threads write": (
@@ -380,7 +385,7 @@ def test_an_edit_that_means_the_same_changes_nothing(monkeypatch: pytest.MonkeyP
 
 
 def test_two_lanes_part_a_list_among_them() -> None:
-    spread = Spread(specs.N, 64, ((3, 0), (4, 1), (5, 2)))
+    spread = ThreadValues(specs.N, 64, ((3, 0), (4, 1), (5, 2)))
     halves = steps(spread, (spread,), (5, 4, 3, 2, 1, 0), halves=True)
     assert [each.where for each in halves] == [Where.HALVES] * 3 + [Where.LANES] * 3
     assert [each.apart for each in halves] == [(4,), (2,), (1,), (4,), (2,), (1,)]
@@ -389,7 +394,7 @@ def test_two_lanes_part_a_list_among_them() -> None:
 
 
 def test_warps_that_follow_each_other_meet_once() -> None:
-    spread = Spread(specs.N, 256, tuple((bit, bit) for bit in range(8)))
+    spread = ThreadValues(specs.N, 256, tuple((bit, bit) for bit in range(8)))
     found = steps(spread, (), tuple(reversed(range(8))), halves=True)
     assert found[0].where is Where.WARPS and found[0].apart == (128, 64, 32)
     assert [each.where for each in found[1:]] == [Where.LANES] * 5

@@ -16,11 +16,11 @@ from rlk.lower.common.emitted import Signature
 from rlk.lower.cute import lower
 from rlk.passes.pipeline import canonical, launched
 from rlk.schedule import cute_tiles
+from rlk.schedule.cute_table import Warpgroups, most_stages, parse, table, tabled
+from rlk.schedule.cute_tiles import warpgroups
 from rlk.schedule.entries import Entry, Facts, Range
 from rlk.schedule.heuristics import apart, choose, facts_of
-from rlk.schedule.cute_tiles import warpgroups
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.cute_table import Warpgroups, most_stages, parse, table, tabled
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.matmul import matmul, matmul_leaf8
 from rlk.target.facts import target

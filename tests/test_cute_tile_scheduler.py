@@ -32,15 +32,15 @@ from rlk.lower.cute.protocol import (
     Wait,
     check,
 )
-from rlk.lower.cute.protocols import tickets_protocol
+from rlk.lower.cute.protocols import scheduler_protocol
 from rlk.passes.pipeline import launched
 from rlk.runtime.host_stub import compose
 from rlk.runtime.record import read_call, write_call
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import target
 from rlk.testing import generated
-from rlk.testing.simulators import tile_scheduler
 from rlk.testing.bits import differing
+from rlk.testing.simulators import tile_scheduler
 from rlk.testing.simulators.simt import Fault
 
 INPUTS = packed(batch((9, 0, 5, 100), (70, 0, 530, 100), heads=2, group=4, e=64, w=64))
@@ -78,8 +78,8 @@ def test_blocks_of_other_kernels_have_a_tile_each() -> None:
     small = paged(batch((9, 3), (70, 5), group=4, e=64, w=64))
     for inputs, rows in ((INPUTS, 128), (small, 192)):
         found = ran(inputs, rows=rows).emitted
-        assert "item" not in found.source and not any(a.kind is From.TICKETS for a in found.call)
-    assert any(a.kind is From.TICKETS for a in ran(INPUTS).emitted.call)
+        assert "item" not in found.source and not any(a.kind is From.WORK_COUNTER for a in found.call)
+    assert any(a.kind is From.WORK_COUNTER for a in ran(INPUTS).emitted.call)
 
 
 def test_the_first_lines_say_how_blocks_are_made_up() -> None:
@@ -98,7 +98,7 @@ REFUSED = {
     ),
     "a work tile that overwrites the last": (ALONE, "    if thread == 0:\n", "before there is room"),
     "a work tile that is read too early": (
-        r"(    ring.consumer_wait\(state\)\n)(.*mail\[i\] for .*\n)", r"\2\1", "not waited for"
+        r"(    ring.consumer_wait\(state\)\n)(.*work_tile\[i\] for .*\n)", r"\2\1", "not waited for"
     ),
     "a work tile that every thread releases": (
         r"with cute.arch.elect_one\(\):\n( +ring.consumer_release)", r"if True:\n\1", "by every thread"
@@ -110,19 +110,19 @@ REFUSED = {
         "was freed",
     ),
     "a tile that is read before it is drawn": (
-        r" +cute.arch.barrier\(barrier_id=4.*\n( +item = ticket)", r"\1", "was waited for"
+        r" +cute.arch.barrier\(barrier_id=4.*\n( +item = next_tile)", r"\1", "was waited for"
     ),
     "a tile that is drawn while some read the last": (
-        r"(item = ticket\[0\]\n) +cute.arch.barrier\(barrier_id=4.*\n", r"\1", "others may write or read"
+        r"(item = next_tile\[0\]\n) +cute.arch.barrier\(barrier_id=4.*\n", r"\1", "others may write or read"
     ),
     "a barrier of another warpgroup": ("barrier_id=4", "barrier_id=1", "not the one of a warpgroup"),
     "every thread draws": (
-        r"if thread == 0:\n( +ticket)", r"if True:\n\1", "128 threads draw"
+        r"if thread == 0:\n( +next_tile)", r"if True:\n\1", "128 threads draw"
     ),
     "a tile whose end nobody says": (r", \*last_of\)\)", "))", "sent that nothing wrote"),
     "stages that nobody lets pass": (r"last_steps, all_steps, unroll", "0, 0, unroll", "were not read"),
     "sums before somebody wrote them": ("if rescales > 0:", "if rescales >= 0:", "read that nothing wrote"),
-    "the same tile again": (r"tickets, Int32\(1\)", "tickets, Int32(0)", "is taken twice"),
+    "the same tile again": (r"work_counter, Int32\(1\)", "work_counter, Int32(0)", "is taken twice"),
     "tiles that nobody draws": (r"\+ blocks$", "+ blocks + 1", "tiles of .* are taken"),
 }  # fmt: skip
 
@@ -136,8 +136,8 @@ def test_what_a_device_would_not_do_is_refused(mistake: str, monkeypatch: pytest
 
 
 OTHER = {
-    "sums of earlier pieces forgotten": (r"turns = turns \+ 1", "pass"),
-    "steps of the first rows for all": (r"mail\[i \+ group - 1\]", "mail[i]"),
+    "sums of earlier pieces forgotten": (r"rescales = rescales \+ 1", "pass"),
+    "steps of the first rows for all": (r"work_tile\[i \+ group - 1\]", "work_tile[i]"),
     "all steps as if every element existed": (r"(full_of = .*\]), least\)", r"\1, most)"),
 }
 
@@ -153,13 +153,13 @@ def test_what_changes_the_bits_is_seen(mistake: str, monkeypatch: pytest.MonkeyP
 def test_each_warpgroup_has_as_many_steps_as_its_rows_need(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 300 queries of two heads each 24 rows are in the last tile: two of its warpgroups have none."""
     inputs, seen = packed(batch((300,), (700,), group=2, e=64, w=64)), []
-    send = tile_scheduler.Mail.producer_commit
+    send = tile_scheduler.WorkTilePipeline.producer_commit
 
-    def noted(mail: tile_scheduler.Mail, state: Any) -> None:
-        send(mail, state)
-        seen.append(mail.sent[-1])
+    def noted(work_tile: tile_scheduler.WorkTilePipeline, state: Any) -> None:
+        send(work_tile, state)
+        seen.append(work_tile.sent[-1])
 
-    monkeypatch.setattr(tile_scheduler.Mail, "producer_commit", noted)
+    monkeypatch.setattr(tile_scheduler.WorkTilePipeline, "producer_commit", noted)
     assert_same(ran(inputs, 1), oracle(inputs))
     assert seen.pop() == [4, *[0] * 9]
     for item, message in enumerate(seen):
@@ -174,7 +174,7 @@ def test_a_counter_that_does_not_begin_at_zero_is_seen(monkeypatch: pytest.Monke
     real = generated._value
 
     def later(argument: CallArg, *rest: Any) -> Any:
-        return np.ones(1, np.int32) if argument.kind is From.TICKETS else real(argument, *rest)
+        return np.ones(1, np.int32) if argument.kind is From.WORK_COUNTER else real(argument, *rest)
 
     monkeypatch.setattr(generated, "_value", later)
     with pytest.raises(Fault, match="tiles of .* are taken"):
@@ -194,12 +194,12 @@ def test_a_loop_on_the_host_has_no_counter_to_give() -> None:
 
 # --- the protocol ---
 
-SOUND = tickets_protocol(2, 3, (2, 1, 3), (1, 0, 2))
+SOUND = scheduler_protocol(2, 3, (2, 1, 3), (1, 0, 2))
 Body = tuple[Op, ...]
 
 
 def impatient(body: Body) -> Body:
-    return tuple(x for op in body for x in ((Acquire("mail"), op) if op == Pass("mail") else (op,)))
+    return tuple(x for op in body for x in ((Acquire("work_tile"), op) if op == Pass("work_tile") else (op,)))
 
 
 def kept(body: Body) -> Body:
@@ -261,7 +261,7 @@ def test_each_launch_of_each_call_has_a_counter_of_its_own() -> None:
         assert all(g.dtype is torch.int32 and g.tolist() == [0] for g in given)
         seen.extend(g.add_(7) for g in given)
 
-    run = compose([], [], [From.TICKETS, From.TICKETS], {}, host, torch.device("cpu"), ({}, 0))
+    run = compose([], [], [From.WORK_COUNTER, From.WORK_COUNTER], {}, host, torch.device("cpu"), ({}, 0))
     run({}, {})
     run({}, {})
     assert len({t.data_ptr() for t in seen}) == 4
@@ -270,4 +270,4 @@ def test_each_launch_of_each_call_has_a_counter_of_its_own() -> None:
 def test_a_record_says_that_a_kernel_has_a_work_counter() -> None:
     call = ran(INPUTS).emitted.call
     assert read_call(write_call(call)) == call
-    assert write_call(call)[-1]["kind"] == "tickets"
+    assert write_call(call)[-1]["kind"] == "work_counter"

@@ -10,7 +10,7 @@ import torch
 from rank_cases import Found, run
 
 from rlk import ops
-from rlk.passes.row_independence import rows_are_alone
+from rlk.passes.row_independence import rows_are_independent
 from rlk.runtime.invocation import row_axis
 from rlk.testing.bits import assert_same_bits, differing
 
@@ -63,7 +63,7 @@ def test_which_operators_have_rows_that_stand_alone() -> None:
     alone = {
         name
         for name, op in ops.OPERATORS.items()
-        if all(rows_are_alone(s.trace(s.reference()), row_axis(s)) for s in op.specs)  # type: ignore[arg-type]
+        if all(rows_are_independent(s.trace(s.reference()), row_axis(s)) for s in op.specs)  # type: ignore[arg-type]
     }
     rows = {
         "logp",

@@ -21,8 +21,8 @@ from rlk import Layout, ops
 from rlk.errors import ScheduleError, UnsupportedError
 from rlk.ops import Loss
 from rlk.ops.losses import clip
-from rlk.runtime import dispatch as runtime
 from rlk.runtime import candidates
+from rlk.runtime import dispatch as runtime
 from rlk.runtime.dispatch import dispatch
 from rlk.schedule.schedule import Schedule
 from rlk.testing.bits import assert_same_bits, differing

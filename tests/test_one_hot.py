@@ -14,7 +14,7 @@ from rlk.interp.run import run
 from rlk.ir.nodes import MathModel, Program
 from rlk.lang import Axis, L, Op, Tensor, Variant, bf16, f32, i64, op
 from rlk.lower import triton as lowering
-from rlk.lower.common.one_hot import picked_sums
+from rlk.lower.common.one_hot import one_hot_sums
 from rlk.lower.triton import lower
 from rlk.passes.pipeline import canonical
 from rlk.schedule.heuristics import apart
@@ -104,12 +104,12 @@ def test_a_tile_that_misses_its_first_or_last_index_is_seen(
 
 
 def test_what_only_the_sum_needs_waits_for_it() -> None:
-    (picked,) = picked_sums(program(picking).kernels[0]).values()
-    assert str(picked.lane) == "V.lane"
-    assert {type(let.node).__name__ for let in picked.inside} == {"Cast", "Map2", "Select"}
+    (one_hot,) = one_hot_sums(program(picking).kernels[0]).values()
+    assert str(one_hot.lane) == "V.lane"
+    assert {type(let.node).__name__ for let in one_hot.inside} == {"Cast", "Map2", "Select"}
 
 
 @pytest.mark.parametrize("spec", [with_other_zeros, up_to, from_memory])
 def test_sums_of_other_terms_are_made_by_every_tile(spec: Op) -> None:
     """Zeros that are not the sum's identity, a range of indices, rows that memory delivers."""
-    assert not any(picked_sums(kernel) for kernel in program(spec).kernels)
+    assert not any(one_hot_sums(kernel) for kernel in program(spec).kernels)

@@ -39,10 +39,10 @@ from rlk.ir.verify import verify
 from rlk.lang import Axis, L, Op, Outputs, Scalar, Tensor, Tree, f32, i32, i64, op
 from rlk.lang.op import Variant
 from rlk.passes.mask import mask
-from rlk.passes.split_reduction import pieces
 from rlk.passes.pipeline import CANONICAL, canonical, specialize
 from rlk.passes.rewrite import each
 from rlk.passes.simplify import simplify
+from rlk.passes.split_reduction import pieces
 from rlk.passes.walk import walk
 from rlk.specs.logp import logp
 from rlk.testing.bits import assert_same_bits, differing

@@ -17,12 +17,12 @@ from rlk.lang import Variant, bf16, f16
 from rlk.lower import cute
 from rlk.lower.common.emitted import Emitted, Signature
 from rlk.lower.cute.plan import Pieces
-from rlk.passes.pipeline import canonical, specialize
 from rlk.passes.piecewise_launch import one_piece
+from rlk.passes.pipeline import canonical, specialize
 from rlk.runtime.registry import operators
 from rlk.schedule import cute_tiles as placement
-from rlk.schedule.schedule import Schedule
 from rlk.schedule.cute_table import accumulators
+from rlk.schedule.schedule import Schedule
 from rlk.specs.matmul import matmul_leaf8
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing

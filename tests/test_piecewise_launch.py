@@ -40,8 +40,8 @@ from rlk.ir.types import DType
 from rlk.ir.verify import verify
 from rlk.lang import L, Tensor, f32, op
 from rlk.lang.op import Variant
-from rlk.lower.common.memory import ALIGNED, LINE, memory_shape, placed, workspaces
 from rlk.lower.common.host_loops import host_lines, length_name, loop_extents
+from rlk.lower.common.memory import ALIGNED, LINE, memory_shape, placed, workspaces
 from rlk.passes.pipeline import canonical
 from rlk.passes.walk import walk
 from rlk.specs.linear_logp import linear_logp

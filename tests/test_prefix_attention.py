@@ -16,10 +16,10 @@ from rlk.lang import Axis, L, Outputs, Tensor, Variant, bf16, f16, f32, i32, i64
 from rlk.ops import attention
 from rlk.passes.pipeline import canonical, launched
 from rlk.runtime.calls import call
-from rlk.schedule.axes import roles
 from rlk.schedule.attention import rows_axis
-from rlk.schedule.heuristics import choose
+from rlk.schedule.axes import roles
 from rlk.schedule.cute_tiles import warpgroups
+from rlk.schedule.heuristics import choose
 from rlk.specs import attention as spec
 from rlk.target.facts import target
 from rlk.testing import generated

@@ -22,7 +22,7 @@ from rlk.cache.manifest import MANIFEST, BadEntry
 from rlk.cache.root import MARKER
 from rlk.cache.trust import Trust
 from rlk.env import TOOLCHAIN_VARIABLES, Env
-from rlk.runtime import build, wheels, trace_cache
+from rlk.runtime import build, trace_cache, wheels
 from rlk.target.facts import target
 
 STRANGER = 60001

@@ -25,15 +25,15 @@ from rlk.lower.common.emitted import Emitted, Signature
 from rlk.passes.pipeline import canonical, launched
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.tilelang_tiles import by_waves
+from rlk.schedule.tilelang_tiles import by_tilelang_tiles
 from rlk.specs.attention import prefix_attention
 from rlk.target.facts import target
 from rlk.testing import generated
 from rlk.testing.bits import differing
+from rlk.testing.generated import Ran, run_generated
 from rlk.testing.simulators.cdna import hip, host, lint
 from rlk.testing.simulators.cdna.device import EmulatedWaves
 from rlk.testing.simulators.cdna.jit import TileLangJit
-from rlk.testing.generated import Ran, run_generated
 
 Call = tuple[Program, Inputs, dict[str, int]]
 RAGGED = batch((9, 0, 5, 1), (70, 0, 5, 530), group=3, e=64, w=64)
@@ -171,7 +171,7 @@ def lowered(program: Program, head: int, on: str) -> Emitted:
     bound = launched(program, static, target(on).softmax, known)
     signature = Signature(tuple(sorted(static.items())))
     chosen = [choose(kernel, target(on), signature, known) for kernel in bound.kernels]
-    return tilelang.lower(bound, by_waves(bound, chosen, known, target(on)), target(on), signature)
+    return tilelang.lower(bound, by_tilelang_tiles(bound, chosen, known, target(on)), target(on), signature)
 
 
 @pytest.mark.parametrize(("head", "on"), [(64, "gfx90a"), (128, "gfx942"), (128, "gfx950")])

@@ -19,8 +19,8 @@ from rlk.passes.pipeline import canonical
 from rlk.schedule.heuristics import apart
 from rlk.schedule.schedule import Schedule
 from rlk.testing.bits import assert_same_bits, differing
-from rlk.testing.simulators.cdna import hip, lint
 from rlk.testing.generated import Ran, run_generated
+from rlk.testing.simulators.cdna import hip, lint
 
 T, K, N = Axis("T", dynamic=True), Axis("K"), Axis("N")
 V = Axis("V", chunk=256, split=8)

@@ -24,8 +24,8 @@ from rlk.runtime.tilelang import cuda_source
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing
-from rlk.testing.simulators.cdna import hip, host
 from rlk.testing.generated import Ran, run_generated
+from rlk.testing.simulators.cdna import hip, host
 
 HOPPER = target("sm_90a")
 FRAME = hip.FRAME + '#include "hopper.h"\n'

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlk.testing.simulators.cdna import Fault
-from rlk.testing.simulators.cdna import hip, jit
+from rlk.testing.simulators.cdna import Fault, hip, jit
 from rlk.testing.simulators.cdna.jit import Launch, TileLangJit
 
 

@@ -17,8 +17,8 @@ from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import target
 from rlk.testing import check
 from rlk.testing.bits import differing
-from rlk.testing.simulators.cdna import hip, host, lint
 from rlk.testing.generated import run_generated
+from rlk.testing.simulators.cdna import hip, host, lint
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ ACROSS = (Schedule(tiles=(("T", 64),), placed=(Span("T", 0, 6), Span("N", 0, 4))
 def test_sums_across_waves_have_the_bits_of_sums_in_one() -> None:
     for waves in ladder.WAVES:
         got = ladder.executed("rms_norm forward", schedules=ACROSS, waves=waves)
-        assert "_board[c, thread]" in got.emitted.source
+        assert "_reduce_smem[c, thread]" in got.emitted.source
         assert ladder.differences("rms_norm forward", got) == 0
 
 

@@ -17,13 +17,13 @@ from rlk.ir.tree import Rule, bind
 from rlk.ir.types import DType
 from rlk.lower import tilelang
 from rlk.lower.common.emitted import Emitted, Signature
-from rlk.lower.common.thread_values import Spread
+from rlk.lower.common.thread_values import ThreadValues
 from rlk.lower.tilelang.text import literal
 from rlk.lower.tilelang.trees import Folding, tree
 from rlk.passes.pipeline import launched
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.tilelang_tiles import by_waves
+from rlk.schedule.tilelang_tiles import by_tilelang_tiles
 from rlk.target.facts import target
 from rlk.testing import check
 
@@ -32,7 +32,7 @@ def lowered(name: str, on: str = "gfx942", schedules: list[Schedule] | None = No
     call, device = ladder.call(name), target(on)
     bound, signature = check.bound(call, device)
     chosen = [choose(k, device, signature, call.extents) for k in bound.kernels]
-    placed = schedules or by_waves(bound, chosen, call.extents, device)
+    placed = schedules or by_tilelang_tiles(bound, chosen, call.extents, device)
     return tilelang.lower(bound, placed, device, signature)
 
 
@@ -133,7 +133,7 @@ N = Axis("N")
 SUM = Folding(("x",), "add", 64)
 
 
-def steps(spread: Spread, order: Rule) -> list[tuple[str, int]]:
+def steps(spread: ThreadValues, order: Rule) -> list[tuple[str, int]]:
     """Return where the terms of each step lie, and how far apart: read from a tree's text."""
     lists = [spread] if spread.count > 1 else []
     lines = tree("sum", "", SUM, spread, lists, bind(order, spread.length).order).body
@@ -148,14 +148,14 @@ def steps(spread: Spread, order: Rule) -> list[tuple[str, int]]:
 
 
 def test_a_tree_pairs_index_bits_in_its_order_wherever_they_lie() -> None:
-    threads = Spread(N, 512, tuple((bit, bit) for bit in range(7)))  # bits 7 and 8 in a list of four
+    threads = ThreadValues(N, 512, tuple((bit, bit) for bit in range(7)))  # bits 7 and 8 in a list of four
     halving = [("list", 2), ("list", 1), ("waves", 64), *(("wave", 1 << b) for b in range(5, -1, -1))]
     assert steps(threads, Rule.HALVING) == halving
     assert steps(threads, Rule.PAIRWISE) == [*halving[:1:-1], ("list", 1), ("list", 1)]
 
 
 def test_a_tree_of_another_rule_has_other_steps() -> None:
-    spread = Spread(N, 16, ((0, 0), (1, 1)))
+    spread = ThreadValues(N, 16, ((0, 0), (1, 1)))
     assert steps(spread, Rule.HALVING) != steps(spread, Rule.PAIRWISE)
 
 

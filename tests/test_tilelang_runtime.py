@@ -22,7 +22,7 @@ from rlk.env import Env
 from rlk.errors import CompileError, UnsupportedError
 from rlk.lower.common.emitted import Emitted
 from rlk.ops import swiglu, varlen_attention
-from rlk.runtime import build, selection, tilelang, prefetch
+from rlk.runtime import build, prefetch, selection, tilelang
 from rlk.runtime.cubin import usage
 from rlk.runtime.driver import Hip
 from rlk.runtime.launch import make_launcher

@@ -32,12 +32,13 @@ from rlk.ops import policy
 from rlk.ops.layout import Layout
 from rlk.ops.losses import Loss, surrogate
 from rlk.passes.pipeline import launched
-from rlk.runtime import autograd, build, dispatch, invocation, prefetch, trace_cache, shape_buckets as sizes
+from rlk.runtime import autograd, build, dispatch, invocation, prefetch, trace_cache
+from rlk.runtime import shape_buckets as sizes
 from rlk.runtime.calls import call
-from rlk.runtime.registry import operators
 from rlk.runtime.invocation import Interface, Invocation, geometry_of, interface
 from rlk.runtime.record import MODULE, ModuleRecord
 from rlk.runtime.reference import placed, reference_extents, reference_gradient, reference_variant
+from rlk.runtime.registry import operators
 from rlk.runtime.shape_buckets import STEPS, class_of, sizes_of
 from rlk.specs.policy import policy_spec
 from rlk.specs.surrogates import Term, Token
@@ -205,7 +206,9 @@ def test_a_record_that_cannot_be_read_is_as_none(
     swiglu(48)
     first, store = list(machine.launches), Store(tmp_path / "other")
     for key in keys:
-        assert key is not None and store.offer(key, lambda folder: (folder / trace_cache.FILE).write_text(text))
+        assert key is not None and store.offer(
+            key, lambda folder: (folder / trace_cache.FILE).write_text(text)
+        )
     monkeypatch.setattr(build, "store", lambda: store)
     machine.restart()
     swiglu(48)

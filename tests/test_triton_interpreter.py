@@ -18,8 +18,8 @@ triton = pytest.importorskip("triton")
 from rlk.interp.ex2_sm90 import exp2_sm90  # noqa: E402
 from rlk.interp.scalar import fma, maximum  # noqa: E402
 from rlk.lower.triton.module import installed  # noqa: E402
-from rlk.testing.simulators import interpreter_versions  # noqa: E402
 from rlk.testing.bits import as_bits, assert_same_bits  # noqa: E402
+from rlk.testing.simulators import interpreter_versions  # noqa: E402
 from rlk.testing.simulators.interpreter import (  # noqa: E402
     Interpreted,
     InterpreterFault,

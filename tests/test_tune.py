@@ -22,15 +22,15 @@ from rlk.resources import installing
 from rlk.runtime import cute
 from rlk.runtime.dispatch import lowered
 from rlk.runtime.invocation import geometry_of
-from rlk.schedule import triton_table, cute_table
+from rlk.schedule import cute_table, triton_table
+from rlk.schedule.cute_table import Warpgroups, most_stages
 from rlk.schedule.entries import ROW_CLASSES, Facts, row_class
 from rlk.schedule.triton_table import Tiling
-from rlk.schedule.cute_table import Warpgroups, most_stages
 from rlk.target.facts import target
 from rlk.tune import measure, session
-from rlk.tune.precompile import Compiled
 from rlk.tune.candidates import FOLDS, PIECES, PRODUCTS, WARPGROUPS, candidates, tiling, written
 from rlk.tune.measure import differing
+from rlk.tune.precompile import Compiled
 from rlk.tune.problem import BARE, SHIPPED, Plan, plan, problem
 from rlk.tune.propose import proposals, summary
 from rlk.tune.record import read, versions, write

@@ -16,7 +16,17 @@ from services import NO_STREAM
 
 from rlk.digest import canonical, digest_bytes
 from rlk.ops import swiglu
-from rlk.runtime import build, calls, dispatch, invocation, loader, wheels, wheel_metadata, trace_cache, wheel_lookup
+from rlk.runtime import (
+    build,
+    calls,
+    dispatch,
+    invocation,
+    loader,
+    trace_cache,
+    wheel_lookup,
+    wheel_metadata,
+    wheels,
+)
 from rlk.runtime.driver import Cuda
 from rlk.runtime.invocation import geometry_of
 from rlk.runtime.launch import parameter_layout
@@ -127,7 +137,10 @@ def test_an_interface_serves_calls_of_any_sizes(site: Path, traced: list[int]) -
     found, *_ = call_of(torch.zeros(48, 520, dtype=torch.bfloat16))
     told = invocation.interfaces.pop(found)
     assert not traced and told == invocation.interface(found)
-    assert wheel_metadata.named(found) and wheel_metadata.named(replace(found, spec=replace(SPEC, fn=never))) is None
+    assert (
+        wheel_metadata.named(found)
+        and wheel_metadata.named(replace(found, spec=replace(SPEC, fn=never))) is None
+    )
 
 
 def test_a_backend_that_is_wanted_more_has_to_say_it_itself(

@@ -30,8 +30,8 @@ from rlk.ir.nodes import Program, Role
 from rlk.lang import f32
 from rlk.schedule.schedule import Schedule
 from rlk.testing.bits import differing
-from rlk.testing.simulators.cdna import hip, host
 from rlk.testing.generated import Ran, run_generated
+from rlk.testing.simulators.cdna import hip, host
 
 SECONDS = 60  # after which a run counts as one that does not end
 KERNEL = 'extern "C" __global__'

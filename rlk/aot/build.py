@@ -21,15 +21,15 @@ from rlk.errors import Code, RlkError, UnsupportedError
 from rlk.ir.nodes import MathModel
 from rlk.ir.numerics import Tier
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime import cute, wheel_metadata, trace_cache
+from rlk.runtime import cute, trace_cache, wheel_metadata
 from rlk.runtime.build import kernel_key, obtain_later
-from rlk.runtime.wheel_metadata import CHOICES, INTERFACES
-from rlk.runtime.dispatch import backends_of, entry_key, lowered
 from rlk.runtime.candidates import formed
+from rlk.runtime.dispatch import backends_of, entry_key, lowered
 from rlk.runtime.invocation import Invocation, Tensors, geometry_of, inputs_of, interface, judged
 from rlk.runtime.record import ABI, LAUNCH, MODULE, ModuleRecord
-from rlk.runtime.wheel_lookup import call_key
 from rlk.runtime.shape_buckets import Sizes, sizes_of
+from rlk.runtime.wheel_lookup import call_key
+from rlk.runtime.wheel_metadata import CHOICES, INTERFACES
 from rlk.runtime.wheels import CALLS, ENTRIES, FORMAT, HEAD, program_key, wheel_name
 from rlk.target.facts import Target
 

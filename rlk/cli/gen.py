@@ -9,8 +9,8 @@ from pathlib import Path
 from rlk.cli.text import Progress, made_folder
 from rlk.errors import Code, LaunchError
 from rlk.resources import generated
-from rlk.runtime.registry import operators
 from rlk.runtime.reference import TARGETS, reference_sources
+from rlk.runtime.registry import operators
 
 SHOWN = 40  # lines of a difference
 MARK = "written by rlk"

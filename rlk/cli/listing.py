@@ -9,8 +9,8 @@ from rlk.ir.numerics import Tier
 from rlk.lang.op import Op
 from rlk.lang.variants import differentiable, statics
 from rlk.passes.pipeline import canonical
-from rlk.runtime.registry import numerics, operators
 from rlk.runtime.reference import TARGETS
+from rlk.runtime.registry import numerics, operators
 from rlk.target.facts import Target, target
 
 

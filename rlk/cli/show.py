@@ -16,9 +16,8 @@ from rlk.ir.types import DType
 from rlk.lang.op import Formal, Op, Variant, axes_of
 from rlk.lang.types import DTypeVar, ScalarType, StaticType, TensorType
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
-from rlk.passes.pipeline import CANONICAL, canonical, specialize
 from rlk.passes.piecewise_launch import sweep
-from rlk.runtime.registry import authored, find, numerics
+from rlk.passes.pipeline import CANONICAL, canonical, specialize
 from rlk.runtime.reference import (
     BACKENDS,
     TARGETS,
@@ -28,6 +27,7 @@ from rlk.runtime.reference import (
     reference_gradient,
     reference_variant,
 )
+from rlk.runtime.registry import authored, find, numerics
 from rlk.schedule.axes import kind
 from rlk.schedule.heuristics import apart
 from rlk.target.facts import Target, target

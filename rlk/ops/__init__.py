@@ -11,20 +11,39 @@ import torch
 from rlk.env import Env
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op
-from rlk.ops import advantages, attention, completions, distill, distill_library, linear, linear_distill, packing, policy, preference, prefix_library, sampling, sharded_library, signatures, value, composite
-from rlk.ops.float64 import attention as exact_attention, sampling as exact_sampling, operators, rewards
+from rlk.ops import (
+    advantages,
+    attention,
+    completions,
+    composite,
+    distill,
+    distill_library,
+    linear,
+    linear_distill,
+    packing,
+    policy,
+    preference,
+    prefix_library,
+    sampling,
+    sharded_library,
+    signatures,
+    value,
+)
 from rlk.ops.advantages import Overlong
 from rlk.ops.collective import ordered_all_reduce
+from rlk.ops.float64 import attention as exact_attention
+from rlk.ops.float64 import operators, rewards
+from rlk.ops.float64 import sampling as exact_sampling
 from rlk.ops.layout import Layout
 from rlk.ops.losses import Loss
 from rlk.ops.presets import LOSSES
 from rlk.ops.results import Csr, Support
 from rlk.ops.sampling import Penalties
 from rlk.ops.spans import Spans, loss_spans, modality_spans
-from rlk.runtime.prefetch import explain, joined
 from rlk.runtime.dispatch import Decision, decide, dispatch
 from rlk.runtime.invocation import Invocation
 from rlk.runtime.library import register
+from rlk.runtime.prefetch import explain, joined
 from rlk.runtime.selection import model
 from rlk.specs import advantage as _advantage
 from rlk.specs import attention as _attention
@@ -119,24 +138,16 @@ rms_norm = _published(signatures.rms_norm, operators.rms_norm, _norm.rms_norm)
 swiglu = _published(signatures.swiglu, operators.swiglu, _model.swiglu)
 rope = _published(signatures.rope, operators.rope, _model.rope)
 embedding = _published(signatures.embedding, operators.embedding, _model.embedding)
-group_advantage = _published(
-    advantages.group_advantage, rewards.group_advantage, _advantage.group_advantage
-)
+group_advantage = _published(advantages.group_advantage, rewards.group_advantage, _advantage.group_advantage)
 value_loss = _published(value.value_loss, rewards.value_loss, _value.value_loss)
 nll_loss = _published(value.nll_loss, rewards.nll_loss, _value.nll_loss)
 entropy_bonus = _published(value.entropy_bonus, rewards.entropy_bonus, _value.entropy_bonus)
-preference_loss = _published(
-    preference.preference_loss, rewards.preference_loss, _preference.preference_loss
-)
+preference_loss = _published(preference.preference_loss, rewards.preference_loss, _preference.preference_loss)
 kto_loss = _published(preference.kto_loss, rewards.kto_loss, _preference.kto_loss)
-sequence_logp = _published(
-    completions.sequence_logp, rewards.sequence_logp, _completions.sequence_logp
-)
+sequence_logp = _published(completions.sequence_logp, rewards.sequence_logp, _completions.sequence_logp)
 pack = _published(packing.pack, rewards.pack, _packing.take_rows)
 unpack = _published(packing.unpack, rewards.unpack, _packing.take_rows)
-scatter_rewards = _published(
-    advantages.scatter_rewards, rewards.scatter_rewards, _advantage.scatter_rewards
-)
+scatter_rewards = _published(advantages.scatter_rewards, rewards.scatter_rewards, _advantage.scatter_rewards)
 gae = _published(advantages.gae, rewards.gae, _advantage.gae)
 optimal_token_baseline = _published(
     advantages.optimal_token_baseline,

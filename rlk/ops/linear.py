@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from rlk.ops.active_rows import active, compacted
 from rlk.ops.checks import are_tensors, integer, is_among, names_among, some_rows, wrong_value
 from rlk.ops.results import LogProbs
-from rlk.ops.active_rows import active, compacted
 from rlk.ops.sharded import Shard, sharded_linear_logp
 from rlk.ops.signatures import NEEDS, SCORING, _scoring
 from rlk.runtime.autograd import prepares

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from rlk.errors import Code, LaunchError
+from rlk.ops.active_rows import compacted
 from rlk.ops.checks import are_tensors, has_dims, has_dtype, number, reciprocal, same_device, wrong_value
 from rlk.ops.distill import form_of, inverse_rows
 from rlk.ops.linear import some_factors
-from rlk.ops.active_rows import compacted
 from rlk.ops.sharded import check_plain
 from rlk.runtime.autograd import gradients as gradients_of
 from rlk.runtime.calls import call, observing

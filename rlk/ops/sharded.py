@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rlk.ops.checks import has_dtype, is_tensor, wrong_type, wrong_value
 from rlk.ops.active_rows import active, compacted
+from rlk.ops.checks import has_dtype, is_tensor, wrong_type, wrong_value
 from rlk.runtime import library
 from rlk.runtime.autograd import once
 from rlk.runtime.calls import _PLAIN, _modes, call, observing

@@ -24,11 +24,11 @@ from rlk.ops import LOSSES, OPERATORS
 from rlk.ops.collective import ordered_all_reduce
 from rlk.pages.facts import facts_of
 from rlk.pages.order import orders, part_of, words
-from rlk.runtime.prefetch import joined
-from rlk.runtime.registry import operators
 from rlk.runtime.dispatch import Decision, lowering
 from rlk.runtime.invocation import Invocation, judged
+from rlk.runtime.prefetch import joined
 from rlk.runtime.reference import emit, placed, reference_extents, reference_gradient, reference_variant
+from rlk.runtime.registry import operators
 from rlk.target.facts import Target, target
 
 TARGETS = ("sm_90a", "sm_80", "gfx942")

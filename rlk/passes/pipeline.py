@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 
 from rlk.ir.nodes import MathModel, Program
 from rlk.ir.verify import verify
-from rlk.passes.kernel_split import cut
 from rlk.passes.expand import expand
+from rlk.passes.kernel_split import cut
 from rlk.passes.mask import mask
-from rlk.passes.split_reduction import pieces
-from rlk.passes.rewrite import each
 from rlk.passes.pack_gqa import one_axis_of_rows
+from rlk.passes.piecewise_launch import sweep
+from rlk.passes.rewrite import each
 from rlk.passes.simplify import simplify
 from rlk.passes.specialize import bind_extents, bind_math
-from rlk.passes.piecewise_launch import sweep
+from rlk.passes.split_reduction import pieces
 
 Pass = Callable[[Program], Program]
 

@@ -21,7 +21,7 @@ from rlk.ir.nodes import (
 from rlk.passes.walk import walk
 
 
-def rows_are_alone(program: Program, rows: Axis) -> bool:
+def rows_are_independent(program: Program, rows: Axis) -> bool:
     """Return whether every output has the axis first, and a row reads of tensors with it only itself.
 
     program: as it is traced, before anything is cut or walked in pieces.

@@ -22,7 +22,7 @@ def _operands(let: Let) -> Iterable[Value]:
     return operands(let.node)
 
 
-def behind(
+def backward_slice(
     values: Iterable[Value], lets: Mapping[Value, Let], reads: Callable[[Let], Iterable[Value]] = _operands
 ) -> set[Value]:
     """Return those of some values that `lets` has, and all there that they are made from.

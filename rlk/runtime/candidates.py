@@ -11,10 +11,10 @@ from rlk.lower.common.emitted import Emitted, Signature
 from rlk.passes.pipeline import launched, specialize
 from rlk.runtime.invocation import Invocation, traced
 from rlk.runtime.shape_buckets import Sizes
-from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.backend_choice import by_cute_first
+from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.tilelang_tiles import by_waves
+from rlk.schedule.tilelang_tiles import by_tilelang_tiles
 from rlk.target.facts import Target
 
 Schedules = tuple[Schedule, ...]
@@ -95,7 +95,7 @@ def forms(
                     for each in of_cute(program, chosen, whole, on, extents):
                         yield Form(backend, *each)
                 case "tilelang":
-                    yield Form(backend, program, by_waves(program, chosen, extents, on))
+                    yield Form(backend, program, by_tilelang_tiles(program, chosen, extents, on))
                 case _:
                     yield Form(backend, program, chosen)
         except UnsupportedError:
@@ -139,5 +139,5 @@ def by_tilelang(
     """
     from rlk.lower import tilelang
 
-    placed = schedules or by_waves(program, chosen, extents, on)
+    placed = schedules or by_tilelang_tiles(program, chosen, extents, on)
     return placed, tilelang.lower(program, placed, on, signature, numerics_id=identity)

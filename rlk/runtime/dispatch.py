@@ -28,9 +28,8 @@ from rlk.runtime.arguments import (
     output_shape,
 )
 from rlk.runtime.build import kernel_key, obtain, stored
-from rlk.runtime.wheel_metadata import carried_interface
-from rlk.runtime.host_stub import compose, divisible, host_values, raise_data_errors
 from rlk.runtime.candidates import Schedules, by_cute, by_tilelang, formed, walks_pieces
+from rlk.runtime.host_stub import compose, divisible, host_values, raise_data_errors
 from rlk.runtime.invocation import (
     Invocation,
     Run,
@@ -48,10 +47,11 @@ from rlk.runtime.invocation import (
     traced,
 )
 from rlk.runtime.loader import Interpreter, interpret, load
-from rlk.runtime.trace_cache import Compiled, Outline, known_code, known_interface, known_outline, outline
 from rlk.runtime.record import ModuleRecord
-from rlk.runtime.wheel_lookup import Answer, Found, ship
 from rlk.runtime.shape_buckets import Sizes, sizes_of
+from rlk.runtime.trace_cache import Compiled, Outline, known_code, known_interface, known_outline, outline
+from rlk.runtime.wheel_lookup import Answer, Found, ship
+from rlk.runtime.wheel_metadata import carried_interface
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target, target
 

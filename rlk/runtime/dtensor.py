@@ -12,7 +12,7 @@ import torch
 from rlk.errors import Code, LaunchError
 from rlk.lang.op import Op, Variant
 from rlk.lang.types import TensorType
-from rlk.passes.row_independence import rows_are_alone
+from rlk.passes.row_independence import rows_are_independent
 from rlk.runtime.invocation import Scalars, Tensors, row_axis
 from rlk.runtime.library import registered
 from rlk.runtime.selection import DTypes, Statics, selected
@@ -100,7 +100,7 @@ _alone._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as `_name
 @cache
 def _rows_alone(spec: Op, variant: Variant) -> bool:
     rows = row_axis(spec)
-    return rows is not None and rows_are_alone(spec.trace(variant), rows)
+    return rows is not None and rows_are_independent(spec.trace(variant), rows)
 
 
 def _placed(local: torch.Tensor, whose: Any, lead: int) -> torch.Tensor:

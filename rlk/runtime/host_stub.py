@@ -21,7 +21,7 @@ from rlk.runtime.arguments import (
 from rlk.runtime.invocation import Invocation, Run, Tensors, outputs_of
 
 Made = list[tuple[str, tuple[int, ...], torch.dtype]]
-Value = int | str | Literal[From.ERRORS, From.TICKETS]
+Value = int | str | Literal[From.ERRORS, From.WORK_COUNTER]
 """What a parameter of a host function is given: a number, a tensor or scalar by name, or words of its own."""
 
 
@@ -91,7 +91,7 @@ def _argument(value: Value, made: Mapping[str, str], tensors: Tensors) -> str:
     match value:
         case From.ERRORS:
             return "errors"
-        case From.TICKETS:  # of each call its own, of the stream's or the graph's memory
+        case From.WORK_COUNTER:  # of each call its own, of the stream's or the graph's memory
             return "zeros(1, dtype=words, device=device)"
         case int():
             return repr(value)
@@ -125,9 +125,9 @@ def host_values(
                 found.append((arg.name, geometry.outer.get(arg.source, whole)))
             case From.INNER_EXTENT:
                 found.append((arg.name, geometry.inner_extent))
-            case From.ERRORS | From.TICKETS as words:
+            case From.ERRORS | From.WORK_COUNTER as words:
                 found.append((arg.name, words))
-            case From.TURN | From.LENGTH:
+            case From.LOOP_INDEX | From.LENGTH:
                 raise AssertionError(f"{arg.name} is found by the loops of the host function")
     return found
 
@@ -141,7 +141,7 @@ def divisible(
 
     def fits(value: Value) -> bool:
         match value:
-            case From.ERRORS | From.TICKETS:
+            case From.ERRORS | From.WORK_COUNTER:
                 return False
             case int():
                 return value % VECTOR == 0

@@ -19,6 +19,7 @@ from rlk.lower.common.emitted import Emitted
 from rlk.runtime import calls, selection
 from rlk.runtime.arguments import TORCH_DTYPES, output_shape
 from rlk.runtime.build import obtain_later, stored
+from rlk.runtime.candidates import Schedules
 from rlk.runtime.dispatch import (
     Decision,
     asked_for,
@@ -33,7 +34,6 @@ from rlk.runtime.dispatch import (
     serving,
     text_of,
 )
-from rlk.runtime.candidates import Schedules
 from rlk.runtime.invocation import (
     Invocation,
     Scalars,

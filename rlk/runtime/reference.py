@@ -15,11 +15,11 @@ from rlk.lower.common.emitted import Emitted, From, Signature
 from rlk.lower.common.memory import memory_shape
 from rlk.passes.pipeline import canonical, launched, specialize
 from rlk.runtime.arguments import VECTOR
-from rlk.runtime.registry import numerics, operators
 from rlk.runtime.candidates import by_cute
+from rlk.runtime.registry import numerics, operators
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.tilelang_tiles import by_waves
+from rlk.schedule.tilelang_tiles import by_tilelang_tiles
 from rlk.target.facts import Target, target
 
 TARGETS = ("sm_90a", "gfx942")
@@ -131,7 +131,7 @@ def emit(
         bound, chosen, emitted = by_cute(bound, chosen, whole, on, signature, extents, name)
         return emitted, chosen, bound
     if backend == "tilelang":
-        chosen = by_waves(bound, chosen, extents, on)
+        chosen = by_tilelang_tiles(bound, chosen, extents, on)
         return tilelang.lower(bound, chosen, on, signature, numerics_id=name), chosen, bound
     return triton.lower(bound, chosen, on, signature, numerics_id=name, version=TRITON), chosen, bound
 

@@ -12,13 +12,13 @@ from rlk.env import Env
 from rlk.ir.nodes import MathModel
 from rlk.lower.common.emitted import Signature
 from rlk.runtime.arguments import Geometry
-from rlk.runtime.wheel_metadata import carried_choice
-from rlk.runtime.host_stub import divisible
 from rlk.runtime.candidates import Form, forms
+from rlk.runtime.host_stub import divisible
 from rlk.runtime.invocation import Invocation, Tensors, judged
-from rlk.runtime.trace_cache import outline
 from rlk.runtime.record import ModuleRecord
 from rlk.runtime.shape_buckets import Sizes, sizes_of
+from rlk.runtime.trace_cache import outline
+from rlk.runtime.wheel_metadata import carried_choice
 from rlk.runtime.wheels import (
     Kernel,
     Wheel,

@@ -14,7 +14,7 @@ from rlk.ir.nodes import Dot, Kernel, Load, Loop, Math, MathFn
 from rlk.ir.tree import padded
 from rlk.ir.types import TileType
 from rlk.passes.pack_gqa import indices_of, one_axis_of_rows
-from rlk.passes.walk import behind, walk
+from rlk.passes.walk import backward_slice, walk
 from rlk.schedule.axes import Roles, roles, types_of
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import HOPPER, Target
@@ -52,7 +52,9 @@ def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Ta
     widths = lengths_of_rows(kernel, found, extents)
     # beside wider rows, of which warps share each, ptxas waits for every product of a loop of boxes
     boxes = bool(held) or max(widths) <= WIDE
-    chosen = replace(scheduled(str(rows), held, tile, wide), descriptors=boxes, halves=bool(held))
+    chosen = replace(
+        scheduled(str(rows), held, tile, wide), descriptors=boxes, shared_kv_descriptor=bool(held)
+    )
     if chosen.stages < FEW_ROWS_STAGES and sums(kernel) > 1 and not held:
         return chosen  # two sums for each row leave no registers to load further ahead
     chunk = max((n for axis, n in found.inside if axis.chunk is not None), default=0)
@@ -109,7 +111,9 @@ def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) 
     most = entry.rows if many else min(entry.rows, MOST_ROWS)
     tile = most if mean_rows(rows, extents) > ROWS_OF_WARPGROUP else ROWS_OF_WARPGROUP
     warps = 8 if tile > ROWS_OF_WARPGROUP else 4
-    return replace(chosen, stages=entry.stages, warps=warps, halves=False).with_tile(str(rows), tile)
+    return replace(chosen, stages=entry.stages, warps=warps, shared_kv_descriptor=False).with_tile(
+        str(rows), tile
+    )
 
 
 def leaves_registers(kernel: Kernel) -> bool:
@@ -126,7 +130,7 @@ def by_table(kernel: Kernel) -> bool:
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
     lets = {let.value: let for loop in loops for let in loop.body.lets}
     loads = [let.node for let in lets.values() if isinstance(let.node, Load)]
-    places = behind([v for load in loads for v in load.index], lets)
+    places = backward_slice([v for load in loads for v in load.index], lets)
     return any(isinstance(lets[value].node, Load) for value in places)
 
 
@@ -184,7 +188,7 @@ def mean_rows(axis: Axis, extents: Mapping[str, int]) -> int:
     return max(1, indices_of(axis, extents) // max(1, extents.get(axis.over or "", 1)))
 
 
-def pieces_apart(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
+def parallel_pieces(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
     """Return the streamed axis, by name, whose pieces should run in parallel (split-KV, flash decoding).
 
     They should where one program for each row tile would leave the device idle, and their states fit.

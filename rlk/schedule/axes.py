@@ -90,12 +90,12 @@ def length(axis: Axis, extents: Mapping[str, int]) -> int:
 def kind(kernel: Kernel) -> str:
     """Name the nest from its dataflow.
 
-    "stream_dot" reduces its product, "dot_map" does not, "chained_dot" multiplies a computed factor;
+    "stream_dot" reduces its product, "dot_map" does not, "back_to_back_gemm" multiplies a computed factor;
     "merge" combines states that other kernels left, "col_fold" folds along an outer dim.
     """
     lets = tuple(walk(kernel.body))
     if computed_factor(kernel):
-        return "chained_dot"
+        return "back_to_back_gemm"
     if any(isinstance(let.node, Dot) for let in lets):
         return "stream_dot" if any(isinstance(let.node, Reduce) for let in lets) else "dot_map"
     work = {d.name for d in kernel.params if d.role is Role.WORK}

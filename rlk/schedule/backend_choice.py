@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from rlk.ir.nodes import Kernel, Program
 from rlk.passes.pack_gqa import one_axis_of_rows
-from rlk.schedule.axes import kind, roles
 from rlk.schedule.attention import ROWS_OF_WARPGROUP, mean_rows, rows_axis
+from rlk.schedule.axes import kind, roles
 from rlk.schedule.heuristics import facts_of
 from rlk.target.facts import Target
 
@@ -27,7 +27,7 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
     contraction are equal in both, and Triton compiles them sooner.
     """
     kinds = [kind(kernel) for kernel in program.kernels]
-    chained = [k for k, found in zip(program.kernels, kinds, strict=True) if found == "chained_dot"]
+    chained = [k for k, found in zip(program.kernels, kinds, strict=True) if found == "back_to_back_gemm"]
     if chained:
         return all(_fills_a_tile(kernel, extents) for kernel in chained)
     dots = [k for k, found in zip(program.kernels, kinds, strict=True) if found in ("dot_map", "stream_dot")]

@@ -10,13 +10,13 @@ from rlk.ir.nodes import Dot, Kernel, Load, Program, Store
 from rlk.ir.types import DType, TileType
 from rlk.passes.piecewise_launch import one_piece
 from rlk.passes.walk import walk
-from rlk.schedule.axes import kind, roles, types_of
 from rlk.schedule.attention import by_warpgroups as streams
+from rlk.schedule.axes import kind, roles, types_of
+from rlk.schedule.cute_table import FEW, ROWS, Warpgroups, accumulators, most_stages, tabled
 from rlk.schedule.entries import MORE, row_class
 from rlk.schedule.heuristics import factor_tiles, facts_of
 from rlk.schedule.rows import rows as placed_rows
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.cute_table import FEW, ROWS, Warpgroups, accumulators, most_stages, tabled
 from rlk.target.facts import Target
 
 FEW_ROWS = ROWS[0]
@@ -37,7 +37,7 @@ def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mappin
 
     That of the reviewed table, else one whose tiles fill the cores.
     """
-    if kind(kernel) == "chained_dot":
+    if kind(kernel) == "back_to_back_gemm":
         return streams(kernel, chosen, extents)
     if kind(kernel) not in ("dot_map", "stream_dot"):
         return placed_rows(kernel, chosen, extents)

@@ -11,9 +11,9 @@ from rlk.ir.nodes import Combine, Dot, Kernel, Load, Loop, Math, Merge, Program,
 from rlk.ir.tree import padded
 from rlk.ir.types import DType, TileType, Type
 from rlk.passes.walk import walk
+from rlk.schedule.attention import chained, parallel_pieces, rows_axis
+from rlk.schedule.attention import variety as attention_variety
 from rlk.schedule.axes import Roles, kind, roles, types_of
-from rlk.schedule.attention import chained, pieces_apart, rows_axis
-from rlk.schedule.attention import variety as chained_variety
 from rlk.schedule.entries import Facts
 from rlk.schedule.schedule import Schedule, Span
 from rlk.schedule.triton_table import UNEVEN_DEPTH, Tiling, tabled
@@ -34,7 +34,7 @@ DOT_ROWS = 128
 DOT_GROUP = 16  # row tiles whose factors stay in a cache while a column tile goes by
 DOT_STAGES = 4
 SMALLEST_TILE = 16  # of a matrix unit
-LARGEST_BOX = 256  # columns of its largest tile
+LARGEST_TMA_TILE = 256  # columns of its largest tile
 FEW_ROWS, CROWDED_WARPS = 64, 8  # of a fold that needs registers for more than its scores
 WAVE_ROWS = 32  # of such a fold by 8 waves of 64 lanes, 256 registers each: Triton 3.5 and 3.6 spill beyond
 PARTS = 4  # of such a tile, where what follows needs registers too
@@ -47,7 +47,7 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
     alone (see `table.ROW_CLASSES`), so that a kernel has few variants.
     """
     found = roles(kernel, extents)
-    if kind(kernel) == "chained_dot":
+    if kind(kernel) == "back_to_back_gemm":
         return chained(kernel, found, extents, target)
     if found.contracted:
         return _contraction(kernel, found, target, extents)
@@ -76,8 +76,8 @@ def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
     """
     found: set[str] = set()
     for kernel in program.kernels:
-        if kind(kernel) == "chained_dot":
-            found |= pieces_apart(kernel, extents)
+        if kind(kernel) == "back_to_back_gemm":
+            found |= parallel_pieces(kernel, extents)
             continue
         loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
         found |= {loop.axis.name for loop in loops if loop.axis.part is Part.ALL and _contracts(loop)}
@@ -218,10 +218,10 @@ def _parts(kernel: Kernel, sides: tuple[Axis, Axis], columns: int, flat: bool) -
     A wide tile that meets tiles from memory would need the registers twice; in one loop with the loads of
     the next, one that is written as f32 would not fit beside them, nor would one of half the columns.
     """
-    if kind(kernel) != "dot_map" or columns < LARGEST_BOX // 2:
+    if kind(kernel) != "dot_map" or columns < LARGEST_TMA_TILE // 2:
         return 1
     reads, writes = _tiles(kernel, sides)
-    widest = columns == LARGEST_BOX
+    widest = columns == LARGEST_TMA_TILE
     return PARTS if reads and widest or flat and DType.F32 in writes else 1
 
 
@@ -367,8 +367,8 @@ def warps(elements: int) -> int:
 def variety(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> tuple[Schedule, ...]:
     """Return schedules that place a kernel in different ways: all of them must give the same bits."""
     found = roles(kernel, extents)
-    if kind(kernel) == "chained_dot":
-        return chained_variety(kernel, found, extents, target)
+    if kind(kernel) == "back_to_back_gemm":
+        return attention_variety(kernel, found, extents, target)
     if found.contracted:
         return _contraction_variety(kernel, found, target, extents)
     names = [str(a) for a in found.parallel]

@@ -50,7 +50,7 @@ class Schedule:
     programs: int = 0
     flat: bool = False
     descriptors: bool = True
-    halves: bool = False
+    shared_kv_descriptor: bool = False
     parts: int = 1
     cluster: int = 1
 
@@ -100,7 +100,7 @@ class Schedule:
         turns = f", {self.programs} programs{' in one loop' * self.flat}" if self.programs else ""
         turns += f", {self.parts} parts" if self.parts > 1 else ""
         turns += f", clusters of {self.cluster}" if self.cluster > 1 else ""
-        turns += ", halves" if self.halves else ""
+        turns += ", shared K/V descriptor" if self.shared_kv_descriptor else ""
         return (
             f"tiles {tiles or '1'}, {self.warps} warps, {self.stages} stages, unroll {self.unroll}"
             f"{dots}{turns}{'' if self.descriptors else ', by pointers'}{placed}"

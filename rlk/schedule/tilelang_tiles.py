@@ -12,8 +12,8 @@ from rlk.ir.nodes import Dot, Kernel, Load, Pos, Program
 from rlk.ir.tree import padded
 from rlk.ir.types import DType
 from rlk.passes.walk import walk
-from rlk.schedule.axes import Roles, kind, roles
 from rlk.schedule.attention import rows_axis
+from rlk.schedule.axes import Roles, kind, roles
 from rlk.schedule.heuristics import factor_tiles
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.blocks import BLOCKS
@@ -34,7 +34,7 @@ RING_STAGES = 4
 RING_GROUP = 16  # tiles of rows that go through the columns of a product together (0.167 ms for 0.213)
 
 
-def by_waves(
+def by_tilelang_tiles(
     program: Program, chosen: Sequence[Schedule], extents: Mapping[str, int], on: Target
 ) -> tuple[Schedule, ...]:
     """Return the schedules of a program's kernels, those of contractions with tiles for matrix cores."""
@@ -46,7 +46,7 @@ def by_waves(
 def waves(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int], on: Target) -> Schedule:
     """Return a kernel's schedule; another one than was chosen only where it contracts."""
     found = roles(kernel, extents)
-    if kind(kernel) == "chained_dot":
+    if kind(kernel) == "back_to_back_gemm":
         return _of_segments(chosen, found)
     sides = factor_tiles(kernel, found) if found.contracted else None
     if sides is None:

@@ -25,8 +25,8 @@ from rlk.ir.verify import verify
 from rlk.lang.op import Op
 from rlk.lang.variants import cotangents, differentiable, gradient_variant, outputs
 from rlk.lower.common.emitted import Emitted, Signature
-from rlk.passes.pipeline import CANONICAL, canonical, launched
 from rlk.passes.pack_gqa import indices_of
+from rlk.passes.pipeline import CANONICAL, canonical, launched
 from rlk.passes.walk import walk
 from rlk.schedule.axes import roles
 from rlk.schedule.heuristics import apart, choose

@@ -22,7 +22,7 @@ from rlk.passes.pipeline import launched, specialize
 from rlk.passes.walk import walk
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.tilelang_tiles import by_waves
+from rlk.schedule.tilelang_tiles import by_tilelang_tiles
 from rlk.target.facts import Target, target
 from rlk.testing.simulators import hopper
 from rlk.testing.simulators.cdna import hip, host
@@ -86,7 +86,7 @@ def run_generated(
     signature = Signature(tuple(sorted(static.items())), split_rows is not None, divisible)
     chosen = schedules or [choose(k, on, signature, extents) for k in program.kernels]
     if backend == "tilelang" and schedules is None:
-        chosen = by_waves(program, chosen, extents, on)
+        chosen = by_tilelang_tiles(program, chosen, extents, on)
     emitted = LOWERINGS[backend].lower(program, chosen, on, signature)
     decls = {d.name: d for k in program.kernels for d in k.params}
     memory = {d.name: _buffer(d, inputs, extents) for d in decls.values() if d.role is not Role.SCALAR}
@@ -199,9 +199,9 @@ def _value(
             return memory[argument.source].stride(argument.dim) * (inner or 1)
         case From.INNER_EXTENT:
             return inner
-        case From.TURN | From.LENGTH:
+        case From.LOOP_INDEX | From.LENGTH:
             raise AssertionError(f"{argument.name} is found by the loops of the host function")
         case From.ERRORS:
             return errors
-        case From.TICKETS:
+        case From.WORK_COUNTER:
             return np.zeros(1, np.int32)

@@ -20,8 +20,7 @@ from rlk.lower.common.emitted import Emitted
 from rlk.runtime.record import LaunchRecord, ModuleRecord
 from rlk.runtime.toolchain import compile_triton, executed
 from rlk.target.cdna3 import limits
-from rlk.testing.simulators.cdna import Execution, Resources, emulate
-from rlk.testing.simulators.cdna import descriptor
+from rlk.testing.simulators.cdna import Execution, Resources, descriptor, emulate
 
 Array = NDArray[Any]
 Compiler = Callable[[Emitted, str, Path], None]  # of a module, for a target, into a folder

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 
-from rlk.schedule.entries import MORE, Facts, row_class
-from rlk.schedule.cute_tiles import GROUP
-from rlk.schedule.triton_table import Tiling
 from rlk.schedule.cute_table import MOST_COLUMNS, Warpgroups, most_stages
+from rlk.schedule.cute_tiles import GROUP
+from rlk.schedule.entries import MORE, Facts, row_class
+from rlk.schedule.triton_table import Tiling
 
 Use = Tiling | Warpgroups
 Lists = Mapping[int, tuple[str, ...]]

@@ -16,11 +16,11 @@ from rlk.lang.op import Variant
 from rlk.runtime.dispatch import lowered
 from rlk.runtime.invocation import Invocation, geometry_of
 from rlk.runtime.selection import invoke
-from rlk.schedule import heuristics, cute_tiles
+from rlk.schedule import cute_tiles, heuristics
+from rlk.schedule.cute_table import Warpgroups
 from rlk.schedule.entries import Facts
 from rlk.schedule.schedule import Schedule
 from rlk.schedule.triton_table import Tiling
-from rlk.schedule.cute_table import Warpgroups
 from rlk.specs.linear_logp import linear_logp
 from rlk.specs.matmul import matmul, matmul_leaf8
 from rlk.target.facts import Target
@@ -174,7 +174,9 @@ def plan(call: Problem, backend: str, on: Target) -> Plan:
         sites[site] = facts
         for text in candidates(facts, backend):
             use, changed = tiling(text), list(shipped)
-            if isinstance(use, Warpgroups) and not all(cute_tiles.fits(use, program.kernels[i]) for i in places):
+            if isinstance(use, Warpgroups) and not all(
+                cute_tiles.fits(use, program.kernels[i]) for i in places
+            ):
                 continue
             for i in places:
                 changed[i] = _scheduled(use, program.kernels[i], shipped[i], on, geometry.extents)

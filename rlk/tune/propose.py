@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlk.schedule import triton_table, cute_table
+from rlk.schedule import cute_table, triton_table
 from rlk.schedule.entries import ROW_CLASSES, Entry, Facts, row_class
 from rlk.tune.candidates import Use, tiling, written
 from rlk.tune.problem import SHIPPED, named

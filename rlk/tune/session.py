@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from typing import IO, Any, Protocol
 
 from rlk.env import inherited
-from rlk.tune.precompile import Compiled
 from rlk.tune.measure import Report
+from rlk.tune.precompile import Compiled
 from rlk.tune.problem import BARE, SHIPPED, Plan
 from rlk.tune.shapes import Shape
 

@@ -59,7 +59,7 @@ def larger(a, b):
 
 
 @tl.macro
-def max_over_v_lane(x, x_board, thread):
+def max_over_v_lane(x, x_reduce_smem, thread):
     # The max over V.lane, in any order.
     for c in tl.unroll(8):
         x[c] = larger(x[2 * c], x[2 * c + 1])
@@ -77,10 +77,10 @@ def max_over_v_lane(x, x_board, thread):
         x[c] = larger(x[c], tl.shfl_xor(x[c], 4, width=64))
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = larger(x[c], x_board[c, thread ^ 64])
+        x[c] = larger(x[c], x_reduce_smem[c, thread ^ 64])
 
 
 @tl.macro
@@ -190,16 +190,16 @@ def softmax_sum_over_v_piece(m, s, centred):
 
 
 @tl.macro
-def sum_over_v_lane(x, x_board, thread):
+def sum_over_v_lane(x, x_reduce_smem, thread):
     # The sum over V.lane, halving.
     for c in tl.unroll(8):
         x[c] = add(x[c // 8 * 16 + c % 8], x[c // 8 * 16 + c % 8 + 8])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(8):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(8):
-        x[c] = add(x[c], x_board[c, thread ^ 64])
+        x[c] = add(x[c], x_reduce_smem[c, thread ^ 64])
     for c in tl.unroll(8):
         x[c] = add(x[c], tl.shfl_xor(x[c], 4, width=64))
     for c in tl.unroll(8):
@@ -219,7 +219,7 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
     # A block owns 1 of T (rows). V.piece: 8 indices, 1 to each of 8 threads; V.lane: 256 indices, 16 to each of 16 threads.
     with tl.Kernel(programs, threads=128) as block:
         thread = tl.get_thread_binding()
-        f32_board = tl.alloc_shared((16, 128), "float32", "shared")
+        f32_reduce_smem = tl.alloc_shared((16, 128), "float32", "shared")
         v_lane = tl.alloc_local((16,), "int32")
         m = tl.alloc_var("float32")
         s = tl.alloc_var("float32")
@@ -289,7 +289,7 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
                 as_f32[c] = tl.Cast("float32", logits_3[c])  # logp.py:48
                 product_3[c] = as_f32[c] * inv_temperature_2  # logp.py:57
                 m_chunk[c] = product_3[c]  # logp.py:138
-            max_over_v_lane(m_chunk, f32_board, thread)  # logp.py:138
+            max_over_v_lane(m_chunk, f32_reduce_smem, thread)  # logp.py:138
             m_chunk_2 = m_chunk[0]  # logp.py:138
             equal = tl.alloc_var("bool", m_chunk_2 == f32(float("-inf")))  # logp.py:138
             chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_chunk_2))  # logp.py:138
@@ -300,11 +300,11 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
                 larger_2[c] = larger(difference[c], f32(-3.4028234663852886e+38))  # logp.py:138
                 product_5[c] = e[c] * larger_2[c]  # logp.py:138
                 s_chunk[c] = e[c]  # logp.py:138
-            sum_over_v_lane(s_chunk, f32_board, thread)  # logp.py:138
+            sum_over_v_lane(s_chunk, f32_reduce_smem, thread)  # logp.py:138
             s_chunk_2 = s_chunk[0]  # logp.py:138
             for c in tl.unroll(16):  # logp.py:138
                 centred_chunk[c] = product_5[c]  # logp.py:138
-            sum_over_v_lane(centred_chunk, f32_board, thread)  # logp.py:138
+            sum_over_v_lane(centred_chunk, f32_reduce_smem, thread)  # logp.py:138
             centred_chunk_2 = centred_chunk[0]  # logp.py:138
             m_2 = tl.alloc_var("float32", larger(m, m_chunk_2))  # logp.py:138
             equal_2 = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # logp.py:138
@@ -343,7 +343,7 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
                 product_13[c] = as_f32_2[c] * inv_temperature_2  # logp.py:57
                 chosen_3[c] = tl.Select(exists_2[c], product_13[c], f32(float("-inf")))  # logp.py:138
                 m_chunk_3[c] = chosen_3[c]  # logp.py:138
-            max_over_v_lane(m_chunk_3, f32_board, thread)  # logp.py:138
+            max_over_v_lane(m_chunk_3, f32_reduce_smem, thread)  # logp.py:138
             m_chunk_4 = m_chunk_3[0]  # logp.py:138
             equal_3 = tl.alloc_var("bool", m_chunk_4 == f32(float("-inf")))  # logp.py:138
             chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_chunk_4))  # logp.py:138
@@ -354,11 +354,11 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
                 larger_5[c] = larger(difference_4[c], f32(-3.4028234663852886e+38))  # logp.py:138
                 product_15[c] = e_2[c] * larger_5[c]  # logp.py:138
                 s_chunk_3[c] = e_2[c]  # logp.py:138
-            sum_over_v_lane(s_chunk_3, f32_board, thread)  # logp.py:138
+            sum_over_v_lane(s_chunk_3, f32_reduce_smem, thread)  # logp.py:138
             s_chunk_4 = s_chunk_3[0]  # logp.py:138
             for c in tl.unroll(16):  # logp.py:138
                 centred_chunk_3[c] = product_15[c]  # logp.py:138
-            sum_over_v_lane(centred_chunk_3, f32_board, thread)  # logp.py:138
+            sum_over_v_lane(centred_chunk_3, f32_reduce_smem, thread)  # logp.py:138
             centred_chunk_4 = centred_chunk_3[0]  # logp.py:138
             m_4 = tl.alloc_var("float32", larger(m_3, m_chunk_4))  # logp.py:138
             equal_4 = tl.alloc_var("bool", m_4 == f32(float("-inf")))  # logp.py:138

@@ -197,7 +197,7 @@ def sum_over_s_lane(x):
 
 @tl.prim_func
 def paged_attention(q: memory("q", "bfloat16"), k_cache: memory("k_cache", "bfloat16"), v_cache: memory("v_cache", "bfloat16"), block_table: memory("block_table", "int32"), context_lens: memory("context_lens", "int32"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), o: memory("o", "bfloat16"), lse: memory("lse", "float32"), Q: tl.int32, B: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, M: tl.int32, P: tl.int32, block_table_b_stride: tl.int64, k_cache_p_stride: tl.int64, k_cache_o_stride: tl.int64, k_cache_h_stride: tl.int64, v_cache_p_stride: tl.int64, v_cache_o_stride: tl.int64, v_cache_h_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64, o_g_stride: tl.int64, lse_h_stride: tl.int64, lse_g_stride: tl.int64, scale: tl.float32, programs: tl.int32):
-    # A block owns 1 of H, 128 of W, 1 of B, 16 of Q*G (chained_dot). Q*G: 16 indices, 1 to each of 16 threads; S.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each of 4 threads.
+    # A block owns 1 of H, 128 of W, 1 of B, 16 of Q*G (back_to_back_gemm). Q*G: 16 indices, 1 to each of 16 threads; S.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each of 4 threads.
     with tl.Kernel(programs, threads=64) as block:
         thread = tl.get_thread_binding()
         w = tl.alloc_local((32,), "int32")

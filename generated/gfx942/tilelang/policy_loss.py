@@ -142,7 +142,7 @@ def smaller(a, b):
 
 
 @tl.macro
-def sum_over_s_lane(x, x_board, thread):
+def sum_over_s_lane(x, x_reduce_smem, thread):
     # The sum over S.lane, halving.
     for c in tl.unroll(4):
         x[c] = add(x[c // 4 * 8 + c % 4], x[c // 4 * 8 + c % 4 + 4])
@@ -152,10 +152,10 @@ def sum_over_s_lane(x, x_board, thread):
         x[c] = add(x[2 * c], x[2 * c + 1])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = add(x[c], x_board[c, thread ^ 64])
+        x[c] = add(x[c], x_reduce_smem[c, thread ^ 64])
     for c in tl.unroll(1):
         x[c] = add(x[c], tl.shfl_xor(x[c], 32, width=64))
     for c in tl.unroll(1):
@@ -171,7 +171,7 @@ def sum_over_s_lane(x, x_board, thread):
 
 
 @tl.macro
-def sum_over_s_lane_2(x, x_board, thread):
+def sum_over_s_lane_2(x, x_reduce_smem, thread):
     # The sum over S.lane, in any order.
     for c in tl.unroll(4):
         x[c] = add(x[2 * c], x[2 * c + 1])
@@ -193,14 +193,14 @@ def sum_over_s_lane_2(x, x_board, thread):
         x[c] = add(x[c], tl.shfl_xor(x[c], 32, width=64))
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = add(x[c], x_board[c, thread ^ 64])
+        x[c] = add(x[c], x_reduce_smem[c, thread ^ 64])
 
 
 @tl.macro
-def sum_over_s_piece_lane(x, x_board, thread):
+def sum_over_s_piece_lane(x, x_reduce_smem, thread):
     # The sum over S_piece.lane, halving.
     for c in tl.unroll(4):
         x[c] = add(x[c // 4 * 8 + c % 4], x[c // 4 * 8 + c % 4 + 4])
@@ -210,22 +210,22 @@ def sum_over_s_piece_lane(x, x_board, thread):
         x[c] = add(x[2 * c], x[2 * c + 1])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = add(x[c], x_board[c, thread ^ 256])
+        x[c] = add(x[c], x_reduce_smem[c, thread ^ 256])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = add(x[c], x_board[c, thread ^ 128])
+        x[c] = add(x[c], x_reduce_smem[c, thread ^ 128])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = add(x[c], x_board[c, thread ^ 64])
+        x[c] = add(x[c], x_reduce_smem[c, thread ^ 64])
     for c in tl.unroll(1):
         x[c] = add(x[c], tl.shfl_xor(x[c], 32, width=64))
     for c in tl.unroll(1):
@@ -241,7 +241,7 @@ def sum_over_s_piece_lane(x, x_board, thread):
 
 
 @tl.macro
-def sum_over_s_piece_lane_2(x, x_board, thread):
+def sum_over_s_piece_lane_2(x, x_reduce_smem, thread):
     # The sum over S_piece.lane, in any order.
     for c in tl.unroll(4):
         x[c] = add(x[2 * c], x[2 * c + 1])
@@ -263,22 +263,22 @@ def sum_over_s_piece_lane_2(x, x_board, thread):
         x[c] = add(x[c], tl.shfl_xor(x[c], 32, width=64))
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = add(x[c], x_board[c, thread ^ 64])
+        x[c] = add(x[c], x_reduce_smem[c, thread ^ 64])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = add(x[c], x_board[c, thread ^ 128])
+        x[c] = add(x[c], x_reduce_smem[c, thread ^ 128])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = add(x[c], x_board[c, thread ^ 256])
+        x[c] = add(x[c], x_reduce_smem[c, thread ^ 256])
 
 
 @tl.prim_func
@@ -286,8 +286,8 @@ def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", 
     # A block owns 1 of S.piece (rows). S.lane: 1024 indices, 8 to each of 128 threads.
     with tl.Kernel(programs, threads=128) as block:
         thread = tl.get_thread_binding()
-        f32_board = tl.alloc_shared((8, 128), "float32", "shared")
-        i32_board = tl.alloc_shared((8, 128), "int32", "shared")
+        f32_reduce_smem = tl.alloc_shared((8, 128), "float32", "shared")
+        i32_reduce_smem = tl.alloc_shared((8, 128), "int32", "shared")
         s_lane = tl.alloc_local((8,), "int32")
         s = tl.alloc_var("float32")
         s_2 = tl.alloc_var("int32")
@@ -457,19 +457,19 @@ def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", 
                 k3_2[c] = portable_k3(negative_3[c])  # policy.py:519
                 chosen_5[c] = tl.Select(active_2[c], k3_2[c], f32(-0.0))  # policy.py:519
                 sum_s_lane[c] = chosen_4[c]  # loss.py:79
-            sum_over_s_lane(sum_s_lane, f32_board, thread)  # loss.py:79
+            sum_over_s_lane(sum_s_lane, f32_reduce_smem, thread)  # loss.py:79
             sum_s_lane_2 = sum_s_lane[0]  # loss.py:79
             for c in tl.unroll(8):  # loss.py:79
                 sum_s_lane_3[c] = as_i32[c]  # loss.py:79
-            sum_over_s_lane_2(sum_s_lane_3, i32_board, thread)  # loss.py:79
+            sum_over_s_lane_2(sum_s_lane_3, i32_reduce_smem, thread)  # loss.py:79
             sum_s_lane_4 = sum_s_lane_3[0]  # loss.py:79
             for c in tl.unroll(8):  # loss.py:79
                 sum_s_lane_5[c] = as_i32_2[c]  # loss.py:79
-            sum_over_s_lane_2(sum_s_lane_5, i32_board, thread)  # loss.py:79
+            sum_over_s_lane_2(sum_s_lane_5, i32_reduce_smem, thread)  # loss.py:79
             sum_s_lane_6 = sum_s_lane_5[0]  # loss.py:79
             for c in tl.unroll(8):  # loss.py:79
                 sum_s_lane_7[c] = chosen_5[c]  # loss.py:79
-            sum_over_s_lane(sum_s_lane_7, f32_board, thread)  # loss.py:79
+            sum_over_s_lane(sum_s_lane_7, f32_reduce_smem, thread)  # loss.py:79
             sum_s_lane_8 = sum_s_lane_7[0]  # loss.py:79
             s_6 = tl.alloc_var("float32", s + sum_s_lane_2)  # loss.py:79
             s_7 = tl.alloc_var("int32", s_2 + sum_s_lane_4)  # loss.py:79
@@ -534,22 +534,22 @@ def policy_loss_1(logp: memory("logp", "float32"), old_logp: memory("old_logp", 
                 chosen_10[c] = tl.Select(active_3[c], k3_4[c], f32(-0.0))  # policy.py:519
                 chosen_11[c] = tl.Select(exists[c], chosen_9[c], f32(-0.0))  # loss.py:79
                 sum_s_lane_9[c] = chosen_11[c]  # loss.py:79
-            sum_over_s_lane(sum_s_lane_9, f32_board, thread)  # loss.py:79
+            sum_over_s_lane(sum_s_lane_9, f32_reduce_smem, thread)  # loss.py:79
             sum_s_lane_10 = sum_s_lane_9[0]  # loss.py:79
             for c in tl.unroll(8):  # loss.py:79
                 chosen_12[c] = tl.Select(exists[c], as_i32_3[c], tl.int32(0))  # loss.py:79
                 sum_s_lane_11[c] = chosen_12[c]  # loss.py:79
-            sum_over_s_lane_2(sum_s_lane_11, i32_board, thread)  # loss.py:79
+            sum_over_s_lane_2(sum_s_lane_11, i32_reduce_smem, thread)  # loss.py:79
             sum_s_lane_12 = sum_s_lane_11[0]  # loss.py:79
             for c in tl.unroll(8):  # loss.py:79
                 chosen_13[c] = tl.Select(exists[c], as_i32_4[c], tl.int32(0))  # loss.py:79
                 sum_s_lane_13[c] = chosen_13[c]  # loss.py:79
-            sum_over_s_lane_2(sum_s_lane_13, i32_board, thread)  # loss.py:79
+            sum_over_s_lane_2(sum_s_lane_13, i32_reduce_smem, thread)  # loss.py:79
             sum_s_lane_14 = sum_s_lane_13[0]  # loss.py:79
             for c in tl.unroll(8):  # loss.py:79
                 chosen_14[c] = tl.Select(exists[c], chosen_10[c], f32(-0.0))  # loss.py:79
                 sum_s_lane_15[c] = chosen_14[c]  # loss.py:79
-            sum_over_s_lane(sum_s_lane_15, f32_board, thread)  # loss.py:79
+            sum_over_s_lane(sum_s_lane_15, f32_reduce_smem, thread)  # loss.py:79
             sum_s_lane_16 = sum_s_lane_15[0]  # loss.py:79
             s_15 = tl.alloc_var("float32", s_10 + sum_s_lane_10)  # loss.py:79
             s_16 = tl.alloc_var("int32", s_11 + sum_s_lane_12)  # loss.py:79
@@ -574,8 +574,8 @@ def policy_loss_2(loss: memory("loss", "float32"), count: memory("count", "int32
     # A block owns everything (rows). S_piece.lane: 4096 indices, 8 to each of 512 threads.
     with tl.Kernel(programs, threads=512) as block:
         thread = tl.get_thread_binding()
-        f32_board = tl.alloc_shared((8, 512), "float32", "shared")
-        i32_board = tl.alloc_shared((8, 512), "int32", "shared")
+        f32_reduce_smem = tl.alloc_shared((8, 512), "float32", "shared")
+        i32_reduce_smem = tl.alloc_shared((8, 512), "int32", "shared")
         s_piece_lane = tl.alloc_local((8,), "int32")
         s = tl.alloc_var("float32")
         s_2 = tl.alloc_var("int32")
@@ -627,19 +627,19 @@ def policy_loss_2(loss: memory("loss", "float32"), count: memory("count", "int32
                 sum_of_piece2_2[c] = sum_of_piece2[s_piece[c]]  # loss.py:79
                 sum_of_piece3_2[c] = sum_of_piece3[s_piece[c]]  # loss.py:79
                 sum_s_piece_lane[c] = sum_of_piece_2[c]  # loss.py:79
-            sum_over_s_piece_lane(sum_s_piece_lane, f32_board, thread)  # loss.py:79
+            sum_over_s_piece_lane(sum_s_piece_lane, f32_reduce_smem, thread)  # loss.py:79
             sum_s_piece_lane_2 = sum_s_piece_lane[0]  # loss.py:79
             for c in tl.unroll(8):  # loss.py:79
                 sum_s_piece_lane_3[c] = sum_of_piece1_2[c]  # loss.py:79
-            sum_over_s_piece_lane_2(sum_s_piece_lane_3, i32_board, thread)  # loss.py:79
+            sum_over_s_piece_lane_2(sum_s_piece_lane_3, i32_reduce_smem, thread)  # loss.py:79
             sum_s_piece_lane_4 = sum_s_piece_lane_3[0]  # loss.py:79
             for c in tl.unroll(8):  # loss.py:79
                 sum_s_piece_lane_5[c] = sum_of_piece2_2[c]  # loss.py:79
-            sum_over_s_piece_lane_2(sum_s_piece_lane_5, i32_board, thread)  # loss.py:79
+            sum_over_s_piece_lane_2(sum_s_piece_lane_5, i32_reduce_smem, thread)  # loss.py:79
             sum_s_piece_lane_6 = sum_s_piece_lane_5[0]  # loss.py:79
             for c in tl.unroll(8):  # loss.py:79
                 sum_s_piece_lane_7[c] = sum_of_piece3_2[c]  # loss.py:79
-            sum_over_s_piece_lane(sum_s_piece_lane_7, f32_board, thread)  # loss.py:79
+            sum_over_s_piece_lane(sum_s_piece_lane_7, f32_reduce_smem, thread)  # loss.py:79
             sum_s_piece_lane_8 = sum_s_piece_lane_7[0]  # loss.py:79
             s_5 = tl.alloc_var("float32", s + sum_s_piece_lane_2)  # loss.py:79
             s_6 = tl.alloc_var("int32", s_2 + sum_s_piece_lane_4)  # loss.py:79
@@ -664,22 +664,22 @@ def policy_loss_2(loss: memory("loss", "float32"), count: memory("count", "int32
                 sum_of_piece3_3[c] = tl.if_then_else(exists[c], sum_of_piece3[s_piece_2[c]], tl.Cast("float32", 0))  # loss.py:79
                 chosen[c] = tl.Select(exists[c], sum_of_piece_3[c], f32(-0.0))  # loss.py:79
                 sum_s_piece_lane_9[c] = chosen[c]  # loss.py:79
-            sum_over_s_piece_lane(sum_s_piece_lane_9, f32_board, thread)  # loss.py:79
+            sum_over_s_piece_lane(sum_s_piece_lane_9, f32_reduce_smem, thread)  # loss.py:79
             sum_s_piece_lane_10 = sum_s_piece_lane_9[0]  # loss.py:79
             for c in tl.unroll(8):  # loss.py:79
                 chosen_2[c] = tl.Select(exists[c], sum_of_piece1_3[c], tl.int32(0))  # loss.py:79
                 sum_s_piece_lane_11[c] = chosen_2[c]  # loss.py:79
-            sum_over_s_piece_lane_2(sum_s_piece_lane_11, i32_board, thread)  # loss.py:79
+            sum_over_s_piece_lane_2(sum_s_piece_lane_11, i32_reduce_smem, thread)  # loss.py:79
             sum_s_piece_lane_12 = sum_s_piece_lane_11[0]  # loss.py:79
             for c in tl.unroll(8):  # loss.py:79
                 chosen_3[c] = tl.Select(exists[c], sum_of_piece2_3[c], tl.int32(0))  # loss.py:79
                 sum_s_piece_lane_13[c] = chosen_3[c]  # loss.py:79
-            sum_over_s_piece_lane_2(sum_s_piece_lane_13, i32_board, thread)  # loss.py:79
+            sum_over_s_piece_lane_2(sum_s_piece_lane_13, i32_reduce_smem, thread)  # loss.py:79
             sum_s_piece_lane_14 = sum_s_piece_lane_13[0]  # loss.py:79
             for c in tl.unroll(8):  # loss.py:79
                 chosen_4[c] = tl.Select(exists[c], sum_of_piece3_3[c], f32(-0.0))  # loss.py:79
                 sum_s_piece_lane_15[c] = chosen_4[c]  # loss.py:79
-            sum_over_s_piece_lane(sum_s_piece_lane_15, f32_board, thread)  # loss.py:79
+            sum_over_s_piece_lane(sum_s_piece_lane_15, f32_reduce_smem, thread)  # loss.py:79
             sum_s_piece_lane_16 = sum_s_piece_lane_15[0]  # loss.py:79
             s_13 = tl.alloc_var("float32", s_9 + sum_s_piece_lane_10)  # loss.py:79
             s_14 = tl.alloc_var("int32", s_10 + sum_s_piece_lane_12)  # loss.py:79

@@ -101,7 +101,7 @@ def most(a, b):
 
 
 @tl.macro
-def most_over_c_g(x, x_board, thread):
+def most_over_c_g(x, x_reduce_smem, thread):
     # The most over C*G, in any order.
     for c in tl.unroll(1):
         x[c] = most(x[c], tl.shfl_xor(x[c], 1, width=64))
@@ -113,20 +113,20 @@ def most_over_c_g(x, x_board, thread):
         x[c] = most(x[c], tl.shfl_xor(x[c], 8, width=64))
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = most(x[c], x_board[c, thread ^ 64])
+        x[c] = most(x[c], x_reduce_smem[c, thread ^ 64])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = most(x[c], x_board[c, thread ^ 128])
+        x[c] = most(x[c], x_reduce_smem[c, thread ^ 128])
 
 
 @tl.macro
-def most_over_q_g(x, x_board, thread):
+def most_over_q_g(x, x_reduce_smem, thread):
     # The most over Q*G, in any order.
     for c in tl.unroll(1):
         x[c] = most(x[c], tl.shfl_xor(x[c], 1, width=64))
@@ -138,16 +138,16 @@ def most_over_q_g(x, x_board, thread):
         x[c] = most(x[c], tl.shfl_xor(x[c], 8, width=64))
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = most(x[c], x_board[c, thread ^ 64])
+        x[c] = most(x[c], x_reduce_smem[c, thread ^ 64])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = most(x[c], x_board[c, thread ^ 128])
+        x[c] = most(x[c], x_reduce_smem[c, thread ^ 128])
 
 
 @tl.macro
@@ -269,10 +269,10 @@ def sum_over_s_lane(x):
 
 @tl.prim_func
 def prefix_attention_1(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", "bfloat16"), v_prefix: memory("v_prefix", "bfloat16"), begin_prefix: memory("begin_prefix", "int32"), end_prefix: memory("end_prefix", "int32"), begin_asks: memory("begin_asks", "int32"), end_asks: memory("end_asks", "int32"), place: memory("place", "int32"), m_of_piece: memory("m_of_piece", "float32"), s_of_piece: memory("s_of_piece", "float32"), o_of_piece: memory("o_of_piece", "float32"), m_of_prompt: memory("m_of_prompt", "float32"), s_of_prompt: memory("s_of_prompt", "float32"), o_of_prompt: memory("o_of_prompt", "float32"), C: tl.int32, N: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, k_prefix_k_stride: tl.int64, k_prefix_h_stride: tl.int64, v_prefix_k_stride: tl.int64, v_prefix_h_stride: tl.int64, m_of_piece_t_stride: tl.int64, m_of_piece_h_stride: tl.int64, s_of_piece_t_stride: tl.int64, s_of_piece_h_stride: tl.int64, o_of_piece_t_stride: tl.int64, o_of_piece_h_stride: tl.int64, o_of_piece_g_stride: tl.int64, m_of_prompt_t_stride: tl.int64, m_of_prompt_h_stride: tl.int64, s_of_prompt_t_stride: tl.int64, s_of_prompt_h_stride: tl.int64, o_of_prompt_t_stride: tl.int64, o_of_prompt_h_stride: tl.int64, o_of_prompt_g_stride: tl.int64, scale: tl.float32, programs: tl.int32):
-    # A block owns 1 of H, 1 of N, 128 of W, 64 of C*G (chained_dot). C*G: 64 indices, 1 to each of 64 threads; K.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each of 4 threads.
+    # A block owns 1 of H, 1 of N, 128 of W, 64 of C*G (back_to_back_gemm). C*G: 64 indices, 1 to each of 64 threads; K.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each of 4 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
-        i32_board = tl.alloc_shared((1, 256), "int32", "shared")
+        i32_reduce_smem = tl.alloc_shared((1, 256), "int32", "shared")
         w = tl.alloc_local((32,), "int32")
         e = tl.alloc_local((32,), "int32")
         k_prefix_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
@@ -350,7 +350,7 @@ def prefix_attention_1(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", 
             steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:253
             product_2 = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:277
             most_c_g[0] = steps  # attention.py:253
-            most_over_c_g(most_c_g, i32_board, thread)  # attention.py:253
+            most_over_c_g(most_c_g, i32_reduce_smem, thread)  # attention.py:253
             most_c_g_2 = most_c_g[0]  # attention.py:253
             max_of_piece = f32(float("-inf"))  # attention.py:253
             sum_of_piece = f32(0.0)  # attention.py:253
@@ -472,10 +472,10 @@ def prefix_attention_1(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", 
 
 @tl.prim_func
 def prefix_attention_2(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", "bfloat16"), v_prefix: memory("v_prefix", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"), begin_shared: memory("begin_shared", "int32"), end_shared: memory("end_shared", "int32"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"), end_k: memory("end_k", "int32"), m_of_piece: memory("m_of_piece", "float32"), s_of_piece: memory("s_of_piece", "float32"), o_of_piece: memory("o_of_piece", "float32"), m_of_prompt: memory("m_of_prompt", "float32"), s_of_prompt: memory("s_of_prompt", "float32"), o_of_prompt: memory("o_of_prompt", "float32"), o: memory("o", "bfloat16"), lse: memory("lse", "float32"), Q: tl.int32, B: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, m_of_piece_t_stride: tl.int64, m_of_piece_h_stride: tl.int64, s_of_piece_t_stride: tl.int64, s_of_piece_h_stride: tl.int64, o_of_piece_t_stride: tl.int64, o_of_piece_h_stride: tl.int64, o_of_piece_g_stride: tl.int64, m_of_prompt_t_stride: tl.int64, m_of_prompt_h_stride: tl.int64, s_of_prompt_t_stride: tl.int64, s_of_prompt_h_stride: tl.int64, o_of_prompt_t_stride: tl.int64, o_of_prompt_h_stride: tl.int64, o_of_prompt_g_stride: tl.int64, k_s_stride: tl.int64, k_h_stride: tl.int64, k_prefix_k_stride: tl.int64, k_prefix_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64, v_prefix_k_stride: tl.int64, v_prefix_h_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64, o_g_stride: tl.int64, lse_h_stride: tl.int64, lse_g_stride: tl.int64, scale: tl.float32, programs: tl.int32):
-    # A block owns 1 of H, 128 of W, 1 of B, 64 of Q*G (chained_dot). Q*G: 64 indices, 1 to each of 64 threads; S.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each of 4 threads.
+    # A block owns 1 of H, 128 of W, 1 of B, 64 of Q*G (back_to_back_gemm). Q*G: 64 indices, 1 to each of 64 threads; S.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each of 4 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
-        i32_board = tl.alloc_shared((1, 256), "int32", "shared")
+        i32_reduce_smem = tl.alloc_shared((1, 256), "int32", "shared")
         w = tl.alloc_local((32,), "int32")
         e = tl.alloc_local((32,), "int32")
         k_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
@@ -576,7 +576,7 @@ def prefix_attention_2(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", 
             total_5 = tl.alloc_var("int32", seen + 63)  # attention.py:263
             steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:263
             most_q_g[0] = steps  # attention.py:263
-            most_over_q_g(most_q_g, i32_board, thread)  # attention.py:263
+            most_over_q_g(most_q_g, i32_reduce_smem, thread)  # attention.py:263
             most_q_g_2 = most_q_g[0]  # attention.py:263
             max_of_piece = m_of_piece_2  # attention.py:263
             sum_of_piece = s_of_piece_2  # attention.py:263

@@ -75,7 +75,7 @@ def portable_rsqrt(x):
 
 
 @tl.macro
-def sum_over_n(x, x_board, thread):
+def sum_over_n(x, x_reduce_smem, thread):
     # The sum over N, vector8.
     for c in tl.unroll(8):
         x[c] = add(x[c], tl.shfl_xor(x[c], 4, width=64))
@@ -91,22 +91,22 @@ def sum_over_n(x, x_board, thread):
         x[c] = add(x[2 * c], x[2 * c + 1])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = add(x[c], x_board[c, thread ^ 256])
+        x[c] = add(x[c], x_reduce_smem[c, thread ^ 256])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = add(x[c], x_board[c, thread ^ 128])
+        x[c] = add(x[c], x_reduce_smem[c, thread ^ 128])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = add(x[c], x_board[c, thread ^ 64])
+        x[c] = add(x[c], x_reduce_smem[c, thread ^ 64])
     for c in tl.unroll(1):
         x[c] = add(x[c], tl.shfl_xor(x[c], 32, width=64))
     for c in tl.unroll(1):
@@ -120,7 +120,7 @@ def rms_norm(x: memory("x", "bfloat16"), weight: memory("weight", "bfloat16"), r
     # A block owns 1 of T (rows). N: 4096 indices, 8 to each of 512 threads.
     with tl.Kernel(programs, threads=512) as block:
         thread = tl.get_thread_binding()
-        f32_board = tl.alloc_shared((8, 512), "float32", "shared")
+        f32_reduce_smem = tl.alloc_shared((8, 512), "float32", "shared")
         n = tl.alloc_local((8,), "int32")
         x_2 = tl.alloc_local((8,), "bfloat16")
         residual_2 = tl.alloc_local((8,), "bfloat16")
@@ -154,7 +154,7 @@ def rms_norm(x: memory("x", "bfloat16"), weight: memory("weight", "bfloat16"), r
             as_f32_3[c] = tl.Cast("float32", as_bf16[c])  # norm.py:39
             product[c] = as_f32_3[c] * as_f32_3[c]  # norm.py:40
             sum_n[c] = product[c]  # norm.py:40
-        sum_over_n(sum_n, f32_board, thread)  # norm.py:40
+        sum_over_n(sum_n, f32_reduce_smem, thread)  # norm.py:40
         sum_n_2 = sum_n[0]  # norm.py:40
         quotient = tl.alloc_var("float32", sum_n_2 / f32(4096.0))  # norm.py:40
         total_2 = tl.alloc_var("float32", quotient + eps_2)  # norm.py:41

@@ -27,7 +27,7 @@ def add(a, b):
 
 
 @tl.macro
-def sum_over_n(x, x_board, thread):
+def sum_over_n(x, x_reduce_smem, thread):
     # The sum over N, vector8.
     for c in tl.unroll(16):
         x[c] = add(x[c], tl.shfl_xor(x[c], 4, width=64))
@@ -45,16 +45,16 @@ def sum_over_n(x, x_board, thread):
         x[c] = add(x[2 * c], x[2 * c + 1])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = add(x[c], x_board[c, thread ^ 128])
+        x[c] = add(x[c], x_reduce_smem[c, thread ^ 128])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = add(x[c], x_board[c, thread ^ 64])
+        x[c] = add(x[c], x_reduce_smem[c, thread ^ 64])
     for c in tl.unroll(1):
         x[c] = add(x[c], tl.shfl_xor(x[c], 32, width=64))
     for c in tl.unroll(1):
@@ -68,7 +68,7 @@ def rms_norm_grad_1(weight: memory("weight", "bfloat16"), residual_out: memory("
     # A block owns 1 of T.piece (rows). N: 4096 indices, 16 to each of 256 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
-        f32_board = tl.alloc_shared((16, 256), "float32", "shared")
+        f32_reduce_smem = tl.alloc_shared((16, 256), "float32", "shared")
         n = tl.alloc_local((16,), "int32")
         weight_2 = tl.alloc_local((16,), "bfloat16")
         as_f32 = tl.alloc_local((16,), "float32")
@@ -118,7 +118,7 @@ def rms_norm_grad_1(weight: memory("weight", "bfloat16"), residual_out: memory("
                 product_3[c] = as_f32_3[c] * as_f32[c]  # norm.py:65
                 product_4[c] = product_3[c] * product_2[c]  # norm.py:66
                 sum_n[c] = product_4[c]  # norm.py:66
-            sum_over_n(sum_n, f32_board, thread)  # norm.py:66
+            sum_over_n(sum_n, f32_reduce_smem, thread)  # norm.py:66
             sum_n_2 = sum_n[0]  # norm.py:66
             quotient = tl.alloc_var("float32", sum_n_2 / f32(4096.0))  # norm.py:66
             for c in tl.unroll(16):  # norm.py:67

@@ -60,7 +60,7 @@ def least(a, b):
 
 
 @tl.macro
-def least_over_j(x, x_board, thread):
+def least_over_j(x, x_reduce_smem, thread):
     # The least over J, in any order.
     for c in tl.unroll(1):
         x[c] = least(x[c], tl.shfl_xor(x[c], 1, width=64))
@@ -72,16 +72,16 @@ def least_over_j(x, x_board, thread):
         x[c] = least(x[c], tl.shfl_xor(x[c], 8, width=64))
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = least(x[c], x_board[c, thread ^ 64])
+        x[c] = least(x[c], x_reduce_smem[c, thread ^ 64])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = least(x[c], x_board[c, thread ^ 128])
+        x[c] = least(x[c], x_reduce_smem[c, thread ^ 128])
 
 
 @tl.macro
@@ -91,7 +91,7 @@ def most(a, b):
 
 
 @tl.macro
-def most_over_q_g(x, x_board, thread):
+def most_over_q_g(x, x_reduce_smem, thread):
     # The most over Q*G, in any order.
     for c in tl.unroll(1):
         x[c] = most(x[c], tl.shfl_xor(x[c], 1, width=64))
@@ -103,16 +103,16 @@ def most_over_q_g(x, x_board, thread):
         x[c] = most(x[c], tl.shfl_xor(x[c], 8, width=64))
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = most(x[c], x_board[c, thread ^ 64])
+        x[c] = most(x[c], x_reduce_smem[c, thread ^ 64])
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(1):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(1):
-        x[c] = most(x[c], x_board[c, thread ^ 128])
+        x[c] = most(x[c], x_reduce_smem[c, thread ^ 128])
 
 
 @tl.macro
@@ -167,14 +167,14 @@ def smaller(a, b):
 
 
 @tl.macro
-def sum_over_w(x, x_board, thread):
+def sum_over_w(x, x_reduce_smem, thread):
     # The sum over W, halving.
     tl.sync_threads()  # what was exchanged before has been read
     for c in tl.unroll(8):
-        x_board[c, thread] = x[c]
+        x_reduce_smem[c, thread] = x[c]
     tl.sync_threads()
     for c in tl.unroll(8):
-        x[c] = add(x[c], x_board[c, thread ^ 64])
+        x[c] = add(x[c], x_reduce_smem[c, thread ^ 64])
     for c in tl.unroll(8):
         x[c] = add(x[c], tl.shfl_xor(x[c], 32, width=64))
     for c in tl.unroll(8):
@@ -194,7 +194,7 @@ def varlen_attention_grad_1(o: memory("o", "bfloat16"), lse: memory("lse", "floa
     # A block owns 1 of H, 2 of T, 4 of G (rows). W: 128 indices, 1 to each of 128 threads; T: 2 indices, 2 to each of 1 threads; G: 4 indices, 4 to each of 1 threads.
     with tl.Kernel(programs, threads=128) as block:
         thread = tl.get_thread_binding()
-        f32_board = tl.alloc_shared((8, 128), "float32", "shared")
+        f32_reduce_smem = tl.alloc_shared((8, 128), "float32", "shared")
         t = tl.alloc_local((2,), "int32")
         t_inside = tl.alloc_local((2,), "bool")
         g = tl.alloc_local((4,), "int32")
@@ -232,7 +232,7 @@ def varlen_attention_grad_1(o: memory("o", "bfloat16"), lse: memory("lse", "floa
             as_f32_2[c] = tl.Cast("float32", o_2[c])  # attention.py:99
             product_2[c] = as_f32[c] * as_f32_2[c]  # attention.py:99
             sum_w[c] = product_2[c]  # attention.py:99
-        sum_over_w(sum_w, f32_board, thread)  # attention.py:99
+        sum_over_w(sum_w, f32_reduce_smem, thread)  # attention.py:99
         for c in tl.unroll(8):  # attention.py:100
             difference[c] = sum_w[c] - d_lse_2[c]  # attention.py:100
             if t_inside[c // 4] & writes:  # attention.py:100
@@ -241,10 +241,10 @@ def varlen_attention_grad_1(o: memory("o", "bfloat16"), lse: memory("lse", "floa
 
 @tl.prim_func
 def varlen_attention_grad_2(q: memory("q", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"), end_k: memory("end_k", "int32"), d_o: memory("d_o", "bfloat16"), shift: memory("shift", "float32"), delta: memory("delta", "float32"), d_q: memory("d_q", "bfloat16"), Q: tl.int32, B: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, d_o_t_stride: tl.int64, d_o_h_stride: tl.int64, d_o_g_stride: tl.int64, shift_t_stride: tl.int64, shift_h_stride: tl.int64, delta_t_stride: tl.int64, delta_h_stride: tl.int64, k_s_stride: tl.int64, k_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64, d_q_t_stride: tl.int64, d_q_h_stride: tl.int64, d_q_g_stride: tl.int64, scale: tl.float32, programs: tl.int32):
-    # A block owns 1 of H, 1 of B, 64 of Q*G (chained_dot). Q*G: 64 indices, 1 to each of 64 threads; Z.lane: 64 indices, 16 to each of 4 threads; E: 128 indices, 32 to each of 4 threads; W: 128 indices, 32 to each of 4 threads.
+    # A block owns 1 of H, 1 of B, 64 of Q*G (back_to_back_gemm). Q*G: 64 indices, 1 to each of 64 threads; Z.lane: 64 indices, 16 to each of 4 threads; E: 128 indices, 32 to each of 4 threads; W: 128 indices, 32 to each of 4 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
-        i32_board = tl.alloc_shared((1, 256), "int32", "shared")
+        i32_reduce_smem = tl.alloc_shared((1, 256), "int32", "shared")
         e = tl.alloc_local((32,), "int32")
         w = tl.alloc_local((32,), "int32")
         k_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
@@ -313,7 +313,7 @@ def varlen_attention_grad_2(q: memory("q", "bfloat16"), k: memory("k", "bfloat16
             steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:119
             product = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:166
             most_q_g[0] = steps  # attention.py:119
-            most_over_q_g(most_q_g, i32_board, thread)  # attention.py:119
+            most_over_q_g(most_q_g, i32_reduce_smem, thread)  # attention.py:119
             most_q_g_2 = most_q_g[0]  # attention.py:119
             for c in tl.unroll(32):  # attention.py:119
                 s[c] = f32(0.0)  # attention.py:119
@@ -383,10 +383,10 @@ def varlen_attention_grad_2(q: memory("q", "bfloat16"), k: memory("k", "bfloat16
 
 @tl.prim_func
 def varlen_attention_grad_3(q: memory("q", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"), end_k: memory("end_k", "int32"), d_o: memory("d_o", "bfloat16"), shift: memory("shift", "float32"), delta: memory("delta", "float32"), d_k: memory("d_k", "bfloat16"), d_v: memory("d_v", "bfloat16"), J: tl.int32, B: tl.int32, k_s_stride: tl.int64, k_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, d_o_t_stride: tl.int64, d_o_h_stride: tl.int64, d_o_g_stride: tl.int64, shift_t_stride: tl.int64, shift_h_stride: tl.int64, delta_t_stride: tl.int64, delta_h_stride: tl.int64, d_k_s_stride: tl.int64, d_k_h_stride: tl.int64, d_v_s_stride: tl.int64, d_v_h_stride: tl.int64, scale: tl.float32, programs: tl.int32):
-    # A block owns 1 of H, 64 of J, 1 of B (chained_dot). J: 64 indices, 1 to each of 64 threads; R.lane: 64 indices, 16 to each of 4 threads; E: 128 indices, 32 to each of 4 threads; W: 128 indices, 32 to each of 4 threads.
+    # A block owns 1 of H, 64 of J, 1 of B (back_to_back_gemm). J: 64 indices, 1 to each of 64 threads; R.lane: 64 indices, 16 to each of 4 threads; E: 128 indices, 32 to each of 4 threads; W: 128 indices, 32 to each of 4 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
-        i32_board = tl.alloc_shared((1, 256), "int32", "shared")
+        i32_reduce_smem = tl.alloc_shared((1, 256), "int32", "shared")
         e = tl.alloc_local((32,), "int32")
         w = tl.alloc_local((32,), "int32")
         q_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
@@ -464,7 +464,7 @@ def varlen_attention_grad_3(q: memory("q", "bfloat16"), k: memory("k", "bfloat16
             quotient = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:137
             first_full_step = tl.alloc_var("int32", tl.min(quotient, steps))  # attention.py:137
             least_j[0] = first_step  # attention.py:137
-            least_over_j(least_j, i32_board, thread)  # attention.py:137
+            least_over_j(least_j, i32_reduce_smem, thread)  # attention.py:137
             least_j_2 = least_j[0]  # attention.py:137
             for c in tl.unroll(32):  # attention.py:137
                 s[c] = f32(0.0)  # attention.py:137

@@ -18,14 +18,14 @@ NEAREST = cute.math.RoundingMode.NEAREST_EVEN
 ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
-def across(x, board, apart, thread, combine):
-    # Combine each element with those of the threads so far apart, in this order, through shared memory.
+def across(x, reduce_smem, strides, thread, combine):
+    # Combine with the elements of thread ^ stride, stride by stride, through shared memory.
     for i in range(len(x)):
-        board[i, thread] = x[i]
+        reduce_smem[i, thread] = x[i]
     cute.arch.sync_threads()
-    far = [sum(a for k, a in enumerate(apart) if j >> k & 1) for j in range(1 << len(apart))]
-    x = [[x[i], *(board[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
-    for _ in apart:
+    far = [sum(a for k, a in enumerate(strides) if j >> k & 1) for j in range(1 << len(strides))]
+    x = [[x[i], *(reduce_smem[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
+    for _ in strides:
         x = [folded(terms, 1, combine) for terms in x]
     return [terms[0] for terms in x]
 
@@ -36,7 +36,7 @@ def add(a, b):
 
 
 def any_lane(condition):
-    # Whether it holds for some thread of the warp.
+    # True if it holds for some thread of the warp.
     return cute.arch.vote_any_sync(condition)
 
 
@@ -46,12 +46,12 @@ def div(a, b):
 
 
 def exchanged(x, lanes, combine):
-    # Combine each element with that of the thread so many lanes away.
+    # Combine with the elements of lane ^ lanes (butterfly).
     return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
 
 
 def exp2(x):
-    # The hardware's: a table.
+    # ex2.approx.ftz.f32.
     return cute.math.exp2(x, fastmath=True)
 
 
@@ -61,18 +61,18 @@ def fma(a, b, c):
 
 
 def fmax(a, b):
-    # NaN loses.
+    # The other operand if one is NaN.
     return cute.arch.fmax(a, b)
 
 
-def folded(x, apart, combine):
-    # Combine the elements of a thread that lie so far apart.
-    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+def folded(x, stride, combine):
+    # Combine elements i and i + stride of a list.
+    return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
 @cute.jit
 def load_where(condition, memory: cute.Tensor, index, other):
-    # An element, or what stands for it.
+    # Load an element, or `other`.
     x = other
     if condition:
         x = type(other)(memory[index])
@@ -124,25 +124,25 @@ def merge_total(sum_a, sum_b):
     return s,
 
 
-def merged(states, apart, merge):
-    # Merge the states of a thread that lie so far apart.
-    first = [i for i in range(len(states[0])) if not i & apart]
-    each = [merge(*(x[i] for x in states), *(x[i + apart] for x in states)) for i in first]
+def merged(states, stride, merge):
+    # Merge states i and i + stride of a thread's lists.
+    first = [i for i in range(len(states[0])) if not i & stride]
+    each = [merge(*(x[i] for x in states), *(x[i + stride] for x in states)) for i in first]
     return tuple([state[k] for state in each] for k in range(len(states)))
 
 
-def merged_across(states, boards, apart, thread, merge):
-    # Merge each state with those of the threads so far apart, in this order, through shared memory.
+def merged_across(states, reduce_buffers, strides, thread, merge):
+    # Merge with the states of thread ^ stride, stride by stride, through shared memory.
     count = len(states[0])
-    for x, board in zip(states, boards):
+    for x, reduce_smem in zip(states, reduce_buffers):
         for i in range(count):
-            board[i, thread] = x[i]
+            reduce_smem[i, thread] = x[i]
     cute.arch.sync_threads()
-    far = [sum(a for k, a in enumerate(apart) if j >> k & 1) for j in range(1 << len(apart))]
+    far = [sum(a for k, a in enumerate(strides) if j >> k & 1) for j in range(1 << len(strides))]
     each = []
     for i in range(count):
-        terms = [[x[i], *(board[i, thread ^ f] for f in far[1:])] for x, board in zip(states, boards)]
-        for _ in apart:
+        terms = [[x[i], *(reduce_smem[i, thread ^ f] for f in far[1:])] for x, reduce_smem in zip(states, reduce_buffers)]
+        for _ in strides:
             terms = merged(terms, 1, merge)
         each.append([x[0] for x in terms])
     return tuple([state[k] for state in each] for k in range(len(states)))
@@ -186,26 +186,26 @@ def portable_log(x):
 
 @cute.jit
 def report_where(bad, errors: cute.Pointer, code: cutlass.Constexpr, row):
-    # Write what was found, and one more than its row, into the device's error words.
+    # Record an error code, and its row plus one, in the device's error words.
     if bad:
         cute.arch.atomic_max(errors, Int32(code))
         cute.arch.atomic_max(errors + 1, row)
 
 
 def select(condition, a, b):
-    # Without a branch.
+    # Branchless.
     return cutlass.select_(condition, a, b)
 
 
-def softmax_sum_over_v_piece(max, sum, centred, thread, boards):
+def softmax_sum_over_v_piece(max, sum, centred, thread, reduce_buffers):
     # The states merged over V.piece, pairwise.
-    max, sum, centred = merged_across((max, sum, centred,), boards[0:3], (32, 64, 128), thread, merge_softmax_sum)
+    max, sum, centred = merged_across((max, sum, centred,), reduce_buffers[0:3], (32, 64, 128), thread, merge_softmax_sum)
     return max[0], sum[0], centred[0]
 
 
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
-    # Write an element if the condition holds.
+    # Store an element if it holds.
     if condition:
         memory[index] = x
 
@@ -223,15 +223,15 @@ def sum_over_v_lane(x):
     return x[0]
 
 
-def total_over_v_piece(sum, thread, boards):
+def total_over_v_piece(sum, thread, reduce_buffers):
     # The states merged over V.piece, pairwise.
-    sum, = merged_across((sum,), boards[0:1], (32, 64, 128), thread, merge_total)
+    sum, = merged_across((sum,), reduce_buffers[0:1], (32, 64, 128), thread, merge_total)
     return sum[0]
 
 
 @cute.struct
 class linear_logp_1_memory:
-    """What a block shares: the barriers of its ring, and a tile of each factor for each stage."""
+    """Shared memory: mbarriers of the pipeline, and a tile of A and B for each stage."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
@@ -239,14 +239,14 @@ class linear_logp_1_memory:
 
 
 def linear_logp_1_layouts():
-    # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
+    # Smem layouts of A and B: 128-byte swizzle, stages outermost.
     tile = (128, 256, 64)
     a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
     return a, sm90.make_smem_layout_b(ROW_MAJOR, tile, BFloat16, 4)
 
 
 def linear_logp_1_unit():
-    # The instruction that multiplies 64 rows by a warpgroup.
+    # wgmma of 64 rows for each consumer warpgroup.
     a, b = OperandMajorMode.K, OperandMajorMode.K
     return sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, a, b, Float32, (2, 1, 1), tiler_mn=(64, 256)
@@ -255,7 +255,7 @@ def linear_logp_1_unit():
 
 @cute.jit
 def linear_logp_1_place(item, tiles):
-    # Row tiles run fastest inside a group of 8: its rows stay in the cache while columns go by once.
+    # Grouped tile order for L2 reuse: row tiles run fastest inside a group of 8.
     band = item // 4032
     rest = item - band * 4032
     first = band * 8
@@ -298,7 +298,7 @@ def linear_logp_1(
     items = tiles * 504
     item = block // 2
     if group == 0:
-        # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
+        # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
         if warp == 0:
             put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
@@ -335,14 +335,14 @@ def linear_logp_1(
                 item += blocks // 2
             ring.producer_tail(put)
     else:
-        # Warpgroups multiply 64 rows each; one group of instructions is in flight while the next is given.
+        # Consumer warpgroups: 64 rows each; one wgmma group is in flight while the next is issued.
         cute.arch.setmaxregister_increase(232)
         mine = thread - 128
         share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
         a = unit.make_fragment_A(share.partition_A(a_tiles))
         b = unit.make_fragment_B(share.partition_B(b_tiles))
         fragment = cute.make_rmem_tensor(unit.partition_shape_C((128, 256)), Float32)
-        # a thread has rows `row` and `row + 8`, and of each the columns 8 i + 2 (thread % 4) and the next
+        # accumulator fragment: rows `row` and `row + 8`, columns 8 i + 2 (thread % 4) + {0, 1}
         acc = cute.make_tensor(
             fragment.iterator, cute.make_layout((2, (2, 32)), stride=(2, (1, 4)))
         )
@@ -396,18 +396,18 @@ def linear_logp_1(
                 for c in cutlass.range_constexpr(64):  # linear_logp.py:65
                     z = acc[r, c]  # linear_logp.py:65
                     product_3.append(mul(z, inv_temperature))  # logp.py:57
-                picked_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
+                selected_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
                 ahead = ids_2[r] - Int64(total_2)  # linear_logp.py:64
                 if any_lane((ahead >= 0) & (ahead < 256)):  # linear_logp.py:64
                     at_2 = ids_2[r] - Int64(v)  # linear_logp.py:71
                     chosen = [select((at_2 == 8 * (c // 2) + c % 2), product_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(64)]  # linear_logp.py:71
                     chosen_2 = [select((at > 8 * (c // 2) + c % 2), chosen[c], Int32(-(2**31)).bitcast(Float32)) for c in range(64)]  # linear_logp.py:64
-                    picked_v_lane = sum_over_v_lane(chosen_2)  # linear_logp.py:64
+                    selected_v_lane = sum_over_v_lane(chosen_2)  # linear_logp.py:64
                 chosen = tuple(product_3)  # linear_logp.py:64
                 if any_lane(at <= 249):  # linear_logp.py:64
                     chosen = tuple([select((at > 8 * (c // 2) + c % 2), product_3[c], Float32(float("-inf"))) for c in range(64)])  # linear_logp.py:64
                 m_chunk = max_over_v_lane(chosen)  # linear_logp.py:64
-                store_where(t_inside[r] & first_of_quad, sum_of_step3, (v_step, v_piece, t[r]), picked_v_lane)  # linear_logp.py:64
+                store_where(t_inside[r] & first_of_quad, sum_of_step3, (v_step, v_piece, t[r]), selected_v_lane)  # linear_logp.py:64
                 equal = m_chunk == Float32(float("-inf"))  # linear_logp.py:64
                 chosen_2 = select(equal, Float32(0.0), m_chunk)  # linear_logp.py:64
                 e, product_4 = [], []  # linear_logp.py:64
@@ -427,7 +427,7 @@ def linear_logp_1(
 
 @cute.jit
 def launch_linear_logp_1(hidden_ptr: cute.Pointer, weight_ptr: cute.Pointer, ids_ptr: cute.Pointer, max_of_step_ptr: cute.Pointer, sum_of_step1_ptr: cute.Pointer, centred_of_step2_ptr: cute.Pointer, sum_of_step3_ptr: cute.Pointer, T: Int32, hidden_t_stride: Int64, weight_v_stride: Int64, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64, sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, centred_of_step2_v_step_stride: Int64, centred_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64, sum_of_step3_v_piece_stride: Int64, inv_temperature: Float32, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     hidden = cute.make_tensor(hidden_ptr, cute.make_layout((T, 4096), stride=(cute.assume(hidden_t_stride, divby=8), 1)))
     weight = cute.make_tensor(weight_ptr, cute.make_layout((128256, 4096), stride=(cute.assume(weight_v_stride, divby=8), 1)))
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
@@ -458,10 +458,10 @@ def linear_logp_2_rows(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, en
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
-    board_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
-    board_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
-    board_4 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    reduce_smem_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    reduce_smem_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    reduce_smem_4 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     t = block * 32 + thread % 32
     t_inside = t < T
     writes = (thread & 224) == 0
@@ -498,8 +498,8 @@ def linear_logp_2_rows(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, en
         total_2 = fused_sum + fused_sum_2  # linear_logp.py:64
         s_3 = s_2 + sum_of_step3_2  # linear_logp.py:64
         m, s, centred, s_2 = m_2, total, total_2, s_3  # linear_logp.py:64
-    m_2, s_3, centred_2 = softmax_sum_over_v_piece([m], [s], [centred], thread, (board_1, board_2, board_3,))  # linear_logp.py:64
-    s_4 = total_over_v_piece([s_2], thread, (board_4,))  # linear_logp.py:64
+    m_2, s_3, centred_2 = softmax_sum_over_v_piece([m], [s], [centred], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,))  # linear_logp.py:64
+    s_4 = total_over_v_piece([s_2], thread, (reduce_smem_4,))  # linear_logp.py:64
     at_most = 0 <= ids_2  # linear_logp.py:78
     below = ids_2 < 128256  # linear_logp.py:78
     both = at_most & below  # linear_logp.py:78
@@ -522,7 +522,7 @@ def linear_logp_2_rows(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, en
 
 @cute.jit
 def launch_linear_logp_2(ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer, max_of_step_ptr: cute.Pointer, sum_of_step1_ptr: cute.Pointer, centred_of_step2_ptr: cute.Pointer, sum_of_step3_ptr: cute.Pointer, T: Int32, errors_ptr: cute.Pointer, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64, sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, centred_of_step2_v_step_stride: Int64, centred_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64, sum_of_step3_v_piece_stride: Int64, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
     logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((T,), stride=(1,)))

@@ -23,8 +23,8 @@ NEAREST = cute.math.RoundingMode.NEAREST_EVEN
 ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
-def box_places(words):
-    # Where a thread's pairs and vectors lie in 8 rows of 128 bytes, swizzled against conflicts.
+def epilogue_offsets(words):
+    # Swizzled offsets of a thread's pairs and vectors in 8 rows of 128 bytes of shared memory.
     lane = cute.arch.lane_idx()
     row, quad = lane // 4 * 36, lane % 4
     pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2
@@ -32,14 +32,14 @@ def box_places(words):
 
 
 def exp2(x):
-    # The hardware's: a table.
+    # ex2.approx.ftz.f32.
     return cute.math.exp2(x, fastmath=True)
 
 
-def from_vectors(box, dtype, vectors):
-    # What vectors of 16 bytes hold of a row, as the pairs of neighbours that four threads have.
+def from_vectors(epilogue_tile, dtype, vectors):
+    # Transpose 16-byte vectors to accumulator pairs of the four threads of a row.
     words = dtype.width // 16
-    pairs, places = box_places(words)
+    pairs, places = epilogue_offsets(words)
     made = []
     for first in range(0, len(vectors), 2):
         some = vectors[first : first + 2]
@@ -48,19 +48,19 @@ def from_vectors(box, dtype, vectors):
             vector = cute.make_rmem_tensor((8 // words,), dtype)
             for j in range(8 // words):
                 vector[j] = some[i][j]
-            to = cute.make_tensor(box + cute.assume(places ^ 16 * i, divby=4), (4,))
+            to = cute.make_tensor(epilogue_tile + cute.assume(places ^ 16 * i, divby=4), (4,))
             cute.autovec_copy(cute.recast_tensor(vector, Int32), to)
         cute.arch.sync_warp()
         for i in range(4 * len(some) // words):
             pair = cute.make_rmem_tensor((2,), dtype)
-            of = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
+            of = cute.make_tensor(epilogue_tile + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
             cute.autovec_copy(of, cute.recast_tensor(pair, Int32))
             made += [pair[0], pair[1]]
     return made
 
 
 def load_vector(memory, index, count):
-    # So many elements, read at once.
+    # Load a vector.
     x = cute.make_rmem_tensor((count,), memory.element_type)
     cute.autovec_copy(vector_of(memory, index, count), x)
     return [x[i] for i in range(count)]
@@ -68,7 +68,7 @@ def load_vector(memory, index, count):
 
 @cute.jit
 def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
-    # So many elements, read at once, or what stands for them.
+    # Load a vector, or `other` where the condition is false.
     x = cute.make_rmem_tensor((count,), memory.element_type)
     x.fill(other)
     if condition:
@@ -78,7 +78,7 @@ def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutla
 
 @cute.jit
 def load_where(condition, memory: cute.Tensor, index, other):
-    # An element, or what stands for it.
+    # Load an element, or `other`.
     x = other
     if condition:
         x = type(other)(memory[index])
@@ -91,12 +91,12 @@ def mul(a, b):
 
 
 def select(condition, a, b):
-    # Without a branch.
+    # Branchless.
     return cutlass.select_(condition, a, b)
 
 
 def store_vector(memory, index, x):
-    # Write elements that follow each other at once.
+    # Store a vector.
     made = cute.make_rmem_tensor((len(x),), memory.element_type)
     for i in range(len(x)):
         made[i] = x[i]
@@ -105,33 +105,33 @@ def store_vector(memory, index, x):
 
 @cute.jit
 def store_vector_where(condition, memory: cute.Tensor, index, x):
-    # Write elements that follow each other at once, if the condition holds.
+    # Store a vector where the condition holds.
     if condition:
         store_vector(memory, index, x)
 
 
-def to_vectors(box, dtype, x):
-    # A row's pairs of neighbours, as four threads have them, as vectors of 16 bytes.
+def to_vectors(epilogue_tile, dtype, x):
+    # Transpose accumulator pairs of the four threads of a row to 16-byte vectors.
     words = dtype.width // 16
-    pairs, vectors = box_places(words)
+    pairs, vectors = epilogue_offsets(words)
     cute.arch.sync_warp()
     for i in range(len(x) // 2):
         pair = cute.make_rmem_tensor((2,), dtype)
         pair[0], pair[1] = x[2 * i], x[2 * i + 1]
-        to = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
+        to = cute.make_tensor(epilogue_tile + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
         cute.autovec_copy(cute.recast_tensor(pair, Int32), to)
     cute.arch.sync_warp()
     made = []
     for i in range(len(x) * words // 8):
         vector = cute.make_rmem_tensor((8 // words,), dtype)
-        of = cute.make_tensor(box + cute.assume(vectors ^ 16 * i, divby=4), (4,))
+        of = cute.make_tensor(epilogue_tile + cute.assume(vectors ^ 16 * i, divby=4), (4,))
         cute.autovec_copy(of, cute.recast_tensor(vector, Int32))
         made.append([vector[j] for j in range(8 // words)])
     return made
 
 
 def vector_of(memory, index, count):
-    # Neighbours in memory, the first at a multiple of so many.
+    # A view of `count` contiguous, aligned elements.
     at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
     return cute.make_tensor(memory.iterator + at, (count,))
 
@@ -158,7 +158,7 @@ def linear_logp_grad_1_rows(hidden: cute.Tensor, ids: cute.Tensor, order: cute.T
 
 @cute.jit
 def launch_linear_logp_grad_1(hidden_ptr: cute.Pointer, ids_ptr: cute.Pointer, order_ptr: cute.Pointer, rows_ptr: cute.Pointer, T: Int32, hidden_t_stride: Int64, T_length: Int32, rows_t_within_stride: Int64, ignore_index: Int64, T_piece: Int32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     hidden = cute.make_tensor(hidden_ptr, cute.make_layout((T, 4096), stride=(hidden_t_stride, 1)))
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
     order = cute.make_tensor(order_ptr, cute.make_layout((T,), stride=(1,)))
@@ -170,23 +170,23 @@ def launch_linear_logp_grad_1(hidden_ptr: cute.Pointer, ids_ptr: cute.Pointer, o
 
 @cute.struct
 class linear_logp_grad_2_memory:
-    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
+    """Shared memory: mbarriers of the pipeline, a tile of A and B for each stage, epilogue scratch of warps."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
+    epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def linear_logp_grad_2_layouts():
-    # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
+    # Smem layouts of A and B: 128-byte swizzle, stages outermost.
     tile = (128, 256, 64)
     a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
     return a, sm90.make_smem_layout_b(ROW_MAJOR, tile, BFloat16, 4)
 
 
 def linear_logp_grad_2_unit():
-    # The instruction that multiplies 64 rows by a warpgroup.
+    # wgmma of 64 rows for each consumer warpgroup.
     a, b = OperandMajorMode.K, OperandMajorMode.K
     return sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, a, b, Float32, (2, 1, 1), tiler_mn=(64, 256)
@@ -195,7 +195,7 @@ def linear_logp_grad_2_unit():
 
 @cute.jit
 def linear_logp_grad_2_place(item, tiles):
-    # Row tiles run fastest inside a group of 8: its rows stay in the cache while columns go by once.
+    # Grouped tile order for L2 reuse: row tiles run fastest inside a group of 8.
     band = item // 504
     rest = item - band * 504
     first = band * 8
@@ -237,7 +237,7 @@ def linear_logp_grad_2(
     items = tiles * 63
     item = block // 2
     if group == 0:
-        # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
+        # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
         if warp == 0:
             put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
@@ -270,22 +270,22 @@ def linear_logp_grad_2(
                 item += blocks // 2
             ring.producer_tail(put)
     else:
-        # Warpgroups multiply 64 rows each; one group of instructions is in flight while the next is given.
+        # Consumer warpgroups: 64 rows each; one wgmma group is in flight while the next is issued.
         cute.arch.setmaxregister_increase(232)
         mine = thread - 128
         share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
         a = unit.make_fragment_A(share.partition_A(a_tiles))
         b = unit.make_fragment_B(share.partition_B(b_tiles))
         fragment = cute.make_rmem_tensor(unit.partition_shape_C((128, 256)), Float32)
-        # a thread has rows `row` and `row + 8`, and of each the columns 8 i + 2 (thread % 4) and the next
+        # accumulator fragment: rows `row` and `row + 8`, columns 8 i + 2 (thread % 4) + {0, 1}
         acc = cute.make_tensor(
             fragment.iterator, cute.make_layout((2, (2, 32)), stride=(2, (1, 4)))
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
+        # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
+        epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
@@ -358,7 +358,7 @@ def linear_logp_grad_2(
                         chosen_4 = select(differs, product_6, Float32(0.0))  # linear_logp.py:133
                         as_bf16.append(Float32(chosen_4).to(BFloat16))  # linear_logp.py:133
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):  # linear_logp.py:133
-                        vectors = to_vectors(box, dz.element_type, as_bf16[c : c + 16])  # linear_logp.py:133
+                        vectors = to_vectors(epilogue_tile, dz.element_type, as_bf16[c : c + 16])  # linear_logp.py:133
                         for i in cutlass.range_constexpr(2):  # linear_logp.py:133
                             store_vector_where((v_within_left > 8 * (c // 2) + 3 * quad + 32 * i), dz, (t_within[r], (v_within + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # linear_logp.py:133
             item += blocks // 2
@@ -366,7 +366,7 @@ def linear_logp_grad_2(
 
 @cute.jit
 def launch_linear_logp_grad_2(weight_ptr: cute.Pointer, ids_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer, order_ptr: cute.Pointer, d_logp_ptr: cute.Pointer, d_lse_ptr: cute.Pointer, d_entropy_ptr: cute.Pointer, rows_ptr: cute.Pointer, dz_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, T: Int32, rows_t_within_stride: Int64, dz_t_within_stride: Int64, inv_temperature: Float32, ignore_index: Int64, T_piece: Int32, V_piece: Int32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(weight_ptr, cute.make_layout((128256, 4096), stride=(cute.assume(weight_v_stride, divby=8), 1)))
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((T,), stride=(1,)))
@@ -396,23 +396,23 @@ def launch_linear_logp_grad_2(weight_ptr: cute.Pointer, ids_ptr: cute.Pointer, l
 
 @cute.struct
 class linear_logp_grad_3_0_memory:
-    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
+    """Shared memory: mbarriers of the pipeline, a tile of A and B for each stage, epilogue scratch of warps."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
+    epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def linear_logp_grad_3_0_layouts():
-    # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
+    # Smem layouts of A and B: 128-byte swizzle, stages outermost.
     tile = (128, 256, 64)
     a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
     return a, sm90.make_smem_layout_b(COL_MAJOR, tile, BFloat16, 4)
 
 
 def linear_logp_grad_3_0_unit():
-    # The instruction that multiplies 64 rows by a warpgroup.
+    # wgmma of 64 rows for each consumer warpgroup.
     a, b = OperandMajorMode.K, OperandMajorMode.MN
     return sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, a, b, Float32, (2, 1, 1), tiler_mn=(64, 256)
@@ -421,7 +421,7 @@ def linear_logp_grad_3_0_unit():
 
 @cute.jit
 def linear_logp_grad_3_0_place(item, tiles):
-    # Row tiles run fastest inside a group of 8: its rows stay in the cache while columns go by once.
+    # Grouped tile order for L2 reuse: row tiles run fastest inside a group of 8.
     band = item // 128
     rest = item - band * 128
     first = band * 8
@@ -463,7 +463,7 @@ def linear_logp_grad_3_0(
     items = tiles * 16
     item = block // 2
     if group == 0:
-        # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
+        # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
         if warp == 0:
             put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
@@ -496,22 +496,22 @@ def linear_logp_grad_3_0(
                 item += blocks // 2
             ring.producer_tail(put)
     else:
-        # Warpgroups multiply 64 rows each; one group of instructions is in flight while the next is given.
+        # Consumer warpgroups: 64 rows each; one wgmma group is in flight while the next is issued.
         cute.arch.setmaxregister_increase(232)
         mine = thread - 128
         share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
         a = unit.make_fragment_A(share.partition_A(a_tiles))
         b = unit.make_fragment_B(share.partition_B(b_tiles))
         fragment = cute.make_rmem_tensor(unit.partition_shape_C((128, 256)), Float32)
-        # a thread has rows `row` and `row + 8`, and of each the columns 8 i + 2 (thread % 4) and the next
+        # accumulator fragment: rows `row` and `row + 8`, columns 8 i + 2 (thread % 4) + {0, 1}
         acc = cute.make_tensor(
             fragment.iterator, cute.make_layout((2, (2, 32)), stride=(2, (1, 4)))
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
+        # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
+        epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
@@ -549,7 +549,7 @@ def linear_logp_grad_3_0(
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:136
                         z.append(acc[r, c])  # linear_logp.py:136
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 8):  # linear_logp.py:136
-                        vectors = to_vectors(box, merged_3_0.element_type, z[c : c + 8])  # linear_logp.py:136
+                        vectors = to_vectors(epilogue_tile, merged_3_0.element_type, z[c : c + 8])  # linear_logp.py:136
                         for i in cutlass.range_constexpr(2):  # linear_logp.py:136
                             store_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # linear_logp.py:136
             item += blocks // 2
@@ -557,7 +557,7 @@ def linear_logp_grad_3_0(
 
 @cute.jit
 def launch_linear_logp_grad_3_0(weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_3_0_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, dz_t_within_stride: Int64, merged_3_0_t_within_stride: Int64, V_piece: Int32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(weight_ptr, cute.make_layout((4096, 128256), stride=(1, cute.assume(weight_v_stride, divby=8))))
     dz = cute.make_tensor(dz_ptr, cute.make_layout((T_length, 16032), stride=(cute.assume(dz_t_within_stride, divby=8), 1)))
     merged_3_0 = cute.make_tensor(merged_3_0_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_0_t_within_stride, 1)))
@@ -580,23 +580,23 @@ def launch_linear_logp_grad_3_0(weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, 
 
 @cute.struct
 class linear_logp_grad_3_1_memory:
-    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
+    """Shared memory: mbarriers of the pipeline, a tile of A and B for each stage, epilogue scratch of warps."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
+    epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def linear_logp_grad_3_1_layouts():
-    # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
+    # Smem layouts of A and B: 128-byte swizzle, stages outermost.
     tile = (128, 256, 64)
     a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
     return a, sm90.make_smem_layout_b(COL_MAJOR, tile, BFloat16, 4)
 
 
 def linear_logp_grad_3_1_unit():
-    # The instruction that multiplies 64 rows by a warpgroup.
+    # wgmma of 64 rows for each consumer warpgroup.
     a, b = OperandMajorMode.K, OperandMajorMode.MN
     return sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, a, b, Float32, (2, 1, 1), tiler_mn=(64, 256)
@@ -605,7 +605,7 @@ def linear_logp_grad_3_1_unit():
 
 @cute.jit
 def linear_logp_grad_3_1_place(item, tiles):
-    # Row tiles run fastest inside a group of 8: its rows stay in the cache while columns go by once.
+    # Grouped tile order for L2 reuse: row tiles run fastest inside a group of 8.
     band = item // 128
     rest = item - band * 128
     first = band * 8
@@ -647,7 +647,7 @@ def linear_logp_grad_3_1(
     items = tiles * 16
     item = block // 2
     if group == 0:
-        # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
+        # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
         if warp == 0:
             put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
@@ -680,22 +680,22 @@ def linear_logp_grad_3_1(
                 item += blocks // 2
             ring.producer_tail(put)
     else:
-        # Warpgroups multiply 64 rows each; one group of instructions is in flight while the next is given.
+        # Consumer warpgroups: 64 rows each; one wgmma group is in flight while the next is issued.
         cute.arch.setmaxregister_increase(232)
         mine = thread - 128
         share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
         a = unit.make_fragment_A(share.partition_A(a_tiles))
         b = unit.make_fragment_B(share.partition_B(b_tiles))
         fragment = cute.make_rmem_tensor(unit.partition_shape_C((128, 256)), Float32)
-        # a thread has rows `row` and `row + 8`, and of each the columns 8 i + 2 (thread % 4) and the next
+        # accumulator fragment: rows `row` and `row + 8`, columns 8 i + 2 (thread % 4) + {0, 1}
         acc = cute.make_tensor(
             fragment.iterator, cute.make_layout((2, (2, 32)), stride=(2, (1, 4)))
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
+        # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
+        epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
@@ -732,12 +732,12 @@ def linear_logp_grad_3_1(
                 merged_2 = []  # linear_logp.py:136
                 for part in cutlass.range_constexpr(2):  # linear_logp.py:136
                     earlier_2_vectors = [load_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(32 * part, 32 * part + 32, 8) for i in range(2)]  # linear_logp.py:136
-                    earlier_2 += from_vectors(box, Float32, earlier_2_vectors)  # linear_logp.py:136
+                    earlier_2 += from_vectors(epilogue_tile, Float32, earlier_2_vectors)  # linear_logp.py:136
                     for c in cutlass.range_constexpr(32 * part, 32 * part + 32):  # linear_logp.py:136
                         z = acc[r, c]  # linear_logp.py:136
                         merged_2.append(earlier_2[c] + z)  # linear_logp.py:136
                     for c in cutlass.range_constexpr(32 * part, 32 * part + 32, 8):  # linear_logp.py:136
-                        vectors = to_vectors(box, merged_3_1.element_type, merged_2[c : c + 8])  # linear_logp.py:136
+                        vectors = to_vectors(epilogue_tile, merged_3_1.element_type, merged_2[c : c + 8])  # linear_logp.py:136
                         for i in cutlass.range_constexpr(2):  # linear_logp.py:136
                             store_vector_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # linear_logp.py:136
             item += blocks // 2
@@ -745,7 +745,7 @@ def linear_logp_grad_3_1(
 
 @cute.jit
 def launch_linear_logp_grad_3_1(weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_3_0_ptr: cute.Pointer, merged_3_1_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, dz_t_within_stride: Int64, merged_3_0_t_within_stride: Int64, merged_3_1_t_within_stride: Int64, V_piece: Int32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(weight_ptr, cute.make_layout((4096, 128256), stride=(1, cute.assume(weight_v_stride, divby=8))))
     dz = cute.make_tensor(dz_ptr, cute.make_layout((T_length, 16032), stride=(cute.assume(dz_t_within_stride, divby=8), 1)))
     merged_3_0 = cute.make_tensor(merged_3_0_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_0_t_within_stride, 1)))
@@ -769,23 +769,23 @@ def launch_linear_logp_grad_3_1(weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, 
 
 @cute.struct
 class linear_logp_grad_3_2_memory:
-    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
+    """Shared memory: mbarriers of the pipeline, a tile of A and B for each stage, epilogue scratch of warps."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
+    epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def linear_logp_grad_3_2_layouts():
-    # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
+    # Smem layouts of A and B: 128-byte swizzle, stages outermost.
     tile = (128, 256, 64)
     a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
     return a, sm90.make_smem_layout_b(COL_MAJOR, tile, BFloat16, 4)
 
 
 def linear_logp_grad_3_2_unit():
-    # The instruction that multiplies 64 rows by a warpgroup.
+    # wgmma of 64 rows for each consumer warpgroup.
     a, b = OperandMajorMode.K, OperandMajorMode.MN
     return sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, a, b, Float32, (2, 1, 1), tiler_mn=(64, 256)
@@ -794,7 +794,7 @@ def linear_logp_grad_3_2_unit():
 
 @cute.jit
 def linear_logp_grad_3_2_place(item, tiles):
-    # Row tiles run fastest inside a group of 8: its rows stay in the cache while columns go by once.
+    # Grouped tile order for L2 reuse: row tiles run fastest inside a group of 8.
     band = item // 128
     rest = item - band * 128
     first = band * 8
@@ -836,7 +836,7 @@ def linear_logp_grad_3_2(
     items = tiles * 16
     item = block // 2
     if group == 0:
-        # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
+        # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
         if warp == 0:
             put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
@@ -869,22 +869,22 @@ def linear_logp_grad_3_2(
                 item += blocks // 2
             ring.producer_tail(put)
     else:
-        # Warpgroups multiply 64 rows each; one group of instructions is in flight while the next is given.
+        # Consumer warpgroups: 64 rows each; one wgmma group is in flight while the next is issued.
         cute.arch.setmaxregister_increase(232)
         mine = thread - 128
         share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
         a = unit.make_fragment_A(share.partition_A(a_tiles))
         b = unit.make_fragment_B(share.partition_B(b_tiles))
         fragment = cute.make_rmem_tensor(unit.partition_shape_C((128, 256)), Float32)
-        # a thread has rows `row` and `row + 8`, and of each the columns 8 i + 2 (thread % 4) and the next
+        # accumulator fragment: rows `row` and `row + 8`, columns 8 i + 2 (thread % 4) + {0, 1}
         acc = cute.make_tensor(
             fragment.iterator, cute.make_layout((2, (2, 32)), stride=(2, (1, 4)))
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
+        # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
+        epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
@@ -923,14 +923,14 @@ def linear_logp_grad_3_2(
                 for part in cutlass.range_constexpr(4):  # linear_logp.py:136
                     earlier_2_vectors = [load_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:136
                     earlier_3_vectors = [load_vector_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:136
-                    earlier_2 += from_vectors(box, Float32, earlier_2_vectors)  # linear_logp.py:136
-                    earlier_3 += from_vectors(box, Float32, earlier_3_vectors)  # linear_logp.py:136
+                    earlier_2 += from_vectors(epilogue_tile, Float32, earlier_2_vectors)  # linear_logp.py:136
+                    earlier_3 += from_vectors(epilogue_tile, Float32, earlier_3_vectors)  # linear_logp.py:136
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:136
                         z = acc[r, c]  # linear_logp.py:136
                         merged_3 = earlier_2[c] + z  # linear_logp.py:136
                         merged_2.append(earlier_3[c] + merged_3)  # linear_logp.py:136
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 8):  # linear_logp.py:136
-                        vectors = to_vectors(box, merged_3_2.element_type, merged_2[c : c + 8])  # linear_logp.py:136
+                        vectors = to_vectors(epilogue_tile, merged_3_2.element_type, merged_2[c : c + 8])  # linear_logp.py:136
                         for i in cutlass.range_constexpr(2):  # linear_logp.py:136
                             store_vector_where(t_within_inside[r], merged_3_2, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # linear_logp.py:136
             item += blocks // 2
@@ -938,7 +938,7 @@ def linear_logp_grad_3_2(
 
 @cute.jit
 def launch_linear_logp_grad_3_2(weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_3_0_ptr: cute.Pointer, merged_3_1_ptr: cute.Pointer, merged_3_2_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, dz_t_within_stride: Int64, merged_3_0_t_within_stride: Int64, merged_3_1_t_within_stride: Int64, merged_3_2_t_within_stride: Int64, V_piece: Int32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(weight_ptr, cute.make_layout((4096, 128256), stride=(1, cute.assume(weight_v_stride, divby=8))))
     dz = cute.make_tensor(dz_ptr, cute.make_layout((T_length, 16032), stride=(cute.assume(dz_t_within_stride, divby=8), 1)))
     merged_3_0 = cute.make_tensor(merged_3_0_ptr, cute.make_layout((T_length, 4096), stride=(merged_3_0_t_within_stride, 1)))
@@ -963,23 +963,23 @@ def launch_linear_logp_grad_3_2(weight_ptr: cute.Pointer, dz_ptr: cute.Pointer, 
 
 @cute.struct
 class linear_logp_grad_3_3_memory:
-    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
+    """Shared memory: mbarriers of the pipeline, a tile of A and B for each stage, epilogue scratch of warps."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
+    epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def linear_logp_grad_3_3_layouts():
-    # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
+    # Smem layouts of A and B: 128-byte swizzle, stages outermost.
     tile = (128, 256, 64)
     a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
     return a, sm90.make_smem_layout_b(COL_MAJOR, tile, BFloat16, 4)
 
 
 def linear_logp_grad_3_3_unit():
-    # The instruction that multiplies 64 rows by a warpgroup.
+    # wgmma of 64 rows for each consumer warpgroup.
     a, b = OperandMajorMode.K, OperandMajorMode.MN
     return sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, a, b, Float32, (2, 1, 1), tiler_mn=(64, 256)
@@ -988,7 +988,7 @@ def linear_logp_grad_3_3_unit():
 
 @cute.jit
 def linear_logp_grad_3_3_place(item, tiles):
-    # Row tiles run fastest inside a group of 8: its rows stay in the cache while columns go by once.
+    # Grouped tile order for L2 reuse: row tiles run fastest inside a group of 8.
     band = item // 128
     rest = item - band * 128
     first = band * 8
@@ -1030,7 +1030,7 @@ def linear_logp_grad_3_3(
     items = tiles * 16
     item = block // 2
     if group == 0:
-        # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
+        # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
         if warp == 0:
             put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
@@ -1063,22 +1063,22 @@ def linear_logp_grad_3_3(
                 item += blocks // 2
             ring.producer_tail(put)
     else:
-        # Warpgroups multiply 64 rows each; one group of instructions is in flight while the next is given.
+        # Consumer warpgroups: 64 rows each; one wgmma group is in flight while the next is issued.
         cute.arch.setmaxregister_increase(232)
         mine = thread - 128
         share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
         a = unit.make_fragment_A(share.partition_A(a_tiles))
         b = unit.make_fragment_B(share.partition_B(b_tiles))
         fragment = cute.make_rmem_tensor(unit.partition_shape_C((128, 256)), Float32)
-        # a thread has rows `row` and `row + 8`, and of each the columns 8 i + 2 (thread % 4) and the next
+        # accumulator fragment: rows `row` and `row + 8`, columns 8 i + 2 (thread % 4) + {0, 1}
         acc = cute.make_tensor(
             fragment.iterator, cute.make_layout((2, (2, 32)), stride=(2, (1, 4)))
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
+        # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
+        epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
@@ -1122,9 +1122,9 @@ def linear_logp_grad_3_3(
                     earlier_2_vectors = [load_vector_where(t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:136
                     earlier_3_vectors = [load_vector_where(t_within_inside[r], merged_3_1, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:136
                     earlier_4_vectors = [load_vector_where(t_within_inside[r], merged_3_2, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)), Float32(0), 4) for c in range(16 * part, 16 * part + 16, 8) for i in range(2)]  # linear_logp.py:136
-                    earlier_2 += from_vectors(box, Float32, earlier_2_vectors)  # linear_logp.py:136
-                    earlier_3 += from_vectors(box, Float32, earlier_3_vectors)  # linear_logp.py:136
-                    earlier_4 += from_vectors(box, Float32, earlier_4_vectors)  # linear_logp.py:136
+                    earlier_2 += from_vectors(epilogue_tile, Float32, earlier_2_vectors)  # linear_logp.py:136
+                    earlier_3 += from_vectors(epilogue_tile, Float32, earlier_3_vectors)  # linear_logp.py:136
+                    earlier_4 += from_vectors(epilogue_tile, Float32, earlier_4_vectors)  # linear_logp.py:136
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):  # linear_logp.py:136
                         z = acc[r, c]  # linear_logp.py:136
                         merged_2 = earlier_2[c] + z  # linear_logp.py:136
@@ -1132,7 +1132,7 @@ def linear_logp_grad_3_3(
                         merged_4 = earlier_4[c] + merged_3  # linear_logp.py:136
                         as_bf16.append(Float32(merged_4).to(BFloat16))  # linear_logp.py:109
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):  # linear_logp.py:109
-                        vectors = to_vectors(box, d_hidden.element_type, as_bf16[c : c + 16])  # linear_logp.py:109
+                        vectors = to_vectors(epilogue_tile, d_hidden.element_type, as_bf16[c : c + 16])  # linear_logp.py:109
                         for i in cutlass.range_constexpr(2):  # linear_logp.py:109
                             store_vector_where(t_within_inside[r], d_hidden, (order_2[r].to(Int32), (d + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # linear_logp.py:109
             item += blocks // 2
@@ -1140,7 +1140,7 @@ def linear_logp_grad_3_3(
 
 @cute.jit
 def launch_linear_logp_grad_3_3(weight_ptr: cute.Pointer, order_ptr: cute.Pointer, d_hidden_ptr: cute.Pointer, dz_ptr: cute.Pointer, merged_3_0_ptr: cute.Pointer, merged_3_1_ptr: cute.Pointer, merged_3_2_ptr: cute.Pointer, T_length: Int32, weight_v_stride: Int64, T: Int32, d_hidden_t_stride: Int64, dz_t_within_stride: Int64, merged_3_0_t_within_stride: Int64, merged_3_1_t_within_stride: Int64, merged_3_2_t_within_stride: Int64, T_piece: Int32, V_piece: Int32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(weight_ptr, cute.make_layout((4096, 128256), stride=(1, cute.assume(weight_v_stride, divby=8))))
     order = cute.make_tensor(order_ptr, cute.make_layout((T,), stride=(1,)))
     d_hidden = cute.make_tensor(d_hidden_ptr, cute.make_layout((T, 4096), stride=(d_hidden_t_stride, 1)))
@@ -1167,23 +1167,23 @@ def launch_linear_logp_grad_3_3(weight_ptr: cute.Pointer, order_ptr: cute.Pointe
 
 @cute.struct
 class linear_logp_grad_4_memory:
-    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
+    """Shared memory: mbarriers of the pipeline, a tile of A and B for each stage, epilogue scratch of warps."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 65536], 1024]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
+    epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def linear_logp_grad_4_layouts():
-    # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
+    # Smem layouts of A and B: 128-byte swizzle, stages outermost.
     tile = (128, 256, 64)
     a = sm90.make_smem_layout_a(COL_MAJOR, tile, BFloat16, 4)
     return a, sm90.make_smem_layout_b(COL_MAJOR, tile, BFloat16, 4)
 
 
 def linear_logp_grad_4_unit():
-    # The instruction that multiplies 64 rows by a warpgroup.
+    # wgmma of 64 rows for each consumer warpgroup.
     a, b = OperandMajorMode.MN, OperandMajorMode.MN
     return sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, a, b, Float32, (2, 1, 1), tiler_mn=(64, 256)
@@ -1192,7 +1192,7 @@ def linear_logp_grad_4_unit():
 
 @cute.jit
 def linear_logp_grad_4_place(item, tiles):
-    # Row tiles run fastest inside a group of 8: its rows stay in the cache while columns go by once.
+    # Grouped tile order for L2 reuse: row tiles run fastest inside a group of 8.
     band = item // 128
     rest = item - band * 128
     first = band * 8
@@ -1234,7 +1234,7 @@ def linear_logp_grad_4(
     items = tiles * 16
     item = block // 2
     if group == 0:
-        # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
+        # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
         if warp == 0:
             put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
@@ -1267,22 +1267,22 @@ def linear_logp_grad_4(
                 item += blocks // 2
             ring.producer_tail(put)
     else:
-        # Warpgroups multiply 64 rows each; one group of instructions is in flight while the next is given.
+        # Consumer warpgroups: 64 rows each; one wgmma group is in flight while the next is issued.
         cute.arch.setmaxregister_increase(232)
         mine = thread - 128
         share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
         a = unit.make_fragment_A(share.partition_A(a_tiles))
         b = unit.make_fragment_B(share.partition_B(b_tiles))
         fragment = cute.make_rmem_tensor(unit.partition_shape_C((128, 256)), Float32)
-        # a thread has rows `row` and `row + 8`, and of each the columns 8 i + 2 (thread % 4) and the next
+        # accumulator fragment: rows `row` and `row + 8`, columns 8 i + 2 (thread % 4) + {0, 1}
         acc = cute.make_tensor(
             fragment.iterator, cute.make_layout((2, (2, 32)), stride=(2, (1, 4)))
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
+        # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
+        epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
@@ -1319,7 +1319,7 @@ def linear_logp_grad_4(
                         z = acc[r, c]  # linear_logp.py:138
                         as_bf16.append(Float32(z).to(BFloat16))  # linear_logp.py:111
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):  # linear_logp.py:111
-                        vectors = to_vectors(box, d_weight.element_type, as_bf16[c : c + 16])  # linear_logp.py:111
+                        vectors = to_vectors(epilogue_tile, d_weight.element_type, as_bf16[c : c + 16])  # linear_logp.py:111
                         for i in cutlass.range_constexpr(2):  # linear_logp.py:111
                             store_vector_where(v_within_inside[r], d_weight, (v, (d + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # linear_logp.py:111
             item += blocks // 2
@@ -1327,7 +1327,7 @@ def linear_logp_grad_4(
 
 @cute.jit
 def launch_linear_logp_grad_4(d_weight_ptr: cute.Pointer, rows_ptr: cute.Pointer, dz_ptr: cute.Pointer, T_length: Int32, d_weight_v_stride: Int64, rows_t_within_stride: Int64, dz_t_within_stride: Int64, V_piece: Int32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     d_weight = cute.make_tensor(d_weight_ptr, cute.make_layout((128256, 4096), stride=(d_weight_v_stride, 1)))
     rows = cute.make_tensor(rows_ptr, cute.make_layout((4096, T_length), stride=(1, cute.assume(rows_t_within_stride, divby=8))))
     dz = cute.make_tensor(dz_ptr, cute.make_layout((16032, T_length), stride=(1, cute.assume(dz_t_within_stride, divby=8))))

@@ -17,14 +17,14 @@ NEAREST = cute.math.RoundingMode.NEAREST_EVEN
 ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
-def across(x, board, apart, thread, combine):
-    # Combine each element with those of the threads so far apart, in this order, through shared memory.
+def across(x, reduce_smem, strides, thread, combine):
+    # Combine with the elements of thread ^ stride, stride by stride, through shared memory.
     for i in range(len(x)):
-        board[i, thread] = x[i]
+        reduce_smem[i, thread] = x[i]
     cute.arch.sync_threads()
-    far = [sum(a for k, a in enumerate(apart) if j >> k & 1) for j in range(1 << len(apart))]
-    x = [[x[i], *(board[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
-    for _ in apart:
+    far = [sum(a for k, a in enumerate(strides) if j >> k & 1) for j in range(1 << len(strides))]
+    x = [[x[i], *(reduce_smem[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
+    for _ in strides:
         x = [folded(terms, 1, combine) for terms in x]
     return [terms[0] for terms in x]
 
@@ -40,12 +40,12 @@ def div(a, b):
 
 
 def exchanged(x, lanes, combine):
-    # Combine each element with that of the thread so many lanes away.
+    # Combine with the elements of lane ^ lanes (butterfly).
     return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
 
 
 def exp2(x):
-    # The hardware's: a table.
+    # ex2.approx.ftz.f32.
     return cute.math.exp2(x, fastmath=True)
 
 
@@ -55,17 +55,17 @@ def fma(a, b, c):
 
 
 def fmax(a, b):
-    # NaN loses.
+    # The other operand if one is NaN.
     return cute.arch.fmax(a, b)
 
 
-def folded(x, apart, combine):
-    # Combine the elements of a thread that lie so far apart.
-    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+def folded(x, stride, combine):
+    # Combine elements i and i + stride of a list.
+    return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
 def halved(x, lanes, thread, combine):
-    # Combine with the thread so many lanes away: each goes on with a half of the list.
+    # Combine with lane ^ lanes by recursive halving: each keeps one half of the list.
     upper, half = thread & lanes != 0, len(x) // 2
     kept = [select(upper, x[i + half], x[i]) for i in range(half)]
     given = [select(upper, x[i], x[i + half]) for i in range(half)]
@@ -74,7 +74,7 @@ def halved(x, lanes, thread, combine):
 
 @cute.jit
 def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
-    # So many elements, read at once, or what stands for them.
+    # Load a vector, or `other` where the condition is false.
     x = cute.make_rmem_tensor((count,), memory.element_type)
     x.fill(other)
     if condition:
@@ -84,7 +84,7 @@ def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutla
 
 @cute.jit
 def load_where(condition, memory: cute.Tensor, index, other):
-    # An element, or what stands for it.
+    # Load an element, or `other`.
     x = other
     if condition:
         x = type(other)(memory[index])
@@ -130,32 +130,32 @@ def merge_softmax_sum(max_a, sum_a, centred_a, max_b, sum_b, centred_b):
     return m, total, total_2
 
 
-def merged(states, apart, merge):
-    # Merge the states of a thread that lie so far apart.
-    first = [i for i in range(len(states[0])) if not i & apart]
-    each = [merge(*(x[i] for x in states), *(x[i + apart] for x in states)) for i in first]
+def merged(states, stride, merge):
+    # Merge states i and i + stride of a thread's lists.
+    first = [i for i in range(len(states[0])) if not i & stride]
+    each = [merge(*(x[i] for x in states), *(x[i + stride] for x in states)) for i in first]
     return tuple([state[k] for state in each] for k in range(len(states)))
 
 
-def merged_across(states, boards, apart, thread, merge):
-    # Merge each state with those of the threads so far apart, in this order, through shared memory.
+def merged_across(states, reduce_buffers, strides, thread, merge):
+    # Merge with the states of thread ^ stride, stride by stride, through shared memory.
     count = len(states[0])
-    for x, board in zip(states, boards):
+    for x, reduce_smem in zip(states, reduce_buffers):
         for i in range(count):
-            board[i, thread] = x[i]
+            reduce_smem[i, thread] = x[i]
     cute.arch.sync_threads()
-    far = [sum(a for k, a in enumerate(apart) if j >> k & 1) for j in range(1 << len(apart))]
+    far = [sum(a for k, a in enumerate(strides) if j >> k & 1) for j in range(1 << len(strides))]
     each = []
     for i in range(count):
-        terms = [[x[i], *(board[i, thread ^ f] for f in far[1:])] for x, board in zip(states, boards)]
-        for _ in apart:
+        terms = [[x[i], *(reduce_smem[i, thread ^ f] for f in far[1:])] for x, reduce_smem in zip(states, reduce_buffers)]
+        for _ in strides:
             terms = merged(terms, 1, merge)
         each.append([x[0] for x in terms])
     return tuple([state[k] for state in each] for k in range(len(states)))
 
 
 def merged_lanes(states, lanes, merge):
-    # Merge with the states of the thread so many lanes away.
+    # Merge with the states of lane ^ lanes (butterfly shuffle).
     others = [[cute.arch.shuffle_sync_bfly(a, offset=lanes) for a in x] for x in states]
     each = [merge(*one, *two) for one, two in zip(zip(*states), zip(*others))]
     return tuple([state[k] for state in each] for k in range(len(states)))
@@ -199,28 +199,28 @@ def portable_log(x):
 
 @cute.jit
 def report_where(bad, errors: cute.Pointer, code: cutlass.Constexpr, row):
-    # Write what was found, and one more than its row, into the device's error words.
+    # Record an error code, and its row plus one, in the device's error words.
     if bad:
         cute.arch.atomic_max(errors, Int32(code))
         cute.arch.atomic_max(errors + 1, row)
 
 
 def select(condition, a, b):
-    # Without a branch.
+    # Branchless.
     return cutlass.select_(condition, a, b)
 
 
-def softmax_sum_over_v_piece(max, sum, centred, thread, boards):
+def softmax_sum_over_v_piece(max, sum, centred, thread, reduce_buffers):
     # The states merged over V.piece, pairwise.
     max, sum, centred = merged_lanes((max, sum, centred,), 8, merge_softmax_sum)
     max, sum, centred = merged_lanes((max, sum, centred,), 16, merge_softmax_sum)
-    max, sum, centred = merged_across((max, sum, centred,), boards[0:3], (32,), thread, merge_softmax_sum)
+    max, sum, centred = merged_across((max, sum, centred,), reduce_buffers[0:3], (32,), thread, merge_softmax_sum)
     return max[0], sum[0], centred[0]
 
 
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
-    # Write an element if the condition holds.
+    # Store an element if it holds.
     if condition:
         memory[index] = x
 
@@ -239,7 +239,7 @@ def sum_over_v_lane(x, thread):
 
 
 def vector_of(memory, index, count):
-    # Neighbours in memory, the first at a multiple of so many.
+    # A view of `count` contiguous, aligned elements.
     at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
     return cute.make_tensor(memory.iterator + at, (count,))
 
@@ -250,9 +250,9 @@ def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cut
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
-    board_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
-    board_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
+    reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
+    reduce_smem_2 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
+    reduce_smem_3 = shared.allocate_tensor(Float32, cute.make_layout((1, 64), stride=(64, 1)), 16)
     t = block
     writes = thread == 0
     ids_2 = ids[t]  # logp.py:134
@@ -362,7 +362,7 @@ def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cut
         fused_sum_2 = fma(product_10, larger_3, product_12)  # logp.py:138
         total_5 = fused_sum + fused_sum_2  # logp.py:138
         m_2, s_2, centred_2 = m_3, total_4, total_5  # logp.py:138
-    m_3, s_3, centred_3 = softmax_sum_over_v_piece([m_2], [s_2], [centred_2], thread, (board_1, board_2, board_3,))  # logp.py:138
+    m_3, s_3, centred_3 = softmax_sum_over_v_piece([m_2], [s_2], [centred_2], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,))  # logp.py:138
     as_f32 = BFloat16(logits_2).to(Float32)  # logp.py:48
     product_3 = mul(as_f32, inv_temperature)  # logp.py:57
     log_of = portable_log(s_3)  # logp.py:149
@@ -383,7 +383,7 @@ def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cut
 
 @cute.jit
 def launch_logp(logits_ptr: cute.Pointer, ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer, errors_ptr: cute.Pointer, T: Int32, logits_t_stride: Int64, inv_temperature: Float32, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     logits = cute.make_tensor(logits_ptr, cute.make_layout((T, 128256), stride=(logits_t_stride, 1)))
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
     logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))

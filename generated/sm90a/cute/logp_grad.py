@@ -18,13 +18,13 @@ ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
 def exp2(x):
-    # The hardware's: a table.
+    # ex2.approx.ftz.f32.
     return cute.math.exp2(x, fastmath=True)
 
 
 @cute.jit
 def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
-    # So many elements, read at once, or what stands for them.
+    # Load a vector, or `other` where the condition is false.
     x = cute.make_rmem_tensor((count,), memory.element_type)
     x.fill(other)
     if condition:
@@ -38,12 +38,12 @@ def mul(a, b):
 
 
 def select(condition, a, b):
-    # Without a branch.
+    # Branchless.
     return cutlass.select_(condition, a, b)
 
 
 def store_vector(memory, index, x):
-    # Write elements that follow each other at once.
+    # Store a vector.
     made = cute.make_rmem_tensor((len(x),), memory.element_type)
     for i in range(len(x)):
         made[i] = x[i]
@@ -52,13 +52,13 @@ def store_vector(memory, index, x):
 
 @cute.jit
 def store_vector_where(condition, memory: cute.Tensor, index, x):
-    # Write elements that follow each other at once, if the condition holds.
+    # Store a vector where the condition holds.
     if condition:
         store_vector(memory, index, x)
 
 
 def vector_of(memory, index, count):
-    # Neighbours in memory, the first at a multiple of so many.
+    # A view of `count` contiguous, aligned elements.
     at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
     return cute.make_tensor(memory.iterator + at, (count,))
 
@@ -110,7 +110,7 @@ def logp_grad_rows(logits: cute.Tensor, ids: cute.Tensor, lse: cute.Tensor, entr
 
 @cute.jit
 def launch_logp_grad(logits_ptr: cute.Pointer, ids_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer, d_logp_ptr: cute.Pointer, d_lse_ptr: cute.Pointer, d_entropy_ptr: cute.Pointer, d_logits_ptr: cute.Pointer, T: Int32, logits_t_stride: Int64, d_logits_t_stride: Int64, inv_temperature: Float32, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     logits = cute.make_tensor(logits_ptr, cute.make_layout((T, 128256), stride=(logits_t_stride, 1)))
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((T,), stride=(1,)))

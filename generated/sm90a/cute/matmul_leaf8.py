@@ -17,8 +17,8 @@ NEAREST = cute.math.RoundingMode.NEAREST_EVEN
 ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
-def box_places(words):
-    # Where a thread's pairs and vectors lie in 8 rows of 128 bytes, swizzled against conflicts.
+def epilogue_offsets(words):
+    # Swizzled offsets of a thread's pairs and vectors in 8 rows of 128 bytes of shared memory.
     lane = cute.arch.lane_idx()
     row, quad = lane // 4 * 36, lane % 4
     pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2
@@ -26,12 +26,12 @@ def box_places(words):
 
 
 def put_sum(to, a, b):
-    # Two accumulators, element by element.
+    # Add two accumulators.
     to.store(a.load() + b.load())
 
 
 def store_vector(memory, index, x):
-    # Write elements that follow each other at once.
+    # Store a vector.
     made = cute.make_rmem_tensor((len(x),), memory.element_type)
     for i in range(len(x)):
         made[i] = x[i]
@@ -40,71 +40,71 @@ def store_vector(memory, index, x):
 
 @cute.jit
 def store_vector_where(condition, memory: cute.Tensor, index, x):
-    # Write elements that follow each other at once, if the condition holds.
+    # Store a vector where the condition holds.
     if condition:
         store_vector(memory, index, x)
 
 
-def to_vectors(box, dtype, x):
-    # A row's pairs of neighbours, as four threads have them, as vectors of 16 bytes.
+def to_vectors(epilogue_tile, dtype, x):
+    # Transpose accumulator pairs of the four threads of a row to 16-byte vectors.
     words = dtype.width // 16
-    pairs, vectors = box_places(words)
+    pairs, vectors = epilogue_offsets(words)
     cute.arch.sync_warp()
     for i in range(len(x) // 2):
         pair = cute.make_rmem_tensor((2,), dtype)
         pair[0], pair[1] = x[2 * i], x[2 * i + 1]
-        to = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
+        to = cute.make_tensor(epilogue_tile + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
         cute.autovec_copy(cute.recast_tensor(pair, Int32), to)
     cute.arch.sync_warp()
     made = []
     for i in range(len(x) * words // 8):
         vector = cute.make_rmem_tensor((8 // words,), dtype)
-        of = cute.make_tensor(box + cute.assume(vectors ^ 16 * i, divby=4), (4,))
+        of = cute.make_tensor(epilogue_tile + cute.assume(vectors ^ 16 * i, divby=4), (4,))
         cute.autovec_copy(of, cute.recast_tensor(vector, Int32))
         made.append([vector[j] for j in range(8 // words)])
     return made
 
 
 def vector_of(memory, index, count):
-    # Neighbours in memory, the first at a multiple of so many.
+    # A view of `count` contiguous, aligned elements.
     at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
     return cute.make_tensor(memory.iterator + at, (count,))
 
 
 @cute.struct
 class matmul_leaf8_memory:
-    """What a block shares: the barriers of its ring, a tile of each factor for each stage, and a box for each warp."""
+    """Shared memory: mbarriers of the pipeline, a tile of A and B for each stage, epilogue scratch of warps."""
 
     ring: cute.struct.MemRange[Int64, 8]
     a: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     b: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
+    epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
     kept: cute.struct.Align[cute.struct.MemRange[Float32, 16384], 128]
 
 
 def matmul_leaf8_layouts():
-    # How tiles lie in shared memory: rows of 128 bytes, swizzled, one stage after the other.
+    # Smem layouts of A and B: 128-byte swizzle, stages outermost.
     tile = (128, 128, 64)
     a = sm90.make_smem_layout_a(ROW_MAJOR, tile, BFloat16, 4)
     return a, sm90.make_smem_layout_b(ROW_MAJOR, tile, BFloat16, 4)
 
 
 def matmul_leaf8_unit():
-    # The instruction that multiplies 64 rows by a warpgroup.
+    # wgmma of 64 rows for each consumer warpgroup.
     a, b = OperandMajorMode.K, OperandMajorMode.K
     return sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, a, b, Float32, (2, 1, 1), tiler_mn=(64, 128)
     )
 
 
-def matmul_leaf8_turn(piece):
-    # Which accumulator a piece is multiplied into, and how many are then added: as a binary counter counts.
+def matmul_leaf8_merge_slot(piece):
+    # Accumulator of a piece, and the number of merges after it: a binary counter (pairwise sum).
     return ((0, 0), (1, 1), (1, 0), (2, 2), (0, 0), (1, 1), (1, 0), (2, 2))[piece]
 
 
 @cute.jit
 def matmul_leaf8_place(item, tiles):
-    # Row tiles run fastest inside a group of 8: its rows stay in the cache while columns go by once.
+    # Grouped tile order for L2 reuse: row tiles run fastest inside a group of 8.
     band = item // 256
     rest = item - band * 256
     first = band * 8
@@ -146,7 +146,7 @@ def matmul_leaf8(
     items = tiles * 32
     item = block // 2
     if group == 0:
-        # One warp copies: it waits for a free stage, and names the barrier that counts the bytes.
+        # Producer warp: acquire a stage, issue TMA loads that complete on its mbarrier.
         cute.arch.setmaxregister_decrease(40)
         if warp == 0:
             put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
@@ -180,7 +180,7 @@ def matmul_leaf8(
                 item += blocks // 2
             ring.producer_tail(put)
     else:
-        # Warpgroups multiply 64 rows each; one group of instructions is in flight while the next is given.
+        # Consumer warpgroups: 64 rows each; one wgmma group is in flight while the next is issued.
         cute.arch.setmaxregister_increase(232)
         mine = thread - 128
         share = unit.get_slice(cute.make_layout(2, stride=128)(group - 1))
@@ -188,16 +188,16 @@ def matmul_leaf8(
         b = unit.make_fragment_B(share.partition_B(b_tiles))
         shape = unit.partition_shape_C((128, 128))
         parts = [cute.make_rmem_tensor(shape, Float32) for i in range(3)]
-        # a thread has rows `row` and `row + 8`, and of each the columns 8 i + 2 (thread % 4) and the next
+        # accumulator fragment: rows `row` and `row + 8`, columns 8 i + 2 (thread % 4) + {0, 1}
         acc = cute.make_tensor(
             parts[0].iterator, cute.make_layout((2, (2, 16)), stride=(2, (1, 4)))
         )
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
-        # the sum of the first half of the pieces waits in shared memory, four registers of a thread together
+        # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
+        epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume((warp - 4) * 256, divby=256)
+        # the sum of the first half of the pieces is spilled to shared memory, four registers of a thread together
         fours = cute.make_layout((4, 16), stride=(1, 4))
         kept = cute.make_tensor(
             memory.kept.data_ptr() + cute.assume(4 * mine, divby=4),
@@ -213,9 +213,9 @@ def matmul_leaf8(
             t_first = (row_tile * 2 + rank) * 128  # matmul.py:38
             t = [t_first + row + 8 * r for r in range(2)]  # matmul.py:38
             t_inside = [t[r] < T for r in range(2)]  # matmul.py:38
-            # A chain for each piece; then as many are added as wait for it, the lower pieces on the left.
+            # One accumulation chain for each piece; then pairwise merges, the lower pieces on the left.
             for piece in cutlass.range_constexpr(8):
-                slot, sums = matmul_leaf8_turn(piece)
+                slot, sums = matmul_leaf8_merge_slot(piece)
                 fragment = parts[slot]
                 ring.consumer_wait(get)
                 warpgroup.fence()
@@ -239,7 +239,7 @@ def matmul_leaf8(
                     ring.consumer_release(free)
                     get.advance()
                     free.advance()
-                # what is added must be there; else the next piece begins while the last products are made
+                # a merge needs finished products; otherwise the next piece overlaps the last ones
                 if cutlass.const_expr(sums > 0):
                     warpgroup.wait_group(0)
                     ring.consumer_release(free)
@@ -258,7 +258,7 @@ def matmul_leaf8(
                         z = acc[r, c]  # matmul.py:38
                         as_bf16.append(Float32(z).to(BFloat16))  # matmul.py:46
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):  # matmul.py:46
-                        vectors = to_vectors(box, y.element_type, as_bf16[c : c + 16])  # matmul.py:46
+                        vectors = to_vectors(epilogue_tile, y.element_type, as_bf16[c : c + 16])  # matmul.py:46
                         for i in cutlass.range_constexpr(2):  # matmul.py:46
                             store_vector_where(t_inside[r], y, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # matmul.py:46
             item += blocks // 2
@@ -266,7 +266,7 @@ def matmul_leaf8(
 
 @cute.jit
 def launch_matmul_leaf8(x_ptr: cute.Pointer, w_ptr: cute.Pointer, y_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, w_n_stride: Int64, y_t_stride: Int64, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(cute.assume(x_t_stride, divby=8), 1)))
     w = cute.make_tensor(w_ptr, cute.make_layout((4096, 4096), stride=(cute.assume(w_n_stride, divby=8), 1)))
     y = cute.make_tensor(y_ptr, cute.make_layout((T, 4096), stride=(y_t_stride, 1)))

@@ -1,7 +1,7 @@
 """paged_attention on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 6c0d804943e797e0
-schedule: tiles Q*G=64, 4 warps that multiply, 4 that copy, 5 stages
+schedule: tiles Q*G=64, 4 consumer warps, 4 producer warps, 5 stages
 """
 
 import cuda.bindings.driver as cuda
@@ -23,25 +23,17 @@ def add(a, b):
 
 
 def any_lane(condition):
-    # Whether it holds for some thread of the warp.
+    # True if it holds for some thread of the warp.
     return cute.arch.vote_any_sync(condition)
 
 
-def box_places(words):
-    # Where a thread's pairs and vectors lie in 8 rows of 128 bytes, swizzled against conflicts.
-    lane = cute.arch.lane_idx()
-    row, quad = lane // 4 * 36, lane % 4
-    pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2
-    return pairs, row ^ quad * 4
-
-
 def by_rows(fragment, blocks):
-    # A thread's two rows of so many blocks of 8 columns, and of each 8 i + 2 (thread % 4) and the next.
+    # View an accumulator as [row, column]: two rows, and columns 8 i + 2 (thread % 4) + {0, 1}.
     return cute.make_tensor(fragment.iterator, cute.make_layout((2, (2, blocks)), stride=(2, (1, 4))))
 
 
 def copy_vector_where(condition, memory: cute.Tensor, index, tiles: cute.Tensor, place, count: cutlass.Constexpr):
-    # Send 16 bytes to shared memory, or zeros where the condition does not hold: they travel meanwhile.
+    # cp.async of 16 bytes to shared memory, zeros where the condition is false.
     way = cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL)
     atom = cute.make_copy_atom(way, memory.element_type, num_bits_per_copy=128)
     at = cute.assume(cute.crd2idx(place, tiles.layout), divby=count)
@@ -59,7 +51,7 @@ def div(a, b):
 
 @cute.jit
 def divided(x, by):
-    # A list of quotients, each rounded once: corrected twice where nothing is very small or large.
+    # Rounded quotients: a reciprocal and two fma corrections, or divisions at range ends.
     small, large = Float32(1.0), Float32(1.0)
     for i in cutlass.range_constexpr(len(x)):
         small, large = fmin(small, magnitude(x[i])), large + magnitude(x[i])
@@ -78,13 +70,21 @@ def divided(x, by):
     return [made[i] for i in range(len(x))]
 
 
+def epilogue_offsets(words):
+    # Swizzled offsets of a thread's pairs and vectors in 8 rows of 128 bytes of shared memory.
+    lane = cute.arch.lane_idx()
+    row, quad = lane // 4 * 36, lane % 4
+    pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2
+    return pairs, row ^ quad * 4
+
+
 def exchanged(x, lanes, combine):
-    # Combine each element with that of the thread so many lanes away.
+    # Combine with the elements of lane ^ lanes (butterfly).
     return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
 
 
 def exp2(x):
-    # The hardware's: a table.
+    # ex2.approx.ftz.f32.
     return cute.math.exp2(x, fastmath=True)
 
 
@@ -94,18 +94,18 @@ def fma(a, b, c):
 
 
 def fmax(a, b):
-    # NaN loses.
+    # The other operand if one is NaN.
     return cute.arch.fmax(a, b)
 
 
 def fmin(a, b):
-    # NaN loses.
+    # The other operand if one is NaN.
     return cute.arch.fmin(a, b)
 
 
-def folded(x, apart, combine):
-    # Combine the elements of a thread that lie so far apart.
-    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+def folded(x, stride, combine):
+    # Combine elements i and i + stride of a list.
+    return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
 def least(a, b):
@@ -115,7 +115,7 @@ def least(a, b):
 
 @cute.jit
 def load_where(condition, memory: cute.Tensor, index, other):
-    # An element, or what stands for it.
+    # Load an element, or `other`.
     x = other
     if condition:
         x = type(other)(memory[index])
@@ -123,7 +123,7 @@ def load_where(condition, memory: cute.Tensor, index, other):
 
 
 def magnitude(x):
-    # Without its sign.
+    # Absolute value.
     return (x.bitcast(Int32) & Int32(0x7FFFFFFF)).bitcast(Float32)
 
 
@@ -154,7 +154,7 @@ def mul(a, b):
 
 
 def multiply(unit, to, a, b, onto, count):
-    # Begin a group of so many matrix instructions, onto what is there or from nothing.
+    # Issue a wgmma group of `count` instructions, accumulating if `onto`.
     atom = cute.make_mma_atom(unit.op)
     atom.set(warpgroup.Field.ACCUMULATE, onto)
     warpgroup.fence()
@@ -165,7 +165,7 @@ def multiply(unit, to, a, b, onto, count):
 
 
 def of_rows(x, pick):
-    # The least or the most of what the lanes of a warp have.
+    # Minimum or maximum over the lists of a warp's lanes.
     while len(x) > 1:
         x = [*(pick(a, b) for a, b in zip(x[::2], x[1::2])), *x[len(x) // 2 * 2 :]]
     for lanes in (16, 8, 4, 2, 1):
@@ -206,7 +206,7 @@ def portable_log(x):
 
 @cute.jit
 def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, size: cutlass.Constexpr):
-    # The segment that a tile lies in: segment i takes the tiles from begin[i] * each // size + i on.
+    # Segment of a tile: segment i starts at tile begin[i] * each // size + i.
     early = Int32(0)
     for first in cutlass.range(0, count, 32, unroll=4):
         i = first + lane
@@ -218,12 +218,12 @@ def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, s
 
 
 def select(condition, a, b):
-    # Without a branch.
+    # Branchless.
     return cutlass.select_(condition, a, b)
 
 
 def store_vector(memory, index, x):
-    # Write elements that follow each other at once.
+    # Store a vector.
     made = cute.make_rmem_tensor((len(x),), memory.element_type)
     for i in range(len(x)):
         made[i] = x[i]
@@ -232,14 +232,14 @@ def store_vector(memory, index, x):
 
 @cute.jit
 def store_vector_where(condition, memory: cute.Tensor, index, x):
-    # Write elements that follow each other at once, if the condition holds.
+    # Store a vector where the condition holds.
     if condition:
         store_vector(memory, index, x)
 
 
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
-    # Write an element if the condition holds.
+    # Store an element if it holds.
     if condition:
         memory[index] = x
 
@@ -260,35 +260,35 @@ def sum_over_s_lane_of_thread(x):
     return x
 
 
-def to_vectors(box, dtype, x):
-    # A row's pairs of neighbours, as four threads have them, as vectors of 16 bytes.
+def to_vectors(epilogue_tile, dtype, x):
+    # Transpose accumulator pairs of the four threads of a row to 16-byte vectors.
     words = dtype.width // 16
-    pairs, vectors = box_places(words)
+    pairs, vectors = epilogue_offsets(words)
     cute.arch.sync_warp()
     for i in range(len(x) // 2):
         pair = cute.make_rmem_tensor((2,), dtype)
         pair[0], pair[1] = x[2 * i], x[2 * i + 1]
-        to = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
+        to = cute.make_tensor(epilogue_tile + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
         cute.autovec_copy(cute.recast_tensor(pair, Int32), to)
     cute.arch.sync_warp()
     made = []
     for i in range(len(x) * words // 8):
         vector = cute.make_rmem_tensor((8 // words,), dtype)
-        of = cute.make_tensor(box + cute.assume(vectors ^ 16 * i, divby=4), (4,))
+        of = cute.make_tensor(epilogue_tile + cute.assume(vectors ^ 16 * i, divby=4), (4,))
         cute.autovec_copy(of, cute.recast_tensor(vector, Int32))
         made.append([vector[j] for j in range(8 // words)])
     return made
 
 
 def vector_of(memory, index, count):
-    # Neighbours in memory, the first at a multiple of so many.
+    # A view of `count` contiguous, aligned elements.
     at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
     return cute.make_tensor(memory.iterator + at, (count,))
 
 
 @cute.struct
 class paged_attention_memory:
-    """What a block shares: the barriers of its rings, tiles of rows, and tiles of what is streamed for each stage."""
+    """Shared memory: mbarriers of the pipelines, resident tiles, and streamed tiles of each stage."""
 
     q_ring: cute.struct.MemRange[Int64, 2]
     k_cache_ring: cute.struct.MemRange[Int64, 10]
@@ -296,11 +296,11 @@ class paged_attention_memory:
     q: cute.struct.Align[cute.struct.MemRange[BFloat16, 8192], 1024]
     k_cache: cute.struct.Align[cute.struct.MemRange[BFloat16, 40960], 1024]
     v_cache: cute.struct.Align[cute.struct.MemRange[BFloat16, 40960], 1024]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 1024], 128]
+    epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 1024], 128]
 
 
 def paged_attention_layouts():
-    # How products read tiles in shared memory, swizzled: along the elements of rows, or along rows.
+    # Swizzled smem layouts of wgmma operands, K-major or MN-major.
     return (
         sm90.make_smem_layout_a(ROW_MAJOR, (64, 64, 128), BFloat16, 1),
         sm90.make_smem_layout_b(ROW_MAJOR, (64, 64, 128), BFloat16, 5),
@@ -309,7 +309,7 @@ def paged_attention_layouts():
 
 
 def paged_attention_units():
-    # The instructions for scores, and for sums of what they weigh: these weights are registers.
+    # wgmma of S = Q K^T, and of O += P V with P in registers.
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (1, 1, 1)
     scoring = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
@@ -323,7 +323,7 @@ def paged_attention_units():
 
 @cute.kernel
 def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tensor, k_cache: cute.Tensor, v_cache: cute.Tensor, block_table: cute.Tensor, context_lens: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, o: cute.Tensor, lse: cute.Tensor, Q: Int32, B: Int32, T: Int32, M: Int32, P: Int32, scale: Float32):
-    # A block owns 64 of Q*G, 1 of H (chained_dot).
+    # A block owns 64 of Q*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     group = cute.arch.make_warp_uniform(thread // 128)
@@ -378,7 +378,7 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
     last_steps = select(first < count, most(of_rows(steps, most), first_steps + 1), first_steps + 1)  # attention.py:205
     full_steps = most(first_steps, least(of_rows(full_steps_2, least), last_steps - 1))  # attention.py:205
     if group == 0:
-        # A warpgroup copies: each thread vectors of some rows, and zeros for rows that are not there.
+        # Producer: each thread copies vectors by cp.async, zeros for out-of-bounds rows.
         cute.arch.setmaxregister_decrease(96)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         q_ring.producer_acquire(put)
@@ -453,7 +453,7 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
             v_cache_ring.producer_commit(put)
             put.advance()
     else:
-        # Warpgroups hold 64 rows each; the scores of the next step are made while this one's are weighed.
+        # Consumers own 64 rows each; S of the next step is issued before the softmax of this one.
         cute.arch.setmaxregister_increase(240)
         mine = thread - 128
         share = cute.make_layout(1, stride=128)(group - 1)
@@ -462,13 +462,13 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
         v_cache_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(v_cache_tiles))
         acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((64, 64)), Float32)
         acc_scores = by_rows(acc_of_scores, 8)
-        acc_of_weights = cute.make_rmem_tensor(summing.partition_shape_A((64, 64)), BFloat16)
-        weights = by_rows(acc_of_weights, 8)
+        acc_of_probs = cute.make_rmem_tensor(summing.partition_shape_A((64, 64)), BFloat16)
+        probs = by_rows(acc_of_probs, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
+        # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
+        epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
         got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
         q_g_2 = [first + row + 8 * r for r in range(2)]  # attention.py:207
@@ -536,7 +536,7 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
                 for c in cutlass.range_constexpr(16):  # attention.py:205
                     difference_4 = product_2[r][c] - chosen[r]  # attention.py:205
                     e[r].append(exp2(difference_4))  # attention.py:205
-                    weights[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:205
+                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:205
             if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:205
                 for r in cutlass.range_constexpr(2):  # attention.py:205
                     for c in cutlass.range_constexpr(32):  # attention.py:205
@@ -544,7 +544,7 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
             s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:205
             v_cache_ring.consumer_wait(got)  # attention.py:205
             cute.arch.fence_view_async_shared()  # attention.py:205
-            multiply(summing, o_of_piece_acc, acc_of_weights, v_cache_factor[None, None, None, got.index], True, 4)  # attention.py:205
+            multiply(summing, o_of_piece_acc, acc_of_probs, v_cache_factor[None, None, None, got.index], True, 4)  # attention.py:205
             s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:205
             s_new = [product_3[r] + s_chunk[r] for r in range(2)]  # attention.py:205
             for r in cutlass.range_constexpr(2):  # attention.py:205
@@ -603,7 +603,7 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
                 for c in cutlass.range_constexpr(16):  # attention.py:205
                     difference_4 = chosen[r][c] - chosen_2[r]  # attention.py:205
                     e[r].append(exp2(difference_4))  # attention.py:205
-                    weights[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:205
+                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:205
             if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:205
                 for r in cutlass.range_constexpr(2):  # attention.py:205
                     for c in cutlass.range_constexpr(32):  # attention.py:205
@@ -611,7 +611,7 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
             s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:205
             v_cache_ring.consumer_wait(got)  # attention.py:205
             cute.arch.fence_view_async_shared()  # attention.py:205
-            multiply(summing, o_of_piece_acc, acc_of_weights, v_cache_factor[None, None, None, got.index], True, 4)  # attention.py:205
+            multiply(summing, o_of_piece_acc, acc_of_probs, v_cache_factor[None, None, None, got.index], True, 4)  # attention.py:205
             s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:205
             s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:205
             for r in cutlass.range_constexpr(2):  # attention.py:205
@@ -666,7 +666,7 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
             for c in cutlass.range_constexpr(16):  # attention.py:205
                 difference_4 = chosen[r][c] - chosen_2[r]  # attention.py:205
                 e[r].append(exp2(difference_4))  # attention.py:205
-                weights[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:205
+                probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:205
         if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:205
             for r in cutlass.range_constexpr(2):  # attention.py:205
                 for c in cutlass.range_constexpr(32):  # attention.py:205
@@ -674,7 +674,7 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
         s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:205
         v_cache_ring.consumer_wait(got)  # attention.py:205
         cute.arch.fence_view_async_shared()  # attention.py:205
-        multiply(summing, o_of_piece_acc, acc_of_weights, v_cache_factor[None, None, None, got.index], True, 4)  # attention.py:205
+        multiply(summing, o_of_piece_acc, acc_of_probs, v_cache_factor[None, None, None, got.index], True, 4)  # attention.py:205
         s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:205
         s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:205
         for r in cutlass.range_constexpr(2):  # attention.py:205
@@ -713,14 +713,14 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
                 total_9 = chosen_2 + Float32(0.0)  # attention.py:325
                 as_bf16.append(Float32(total_9).to(BFloat16))  # attention.py:326
             for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:326
-                vectors = to_vectors(box, o.element_type, as_bf16[c : c + 16])  # attention.py:326
+                vectors = to_vectors(epilogue_tile, o.element_type, as_bf16[c : c + 16])  # attention.py:326
                 for i in cutlass.range_constexpr(2):  # attention.py:326
                     store_vector_where(below, o, (total_6, h, g, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:326
 
 
 @cute.jit
 def launch_paged_attention(q_ptr: cute.Pointer, k_cache_ptr: cute.Pointer, v_cache_ptr: cute.Pointer, block_table_ptr: cute.Pointer, context_lens_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, M: Int32, P: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, k_cache_p_stride: Int64, k_cache_o_stride: Int64, k_cache_h_stride: Int64, v_cache_p_stride: Int64, v_cache_o_stride: Int64, v_cache_h_stride: Int64, block_table_b_stride: Int64, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
     k_cache = cute.make_tensor(k_cache_ptr, cute.make_layout((P, 64, 8, 128), stride=(cute.assume(k_cache_p_stride, divby=8), cute.assume(k_cache_o_stride, divby=8), cute.assume(k_cache_h_stride, divby=8), 1)))
     v_cache = cute.make_tensor(v_cache_ptr, cute.make_layout((P, 64, 8, 128), stride=(cute.assume(v_cache_p_stride, divby=8), cute.assume(v_cache_o_stride, divby=8), cute.assume(v_cache_h_stride, divby=8), 1)))

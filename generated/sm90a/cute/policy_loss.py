@@ -18,14 +18,14 @@ NEAREST = cute.math.RoundingMode.NEAREST_EVEN
 ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
-def across(x, board, apart, thread, combine):
-    # Combine each element with those of the threads so far apart, in this order, through shared memory.
+def across(x, reduce_smem, strides, thread, combine):
+    # Combine with the elements of thread ^ stride, stride by stride, through shared memory.
     for i in range(len(x)):
-        board[i, thread] = x[i]
+        reduce_smem[i, thread] = x[i]
     cute.arch.sync_threads()
-    far = [sum(a for k, a in enumerate(apart) if j >> k & 1) for j in range(1 << len(apart))]
-    x = [[x[i], *(board[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
-    for _ in apart:
+    far = [sum(a for k, a in enumerate(strides) if j >> k & 1) for j in range(1 << len(strides))]
+    x = [[x[i], *(reduce_smem[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
+    for _ in strides:
         x = [folded(terms, 1, combine) for terms in x]
     return [terms[0] for terms in x]
 
@@ -41,7 +41,7 @@ def div(a, b):
 
 
 def exchanged(x, lanes, combine):
-    # Combine each element with that of the thread so many lanes away.
+    # Combine with the elements of lane ^ lanes (butterfly).
     return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
 
 
@@ -51,22 +51,22 @@ def fma(a, b, c):
 
 
 def fmax(a, b):
-    # NaN loses.
+    # The other operand if one is NaN.
     return cute.arch.fmax(a, b)
 
 
 def fmin(a, b):
-    # NaN loses.
+    # The other operand if one is NaN.
     return cute.arch.fmin(a, b)
 
 
-def folded(x, apart, combine):
-    # Combine the elements of a thread that lie so far apart.
-    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+def folded(x, stride, combine):
+    # Combine elements i and i + stride of a list.
+    return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
 def halved(x, lanes, thread, combine):
-    # Combine with the thread so many lanes away: each goes on with a half of the list.
+    # Combine with lane ^ lanes by recursive halving: each keeps one half of the list.
     upper, half = thread & lanes != 0, len(x) // 2
     kept = [select(upper, x[i + half], x[i]) for i in range(half)]
     given = [select(upper, x[i], x[i + half]) for i in range(half)]
@@ -74,7 +74,7 @@ def halved(x, lanes, thread, combine):
 
 
 def load_vector(memory, index, count):
-    # So many elements, read at once.
+    # Load a vector.
     x = cute.make_rmem_tensor((count,), memory.element_type)
     cute.autovec_copy(vector_of(memory, index, count), x)
     return [x[i] for i in range(count)]
@@ -82,7 +82,7 @@ def load_vector(memory, index, count):
 
 @cute.jit
 def load_where(condition, memory: cute.Tensor, index, other):
-    # An element, or what stands for it.
+    # Load an element, or `other`.
     x = other
     if condition:
         x = type(other)(memory[index])
@@ -161,21 +161,21 @@ def portable_k3(x):
 
 
 def select(condition, a, b):
-    # Without a branch.
+    # Branchless.
     return cutlass.select_(condition, a, b)
 
 
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
-    # Write an element if the condition holds.
+    # Store an element if it holds.
     if condition:
         memory[index] = x
 
 
-def sum_over_s_lane(x, thread, boards):
+def sum_over_s_lane(x, thread, reduce_buffers):
     # The sum over S.lane, halving.
     x = folded(x, 4, add)
-    x = across(x, boards[0], (64, 32), thread, add)
+    x = across(x, reduce_buffers[0], (64, 32), thread, add)
     x = halved(x, 16, thread, add)
     x = halved(x, 8, thread, add)
     x = exchanged(x, 4, add)
@@ -186,7 +186,7 @@ def sum_over_s_lane(x, thread, boards):
     return x[0]
 
 
-def sum_over_s_lane_2(x, thread, boards):
+def sum_over_s_lane_2(x, thread, reduce_buffers):
     # The sum over S.lane, in any order.
     x = folded(x, 1, add)
     x = folded(x, 1, add)
@@ -196,14 +196,14 @@ def sum_over_s_lane_2(x, thread, boards):
     x = exchanged(x, 4, add)
     x = exchanged(x, 8, add)
     x = exchanged(x, 16, add)
-    x = across(x, boards[0], (32, 64), thread, add)
+    x = across(x, reduce_buffers[0], (32, 64), thread, add)
     return x[0]
 
 
-def sum_over_s_piece_lane(x, thread, boards):
+def sum_over_s_piece_lane(x, thread, reduce_buffers):
     # The sum over S_piece.lane, halving.
     x = folded(x, 4, add)
-    x = across(x, boards[0], (256, 128, 64, 32), thread, add)
+    x = across(x, reduce_buffers[0], (256, 128, 64, 32), thread, add)
     x = halved(x, 16, thread, add)
     x = halved(x, 8, thread, add)
     x = exchanged(x, 4, add)
@@ -214,7 +214,7 @@ def sum_over_s_piece_lane(x, thread, boards):
     return x[0]
 
 
-def sum_over_s_piece_lane_2(x, thread, boards):
+def sum_over_s_piece_lane_2(x, thread, reduce_buffers):
     # The sum over S_piece.lane, in any order.
     x = folded(x, 1, add)
     x = folded(x, 1, add)
@@ -224,12 +224,12 @@ def sum_over_s_piece_lane_2(x, thread, boards):
     x = exchanged(x, 4, add)
     x = exchanged(x, 8, add)
     x = exchanged(x, 16, add)
-    x = across(x, boards[0], (32, 64, 128, 256), thread, add)
+    x = across(x, reduce_buffers[0], (32, 64, 128, 256), thread, add)
     return x[0]
 
 
 def vector_of(memory, index, count):
-    # Neighbours in memory, the first at a multiple of so many.
+    # A view of `count` contiguous, aligned elements.
     at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
     return cute.make_tensor(memory.iterator + at, (count,))
 
@@ -240,14 +240,14 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
-    board_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
-    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
-    board_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
-    board_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
-    board_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
-    board_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
-    board_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    reduce_smem_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    reduce_smem_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    reduce_smem_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    reduce_smem_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
+    reduce_smem_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    reduce_smem_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 128), stride=(128, 1)), 16)
+    reduce_smem_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 128), stride=(128, 1)), 16)
     s_piece = block
     writes = thread == 0
     product = s_piece * 1024  # loss.py:79
@@ -308,10 +308,10 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
         negative_3 = [-difference_2[c] for c in range(8)]  # policy.py:519
         k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:519
         chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:519
-        sum_s_lane = sum_over_s_lane(chosen_4, thread, (board_1,))  # loss.py:79
-        sum_s_lane_2 = sum_over_s_lane_2(as_i32, thread, (board_2,))  # loss.py:79
-        sum_s_lane_3 = sum_over_s_lane_2(as_i32_2, thread, (board_3,))  # loss.py:79
-        sum_s_lane_4 = sum_over_s_lane(chosen_5, thread, (board_4,))  # loss.py:79
+        sum_s_lane = sum_over_s_lane(chosen_4, thread, (reduce_smem_1,))  # loss.py:79
+        sum_s_lane_2 = sum_over_s_lane_2(as_i32, thread, (reduce_smem_2,))  # loss.py:79
+        sum_s_lane_3 = sum_over_s_lane_2(as_i32_2, thread, (reduce_smem_3,))  # loss.py:79
+        sum_s_lane_4 = sum_over_s_lane(chosen_5, thread, (reduce_smem_4,))  # loss.py:79
         s_6 = s + sum_s_lane  # loss.py:79
         s_7 = s_2 + sum_s_lane_2  # loss.py:79
         s_8 = s_3 + sum_s_lane_3  # loss.py:79
@@ -370,13 +370,13 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
         k3_of_2 = [portable_k3(negative_3[c]) for c in range(8)]  # policy.py:519
         chosen_5 = [select(active_2[c], k3_of_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # policy.py:519
         chosen_6 = [select(exists[c], chosen_4[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
-        sum_s_lane = sum_over_s_lane(chosen_6, thread, (board_5,))  # loss.py:79
+        sum_s_lane = sum_over_s_lane(chosen_6, thread, (reduce_smem_5,))  # loss.py:79
         chosen_7 = [select(exists[c], as_i32[c], Int32(0)) for c in range(8)]  # loss.py:79
-        sum_s_lane_2 = sum_over_s_lane_2(chosen_7, thread, (board_6,))  # loss.py:79
+        sum_s_lane_2 = sum_over_s_lane_2(chosen_7, thread, (reduce_smem_6,))  # loss.py:79
         chosen_8 = [select(exists[c], as_i32_2[c], Int32(0)) for c in range(8)]  # loss.py:79
-        sum_s_lane_3 = sum_over_s_lane_2(chosen_8, thread, (board_7,))  # loss.py:79
+        sum_s_lane_3 = sum_over_s_lane_2(chosen_8, thread, (reduce_smem_7,))  # loss.py:79
         chosen_9 = [select(exists[c], chosen_5[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
-        sum_s_lane_4 = sum_over_s_lane(chosen_9, thread, (board_8,))  # loss.py:79
+        sum_s_lane_4 = sum_over_s_lane(chosen_9, thread, (reduce_smem_8,))  # loss.py:79
         s_10 = s_5 + sum_s_lane  # loss.py:79
         s_11 = s_6 + sum_s_lane_2  # loss.py:79
         s_12 = s_7 + sum_s_lane_3  # loss.py:79
@@ -390,7 +390,7 @@ def policy_loss_1_rows(logp: cute.Tensor, old_logp: cute.Tensor, advantages: cut
 
 @cute.jit
 def launch_policy_loss_1(logp_ptr: cute.Pointer, old_logp_ptr: cute.Pointer, advantages_ptr: cute.Pointer, ref_logp_ptr: cute.Pointer, order_ptr: cute.Pointer, active_ptr: cute.Pointer, sequence_ptr: cute.Pointer, per_token_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer, sum_of_piece3_ptr: cute.Pointer, S: Int32, T: Int32, B: Int32, beta: Float32, surrogate_least: Float32, surrogate_most: Float32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
     old_logp = cute.make_tensor(old_logp_ptr, cute.make_layout((T,), stride=(1,)))
     advantages = cute.make_tensor(advantages_ptr, cute.make_layout((B,), stride=(1,)))
@@ -414,14 +414,14 @@ def policy_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cut
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
-    board_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
-    board_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
-    board_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
-    board_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
-    board_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
-    board_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
-    board_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    reduce_smem_2 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    reduce_smem_3 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    reduce_smem_4 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    reduce_smem_5 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
+    reduce_smem_6 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    reduce_smem_7 = shared.allocate_tensor(Int32, cute.make_layout((1, 512), stride=(512, 1)), 16)
+    reduce_smem_8 = shared.allocate_tensor(Float32, cute.make_layout((4, 512), stride=(512, 1)), 16)
     writes = thread == 0
     total = ((S + 1023) // 1024) + 4095  # loss.py:79
     steps = total // 4096  # loss.py:79
@@ -438,10 +438,10 @@ def policy_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cut
         sum_of_piece1_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece1, s_piece[c], 4)]  # loss.py:79
         sum_of_piece2_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece2, s_piece[c], 4)]  # loss.py:79
         sum_of_piece3_2 = [one for c in range(0, 8, 4) for one in load_vector(sum_of_piece3, s_piece[c], 4)]  # loss.py:79
-        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_2, thread, (board_1,))  # loss.py:79
-        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_2, thread, (board_2,))  # loss.py:79
-        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_2, thread, (board_3,))  # loss.py:79
-        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_2, thread, (board_4,))  # loss.py:79
+        sum_s_piece_lane = sum_over_s_piece_lane(sum_of_piece_2, thread, (reduce_smem_1,))  # loss.py:79
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(sum_of_piece1_2, thread, (reduce_smem_2,))  # loss.py:79
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(sum_of_piece2_2, thread, (reduce_smem_3,))  # loss.py:79
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(sum_of_piece3_2, thread, (reduce_smem_4,))  # loss.py:79
         s_5 = s + sum_s_piece_lane  # loss.py:79
         s_6 = s_2 + sum_s_piece_lane_2  # loss.py:79
         s_7 = s_3 + sum_s_piece_lane_3  # loss.py:79
@@ -460,13 +460,13 @@ def policy_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cut
         sum_of_piece2_2 = [load_where(exists[c], sum_of_piece2, s_piece[c], Int32(0)) for c in range(8)]  # loss.py:79
         sum_of_piece3_2 = [load_where(exists[c], sum_of_piece3, s_piece[c], Float32(0)) for c in range(8)]  # loss.py:79
         chosen = [select(exists[c], sum_of_piece_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
-        sum_s_piece_lane = sum_over_s_piece_lane(chosen, thread, (board_5,))  # loss.py:79
+        sum_s_piece_lane = sum_over_s_piece_lane(chosen, thread, (reduce_smem_5,))  # loss.py:79
         chosen_2 = [select(exists[c], sum_of_piece1_2[c], Int32(0)) for c in range(8)]  # loss.py:79
-        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2, thread, (board_6,))  # loss.py:79
+        sum_s_piece_lane_2 = sum_over_s_piece_lane_2(chosen_2, thread, (reduce_smem_6,))  # loss.py:79
         chosen_3 = [select(exists[c], sum_of_piece2_2[c], Int32(0)) for c in range(8)]  # loss.py:79
-        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(chosen_3, thread, (board_7,))  # loss.py:79
+        sum_s_piece_lane_3 = sum_over_s_piece_lane_2(chosen_3, thread, (reduce_smem_7,))  # loss.py:79
         chosen_4 = [select(exists[c], sum_of_piece3_2[c], Int32(-(2**31)).bitcast(Float32)) for c in range(8)]  # loss.py:79
-        sum_s_piece_lane_4 = sum_over_s_piece_lane(chosen_4, thread, (board_8,))  # loss.py:79
+        sum_s_piece_lane_4 = sum_over_s_piece_lane(chosen_4, thread, (reduce_smem_8,))  # loss.py:79
         s_9 = s_5 + sum_s_piece_lane  # loss.py:79
         s_10 = s_6 + sum_s_piece_lane_2  # loss.py:79
         s_11 = s_7 + sum_s_piece_lane_3  # loss.py:79
@@ -488,7 +488,7 @@ def policy_loss_2_rows(loss: cute.Tensor, count: cute.Tensor, clip_fraction: cut
 
 @cute.jit
 def launch_policy_loss_2(loss_ptr: cute.Pointer, count_ptr: cute.Pointer, clip_fraction_ptr: cute.Pointer, approx_kl_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, sum_of_piece1_ptr: cute.Pointer, sum_of_piece2_ptr: cute.Pointer, sum_of_piece3_ptr: cute.Pointer, S: Int32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     loss = cute.make_tensor(loss_ptr, cute.make_layout((1,), stride=(1,)))
     count = cute.make_tensor(count_ptr, cute.make_layout((1,), stride=(1,)))
     clip_fraction = cute.make_tensor(clip_fraction_ptr, cute.make_layout((1,), stride=(1,)))

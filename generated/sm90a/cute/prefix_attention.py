@@ -1,8 +1,8 @@
 """prefix_attention on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 79b8a2e6ea6b47d0
-schedule: tiles C*G=192, 12 warps that multiply, 4 that copy, 2 stages, 132 blocks by tickets
-schedule: tiles Q*G=192, 12 warps that multiply, 4 that copy, 2 stages
+schedule: tiles C*G=192, 12 consumer warps, 4 producer warps, 2 stages, 132 persistent blocks
+schedule: tiles Q*G=192, 12 consumer warps, 4 producer warps, 2 stages
 """
 
 import cuda.bindings.driver as cuda
@@ -24,26 +24,18 @@ def add(a, b):
 
 
 def any_lane(condition):
-    # Whether it holds for some thread of the warp.
+    # True if it holds for some thread of the warp.
     return cute.arch.vote_any_sync(condition)
 
 
-def box_places(words):
-    # Where a thread's pairs and vectors lie in 8 rows of 128 bytes, swizzled against conflicts.
-    lane = cute.arch.lane_idx()
-    row, quad = lane // 4 * 36, lane % 4
-    pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2
-    return pairs, row ^ quad * 4
-
-
 def by_rows(fragment, blocks):
-    # A thread's two rows of so many blocks of 8 columns, and of each 8 i + 2 (thread % 4) and the next.
+    # View an accumulator as [row, column]: two rows, and columns 8 i + 2 (thread % 4) + {0, 1}.
     return cute.make_tensor(fragment.iterator, cute.make_layout((2, (2, blocks)), stride=(2, (1, 4))))
 
 
 @cute.jit
 def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Constexpr):
-    # Write zeros to 16 bytes of shared memory, if the condition holds.
+    # Zero 16 bytes of shared memory where the condition holds.
     zeros = cute.make_rmem_tensor((count,), tiles.element_type)
     zeros.fill(0)
     at = cute.assume(cute.crd2idx(place, tiles.layout), divby=count)
@@ -52,7 +44,7 @@ def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Cons
 
 
 def copy_either_vector(condition, memory: cute.Tensor, index, otherwise, other: cute.Tensor, beside, tiles: cute.Tensor, place, count: cutlass.Constexpr):
-    # Send 16 bytes of one tensor or of another to shared memory, or zeros where neither has them.
+    # cp.async of 16 bytes of one of two tensors to shared memory, zeros where neither has them.
     way = cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL)
     atom = cute.make_copy_atom(way, memory.element_type, num_bits_per_copy=128)
     chosen = cute.make_rmem_tensor((1,), Boolean)
@@ -68,7 +60,7 @@ def copy_either_vector(condition, memory: cute.Tensor, index, otherwise, other: 
 
 
 def copy_vector_where(condition, memory: cute.Tensor, index, tiles: cute.Tensor, place, count: cutlass.Constexpr):
-    # Send 16 bytes to shared memory, or zeros where the condition does not hold: they travel meanwhile.
+    # cp.async of 16 bytes to shared memory, zeros where the condition is false.
     way = cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL)
     atom = cute.make_copy_atom(way, memory.element_type, num_bits_per_copy=128)
     at = cute.assume(cute.crd2idx(place, tiles.layout), divby=count)
@@ -86,7 +78,7 @@ def div(a, b):
 
 @cute.jit
 def divided(x, by):
-    # A list of quotients, each rounded once: corrected twice where nothing is very small or large.
+    # Rounded quotients: a reciprocal and two fma corrections, or divisions at range ends.
     small, large = Float32(1.0), Float32(1.0)
     for i in cutlass.range_constexpr(len(x)):
         small, large = fmin(small, magnitude(x[i])), large + magnitude(x[i])
@@ -106,23 +98,31 @@ def divided(x, by):
 
 
 @cute.jit
-def earlier(turns, place: cute.Tensor, row: cutlass.Constexpr, count: cutlass.Constexpr, init):
-    # A row's sums of the pieces before this one, of which nobody wrote any before the first turn.
+def earlier(rescales, place: cute.Tensor, row: cutlass.Constexpr, count: cutlass.Constexpr, init):
+    # A row's accumulator of earlier pieces in shared memory, or `init` before the first rescale.
     made = cute.make_rmem_tensor((count,), Float32)
     made.fill(init)
-    if turns > 0:
+    if rescales > 0:
         for c in cutlass.range_constexpr(count):
             made[c] = place[row, c]
     return [made[c] for c in range(count)]
 
 
+def epilogue_offsets(words):
+    # Swizzled offsets of a thread's pairs and vectors in 8 rows of 128 bytes of shared memory.
+    lane = cute.arch.lane_idx()
+    row, quad = lane // 4 * 36, lane % 4
+    pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2
+    return pairs, row ^ quad * 4
+
+
 def exchanged(x, lanes, combine):
-    # Combine each element with that of the thread so many lanes away.
+    # Combine with the elements of lane ^ lanes (butterfly).
     return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
 
 
 def exp2(x):
-    # The hardware's: a table.
+    # ex2.approx.ftz.f32.
     return cute.math.exp2(x, fastmath=True)
 
 
@@ -132,18 +132,18 @@ def fma(a, b, c):
 
 
 def fmax(a, b):
-    # NaN loses.
+    # The other operand if one is NaN.
     return cute.arch.fmax(a, b)
 
 
 def fmin(a, b):
-    # NaN loses.
+    # The other operand if one is NaN.
     return cute.arch.fmin(a, b)
 
 
-def folded(x, apart, combine):
-    # Combine the elements of a thread that lie so far apart.
-    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+def folded(x, stride, combine):
+    # Combine elements i and i + stride of a list.
+    return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
 def least(a, b):
@@ -153,7 +153,7 @@ def least(a, b):
 
 @cute.jit
 def load_where(condition, memory: cute.Tensor, index, other):
-    # An element, or what stands for it.
+    # Load an element, or `other`.
     x = other
     if condition:
         x = type(other)(memory[index])
@@ -161,7 +161,7 @@ def load_where(condition, memory: cute.Tensor, index, other):
 
 
 def magnitude(x):
-    # Without its sign.
+    # Absolute value.
     return (x.bitcast(Int32) & Int32(0x7FFFFFFF)).bitcast(Float32)
 
 
@@ -208,7 +208,7 @@ def mul(a, b):
 
 
 def multiply(unit, to, a, b, onto, count):
-    # Begin a group of so many matrix instructions, onto what is there or from nothing.
+    # Issue a wgmma group of `count` instructions, accumulating if `onto`.
     atom = cute.make_mma_atom(unit.op)
     atom.set(warpgroup.Field.ACCUMULATE, onto)
     warpgroup.fence()
@@ -219,18 +219,18 @@ def multiply(unit, to, a, b, onto, count):
 
 
 @cute.jit
-def next_item(thread, ticket: cute.Tensor, tickets: cute.Pointer, blocks):
-    # The next tile, by a ticket that one thread draws for its warpgroup: the first are those of blocks.
+def next_work_tile(thread, next_tile: cute.Tensor, work_counter: cute.Pointer, blocks):
+    # Next tile index, by an atomic work counter; the first tiles are the block indices.
     if thread == 0:
-        ticket[0] = cute.arch.atomic_add(tickets, Int32(1), sem="relaxed", scope="gpu") + blocks
+        next_tile[0] = cute.arch.atomic_add(work_counter, Int32(1), sem="relaxed", scope="gpu") + blocks
     cute.arch.barrier(barrier_id=4, number_of_threads=128)
-    item = ticket[0]
+    item = next_tile[0]
     cute.arch.barrier(barrier_id=4, number_of_threads=128)
     return item
 
 
 def of_rows(x, pick):
-    # The least or the most of what the lanes of a warp have.
+    # Minimum or maximum over the lists of a warp's lanes.
     while len(x) > 1:
         x = [*(pick(a, b) for a, b in zip(x[::2], x[1::2])), *x[len(x) // 2 * 2 :]]
     for lanes in (16, 8, 4, 2, 1):
@@ -270,12 +270,22 @@ def portable_log(x):
 
 
 @cute.jit
-def read_mail(ring, state, mail: cute.Tensor, group, alike: cutlass.Constexpr, groups: cutlass.Constexpr):
-    # A tile: words for all, and some of which each warpgroup has its own.
+def publish_work_tile(thread, ring, state, work_tile: cute.Tensor, words):
+    # Publish a work tile to the consumers. One thread waits: another could miss a phase of the mbarrier.
+    if thread == 0:
+        ring.producer_acquire(state)
+        for i in cutlass.range_constexpr(len(words)):
+            work_tile[i] = words[i]
+        ring.producer_commit(state)
+
+
+@cute.jit
+def read_work_tile(ring, state, work_tile: cute.Tensor, group, alike: cutlass.Constexpr, groups: cutlass.Constexpr):
+    # Read the work tile: words for all consumers, then those of this warpgroup.
     ring.consumer_wait(state)
-    words = [mail[i] for i in range(alike)]
-    words += [mail[i + group - 1] for i in range(alike, cute.size(mail), groups)]
-    # all threads of a warp have read before one makes room for the next tile
+    words = [work_tile[i] for i in range(alike)]
+    words += [work_tile[i + group - 1] for i in range(alike, cute.size(work_tile), groups)]
+    # all threads of the warp must have read before one releases the stage
     cute.arch.sync_warp()
     with cute.arch.elect_one():
         ring.consumer_release(state)
@@ -284,7 +294,7 @@ def read_mail(ring, state, mail: cute.Tensor, group, alike: cutlass.Constexpr, g
 
 @cute.jit
 def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, size: cutlass.Constexpr):
-    # The segment that a tile lies in: segment i takes the tiles from begin[i] * each // size + i on.
+    # Segment of a tile: segment i starts at tile begin[i] * each // size + i.
     early = Int32(0)
     for first in cutlass.range(0, count, 32, unroll=4):
         i = first + lane
@@ -296,35 +306,12 @@ def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, s
 
 
 def select(condition, a, b):
-    # Without a branch.
+    # Branchless.
     return cutlass.select_(condition, a, b)
 
 
-@cute.jit
-def send_box(ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor):
-    # A warp lets hardware copy a box to a stage, when it is free: zeros where the tensor ends.
-    if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0:
-        ring.producer_acquire(state)
-        box = cute.local_tile(cute.domain_offset(first, memory), shape, (0, 0))
-        to, box = cpasync.tma_partition(
-            atom, 0, cute.make_layout(1), cute.group_modes(tiles, 0, 2), cute.group_modes(box, 0, 2)
-        )
-        full = ring.producer_get_barrier(state)
-        cute.copy(atom, box, to[None, state.index], tma_bar_ptr=full)
-
-
-@cute.jit
-def send_mail(thread, ring, state, mail: cute.Tensor, words):
-    # Tell those who multiply a tile. One thread waits: another may look when a later phase has begun.
-    if thread == 0:
-        ring.producer_acquire(state)
-        for i in cutlass.range_constexpr(len(words)):
-            mail[i] = words[i]
-        ring.producer_commit(state)
-
-
 def store_vector(memory, index, x):
-    # Write elements that follow each other at once.
+    # Store a vector.
     made = cute.make_rmem_tensor((len(x),), memory.element_type)
     for i in range(len(x)):
         made[i] = x[i]
@@ -333,14 +320,14 @@ def store_vector(memory, index, x):
 
 @cute.jit
 def store_vector_where(condition, memory: cute.Tensor, index, x):
-    # Write elements that follow each other at once, if the condition holds.
+    # Store a vector where the condition holds.
     if condition:
         store_vector(memory, index, x)
 
 
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
-    # Write an element if the condition holds.
+    # Store an element if it holds.
     if condition:
         memory[index] = x
 
@@ -377,39 +364,52 @@ def sum_over_s_lane_of_thread(x):
     return x
 
 
-def to_vectors(box, dtype, x):
-    # A row's pairs of neighbours, as four threads have them, as vectors of 16 bytes.
+@cute.jit
+def tma_load(ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor):
+    # Issue a TMA load to a stage once it is free (warp 0); zeros out of the tensor's bounds.
+    if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0:
+        ring.producer_acquire(state)
+        source = cute.local_tile(cute.domain_offset(first, memory), shape, (0, 0))
+        to, source = cpasync.tma_partition(
+            atom, 0, cute.make_layout(1), cute.group_modes(tiles, 0, 2), cute.group_modes(source, 0, 2)
+        )
+        full = ring.producer_get_barrier(state)
+        cute.copy(atom, source, to[None, state.index], tma_bar_ptr=full)
+
+
+def to_vectors(epilogue_tile, dtype, x):
+    # Transpose accumulator pairs of the four threads of a row to 16-byte vectors.
     words = dtype.width // 16
-    pairs, vectors = box_places(words)
+    pairs, vectors = epilogue_offsets(words)
     cute.arch.sync_warp()
     for i in range(len(x) // 2):
         pair = cute.make_rmem_tensor((2,), dtype)
         pair[0], pair[1] = x[2 * i], x[2 * i + 1]
-        to = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
+        to = cute.make_tensor(epilogue_tile + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
         cute.autovec_copy(cute.recast_tensor(pair, Int32), to)
     cute.arch.sync_warp()
     made = []
     for i in range(len(x) * words // 8):
         vector = cute.make_rmem_tensor((8 // words,), dtype)
-        of = cute.make_tensor(box + cute.assume(vectors ^ 16 * i, divby=4), (4,))
+        of = cute.make_tensor(epilogue_tile + cute.assume(vectors ^ 16 * i, divby=4), (4,))
         cute.autovec_copy(of, cute.recast_tensor(vector, Int32))
         made.append([vector[j] for j in range(8 // words)])
     return made
 
 
 def vector_of(memory, index, count):
-    # Neighbours in memory, the first at a multiple of so many.
+    # A view of `count` contiguous, aligned elements.
     at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
     return cute.make_tensor(memory.iterator + at, (count,))
 
 
 @cute.struct
 class prefix_attention_1_memory:
-    """What a block shares: the barriers of its rings, tiles of rows, and tiles of what is streamed for each stage."""
+    """Shared memory: mbarriers of the pipelines, resident tiles, and streamed tiles of each stage."""
 
-    mail_ring: cute.struct.MemRange[Int64, 2]
-    mail: cute.struct.MemRange[Int32, 10]
-    ticket: cute.struct.MemRange[Int32, 1]
+    work_tile_pipeline: cute.struct.MemRange[Int64, 2]
+    work_tile: cute.struct.MemRange[Int32, 10]
+    next_tile: cute.struct.MemRange[Int32, 1]
     q_ring: cute.struct.MemRange[Int64, 2]
     k_prefix_ring: cute.struct.MemRange[Int64, 4]
     v_prefix_ring: cute.struct.MemRange[Int64, 4]
@@ -417,11 +417,11 @@ class prefix_attention_1_memory:
     k_prefix: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
     v_prefix: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
     o: cute.struct.Align[cute.struct.MemRange[Float32, 24576], 128]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 3072], 128]
+    epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 3072], 128]
 
 
 def prefix_attention_1_layouts():
-    # How products read tiles in shared memory, swizzled: along the elements of rows, or along rows.
+    # Swizzled smem layouts of wgmma operands, K-major or MN-major.
     return (
         sm90.make_smem_layout_a(ROW_MAJOR, (192, 64, 128), BFloat16, 1),
         sm90.make_smem_layout_b(ROW_MAJOR, (192, 64, 128), BFloat16, 2),
@@ -430,7 +430,7 @@ def prefix_attention_1_layouts():
 
 
 def prefix_attention_1_units():
-    # The instructions for scores, and for sums of what they weigh: these weights are registers.
+    # wgmma of S = Q K^T, and of O += P V with P in registers.
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (3, 1, 1)
     scoring = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
@@ -443,8 +443,8 @@ def prefix_attention_1_units():
 
 
 @cute.kernel
-def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_prefix: cute.CopyAtom, k_prefix: cute.Tensor, tma_v_prefix: cute.CopyAtom, v_prefix: cute.Tensor, q: cute.Tensor, begin_prefix: cute.Tensor, end_prefix: cute.Tensor, begin_asks: cute.Tensor, end_asks: cute.Tensor, place: cute.Tensor, m_of_piece: cute.Tensor, s_of_piece: cute.Tensor, o_of_piece: cute.Tensor, m_of_prompt: cute.Tensor, s_of_prompt: cute.Tensor, o_of_prompt: cute.Tensor, prefix_attention_1_tickets: cute.Pointer, C: Int32, N: Int32, T: Int32, K: Int32, scale: Float32):
-    # A block owns 192 of C*G, 1 of H (chained_dot).
+def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_prefix: cute.CopyAtom, k_prefix: cute.Tensor, tma_v_prefix: cute.CopyAtom, v_prefix: cute.Tensor, q: cute.Tensor, begin_prefix: cute.Tensor, end_prefix: cute.Tensor, begin_asks: cute.Tensor, end_asks: cute.Tensor, place: cute.Tensor, m_of_piece: cute.Tensor, s_of_piece: cute.Tensor, o_of_piece: cute.Tensor, m_of_prompt: cute.Tensor, s_of_prompt: cute.Tensor, o_of_prompt: cute.Tensor, prefix_attention_1_work_counter: cute.Pointer, C: Int32, N: Int32, T: Int32, K: Int32, scale: Float32):
+    # A block owns 192 of C*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     blocks, _, _ = cute.arch.grid_dim()
@@ -473,14 +473,14 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
         tx_count=16384,
         cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
     )
-    mail_ring = pipeline.PipelineAsync.create(
-        barrier_storage=memory.mail_ring.data_ptr(),
+    work_tile_pipeline = pipeline.PipelineAsync.create(
+        barrier_storage=memory.work_tile_pipeline.data_ptr(),
         num_stages=1,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 1),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 12),
     )
-    mail = cute.make_tensor(memory.mail.data_ptr(), cute.make_layout(10))
-    ticket = cute.make_tensor(memory.ticket.data_ptr(), cute.make_layout(1))
+    work_tile = cute.make_tensor(memory.work_tile.data_ptr(), cute.make_layout(10))
+    next_tile = cute.make_tensor(memory.next_tile.data_ptr(), cute.make_layout(1))
     layouts = prefix_attention_1_layouts()
     q_tiles = memory.q.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     k_prefix_tiles = memory.k_prefix.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
@@ -488,7 +488,7 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
     tiles = C * 4 // 192 + N
     items = tiles * 8
     if group == 0:
-        # A warpgroup draws tiles and copies their rows; of what is streamed one warp lets hardware copy boxes.
+        # Producer: draw work tiles, copy their rows by cp.async; one warp issues TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(32)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
         own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
@@ -529,7 +529,7 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
             last_of = [select(first + 64 * g < count, most(of_rows(steps[2 * g : 2 * (g + 1)], most), first_steps + 1), first_steps + 1) for g in range(3)]  # attention.py:253
             full_of = [most(first_steps, least(of_rows(full_steps_2[2 * g : 2 * (g + 1)], least), last_of[g] - 1)) for g in range(3)]  # attention.py:253
             last_steps = most(most(last_of[0], last_of[1]), last_of[2])  # attention.py:253
-            send_mail(thread, mail_ring, own, mail, (item, n, first_steps, last_steps, *full_of, *last_of))
+            publish_work_tile(thread, work_tile_pipeline, own, work_tile, (item, n, first_steps, last_steps, *full_of, *last_of))
             q_ring.producer_acquire(own)
             column = 8 * (thread % 8)  # attention.py:253
             for i in cutlass.range_constexpr(12):  # attention.py:253
@@ -550,13 +550,13 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
             for k_step in cutlass.range(first_steps, last_steps, unroll=1):
                 product_3 = k_step * 64  # attention.py:253
                 total_6 = begin_prefix_2 + product_3  # attention.py:253
-                send_box(k_prefix_ring, put, tma_k_prefix, k_prefix[None, None, h], (total_6, 0), (64, 128), k_prefix_tiles)  # attention.py:253
-                send_box(v_prefix_ring, put, tma_v_prefix, v_prefix[None, None, h], (0, total_6), (128, 64), v_prefix_tiles)  # attention.py:253
+                tma_load(k_prefix_ring, put, tma_k_prefix, k_prefix[None, None, h], (total_6, 0), (64, 128), k_prefix_tiles)  # attention.py:253
+                tma_load(v_prefix_ring, put, tma_v_prefix, v_prefix[None, None, h], (0, total_6), (128, 64), v_prefix_tiles)  # attention.py:253
                 put.advance()
-            item = next_item(thread, ticket, prefix_attention_1_tickets, blocks)
-        send_mail(thread, mail_ring, own, mail, (items, *[0] * 9))
+            item = next_work_tile(thread, next_tile, prefix_attention_1_work_counter, blocks)
+        publish_work_tile(thread, work_tile_pipeline, own, work_tile, (items, *[0] * 9))
     else:
-        # Warpgroups hold 64 rows each; the scores of the next step are made while this one's are weighed.
+        # Consumers own 64 rows each; S of the next step is issued before the softmax of this one.
         cute.arch.setmaxregister_increase(160)
         mine = thread - 128
         share = cute.make_layout(3, stride=128)(group - 1)
@@ -565,17 +565,17 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
         v_prefix_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(v_prefix_tiles))
         acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((192, 64)), Float32)
         acc_scores = by_rows(acc_of_scores, 8)
-        acc_of_weights = cute.make_rmem_tensor(summing.partition_shape_A((192, 64)), BFloat16)
-        weights = by_rows(acc_of_weights, 8)
+        acc_of_probs = cute.make_rmem_tensor(summing.partition_shape_A((192, 64)), BFloat16)
+        probs = by_rows(acc_of_probs, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
+        # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
+        epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
-        item, n, first_steps, all_steps, full_steps, last_steps = read_mail(mail_ring, own, mail, group, 4, 3)
+        item, n, first_steps, all_steps, full_steps, last_steps = read_work_tile(work_tile_pipeline, own, work_tile, group, 4, 3)
         while item < items:
             tile = tiles - 1 - item % tiles
             begin = begin_asks[n].to(Int32) * 4
@@ -613,7 +613,7 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
             s = cute.make_rmem_tensor((2,), Float32)  # attention.py:253
             s.fill(Int32(-(2**31)).bitcast(Float32))  # attention.py:253
             o = cute.make_tensor(memory.o.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536))))  # attention.py:253
-            turns = Int32(0)  # attention.py:253
+            rescales = Int32(0)  # attention.py:253
             q_ring.consumer_wait(own)  # attention.py:253
             cute.arch.fence_view_async_shared()  # attention.py:253
             k_prefix_ring.consumer_wait(get)  # attention.py:253
@@ -626,7 +626,7 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
                 turn = remainder == 0  # attention.py:253
                 if turn & (k_step > first_steps):  # attention.py:253
                     for r in cutlass.range_constexpr(2):  # attention.py:253
-                        earlier_o = earlier(turns, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:253
+                        earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:253
                         m_2 = fmax(m[r], max_of_piece[r])  # attention.py:253
                         equal = m_2 == Float32(float("-inf"))  # attention.py:253
                         chosen = select(equal, Float32(0.0), m_2)  # attention.py:253
@@ -642,7 +642,7 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
                             product_6 = mul(o_of_piece_2[r, c], power_2)  # attention.py:253
                             o[r, c] = product_5 + product_6  # attention.py:253
                         max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9  # attention.py:253
-                    turns = turns + 1  # attention.py:253
+                    rescales = rescales + 1  # attention.py:253
                 product_3 = [[mul(acc_scores[r, c], product_2) for c in range(16)] for r in range(2)]  # attention.py:277
                 k_prefix_ring.consumer_wait(get)  # attention.py:277
                 multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index], False, 8)  # attention.py:277
@@ -665,10 +665,10 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
                     for c in cutlass.range_constexpr(16):  # attention.py:253
                         difference_6 = product_3[r][c] - chosen[r]  # attention.py:253
                         e[r].append(exp2(difference_6))  # attention.py:253
-                        weights[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:253
+                        probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:253
                 s_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(e[r])]  # attention.py:253
                 v_prefix_ring.consumer_wait(got)  # attention.py:253
-                multiply(summing, o_of_piece_2_acc, acc_of_weights, v_prefix_factor[None, None, None, got.index], True, 4)  # attention.py:253
+                multiply(summing, o_of_piece_2_acc, acc_of_probs, v_prefix_factor[None, None, None, got.index], True, 4)  # attention.py:253
                 s_chunk = sum_over_k_lane(s_chunk_parts)  # attention.py:253
                 s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:253
                 for r in cutlass.range_constexpr(2):  # attention.py:253
@@ -685,7 +685,7 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
                 turn = remainder == 0  # attention.py:253
                 if turn & (k_step > first_steps):  # attention.py:253
                     for r in cutlass.range_constexpr(2):  # attention.py:253
-                        earlier_o = earlier(turns, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:253
+                        earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:253
                         m_2 = fmax(m[r], max_of_piece[r])  # attention.py:253
                         equal = m_2 == Float32(float("-inf"))  # attention.py:253
                         chosen = select(equal, Float32(0.0), m_2)  # attention.py:253
@@ -701,7 +701,7 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
                             product_7 = mul(o_of_piece_2[r, c], power_2)  # attention.py:253
                             o[r, c] = product_6 + product_7  # attention.py:253
                         max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_10  # attention.py:253
-                    turns = turns + 1  # attention.py:253
+                    rescales = rescales + 1  # attention.py:253
                 product_4 = [[mul(acc_scores[r, c], product_2) for c in range(16)] for r in range(2)]  # attention.py:277
                 k_prefix_ring.consumer_wait(get)  # attention.py:277
                 multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index], False, 8)  # attention.py:277
@@ -732,7 +732,7 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
                     for c in cutlass.range_constexpr(16):  # attention.py:253
                         difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:253
                         e[r].append(exp2(difference_6))  # attention.py:253
-                        weights[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:253
+                        probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:253
                 s_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(e[r])]  # attention.py:253
                 v_prefix_ring.consumer_wait(got)  # attention.py:253
                 if (total < total_9 + 64):  # attention.py:253
@@ -745,7 +745,7 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
                             clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_prefix_tiles, (column + 64 * j, down, got.index), 8)  # attention.py:253
                     cute.arch.fence_view_async_shared()  # attention.py:253
                     cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:253
-                multiply(summing, o_of_piece_2_acc, acc_of_weights, v_prefix_factor[None, None, None, got.index], True, 4)  # attention.py:253
+                multiply(summing, o_of_piece_2_acc, acc_of_probs, v_prefix_factor[None, None, None, got.index], True, 4)  # attention.py:253
                 s_chunk = sum_over_k_lane(s_chunk_parts)  # attention.py:253
                 s_new = [product_5[r] + s_chunk[r] for r in range(2)]  # attention.py:253
                 for r in cutlass.range_constexpr(2):  # attention.py:253
@@ -763,7 +763,7 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
             turn = remainder == 0  # attention.py:253
             if turn & ((last_steps - 1) > first_steps):  # attention.py:253
                 for r in cutlass.range_constexpr(2):  # attention.py:253
-                    earlier_o = earlier(turns, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:253
+                    earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:253
                     m_2 = fmax(m[r], max_of_piece[r])  # attention.py:253
                     equal = m_2 == Float32(float("-inf"))  # attention.py:253
                     chosen = select(equal, Float32(0.0), m_2)  # attention.py:253
@@ -779,7 +779,7 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
                         product_7 = mul(o_of_piece_2[r, c], power_2)  # attention.py:253
                         o[r, c] = product_6 + product_7  # attention.py:253
                     max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_10  # attention.py:253
-                turns = turns + 1  # attention.py:253
+                rescales = rescales + 1  # attention.py:253
             product_4 = [[mul(acc_scores[r, c], product_2) for c in range(16)] for r in range(2)]  # attention.py:277
             total_10 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:253
             chosen = [[], []]  # attention.py:253
@@ -808,7 +808,7 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
                 for c in cutlass.range_constexpr(16):  # attention.py:253
                     difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:253
                     e[r].append(exp2(difference_6))  # attention.py:253
-                    weights[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:253
+                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:253
             s_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(e[r])]  # attention.py:253
             v_prefix_ring.consumer_wait(got)  # attention.py:253
             if (total < total_9 + 64):  # attention.py:253
@@ -821,7 +821,7 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
                         clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_prefix_tiles, (column + 64 * j, down, got.index), 8)  # attention.py:253
                 cute.arch.fence_view_async_shared()  # attention.py:253
                 cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:253
-            multiply(summing, o_of_piece_2_acc, acc_of_weights, v_prefix_factor[None, None, None, got.index], True, 4)  # attention.py:253
+            multiply(summing, o_of_piece_2_acc, acc_of_probs, v_prefix_factor[None, None, None, got.index], True, 4)  # attention.py:253
             s_chunk = sum_over_k_lane(s_chunk_parts)  # attention.py:253
             s_new = [product_5[r] + s_chunk[r] for r in range(2)]  # attention.py:253
             for r in cutlass.range_constexpr(2):  # attention.py:253
@@ -837,29 +837,29 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
                 get.advance()  # attention.py:253
                 got.advance()  # attention.py:253
             for r in cutlass.range_constexpr(2):  # attention.py:254
-                earlier_o = earlier(turns, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:254
+                earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:254
                 g = c_g_2[r] % 4  # attention.py:250
                 store_where(below_2[r] & first_of_quad, m_of_piece, (total_6[r], h, g), max_of_piece[r])  # attention.py:285
                 store_where(below_2[r] & first_of_quad, s_of_piece, (total_6[r], h, g), sum_of_piece[r])  # attention.py:285
                 row_of_o_of_piece = [o_of_piece_2[r, c] for c in range(32)]  # attention.py:285
                 for c in cutlass.range_constexpr(0, 32, 8):  # attention.py:285
-                    vectors = to_vectors(box, o_of_piece.element_type, row_of_o_of_piece[c : c + 8])  # attention.py:285
+                    vectors = to_vectors(epilogue_tile, o_of_piece.element_type, row_of_o_of_piece[c : c + 8])  # attention.py:285
                     for i in cutlass.range_constexpr(2):  # attention.py:285
                         store_vector_where(below_2[r], o_of_piece, (total_6[r], h, g, (quad + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # attention.py:285
                 store_where(below_2[r] & first_of_quad, m_of_prompt, (total_6[r], h, g), m[r])  # attention.py:285
                 store_where(below_2[r] & first_of_quad, s_of_prompt, (total_6[r], h, g), s[r])  # attention.py:285
                 row_of_o_of_prompt = [earlier_o[c] for c in range(32)]  # attention.py:285
                 for c in cutlass.range_constexpr(0, 32, 8):  # attention.py:285
-                    vectors = to_vectors(box, o_of_prompt.element_type, row_of_o_of_prompt[c : c + 8])  # attention.py:285
+                    vectors = to_vectors(epilogue_tile, o_of_prompt.element_type, row_of_o_of_prompt[c : c + 8])  # attention.py:285
                     for i in cutlass.range_constexpr(2):  # attention.py:285
                         store_vector_where(below_2[r], o_of_prompt, (total_6[r], h, g, (quad + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # attention.py:285
             own.advance()
-            item, n, first_steps, all_steps, full_steps, last_steps = read_mail(mail_ring, own, mail, group, 4, 3)
+            item, n, first_steps, all_steps, full_steps, last_steps = read_work_tile(work_tile_pipeline, own, work_tile, group, 4, 3)
 
 
 @cute.jit
-def launch_prefix_attention_1(q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v_prefix_ptr: cute.Pointer, begin_prefix_ptr: cute.Pointer, end_prefix_ptr: cute.Pointer, begin_asks_ptr: cute.Pointer, end_asks_ptr: cute.Pointer, place_ptr: cute.Pointer, m_of_piece_ptr: cute.Pointer, s_of_piece_ptr: cute.Pointer, o_of_piece_ptr: cute.Pointer, m_of_prompt_ptr: cute.Pointer, s_of_prompt_ptr: cute.Pointer, o_of_prompt_ptr: cute.Pointer, prefix_attention_1_tickets_ptr: cute.Pointer, C: Int32, N: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, K: Int32, k_prefix_k_stride: Int64, k_prefix_h_stride: Int64, v_prefix_k_stride: Int64, v_prefix_h_stride: Int64, m_of_piece_t_stride: Int64, m_of_piece_h_stride: Int64, s_of_piece_t_stride: Int64, s_of_piece_h_stride: Int64, o_of_piece_t_stride: Int64, o_of_piece_h_stride: Int64, o_of_piece_g_stride: Int64, m_of_prompt_t_stride: Int64, m_of_prompt_h_stride: Int64, s_of_prompt_t_stride: Int64, s_of_prompt_h_stride: Int64, o_of_prompt_t_stride: Int64, o_of_prompt_h_stride: Int64, o_of_prompt_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+def launch_prefix_attention_1(q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v_prefix_ptr: cute.Pointer, begin_prefix_ptr: cute.Pointer, end_prefix_ptr: cute.Pointer, begin_asks_ptr: cute.Pointer, end_asks_ptr: cute.Pointer, place_ptr: cute.Pointer, m_of_piece_ptr: cute.Pointer, s_of_piece_ptr: cute.Pointer, o_of_piece_ptr: cute.Pointer, m_of_prompt_ptr: cute.Pointer, s_of_prompt_ptr: cute.Pointer, o_of_prompt_ptr: cute.Pointer, prefix_attention_1_work_counter_ptr: cute.Pointer, C: Int32, N: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, K: Int32, k_prefix_k_stride: Int64, k_prefix_h_stride: Int64, v_prefix_k_stride: Int64, v_prefix_h_stride: Int64, m_of_piece_t_stride: Int64, m_of_piece_h_stride: Int64, s_of_piece_t_stride: Int64, s_of_piece_h_stride: Int64, o_of_piece_t_stride: Int64, o_of_piece_h_stride: Int64, o_of_piece_g_stride: Int64, m_of_prompt_t_stride: Int64, m_of_prompt_h_stride: Int64, s_of_prompt_t_stride: Int64, s_of_prompt_h_stride: Int64, o_of_prompt_t_stride: Int64, o_of_prompt_h_stride: Int64, o_of_prompt_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+    # Host side: tensor descriptors and the launch.
     q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
     k_prefix = cute.make_tensor(k_prefix_ptr, cute.make_layout((K, 128, 8), stride=(cute.assume(k_prefix_k_stride, divby=8), 1, cute.assume(k_prefix_h_stride, divby=8))))
     v_prefix = cute.make_tensor(v_prefix_ptr, cute.make_layout((128, K, 8), stride=(1, cute.assume(v_prefix_k_stride, divby=8), cute.assume(v_prefix_h_stride, divby=8))))
@@ -882,7 +882,7 @@ def launch_prefix_attention_1(q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v
     tma_v_prefix, v_prefix = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), v_prefix, cute.slice_(layouts[2], (None, None, 0)), (128, 64)
     )
-    prefix_attention_1(scoring, summing, tma_k_prefix, k_prefix, tma_v_prefix, v_prefix, q, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, prefix_attention_1_tickets_ptr, C, N, T, K, scale).launch(
+    prefix_attention_1(scoring, summing, tma_k_prefix, k_prefix, tma_v_prefix, v_prefix, q, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, prefix_attention_1_work_counter_ptr, C, N, T, K, scale).launch(
         grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
         stream=stream,
     )
@@ -890,7 +890,7 @@ def launch_prefix_attention_1(q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v
 
 @cute.struct
 class prefix_attention_2_memory:
-    """What a block shares: the barriers of its rings, tiles of rows, and tiles of what is streamed for each stage."""
+    """Shared memory: mbarriers of the pipelines, resident tiles, and streamed tiles of each stage."""
 
     q_ring: cute.struct.MemRange[Int64, 2]
     k_ring: cute.struct.MemRange[Int64, 4]
@@ -899,11 +899,11 @@ class prefix_attention_2_memory:
     k: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
     v: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
     o_2: cute.struct.Align[cute.struct.MemRange[Float32, 24576], 128]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 3072], 128]
+    epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 3072], 128]
 
 
 def prefix_attention_2_layouts():
-    # How products read tiles in shared memory, swizzled: along the elements of rows, or along rows.
+    # Swizzled smem layouts of wgmma operands, K-major or MN-major.
     return (
         sm90.make_smem_layout_a(ROW_MAJOR, (192, 64, 128), BFloat16, 1),
         sm90.make_smem_layout_b(ROW_MAJOR, (192, 64, 128), BFloat16, 2),
@@ -912,7 +912,7 @@ def prefix_attention_2_layouts():
 
 
 def prefix_attention_2_units():
-    # The instructions for scores, and for sums of what they weigh: these weights are registers.
+    # wgmma of S = Q K^T, and of O += P V with P in registers.
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (3, 1, 1)
     scoring = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
@@ -926,7 +926,7 @@ def prefix_attention_2_units():
 
 @cute.kernel
 def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tensor, k_prefix: cute.Tensor, v_prefix: cute.Tensor, k: cute.Tensor, v: cute.Tensor, begin_shared: cute.Tensor, end_shared: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, m_of_piece: cute.Tensor, s_of_piece: cute.Tensor, o_of_piece: cute.Tensor, m_of_prompt: cute.Tensor, s_of_prompt: cute.Tensor, o_of_prompt: cute.Tensor, o: cute.Tensor, lse: cute.Tensor, Q: Int32, B: Int32, T: Int32, K: Int32, S: Int32, scale: Float32):
-    # A block owns 192 of Q*G, 1 of H (chained_dot).
+    # A block owns 192 of Q*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     group = cute.arch.make_warp_uniform(thread // 128)
@@ -992,7 +992,7 @@ def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.T
     last_steps = select(first < count, most(of_rows(steps, most), first_steps + 1), first_steps + 1)  # attention.py:263
     full_steps = most(first_steps, least(of_rows(full_steps_3, least), last_steps - 1))  # attention.py:263
     if group == 0:
-        # A warpgroup copies: each thread vectors of some rows, and zeros for rows that are not there.
+        # Producer: each thread copies vectors by cp.async, zeros for out-of-bounds rows.
         cute.arch.setmaxregister_decrease(32)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         q_ring.producer_acquire(put)
@@ -1051,7 +1051,7 @@ def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.T
             v_ring.producer_commit(put)
             put.advance()
     else:
-        # Warpgroups hold 64 rows each; the scores of the next step are made while this one's are weighed.
+        # Consumers own 64 rows each; S of the next step is issued before the softmax of this one.
         cute.arch.setmaxregister_increase(160)
         mine = thread - 128
         share = cute.make_layout(3, stride=128)(group - 1)
@@ -1060,13 +1060,13 @@ def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.T
         v_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(v_tiles))
         acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((192, 64)), Float32)
         acc_scores = by_rows(acc_of_scores, 8)
-        acc_of_weights = cute.make_rmem_tensor(summing.partition_shape_A((192, 64)), BFloat16)
-        weights = by_rows(acc_of_weights, 8)
+        acc_of_probs = cute.make_rmem_tensor(summing.partition_shape_A((192, 64)), BFloat16)
+        probs = by_rows(acc_of_probs, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
+        # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
+        epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         q_g_2 = [first + row + 8 * r for r in range(2)]  # attention.py:267
@@ -1148,7 +1148,7 @@ def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.T
                 for c in cutlass.range_constexpr(16):  # attention.py:263
                     difference_6 = product_3[r][c] - chosen[r]  # attention.py:263
                     e[r].append(exp2(difference_6))  # attention.py:263
-                    weights[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:263
+                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:263
             if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:263
                 for r in cutlass.range_constexpr(2):  # attention.py:263
                     for c in cutlass.range_constexpr(32):  # attention.py:263
@@ -1156,7 +1156,7 @@ def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.T
             s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:263
             v_ring.consumer_wait(got)  # attention.py:263
             cute.arch.fence_view_async_shared()  # attention.py:263
-            multiply(summing, o_of_piece_2_acc, acc_of_weights, v_factor[None, None, None, got.index], True, 4)  # attention.py:263
+            multiply(summing, o_of_piece_2_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:263
             s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:263
             s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:263
             for r in cutlass.range_constexpr(2):  # attention.py:263
@@ -1215,7 +1215,7 @@ def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.T
                 for c in cutlass.range_constexpr(16):  # attention.py:263
                     difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:263
                     e[r].append(exp2(difference_6))  # attention.py:263
-                    weights[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:263
+                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:263
             if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:263
                 for r in cutlass.range_constexpr(2):  # attention.py:263
                     for c in cutlass.range_constexpr(32):  # attention.py:263
@@ -1223,7 +1223,7 @@ def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.T
             s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:263
             v_ring.consumer_wait(got)  # attention.py:263
             cute.arch.fence_view_async_shared()  # attention.py:263
-            multiply(summing, o_of_piece_2_acc, acc_of_weights, v_factor[None, None, None, got.index], True, 4)  # attention.py:263
+            multiply(summing, o_of_piece_2_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:263
             s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:263
             s_new = [product_5[r] + s_chunk[r] for r in range(2)]  # attention.py:263
             for r in cutlass.range_constexpr(2):  # attention.py:263
@@ -1278,7 +1278,7 @@ def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.T
             for c in cutlass.range_constexpr(16):  # attention.py:263
                 difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:263
                 e[r].append(exp2(difference_6))  # attention.py:263
-                weights[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:263
+                probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:263
         if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:263
             for r in cutlass.range_constexpr(2):  # attention.py:263
                 for c in cutlass.range_constexpr(32):  # attention.py:263
@@ -1286,7 +1286,7 @@ def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.T
         s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:263
         v_ring.consumer_wait(got)  # attention.py:263
         cute.arch.fence_view_async_shared()  # attention.py:263
-        multiply(summing, o_of_piece_2_acc, acc_of_weights, v_factor[None, None, None, got.index], True, 4)  # attention.py:263
+        multiply(summing, o_of_piece_2_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:263
         s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:263
         s_new = [product_5[r] + s_chunk[r] for r in range(2)]  # attention.py:263
         for r in cutlass.range_constexpr(2):  # attention.py:263
@@ -1322,14 +1322,14 @@ def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.T
                 total_10 = chosen_2 + Float32(0.0)  # attention.py:325
                 as_bf16.append(Float32(total_10).to(BFloat16))  # attention.py:326
             for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:326
-                vectors = to_vectors(box, o.element_type, as_bf16[c : c + 16])  # attention.py:326
+                vectors = to_vectors(epilogue_tile, o.element_type, as_bf16[c : c + 16])  # attention.py:326
                 for i in cutlass.range_constexpr(2):  # attention.py:326
                     store_vector_where(below[r], o, (total_5[r], h, g[r], (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:326
 
 
 @cute.jit
 def launch_prefix_attention_2(q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v_prefix_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_shared_ptr: cute.Pointer, end_shared_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, m_of_piece_ptr: cute.Pointer, s_of_piece_ptr: cute.Pointer, o_of_piece_ptr: cute.Pointer, m_of_prompt_ptr: cute.Pointer, s_of_prompt_ptr: cute.Pointer, o_of_prompt_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, K: Int32, k_prefix_k_stride: Int64, k_prefix_h_stride: Int64, v_prefix_k_stride: Int64, v_prefix_h_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, m_of_piece_t_stride: Int64, m_of_piece_h_stride: Int64, s_of_piece_t_stride: Int64, s_of_piece_h_stride: Int64, o_of_piece_t_stride: Int64, o_of_piece_h_stride: Int64, o_of_piece_g_stride: Int64, m_of_prompt_t_stride: Int64, m_of_prompt_h_stride: Int64, s_of_prompt_t_stride: Int64, s_of_prompt_h_stride: Int64, o_of_prompt_t_stride: Int64, o_of_prompt_h_stride: Int64, o_of_prompt_g_stride: Int64, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
     k_prefix = cute.make_tensor(k_prefix_ptr, cute.make_layout((K, 8, 128), stride=(cute.assume(k_prefix_k_stride, divby=8), cute.assume(k_prefix_h_stride, divby=8), 1)))
     v_prefix = cute.make_tensor(v_prefix_ptr, cute.make_layout((K, 8, 128), stride=(cute.assume(v_prefix_k_stride, divby=8), cute.assume(v_prefix_h_stride, divby=8), 1)))
@@ -1356,11 +1356,11 @@ def launch_prefix_attention_2(q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v
     )
 
 
-def call(kernels, q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, o, lse, scale, C, N, T, K, Q, B, S, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, prefix_attention_1_tickets):
+def call(kernels, q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, o, lse, scale, C, N, T, K, Q, B, S, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, prefix_attention_1_work_counter):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = min((C * 4 // 192 + N) * 8, 132)
     if programs > 0:
-        kernels.prefix_attention_1((programs,), q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, prefix_attention_1_tickets, C, N, T, q_t_stride, q_h_stride, q_g_stride, K, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, scale)
+        kernels.prefix_attention_1((programs,), q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, prefix_attention_1_work_counter, C, N, T, q_t_stride, q_h_stride, q_g_stride, K, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, scale)
     programs = (Q * 4 // 192 + B) * 8
     if programs > 0:
         kernels.prefix_attention_2((programs,), q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, Q, B, T, q_t_stride, q_h_stride, q_g_stride, K, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)

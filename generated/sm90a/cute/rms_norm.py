@@ -17,14 +17,14 @@ NEAREST = cute.math.RoundingMode.NEAREST_EVEN
 ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
-def across(x, board, apart, thread, combine):
-    # Combine each element with those of the threads so far apart, in this order, through shared memory.
+def across(x, reduce_smem, strides, thread, combine):
+    # Combine with the elements of thread ^ stride, stride by stride, through shared memory.
     for i in range(len(x)):
-        board[i, thread] = x[i]
+        reduce_smem[i, thread] = x[i]
     cute.arch.sync_threads()
-    far = [sum(a for k, a in enumerate(apart) if j >> k & 1) for j in range(1 << len(apart))]
-    x = [[x[i], *(board[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
-    for _ in apart:
+    far = [sum(a for k, a in enumerate(strides) if j >> k & 1) for j in range(1 << len(strides))]
+    x = [[x[i], *(reduce_smem[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
+    for _ in strides:
         x = [folded(terms, 1, combine) for terms in x]
     return [terms[0] for terms in x]
 
@@ -40,7 +40,7 @@ def div(a, b):
 
 
 def exchanged(x, lanes, combine):
-    # Combine each element with that of the thread so many lanes away.
+    # Combine with the elements of lane ^ lanes (butterfly).
     return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
 
 
@@ -49,13 +49,13 @@ def fma(a, b, c):
     return cute.math.fma(a, b, c, rounding=NEAREST)
 
 
-def folded(x, apart, combine):
-    # Combine the elements of a thread that lie so far apart.
-    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+def folded(x, stride, combine):
+    # Combine elements i and i + stride of a list.
+    return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
 def load_vector(memory, index, count):
-    # So many elements, read at once.
+    # Load a vector.
     x = cute.make_rmem_tensor((count,), memory.element_type)
     cute.autovec_copy(vector_of(memory, index, count), x)
     return [x[i] for i in range(count)]
@@ -97,12 +97,12 @@ def portable_rsqrt(x):
 
 
 def select(condition, a, b):
-    # Without a branch.
+    # Branchless.
     return cutlass.select_(condition, a, b)
 
 
 def store_vector(memory, index, x):
-    # Write elements that follow each other at once.
+    # Store a vector.
     made = cute.make_rmem_tensor((len(x),), memory.element_type)
     for i in range(len(x)):
         made[i] = x[i]
@@ -111,18 +111,18 @@ def store_vector(memory, index, x):
 
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
-    # Write an element if the condition holds.
+    # Store an element if it holds.
     if condition:
         memory[index] = x
 
 
-def sum_over_n(x, thread, boards):
+def sum_over_n(x, thread, reduce_buffers):
     # The sum over N, vector8.
     x = folded(x, 4, add)
     x = folded(x, 2, add)
     x = folded(x, 1, add)
     x = folded(x, 1, add)
-    x = across(x, boards[0], (128, 64, 32), thread, add)
+    x = across(x, reduce_buffers[0], (128, 64, 32), thread, add)
     x = exchanged(x, 16, add)
     x = exchanged(x, 8, add)
     x = exchanged(x, 4, add)
@@ -132,7 +132,7 @@ def sum_over_n(x, thread, boards):
 
 
 def vector_of(memory, index, count):
-    # Neighbours in memory, the first at a multiple of so many.
+    # A view of `count` contiguous, aligned elements.
     at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
     return cute.make_tensor(memory.iterator + at, (count,))
 
@@ -143,7 +143,7 @@ def rms_norm_rows(x: cute.Tensor, weight: cute.Tensor, residual: cute.Tensor, y:
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
+    reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((1, 256), stride=(256, 1)), 16)
     t = block
     writes = thread == 0
     n = [thread * 8 + c % 8 + c // 8 * 2048 for c in range(16)]  # norm.py:34
@@ -156,7 +156,7 @@ def rms_norm_rows(x: cute.Tensor, weight: cute.Tensor, residual: cute.Tensor, y:
     as_bf16 = [Float32(total[c]).to(BFloat16) for c in range(16)]  # norm.py:37
     as_f32_3 = [BFloat16(as_bf16[c]).to(Float32) for c in range(16)]  # norm.py:39
     product = [mul(as_f32_3[c], as_f32_3[c]) for c in range(16)]  # norm.py:40
-    sum_n = sum_over_n(product, thread, (board_1,))  # norm.py:40
+    sum_n = sum_over_n(product, thread, (reduce_smem_1,))  # norm.py:40
     quotient = div(sum_n, Float32(4096.0))  # norm.py:40
     total_2 = quotient + eps  # norm.py:41
     rsqrt_of = portable_rsqrt(total_2)  # norm.py:41
@@ -175,7 +175,7 @@ def rms_norm_rows(x: cute.Tensor, weight: cute.Tensor, residual: cute.Tensor, y:
 
 @cute.jit
 def launch_rms_norm(x_ptr: cute.Pointer, weight_ptr: cute.Pointer, residual_ptr: cute.Pointer, y_ptr: cute.Pointer, residual_out_ptr: cute.Pointer, rstd_ptr: cute.Pointer, T: Int32, x_t_stride: Int64, residual_t_stride: Int64, y_t_stride: Int64, residual_out_t_stride: Int64, eps: Float32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 4096), stride=(x_t_stride, 1)))
     weight = cute.make_tensor(weight_ptr, cute.make_layout((4096,), stride=(1,)))
     residual = cute.make_tensor(residual_ptr, cute.make_layout((T, 4096), stride=(residual_t_stride, 1)))

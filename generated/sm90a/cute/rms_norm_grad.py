@@ -18,14 +18,14 @@ NEAREST = cute.math.RoundingMode.NEAREST_EVEN
 ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
-def across(x, board, apart, thread, combine):
-    # Combine each element with those of the threads so far apart, in this order, through shared memory.
+def across(x, reduce_smem, strides, thread, combine):
+    # Combine with the elements of thread ^ stride, stride by stride, through shared memory.
     for i in range(len(x)):
-        board[i, thread] = x[i]
+        reduce_smem[i, thread] = x[i]
     cute.arch.sync_threads()
-    far = [sum(a for k, a in enumerate(apart) if j >> k & 1) for j in range(1 << len(apart))]
-    x = [[x[i], *(board[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
-    for _ in apart:
+    far = [sum(a for k, a in enumerate(strides) if j >> k & 1) for j in range(1 << len(strides))]
+    x = [[x[i], *(reduce_smem[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
+    for _ in strides:
         x = [folded(terms, 1, combine) for terms in x]
     return [terms[0] for terms in x]
 
@@ -41,17 +41,17 @@ def div(a, b):
 
 
 def exchanged(x, lanes, combine):
-    # Combine each element with that of the thread so many lanes away.
+    # Combine with the elements of lane ^ lanes (butterfly).
     return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
 
 
-def folded(x, apart, combine):
-    # Combine the elements of a thread that lie so far apart.
-    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+def folded(x, stride, combine):
+    # Combine elements i and i + stride of a list.
+    return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
 def load_vector(memory, index, count):
-    # So many elements, read at once.
+    # Load a vector.
     x = cute.make_rmem_tensor((count,), memory.element_type)
     cute.autovec_copy(vector_of(memory, index, count), x)
     return [x[i] for i in range(count)]
@@ -59,7 +59,7 @@ def load_vector(memory, index, count):
 
 @cute.jit
 def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
-    # So many elements, read at once, or what stands for them.
+    # Load a vector, or `other` where the condition is false.
     x = cute.make_rmem_tensor((count,), memory.element_type)
     x.fill(other)
     if condition:
@@ -69,7 +69,7 @@ def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutla
 
 @cute.jit
 def load_where(condition, memory: cute.Tensor, index, other):
-    # An element, or what stands for it.
+    # Load an element, or `other`.
     x = other
     if condition:
         x = type(other)(memory[index])
@@ -82,19 +82,19 @@ def mul(a, b):
 
 
 def store_vector(memory, index, x):
-    # Write elements that follow each other at once.
+    # Store a vector.
     made = cute.make_rmem_tensor((len(x),), memory.element_type)
     for i in range(len(x)):
         made[i] = x[i]
     cute.autovec_copy(made, vector_of(memory, index, len(x)))
 
 
-def sum_over_n(x, thread, boards):
+def sum_over_n(x, thread, reduce_buffers):
     # The sum over N, vector8.
     x = folded(x, 4, add)
     x = folded(x, 2, add)
     x = folded(x, 1, add)
-    x = across(x, boards[0], (256, 128, 64, 32), thread, add)
+    x = across(x, reduce_buffers[0], (256, 128, 64, 32), thread, add)
     x = exchanged(x, 16, add)
     x = exchanged(x, 8, add)
     x = exchanged(x, 4, add)
@@ -104,7 +104,7 @@ def sum_over_n(x, thread, boards):
 
 
 def vector_of(memory, index, count):
-    # Neighbours in memory, the first at a multiple of so many.
+    # A view of `count` contiguous, aligned elements.
     at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
     return cute.make_tensor(memory.iterator + at, (count,))
 
@@ -115,7 +115,7 @@ def rms_norm_grad_1_rows(weight: cute.Tensor, residual_out: cute.Tensor, rstd: c
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
-    board_1 = shared.allocate_tensor(Float32, cute.make_layout((2, 1, 512), stride=(512, 512, 1)), 16)
+    reduce_smem_1 = shared.allocate_tensor(Float32, cute.make_layout((2, 1, 512), stride=(512, 512, 1)), 16)
     t_piece = block
     n = [thread * 8 + c for c in range(8)]  # norm.py:16
     weight_2 = load_vector(weight, n[0], 8)  # norm.py:16
@@ -160,7 +160,7 @@ def rms_norm_grad_1_rows(weight: cute.Tensor, residual_out: cute.Tensor, rstd: c
         as_f32_3 = [BFloat16(d_y_ahead[c]).to(Float32) for c in range(8)]  # norm.py:64
         product_3 = [mul(as_f32_3[c], as_f32[c]) for c in range(8)]  # norm.py:65
         product_4 = [mul(product_3[c], product_2[c]) for c in range(8)]  # norm.py:66
-        sum_n = sum_over_n(product_4, thread, (board_1[t_step % 2, None, None],))  # norm.py:66
+        sum_n = sum_over_n(product_4, thread, (reduce_smem_1[t_step % 2, None, None],))  # norm.py:66
         quotient = div(sum_n, Float32(4096.0))  # norm.py:66
         product_5 = [mul(product_2[c], quotient) for c in range(8)]  # norm.py:67
         difference_2 = [product_3[c] - product_5[c] for c in range(8)]  # norm.py:67
@@ -181,7 +181,7 @@ def rms_norm_grad_1_rows(weight: cute.Tensor, residual_out: cute.Tensor, rstd: c
 
 @cute.jit
 def launch_rms_norm_grad_1(weight_ptr: cute.Pointer, residual_out_ptr: cute.Pointer, rstd_ptr: cute.Pointer, d_y_ptr: cute.Pointer, d_residual_out_ptr: cute.Pointer, d_x_ptr: cute.Pointer, d_residual_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, T: Int32, residual_out_t_stride: Int64, d_y_t_stride: Int64, d_residual_out_t_stride: Int64, d_x_t_stride: Int64, d_residual_t_stride: Int64, sum_of_piece_t_piece_stride: Int64, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     weight = cute.make_tensor(weight_ptr, cute.make_layout((4096,), stride=(1,)))
     residual_out = cute.make_tensor(residual_out_ptr, cute.make_layout((T, 4096), stride=(residual_out_t_stride, 1)))
     rstd = cute.make_tensor(rstd_ptr, cute.make_layout((T,), stride=(1,)))
@@ -212,7 +212,7 @@ def rms_norm_grad_2_rows(d_weight: cute.Tensor, sum_of_piece: cute.Tensor, T: In
 
 @cute.jit
 def launch_rms_norm_grad_2(d_weight_ptr: cute.Pointer, sum_of_piece_ptr: cute.Pointer, T: Int32, sum_of_piece_t_piece_stride: Int64, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     d_weight = cute.make_tensor(d_weight_ptr, cute.make_layout((4096,), stride=(1,)))
     sum_of_piece = cute.make_tensor(sum_of_piece_ptr, cute.make_layout((((T + 63) // 64), 4096), stride=(sum_of_piece_t_piece_stride, 1)))
     rms_norm_grad_2_rows(d_weight, sum_of_piece, T).launch(

@@ -19,7 +19,7 @@ ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 @cute.jit
 def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
-    # So many elements, read at once, or what stands for them.
+    # Load a vector, or `other` where the condition is false.
     x = cute.make_rmem_tensor((count,), memory.element_type)
     x.fill(other)
     if condition:
@@ -33,7 +33,7 @@ def mul(a, b):
 
 
 def store_vector(memory, index, x):
-    # Write elements that follow each other at once.
+    # Store a vector.
     made = cute.make_rmem_tensor((len(x),), memory.element_type)
     for i in range(len(x)):
         made[i] = x[i]
@@ -41,7 +41,7 @@ def store_vector(memory, index, x):
 
 
 def vector_of(memory, index, count):
-    # Neighbours in memory, the first at a multiple of so many.
+    # A view of `count` contiguous, aligned elements.
     at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
     return cute.make_tensor(memory.iterator + at, (count,))
 
@@ -87,7 +87,7 @@ def rope_rows(x: cute.Tensor, cos: cute.Tensor, sin: cute.Tensor, position_ids: 
 
 @cute.jit
 def launch_rope(x_ptr: cute.Pointer, cos_ptr: cute.Pointer, sin_ptr: cute.Pointer, position_ids_ptr: cute.Pointer, y_ptr: cute.Pointer, P: Int32, T: Int32, x_t_stride: Int64, x_h_stride: Int64, cos_p_stride: Int64, sin_p_stride: Int64, y_t_stride: Int64, y_h_stride: Int64, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     x = cute.make_tensor(x_ptr, cute.make_layout((T, 32, 128), stride=(x_t_stride, x_h_stride, 1)))
     cos = cute.make_tensor(cos_ptr, cute.make_layout((P, 64), stride=(cos_p_stride, 1)))
     sin = cute.make_tensor(sin_ptr, cute.make_layout((P, 64), stride=(sin_p_stride, 1)))

@@ -1,7 +1,7 @@
 """varlen_attention on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: ca497bd10c6c61b5
-schedule: tiles Q*G=192, 12 warps that multiply, 4 that copy, 2 stages, 132 blocks by tickets
+schedule: tiles Q*G=192, 12 consumer warps, 4 producer warps, 2 stages, 132 persistent blocks
 """
 
 import cuda.bindings.driver as cuda
@@ -23,26 +23,18 @@ def add(a, b):
 
 
 def any_lane(condition):
-    # Whether it holds for some thread of the warp.
+    # True if it holds for some thread of the warp.
     return cute.arch.vote_any_sync(condition)
 
 
-def box_places(words):
-    # Where a thread's pairs and vectors lie in 8 rows of 128 bytes, swizzled against conflicts.
-    lane = cute.arch.lane_idx()
-    row, quad = lane // 4 * 36, lane % 4
-    pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2
-    return pairs, row ^ quad * 4
-
-
 def by_rows(fragment, blocks):
-    # A thread's two rows of so many blocks of 8 columns, and of each 8 i + 2 (thread % 4) and the next.
+    # View an accumulator as [row, column]: two rows, and columns 8 i + 2 (thread % 4) + {0, 1}.
     return cute.make_tensor(fragment.iterator, cute.make_layout((2, (2, blocks)), stride=(2, (1, 4))))
 
 
 @cute.jit
 def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Constexpr):
-    # Write zeros to 16 bytes of shared memory, if the condition holds.
+    # Zero 16 bytes of shared memory where the condition holds.
     zeros = cute.make_rmem_tensor((count,), tiles.element_type)
     zeros.fill(0)
     at = cute.assume(cute.crd2idx(place, tiles.layout), divby=count)
@@ -51,7 +43,7 @@ def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Cons
 
 
 def copy_vector_where(condition, memory: cute.Tensor, index, tiles: cute.Tensor, place, count: cutlass.Constexpr):
-    # Send 16 bytes to shared memory, or zeros where the condition does not hold: they travel meanwhile.
+    # cp.async of 16 bytes to shared memory, zeros where the condition is false.
     way = cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL)
     atom = cute.make_copy_atom(way, memory.element_type, num_bits_per_copy=128)
     at = cute.assume(cute.crd2idx(place, tiles.layout), divby=count)
@@ -69,7 +61,7 @@ def div(a, b):
 
 @cute.jit
 def divided(x, by):
-    # A list of quotients, each rounded once: corrected twice where nothing is very small or large.
+    # Rounded quotients: a reciprocal and two fma corrections, or divisions at range ends.
     small, large = Float32(1.0), Float32(1.0)
     for i in cutlass.range_constexpr(len(x)):
         small, large = fmin(small, magnitude(x[i])), large + magnitude(x[i])
@@ -89,23 +81,31 @@ def divided(x, by):
 
 
 @cute.jit
-def earlier(turns, place: cute.Tensor, row: cutlass.Constexpr, count: cutlass.Constexpr, init):
-    # A row's sums of the pieces before this one, of which nobody wrote any before the first turn.
+def earlier(rescales, place: cute.Tensor, row: cutlass.Constexpr, count: cutlass.Constexpr, init):
+    # A row's accumulator of earlier pieces in shared memory, or `init` before the first rescale.
     made = cute.make_rmem_tensor((count,), Float32)
     made.fill(init)
-    if turns > 0:
+    if rescales > 0:
         for c in cutlass.range_constexpr(count):
             made[c] = place[row, c]
     return [made[c] for c in range(count)]
 
 
+def epilogue_offsets(words):
+    # Swizzled offsets of a thread's pairs and vectors in 8 rows of 128 bytes of shared memory.
+    lane = cute.arch.lane_idx()
+    row, quad = lane // 4 * 36, lane % 4
+    pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2
+    return pairs, row ^ quad * 4
+
+
 def exchanged(x, lanes, combine):
-    # Combine each element with that of the thread so many lanes away.
+    # Combine with the elements of lane ^ lanes (butterfly).
     return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
 
 
 def exp2(x):
-    # The hardware's: a table.
+    # ex2.approx.ftz.f32.
     return cute.math.exp2(x, fastmath=True)
 
 
@@ -115,18 +115,18 @@ def fma(a, b, c):
 
 
 def fmax(a, b):
-    # NaN loses.
+    # The other operand if one is NaN.
     return cute.arch.fmax(a, b)
 
 
 def fmin(a, b):
-    # NaN loses.
+    # The other operand if one is NaN.
     return cute.arch.fmin(a, b)
 
 
-def folded(x, apart, combine):
-    # Combine the elements of a thread that lie so far apart.
-    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+def folded(x, stride, combine):
+    # Combine elements i and i + stride of a list.
+    return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
 def least(a, b):
@@ -136,7 +136,7 @@ def least(a, b):
 
 @cute.jit
 def load_where(condition, memory: cute.Tensor, index, other):
-    # An element, or what stands for it.
+    # Load an element, or `other`.
     x = other
     if condition:
         x = type(other)(memory[index])
@@ -144,7 +144,7 @@ def load_where(condition, memory: cute.Tensor, index, other):
 
 
 def magnitude(x):
-    # Without its sign.
+    # Absolute value.
     return (x.bitcast(Int32) & Int32(0x7FFFFFFF)).bitcast(Float32)
 
 
@@ -175,7 +175,7 @@ def mul(a, b):
 
 
 def multiply(unit, to, a, b, onto, count):
-    # Begin a group of so many matrix instructions, onto what is there or from nothing.
+    # Issue a wgmma group of `count` instructions, accumulating if `onto`.
     atom = cute.make_mma_atom(unit.op)
     atom.set(warpgroup.Field.ACCUMULATE, onto)
     warpgroup.fence()
@@ -186,18 +186,18 @@ def multiply(unit, to, a, b, onto, count):
 
 
 @cute.jit
-def next_item(thread, ticket: cute.Tensor, tickets: cute.Pointer, blocks):
-    # The next tile, by a ticket that one thread draws for its warpgroup: the first are those of blocks.
+def next_work_tile(thread, next_tile: cute.Tensor, work_counter: cute.Pointer, blocks):
+    # Next tile index, by an atomic work counter; the first tiles are the block indices.
     if thread == 0:
-        ticket[0] = cute.arch.atomic_add(tickets, Int32(1), sem="relaxed", scope="gpu") + blocks
+        next_tile[0] = cute.arch.atomic_add(work_counter, Int32(1), sem="relaxed", scope="gpu") + blocks
     cute.arch.barrier(barrier_id=4, number_of_threads=128)
-    item = ticket[0]
+    item = next_tile[0]
     cute.arch.barrier(barrier_id=4, number_of_threads=128)
     return item
 
 
 def of_rows(x, pick):
-    # The least or the most of what the lanes of a warp have.
+    # Minimum or maximum over the lists of a warp's lanes.
     while len(x) > 1:
         x = [*(pick(a, b) for a, b in zip(x[::2], x[1::2])), *x[len(x) // 2 * 2 :]]
     for lanes in (16, 8, 4, 2, 1):
@@ -237,12 +237,22 @@ def portable_log(x):
 
 
 @cute.jit
-def read_mail(ring, state, mail: cute.Tensor, group, alike: cutlass.Constexpr, groups: cutlass.Constexpr):
-    # A tile: words for all, and some of which each warpgroup has its own.
+def publish_work_tile(thread, ring, state, work_tile: cute.Tensor, words):
+    # Publish a work tile to the consumers. One thread waits: another could miss a phase of the mbarrier.
+    if thread == 0:
+        ring.producer_acquire(state)
+        for i in cutlass.range_constexpr(len(words)):
+            work_tile[i] = words[i]
+        ring.producer_commit(state)
+
+
+@cute.jit
+def read_work_tile(ring, state, work_tile: cute.Tensor, group, alike: cutlass.Constexpr, groups: cutlass.Constexpr):
+    # Read the work tile: words for all consumers, then those of this warpgroup.
     ring.consumer_wait(state)
-    words = [mail[i] for i in range(alike)]
-    words += [mail[i + group - 1] for i in range(alike, cute.size(mail), groups)]
-    # all threads of a warp have read before one makes room for the next tile
+    words = [work_tile[i] for i in range(alike)]
+    words += [work_tile[i + group - 1] for i in range(alike, cute.size(work_tile), groups)]
+    # all threads of the warp must have read before one releases the stage
     cute.arch.sync_warp()
     with cute.arch.elect_one():
         ring.consumer_release(state)
@@ -251,7 +261,7 @@ def read_mail(ring, state, mail: cute.Tensor, group, alike: cutlass.Constexpr, g
 
 @cute.jit
 def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, size: cutlass.Constexpr):
-    # The segment that a tile lies in: segment i takes the tiles from begin[i] * each // size + i on.
+    # Segment of a tile: segment i starts at tile begin[i] * each // size + i.
     early = Int32(0)
     for first in cutlass.range(0, count, 32, unroll=4):
         i = first + lane
@@ -263,35 +273,12 @@ def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, s
 
 
 def select(condition, a, b):
-    # Without a branch.
+    # Branchless.
     return cutlass.select_(condition, a, b)
 
 
-@cute.jit
-def send_box(ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor):
-    # A warp lets hardware copy a box to a stage, when it is free: zeros where the tensor ends.
-    if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0:
-        ring.producer_acquire(state)
-        box = cute.local_tile(cute.domain_offset(first, memory), shape, (0, 0))
-        to, box = cpasync.tma_partition(
-            atom, 0, cute.make_layout(1), cute.group_modes(tiles, 0, 2), cute.group_modes(box, 0, 2)
-        )
-        full = ring.producer_get_barrier(state)
-        cute.copy(atom, box, to[None, state.index], tma_bar_ptr=full)
-
-
-@cute.jit
-def send_mail(thread, ring, state, mail: cute.Tensor, words):
-    # Tell those who multiply a tile. One thread waits: another may look when a later phase has begun.
-    if thread == 0:
-        ring.producer_acquire(state)
-        for i in cutlass.range_constexpr(len(words)):
-            mail[i] = words[i]
-        ring.producer_commit(state)
-
-
 def store_vector(memory, index, x):
-    # Write elements that follow each other at once.
+    # Store a vector.
     made = cute.make_rmem_tensor((len(x),), memory.element_type)
     for i in range(len(x)):
         made[i] = x[i]
@@ -300,14 +287,14 @@ def store_vector(memory, index, x):
 
 @cute.jit
 def store_vector_where(condition, memory: cute.Tensor, index, x):
-    # Write elements that follow each other at once, if the condition holds.
+    # Store a vector where the condition holds.
     if condition:
         store_vector(memory, index, x)
 
 
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
-    # Write an element if the condition holds.
+    # Store an element if it holds.
     if condition:
         memory[index] = x
 
@@ -328,39 +315,52 @@ def sum_over_s_lane_of_thread(x):
     return x
 
 
-def to_vectors(box, dtype, x):
-    # A row's pairs of neighbours, as four threads have them, as vectors of 16 bytes.
+@cute.jit
+def tma_load(ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor):
+    # Issue a TMA load to a stage once it is free (warp 0); zeros out of the tensor's bounds.
+    if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0:
+        ring.producer_acquire(state)
+        source = cute.local_tile(cute.domain_offset(first, memory), shape, (0, 0))
+        to, source = cpasync.tma_partition(
+            atom, 0, cute.make_layout(1), cute.group_modes(tiles, 0, 2), cute.group_modes(source, 0, 2)
+        )
+        full = ring.producer_get_barrier(state)
+        cute.copy(atom, source, to[None, state.index], tma_bar_ptr=full)
+
+
+def to_vectors(epilogue_tile, dtype, x):
+    # Transpose accumulator pairs of the four threads of a row to 16-byte vectors.
     words = dtype.width // 16
-    pairs, vectors = box_places(words)
+    pairs, vectors = epilogue_offsets(words)
     cute.arch.sync_warp()
     for i in range(len(x) // 2):
         pair = cute.make_rmem_tensor((2,), dtype)
         pair[0], pair[1] = x[2 * i], x[2 * i + 1]
-        to = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
+        to = cute.make_tensor(epilogue_tile + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
         cute.autovec_copy(cute.recast_tensor(pair, Int32), to)
     cute.arch.sync_warp()
     made = []
     for i in range(len(x) * words // 8):
         vector = cute.make_rmem_tensor((8 // words,), dtype)
-        of = cute.make_tensor(box + cute.assume(vectors ^ 16 * i, divby=4), (4,))
+        of = cute.make_tensor(epilogue_tile + cute.assume(vectors ^ 16 * i, divby=4), (4,))
         cute.autovec_copy(of, cute.recast_tensor(vector, Int32))
         made.append([vector[j] for j in range(8 // words)])
     return made
 
 
 def vector_of(memory, index, count):
-    # Neighbours in memory, the first at a multiple of so many.
+    # A view of `count` contiguous, aligned elements.
     at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
     return cute.make_tensor(memory.iterator + at, (count,))
 
 
 @cute.struct
 class varlen_attention_memory:
-    """What a block shares: the barriers of its rings, tiles of rows, and tiles of what is streamed for each stage."""
+    """Shared memory: mbarriers of the pipelines, resident tiles, and streamed tiles of each stage."""
 
-    mail_ring: cute.struct.MemRange[Int64, 2]
-    mail: cute.struct.MemRange[Int32, 10]
-    ticket: cute.struct.MemRange[Int32, 1]
+    work_tile_pipeline: cute.struct.MemRange[Int64, 2]
+    work_tile: cute.struct.MemRange[Int32, 10]
+    next_tile: cute.struct.MemRange[Int32, 1]
     q_ring: cute.struct.MemRange[Int64, 2]
     k_ring: cute.struct.MemRange[Int64, 4]
     v_ring: cute.struct.MemRange[Int64, 4]
@@ -368,11 +368,11 @@ class varlen_attention_memory:
     k: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
     v: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
     o_2: cute.struct.Align[cute.struct.MemRange[Float32, 24576], 128]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 3072], 128]
+    epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 3072], 128]
 
 
 def varlen_attention_layouts():
-    # How products read tiles in shared memory, swizzled: along the elements of rows, or along rows.
+    # Swizzled smem layouts of wgmma operands, K-major or MN-major.
     return (
         sm90.make_smem_layout_a(ROW_MAJOR, (192, 64, 128), BFloat16, 1),
         sm90.make_smem_layout_b(ROW_MAJOR, (192, 64, 128), BFloat16, 2),
@@ -381,7 +381,7 @@ def varlen_attention_layouts():
 
 
 def varlen_attention_units():
-    # The instructions for scores, and for sums of what they weigh: these weights are registers.
+    # wgmma of S = Q K^T, and of O += P V with P in registers.
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (3, 1, 1)
     scoring = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
@@ -394,8 +394,8 @@ def varlen_attention_units():
 
 
 @cute.kernel
-def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom, v: cute.Tensor, q: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, o: cute.Tensor, lse: cute.Tensor, varlen_attention_tickets: cute.Pointer, Q: Int32, B: Int32, T: Int32, S: Int32, scale: Float32):
-    # A block owns 192 of Q*G, 1 of H (chained_dot).
+def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom, v: cute.Tensor, q: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, o: cute.Tensor, lse: cute.Tensor, varlen_attention_work_counter: cute.Pointer, Q: Int32, B: Int32, T: Int32, S: Int32, scale: Float32):
+    # A block owns 192 of Q*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     blocks, _, _ = cute.arch.grid_dim()
@@ -424,14 +424,14 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
         tx_count=16384,
         cta_layout_vmnk=cute.make_layout((1, 1, 1, 1)),
     )
-    mail_ring = pipeline.PipelineAsync.create(
-        barrier_storage=memory.mail_ring.data_ptr(),
+    work_tile_pipeline = pipeline.PipelineAsync.create(
+        barrier_storage=memory.work_tile_pipeline.data_ptr(),
         num_stages=1,
         producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 1),
         consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, 12),
     )
-    mail = cute.make_tensor(memory.mail.data_ptr(), cute.make_layout(10))
-    ticket = cute.make_tensor(memory.ticket.data_ptr(), cute.make_layout(1))
+    work_tile = cute.make_tensor(memory.work_tile.data_ptr(), cute.make_layout(10))
+    next_tile = cute.make_tensor(memory.next_tile.data_ptr(), cute.make_layout(1))
     layouts = varlen_attention_layouts()
     q_tiles = memory.q.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     k_tiles = memory.k.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
@@ -439,7 +439,7 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
     tiles = Q * 4 // 192 + B
     items = tiles * 8
     if group == 0:
-        # A warpgroup draws tiles and copies their rows; of what is streamed one warp lets hardware copy boxes.
+        # Producer: draw work tiles, copy their rows by cp.async; one warp issues TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(32)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
         own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
@@ -475,7 +475,7 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
             last_of = [select(first + 64 * g < count, most(of_rows(steps[2 * g : 2 * (g + 1)], most), first_steps + 1), first_steps + 1) for g in range(3)]  # attention.py:79
             full_of = [most(first_steps, least(of_rows(full_steps_2[2 * g : 2 * (g + 1)], least), last_of[g] - 1)) for g in range(3)]  # attention.py:79
             last_steps = most(most(last_of[0], last_of[1]), last_of[2])  # attention.py:79
-            send_mail(thread, mail_ring, own, mail, (item, b, first_steps, last_steps, *full_of, *last_of))
+            publish_work_tile(thread, work_tile_pipeline, own, work_tile, (item, b, first_steps, last_steps, *full_of, *last_of))
             q_ring.producer_acquire(own)
             column = 8 * (thread % 8)  # attention.py:79
             for i in cutlass.range_constexpr(12):  # attention.py:79
@@ -496,13 +496,13 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
             for s_step in cutlass.range(first_steps, last_steps, unroll=1):
                 product_2 = s_step * 64  # attention.py:79
                 total_5 = begin_k_2 + product_2  # attention.py:79
-                send_box(k_ring, put, tma_k, k[None, None, h], (total_5, 0), (64, 128), k_tiles)  # attention.py:79
-                send_box(v_ring, put, tma_v, v[None, None, h], (0, total_5), (128, 64), v_tiles)  # attention.py:79
+                tma_load(k_ring, put, tma_k, k[None, None, h], (total_5, 0), (64, 128), k_tiles)  # attention.py:79
+                tma_load(v_ring, put, tma_v, v[None, None, h], (0, total_5), (128, 64), v_tiles)  # attention.py:79
                 put.advance()
-            item = next_item(thread, ticket, varlen_attention_tickets, blocks)
-        send_mail(thread, mail_ring, own, mail, (items, *[0] * 9))
+            item = next_work_tile(thread, next_tile, varlen_attention_work_counter, blocks)
+        publish_work_tile(thread, work_tile_pipeline, own, work_tile, (items, *[0] * 9))
     else:
-        # Warpgroups hold 64 rows each; the scores of the next step are made while this one's are weighed.
+        # Consumers own 64 rows each; S of the next step is issued before the softmax of this one.
         cute.arch.setmaxregister_increase(160)
         mine = thread - 128
         share = cute.make_layout(3, stride=128)(group - 1)
@@ -511,17 +511,17 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
         v_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(v_tiles))
         acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((192, 64)), Float32)
         acc_scores = by_rows(acc_of_scores, 8)
-        acc_of_weights = cute.make_rmem_tensor(summing.partition_shape_A((192, 64)), BFloat16)
-        weights = by_rows(acc_of_weights, 8)
+        acc_of_probs = cute.make_rmem_tensor(summing.partition_shape_A((192, 64)), BFloat16)
+        probs = by_rows(acc_of_probs, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
+        # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
+        epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
-        item, b, first_steps, all_steps, full_steps, last_steps = read_mail(mail_ring, own, mail, group, 4, 3)
+        item, b, first_steps, all_steps, full_steps, last_steps = read_work_tile(work_tile_pipeline, own, work_tile, group, 4, 3)
         while item < items:
             tile = tiles - 1 - item % tiles
             begin = begin_q[b].to(Int32) * 4
@@ -554,7 +554,7 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
             s = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
             s.fill(Int32(-(2**31)).bitcast(Float32))  # attention.py:79
             o_2 = cute.make_tensor(memory.o_2.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536))))  # attention.py:79
-            turns = Int32(0)  # attention.py:79
+            rescales = Int32(0)  # attention.py:79
             q_ring.consumer_wait(own)  # attention.py:79
             cute.arch.fence_view_async_shared()  # attention.py:79
             k_ring.consumer_wait(get)  # attention.py:79
@@ -567,7 +567,7 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
                 turn = remainder == 0  # attention.py:79
                 if turn & (s_step > first_steps):  # attention.py:79
                     for r in cutlass.range_constexpr(2):  # attention.py:79
-                        earlier_o_2 = earlier(turns, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:79
+                        earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:79
                         m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
                         equal = m_2 == Float32(float("-inf"))  # attention.py:79
                         chosen = select(equal, Float32(0.0), m_2)  # attention.py:79
@@ -583,7 +583,7 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
                             product_5 = mul(o_of_piece[r, c], power_2)  # attention.py:79
                             o_2[r, c] = product_4 + product_5  # attention.py:79
                         max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_8  # attention.py:79
-                    turns = turns + 1  # attention.py:79
+                    rescales = rescales + 1  # attention.py:79
                 product_2 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
                 k_ring.consumer_wait(get)  # attention.py:277
                 multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:277
@@ -606,10 +606,10 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
                     for c in cutlass.range_constexpr(16):  # attention.py:79
                         difference_6 = product_2[r][c] - chosen[r]  # attention.py:79
                         e[r].append(exp2(difference_6))  # attention.py:79
-                        weights[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:79
+                        probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:79
                 s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:79
                 v_ring.consumer_wait(got)  # attention.py:79
-                multiply(summing, o_of_piece_acc, acc_of_weights, v_factor[None, None, None, got.index], True, 4)  # attention.py:79
+                multiply(summing, o_of_piece_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:79
                 s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:79
                 s_new = [product_3[r] + s_chunk[r] for r in range(2)]  # attention.py:79
                 for r in cutlass.range_constexpr(2):  # attention.py:79
@@ -626,7 +626,7 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
                 turn = remainder == 0  # attention.py:79
                 if turn & (s_step > first_steps):  # attention.py:79
                     for r in cutlass.range_constexpr(2):  # attention.py:79
-                        earlier_o_2 = earlier(turns, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:79
+                        earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:79
                         m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
                         equal = m_2 == Float32(float("-inf"))  # attention.py:79
                         chosen = select(equal, Float32(0.0), m_2)  # attention.py:79
@@ -642,7 +642,7 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
                             product_6 = mul(o_of_piece[r, c], power_2)  # attention.py:79
                             o_2[r, c] = product_5 + product_6  # attention.py:79
                         max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9  # attention.py:79
-                    turns = turns + 1  # attention.py:79
+                    rescales = rescales + 1  # attention.py:79
                 product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
                 k_ring.consumer_wait(get)  # attention.py:277
                 multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:277
@@ -673,7 +673,7 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
                     for c in cutlass.range_constexpr(16):  # attention.py:79
                         difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:79
                         e[r].append(exp2(difference_6))  # attention.py:79
-                        weights[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:79
+                        probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:79
                 s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:79
                 v_ring.consumer_wait(got)  # attention.py:79
                 if (end_k_2 < total_8 + 64):  # attention.py:79
@@ -686,7 +686,7 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
                             clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_tiles, (column + 64 * j, down, got.index), 8)  # attention.py:79
                     cute.arch.fence_view_async_shared()  # attention.py:79
                     cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:79
-                multiply(summing, o_of_piece_acc, acc_of_weights, v_factor[None, None, None, got.index], True, 4)  # attention.py:79
+                multiply(summing, o_of_piece_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:79
                 s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:79
                 s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:79
                 for r in cutlass.range_constexpr(2):  # attention.py:79
@@ -704,7 +704,7 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
             turn = remainder == 0  # attention.py:79
             if turn & ((last_steps - 1) > first_steps):  # attention.py:79
                 for r in cutlass.range_constexpr(2):  # attention.py:79
-                    earlier_o_2 = earlier(turns, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:79
+                    earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:79
                     m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
                     equal = m_2 == Float32(float("-inf"))  # attention.py:79
                     chosen = select(equal, Float32(0.0), m_2)  # attention.py:79
@@ -720,7 +720,7 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
                         product_6 = mul(o_of_piece[r, c], power_2)  # attention.py:79
                         o_2[r, c] = product_5 + product_6  # attention.py:79
                     max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9  # attention.py:79
-                turns = turns + 1  # attention.py:79
+                rescales = rescales + 1  # attention.py:79
             product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
             total_9 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
             chosen = [[], []]  # attention.py:79
@@ -749,7 +749,7 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
                 for c in cutlass.range_constexpr(16):  # attention.py:79
                     difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:79
                     e[r].append(exp2(difference_6))  # attention.py:79
-                    weights[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:79
+                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:79
             s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:79
             v_ring.consumer_wait(got)  # attention.py:79
             if (end_k_2 < total_8 + 64):  # attention.py:79
@@ -762,7 +762,7 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
                         clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_tiles, (column + 64 * j, down, got.index), 8)  # attention.py:79
                 cute.arch.fence_view_async_shared()  # attention.py:79
                 cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:79
-            multiply(summing, o_of_piece_acc, acc_of_weights, v_factor[None, None, None, got.index], True, 4)  # attention.py:79
+            multiply(summing, o_of_piece_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:79
             s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:79
             s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:79
             for r in cutlass.range_constexpr(2):  # attention.py:79
@@ -778,7 +778,7 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
                 get.advance()  # attention.py:79
                 got.advance()  # attention.py:79
             for r in cutlass.range_constexpr(2):
-                earlier_o_2 = earlier(turns, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))
+                earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))
                 total_8 = begin_q_2 + q_3[r]  # attention.py:303
                 below = q_3[r] < difference_2  # attention.py:303
                 g = q_g_2[r] % 4  # attention.py:77
@@ -808,16 +808,16 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
                     total_11 = chosen_2 + Float32(0.0)  # attention.py:325
                     as_bf16.append(Float32(total_11).to(BFloat16))  # attention.py:326
                 for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:326
-                    vectors = to_vectors(box, o.element_type, as_bf16[c : c + 16])  # attention.py:326
+                    vectors = to_vectors(epilogue_tile, o.element_type, as_bf16[c : c + 16])  # attention.py:326
                     for i in cutlass.range_constexpr(2):  # attention.py:326
                         store_vector_where(below, o, (total_8, h, g, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:326
             own.advance()
-            item, b, first_steps, all_steps, full_steps, last_steps = read_mail(mail_ring, own, mail, group, 4, 3)
+            item, b, first_steps, all_steps, full_steps, last_steps = read_work_tile(work_tile_pipeline, own, work_tile, group, 4, 3)
 
 
 @cute.jit
-def launch_varlen_attention(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer, varlen_attention_tickets_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+def launch_varlen_attention(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer, varlen_attention_work_counter_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+    # Host side: tensor descriptors and the launch.
     q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
     k = cute.make_tensor(k_ptr, cute.make_layout((S, 128, 8), stride=(cute.assume(k_s_stride, divby=8), 1, cute.assume(k_h_stride, divby=8))))
     v = cute.make_tensor(v_ptr, cute.make_layout((128, S, 8), stride=(1, cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8))))
@@ -835,14 +835,14 @@ def launch_varlen_attention(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cut
     tma_v, v = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), v, cute.slice_(layouts[2], (None, None, 0)), (128, 64)
     )
-    varlen_attention(scoring, summing, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, o, lse, varlen_attention_tickets_ptr, Q, B, T, S, scale).launch(
+    varlen_attention(scoring, summing, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, o, lse, varlen_attention_work_counter_ptr, Q, B, T, S, scale).launch(
         grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
         stream=stream,
     )
 
 
-def call(kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, S, q_t_stride, q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, varlen_attention_tickets):
+def call(kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, S, q_t_stride, q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, varlen_attention_work_counter):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = min((Q * 4 // 192 + B) * 8, 132)
     if programs > 0:
-        kernels.varlen_attention((programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, varlen_attention_tickets, Q, B, T, q_t_stride, q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.varlen_attention((programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, varlen_attention_work_counter, Q, B, T, q_t_stride, q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)

@@ -2,8 +2,8 @@
 
 numerics: 56c4815123ee58b1
 schedule: tiles G=4, T=4, 4 warps, 1 stages, unroll 1 placed W[5:3] G[1:0] T[1:0] W[2:0] W[6:6]
-schedule: tiles Q*G=128, 8 warps that multiply, 4 that copy, 4 stages
-schedule: tiles J=128, 8 warps that multiply, 4 that copy, 4 stages
+schedule: tiles Q*G=128, 8 consumer warps, 4 producer warps, 4 stages
+schedule: tiles J=128, 8 consumer warps, 4 producer warps, 4 stages
 """
 
 import cuda.bindings.driver as cuda
@@ -21,7 +21,7 @@ ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 @cute.jit
 def acquire_from(first, thread, ring, state):
-    # Wait for a stage to be free: the threads from one on do, which fill it.
+    # producer_acquire by the threads from `first` on, which fill the stage.
     if thread >= first:
         ring.producer_acquire(state)
 
@@ -31,22 +31,14 @@ def add(a, b):
     return a + b
 
 
-def box_places(words):
-    # Where a thread's pairs and vectors lie in 8 rows of 128 bytes, swizzled against conflicts.
-    lane = cute.arch.lane_idx()
-    row, quad = lane // 4 * 36, lane % 4
-    pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2
-    return pairs, row ^ quad * 4
-
-
 def by_rows(fragment, blocks):
-    # A thread's two rows of so many blocks of 8 columns, and of each 8 i + 2 (thread % 4) and the next.
+    # View an accumulator as [row, column]: two rows, and columns 8 i + 2 (thread % 4) + {0, 1}.
     return cute.make_tensor(fragment.iterator, cute.make_layout((2, (2, blocks)), stride=(2, (1, 4))))
 
 
 @cute.jit
 def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Constexpr):
-    # Write zeros to 16 bytes of shared memory, if the condition holds.
+    # Zero 16 bytes of shared memory where the condition holds.
     zeros = cute.make_rmem_tensor((count,), tiles.element_type)
     zeros.fill(0)
     at = cute.assume(cute.crd2idx(place, tiles.layout), divby=count)
@@ -56,14 +48,14 @@ def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Cons
 
 @cute.jit
 def commit_from(first, thread, ring, state):
-    # Hand a stage on when what these threads copy is there.
+    # producer_commit by the threads from `first` on.
     if thread >= first:
         ring.producer_commit(state)
 
 
 @cute.jit
 def copy_number_where(mine, condition, memory: cute.Tensor, index, numbers: cute.Tensor, place):
-    # Send a number to shared memory if it is this thread's, or zero where the condition does not hold.
+    # cp.async of 4 bytes to shared memory if `mine`, zero where the condition is false.
     chosen = cute.make_rmem_tensor((1,), Boolean)
     chosen[0] = condition
     if mine:
@@ -73,7 +65,7 @@ def copy_number_where(mine, condition, memory: cute.Tensor, index, numbers: cute
 
 
 def copy_vector_where(condition, memory: cute.Tensor, index, tiles: cute.Tensor, place, count: cutlass.Constexpr):
-    # Send 16 bytes to shared memory, or zeros where the condition does not hold: they travel meanwhile.
+    # cp.async of 16 bytes to shared memory, zeros where the condition is false.
     way = cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL)
     atom = cute.make_copy_atom(way, memory.element_type, num_bits_per_copy=128)
     at = cute.assume(cute.crd2idx(place, tiles.layout), divby=count)
@@ -84,13 +76,21 @@ def copy_vector_where(condition, memory: cute.Tensor, index, tiles: cute.Tensor,
     cute.copy(atom, vector_of(memory, index, count), to, pred=every)
 
 
+def epilogue_offsets(words):
+    # Swizzled offsets of a thread's pairs and vectors in 8 rows of 128 bytes of shared memory.
+    lane = cute.arch.lane_idx()
+    row, quad = lane // 4 * 36, lane % 4
+    pairs = row + quad if words == 1 else (row ^ quad // 2 * 4) + quad % 2 * 2
+    return pairs, row ^ quad * 4
+
+
 def exchanged(x, lanes, combine):
-    # Combine each element with that of the thread so many lanes away.
+    # Combine with the elements of lane ^ lanes (butterfly).
     return [combine(a, cute.arch.shuffle_sync_bfly(a, offset=lanes)) for a in x]
 
 
 def exp2(x):
-    # The hardware's: a table.
+    # ex2.approx.ftz.f32.
     return cute.math.exp2(x, fastmath=True)
 
 
@@ -99,13 +99,13 @@ def fma(a, b, c):
     return cute.math.fma(a, b, c, rounding=NEAREST)
 
 
-def folded(x, apart, combine):
-    # Combine the elements of a thread that lie so far apart.
-    return [combine(x[i], x[i + apart]) for i in range(len(x)) if not i & apart]
+def folded(x, stride, combine):
+    # Combine elements i and i + stride of a list.
+    return [combine(x[i], x[i + stride]) for i in range(len(x)) if not i & stride]
 
 
 def halved(x, lanes, thread, combine):
-    # Combine with the thread so many lanes away: each goes on with a half of the list.
+    # Combine with lane ^ lanes by recursive halving: each keeps one half of the list.
     upper, half = thread & lanes != 0, len(x) // 2
     kept = [select(upper, x[i + half], x[i]) for i in range(half)]
     given = [select(upper, x[i], x[i + half]) for i in range(half)]
@@ -119,7 +119,7 @@ def least(a, b):
 
 @cute.jit
 def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutlass.Constexpr):
-    # So many elements, read at once, or what stands for them.
+    # Load a vector, or `other` where the condition is false.
     x = cute.make_rmem_tensor((count,), memory.element_type)
     x.fill(other)
     if condition:
@@ -129,7 +129,7 @@ def load_vector_where(condition, memory: cute.Tensor, index, other, count: cutla
 
 @cute.jit
 def load_where(condition, memory: cute.Tensor, index, other):
-    # An element, or what stands for it.
+    # Load an element, or `other`.
     x = other
     if condition:
         x = type(other)(memory[index])
@@ -147,7 +147,7 @@ def mul(a, b):
 
 
 def multiply(unit, to, a, b, onto, count):
-    # Begin a group of so many matrix instructions, onto what is there or from nothing.
+    # Issue a wgmma group of `count` instructions, accumulating if `onto`.
     atom = cute.make_mma_atom(unit.op)
     atom.set(warpgroup.Field.ACCUMULATE, onto)
     warpgroup.fence()
@@ -158,7 +158,7 @@ def multiply(unit, to, a, b, onto, count):
 
 
 def numbers_of(numbers, first, stage, count):
-    # A thread's pairs of the numbers of a stage: of every 8, two from the first on.
+    # A thread's column values of a stage: two of every 8 columns, from `first` on.
     made = []
     for i in range(count // 2):
         pair = cute.make_rmem_tensor((2,), numbers.element_type)
@@ -169,7 +169,7 @@ def numbers_of(numbers, first, stage, count):
 
 
 def of_rows(x, pick):
-    # The least or the most of what the lanes of a warp have.
+    # Minimum or maximum over the lists of a warp's lanes.
     while len(x) > 1:
         x = [*(pick(a, b) for a, b in zip(x[::2], x[1::2])), *x[len(x) // 2 * 2 :]]
     for lanes in (16, 8, 4, 2, 1):
@@ -179,7 +179,7 @@ def of_rows(x, pick):
 
 @cute.jit
 def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, size: cutlass.Constexpr):
-    # The segment that a tile lies in: segment i takes the tiles from begin[i] * each // size + i on.
+    # Segment of a tile: segment i starts at tile begin[i] * each // size + i.
     early = Int32(0)
     for first in cutlass.range(0, count, 32, unroll=4):
         i = first + lane
@@ -191,25 +191,12 @@ def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, s
 
 
 def select(condition, a, b):
-    # Without a branch.
+    # Branchless.
     return cutlass.select_(condition, a, b)
 
 
-@cute.jit
-def send_box(ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor):
-    # A warp lets hardware copy a box to a stage, when it is free: zeros where the tensor ends.
-    if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0:
-        ring.producer_acquire(state)
-        box = cute.local_tile(cute.domain_offset(first, memory), shape, (0, 0))
-        to, box = cpasync.tma_partition(
-            atom, 0, cute.make_layout(1), cute.group_modes(tiles, 0, 2), cute.group_modes(box, 0, 2)
-        )
-        full = ring.producer_get_barrier(state)
-        cute.copy(atom, box, to[None, state.index], tma_bar_ptr=full)
-
-
 def store_vector(memory, index, x):
-    # Write elements that follow each other at once.
+    # Store a vector.
     made = cute.make_rmem_tensor((len(x),), memory.element_type)
     for i in range(len(x)):
         made[i] = x[i]
@@ -218,14 +205,14 @@ def store_vector(memory, index, x):
 
 @cute.jit
 def store_vector_where(condition, memory: cute.Tensor, index, x):
-    # Write elements that follow each other at once, if the condition holds.
+    # Store a vector where the condition holds.
     if condition:
         store_vector(memory, index, x)
 
 
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
-    # Write an element if the condition holds.
+    # Store an element if it holds.
     if condition:
         memory[index] = x
 
@@ -242,28 +229,41 @@ def sum_over_w(x, thread):
     return x[0]
 
 
-def to_vectors(box, dtype, x):
-    # A row's pairs of neighbours, as four threads have them, as vectors of 16 bytes.
+@cute.jit
+def tma_load(ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor):
+    # Issue a TMA load to a stage once it is free (warp 0); zeros out of the tensor's bounds.
+    if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0:
+        ring.producer_acquire(state)
+        source = cute.local_tile(cute.domain_offset(first, memory), shape, (0, 0))
+        to, source = cpasync.tma_partition(
+            atom, 0, cute.make_layout(1), cute.group_modes(tiles, 0, 2), cute.group_modes(source, 0, 2)
+        )
+        full = ring.producer_get_barrier(state)
+        cute.copy(atom, source, to[None, state.index], tma_bar_ptr=full)
+
+
+def to_vectors(epilogue_tile, dtype, x):
+    # Transpose accumulator pairs of the four threads of a row to 16-byte vectors.
     words = dtype.width // 16
-    pairs, vectors = box_places(words)
+    pairs, vectors = epilogue_offsets(words)
     cute.arch.sync_warp()
     for i in range(len(x) // 2):
         pair = cute.make_rmem_tensor((2,), dtype)
         pair[0], pair[1] = x[2 * i], x[2 * i + 1]
-        to = cute.make_tensor(box + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
+        to = cute.make_tensor(epilogue_tile + cute.assume(pairs ^ 4 * words * i, divby=words), (words,))
         cute.autovec_copy(cute.recast_tensor(pair, Int32), to)
     cute.arch.sync_warp()
     made = []
     for i in range(len(x) * words // 8):
         vector = cute.make_rmem_tensor((8 // words,), dtype)
-        of = cute.make_tensor(box + cute.assume(vectors ^ 16 * i, divby=4), (4,))
+        of = cute.make_tensor(epilogue_tile + cute.assume(vectors ^ 16 * i, divby=4), (4,))
         cute.autovec_copy(of, cute.recast_tensor(vector, Int32))
         made.append([vector[j] for j in range(8 // words)])
     return made
 
 
 def vector_of(memory, index, count):
-    # Neighbours in memory, the first at a multiple of so many.
+    # A view of `count` contiguous, aligned elements.
     at = cute.assume(cute.crd2idx(index, memory.layout), divby=count)
     return cute.make_tensor(memory.iterator + at, (count,))
 
@@ -297,7 +297,7 @@ def varlen_attention_grad_1_rows(o: cute.Tensor, lse: cute.Tensor, d_o: cute.Ten
 
 @cute.jit
 def launch_varlen_attention_grad_1(o_ptr: cute.Pointer, lse_ptr: cute.Pointer, d_o_ptr: cute.Pointer, d_lse_ptr: cute.Pointer, shift_ptr: cute.Pointer, delta_ptr: cute.Pointer, T: Int32, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, d_lse_h_stride: Int64, d_lse_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     o = cute.make_tensor(o_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_t_stride, o_h_stride, o_g_stride, 1)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((8, 4, T), stride=(lse_h_stride, lse_g_stride, 1)))
     d_o = cute.make_tensor(d_o_ptr, cute.make_layout((T, 8, 4, 128), stride=(d_o_t_stride, d_o_h_stride, d_o_g_stride, 1)))
@@ -311,7 +311,7 @@ def launch_varlen_attention_grad_1(o_ptr: cute.Pointer, lse_ptr: cute.Pointer, d
 
 @cute.struct
 class varlen_attention_grad_2_memory:
-    """What a block shares: the barriers of its rings, tiles of rows, and tiles of what is streamed for each stage."""
+    """Shared memory: mbarriers of the pipelines, resident tiles, and streamed tiles of each stage."""
 
     q_ring: cute.struct.MemRange[Int64, 2]
     d_o_ring: cute.struct.MemRange[Int64, 2]
@@ -321,11 +321,11 @@ class varlen_attention_grad_2_memory:
     d_o: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
     k: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     v: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
+    epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def varlen_attention_grad_2_layouts():
-    # How products read tiles in shared memory, swizzled: along the elements of rows, or along rows.
+    # Swizzled smem layouts of wgmma operands, K-major or MN-major.
     return (
         sm90.make_smem_layout_a(ROW_MAJOR, (128, 64, 128), BFloat16, 1),
         sm90.make_smem_layout_a(ROW_MAJOR, (128, 64, 128), BFloat16, 1),
@@ -336,7 +336,7 @@ def varlen_attention_grad_2_layouts():
 
 
 def varlen_attention_grad_2_units():
-    # The instructions for scores, and for sums of what they weigh: these weights are registers.
+    # wgmma of S = Q K^T, and of O += P V with P in registers.
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (2, 1, 1)
     scoring = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
@@ -350,7 +350,7 @@ def varlen_attention_grad_2_units():
 
 @cute.kernel
 def varlen_attention_grad_2(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom, v: cute.Tensor, q: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, d_o: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor, d_q: cute.Tensor, Q: Int32, B: Int32, T: Int32, S: Int32, scale: Float32):
-    # A block owns 128 of Q*G, 1 of H (chained_dot).
+    # A block owns 128 of Q*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     group = cute.arch.make_warp_uniform(thread // 128)
@@ -388,7 +388,7 @@ def varlen_attention_grad_2(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
     q_tiles = memory.q.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     d_o_tiles = memory.d_o.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
     k_tiles = memory.k.get_tensor(layouts[2].outer, swizzle=layouts[2].inner)
-    k_turned = memory.k.get_tensor(layouts[3].outer, swizzle=layouts[3].inner)
+    k_transposed = memory.k.get_tensor(layouts[3].outer, swizzle=layouts[3].inner)
     v_tiles = memory.v.get_tensor(layouts[4].outer, swizzle=layouts[4].inner)
     tiles = Q * 4 // 128 + B
     tile = tiles - 1 - block % tiles
@@ -421,7 +421,7 @@ def varlen_attention_grad_2(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
     last_steps = select(first < count, of_rows(steps, most), first_steps)  # attention.py:119
     full_steps = most(first_steps, least(of_rows(full_steps_2, least), last_steps))  # attention.py:119
     if group == 0:
-        # A warpgroup copies a block's rows; of what is streamed one warp lets hardware copy boxes.
+        # Producer: copy the block's rows by cp.async; one warp issues TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(56)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         q_ring.producer_acquire(put)
@@ -444,30 +444,30 @@ def varlen_attention_grad_2(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
         for z_step in cutlass.range(first_steps, last_steps, unroll=1):
             product_2 = z_step * 64  # attention.py:119
             total_5 = begin_k_2 + product_2  # attention.py:119
-            send_box(k_ring, put, tma_k, k[None, None, h], (total_5, 0), (64, 128), k_tiles)  # attention.py:119
-            send_box(v_ring, put, tma_v, v[None, None, h], (total_5, 0), (64, 128), v_tiles)  # attention.py:119
+            tma_load(k_ring, put, tma_k, k[None, None, h], (total_5, 0), (64, 128), k_tiles)  # attention.py:119
+            tma_load(v_ring, put, tma_v, v[None, None, h], (total_5, 0), (64, 128), v_tiles)  # attention.py:119
             put.advance()
     else:
-        # Warpgroups hold 64 rows each; while one weighs, the products of the other are made.
+        # Consumers own 64 rows each; the elementwise work of one overlaps the products of the other.
         cute.arch.setmaxregister_increase(224)
         mine = thread - 128
         share = cute.make_layout(2, stride=128)(group - 1)
         q_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(q_tiles))
         d_o_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(d_o_tiles))
         k_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(k_tiles))
-        k_turned_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(k_turned))
+        k_transposed_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(k_transposed))
         v_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(v_tiles))
         acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((128, 64)), Float32)
         acc_scores = by_rows(acc_of_scores, 8)
         acc_of_scores_2 = cute.make_rmem_tensor(scoring.partition_shape_C((128, 64)), Float32)
         acc_scores_2 = by_rows(acc_of_scores_2, 8)
-        acc_of_weights = cute.make_rmem_tensor(summing.partition_shape_A((128, 64)), BFloat16)
-        weights = by_rows(acc_of_weights, 8)
+        acc_of_probs = cute.make_rmem_tensor(summing.partition_shape_A((128, 64)), BFloat16)
+        probs = by_rows(acc_of_probs, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
+        # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
+        epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         q_g_2 = [first + row + 8 * r for r in range(2)]  # attention.py:119
         g = [q_g_2[r] % 4 for r in range(2)]  # attention.py:97
@@ -501,8 +501,8 @@ def varlen_attention_grad_2(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
                 for c in cutlass.range_constexpr(16):  # attention.py:122
                     difference_5 = acc_scores_2[r, c] - delta_2[r]  # attention.py:122
                     product_2 = mul(power[r][c], difference_5)  # attention.py:119
-                    weights[r, c] = Float32(product_2).to(BFloat16)  # attention.py:119
-            multiply(summing, s_acc, acc_of_weights, k_turned_factor[None, None, None, get.index], True, 4)  # attention.py:119
+                    probs[r, c] = Float32(product_2).to(BFloat16)  # attention.py:119
+            multiply(summing, s_acc, acc_of_probs, k_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:119
             warpgroup.wait_group(0)  # attention.py:119
             k_ring.consumer_release(get)  # attention.py:119
             v_ring.consumer_release(get)  # attention.py:119
@@ -547,8 +547,8 @@ def varlen_attention_grad_2(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
                 for c in cutlass.range_constexpr(16):  # attention.py:122
                     difference_5 = acc_scores_2[r, c] - delta_2[r]  # attention.py:122
                     product_3 = mul(chosen[r][c], difference_5)  # attention.py:119
-                    weights[r, c] = Float32(product_3).to(BFloat16)  # attention.py:119
-            multiply(summing, s_acc, acc_of_weights, k_turned_factor[None, None, None, get.index], True, 4)  # attention.py:119
+                    probs[r, c] = Float32(product_3).to(BFloat16)  # attention.py:119
+            multiply(summing, s_acc, acc_of_probs, k_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:119
             warpgroup.wait_group(0)  # attention.py:119
             k_ring.consumer_release(get)  # attention.py:119
             v_ring.consumer_release(get)  # attention.py:119
@@ -559,14 +559,14 @@ def varlen_attention_grad_2(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
                 product_2 = mul(s[r, c], scale)  # attention.py:123
                 as_bf16.append(Float32(product_2).to(BFloat16))  # attention.py:123
             for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:124
-                vectors = to_vectors(box, d_q.element_type, as_bf16[c : c + 16])  # attention.py:124
+                vectors = to_vectors(epilogue_tile, d_q.element_type, as_bf16[c : c + 16])  # attention.py:124
                 for i in cutlass.range_constexpr(2):  # attention.py:124
                     store_vector_where(below[r], d_q, (total_5[r], h, g[r], (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:124
 
 
 @cute.jit
 def launch_varlen_attention_grad_2(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, d_o_ptr: cute.Pointer, shift_ptr: cute.Pointer, delta_ptr: cute.Pointer, d_q_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64, d_q_t_stride: Int64, d_q_h_stride: Int64, d_q_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
     k = cute.make_tensor(k_ptr, cute.make_layout((S, 128, 8), stride=(cute.assume(k_s_stride, divby=8), 1, cute.assume(k_h_stride, divby=8))))
     v = cute.make_tensor(v_ptr, cute.make_layout((S, 128, 8), stride=(cute.assume(v_s_stride, divby=8), 1, cute.assume(v_h_stride, divby=8))))
@@ -594,7 +594,7 @@ def launch_varlen_attention_grad_2(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_p
 
 @cute.struct
 class varlen_attention_grad_3_memory:
-    """What a block shares: the barriers of its rings, tiles of rows, and tiles of what is streamed for each stage."""
+    """Shared memory: mbarriers of the pipelines, resident tiles, and streamed tiles of each stage."""
 
     k_ring: cute.struct.MemRange[Int64, 2]
     v_ring: cute.struct.MemRange[Int64, 2]
@@ -607,11 +607,11 @@ class varlen_attention_grad_3_memory:
     d_o: cute.struct.Align[cute.struct.MemRange[BFloat16, 32768], 1024]
     shift: cute.struct.Align[cute.struct.MemRange[Float32, 256], 128]
     delta: cute.struct.Align[cute.struct.MemRange[Float32, 256], 128]
-    boxes: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
+    epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 2048], 128]
 
 
 def varlen_attention_grad_3_layouts():
-    # How products read tiles in shared memory, swizzled: along the elements of rows, or along rows.
+    # Swizzled smem layouts of wgmma operands, K-major or MN-major.
     return (
         sm90.make_smem_layout_a(ROW_MAJOR, (128, 64, 128), BFloat16, 1),
         sm90.make_smem_layout_a(ROW_MAJOR, (128, 64, 128), BFloat16, 1),
@@ -623,7 +623,7 @@ def varlen_attention_grad_3_layouts():
 
 
 def varlen_attention_grad_3_units():
-    # The instructions for scores, and for sums of what they weigh: these weights are registers.
+    # wgmma of S = Q K^T, and of O += P V with P in registers.
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (2, 1, 1)
     scoring = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
@@ -637,7 +637,7 @@ def varlen_attention_grad_3_units():
 
 @cute.kernel
 def varlen_attention_grad_3(scoring: cute.TiledMma, summing: cute.TiledMma, tma_q: cute.CopyAtom, q: cute.Tensor, tma_d_o: cute.CopyAtom, d_o: cute.Tensor, k: cute.Tensor, v: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor, d_k: cute.Tensor, d_v: cute.Tensor, J: Int32, B: Int32, T: Int32, S: Int32, scale: Float32):
-    # A block owns 128 of J, 1 of H (chained_dot).
+    # A block owns 128 of J, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     group = cute.arch.make_warp_uniform(thread // 128)
@@ -681,9 +681,9 @@ def varlen_attention_grad_3(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
     k_tiles = memory.k.get_tensor(layouts[0].outer, swizzle=layouts[0].inner)
     v_tiles = memory.v.get_tensor(layouts[1].outer, swizzle=layouts[1].inner)
     q_tiles = memory.q.get_tensor(layouts[2].outer, swizzle=layouts[2].inner)
-    q_turned = memory.q.get_tensor(layouts[3].outer, swizzle=layouts[3].inner)
+    q_transposed = memory.q.get_tensor(layouts[3].outer, swizzle=layouts[3].inner)
     d_o_tiles = memory.d_o.get_tensor(layouts[4].outer, swizzle=layouts[4].inner)
-    d_o_turned = memory.d_o.get_tensor(layouts[5].outer, swizzle=layouts[5].inner)
+    d_o_transposed = memory.d_o.get_tensor(layouts[5].outer, swizzle=layouts[5].inner)
     shift_numbers = memory.shift.get_tensor(cute.make_layout((64, 4)))
     delta_numbers = memory.delta.get_tensor(cute.make_layout((64, 4)))
     tiles = J * 1 // 128 + B
@@ -723,7 +723,7 @@ def varlen_attention_grad_3(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
     late_steps = most(first_steps, least(of_rows(first_full_step, most), last_steps))  # attention.py:137
     full_steps = most(late_steps, least(Int32(full_steps_2), last_steps))  # attention.py:137
     if group == 0:
-        # A warpgroup copies a block's rows, and numbers of those that are streamed as boxes, by hardware.
+        # Producer: copy the block's rows and per-row numbers by cp.async; TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(40)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         k_ring.producer_acquire(put)
@@ -744,8 +744,8 @@ def varlen_attention_grad_3(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
         for r_step in cutlass.range(first_steps, last_steps, unroll=1):
             product_5 = r_step * 64  # attention.py:137
             total_5 = product_2 + product_5  # attention.py:137
-            send_box(q_ring, put, tma_q, q[None, None, h], ((0, total_5 // 4), 0), (64, 128), q_tiles)  # attention.py:137
-            send_box(d_o_ring, put, tma_d_o, d_o[None, None, h], ((0, total_5 // 4), 0), (64, 128), d_o_tiles)  # attention.py:137
+            tma_load(q_ring, put, tma_q, q[None, None, h], ((0, total_5 // 4), 0), (64, 128), q_tiles)  # attention.py:137
+            tma_load(d_o_ring, put, tma_d_o, d_o[None, None, h], ((0, total_5 // 4), 0), (64, 128), d_o_tiles)  # attention.py:137
             acquire_from(64, thread, shift_ring, put)  # attention.py:137
             down = thread % 64  # attention.py:137
             product_5 = r_step * 64  # attention.py:137
@@ -759,29 +759,29 @@ def varlen_attention_grad_3(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
             commit_from(64, thread, shift_ring, put)  # attention.py:138
             put.advance()
     else:
-        # Warpgroups hold 64 rows each; while one weighs, the products of the other are made.
+        # Consumers own 64 rows each; the elementwise work of one overlaps the products of the other.
         cute.arch.setmaxregister_increase(232)
         mine = thread - 128
         share = cute.make_layout(2, stride=128)(group - 1)
         k_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(k_tiles))
         v_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(v_tiles))
         q_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(q_tiles))
-        q_turned_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(q_turned))
+        q_transposed_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(q_transposed))
         d_o_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(d_o_tiles))
-        d_o_turned_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(d_o_turned))
+        d_o_transposed_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(d_o_transposed))
         acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((128, 64)), Float32)
         acc_scores = by_rows(acc_of_scores, 8)
         acc_of_scores_2 = cute.make_rmem_tensor(scoring.partition_shape_C((128, 64)), Float32)
         acc_scores_2 = by_rows(acc_of_scores_2, 8)
-        acc_of_weights = cute.make_rmem_tensor(summing.partition_shape_A((128, 64)), BFloat16)
-        weights = by_rows(acc_of_weights, 8)
-        acc_of_weights_2 = cute.make_rmem_tensor(summing.partition_shape_A((128, 64)), BFloat16)
-        weights_2 = by_rows(acc_of_weights_2, 8)
+        acc_of_probs = cute.make_rmem_tensor(summing.partition_shape_A((128, 64)), BFloat16)
+        probs = by_rows(acc_of_probs, 8)
+        acc_of_probs_2 = cute.make_rmem_tensor(summing.partition_shape_A((128, 64)), BFloat16)
+        probs_2 = by_rows(acc_of_probs_2, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
-        # in which four threads that share a row trade pairs for vectors of 16 bytes
-        box = memory.boxes.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
+        # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
+        epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         j_3 = [first + row + 8 * r for r in range(2)]  # attention.py:138
         total_5 = [j_3[r] + difference_2 for r in range(2)]  # attention.py:135
@@ -834,16 +834,16 @@ def varlen_attention_grad_3(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
                     fused_sum = fma(acc_scores[r, c], product, shift_2[c])  # attention.py:166
                     power = exp2(fused_sum)  # attention.py:166
                     chosen[r].append(select(exists_2, power, Float32(0.0)))  # attention.py:137
-                    weights[r, c] = Float32(chosen[r][c]).to(BFloat16)  # attention.py:137
-            multiply(summing, s_acc, acc_of_weights, d_o_turned_factor[None, None, None, get.index], True, 4)  # attention.py:137
+                    probs[r, c] = Float32(chosen[r][c]).to(BFloat16)  # attention.py:137
+            multiply(summing, s_acc, acc_of_probs, d_o_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
             warpgroup.wait_group(1)  # attention.py:137
             delta_2 = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
             for r in cutlass.range_constexpr(2):  # attention.py:141
                 for c in cutlass.range_constexpr(16):  # attention.py:146
                     difference_7 = acc_scores_2[r, c] - delta_2[c]  # attention.py:146
                     product_7 = mul(chosen[r][c], difference_7)  # attention.py:137
-                    weights_2[r, c] = Float32(product_7).to(BFloat16)  # attention.py:137
-            multiply(summing, s_2_acc, acc_of_weights_2, q_turned_factor[None, None, None, get.index], True, 4)  # attention.py:137
+                    probs_2[r, c] = Float32(product_7).to(BFloat16)  # attention.py:137
+            multiply(summing, s_2_acc, acc_of_probs_2, q_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
             warpgroup.wait_group(0)  # attention.py:137
             with cute.arch.elect_one():  # attention.py:137
                 shift_ring.consumer_release(get)  # attention.py:137
@@ -863,16 +863,16 @@ def varlen_attention_grad_3(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
                 for c in cutlass.range_constexpr(16):  # attention.py:166
                     fused_sum = fma(acc_scores[r, c], product, shift_2[c])  # attention.py:166
                     power[r].append(exp2(fused_sum))  # attention.py:166
-                    weights[r, c] = Float32(power[r][c]).to(BFloat16)  # attention.py:137
-            multiply(summing, s_acc, acc_of_weights, d_o_turned_factor[None, None, None, get.index], True, 4)  # attention.py:137
+                    probs[r, c] = Float32(power[r][c]).to(BFloat16)  # attention.py:137
+            multiply(summing, s_acc, acc_of_probs, d_o_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
             warpgroup.wait_group(1)  # attention.py:137
             delta_2 = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
             for r in cutlass.range_constexpr(2):  # attention.py:141
                 for c in cutlass.range_constexpr(16):  # attention.py:146
                     difference_7 = acc_scores_2[r, c] - delta_2[c]  # attention.py:146
                     product_6 = mul(power[r][c], difference_7)  # attention.py:137
-                    weights_2[r, c] = Float32(product_6).to(BFloat16)  # attention.py:137
-            multiply(summing, s_2_acc, acc_of_weights_2, q_turned_factor[None, None, None, get.index], True, 4)  # attention.py:137
+                    probs_2[r, c] = Float32(product_6).to(BFloat16)  # attention.py:137
+            multiply(summing, s_2_acc, acc_of_probs_2, q_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
             warpgroup.wait_group(0)  # attention.py:137
             with cute.arch.elect_one():  # attention.py:137
                 shift_ring.consumer_release(get)  # attention.py:137
@@ -916,16 +916,16 @@ def varlen_attention_grad_3(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
                     fused_sum = fma(acc_scores[r, c], product, shift_2[c])  # attention.py:166
                     power = exp2(fused_sum)  # attention.py:166
                     chosen[r].append(select(exists_2, power, Float32(0.0)))  # attention.py:137
-                    weights[r, c] = Float32(chosen[r][c]).to(BFloat16)  # attention.py:137
-            multiply(summing, s_acc, acc_of_weights, d_o_turned_factor[None, None, None, get.index], True, 4)  # attention.py:137
+                    probs[r, c] = Float32(chosen[r][c]).to(BFloat16)  # attention.py:137
+            multiply(summing, s_acc, acc_of_probs, d_o_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
             warpgroup.wait_group(1)  # attention.py:137
             delta_2 = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
             for r in cutlass.range_constexpr(2):  # attention.py:141
                 for c in cutlass.range_constexpr(16):  # attention.py:146
                     difference_7 = acc_scores_2[r, c] - delta_2[c]  # attention.py:146
                     product_7 = mul(chosen[r][c], difference_7)  # attention.py:137
-                    weights_2[r, c] = Float32(product_7).to(BFloat16)  # attention.py:137
-            multiply(summing, s_2_acc, acc_of_weights_2, q_turned_factor[None, None, None, get.index], True, 4)  # attention.py:137
+                    probs_2[r, c] = Float32(product_7).to(BFloat16)  # attention.py:137
+            multiply(summing, s_2_acc, acc_of_probs_2, q_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
             warpgroup.wait_group(0)  # attention.py:137
             with cute.arch.elect_one():  # attention.py:137
                 shift_ring.consumer_release(get)  # attention.py:137
@@ -940,21 +940,21 @@ def varlen_attention_grad_3(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
                 product_6 = mul(s_2[r, c], scale)  # attention.py:148
                 as_bf16.append(Float32(product_6).to(BFloat16))  # attention.py:148
             for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:148
-                vectors = to_vectors(box, d_k.element_type, as_bf16[c : c + 16])  # attention.py:148
+                vectors = to_vectors(epilogue_tile, d_k.element_type, as_bf16[c : c + 16])  # attention.py:148
                 for i in cutlass.range_constexpr(2):  # attention.py:148
                     store_vector_where(below, d_k, (total_7, h, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:148
             as_bf16_2 = []  # attention.py:150
             for c in cutlass.range_constexpr(32):  # attention.py:150
                 as_bf16_2.append(Float32(s[r, c]).to(BFloat16))  # attention.py:150
             for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:150
-                vectors = to_vectors(box, d_v.element_type, as_bf16_2[c : c + 16])  # attention.py:150
+                vectors = to_vectors(epilogue_tile, d_v.element_type, as_bf16_2[c : c + 16])  # attention.py:150
                 for i in cutlass.range_constexpr(2):  # attention.py:150
                     store_vector_where(below, d_v, (total_7, h, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:150
 
 
 @cute.jit
 def launch_varlen_attention_grad_3(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, d_o_ptr: cute.Pointer, shift_ptr: cute.Pointer, delta_ptr: cute.Pointer, d_k_ptr: cute.Pointer, d_v_ptr: cute.Pointer, J: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64, d_k_s_stride: Int64, d_k_h_stride: Int64, d_v_s_stride: Int64, d_v_h_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
-    # Describe the tensors, and start the kernel on a stream.
+    # Host side: tensor descriptors and the launch.
     q = cute.make_tensor(q_ptr, cute.make_layout(((4, T), 128, 8), stride=((cute.assume(q_g_stride, divby=8), cute.assume(q_t_stride, divby=8)), 1, cute.assume(q_h_stride, divby=8))))
     k = cute.make_tensor(k_ptr, cute.make_layout((S, 8, 128), stride=(cute.assume(k_s_stride, divby=8), cute.assume(k_h_stride, divby=8), 1)))
     v = cute.make_tensor(v_ptr, cute.make_layout((S, 8, 128), stride=(cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8), 1)))

@@ -165,7 +165,7 @@ def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1
         product_5 = e * larger  # linear_logp.py:64
         s_chunk = sum_over_v_lane(e)  # linear_logp.py:64
         centred_chunk = sum_over_v_lane(product_5)  # linear_logp.py:64
-        picked_v_lane = tl.full((128, 1), negative_zero(), tl.float32)  # linear_logp.py:64
+        selected_v_lane = tl.full((128, 1), negative_zero(), tl.float32)  # linear_logp.py:64
         ahead = ids - total_2  # linear_logp.py:64
         here = (ahead >= 0) & (ahead < 256)  # linear_logp.py:64
         if tl.max(tl.reshape(here.to(tl.int32), (128,)), 0) > 0:  # linear_logp.py:64
@@ -173,11 +173,11 @@ def linear_logp_1(hidden_ptr, weight_ptr, ids_ptr, max_of_step_ptr, sum_of_step1
             equal_2 = as_i64 == ids  # linear_logp.py:71
             chosen_3 = tl.where(equal_2, product_3, negative_zero())  # linear_logp.py:71
             chosen_4 = tl.where(exists_2, chosen_3, negative_zero())  # linear_logp.py:64
-            picked_v_lane = sum_over_v_lane(chosen_4)  # linear_logp.py:64
+            selected_v_lane = sum_over_v_lane(chosen_4)  # linear_logp.py:64
         tl.store(max_of_step_ptr + v_step.to(tl.int64) * max_of_step_v_step_stride + v_piece.to(tl.int64) * max_of_step_v_piece_stride + t, m_chunk, mask=t_inside)  # linear_logp.py:64
         tl.store(sum_of_step1_ptr + v_step.to(tl.int64) * sum_of_step1_v_step_stride + v_piece.to(tl.int64) * sum_of_step1_v_piece_stride + t, s_chunk, mask=t_inside)  # linear_logp.py:64
         tl.store(centred_of_step2_ptr + v_step.to(tl.int64) * centred_of_step2_v_step_stride + v_piece.to(tl.int64) * centred_of_step2_v_piece_stride + t, centred_chunk, mask=t_inside)  # linear_logp.py:64
-        tl.store(sum_of_step3_ptr + v_step.to(tl.int64) * sum_of_step3_v_step_stride + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t, picked_v_lane, mask=t_inside)  # linear_logp.py:64
+        tl.store(sum_of_step3_ptr + v_step.to(tl.int64) * sum_of_step3_v_step_stride + v_piece.to(tl.int64) * sum_of_step3_v_piece_stride + t, selected_v_lane, mask=t_inside)  # linear_logp.py:64
 
 
 @triton.jit

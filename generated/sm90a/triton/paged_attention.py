@@ -96,7 +96,7 @@ def portable_log(x):
 
 @triton.jit
 def paged_attention(q_ptr, k_cache_ptr, v_cache_ptr, block_table_ptr, context_lens_ptr, begin_q_ptr, end_q_ptr, o_ptr, lse_ptr, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride, v_cache_o_stride, v_cache_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, M, P, block_table_b_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale):
-    # A program owns 1 of H, 128 of W, 1 of B, 16 of Q*G (chained_dot).
+    # A program owns 1 of H, 128 of W, 1 of B, 16 of Q*G (back_to_back_gemm).
     e = tl.arange(0, 128)[None, :]
     tiles = Q * 4 // 16 + B
     tile = tiles - 1 - tl.program_id(0) % tiles

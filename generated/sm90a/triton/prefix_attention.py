@@ -1,7 +1,7 @@
 """prefix_attention on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: 79b8a2e6ea6b47d0
-schedule: tiles C*G=64, W=128, 4 warps, 3 stages, unroll 1, halves
+schedule: tiles C*G=64, W=128, 4 warps, 3 stages, unroll 1, shared K/V descriptor
 schedule: tiles Q*G=128, W=128, 8 warps, 2 stages, unroll 1
 """
 
@@ -116,7 +116,7 @@ def portable_log(x):
 
 @triton.jit
 def prefix_attention_1(q_ptr, k_prefix_ptr, v_prefix_ptr, begin_prefix_ptr, end_prefix_ptr, begin_asks_ptr, end_asks_ptr, place_ptr, m_of_piece_ptr, s_of_piece_ptr, o_of_piece_ptr, m_of_prompt_ptr, s_of_prompt_ptr, o_of_prompt_ptr, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, C, N, T, q_t_stride, q_h_stride, q_g_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, scale):
-    # A program owns 1 of H, 1 of N, 128 of W, 64 of C*G (chained_dot).
+    # A program owns 1 of H, 1 of N, 128 of W, 64 of C*G (back_to_back_gemm).
     e = tl.arange(0, 128)[None, :]
     tiles = C * 4 // 64 + N
     tile = tiles - 1 - tl.program_id(0) % tiles
@@ -237,7 +237,7 @@ def prefix_attention_1(q_ptr, k_prefix_ptr, v_prefix_ptr, begin_prefix_ptr, end_
 
 @triton.jit
 def prefix_attention_2(q_ptr, k_prefix_ptr, v_prefix_ptr, k_ptr, v_ptr, begin_shared_ptr, end_shared_ptr, begin_q_ptr, end_q_ptr, begin_k_ptr, end_k_ptr, m_of_piece_ptr, s_of_piece_ptr, o_of_piece_ptr, m_of_prompt_ptr, s_of_prompt_ptr, o_of_prompt_ptr, o_ptr, lse_ptr, k_s_stride, k_h_stride, v_s_stride, v_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale):
-    # A program owns 1 of H, 128 of W, 1 of B, 128 of Q*G (chained_dot).
+    # A program owns 1 of H, 128 of W, 1 of B, 128 of Q*G (back_to_back_gemm).
     e = tl.arange(0, 128)[None, :]
     tiles = Q * 4 // 128 + B
     tile = tiles - 1 - tl.program_id(0) % tiles

@@ -1,7 +1,7 @@
 """varlen_attention on sm_90a, written by rlk 0.1.0: do not edit.
 
 numerics: ca497bd10c6c61b5
-schedule: tiles Q*G=64, W=128, 4 warps, 3 stages, unroll 1, halves
+schedule: tiles Q*G=64, W=128, 4 warps, 3 stages, unroll 1, shared K/V descriptor
 """
 
 import triton
@@ -96,7 +96,7 @@ def portable_log(x):
 
 @triton.jit
 def varlen_attention(q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k_ptr, end_k_ptr, o_ptr, lse_ptr, k_s_stride, k_h_stride, v_s_stride, v_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale):
-    # A program owns 1 of H, 128 of W, 1 of B, 64 of Q*G (chained_dot).
+    # A program owns 1 of H, 128 of W, 1 of B, 64 of Q*G (back_to_back_gemm).
     e = tl.arange(0, 128)[None, :]
     tiles = Q * 4 // 64 + B
     tile = tiles - 1 - tl.program_id(0) % tiles

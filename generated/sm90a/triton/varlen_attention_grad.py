@@ -62,7 +62,7 @@ def varlen_attention_grad_1(o_ptr, lse_ptr, d_o_ptr, d_lse_ptr, shift_ptr, delta
 
 @triton.jit
 def varlen_attention_grad_2(q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k_ptr, end_k_ptr, d_o_ptr, shift_ptr, delta_ptr, d_q_ptr, k_s_stride, k_h_stride, v_s_stride, v_h_stride, Q, B, q_t_stride, q_h_stride, q_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride, scale):
-    # A program owns 1 of H, 1 of B, 128 of Q*G (chained_dot).
+    # A program owns 1 of H, 1 of B, 128 of Q*G (back_to_back_gemm).
     e = tl.arange(0, 128)[None, :]
     w = tl.arange(0, 128)[None, :]
     tiles = Q * 4 // 128 + B
@@ -135,7 +135,7 @@ def varlen_attention_grad_2(q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k
 
 @triton.jit
 def varlen_attention_grad_3(q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k_ptr, end_k_ptr, d_o_ptr, shift_ptr, delta_ptr, d_k_ptr, d_v_ptr, q_t_stride, q_h_stride, q_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, J, B, k_s_stride, k_h_stride, v_s_stride, v_h_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride, scale):
-    # A program owns 1 of H, 128 of J, 1 of B (chained_dot).
+    # A program owns 1 of H, 128 of J, 1 of B (back_to_back_gemm).
     e = tl.arange(0, 128)[None, :]
     w = tl.arange(0, 128)[None, :]
     tiles = J * 1 // 128 + B

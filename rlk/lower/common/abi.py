@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from rlk.ir.dims import Axis, Part, fixed_extent
 from rlk.ir.nodes import Check, Const, Decl, Dot, Extent, Kernel, Load, Node, Pos, Program, Role, Store
 from rlk.lower.common.emitted import OF_LOOPS, CallArg, From, Signature
+from rlk.lower.common.host_loops import length_name, loop_extents
 from rlk.lower.common.names import axis_name, stride_name
 from rlk.lower.common.segments import segments
-from rlk.lower.common.host_loops import length_name, loop_extents
 from rlk.passes.pack_gqa import computed_factor
 from rlk.passes.walk import walk
 from rlk.schedule.axes import roles
@@ -40,7 +40,7 @@ def stride(decl: Decl, dim: int) -> CallArg:
 
 def counter(kernel: str, name: str) -> CallArg:
     """Return the parameter for a work counter of a kernel; `call` finds it zero."""
-    return CallArg(name, From.TICKETS, kernel)
+    return CallArg(name, From.WORK_COUNTER, kernel)
 
 
 def row_strides(decl: Decl) -> tuple[CallArg, CallArg, CallArg]:
@@ -73,7 +73,7 @@ def turn_axes(program: Program) -> dict[str, str]:
 
 
 def kernel_arguments(
-    kernel: Kernel, tensors: Iterable[Decl], sizes: Iterable[CallArg], turns: Mapping[str, str]
+    kernel: Kernel, tensors: Iterable[Decl], sizes: Iterable[CallArg], loop_indices: Mapping[str, str]
 ) -> list[CallArg]:
     """Return the arguments of a kernel in order: tensors, then sizes, then scalars.
 
@@ -81,7 +81,9 @@ def kernel_arguments(
     turns: see `turn_axes`.
     """
     scalars = [
-        CallArg(d.name, From.TURN, turns[d.name]) if d.name in turns else CallArg(d.name, From.SCALAR, d.name)
+        CallArg(d.name, From.LOOP_INDEX, loop_indices[d.name])
+        if d.name in loop_indices
+        else CallArg(d.name, From.SCALAR, d.name)
         for d in kernel.params
         if d.role is Role.SCALAR
     ]
@@ -114,11 +116,11 @@ def host_parameters(program: Program, signature: Signature) -> tuple[CallArg, ..
 
     Raises UnsupportedError where a kernel has no form in any lowering.
     """
-    turns = turn_axes(program)
+    loop_indices = turn_axes(program)
     used: list[CallArg] = []
     for kernel in program.kernels:
         tensors = [d for d in kernel.params if d.role is not Role.SCALAR]
-        used += kernel_arguments(kernel, tensors, _sizes(kernel, signature), turns)
+        used += kernel_arguments(kernel, tensors, _sizes(kernel, signature), loop_indices)
     return call_parameters(program, signature, used)
 
 

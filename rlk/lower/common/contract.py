@@ -61,10 +61,10 @@ class Contraction:
 
 @dataclass(frozen=True, slots=True)
 class Contractions:
-    """The contractions of a kernel by value; unheld: values that no tile ever holds whole."""
+    """The contractions of a kernel by value; never_materialized: values that no tile ever holds whole."""
 
     of: dict[Value, Contraction]
-    unheld: frozenset[Value]
+    never_materialized: frozenset[Value]
 
 
 def contractions(kernel: Kernel) -> Contractions:
@@ -73,15 +73,19 @@ def contractions(kernel: Kernel) -> Contractions:
     axes = {v: type.axes for v, type in types_of(kernel).items() if isinstance(type, TileType)}
     found = {v: _contraction(let, lets, axes) for v, let in lets.items() if isinstance(let.node, Dot)}
     over = {c.over for c in found.values()}
-    unheld = frozenset(v for v in lets if not over.isdisjoint(axes.get(v, ())))
+    never_materialized = frozenset(v for v in lets if not over.isdisjoint(axes.get(v, ())))
     for let in lets.values():
         if isinstance(let.node, Reduce) and let.node.over in over:
             raise _unsupported(let.loc, f"axis {let.node.over} both contracted and reduced in one kernel")
-        if unheld.isdisjoint(operands(let.node)) or isinstance(let.node, Dot | Load):
+        if never_materialized.isdisjoint(operands(let.node)) or isinstance(let.node, Dot | Load):
             continue
-        if let.value not in unheld or not isinstance(let.type, TileType) or let.type.dtype.is_float:
+        if (
+            let.value not in never_materialized
+            or not isinstance(let.type, TileType)
+            or let.type.dtype.is_float
+        ):
             raise _unsupported(let.loc, "a value along a contracted axis that is used outside of its dot")
-    return Contractions(found, unheld)
+    return Contractions(found, never_materialized)
 
 
 def covered(kernel: Kernel, value: Value, guard: Value) -> bool:

@@ -56,14 +56,16 @@ class From(Enum):
     OUTER_STRIDE = "outer_stride"  # of the outer of the two row dims of the tensor named `source`
     INNER_STRIDE = "inner_stride"
     INNER_EXTENT = "inner_extent"  # the extent of the inner of the two row dims of axis `source`
-    TURN = "turn"  # the number of the piece of the axis named `source`: a loop of `call` counts them
+    LOOP_INDEX = (
+        "loop_index"  # the number of the piece of the axis named `source`: a loop of `call` counts them
+    )
     LENGTH = "length"  # how long that piece is
     ERRORS = "errors"  # the device's error words, i32[2]: the code, and one more than the row
-    TICKETS = "tickets"  # a counter of the kernel named `source`, i32[1]: zero when the call begins
+    WORK_COUNTER = "work_counter"  # a counter of the kernel named `source`, i32[1]: zero when the call begins
 
 
-OF_POINTERS = (From.TENSOR, From.ERRORS, From.TICKETS)
-OF_LOOPS = frozenset({From.TURN, From.LENGTH})
+OF_POINTERS = (From.TENSOR, From.ERRORS, From.WORK_COUNTER)
+OF_LOOPS = frozenset({From.LOOP_INDEX, From.LENGTH})
 """Arguments of kernels that the loops of `call` find, so that it has no parameter for them."""
 
 

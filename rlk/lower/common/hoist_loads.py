@@ -21,12 +21,12 @@ from rlk.ir.nodes import (
     operands,
 )
 from rlk.ir.types import TileType
-from rlk.passes.walk import behind, walk
+from rlk.passes.walk import backward_slice, walk
 
 Scalar = Callable[[TileType], bool]
 
 
-def early(kernel: Kernel, scalar: Scalar) -> Kernel:
+def hoist_loads(kernel: Kernel, scalar: Scalar) -> Kernel:
     """Return the kernel with its loads of inputs first, as far as they wait for no combination.
 
     A tile is not loaded before a loop (a dot is one) that it is used after: it would hold registers all the
@@ -73,7 +73,7 @@ def _needed(lets: tuple[Let, ...], wanted: Callable[[Load], bool], scalar: Scala
         for let in lets
         if isinstance(let.node, Load) and wanted(let.node) and let.value not in waits and _is(let, scalar)
     ]
-    return frozenset(behind(loads, producers))
+    return frozenset(backward_slice(loads, producers))
 
 
 def _is(let: Let, scalar: Scalar) -> bool:
@@ -93,7 +93,7 @@ def factors_first(kernel: Kernel) -> Kernel:
 
 def _factors_first(block: Block, factors: set[Value]) -> Block:
     own = {let.value: let for let in block.lets}
-    ahead = behind((value for value in own if value in factors), own)
+    ahead = backward_slice((value for value in own if value in factors), own)
     made = []
     for let in sorted(block.lets, key=lambda let: let.value not in ahead):
         match let.node:

@@ -15,13 +15,13 @@ from rlk.schedule.axes import types_of
 NOWHERE = 0  # where indices end that there are none of: they count from 0 up
 
 
-def narrowed(kernel: Kernel, axis: Axis) -> Kernel:
+def hoist_masks(kernel: Kernel, axis: Axis) -> Kernel:
     """Return the kernel with `i < end and counts` along an axis as `i < (end if counts else 0)`.
 
     The choice is made once a row, not once an element.
     """
     nodes = {let.value: let.node for let in walk(kernel.body)}
-    return rewrite(kernel, _Narrowed(axis, nodes, types_of(kernel)))
+    return rewrite(kernel, _HoistMasks(axis, nodes, types_of(kernel)))
 
 
 def never_negative(value: Value, nodes: Mapping[Value, Node]) -> bool:
@@ -40,7 +40,7 @@ def never_negative(value: Value, nodes: Mapping[Value, Node]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Narrowed:
+class _HoistMasks:
     axis: Axis
     nodes: Mapping[Value, Node]
     types: Mapping[Value, Type]

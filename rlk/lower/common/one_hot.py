@@ -32,7 +32,7 @@ NEGATIVE_ZERO = const_bits(-0.0, DType.F32)
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class OneHotSum:
     """A sum over `lane` of elements where an index equals `wanted`, of -0.0 elsewhere.
 
     It is -0.0 unless `wanted` lies in [first, first + length of lane). inside: what only the sum needs.
@@ -44,18 +44,18 @@ class Picked:
     inside: tuple[Let, ...]
 
 
-def picked_sums(kernel: Kernel) -> dict[Value, Picked]:
+def one_hot_sums(kernel: Kernel) -> dict[Value, OneHotSum]:
     """Return the sums of a contracting kernel that pick an element; elsewhere memory hides their cost."""
     if not any(isinstance(let.node, Dot) for let in walk(kernel.body)):
         return {}
     lets = kernel.body.lets
     types, nodes = types_of(kernel), {let.value: let.node for let in lets}
-    found: dict[Value, Picked] = {}
+    found: dict[Value, OneHotSum] = {}
     for let in lets:
         match let.node:
             case Reduce(fn=Combine.ADD, x=x, over=lane, order=order) if order is not None:
                 for first, wanted in _compared(x, lane, nodes, types):
-                    found[let.value] = Picked(lane, first, wanted, _only_for(let, lane, kernel, types))
+                    found[let.value] = OneHotSum(lane, first, wanted, _only_for(let, lane, kernel, types))
                     break
     return found
 

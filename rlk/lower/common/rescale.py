@@ -9,7 +9,7 @@ from rlk.ir.types import TileType, Type
 
 
 @dataclass(frozen=True, slots=True)
-class Turning:
+class Rescale:
     """Carried values that a step replaces before it reads them, where a scalar condition holds.
 
     rare: values that only the replacements need. changes: (select, carried value, replacement).
@@ -30,7 +30,7 @@ class Turning:
         return self.changes[-1][0]
 
 
-def turning(loop: Loop) -> Turning | None:
+def rescale_of(loop: Loop) -> Rescale | None:
     """Return the rescale of a loop; None without one, or where a replaced value is read elsewhere."""
     carried = set(loop.body.args[1:])
     types = {let.value: let.type for let in loop.body.lets}
@@ -51,7 +51,7 @@ def turning(loop: Loop) -> Turning | None:
     if needed.intersection(node.b for node in choices.values()):
         return None
     changes = tuple((value, node.b, node.a) for value, node in choices.items())
-    return Turning(conditions.pop(), rare, changes)
+    return Rescale(conditions.pop(), rare, changes)
 
 
 def _one_number(type: Type | None) -> bool:

@@ -61,9 +61,9 @@ def argument_type(argument: CallArg, decls: Mapping[str, Decl]) -> str:
             return POINTERS[decls[argument.source].type.dtype]
         case From.SCALAR:
             return SCALARS[decls[argument.source].type.dtype]
-        case From.ERRORS | From.TICKETS:
+        case From.ERRORS | From.WORK_COUNTER:
             return "*i32"
-        case From.EXTENT | From.INNER_EXTENT | From.LENGTH | From.TURN:
+        case From.EXTENT | From.INNER_EXTENT | From.LENGTH | From.LOOP_INDEX:
             return "i32"
         case From.STRIDE | From.OUTER_STRIDE | From.INNER_STRIDE:
             return "i64"

@@ -11,7 +11,7 @@ from rlk.schedule.schedule import Span
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class TiledAxis:
     """A parallel axis with its tile (1: one index); length: its static extent, or None."""
 
     axis: Axis
@@ -24,7 +24,7 @@ class Owned:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class ThreadValues:
     """The thread-value layout of an axis with a power-of-two tile.
 
     threads: pairs (index bit, bit of the thread index). part: index bits of a sequential part. The other
@@ -91,7 +91,9 @@ def _part(name: str, at: int, low: int, length: int, bits: int) -> str:
     return f"{text} * {1 << low}" if low else text
 
 
-def spread_out(lengths: Mapping[Axis, int], placed: tuple[Span, ...], threads: int) -> tuple[Spread, ...]:
+def distribute(
+    lengths: Mapping[Axis, int], placed: tuple[Span, ...], threads: int
+) -> tuple[ThreadValues, ...]:
     """Assign thread-index bits: to the spans of the schedule in order, then to the other index bits.
 
     Index bits beyond the number of threads go to the threads' lists.
@@ -104,23 +106,28 @@ def spread_out(lengths: Mapping[Axis, int], placed: tuple[Span, ...], threads: i
     room = threads.bit_length() - 1
     told = {each: at for at, each in enumerate(bits[:room])}
     return tuple(
-        Spread(axis, n, tuple((b, told[axis, b]) for b in range(n.bit_length() - 1) if (axis, b) in told))
+        ThreadValues(
+            axis, n, tuple((b, told[axis, b]) for b in range(n.bit_length() - 1) if (axis, b) in told)
+        )
         for axis, n in lengths.items()
     )
 
 
-def nearest_first(spread: Spread) -> list[int]:
+def nearest_first(thread_values: ThreadValues) -> list[int]:
     """Return the index bits in the cheapest order: those of a list, of lanes, of warps."""
-    return [*spread.listed, *(bit for bit, _ in sorted(spread.threads, key=lambda each: each[1]))]
+    return [
+        *thread_values.listed,
+        *(bit for bit, _ in sorted(thread_values.threads, key=lambda each: each[1])),
+    ]
 
 
-def first_along_others(own: Sequence[Spread], among: Sequence[Spread]) -> str:
+def first_along_others(own: Sequence[ThreadValues], among: Sequence[ThreadValues]) -> str:
     """Return where in a list along `among` element `c` of one along `own` is: the first along the others."""
     terms, below = [], 1
-    for spread in reversed(own):
-        apart = math.prod(s.count for s in among[among.index(spread) + 1 :])
+    for thread_values in reversed(own):
+        apart = math.prod(s.count for s in among[among.index(thread_values) + 1 :])
         at = "c" if below == 1 else f"c // {below}"
-        at = at if spread == own[0] else f"{at} % {spread.count}"
+        at = at if thread_values == own[0] else f"{at} % {thread_values.count}"
         terms.append(at if apart == 1 else f"{at} * {apart}")
-        below *= spread.count
+        below *= thread_values.count
     return " + ".join(reversed(terms)) or "0"

@@ -11,7 +11,7 @@ from rlk.ir.types import TileType, Type
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class TmaTile:
     """A TMA tile: its first row, the end of the rows, and the dims of a tensor, the fastest first.
 
     first: index of the first row. end: one past the last row. each: rows of the first of two dims: the heads
@@ -28,14 +28,14 @@ class Box:
         return first if len(self.dims) == 1 else f"(0, {first} // {self.each})"
 
 
-def box_of(
+def tma_tile_of(
     load: Load,
     extents: Sequence[int | None],
     nodes: Mapping[Value, Node],
     types: Mapping[Value, Type],
     axes: tuple[Axis, Axis],
     rows: int,
-) -> Box | None:
+) -> TmaTile | None:
     """Return the TMA tile of a step's rows; None unless they are consecutive and whole tokens.
 
     Out-of-bounds rows are a suffix: a step is full if its last row is in bounds.
@@ -67,7 +67,7 @@ def box_of(
     whole = len(dims) == 1 or extents[dims[0]] == each
     if not lanes or not whole or rows % each or not is_multiple(first[0], each, nodes):
         return None
-    return Box(first[0], end, dims, each)
+    return TmaTile(first[0], end, dims, each)
 
 
 def _heads(

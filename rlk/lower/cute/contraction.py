@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.lines import Line
 from rlk.lower.cute import text
+from rlk.lower.cute.epilogue_vectorize import EPILOGUE_WORDS
 from rlk.lower.cute.functions import Helper
+from rlk.lower.cute.gemm import GemmEmitter
 from rlk.lower.cute.kernels import (
     Frame,
     KernelText,
@@ -18,9 +20,7 @@ from rlk.lower.cute.kernels import (
     owning,
     sizes,
 )
-from rlk.lower.cute.plan import Box, ContractionPlan, refused
-from rlk.lower.cute.gemm import ContractionEmitter
-from rlk.lower.cute.epilogue_vectorize import BOX_WORDS
+from rlk.lower.cute.plan import ContractionPlan, TmaTile, refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class ContractionText:
     of_piece: tuple[Line, ...]  # coordinates of a piece of the contracted axis
     before: tuple[Line, ...]
     after: tuple[Line, ...]
-    boxed: bool  # whether the epilogue stores vectors through shared memory
+    vectorized: bool  # whether the epilogue stores vectors through shared memory
 
     @property
     def words(self) -> int:
         """Return the words of epilogue scratch of all warps."""
-        return BOX_WORDS * 4 * self.plan.consumers
+        return EPILOGUE_WORDS * 4 * self.plan.consumers
 
     @property
     def steps(self) -> str:
@@ -95,18 +95,18 @@ class ContractionText:
 
 
 def write(
-    plan: ContractionPlan, helpers: dict[str, Helper], checks: list[str], turns: Mapping[str, str]
+    plan: ContractionPlan, helpers: dict[str, Helper], checks: list[str], loop_indices: Mapping[str, str]
 ) -> KernelText:
     """Write a GEMM kernel."""
-    emitter = ContractionEmitter(plan, helpers, checks)
+    emitter = GemmEmitter(plan, helpers, checks)
     place, owns = emitter.place_of()
     coordinates, of_piece, starts = emitter.coordinates()
     before, after = emitter.epilogue()
-    a, b = (_copied(plan, box, *start) for box, start in zip(plan.boxes, starts, strict=True))
+    a, b = (_copied(plan, tma_tile, *start) for tma_tile, start in zip(plan.tma_tiles, starts, strict=True))
     if a.name == b.name:
         raise refused("a tensor multiplied with itself", plan.target)
     extent = emitter.memory.extent(plan.rows.axis)
-    frame, given = _frame(plan, emitter, turns)
+    frame, given = _frame(plan, emitter, loop_indices)
     each = plan.rows.tile * plan.cluster
     width, fixed = _width(plan, emitter)
     tiles = f"({extent} + {each - 1}) // {each}"
@@ -126,7 +126,7 @@ def write(
         of_piece=of_piece,
         before=before,
         after=after,
-        boxed=emitter.boxed,
+        vectorized=emitter.vectorized,
     )
     if plan.pieces is not None:
         emitter.uses("put_sum")
@@ -141,7 +141,7 @@ def write(
     )
 
 
-def _width(plan: ContractionPlan, emitter: ContractionEmitter) -> tuple[str, bool]:
+def _width(plan: ContractionPlan, emitter: GemmEmitter) -> tuple[str, bool]:
     """Return the number of column tiles, and whether it is static."""
     known = math.prod(owned.tiles or 1 for owned in plan.others)
     counted = [owned for owned in plan.others if owned.tiles is None]
@@ -154,22 +154,24 @@ def _width(plan: ContractionPlan, emitter: ContractionEmitter) -> tuple[str, boo
 
 
 def _frame(
-    plan: ContractionPlan, emitter: ContractionEmitter, turns: Mapping[str, str]
+    plan: ContractionPlan, emitter: GemmEmitter, loop_indices: Mapping[str, str]
 ) -> tuple[Frame, list[CallArg]]:
     """Return the frame of a GEMM kernel, and its arguments."""
-    names = [box.factor.load.param for box in plan.boxes]
+    names = [tma_tile.factor.load.param for tma_tile in plan.tma_tiles]
     copied = dict.fromkeys(names, 16 // plan.dtype.bytes)
-    orders = {name: (1, 0) for name, box in zip(names, plan.boxes, strict=True) if box.turned}
-    return framed(plan, emitter, turns, owning(plan), copied=copied, orders=orders)
+    orders = {
+        name: (1, 0) for name, tma_tile in zip(names, plan.tma_tiles, strict=True) if tma_tile.transposed
+    }
+    return framed(plan, emitter, loop_indices, owning(plan), copied=copied, orders=orders)
 
 
-def _copied(plan: ContractionPlan, box: Box, first: str, along: str) -> Copied:
+def _copied(plan: ContractionPlan, tma_tile: TmaTile, first: str, along: str) -> Copied:
     return Copied(
-        name=box.factor.load.param,
-        rows=box.rows,
-        elements=box.rows * plan.depth * plan.ring.stages,
+        name=tma_tile.factor.load.param,
+        rows=tma_tile.rows,
+        elements=tma_tile.rows * plan.depth * plan.ring.stages,
         first=first,
         along=along,
-        major="MN" if box.turned else "K",
-        order="COL_MAJOR" if box.turned else "ROW_MAJOR",
+        major="MN" if tma_tile.transposed else "K",
+        order="COL_MAJOR" if tma_tile.transposed else "ROW_MAJOR",
     )

@@ -51,7 +51,7 @@ from rlk.lower.common.spelling import STEMS
 from rlk.lower.cute import text
 from rlk.lower.cute.functions import HELPERS, Helper, portable
 from rlk.lower.cute.memory import Memory
-from rlk.lower.cute.plan import Held, Placed, refused
+from rlk.lower.cute.plan import Fragment, Placed, refused
 from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
 
@@ -71,7 +71,7 @@ class Emitter:
 
     def __init__(self, plan: Placed, helpers: dict[str, Helper], checks: list[str]) -> None:
         self.plan, self.helpers, self.checks = plan, helpers, checks
-        self.held: Held | None = plan.held
+        self.fragment: Fragment | None = plan.fragment
         self.types: dict[Value, Type] = types_of(plan.kernel)
         self.names = Names(set(HELPERS))
         self.text: dict[Value, str] = {}
@@ -122,7 +122,7 @@ class Emitter:
 
     def listed(self, value: Value) -> bool:
         """Return whether a thread has a list of a value's elements."""
-        return self.held is not None and self.held.axis in self.tile(value).axes
+        return self.fragment is not None and self.fragment.axis in self.tile(value).axes
 
     def __getitem__(self, value: Value) -> str:
         """Return the text of one element of a value: of a list, that at `list_index`."""
@@ -142,8 +142,8 @@ class Emitter:
 
     def each(self, expression: str) -> str:
         """Return the list of an expression over the elements that a thread has."""
-        assert self.held is not None
-        return f"[{expression} for c in range({self.held.count})]"
+        assert self.fragment is not None
+        return f"[{expression} for c in range({self.fragment.count})]"
 
     def value(self, let: Let, hint: str, expression: str) -> None:
         """Write a value, for each of its elements."""
@@ -202,8 +202,8 @@ class Emitter:
 
     def position(self, let: Let, axis: Axis) -> None:
         """Write the indices of an axis that a thread has."""
-        if axis in self.memory.owned:
-            self.text[let.value] = self.memory.owned[axis]
+        if axis in self.memory.coordinates:
+            self.text[let.value] = self.memory.coordinates[axis]
         else:
             self.consts[let.value] = (0, DType.I32)
 
@@ -276,7 +276,7 @@ class Emitter:
 
     def reduction(self, let: Let, reduce: Reduce) -> tuple[str, str, tuple[TreeStep, ...]]:
         """Return what a helper is called that reduces the list `x`, what it does, and its steps."""
-        if self.held is None or reduce.over != self.held.axis or not self.listed(reduce.x):
+        if self.fragment is None or reduce.over != self.fragment.axis or not self.listed(reduce.x):
             raise refused(f"a sum over {reduce.over}", self.plan.target, let.loc)
         is_float = self.tile(reduce.x).dtype.is_float
         combine = {Combine.ADD: "add", Combine.MAX: "fmax", Combine.MIN: "fmin"}.get(reduce.fn)
@@ -290,10 +290,10 @@ class Emitter:
 
     def folding(self, order: Order, within: str, across: str) -> Iterator[TreeStep]:
         """Yield a line for each step of a tree: two elements of a thread, or of two threads."""
-        assert self.held is not None
-        lanes = self.held.lanes
-        left = [bit for bit in range(self.held.length.bit_length() - 1) if bit not in lanes]
-        for bit in bind(order, self.held.length).order:
+        assert self.fragment is not None
+        lanes = self.fragment.lanes
+        left = [bit for bit in range(self.fragment.length.bit_length() - 1) if bit not in lanes]
+        for bit in bind(order, self.fragment.length).order:
             if bit in lanes:
                 yield TreeStep(Line(across.format(1 << lanes.index(bit))), True)
             else:
@@ -316,7 +316,7 @@ class Emitter:
         """Write a merge; of states that threads hold along one index, these are the result."""
         if isinstance(merge.order, Ascending) or merge.onto is not None:
             raise refused(f"pieces of {merge.over} merged in one launch", self.plan.target, let.loc)
-        if self.held is not None and merge.over == self.held.axis:
+        if self.fragment is not None and merge.over == self.fragment.axis:
             raise refused("states merged across threads", self.plan.target, let.loc)
         self.many[let.value] = tuple(self.text[s] for s in merge.states)
 
@@ -328,7 +328,7 @@ class Emitter:
         one, two = (tuple(b.fresh(TileType(d)) for d in dtypes) for _ in range(2))
         results = fold.merge(b, merge.monoid, one, two, merge.exp2)
         inner = Emitter(self.plan, self.helpers, self.checks)
-        inner.held, inner.types = None, dict(b.types)
+        inner.fragment, inner.types = None, dict(b.types)
         arguments = [inner.names.fresh(f"{s}_{side}") for side in "ab" for s in state]
         inner.text.update(zip((*one, *two), arguments, strict=True))
         inner.block(b.open[0])

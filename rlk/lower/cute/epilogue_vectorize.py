@@ -18,7 +18,7 @@ from rlk.lower.cute.plan import ContractionPlan
 THREADS = 4  # that share a row
 VECTOR = 16  # bytes
 ROW = 128  # bytes of a row in one transpose, of eight rows of a warp
-BOX_WORDS = 256  # of 4 bytes of a warp
+EPILOGUE_WORDS = 256  # of 4 bytes of a warp
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def vectors(
     decl = next(d for d in plan.kernel.params if d.name == access.param)
     known = plan.signature.divisible
     always = access.guard is None or consts.get(access.guard) == (1, DType.BOOL)
-    if not always or not decl.type.axes or decl.type.axes[-1] != plan.held.axis:
+    if not always or not decl.type.axes or decl.type.axes[-1] != plan.fragment.axis:
         return None
     if isinstance(access, Load) and access.fill is not None or not decl.type.dtype.is_float:
         return None

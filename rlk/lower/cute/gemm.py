@@ -30,18 +30,18 @@ from rlk.ir.nodes import (
 from rlk.ir.tree import padded
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.contract import contractions
+from rlk.lower.common.hoist_masks import NOWHERE, never_negative
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
-from rlk.lower.common.hoist_masks import NOWHERE, never_negative
-from rlk.lower.common.one_hot import Picked, picked_sums
+from rlk.lower.common.one_hot import OneHotSum, one_hot_sums
 from rlk.lower.cute import text
 from rlk.lower.cute.emit import Emitter, stem
+from rlk.lower.cute.epilogue_vectorize import Vectors, vectors
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.memory import Span
-from rlk.lower.cute.plan import Box, ContractionPlan
-from rlk.lower.cute.epilogue_vectorize import Vectors, vectors
-from rlk.passes.walk import behind
+from rlk.lower.cute.plan import ContractionPlan, TmaTile
+from rlk.passes.walk import backward_slice
 
 ROWS = 2  # accumulator rows of a thread
 MOST_PARTS = 4  # column parts of an epilogue
@@ -49,12 +49,12 @@ PLACE = "8 * (c // 2) + c % 2"  # column of element c, from the thread's first c
 OF_FRAME = frozenset(
     "thread block blocks warp group rank memory ring items item tiles put get free full k r c mine "
     "share unit fragment acc a b a_tiles b_tiles a_from b_from a_to b_to layout_a layout_b row stream "
-    "programs band rest first height column quad first_of_quad part steps box vectors i "
+    "programs band rest first height column quad first_of_quad part steps epilogue_tile vectors i "
     "parts piece sums kept slot shape fours registers spare".split()
 )
 
 
-class ContractionEmitter(Emitter):
+class GemmEmitter(Emitter):
     """Writes the lines of a GEMM that its template does not have: coordinates and epilogue."""
 
     plan: ContractionPlan
@@ -63,16 +63,16 @@ class ContractionEmitter(Emitter):
         super().__init__(plan, helpers, checks)
         self.plan = plan
         self.names.taken |= OF_FRAME
-        self.unheld = contractions(plan.kernel).unheld
+        self.never_materialized = contractions(plan.kernel).never_materialized
         self.lets = {let.value: let for let in plan.kernel.body.lets}
         self.nodes = {value: let.node for value, let in self.lets.items()}
-        self.picked = picked_sums(plan.kernel)
-        self.waiting = {let.value for p in self.picked.values() for let in p.inside}
+        self.one_hot = one_hot_sums(plan.kernel)
+        self.waiting = {let.value for p in self.one_hot.values() for let in p.inside}
         self.of_piece = self.along_pieces()
         self.rowwise: set[Value] = set()  # written before the mainloop, for both rows of a thread
-        self.alone: set[Value] = set()  # one element at a time, in no list
+        self.per_element: set[Value] = set()  # one element at a time, in no list
         self.counted: dict[Value, str] = {}  # column indices: the first of a thread
-        self.boxed = False  # whether the epilogue stores vectors
+        self.vectorized = False  # whether the epilogue stores vectors
         self.place_in_row = PLACE  # of an element of a list that is written now
         self.columns_end = ""  # of the tile's columns from a thread's first on, where some do not exist
         self.columns_left = ""  # the same, of a row that may not exist either
@@ -85,7 +85,7 @@ class ContractionEmitter(Emitter):
         return type.axes if isinstance(type, TileType) else ()
 
     def __getitem__(self, value: Value) -> str:
-        if value in self.alone:
+        if value in self.per_element:
             return self.text[value]
         if value in self.counted:
             return f"({self.counted[value]} + {self.place_in_row})"
@@ -124,22 +124,22 @@ class ContractionEmitter(Emitter):
         """Write the tile coordinates."""
         for owned in self.plan.others:
             name = f"{axis_name(owned.axis)}_tile"
-            if owned.axis == self.plan.held.axis:
+            if owned.axis == self.plan.fragment.axis:
                 self.text_first = self.let(f"{axis_name(owned.axis)}_first", f"{name} * {owned.tile}")
             else:
-                self.memory.owned[owned.axis] = self.let(axis_name(owned.axis), name)
+                self.memory.coordinates[owned.axis] = self.let(axis_name(owned.axis), name)
         place = "row_tile" if self.plan.cluster == 1 else f"(row_tile * {self.plan.cluster} + rank)"
         axis = axis_name(self.plan.rows.axis)
         self.first = self.let(f"{axis}_first", f"{place} * {self.plan.rows.tile}")
 
     def needed(self, values: Sequence[Value]) -> list[Let]:
         """Return the lets that some values are made of, in order."""
-        wanted = behind(values, self.lets)
+        wanted = backward_slice(values, self.lets)
         return [let for let in self.plan.kernel.body.lets if let.value in wanted]
 
-    def along(self, box: Box) -> str:
+    def along(self, tma_tile: TmaTile) -> str:
         """Return the K coordinate of a factor's first element."""
-        return " + ".join(self[v] for v in box.factor.base if self[v] != "Int32(0)") or "0"
+        return " + ".join(self[v] for v in tma_tile.factor.base if self[v] != "Int32(0)") or "0"
 
     def stops(self) -> list[Value]:
         stop = self.plan.contraction.stop
@@ -158,12 +158,12 @@ class ContractionEmitter(Emitter):
             depth = self.plan.depth
             self.line(f"steps = ({self.length()} + {depth - 1}) // {depth}")
 
-    def start(self, box: Box) -> str:
+    def start(self, tma_tile: TmaTile) -> str:
         """Return the coordinate of the first row of a TMA tile."""
-        terms = [self[v] for v in box.first if self.consts.get(v) != (0, DType.I32)]
-        if box.axis == self.plan.rows.axis:
+        terms = [self[v] for v in tma_tile.first if self.consts.get(v) != (0, DType.I32)]
+        if tma_tile.axis == self.plan.rows.axis:
             terms.append(self.first)
-        elif any(o.axis == box.axis for o in self.plan.others):
+        elif any(o.axis == tma_tile.axis for o in self.plan.others):
             terms.append(self.text_first)
         return " + ".join(terms) or "0"
 
@@ -172,16 +172,16 @@ class ContractionEmitter(Emitter):
     def coordinates(self) -> tuple[tuple[Line, ...], tuple[Line, ...], list[tuple[str, str]]]:
         """Return the producer's lines for a tile and for a piece, and the coordinates of its TMA tiles."""
         with self.names.scope():
-            kept = dict(self.text), dict(self.consts), dict(self.memory.owned)
+            kept = dict(self.text), dict(self.consts), dict(self.memory.coordinates)
             self.own()
-            values = [v for box in self.plan.boxes for v in (*box.first, *box.factor.base)]
+            values = [v for tma_tile in self.plan.tma_tiles for v in (*tma_tile.first, *tma_tile.factor.base)]
             needed = self.needed([*values, *self.stops()])
             self.block([let for let in needed if let.value not in self.of_piece])
             self.count()
             of_tile = lines(self.lines)
             self.block([let for let in needed if let.value in self.of_piece])
-            starts = [(self.start(box), self.along(box)) for box in self.plan.boxes]
-            self.text, self.consts, self.memory.owned = kept
+            starts = [(self.start(tma_tile), self.along(tma_tile)) for tma_tile in self.plan.tma_tiles]
+            self.text, self.consts, self.memory.coordinates = kept
         return of_tile, lines(self.lines), starts
 
     def epilogue(self) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
@@ -189,22 +189,24 @@ class ContractionEmitter(Emitter):
         self.own()
         rows = self.plan.rows
         later = self.after_products()
-        early = [let for let in self.plan.kernel.body.lets if let.value not in later | self.unheld]
+        early = [
+            let for let in self.plan.kernel.body.lets if let.value not in later | self.never_materialized
+        ]
         ahead = {let.value for let in (*self.hoisted(early), *self.needed(self.stops()))}
         self.block([let for let in early if let.value in ahead and not self.by_row(let.value)])
         self.count()
         name = axis_name(rows.axis)
-        self.memory.owned[rows.axis] = self.let(name, self.both(f"{self.first} + row + 8 * r"))
+        self.memory.coordinates[rows.axis] = self.let(name, self.both(f"{self.first} + row + 8 * r"))
         end = self.memory.extent(rows.axis)
         if rows.length is None or rows.length % (rows.tile * self.plan.cluster):
             inside = self.let(f"{name}_inside", self.both(f"{name}[r] < {end}"))
             self.memory.inside[rows.axis] = f"{inside}[r]"
-        self.memory.owned[rows.axis] = f"{name}[r]"
+        self.memory.coordinates[rows.axis] = f"{name}[r]"
         for let in early:
             if let.value in ahead and self.by_row(let.value):
                 self.row_ahead(let)
         before = lines(self.lines)
-        done = ahead | self.unheld | self.of_piece
+        done = ahead | self.never_materialized | self.of_piece
         rest = [let for let in self.plan.kernel.body.lets if let.value not in done]
         self.columns()
         shared = [let for let in rest if not self.by_row(let.value) and not self.acts(let)]
@@ -217,20 +219,20 @@ class ContractionEmitter(Emitter):
 
     def columns(self) -> None:
         """Write a thread's first column, and elect one of four threads for row values."""
-        held = self.plan.held
-        self.memory.alone = "first_of_quad"
-        owned = next((o for o in self.plan.others if o.axis == held.axis), None)
+        fragment = self.plan.fragment
+        self.memory.writer = "first_of_quad"
+        owned = next((o for o in self.plan.others if o.axis == fragment.axis), None)
         self.first_column = "quad"
         if owned is not None:
-            self.first_column = self.let(axis_name(held.axis), f"{self.text_first} + quad")
+            self.first_column = self.let(axis_name(fragment.axis), f"{self.text_first} + quad")
             if owned.length is None or owned.length % owned.tile:
-                self.columns_end = f"{self.memory.extent(held.axis)} - {self.first_column}"
+                self.columns_end = f"{self.memory.extent(fragment.axis)} - {self.first_column}"
                 self.bound_columns()
 
     def node(self, let: Let) -> None:
         """Write one node; column indices stay symbolic until an element needs them."""
         match let.node:
-            case Pos(axis=axis) if axis == self.plan.held.axis:
+            case Pos(axis=axis) if axis == self.plan.fragment.axis:
                 self.counted[let.value] = self.first_column
             case Store() as store if (by := self.by_vectors(store)) is not None:
                 self.store_vectors(store, by)
@@ -252,7 +254,7 @@ class ContractionEmitter(Emitter):
         self.uses("to_vectors", "store_vector_where")
         with self.inner(f"for c in cutlass.range_constexpr({first}, {end}, {by.elements}):"):
             given = f"{self.text[store.value]}[c : c + {by.elements}]"
-            self.line(f"vectors = to_vectors(box, {store.param}.element_type, {given})")
+            self.line(f"vectors = to_vectors(epilogue_tile, {store.param}.element_type, {given})")
             with self.inner(f"for i in cutlass.range_constexpr({by.count}):"):
                 self.line(f"store_vector_where({mask}, {store.param}, {at}, vectors[i])")
 
@@ -261,7 +263,7 @@ class ContractionEmitter(Emitter):
         value = access.value if isinstance(access, Store) else None
         if not self.memory.span or value is not None and not self.listed(value):
             return None
-        return vectors(access, self.plan.held.count // self.parts, self.plan, self.consts)
+        return vectors(access, self.plan.fragment.count // self.parts, self.plan, self.consts)
 
     def load_vectors(self, let: Let, load: Load, by: Vectors) -> str:
         """Load a part of a row's list by vectors; return their name."""
@@ -275,7 +277,7 @@ class ContractionEmitter(Emitter):
 
     def of_vector(self, access: Load | Store, by: Vectors) -> tuple[str, str]:
         """Return the predicate of a vector, and its coordinates."""
-        self.boxed = True
+        self.vectorized = True
         axes = union(*(self.tile(i).axes for i in access.index))
         with self.elements_at(by.place):
             mask = self.memory.mask(axes, access.guard) or "Boolean(True)"
@@ -325,7 +327,7 @@ class ContractionEmitter(Emitter):
     def mask(self, let: Let, select: Select) -> None:
         """Write the mask of a row's end, behind a warp vote."""
         self.uses("any_lane", "select")
-        count = self.plan.held.count
+        count = self.plan.fragment.count
         last = 8 * ((count - 1) // 2) + (count - 1) % 2
         name = self.let(let.name or stem(let), f"tuple({self.text[select.a]})")
         with self.inner(f"if any_lane({self.ends[select.cond]} <= {last}):"):
@@ -339,7 +341,7 @@ class ContractionEmitter(Emitter):
 
     def row_of_tile(self, lets: list[Let]) -> None:
         """Write the values of a row: one-hot sums first, since later values overwrite their operands."""
-        picks = [let for let in lets if let.value in self.picked]
+        picks = [let for let in lets if let.value in self.one_hot]
         wanted = {let.value for let in self.needed([v for let in picks for v in self.operands(let)])}
         first = [let for let in lets if let.value in wanted or let in picks]
         rest = [let for let in lets if let not in first]
@@ -352,7 +354,7 @@ class ContractionEmitter(Emitter):
 
     def both_inside(self) -> None:
         """Write the end of a row's columns: 0 for an out-of-bounds row."""
-        rows, columns = self.plan.rows.axis, self.plan.held.axis
+        rows, columns = self.plan.rows.axis, self.plan.fragment.axis
         if {rows, columns} <= set(self.memory.inside):
             self.uses("select")
             counts, end = self.memory.inside[rows], self.memory.extent(columns)
@@ -362,7 +364,7 @@ class ContractionEmitter(Emitter):
 
     def bound_columns(self) -> None:
         """Say of which elements of a list the columns exist."""
-        rows, columns = self.plan.rows.axis, self.plan.held.axis
+        rows, columns = self.plan.rows.axis, self.plan.fragment.axis
         if self.columns_end:
             self.memory.inside[columns] = f"{self.place_in_row} < {self.columns_end}"
         if self.columns_left:
@@ -422,7 +424,7 @@ class ContractionEmitter(Emitter):
         if any(isinstance(let.node, Reduce) for let in lets):
             return 1
         reads = sum(isinstance(let.node, Load) and self.lasting(let) for let in lets)
-        most = max(1, min(MOST_PARTS, self.plan.held.count // 16))
+        most = max(1, min(MOST_PARTS, self.plan.fragment.count // 16))
         return min(most, 2 * padded(reads)) if reads else most
 
     def in_parts(self, group: list[Let], written: list[Let], rest: list[Let]) -> None:
@@ -436,9 +438,9 @@ class ContractionEmitter(Emitter):
         if names:
             self.line(f"{', '.join(names.values())} = {', '.join('[]' for _ in kept)}")
         self.text.update(names)
-        assert self.held is not None
+        assert self.fragment is not None
         parts = self.parts
-        size = self.held.count // parts
+        size = self.fragment.count // parts
         span = Span(f"{size} * part + {size}", f"{size} * part") if parts > 1 else Span(str(size))
         with self.inner(f"for part in cutlass.range_constexpr({parts}):") if parts > 1 else nullcontext():
             self.memory.span = span
@@ -452,7 +454,7 @@ class ContractionEmitter(Emitter):
                 self.at(let)
                 self.node(let)
             self.memory.span = None
-        self.alone.difference_update(let.value for let in group)
+        self.per_element.difference_update(let.value for let in group)
 
     def widened(self, let: Let) -> bool:
         """Return whether a value is a widened column index."""
@@ -470,7 +472,7 @@ class ContractionEmitter(Emitter):
         for value, name in wide.items():
             self.uses("from_vectors")
             dtype = text.TYPES[self.tile(value).dtype]
-            self.line(f"{self.text[value]} += from_vectors(box, {dtype}, {name})")
+            self.line(f"{self.text[value]} += from_vectors(epilogue_tile, {dtype}, {name})")
         narrow = [let for let in reads if let.value not in wide]
         if narrow:
             with self.inner(f"for c in cutlass.range_constexpr({span}):"):
@@ -489,7 +491,7 @@ class ContractionEmitter(Emitter):
         if kept:
             self.line(f"{self.text[let.value]}.append({made})")
             return
-        self.alone.add(let.value)
+        self.per_element.add(let.value)
         self.text[let.value] = self.let(let.name or stem(let), made)
 
     def lasting(self, let: Let) -> bool:
@@ -498,11 +500,11 @@ class ContractionEmitter(Emitter):
 
     def operands(self, let: Let) -> set[Value]:
         """Return the operands of a value; of a one-hot sum those of its whole body."""
-        if let.value not in self.picked:
+        if let.value not in self.one_hot:
             return set(operands(let.node))
-        picked = self.picked[let.value]
-        needs = {v for each in (*picked.inside, let) for v in operands(each.node)}
-        return needs - self.waiting | {picked.first, picked.wanted}
+        one_hot = self.one_hot[let.value]
+        needs = {v for each in (*one_hot.inside, let) for v in operands(each.node)}
+        return needs - self.waiting | {one_hot.first, one_hot.wanted}
 
     def elementwise(self, let: Let) -> bool:
         known = isinstance(let.node, Map1 | Map2 | Math | Fma | Select | Cast | Bits | Dot)
@@ -513,8 +515,8 @@ class ContractionEmitter(Emitter):
     def of_row(self, let: Let) -> None:
         """Write one node of a row of the tile."""
         match let.node:
-            case Reduce() as reduce if let.value in self.picked:
-                self.pick(let, reduce, self.picked[let.value])
+            case Reduce() as reduce if let.value in self.one_hot:
+                self.pick(let, reduce, self.one_hot[let.value])
             case Map2() if (found := self.compared(let)) is not None:
                 self.ends[let.value] = self.compare(*found)
             case Select() as select if self.masks(let):
@@ -522,15 +524,15 @@ class ContractionEmitter(Emitter):
             case _:
                 self.node(let)
 
-    def pick(self, let: Let, reduce: Reduce, picked: Picked) -> None:
+    def pick(self, let: Let, reduce: Reduce, one_hot: OneHotSum) -> None:
         """Write a one-hot sum, behind a warp vote on whether the tile has the index of some row."""
         self.uses("any_lane")
-        hint = let.name or f"picked_{axis_name(picked.lane)}"
+        hint = let.name or f"selected_{axis_name(one_hot.lane)}"
         name = self.let(hint, text.literal(-0.0, self.tile(let.value).dtype))
-        kind = text.TYPES[self.tile(picked.wanted).dtype]
-        ahead = self.let("ahead", f"{self[picked.wanted]} - {kind}({self[picked.first]})")
-        with self.inner(f"if any_lane(({ahead} >= 0) & ({ahead} < {self.plan.held.length})):"):
-            for each in picked.inside:
+        kind = text.TYPES[self.tile(one_hot.wanted).dtype]
+        ahead = self.let("ahead", f"{self[one_hot.wanted]} - {kind}({self[one_hot.first]})")
+        with self.inner(f"if any_lane(({ahead} >= 0) & ({ahead} < {self.plan.fragment.length})):"):
+            for each in one_hot.inside:
                 self.at(each)
                 if not self.widened(each):
                     self.of_row(each)

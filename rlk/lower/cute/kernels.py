@@ -12,7 +12,7 @@ from rlk.lower.common.emitted import OF_POINTERS, CallArg, From, KernelArg, Kern
 from rlk.lower.common.lines import Line
 from rlk.lower.common.spelling import argument_type
 from rlk.lower.cute import text
-from rlk.lower.cute.attention.plan import ChainedPlan
+from rlk.lower.cute.attention.plan import AttentionPlan
 from rlk.lower.cute.emit import Emitter
 from rlk.lower.cute.plan import ContractionPlan, RowsPlan
 
@@ -42,9 +42,11 @@ class Frame:
     threads: int
 
 
-def arguments(kernel: Kernel, emitter: Emitter, turns: Mapping[str, str]) -> list[CallArg]:
+def arguments(kernel: Kernel, emitter: Emitter, loop_indices: Mapping[str, str]) -> list[CallArg]:
     """Return the arguments of a kernel in order: tensors, extents and strides, scalars."""
-    return abi.kernel_arguments(kernel, emitter.memory.tensors(), emitter.memory.arguments.values(), turns)
+    return abi.kernel_arguments(
+        kernel, emitter.memory.tensors(), emitter.memory.arguments.values(), loop_indices
+    )
 
 
 def tensors_of(
@@ -66,9 +68,9 @@ def tensors_of(
 
 
 def framed(
-    plan: ContractionPlan | ChainedPlan | RowsPlan,
+    plan: ContractionPlan | AttentionPlan | RowsPlan,
     emitter: Emitter,
-    turns: Mapping[str, str],
+    loop_indices: Mapping[str, str],
     about: str,
     *,
     copied: Mapping[str, int] = MappingProxyType({}),
@@ -81,7 +83,7 @@ def framed(
     of TMA descriptors.
     """
     tensors = tensors_of(emitter, {**copied, **vectors}, orders)
-    given = arguments(plan.kernel, emitter, turns)
+    given = arguments(plan.kernel, emitter, loop_indices)
     frame = Frame(
         name=plan.kernel.name,
         about=about,
@@ -94,7 +96,7 @@ def framed(
     return frame, given
 
 
-def owning(plan: ContractionPlan | ChainedPlan) -> str:
+def owning(plan: ContractionPlan | AttentionPlan) -> str:
     """Return the comment with the tile of a block."""
     owned = ", ".join(f"{o.tile} of {o.axis}" for o in (plan.rows, *plan.others))
     return f"A block owns {owned} ({plan.kind})."
@@ -150,7 +152,7 @@ def _type(argument: CallArg, emitter: Emitter) -> str:
     match argument.kind:
         case From.TENSOR:
             return "cute.Tensor"
-        case From.ERRORS | From.TICKETS:
+        case From.ERRORS | From.WORK_COUNTER:
             return "cute.Pointer"
         case _:
             return text.OF_SCALARS[argument_type(argument, emitter.memory.decls)]

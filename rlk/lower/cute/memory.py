@@ -11,7 +11,7 @@ from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.names import axis_name, stride_name
 from rlk.lower.common.spelling import row_number
-from rlk.lower.common.thread_values import Owned
+from rlk.lower.common.thread_values import TiledAxis
 from rlk.lower.cute import text
 from rlk.lower.cute.plan import refused
 from rlk.lower.cute.writer import Writer
@@ -38,11 +38,11 @@ class Memory:
         self.plan = emitter.plan
         self.decls: dict[str, Decl] = {d.name: d for d in self.plan.kernel.params}
         self.arguments: dict[str, CallArg] = {}
-        self.owned: dict[Axis, str] = {}
+        self.coordinates: dict[Axis, str] = {}
         self.inside: dict[Axis, str] = {}
         self.together: tuple[frozenset[Axis], str] | None = None  # two axes, and the predicate of both
         self.span: Span | None = None  # of a thread's list that is written now; None: all of it
-        self.alone = ""  # predicate of the thread that stores row values
+        self.writer = ""  # predicate of the thread that stores row values
         for decl in self.plan.kernel.params:
             self.e.names.taken |= {decl.name, *(axis.name for axis in decl.type.axes)}
 
@@ -73,13 +73,13 @@ class Memory:
         strides = [self.argument(abi.stride(decl, d)) for d in range(count - 1)]
         return shape, (*strides, "1")
 
-    def owns(self, owned: Owned, index: str) -> None:
+    def owns(self, owned: TiledAxis, index: str) -> None:
         """Write a thread's indices of a parallel axis, and their bounds predicate."""
         name = axis_name(owned.axis)
-        self.owned[owned.axis] = self.e.let(name, index)
+        self.coordinates[owned.axis] = self.e.let(name, index)
         if owned.tile > 1 and (owned.length is None or owned.length % owned.tile):
             end = self.extent(owned.axis)
-            self.inside[owned.axis] = self.e.let(f"{name}_inside", f"{self.owned[owned.axis]} < {end}")
+            self.inside[owned.axis] = self.e.let(f"{name}_inside", f"{self.coordinates[owned.axis]} < {end}")
 
     # --- accesses -------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class Memory:
         if self.e.listed(store.value) or any(map(self.e.listed, store.index)):
             self.store_list(store, axes)
             return
-        mask = " & ".join(x for x in (self.mask(axes, store.guard), self.alone) if x)
+        mask = " & ".join(x for x in (self.mask(axes, store.guard), self.writer) if x)
         at = self.index(store.index)
         if mask:
             self.e.uses("store_where")
@@ -125,9 +125,13 @@ class Memory:
 
     def store_list(self, store: Store, axes: tuple[Axis, ...]) -> None:
         """Store a thread's list, two elements at once where they are contiguous."""
-        assert self.e.held is not None
+        assert self.e.fragment is not None
         mask = self.mask(axes, store.guard) or "Boolean(True)"
-        span, at, x = self.span or Span(str(self.e.held.count)), self.index(store.index), self.e[store.value]
+        span, at, x = (
+            self.span or Span(str(self.e.fragment.count)),
+            self.index(store.index),
+            self.e[store.value],
+        )
         if self.in_pairs(store):
             self.e.list_index, before = "c + 1", self.e.list_index
             other = self.e[store.value]
@@ -142,12 +146,12 @@ class Memory:
 
     def in_pairs(self, store: Store) -> bool:
         """Return whether elements 2 i and 2 i + 1 are contiguous, aligned, and share a predicate."""
-        assert self.e.held is not None
+        assert self.e.fragment is not None
         decl, known = self.decls[store.param], self.plan.signature.divisible
         strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
         extent = fixed_extent(decl.type.axes[-1], dict(self.plan.signature.extents))
         always = store.guard is None or not self.e.listed(store.guard)
-        together = bool(self.e.held.lanes) and always and decl.type.axes[-1] == self.e.held.axis
+        together = bool(self.e.fragment.lanes) and always and decl.type.axes[-1] == self.e.fragment.axis
         return together and extent is not None and extent % 2 == 0 and {decl.name, *strides} <= known
 
     def index(self, index: tuple[Value, ...]) -> str:
@@ -183,18 +187,18 @@ class Memory:
             self.e.checks.append(what)
         self.argument(abi.ERRORS)
         axes = self.e.tile(bad).axes
-        mask = " & ".join(x for x in (self.mask(axes, bad), self.alone) if x)
+        mask = " & ".join(x for x in (self.mask(axes, bad), self.writer) if x)
         self.e.uses("report_where")
         code = self.e.checks.index(what) + 1
         self.e.line(f"report_where({mask}, {ERRORS}, {code}, {self.row(axes)})")
 
     def owner(self, axis: Axis) -> str:
         """Return the index of a parallel axis."""
-        return self.owned[axis]
+        return self.coordinates[axis]
 
     def row(self, axes: tuple[Axis, ...]) -> str:
         """Return the row of a thread plus one, for the error words."""
-        return row_number((axis for axis in self.owned if axis in axes), self.owner) or "Int32(1)"
+        return row_number((axis for axis in self.coordinates if axis in axes), self.owner) or "Int32(1)"
 
     # --- the signature --------------------------------------------------------------------------------------
 

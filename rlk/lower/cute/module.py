@@ -9,13 +9,13 @@ from rlk import __version__
 from rlk.ir.nodes import Program
 from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
+from rlk.lower.common.host_loops import host_lines
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header
-from rlk.lower.common.host_loops import host_lines
 from rlk.lower.cute import contraction, rows
 from rlk.lower.cute.attention import kernel as chained
-from rlk.lower.cute.attention.plan import ChainedPlan
+from rlk.lower.cute.attention.plan import AttentionPlan
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.placement import plan
 from rlk.lower.cute.plan import ContractionPlan, refused
@@ -48,25 +48,25 @@ def lower(
     """
     helpers: dict[str, Helper] = {}
     checks: list[str] = []
-    turns = abi.turn_axes(program)
+    loop_indices = abi.turn_axes(program)
     looped = {each.kernel for each in program.order if each.turns}
     written, builds, launch, about = [], [], {}, []
     used: list[CallArg] = []
     for kernel, schedule in zip(program.kernels, schedules, strict=True):
         placed = plan(kernel, schedule, target, signature)
         if isinstance(placed, ContractionPlan):
-            made = contraction.write(placed, helpers, checks, turns)
-        elif isinstance(placed, ChainedPlan):
-            made = chained.write(placed, helpers, checks, turns)
+            made = contraction.write(placed, helpers, checks, loop_indices)
+        elif isinstance(placed, AttentionPlan):
+            made = chained.write(placed, helpers, checks, loop_indices)
         else:
-            made = rows.write(placed, helpers, checks, turns)
-        if made.build.name in looped and any(a.kind is From.TICKETS for a in made.arguments):
+            made = rows.write(placed, helpers, checks, loop_indices)
+        if made.build.name in looped and any(a.kind is From.WORK_COUNTER for a in made.arguments):
             raise refused(
                 "a counter of a kernel that a loop launches, which only its first would find zero", target
             )
         used += (*made.arguments, *made.sizes)
         written.append(render("cute", made.template, made.subject))
-        about.append(str(placed if isinstance(placed, ChainedPlan) else schedule))
+        about.append(str(placed if isinstance(placed, AttentionPlan) else schedule))
         builds.append(made.build)
         names = ", ".join(a.name for a in made.arguments)
         start = f"    kernels.{kernel.name}((programs,), {names})"

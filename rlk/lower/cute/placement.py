@@ -7,14 +7,14 @@ import math
 from rlk.ir.dims import fixed_extent
 from rlk.ir.nodes import Kernel
 from rlk.lower.common.bounds import bounds
-from rlk.lower.common.hoist_loads import early
 from rlk.lower.common.emitted import Signature
+from rlk.lower.common.hoist_loads import hoist_loads
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import segments
-from rlk.lower.common.thread_values import Owned, spread_out
-from rlk.lower.cute.attention import plan as chained_plan
+from rlk.lower.common.thread_values import TiledAxis, distribute
 from rlk.lower.cute import plan as plans
-from rlk.lower.cute.attention.plan import ChainedPlan
+from rlk.lower.cute.attention import plan as attention_plan
+from rlk.lower.cute.attention.plan import AttentionPlan
 from rlk.lower.cute.plan import Plan, RowsPlan, refused
 from rlk.schedule.axes import kind, roles
 from rlk.schedule.schedule import Schedule
@@ -24,11 +24,11 @@ MOST_LISTED = 64  # elements of a list, to bound registers
 LANES = 32
 
 
-def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> Plan | ChainedPlan:
+def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> Plan | AttentionPlan:
     """Place a specialized kernel; raise UnsupportedError where this lowering has no form for it."""
     found = roles(kernel, dict(signature.extents))
-    if kind(kernel) == "chained_dot":
-        return chained_plan.plan(kernel, schedule, target, signature)
+    if kind(kernel) == "back_to_back_gemm":
+        return attention_plan.plan(kernel, schedule, target, signature)
     schedule.check_powers()
     if found.contracted or signature.split_rows or signature.strided:
         return plans.plan(kernel, schedule, target, signature)
@@ -41,23 +41,23 @@ def _rows(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatu
     found = roles(peeled, extents)
     rows = segments(peeled, found.parallel)
     counted = (a for a in found.parallel if rows is None or a != rows.over)
-    owned = tuple(Owned(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in counted)
+    owned = tuple(TiledAxis(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in counted)
     owned = tuple(sorted(owned, key=lambda o: o.tiles is not None))
     if any(o.tiles is None for o in owned[1:]):
         raise refused("a second parallel axis of unknown extent", target)
-    if rows is not None and owned[0] != Owned(rows.axis, 1, None):
+    if rows is not None and owned[0] != TiledAxis(rows.axis, 1, None):
         raise refused("tiles of rows of segments", target)
     lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in owned if o.tile > 1}
-    spreads = spread_out(lengths, schedule.placed, LANES * schedule.warps)
-    listed = math.prod(s.count for s in spreads)
+    thread_value_layouts = distribute(lengths, schedule.placed, LANES * schedule.warps)
+    listed = math.prod(s.count for s in thread_value_layouts)
     if listed > MOST_LISTED:
         raise refused(f"lists of {listed} elements", target)
-    ordered = early(peeled, lambda type: lengths.keys().isdisjoint(type.axes))
+    ordered = hoist_loads(peeled, lambda type: lengths.keys().isdisjoint(type.axes))
     return RowsPlan(
         kernel=ordered,
         kind=kind(kernel),
         owned=owned,
-        spreads=spreads,
+        thread_value_layouts=thread_value_layouts,
         threads=LANES * schedule.warps,
         ahead=schedule.stages - 1,
         unroll=schedule.unroll,

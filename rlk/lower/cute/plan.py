@@ -14,18 +14,18 @@ from rlk.ir.types import DType, TileType
 from rlk.lower.common.bounds import bounds
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
 from rlk.lower.common.emitted import Signature
+from rlk.lower.common.hoist_masks import hoist_masks
 from rlk.lower.common.names import stride_name
-from rlk.lower.common.hoist_masks import narrowed
 from rlk.lower.common.segments import Segments
-from rlk.lower.common.thread_values import Owned, Spread
+from rlk.lower.common.thread_values import ThreadValues, TiledAxis
 from rlk.lower.cute.protocol import Ring as protocol_ring
 from rlk.lower.cute.protocol import claim_registers, verify
-from rlk.lower.cute.protocols import ring_protocol
+from rlk.lower.cute.protocols import gemm_protocol
 from rlk.passes.piecewise_launch import OnePiece, one_piece
 from rlk.passes.walk import walk
 from rlk.schedule.axes import kind, roles, types_of
-from rlk.schedule.schedule import Schedule
 from rlk.schedule.cute_table import accumulators, room_of_stages
+from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
 
 WARPGROUP = 128  # threads
@@ -49,7 +49,7 @@ THREADS_THAT_READ = 1024  # of a multiprocessor: 64 registers to each, for one t
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Fragment:
     """The fragment of a thread along an axis.
 
     lanes: index bits that select the thread, the lowest first: the i-th is bit i of the lane. The other bits,
@@ -67,7 +67,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class TmaTile:
     """The TMA tile of a factor: `rows` of its tensor from the sum of `first` on, along an axis.
 
     shared: blocks of a cluster that each multicast a part. turned: MN-major, the rows are contiguous.
@@ -80,7 +80,7 @@ class Box:
     shared: int
 
     @property
-    def turned(self) -> bool:
+    def transposed(self) -> bool:
         return self.factor.at == 0
 
 
@@ -109,11 +109,11 @@ class Pieces:
     count: int
     steps: int
     rest: int
-    held: int
+    live: int
     shared: bool
 
     @property
-    def turns(self) -> tuple[tuple[int, int], ...]:
+    def merges(self) -> tuple[tuple[int, int], ...]:
         """Return, for each piece, its accumulator and the number of merges after it.
 
         A binary counter: popcount(i) accumulators are live before piece i, and its trailing ones are merged.
@@ -139,10 +139,10 @@ class ContractionPlan:
     kernel: Kernel
     kind: str
     contraction: Contraction
-    rows: Owned
-    others: tuple[Owned, ...]
-    held: Held
-    boxes: tuple[Box, Box]
+    rows: TiledAxis
+    others: tuple[TiledAxis, ...]
+    fragment: Fragment
+    tma_tiles: tuple[TmaTile, TmaTile]
     ring: Ring
     dtype: DType
     depth: int
@@ -162,7 +162,7 @@ class ContractionPlan:
 
     @property
     def columns(self) -> int:
-        return self.held.length
+        return self.fragment.length
 
     @property
     def blocks_of_columns(self) -> int:
@@ -184,7 +184,7 @@ class ContractionPlan:
         return self.columns // 8
 
     @property
-    def apart(self) -> int:
+    def fours_stride(self) -> int:
         """Return the stride of a thread's 4-register vectors in shared memory."""
         return 4 * WARPGROUP * self.consumers
 
@@ -218,8 +218,8 @@ class RowsPlan:
 
     kernel: Kernel
     kind: str
-    owned: tuple[Owned, ...]
-    spreads: tuple[Spread, ...]
+    owned: tuple[TiledAxis, ...]
+    thread_value_layouts: tuple[ThreadValues, ...]
     threads: int
     ahead: int
     unroll: int
@@ -228,7 +228,7 @@ class RowsPlan:
     segments: Segments | None = None
 
     @property
-    def held(self) -> None:
+    def fragment(self) -> None:
         """Return None: lists of a thread may run over several axes."""
         return None
 
@@ -257,7 +257,7 @@ class Placed(Protocol):
     def kernel(self) -> Kernel: ...
 
     @property
-    def held(self) -> Held | None: ...
+    def fragment(self) -> Fragment | None: ...
 
     @property
     def signature(self) -> Signature: ...
@@ -277,9 +277,7 @@ def refused(what: str, target: Target, loc: Loc | None = None) -> UnsupportedErr
 def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> ContractionPlan:
     """Place a specialized kernel that contracts; raise UnsupportedError where there is no form for it."""
     if signature.split_rows or signature.strided:
-        raise refused(
-            "tensors with two row strides, or a last dim that is not contiguous", target
-        )
+        raise refused("tensors with two row strides, or a last dim that is not contiguous", target)
     kernel = bounds(kernel, dict(roles(kernel, dict(signature.extents)).inside))
     what = kind(kernel)
     if what in ("stream_dot", "dot_map"):
@@ -300,19 +298,19 @@ def _contraction(
     inside = {a: n for a, n in found.inside if n > 1}
     tiled = (*found.parallel, *inside)
     first, last = (side.axis for side in _sides(_checked(kernel, target), tiled, kernel, target))
-    turned = last in found.parallel and _turned(schedule.tile(str(first)), schedule.tile(str(last)))
-    if turned and walked is not None:
+    transposed = last in found.parallel and _transposed(schedule.tile(str(first)), schedule.tile(str(last)))
+    if transposed and walked is not None:
         raise refused("pieces in sequence with fewer rows than a wgmma instruction", target)
-    kernel = narrowed(kernel, first if turned else last)
+    kernel = hoist_masks(kernel, first if transposed else last)
     if walked is not None:  # the number of a piece is no argument
         kernel = replace(kernel, params=tuple(d for d in kernel.params if d.name != walked.index))
     (contraction,) = contractions(kernel).of.values()
-    row_side, column_side = _sides(contraction, tiled, kernel, target)[:: -1 if turned else 1]
+    row_side, column_side = _sides(contraction, tiled, kernel, target)[:: -1 if transposed else 1]
     rows, columns = row_side.axis, column_side.axis
     width = inside.get(columns) or schedule.tile(str(columns))
     consumers = _consumers(schedule, rows, width, found.parallel, target)
     tile, others = consumers * ROWS_OF_WARPGROUP, [a for a in found.parallel if a != rows]
-    owned = tuple(Owned(a, width if a == columns else 1, fixed_extent(a, extents)) for a in others)
+    owned = tuple(TiledAxis(a, width if a == columns else 1, fixed_extent(a, extents)) for a in others)
     if any(o.tiles is None for o in owned[1:]):
         raise refused("a second parallel axis of unknown extent", target)
     for side in (row_side, column_side):
@@ -330,12 +328,12 @@ def _contraction(
         kernel=kernel,
         kind=what,
         contraction=contraction,
-        rows=Owned(rows, tile, fixed_extent(rows, extents)),
+        rows=TiledAxis(rows, tile, fixed_extent(rows, extents)),
         others=owned,
-        held=Held(columns, width, (1, 2)),
-        boxes=(
-            Box(row_side.factor, tile, rows, row_side.first, 1),
-            Box(column_side.factor, width, columns, column_side.first, cluster),
+        fragment=Fragment(columns, width, (1, 2)),
+        tma_tiles=(
+            TmaTile(row_side.factor, tile, rows, row_side.first, 1),
+            TmaTile(column_side.factor, width, columns, column_side.first, cluster),
         ),
         ring=ring,
         dtype=dtype,
@@ -362,7 +360,7 @@ def _consumers(schedule: Schedule, rows: Axis, width: int, parallel: tuple[Axis,
     return consumers
 
 
-def _turned(rows: int, columns: int) -> bool:
+def _transposed(rows: int, columns: int) -> bool:
     """Return whether to swap A and B: a tile with fewer rows than a wgmma instruction."""
     return rows < ROWS_OF_WARPGROUP <= columns and columns % ROWS_OF_WARPGROUP == 0
 
@@ -444,11 +442,11 @@ def _pieces(
     if length is None or length % INSTRUCTION or contraction.stop is not None:
         raise refused(f"pieces of {contraction.over.whole} that end inside of an instruction", target)
     count = walked.axis.split or 1
-    held, shared = accumulators(width, count)
-    if held < 2 or shared > 1:
+    live, shared = accumulators(width, count)
+    if live < 2 or shared > 1:
         raise refused(f"{count} pieces in turn of a tile of {width} columns", target)
     steps, rest = divmod(length, depth)
-    return Pieces(walked.index, count, steps, rest // INSTRUCTION, held, shared > 0)
+    return Pieces(walked.index, count, steps, rest // INSTRUCTION, live, shared > 0)
 
 
 def _copyable(kernel: Kernel, factor: Factor, signature: Signature, target: Target) -> None:
@@ -471,6 +469,6 @@ def _ring(stages: int, size: int, consumers: int, cluster: int, kept: int, targe
 def _sound(ring: Ring, consumers: int, cluster: int, own: int, shared: int) -> None:
     """Raise InternalError where the pipeline protocol can deadlock or read an unfilled stage."""
     arrivals = ring.releases // (consumers * cluster)
-    protocol = ring_protocol(ring.stages, consumers, cluster, own=own, shared=shared, arrivals=arrivals)
+    protocol = gemm_protocol(ring.stages, consumers, cluster, own=own, shared=shared, arrivals=arrivals)
     counted = protocol_ring(protocol.rings[0].name, ring.stages, ring.bytes, ring.releases)
     verify(replace(protocol, rings=(counted,)))

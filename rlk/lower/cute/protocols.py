@@ -23,7 +23,7 @@ from rlk.lower.cute.protocol import (
 )
 
 
-def ring_protocol(
+def gemm_protocol(
     stages: int,
     consumers: int,
     cluster: int,
@@ -55,7 +55,7 @@ def ring_protocol(
     return Protocol(cluster, (ring,), (producer, *readers))
 
 
-def streams_protocol(stages: int, consumers: int, steps: int, *, arrivals: int = 4) -> Protocol:
+def attention_protocol(stages: int, consumers: int, steps: int, *, arrivals: int = 4) -> Protocol:
     """Return the protocol of fused attention: resident rows, and a pipeline for each streamed factor.
 
     A consumer issues S of a step before O += P V of the one before is done. The parts of a stage (of producer
@@ -80,10 +80,10 @@ def streams_protocol(stages: int, consumers: int, steps: int, *, arrivals: int =
     return Protocol(1, rings, (Role("producer", copying), *readers))
 
 
-def tickets_protocol(
+def scheduler_protocol(
     stages: int, consumers: int, steps: tuple[int, ...], fewer: tuple[int, ...] = (), *, arrivals: int = 4
 ) -> Protocol:
-    """Return the protocol of a persistent block, each tile with steps as in `streams_protocol`.
+    """Return the protocol of a persistent block, each tile with steps as in `attention_protocol`.
 
     The first producer thread draws a tile, publishes it by a pipeline of one stage, and issues TMA loads;
     another stands for all others, which copy rows with it and never wait for that pipeline. fewer: how many
@@ -104,27 +104,29 @@ def tickets_protocol(
     freed = (Release("columns", arrivals), Release("values", arrivals))
     passed = (Wait("columns"), Read("columns"), Wait("values"), Read("values"), Drain(), *freed)
     for count in steps:
-        first += (*put("mail", "rows"), Repeat(count, put("columns", "values")), *put("ticket"))
-        other += (Pass("mail"), *put("rows"), *told("ticket", 1))
+        first += (*put("work_tile", "rows"), Repeat(count, put("columns", "values")), *put("next_tile"))
+        other += (Pass("work_tile"), *put("rows"), *told("next_tile", 1))
         for i, body in enumerate(multiplying):
             less = min(count - 1, fewer[i] if fewer else 0)
             body += (
-                *told("mail", arrivals),
+                *told("work_tile", arrivals),
                 Wait("rows"), Read("rows"), *scores, Drain(), Release("columns", arrivals),
                 Repeat(count - 1 - less, (*scores, Reread("rows"), *sums, *freed)), Release("rows", arrivals),
                 *sums, Release("values", arrivals), Repeat(less, passed),
             )  # fmt: skip
     all_read = consumers * arrivals
     rings = (
-        Ring("mail", 1, 1, all_read), Ring("ticket", 1, 1, 1), Ring("rows", 1, 2, all_read, fills=2),
+        Ring("work_tile", 1, 1, all_read), Ring("next_tile", 1, 1, 1), Ring("rows", 1, 2, all_read, fills=2),
         Ring("columns", stages, 1, all_read), Ring("values", stages, 1, all_read),
     )  # fmt: skip
-    copying = (Role("first thread", (*first, *put("mail"))), Role("other thread", tuple(other)))
-    readers = (Role(f"consumer {i}", (*body, *told("mail", arrivals))) for i, body in enumerate(multiplying))
+    copying = (Role("first thread", (*first, *put("work_tile"))), Role("other thread", tuple(other)))
+    readers = (
+        Role(f"consumer {i}", (*body, *told("work_tile", arrivals))) for i, body in enumerate(multiplying)
+    )
     return Protocol(1, rings, (*copying, *readers))
 
 
-def sums_protocol(
+def gradient_protocol(
     stages: int,
     consumers: int,
     steps: int,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from rlk.lower.common.thread_values import Spread
+from rlk.lower.common.thread_values import ThreadValues
 
 LANE_BITS = 5  # of a thread's number: those of its place in the warp
 
@@ -25,28 +25,30 @@ class Step:
     """A tree step, or several through shared memory; apart: the strides between their terms."""
 
     where: Where
-    apart: tuple[int, ...]
+    strides: tuple[int, ...]
 
 
-def steps(spread: Spread, lists: Sequence[Spread], order: Sequence[int], *, halves: bool) -> list[Step]:
+def steps(
+    thread_values: ThreadValues, lists: Sequence[ThreadValues], order: Sequence[int], *, halves: bool
+) -> list[Step]:
     """Return the steps that pair the index bits of an axis away in this order.
 
     lists: layouts of a thread's list, the last fastest. halves: allow recursive halving between two lanes,
     which exchanges half as many elements; the list bit of the halves then becomes a lane bit.
     """
-    where = dict(spread.threads)
+    where = dict(thread_values.threads)
     left = [(each.axis, bit) for each in reversed(lists) for bit in each.listed]
     found: list[Step] = []
     for bit in order:
         at = where.get(bit)
         if at is None:
-            place = left.index((spread.axis, bit))
+            place = left.index((thread_values.axis, bit))
             left.pop(place)
             found.append(Step(Where.LIST, (1 << place,)))
         elif at >= LANE_BITS:
-            before = found.pop().apart if found and found[-1].where is Where.WARPS else ()
+            before = found.pop().strides if found and found[-1].where is Where.WARPS else ()
             found.append(Step(Where.WARPS, (*before, 1 << at)))
-        elif halves and left and left[-1][0] == spread.axis:
+        elif halves and left and left[-1][0] == thread_values.axis:
             where[left.pop()[1]] = at
             found.append(Step(Where.HALVES, (1 << at,)))
         else:

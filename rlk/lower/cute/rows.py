@@ -27,10 +27,10 @@ from rlk.ir.types import DType, TileType, TupleType
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
-from rlk.lower.common.thread_values import Spread, first_along_others, nearest_first
+from rlk.lower.common.thread_values import ThreadValues, first_along_others, nearest_first
 from rlk.lower.cute import text
-from rlk.lower.cute.emit import VERBS, Emitter, order_name
 from rlk.lower.cute.block_reduce import Tree, combining, merging
+from rlk.lower.cute.emit import VERBS, Emitter, order_name
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import (
     Frame,
@@ -43,10 +43,10 @@ from rlk.lower.cute.kernels import (
 from rlk.lower.cute.plan import RowsPlan, refused
 from rlk.lower.cute.reduce_steps import Where, steps
 from rlk.lower.cute.vectors import RowsMemory
-from rlk.passes.walk import behind, walk
+from rlk.passes.walk import backward_slice, walk
 
 OF_FRAME = frozenset({"thread", "block", "c", "stream", "programs", "shared"})
-MOST_BOARDS = 64
+MOST_REDUCE_BUFFERS = 64
 _FLOATS = {Combine.ADD: "add", Combine.MAX: "fmax", Combine.MIN: "fmin"}
 _INTEGERS = {Combine.ADD: "add", Combine.MAX: "most", Combine.MIN: "least", Combine.OR: "most"}
 
@@ -62,14 +62,14 @@ class RowsText:
 
 
 def write(
-    plan: RowsPlan, helpers: dict[str, Helper], checks: list[str], turns: Mapping[str, str]
+    plan: RowsPlan, helpers: dict[str, Helper], checks: list[str], loop_indices: Mapping[str, str]
 ) -> KernelText:
     """Write a kernel whose blocks own tiles of the parallel axes."""
     emitter = RowsEmitter(plan, helpers, checks)
     emitter.own()
     emitter.block(plan.kernel.body.lets)
     body = lines(emitter.lines)
-    frame, given = framed(plan, emitter, turns, _about(plan))
+    frame, given = framed(plan, emitter, loop_indices, _about(plan))
     first = plan.owned[0] if plan.owned else None
     extent = "1" if first is None else emitter.memory.extent(first.axis)
     counts = [extent if first is None or first.tile == 1 else text.rounded_up(extent, first.tile)]
@@ -89,11 +89,11 @@ def write(
 
 def _about(plan: RowsPlan) -> str:
     owned = ", ".join(f"{o.tile} of {o.axis}" for o in plan.owned) or "everything"
-    held = "; ".join(
+    fragment = "; ".join(
         f"{s.axis}: {s.length} indices, {s.count} to each of {1 << len(s.threads)} threads"
-        for s in plan.spreads
+        for s in plan.thread_value_layouts
     )
-    return f"A block owns {owned} ({plan.kind}){'. ' * bool(held)}{held}."
+    return f"A block owns {owned} ({plan.kind}){'. ' * bool(fragment)}{fragment}."
 
 
 class RowsEmitter(Emitter):
@@ -105,11 +105,13 @@ class RowsEmitter(Emitter):
     def __init__(self, plan: RowsPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
         super().__init__(plan, helpers, checks)
         self.plan = plan
-        self.names.taken |= OF_FRAME | {f"board_{i + 1}" for i in range(MOST_BOARDS)}
-        self.spreads = {s.axis: s for s in plan.spreads}
+        self.names.taken |= OF_FRAME | {f"reduce_smem_{i + 1}" for i in range(MOST_REDUCE_BUFFERS)}
+        self.thread_value_layouts = {s.axis: s for s in plan.thread_value_layouts}
         self.thread_bits = plan.threads.bit_length() - 1
-        self.current: tuple[Spread, ...] = ()  # layouts of the list that is being written
-        self.boards: dict[tuple[DType, tuple[int, ...], tuple[int, int]], str] = {}  # of shared memory
+        self.current: tuple[ThreadValues, ...] = ()  # layouts of the list that is being written
+        self.reduce_buffers: dict[
+            tuple[DType, tuple[int, ...], tuple[int, int]], str
+        ] = {}  # of shared memory
         self.met = 0  # cross-warp exchanges so far, outside of loops
         self.inside_loop = False
         self.turn = ""  # half of a double-buffered reduction buffer, in loops with one exchange a step
@@ -129,7 +131,7 @@ class RowsEmitter(Emitter):
             rest = self.segment(self.plan.segments, rest)
         for owned in self.plan.owned:
             tile = tiles.get(owned.axis, rest)
-            self.memory.owns_tile(owned, self.spreads.get(owned.axis), tile)
+            self.memory.owns_tile(owned, self.thread_value_layouts.get(owned.axis), tile)
         for let in walk(self.plan.kernel.body):
             match let.node:
                 case Store(index=index):
@@ -144,14 +146,14 @@ class RowsEmitter(Emitter):
         self.uses("segment_of")
         count = self.memory.extent(found.over)
         owner = f"segment_of({found.begin}, {tile}, {count}, cute.arch.lane_idx(), {found.each}, 1)"
-        name = self.memory.owned[found.over] = self.let(axis_name(found.over), owner)
+        name = self.memory.coordinates[found.over] = self.let(axis_name(found.over), owner)
         return f"{tile} - ({found.begin}[{name}].to(Int32) * {found.each} + {name})"
 
     def shares(self, axes: tuple[Axis, ...]) -> int:
         """Return the bits of the thread index along which a value of these axes is replicated."""
         told = 0
         for axis in axes:
-            told |= self.spreads[axis].mask if axis in self.spreads else 0
+            told |= self.thread_value_layouts[axis].mask if axis in self.thread_value_layouts else 0
         return self.plan.threads - 1 & ~told
 
     def appoint(self, axes: tuple[Axis, ...]) -> None:
@@ -166,9 +168,9 @@ class RowsEmitter(Emitter):
 
     # --- lists ----------------------------------------------------------------------------------------------
 
-    def lists(self, axes: Sequence[Axis]) -> tuple[Spread, ...]:
+    def lists(self, axes: Sequence[Axis]) -> tuple[ThreadValues, ...]:
         """Return the layouts of a thread's list over these axes, the last fastest."""
-        return tuple(s for s in self.plan.spreads if s.axis in axes and s.count > 1)
+        return tuple(s for s in self.plan.thread_value_layouts if s.axis in axes and s.count > 1)
 
     @property
     def size(self) -> int:
@@ -216,7 +218,7 @@ class RowsEmitter(Emitter):
             case Extent(axis=axis) if self.known(axis) is not None:
                 self.consts[let.value] = (const_bits(self.known(axis) or 0, DType.I32), DType.I32)
                 return
-            case Reduce(x=x, over=over) if over not in self.spreads:
+            case Reduce(x=x, over=over) if over not in self.thread_value_layouts:
                 self.text[let.value] = self.over(self.tile(x).axes, x)  # one element
                 return
             case _ if isinstance(let.type, TileType):
@@ -229,12 +231,12 @@ class RowsEmitter(Emitter):
         return fixed_extent(axis, dict(self.plan.signature.extents))
 
     def position(self, let: Let, axis: Axis) -> None:
-        if axis not in self.spreads or axis in self.memory.owned:
+        if axis not in self.thread_value_layouts or axis in self.memory.coordinates:
             super().position(let, axis)
             return
-        spread = self.spreads[axis]
-        place = spread.place(self.thread_bits)
-        place = place if spread.threads else f"Int32({place})"
+        thread_values = self.thread_value_layouts[axis]
+        place = thread_values.place(self.thread_bits)
+        place = place if thread_values.threads else f"Int32({place})"
         self.text[let.value] = self.let(
             let.name or axis_name(axis), self.each(place) if self.current else place
         )
@@ -242,19 +244,19 @@ class RowsEmitter(Emitter):
     # --- combining ------------------------------------------------------------------------------------------
 
     def tree(self, reduce: Reduce) -> Tree:
-        spread, dtype = self.spreads[reduce.over], self.tile(reduce.x).dtype
+        thread_values, dtype = self.thread_value_layouts[reduce.over], self.tile(reduce.x).dtype
         combine = (_FLOATS if dtype.is_float else _INTEGERS).get(reduce.fn)
         if combine is None:
             raise refused(f"{reduce.fn.value} over {reduce.over}", self.plan.target)
-        return combining(spread, self.lists(self.tile(reduce.x).axes), self.order(reduce), combine)
+        return combining(thread_values, self.lists(self.tile(reduce.x).axes), self.order(reduce), combine)
 
     def order(self, node: Reduce | Merge) -> Sequence[int]:
         """Return the index bits of the combined axis in the order in which they are paired away."""
-        spread = self.spreads[node.over]
+        thread_values = self.thread_value_layouts[node.over]
         if isinstance(node, Reduce) and not self.ordered(node):
-            return nearest_first(spread)
+            return nearest_first(thread_values)
         assert node.order is not None and not isinstance(node.order, Ascending)
-        return bind(node.order, spread.length).order
+        return bind(node.order, thread_values.length).order
 
     def ordered(self, reduce: Reduce) -> bool:
         is_float = self.tile(reduce.x).dtype.is_float
@@ -282,7 +284,7 @@ class RowsEmitter(Emitter):
         """Return the name of a helper that combines along an axis."""
         given = list(arguments)
         given += ["thread"] * any("thread" in line.text for line in tree.lines)
-        given += ["boards"] * bool(tree.boards)
+        given += ["reduce_buffers"] * bool(tree.reduce_buffers)
         words = " ".join(line.text for line in tree.lines)
         self.uses(*(["folded"] * ("across(" in words)), *(["merged"] * ("merged_across(" in words)))
         self.uses(*(["select"] * ("halved(" in words)))
@@ -290,31 +292,31 @@ class RowsEmitter(Emitter):
 
     def beside(self, tree: Tree, dtypes: tuple[DType, ...]) -> list[str]:
         """Return the other arguments of a reduction: the thread, and buffers in shared memory."""
-        boards = []
-        for count in tree.boards:
+        reduce_buffers = []
+        for count in tree.reduce_buffers:
             self.met += not self.inside_loop
             for i, dtype in enumerate(dtypes):
                 shape = (2, count, self.plan.threads) if self.turn else (count, self.plan.threads)
-                name = self.board(dtype, shape, i)
-                boards.append(f"{name}[{self.turn}, None, None]" if self.turn else name)
+                name = self.reduce_smem(dtype, shape, i)
+                reduce_buffers.append(f"{name}[{self.turn}, None, None]" if self.turn else name)
         told = any("thread" in line.text for line in tree.lines)
-        return ["thread"] * told + ([f"({', '.join(boards)},)"] if boards else [])
+        return ["thread"] * told + ([f"({', '.join(reduce_buffers)},)"] if reduce_buffers else [])
 
-    def board(self, dtype: DType, shape: tuple[int, ...], index: int) -> str:
+    def reduce_smem(self, dtype: DType, shape: tuple[int, ...], index: int) -> str:
         """Return the buffer of this exchange: outside of loops two buffers alternate."""
-        meeting = len(self.boards) + 2 if self.inside_loop else self.met % 2
+        meeting = len(self.reduce_buffers) + 2 if self.inside_loop else self.met % 2
         key = dtype, shape, (meeting, index)
-        if key not in self.boards:
-            self.boards[key] = f"board_{len(self.boards) + 1}"
-        return self.boards[key]
+        if key not in self.reduce_buffers:
+            self.reduce_buffers[key] = f"reduce_smem_{len(self.reduce_buffers) + 1}"
+        return self.reduce_buffers[key]
 
     def shared(self) -> tuple[Line, ...]:
         """Return the allocations of reduction buffers; refuse more than the target has."""
-        size = sum(dtype.bytes * math.prod(shape) for dtype, shape, _ in self.boards)
+        size = sum(dtype.bytes * math.prod(shape) for dtype, shape, _ in self.reduce_buffers)
         if size > self.plan.target.shared << 10:
             raise refused(f"{size} bytes of shared memory for sums", self.plan.target)
-        found = [Line("shared = utils.SmemAllocator()")] if self.boards else []
-        for (dtype, shape, _), name in self.boards.items():
+        found = [Line("shared = utils.SmemAllocator()")] if self.reduce_buffers else []
+        for (dtype, shape, _), name in self.reduce_buffers.items():
             strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
             layout = f"cute.make_layout({shape}, stride={strides})"
             found.append(Line(f"{name} = shared.allocate_tensor({text.TYPES[dtype]}, {layout}, 16)"))
@@ -324,14 +326,14 @@ class RowsEmitter(Emitter):
         if isinstance(merge.order, Ascending) or merge.onto is not None:
             raise refused(f"pieces of {merge.over} merged in one launch", self.plan.target, let.loc)
         assert isinstance(let.type, TupleType)
-        if merge.over not in self.spreads:  # one element
+        if merge.over not in self.thread_value_layouts:  # one element
             pairs = zip(let.type.items, merge.states, strict=True)
             self.many[let.value] = tuple(self.over(item.axes, s) for item, s in pairs)
             return
         axes = union(*(self.tile(s).axes for s in merge.states))
         given = [self.over(axes, s) for s in merge.states]
-        spread, state, lists = self.spreads[merge.over], merge.monoid.state, self.current
-        tree = merging(spread, lists, self.order(merge), state, self.merger(merge))
+        thread_values, state, lists = self.thread_value_layouts[merge.over], merge.monoid.state, self.current
+        tree = merging(thread_values, lists, self.order(merge), state, self.merger(merge))
         left = tuple(s for s in lists if s.axis != merge.over)
         result = ", ".join(s if left else f"{s}[0]" for s in state)
         about = f"The states merged over {merge.over}, {order_name(merge.order)}."
@@ -346,7 +348,7 @@ class RowsEmitter(Emitter):
             self.among(left, item.axes, x) for item, x in zip(let.type.items, made, strict=True)
         )
 
-    def among(self, left: tuple[Spread, ...], axes: tuple[Axis, ...], name: str) -> str:
+    def among(self, left: tuple[ThreadValues, ...], axes: tuple[Axis, ...], name: str) -> str:
         """Return what a thread has along some axes of a list along more, in which it is repeated."""
         self.current = self.lists(axes)
         if self.current == left:
@@ -358,7 +360,9 @@ class RowsEmitter(Emitter):
 
     def loop(self, let: Let, loop: Loop) -> None:
         """Write a loop that is uniform over the block; loop-carried values are its only variables."""
-        if any(axis in self.spreads for v in (loop.start, loop.stop) for axis in self.tile(v).axes):
+        if any(
+            axis in self.thread_value_layouts for v in (loop.start, loop.stop) for axis in self.tile(v).axes
+        ):
             raise refused(f"steps of {loop.axis} that differ between threads", self.plan.target, let.loc)
         first = [self.over(t.axes, v) for v, t in zip(loop.init, loop.types, strict=True)]
         if loop.start == loop.stop:
@@ -402,8 +406,10 @@ class RowsEmitter(Emitter):
         count = 0
         for let in loop.body.lets:
             match let.node:
-                case Reduce(over=over) | Merge(over=over) as node if over in self.spreads:
-                    found = steps(self.spreads[over], self.lists((over,)), self.order(node), halves=False)
+                case Reduce(over=over) | Merge(over=over) as node if over in self.thread_value_layouts:
+                    found = steps(
+                        self.thread_value_layouts[over], self.lists((over,)), self.order(node), halves=False
+                    )
                     count += sum(each.where is Where.WARPS for each in found)
                 case _:
                     pass
@@ -425,7 +431,7 @@ class RowsEmitter(Emitter):
 
     def needs(self, let: Let, inside: Mapping[Value, Let]) -> list[Let]:
         """Return the backward slice of a value inside a step, in order."""
-        wanted = behind(operands(let.node), inside)
+        wanted = backward_slice(operands(let.node), inside)
         return [each for value, each in inside.items() if value in wanted]
 
     def needed(self, loop: Loop, early: list[Let]) -> list[Let]:

@@ -26,7 +26,7 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.names import axis_name, stride_name
-from rlk.lower.common.thread_values import Owned, Spread
+from rlk.lower.common.thread_values import ThreadValues, TiledAxis
 from rlk.lower.cute import text
 from rlk.lower.cute.memory import Memory
 from rlk.lower.cute.plan import RowsPlan
@@ -63,35 +63,35 @@ class Alignment:
             case _:
                 return 1
 
-    def first(self, value: Value, spread: Spread) -> int | None:
+    def first(self, value: Value, thread_values: ThreadValues) -> int | None:
         """Return what divides the first index of each vector, if the others count up by one; else None."""
         match self.nodes.get(value):
-            case Pos(axis=axis) if axis == spread.axis:
-                return spread.vector
+            case Pos(axis=axis) if axis == thread_values.axis:
+                return thread_values.vector
             case Map2(fn=Fn2.ADD, a=a, b=b):
                 for one, other in ((a, b), (b, a)):
-                    counts = self.first(one, spread)
-                    if counts is not None and not self.along(other, spread.axis):
+                    counts = self.first(one, thread_values)
+                    if counts is not None and not self.along(other, thread_values.axis):
                         return math.gcd(counts, self.divisor(other))
                 return None
-            case Map2(fn=Fn2.SUB, a=a, b=b) if not self.along(b, spread.axis):
-                counts = self.first(a, spread)
+            case Map2(fn=Fn2.SUB, a=a, b=b) if not self.along(b, thread_values.axis):
+                counts = self.first(a, thread_values)
                 return None if counts is None else math.gcd(counts, self.divisor(b))
             case _:
                 return None
 
-    def even(self, value: Value, spread: Spread, width: int) -> bool:
+    def even(self, value: Value, thread_values: ThreadValues, width: int) -> bool:
         """Return whether a condition is the same for every element of a vector."""
-        if not self.along(value, spread.axis):
+        if not self.along(value, thread_values.axis):
             return True
         match self.nodes.get(value):
             case Map2(fn=Fn2.AND | Fn2.OR, a=a, b=b):
-                return self.even(a, spread, width) and self.even(b, spread, width)
+                return self.even(a, thread_values, width) and self.even(b, thread_values, width)
             case Map1(fn=Fn1.NOT, x=x):
-                return self.even(x, spread, width)
+                return self.even(x, thread_values, width)
             case Map2(fn=Fn2.LT, a=index, b=end) | Map2(fn=Fn2.LE, a=end, b=index):
-                counts = self.first(index, spread)
-                ends = not self.along(end, spread.axis) and self.divisor(end) % width == 0
+                counts = self.first(index, thread_values)
+                ends = not self.along(end, thread_values.axis) and self.divisor(end) % width == 0
                 return counts is not None and counts % width == 0 and ends
             case _:
                 return False
@@ -111,7 +111,7 @@ class ListWriter(Writer, Protocol):
     def plan(self) -> RowsPlan: ...
 
     thread_bits: int
-    current: tuple[Spread, ...]
+    current: tuple[ThreadValues, ...]
 
     @property
     def size(self) -> int: ...
@@ -136,18 +136,20 @@ class RowsMemory(Memory):
         self.one = emitter.names.fresh("one")
         self.ahead = ""  # the condition under which a step that is read early exists
 
-    def owns_tile(self, owned: Owned, spread: Spread | None, tile: str) -> None:
+    def owns_tile(self, owned: TiledAxis, thread_values: ThreadValues | None, tile: str) -> None:
         """Write the indices of a parallel axis that a thread has, and which of them there are."""
-        if spread is None:
-            self.owned[owned.axis] = self.e.let(axis_name(owned.axis), tile)
+        if thread_values is None:
+            self.coordinates[owned.axis] = self.e.let(axis_name(owned.axis), tile)
             return
         name = axis_name(owned.axis)
-        self.e.current = (spread,) if spread.count > 1 else ()
-        place = spread.place(self.e.thread_bits)
+        self.e.current = (thread_values,) if thread_values.count > 1 else ()
+        place = thread_values.place(self.e.thread_bits)
         index = f"{tile} * {owned.tile} + {place}"
-        self.owned[owned.axis] = self.e.let(name, self.e.each(index) if self.e.current else index)
+        self.coordinates[owned.axis] = self.e.let(name, self.e.each(index) if self.e.current else index)
         if owned.length is None or owned.length % owned.tile:
-            inside = f"{self.e.indexed(self.owned[owned.axis], (owned.axis,))} < {self.extent(owned.axis)}"
+            inside = (
+                f"{self.e.indexed(self.coordinates[owned.axis], (owned.axis,))} < {self.extent(owned.axis)}"
+            )
             written = self.e.each(inside) if self.e.current else inside
             self.inside[owned.axis] = self.e.let(f"{name}_inside", written)
 
@@ -177,27 +179,27 @@ class RowsMemory(Memory):
 
     def store(self, store: Store) -> None:
         axes = union(*(self.e.tile(i).axes for i in store.index))
-        self.alone = self.e.writer(axes)
+        self.writer = self.e.writer(axes)
         super().store(store)
-        self.alone = ""
+        self.writer = ""
 
     def check(self, bad: Value, what: str) -> None:
-        self.alone = self.e.writer(self.e.tile(bad).axes)
+        self.writer = self.e.writer(self.e.tile(bad).axes)
         if self.e.current:
             with self.e.inner(f"for c in cutlass.range_constexpr({self.e.size}):"):
                 self.report(bad, what)
         else:
             self.report(bad, what)
-        self.alone = ""
+        self.writer = ""
 
     def owner(self, axis: Axis) -> str:
-        return self.e.indexed(self.owned[axis], (axis,))
+        return self.e.indexed(self.coordinates[axis], (axis,))
 
     def store_list(self, store: Store, axes: tuple[Axis, ...]) -> None:
         """Write a thread's list, by vectors where its elements follow each other in memory."""
         width = self.width(store.param, store.index, store.guard)
         self.e.list_index = "0" if width == self.e.size > 1 else "c"
-        mask = " & ".join(x for x in (self.mask(axes, store.guard), self.alone) if x)
+        mask = " & ".join(x for x in (self.mask(axes, store.guard), self.writer) if x)
         at, x = self.index(store.index), self.written(store.value)
         self.e.list_index = "c"
         if width == self.e.size > 1:
@@ -226,14 +228,14 @@ class RowsMemory(Memory):
         strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
         if not self.e.current or decl.type.dtype is DType.BOOL or not {param, *strides} <= divisible:
             return 1
-        spread = self.e.current[-1]
-        width = min(spread.vector, VECTOR // decl.type.dtype.bytes)
+        thread_values = self.e.current[-1]
+        width = min(thread_values.vector, VECTOR // decl.type.dtype.bytes)
         *others, last = index
-        first = self.known.first(last, spread)
-        mask = self.inside.get(spread.axis) is None or self.ends(spread.axis, width)
+        first = self.known.first(last, thread_values)
+        mask = self.inside.get(thread_values.axis) is None or self.ends(thread_values.axis, width)
         counted = first is not None and first % width == 0
-        apart = not any(self.known.along(v, spread.axis) for v in others)
-        same = guard is None or self.known.even(guard, spread, width)
+        apart = not any(self.known.along(v, thread_values.axis) for v in others)
+        same = guard is None or self.known.even(guard, thread_values, width)
         return width if counted and apart and same and mask else 1
 
     def ends(self, axis: Axis, width: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Protocol
 from rlk.ir.nodes import Let, Value
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.names import Names
-from rlk.lower.cute.plan import Held, Placed
+from rlk.lower.cute.plan import Fragment, Placed
 
 
 class Writer(Protocol):
@@ -17,7 +17,7 @@ class Writer(Protocol):
     @property
     def plan(self) -> Placed: ...
 
-    held: Held | None
+    fragment: Fragment | None
     list_index: str  # which element of lists is written now, in text
     names: Names
     types: dict[Value, Type]

@@ -16,7 +16,7 @@ from rlk.ir.types import DType, TileType
 from rlk.lower.common.contract import Contractions
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
-from rlk.lower.common.thread_values import Spread
+from rlk.lower.common.thread_values import ThreadValues
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.contract import NOWHERE, Factors
 from rlk.lower.tilelang.loops import WithLoops
@@ -58,7 +58,7 @@ class Chained(Factors):
         self.turned = frozenset(other for _, other in self.factors.values())
         others = {v for x in self.lets.values() if x.value not in self.turned for v in operands(x.node)}
         needed = {v for value in self.turned for v in operands(self.lets[value].node)}
-        self.unheld = frozenset(v for v in needed - others if isinstance(self.lets[v].node, Load))
+        self.never_materialized = frozenset(v for v in needed - others if isinstance(self.lets[v].node, Load))
         emitter.names.taken |= OF_LOOPS
         self.tiles: dict[tuple[str, Axis], Tile] = {}
         self.copied: set[str] = set()
@@ -71,7 +71,7 @@ class Chained(Factors):
         for held, other in ((dot.a, dot.b), (dot.b, dot.a)):
             axes = self.axes(other)
             fits = isinstance(self.lets[other].node, Load) and any(a.chunk is not None for a in axes)
-            if fits and not any(s.axis in axes for s in self.plan.spreads[:1]):
+            if fits and not any(s.axis in axes for s in self.plan.thread_value_layouts[:1]):
                 if dot.model is DotModel.CHAIN16:
                     return held, other
                 raise refused(f"a {dot.model.value} contraction beside one of computed factors", target)
@@ -88,21 +88,21 @@ class Chained(Factors):
         e = self.e
         with e.memory.programs():
             owned = {o.axis for o in self.plan.owned}
-            for spread in self.plan.spreads:
-                if spread.axis not in owned and spread.axis.chunk is None:
-                    self.holds(spread)
+            for thread_values in self.plan.thread_value_layouts:
+                if thread_values.axis not in owned and thread_values.axis.chunk is None:
+                    self.holds(thread_values)
             tiles = [self.tile(value) for value in self.lets if value in self.turned]
             for name, dtype, count in self.unit.lists:
                 kind = text.TYPES[dtype or tiles[0].dtype]
                 e.storage.append(Line(f'{name} = tl.alloc_local(({count},), "{kind}")'))
             e.block(self.plan.kernel.body.lets)
 
-    def holds(self, spread: Spread) -> None:
+    def holds(self, thread_values: ThreadValues) -> None:
         """Write the indices of an axis that is only contracted, and which of them there are."""
-        axis, memory, name = spread.axis, self.e.memory, axis_name(spread.axis)
-        place = spread.place(self.plan.threads.bit_length() - 1)
+        axis, memory, name = thread_values.axis, self.e.memory, axis_name(thread_values.axis)
+        place = thread_values.place(self.plan.threads.bit_length() - 1)
         memory.owned[axis] = memory.write(axis, name, DType.I32, place)
-        if self.extent(axis) != spread.length:
+        if self.extent(axis) != thread_values.length:
             inside = f"{self.e.indexed(memory.owned[axis], (axis,))} < {self.extent(axis)}"
             memory.inside[axis] = memory.write(axis, f"{name}_inside", DType.BOOL, inside)
 
@@ -137,12 +137,12 @@ class Chained(Factors):
         e.each(f"{name}[c] = {'f32(0.0)' if dot.onto is None else e[dot.onto]}")
         across, deep = f"column * {unit.columns} + {unit.across}", f"step * {DEPTH} + {unit.deep}"
         made, at, each = tile.streamed, f"{across}, {deep}", "vectorized"
-        columns, length = self.spread(made).length, tile.width
+        columns, length = self.thread_values(made).length, tile.width
         if dot.over == tile.streamed:
             made, at, each = tile.along, f"{deep}, {across}", "unroll"
             columns, length = length, columns
         given = e.stored(f"{tile.name}_part", tile.dtype, GIVEN)
-        counts = self.spread(dot.over).count, self.spread(made).count
+        counts = self.thread_values(dot.over).count, self.thread_values(made).count
         before, step, after = unit.calls(Product(e.text[held], counts[0], given, name, counts[1], tile.dtype))
         with e.inner(f"for column in tl.unroll({columns // unit.columns}):"):
             e.lines_of(before)
@@ -153,8 +153,8 @@ class Chained(Factors):
             e.lines_of(after)
         e.text[let.value] = name
 
-    def spread(self, axis: Axis) -> Spread:
-        found = self.plan.spread(axis)
+    def thread_values(self, axis: Axis) -> ThreadValues:
+        found = self.plan.thread_values(axis)
         assert found is not None
         return found
 
@@ -165,13 +165,15 @@ class Chained(Factors):
         load, axes = self.lets[value].node, self.axes(value)
         assert isinstance(load, Load)
         streamed = next(a for a in axes if a.chunk is not None)
-        along = next((a for a in axes if self.plan.spread(a) and a != streamed), None)
+        along = next((a for a in axes if self.plan.thread_values(a) and a != streamed), None)
         if along is None or self.lets[load.index[-1]].node != Pos(along):
             raise refused("a factor that does not lie along the last dim of a tensor", self.plan.target)
         if (load.param, along) not in self.tiles:
             width = -(-self.extent(along) // DEPTH) * DEPTH
             dtype = self.e.memory.decls[load.param].type.dtype
-            name = self.shared(f"{load.param}_tile", (self.spread(streamed).length, width + VECTOR), dtype)
+            name = self.shared(
+                f"{load.param}_tile", (self.thread_values(streamed).length, width + VECTOR), dtype
+            )
             self.tiles[load.param, along] = Tile(name, streamed, along, width, dtype)
         return self.tiles[load.param, along]
 
@@ -180,11 +182,11 @@ class Chained(Factors):
         e, bits, tile = self.e, self.plan.threads.bit_length() - 1, self.tile(let.value)
         if tile.name in self.read:
             self.meet()
-        length, padded = self.spread(tile.streamed).length, self.spread(tile.along).length
+        length, padded = self.thread_values(tile.streamed).length, self.thread_values(tile.along).length
         vector = max(1, min(VECTOR, length * padded >> bits))
         lanes = (padded // vector).bit_length() - 1  # bits that tell vectors of a row apart
         told = range(min(length.bit_length() - 1, bits - lanes))
-        rows = Spread(tile.streamed, length, tuple((b, b + lanes) for b in told))
+        rows = ThreadValues(tile.streamed, length, tuple((b, b + lanes) for b in told))
         sources, value = [], let.value
         with self.placed(rows):
             while isinstance(load := self.lets[value].node, Load):
@@ -219,18 +221,18 @@ class Chained(Factors):
                 self.vector(tile, sources[1:], size)
 
     @contextmanager
-    def placed(self, rows: Spread) -> Iterator[None]:
+    def placed(self, rows: ThreadValues) -> Iterator[None]:
         """Let what runs along a streamed axis lie as it is copied: it is written again."""
-        e, before, unheld = self.e, self.plan, self.unheld
+        e, before, never_materialized = self.e, self.plan, self.never_materialized
         known, repeated = e.text, e.repeated
-        spreads = tuple(rows if s.axis == rows.axis else s for s in before.spreads)
-        e.plan = self.plan = e.memory.plan = replace(before, spreads=spreads)
+        thread_value_layouts = tuple(rows if s.axis == rows.axis else s for s in before.thread_value_layouts)
+        e.plan = self.plan = e.memory.plan = replace(before, thread_value_layouts=thread_value_layouts)
         e.text = {v: x for v, x in known.items() if rows.axis not in self.axes(v)}
         e.repeated = {v: x for v, x in repeated.items() if rows.axis not in self.axes(v)}
-        self.unheld = frozenset()
+        self.never_materialized = frozenset()
         yield
         e.plan = self.plan = e.memory.plan = before
-        e.text, e.repeated, self.unheld = known, repeated, unheld
+        e.text, e.repeated, self.never_materialized = known, repeated, never_materialized
 
     def source(self, load: Load) -> tuple[Decl, str]:
         """Write where each row that a thread copies starts in a tensor."""

@@ -11,8 +11,8 @@ from rlk.ir.types import DType
 from rlk.lower.common.contract import Contraction, Contractions, Factor, contractions
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
-from rlk.lower.common.one_hot import Picked
-from rlk.lower.common.thread_values import Spread
+from rlk.lower.common.one_hot import OneHotSum
+from rlk.lower.common.thread_values import ThreadValues
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.memory import WithMemory
 from rlk.lower.tilelang.plan import refused
@@ -31,8 +31,8 @@ class Factors:
     def __init__(self, emitter: WithMemory, found: Contractions) -> None:
         self.e = emitter
         self.plan = emitter.plan
-        self.of, self.unheld = found.of, found.unheld
-        self.picked: dict[Value, Picked] = {}  # sums that most blocks need not compute
+        self.of, self.never_materialized = found.of, found.never_materialized
+        self.one_hot: dict[Value, OneHotSum] = {}  # sums that most blocks need not compute
         self.waiting: set[Value] = set()  # what only those sums need
         self.bytes = 0  # of shared memory
 
@@ -66,9 +66,9 @@ class Factors:
     def decl(self, factor: Factor) -> Decl:
         return self.e.memory.decls[factor.load.param]
 
-    def side(self, factor: Factor) -> Spread:
+    def side(self, factor: Factor) -> ThreadValues:
         """Return how the rows of a factor lie on a block."""
-        found = [s for s in self.plan.spreads if s.axis in factor.axes]
+        found = [s for s in self.plan.thread_value_layouts if s.axis in factor.axes]
         if len(found) != 1 or found[0].length < INSTRUCTION:
             held = ", ".join(f"{s.length} of {s.axis}" for s in found) or "one row"
             raise refused(f"a factor of {held} in a block", self.plan.target)
@@ -167,12 +167,12 @@ class Dots(Factors):
 
     # --- shared memory --------------------------------------------------------------------------------------
 
-    def tile(self, factor: Factor, side: Spread) -> str:
+    def tile(self, factor: Factor, side: ThreadValues) -> str:
         """Lay out a step of a factor."""
         shape = (side.length, self.plan.schedule.depth)
         return self.shared(f"{factor.name}_tile", shape, self.decl(factor).type.dtype)
 
-    def starts(self, factor: Factor, side: Spread) -> str:
+    def starts(self, factor: Factor, side: ThreadValues) -> str:
         """Write where each row of a factor starts in its tensor."""
         name = self.shared(f"{factor.name}_start", (side.length,), DType.I64)
         place = self.place(side)
@@ -181,7 +181,7 @@ class Dots(Factors):
         self.e.memory.by_one((side.axis,), f"{name}[{self.e.indexed(place, (side.axis,))}] = {start}")
         return name
 
-    def place(self, side: Spread) -> str:
+    def place(self, side: ThreadValues) -> str:
         """Write where in a tile a thread's indices of an axis are."""
         place = side.place(self.plan.threads.bit_length() - 1)
         return self.e.memory.write(side.axis, f"{axis_name(side.axis)}_place", DType.I32, place)

@@ -52,7 +52,7 @@ from rlk.ir.types import DType, TileType, TupleType, Type
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import Names, axis_name
 from rlk.lower.common.spelling import STEMS
-from rlk.lower.common.thread_values import Spread, first_along_others, nearest_first
+from rlk.lower.common.thread_values import ThreadValues, first_along_others, nearest_first
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.attention import Chained
 from rlk.lower.tilelang.contract import Dots, Factors
@@ -61,7 +61,7 @@ from rlk.lower.tilelang.loops import Loops
 from rlk.lower.tilelang.memory import Memory
 from rlk.lower.tilelang.plan import TilePlan, refused, rings
 from rlk.lower.tilelang.ring import Ring
-from rlk.lower.tilelang.trees import Folding, boards, tree
+from rlk.lower.tilelang.trees import Folding, reduce_buffers, tree
 from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
 
@@ -89,11 +89,11 @@ class Emitter:
         self.many: dict[Value, tuple[str, ...]] = {}
         self.lines: list[Line] = []
         self.storage: list[Line] = []  # variables and lists of a thread
-        self.boards: dict[tuple[DType, int], int] = {}  # of waves that meet: elements of a thread
+        self.reduce_buffers: dict[tuple[DType, int], int] = {}  # of waves that meet: elements of a thread
         self.depth = 0
         self.place = ""
-        self.current: tuple[Spread, ...] = ()  # what the list that is written now runs over
-        self.group: tuple[Spread, ...] = ()  # the lists of the loop that is still open
+        self.current: tuple[ThreadValues, ...] = ()  # what the list that is written now runs over
+        self.group: tuple[ThreadValues, ...] = ()  # the lists of the loop that is still open
         self.yields = {
             (let.node.of, let.node.index): let.name
             for let in walk(plan.kernel.body)
@@ -101,15 +101,15 @@ class Emitter:
         }
         self.memory = Memory(self)
         self.nested = rings(plan.kernel, plan.schedule, plan.target)
-        self.repeats = self.nested or plan.kind == "chained_dot"  # lists of numbers that are no floats
+        self.repeats = self.nested or plan.kind == "back_to_back_gemm"  # lists of numbers that are no floats
         self.loops = Loops(self)
         self.dots = self.factors()
 
     def factors(self) -> Factors:
         """Return the part that knows the contractions of the kernel."""
-        if self.plan.kind == "chained_dot":
+        if self.plan.kind == "back_to_back_gemm":
             return Chained(self)
-        return Ring(self) if self.nested and self.plan.spreads else Dots(self)
+        return Ring(self) if self.nested and self.plan.thread_value_layouts else Dots(self)
 
     # --- writing --------------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class Emitter:
         at = self.at(own)
         return f"{name}[{at}]" if at else name
 
-    def at(self, own: tuple[Spread, ...]) -> str:
+    def at(self, own: tuple[ThreadValues, ...]) -> str:
         """Return where in a list the element is that belongs to `c`; nothing without a list."""
         if not own:
             return ""
@@ -199,10 +199,10 @@ class Emitter:
             at = self.element if inner == 1 else f"{self.element} // {inner}"
             return at if first == 0 else f"{at} % {math.prod(s.count for s in own)}"
         terms, below = [], 1
-        for spread in reversed(own):
-            inner = math.prod(s.count for s in self.current[self.current.index(spread) + 1 :])
-            terms.append(f"{self.element} // {inner} % {spread.count} * {below}")
-            below *= spread.count
+        for thread_values in reversed(own):
+            inner = math.prod(s.count for s in self.current[self.current.index(thread_values) + 1 :])
+            terms.append(f"{self.element} // {inner} % {thread_values.count} * {below}")
+            below *= thread_values.count
         return " + ".join(terms)
 
     def __getitem__(self, value: Value) -> str:
@@ -213,7 +213,7 @@ class Emitter:
             return self.again(self.repeated[value], self.plan.lists(self.tile(value).axes))
         return self.indexed(self.text[value], self.tile(value).axes)
 
-    def again(self, expression: Callable[[], str], own: tuple[Spread, ...]) -> str:
+    def again(self, expression: Callable[[], str], own: tuple[ThreadValues, ...]) -> str:
         """Return the text of an expression over some lists, for the element that belongs to this one."""
         before = self.current, self.element
         at = self.at(own)
@@ -236,11 +236,11 @@ class Emitter:
         self.dots.run()
         threads = self.plan.threads
         met = []
-        for (dtype, i), count in self.boards.items():
+        for (dtype, i), count in self.reduce_buffers.items():
             given = f'({count}, {threads}), "{text.TYPES[dtype]}", "shared"'
-            met.append(Line(f"{board_name(dtype, i)} = tl.alloc_shared({given})"))
+            met.append(Line(f"{buffer_name(dtype, i)} = tl.alloc_shared({given})"))
         shared = self.dots.bytes
-        shared += sum(n * self.plan.threads * dtype.bytes for (dtype, _), n in self.boards.items())
+        shared += sum(n * self.plan.threads * dtype.bytes for (dtype, _), n in self.reduce_buffers.items())
         if shared > self.plan.block.shared or self.dots.asked + shared > max(self.plan.block.ring, shared):
             what = f"{self.dots.asked + shared} bytes of shared memory in a block"
             raise refused(what, self.plan.target, alternatives="a schedule with smaller tiles")
@@ -259,7 +259,7 @@ class Emitter:
             self.current = self.lists(let)
             self.node(let)
 
-    def lists(self, let: Let) -> tuple[Spread, ...]:
+    def lists(self, let: Let) -> tuple[ThreadValues, ...]:
         """Return what the list of a node's value, or of an effect, runs over."""
         match let.node:
             case Store(index=index, value=value, guard=guard):
@@ -273,7 +273,7 @@ class Emitter:
     def node(self, let: Let) -> None:
         """Write one node."""
         match let.node:
-            case _ if let.value in self.dots.unheld or let.value in self.dots.waiting:
+            case _ if let.value in self.dots.never_materialized or let.value in self.dots.waiting:
                 pass
             case Dot():
                 self.dots.dot(let)
@@ -299,7 +299,7 @@ class Emitter:
                 self.memory.store(store)
             case Check(bad=bad, what=what):
                 self.memory.check(bad, what)
-            case Reduce() as reduce if let.value in self.dots.picked:
+            case Reduce() as reduce if let.value in self.dots.one_hot:
                 self.dots.pick(let, reduce)
             case Reduce() as reduce:
                 self.reduce(let, reduce)
@@ -335,14 +335,14 @@ class Emitter:
 
     def position(self, let: Let, axis: Axis) -> None:
         """Write the indices of an axis that a thread has."""
-        spread = self.plan.spread(axis)
+        thread_values = self.plan.thread_values(axis)
         if axis in self.memory.owned:
             self.text[let.value] = self.memory.owned[axis]
-        elif spread is None:
+        elif thread_values is None:
             self.consts[let.value] = (0, DType.I32)
         else:
             bits = self.plan.threads.bit_length() - 1
-            self.value(let, axis_name(axis), lambda: spread.place(bits, self.element))
+            self.value(let, axis_name(axis), lambda: thread_values.place(bits, self.element))
 
     def extent(self, let: Let, axis: Axis) -> None:
         """Write the extent of an axis."""
@@ -412,15 +412,19 @@ class Emitter:
         """Write a reduction along an axis that threads and lists share."""
         type, over, fn = self.tile(reduce.x), reduce.over, reduce.fn
         self.current = self.plan.lists(type.axes)
-        spread = self.plan.spread(over)
-        if spread is None:  # one element
+        thread_values = self.plan.thread_values(over)
+        if thread_values is None:  # one element
             if reduce.x in self.repeated:
                 self.repeated[let.value] = self.repeated[reduce.x]
             else:
                 self.text[let.value] = self.whole(reduce.x)
             return
         ordered = fn is Combine.ADD and type.dtype.is_float and reduce.order is not None
-        order = bind(reduce.order, spread.length).order if ordered and reduce.order else nearest_first(spread)
+        order = (
+            bind(reduce.order, thread_values.length).order
+            if ordered and reduce.order
+            else nearest_first(thread_values)
+        )
         shown = order_name(reduce.order) if ordered and reduce.order else "in any order"
         combine = (_FLOATS if type.dtype.is_float else _INTEGERS)[fn]
         is_bool = type.dtype is DType.BOOL
@@ -444,8 +448,8 @@ class Emitter:
 
         terms: of each component a name, an element's text and its type. axes: along which the terms vary.
         """
-        spread = self.plan.spread(over)
-        assert spread is not None
+        thread_values = self.plan.thread_values(over)
+        assert thread_values is not None
         lists = self.plan.lists(axes)
         count = math.prod(s.count for s in lists)
         held = [self.stored(hint, dtype, count) for hint, _, dtype in terms]
@@ -454,20 +458,20 @@ class Emitter:
         self.each(*(f"{to}[{at}] = {term}" for to, (_, term, _) in zip(held, terms, strict=True)))
         if folding.combine in HELPERS:
             self.uses(folding.combine)
-        macro = self.helper(name, lambda unique: tree(unique, about, folding, spread, lists, order))
+        macro = self.helper(name, lambda unique: tree(unique, about, folding, thread_values, lists, order))
         met = []
-        if boards(folding, spread):
-            met = [*(self.board(dtype, i, count) for i, (_, _, dtype) in enumerate(terms)), "thread"]
+        if reduce_buffers(folding, thread_values):
+            met = [*(self.reduce_smem(dtype, i, count) for i, (_, _, dtype) in enumerate(terms)), "thread"]
         self.line(f"{macro}({', '.join([*held, *met])})")
         if any(s.axis != over for s in lists):
             return tuple(held)
         return tuple(self.let(hint, f"{x}[0]") for x, (hint, _, _) in zip(held, terms, strict=True))
 
-    def board(self, dtype: DType, component: int, count: int) -> str:
+    def reduce_smem(self, dtype: DType, component: int, count: int) -> str:
         """Return where waves exchange a component of a state, as long as the longest list that they do."""
         key = (dtype, component)
-        self.boards[key] = max(self.boards.get(key, 0), count)
-        return board_name(dtype, component)
+        self.reduce_buffers[key] = max(self.reduce_buffers.get(key, 0), count)
+        return buffer_name(dtype, component)
 
     def helper(self, name: str, make: Callable[[str], Function]) -> str:
         """Return the name of the macro that `make(name)` defines; equal ones are shared."""
@@ -484,8 +488,8 @@ class Emitter:
         if isinstance(merge.order, Ascending) or merge.onto is not None:
             raise InternalError(Code.INTERNAL, let.loc, what=f"pieces of {merge.over} merged in one launch")
         assert isinstance(let.type, TupleType)
-        spread, state = self.plan.spread(merge.over), merge.monoid.state
-        if spread is None:
+        thread_values, state = self.plan.thread_values(merge.over), merge.monoid.state
+        if thread_values is None:
             self.many[let.value] = tuple(map(self.whole, merge.states))
             return
         axes = union(*(self.tile(s).axes for s in merge.states))
@@ -497,14 +501,14 @@ class Emitter:
             f"{merge.monoid.kind.value}_over_{axis_name(merge.over)}",
             f"The states merged over {merge.over}, {order_name(merge.order)}.",
             Folding(tuple(_component(s) for s in state), combine, self.plan.target.warp, self.nested),
-            merge.over, bind(merge.order, spread.length).order, terms, axes,
+            merge.over, bind(merge.order, thread_values.length).order, terms, axes,
         )  # fmt: skip
         left = self.plan.lists(tuple(axis for axis in axes if axis != merge.over))
         self.many[let.value] = tuple(
             self.among(left, item, x) for item, x in zip(let.type.items, made, strict=True)
         )
 
-    def among(self, left: tuple[Spread, ...], type: TileType, name: str) -> str:
+    def among(self, left: tuple[ThreadValues, ...], type: TileType, name: str) -> str:
         """Return what a thread has along some axes of a list along more, in which it is repeated."""
         self.current = self.plan.lists(type.axes)
         if self.current == left:
@@ -521,7 +525,7 @@ class Emitter:
         state = merge.monoid.state
         one, two = (tuple(b.fresh(TileType(d)) for d in dtypes) for _ in range(2))
         results = fold.merge(b, merge.monoid, one, two, merge.exp2)
-        inner = Emitter(replace(self.plan, spreads=()), self.helpers, self.checks)
+        inner = Emitter(replace(self.plan, thread_value_layouts=()), self.helpers, self.checks)
         inner.types = dict(b.types)
         arguments = [inner.names.fresh(f"{s}_{side}") for side in "ab" for s in state]
         inner.text.update(zip((*one, *two), arguments, strict=True))
@@ -546,9 +550,9 @@ class Emitter:
         return name
 
 
-def board_name(dtype: DType, component: int) -> str:
+def buffer_name(dtype: DType, component: int) -> str:
     """Return the name of the shared memory that waves exchange a component of a state through."""
-    return f"{dtype.value}_board" if component == 0 else f"{dtype.value}_board_{component + 1}"
+    return f"{dtype.value}_reduce_smem" if component == 0 else f"{dtype.value}_reduce_smem_{component + 1}"
 
 
 def order_name(order: Order) -> str:

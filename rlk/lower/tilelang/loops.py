@@ -8,8 +8,8 @@ from typing import Protocol
 from rlk.ir.nodes import Let, Loop, Value
 from rlk.ir.types import TileType
 from rlk.lower.common.names import axis_name
+from rlk.lower.common.rescale import rescale_of
 from rlk.lower.common.thread_values import nearest_first
-from rlk.lower.common.rescale import turning
 from rlk.lower.tilelang.memory import WithMemory
 from rlk.lower.tilelang.trees import Folding
 from rlk.lower.tilelang.writer import Writer
@@ -46,7 +46,7 @@ class Loops:
 
     def turned(self, loop: Loop) -> None:
         """Write a step; what some steps exchange, and what they need for it, under their condition."""
-        e, found = self.e, turning(loop)
+        e, found = self.e, rescale_of(loop)
         if found is None:
             e.block(loop.body.lets)
             return
@@ -102,17 +102,17 @@ class Loops:
         """Return a loop bound as one number: the smallest or the largest of a block where it varies."""
         e = self.e
         axes = e.tile(value).axes
-        along = [axis for axis in axes if e.plan.spread(axis) is not None]
+        along = [axis for axis in axes if e.plan.thread_values(axis) is not None]
         e.current = e.plan.lists(axes)
         if not along:
             return e.plain(value)
         made = e[value]
         for axis in along:
-            spread = e.plan.spread(axis)
-            assert spread is not None
+            thread_values = e.plan.thread_values(axis)
+            assert thread_values is not None
             (made,) = e.fold(
                 f"{combine}_over_{axis_name(axis)}", f"The {combine} over {axis}, in any order.",
-                Folding(("x",), combine, e.plan.target.warp, e.nested), axis, nearest_first(spread),
+                Folding(("x",), combine, e.plan.target.warp, e.nested), axis, nearest_first(thread_values),
                 [(f"{combine}_{axis_name(axis)}", made, e.tile(value).dtype)], axes,
             )  # fmt: skip
             axes = tuple(a for a in axes if a != axis)

@@ -14,7 +14,7 @@ from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
-from rlk.lower.common.thread_values import Owned
+from rlk.lower.common.thread_values import TiledAxis
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.plan import rings
 from rlk.lower.tilelang.writer import Writer
@@ -128,11 +128,11 @@ class Memory:
         )
         before = f"tl.truncdiv({begin}, {rows.tile}) + {owner}"
         first = self.number("first", f"({tile} - ({before})) * {rows.tile}")
-        spread = self.plan.spread(rows.axis)
-        if spread is None:
+        thread_values = self.plan.thread_values(rows.axis)
+        if thread_values is None:
             self.owned[rows.axis] = first
         else:
-            index = f"{first} + {spread.place(self.plan.threads.bit_length() - 1)}"
+            index = f"{first} + {thread_values.place(self.plan.threads.bit_length() - 1)}"
             self.owned[rows.axis] = self.write(rows.axis, axis_name(rows.axis), DType.I32, index)
             self.limit = (rows.axis, f"{end} - {begin}")
         return f"{first} < {end} - {begin}", f"tl.truncdiv(block, {tiles})"
@@ -155,20 +155,20 @@ class Memory:
         tile = self.plan.schedule.tile(str(found.axis))
         return f"{whole} * {found.each} // {tile} + {self.extent(found.over)}"
 
-    def tiles(self, owned: Owned) -> str:
+    def tiles(self, owned: TiledAxis) -> str:
         """Return how many tiles a parallel axis has."""
         if owned.tiles is not None:
             return str(owned.tiles)
         extent = self.extent(owned.axis)
         return extent if owned.tile == 1 else text.rounded_up(extent, owned.tile)
 
-    def owns(self, owned: Owned, tile: str) -> None:
+    def owns(self, owned: TiledAxis, tile: str) -> None:
         """Write the indices of a parallel axis that a thread has, and which of them there are."""
-        name, spread = axis_name(owned.axis), self.plan.spread(owned.axis)
-        if spread is None:
+        name, thread_values = axis_name(owned.axis), self.plan.thread_values(owned.axis)
+        if thread_values is None:
             self.owned[owned.axis] = self.e.let(name, tile)
             return
-        place = spread.place(self.plan.threads.bit_length() - 1)
+        place = thread_values.place(self.plan.threads.bit_length() - 1)
         first = "" if tile == "0" else f"{tile} * {owned.tile} + "
         self.owned[owned.axis] = self.write(owned.axis, name, DType.I32, f"{first}{place}")
         if owned.length is None or owned.length % owned.tile:
@@ -189,8 +189,8 @@ class Memory:
         """Return the bits of a thread's number that do not tell indices of these axes apart."""
         told = 0
         for axis in axes:
-            spread = self.plan.spread(axis)
-            told |= 0 if spread is None else spread.mask
+            thread_values = self.plan.thread_values(axis)
+            told |= 0 if thread_values is None else thread_values.mask
         return self.plan.threads - 1 & ~told
 
     def appoint(self, axes: tuple[Axis, ...]) -> None:

@@ -17,10 +17,10 @@ from rlk.lower.common.emitted import (
     KernelBuild,
     Signature,
 )
+from rlk.lower.common.host_loops import host_lines
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type
-from rlk.lower.common.host_loops import host_lines
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.emit import Emitter
 from rlk.lower.tilelang.plan import TilePlan, plan
@@ -62,7 +62,7 @@ def lower(
     """
     helpers: dict[str, Function] = {}
     checks: list[str] = []
-    turns = abi.turn_axes(program)
+    loop_indices = abi.turn_axes(program)
     kernels, builds, emitters = [], [], []
     launch: dict[str, list[str]] = {}
     used: list[CallArg] = []
@@ -73,7 +73,7 @@ def lower(
         body = emitter.run()
         counts = emitter.memory.programs_of()
         tensors = [d for d in kernel.params if d.role is not Role.SCALAR]
-        given = abi.kernel_arguments(kernel, tensors, emitter.memory.arguments.values(), turns)
+        given = abi.kernel_arguments(kernel, tensors, emitter.memory.arguments.values(), loop_indices)
         used += given
         kernels.append(KernelText(_function(placed, emitter, given, body), placed.threads))
         builds.append(_build(placed, emitter, given))
@@ -98,7 +98,7 @@ def _function(
     owned = ", ".join(f"{o.tile} of {o.axis}" for o in placed.owned) or "everything"
     held = "; ".join(
         f"{s.axis}: {s.length} indices, {s.count} to each of {1 << len(s.threads)} threads"
-        for s in placed.spreads
+        for s in placed.thread_value_layouts
     )
     about = f"A block owns {owned} ({placed.kind}){'. ' * bool(held)}{held}."
     return Function(placed.kernel.name, tuple(_parameter(a, emitter) for a in given), about, body)

@@ -10,16 +10,16 @@ from rlk.errors import NOWHERE, Code, Loc, UnsupportedError
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.nodes import Dot, Kernel
 from rlk.lower.common.bounds import bounds
-from rlk.lower.common.hoist_loads import early, factors_first
 from rlk.lower.common.emitted import Signature
-from rlk.lower.common.hoist_masks import narrowed
+from rlk.lower.common.hoist_loads import factors_first, hoist_loads
+from rlk.lower.common.hoist_masks import hoist_masks
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import Segments, segments
-from rlk.lower.common.thread_values import Owned, Spread, spread_out
+from rlk.lower.common.thread_values import ThreadValues, TiledAxis, distribute
 from rlk.lower.tilelang.units import DEPTH, ROWS, UNITS
 from rlk.passes.walk import walk
-from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.attention import rows_axis
+from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.schedule import Schedule
 from rlk.target.blocks import BLOCKS, Block
 from rlk.target.facts import Target
@@ -40,8 +40,8 @@ class TilePlan:
 
     kernel: Kernel
     kind: str
-    owned: tuple[Owned, ...]
-    spreads: tuple[Spread, ...]
+    owned: tuple[TiledAxis, ...]
+    thread_value_layouts: tuple[ThreadValues, ...]
     threads: int
     signature: Signature
     schedule: Schedule
@@ -53,13 +53,13 @@ class TilePlan:
         """What a block may take of the device."""
         return BLOCKS[self.target.name]
 
-    def spread(self, axis: Axis) -> Spread | None:
+    def thread_values(self, axis: Axis) -> ThreadValues | None:
         """Return how an axis lies on the block; None where the block has one index of it."""
-        return next((s for s in self.spreads if s.axis == axis), None)
+        return next((s for s in self.thread_value_layouts if s.axis == axis), None)
 
-    def lists(self, axes: tuple[Axis, ...]) -> tuple[Spread, ...]:
+    def lists(self, axes: tuple[Axis, ...]) -> tuple[ThreadValues, ...]:
         """Return the axes that a thread has a list along, the last fastest."""
-        return tuple(s for s in self.spreads if s.axis in axes and s.count > 1)
+        return tuple(s for s in self.thread_value_layouts if s.axis in axes and s.count > 1)
 
     def size(self, axes: tuple[Axis, ...]) -> int:
         """Return how many elements a thread has of a value that varies along these axes."""
@@ -72,29 +72,36 @@ def rings(kernel: Kernel, schedule: Schedule, target: Target) -> bool:
     return contracts and schedule.stages > 1 and BLOCKS[target.name].ring > 0
 
 
-def accumulated_rows(spread: Spread) -> Spread:
+def accumulated_rows(thread_values: ThreadValues) -> ThreadValues:
     """Return how rows of a product lie on warpgroups of 64 of them: eight on lanes, 16 to a warp."""
-    bits = spread.length.bit_length() - 1
+    bits = thread_values.length.bit_length() - 1
     threads = (*((b, b + 2) for b in range(3)), *((b, b + 1) for b in range(4, bits)))
-    return Spread(spread.axis, spread.length, threads)
+    return ThreadValues(thread_values.axis, thread_values.length, threads)
 
 
-def accumulated_columns(spread: Spread) -> Spread:
+def accumulated_columns(thread_values: ThreadValues) -> ThreadValues:
     """Return how columns of a product lie on them: pairs, on four neighbouring lanes."""
-    return Spread(spread.axis, spread.length, ((1, 0), (2, 1)))
+    return ThreadValues(thread_values.axis, thread_values.length, ((1, 0), (2, 1)))
 
 
 def copying(plan: TilePlan) -> TilePlan:
     """Return a plan in which a thread has the rows of which it copies a vector: eight threads to each."""
     bits = plan.threads.bit_length() - 1 - LANES
     threads = tuple((b, b + LANES) for b in range(bits))
-    return replace(plan, spreads=tuple(Spread(s.axis, s.length, threads) for s in plan.spreads))
+    return replace(
+        plan,
+        thread_value_layouts=tuple(
+            ThreadValues(s.axis, s.length, threads) for s in plan.thread_value_layouts
+        ),
+    )
 
 
-def in_parts(plan: TilePlan, parted: Spread) -> TilePlan:
+def in_parts(plan: TilePlan, parted: ThreadValues) -> TilePlan:
     """Return a plan in which a thread takes the elements that it has of an axis one after the other."""
     apart = replace(parted, part=parted.listed)
-    return replace(plan, spreads=tuple(apart if s == parted else s for s in plan.spreads))
+    return replace(
+        plan, thread_value_layouts=tuple(apart if s == parted else s for s in plan.thread_value_layouts)
+    )
 
 
 def refused(what: str, target: Target, loc: Loc = NOWHERE, alternatives: str = "triton") -> UnsupportedError:
@@ -112,22 +119,22 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     extents = dict(signature.extents)
     nest, bounded = kind(kernel), bounds(kernel, dict(roles(kernel, extents).inside))
     # steps without masks would be a copy of all instructions: more than a cache of them holds
-    peeled = bounded if nest == "chained_dot" else peel(bounded)
+    peeled = bounded if nest == "back_to_back_gemm" else peel(bounded)
     found = roles(peeled, extents)
-    owned = tuple(Owned(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
+    owned = tuple(TiledAxis(a, schedule.tile(str(a)), fixed_extent(a, extents)) for a in found.parallel)
     lengths = {a: n for a, n in found.inside if n > 1} | {o.axis: o.tile for o in owned if o.tile > 1}
-    if nest == "chained_dot":
+    if nest == "back_to_back_gemm":
         return chained(TilePlan(peeled, nest, owned, (), 0, signature, schedule, target), found, lengths)
     threads = min(target.warp * schedule.warps, BLOCKS[target.name].threads)
-    spreads = spread_out(lengths, schedule.placed, threads)
-    listed = math.prod(s.count for s in spreads) // (2 if rings(kernel, schedule, target) else 1)
+    thread_value_layouts = distribute(lengths, schedule.placed, threads)
+    listed = math.prod(s.count for s in thread_value_layouts) // (2 if rings(kernel, schedule, target) else 1)
     _fits(listed, threads, target)
-    for spread in spreads if rings(kernel, schedule, target) else ():
-        if spread == accumulated_columns(spread):
-            peeled = narrowed(peeled, spread.axis)
-    ordered = early(peeled, lambda type: lengths.keys().isdisjoint(type.axes))
+    for thread_values in thread_value_layouts if rings(kernel, schedule, target) else ():
+        if thread_values == accumulated_columns(thread_values):
+            peeled = hoist_masks(peeled, thread_values.axis)
+    ordered = hoist_loads(peeled, lambda type: lengths.keys().isdisjoint(type.axes))
     rows = segments(ordered, found.parallel)
-    return TilePlan(ordered, nest, owned, spreads, threads, signature, schedule, target, rows)
+    return TilePlan(ordered, nest, owned, thread_value_layouts, threads, signature, schedule, target, rows)
 
 
 def chained(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePlan:
@@ -142,12 +149,16 @@ def chained(plan: TilePlan, found: Roles, lengths: Mapping[Axis, int]) -> TilePl
     held |= {a: max(DEPTH, length(a, extents)) for a in found.contracted if a not in held}
     tile = plan.schedule.tile(str(rows))
     threads = plan.target.warp * tile // ROWS
-    others = [Spread(axis, n, unit.beside) for axis, n in held.items()]
-    spreads = (unit.spread_rows(rows, tile), *others)
-    _fits(spreads[0].count * max(s.count for s in others), threads, plan.target)
-    ordered = factors_first(early(plan.kernel, lambda type: {*held, rows}.isdisjoint(type.axes)))
+    others = [ThreadValues(axis, n, unit.beside) for axis, n in held.items()]
+    thread_value_layouts = (unit.spread_rows(rows, tile), *others)
+    _fits(thread_value_layouts[0].count * max(s.count for s in others), threads, plan.target)
+    ordered = factors_first(hoist_loads(plan.kernel, lambda type: {*held, rows}.isdisjoint(type.axes)))
     return replace(
-        plan, kernel=ordered, spreads=spreads, threads=threads, segments=segments(ordered, found.parallel)
+        plan,
+        kernel=ordered,
+        thread_value_layouts=thread_value_layouts,
+        threads=threads,
+        segments=segments(ordered, found.parallel),
     )
 
 

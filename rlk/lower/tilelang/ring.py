@@ -16,13 +16,13 @@ from rlk.ir.types import DType
 from rlk.lower.common.contract import Contraction, Factor, contractions
 from rlk.lower.common.emitted import From
 from rlk.lower.common.lines import Line
-from rlk.lower.common.one_hot import picked_sums
-from rlk.lower.common.thread_values import Spread
+from rlk.lower.common.one_hot import one_hot_sums
+from rlk.lower.common.thread_values import ThreadValues
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.contract import NOWHERE, Factors
 from rlk.lower.tilelang.memory import WithMemory
 from rlk.lower.tilelang.plan import accumulated_columns, accumulated_rows, copying, in_parts, refused
-from rlk.passes.walk import behind
+from rlk.passes.walk import backward_slice
 
 DEPTH = 64  # elements of 16 bits in a row of the hardware's widest swizzle
 VECTOR = 8  # of them that a thread copies at once
@@ -37,7 +37,7 @@ class Side:
     """A factor, how its rows lie on a block, and where its first row is in a stage."""
 
     factor: Factor
-    spread: Spread
+    thread_values: ThreadValues
     first: int
 
 
@@ -52,9 +52,9 @@ class Ring(Factors):
         self.lines = rows[1].length + columns[1].length
         self.asked = self.plan.schedule.stages * self.lines * DEPTH * 2
         self.sums = ""
-        sums = picked_sums(self.plan.kernel).items()
-        self.picked = {v: p for v, p in sums if p.lane == self.columns.spread.axis}
-        self.waiting = {let.value for p in self.picked.values() for let in p.inside}
+        sums = one_hot_sums(self.plan.kernel).items()
+        self.one_hot = {v: p for v, p in sums if p.lane == self.columns.thread_values.axis}
+        self.waiting = {let.value for p in self.one_hot.values() for let in p.inside}
 
     def only(self) -> Contraction:
         """Return the kernel's contraction, which no loop repeats."""
@@ -66,7 +66,7 @@ class Ring(Factors):
             raise refused(f"a contraction by {found.model.value} in a ring", self.plan.target)
         return found
 
-    def sides(self) -> tuple[tuple[Factor, Spread], tuple[Factor, Spread]]:
+    def sides(self) -> tuple[tuple[Factor, ThreadValues], tuple[Factor, ThreadValues]]:
         """Return the factor with the instruction's rows, and the other one."""
         given = [(f, self.side(f)) for f in (self.contraction.a, self.contraction.b)]
         found = [each for each in given if each[1] == accumulated_rows(each[1])]
@@ -86,25 +86,25 @@ class Ring(Factors):
         needed = self.needed()
         e.block([let for let in self.plan.kernel.body.lets if let.value in needed])
         self.multiplied()
-        self.plan = in_parts(whole, self.rows.spread)
-        with e.inner(f"for part in tl.unroll({self.rows.spread.count}):"):
+        self.plan = in_parts(whole, self.rows.thread_values)
+        with e.inner(f"for part in tl.unroll({self.rows.thread_values.count}):"):
             e.restart(self.plan)
             e.memory.own()
             lets = self.plan.kernel.body.lets
-            first = self.behind(self.picked) if self.picked else frozenset()
+            first = self.backward_slice(self.one_hot) if self.one_hot else frozenset()
             e.block([let for let in lets if let.value in first])
             e.block([let for let in lets if let.value not in first])
 
     def pick(self, let: Let, reduce: Reduce) -> None:
         """Write a sum of elements of which one counts: where no thread of a warp has it, it is -0.0."""
-        e, picked = self.e, self.picked[let.value]
+        e, one_hot = self.e, self.one_hot[let.value]
         made = e.let(let.name or "picked", text.held("f32(-0.0)", DType.F32))
-        ahead = e.let("ahead", text.held(f"tl.int64({e[picked.wanted]}) - {e[picked.first]}", DType.I64))
-        length = self.columns.spread.length
+        ahead = e.let("ahead", text.held(f"tl.int64({e[one_hot.wanted]}) - {e[one_hot.first]}", DType.I64))
+        length = self.columns.thread_values.length
         with e.inner(f"if any_lane(({ahead} >= 0) & ({ahead} < {length})):"):
             e.uses("any_lane")
-            self.waiting -= {each.value for each in picked.inside}
-            e.block(picked.inside)
+            self.waiting -= {each.value for each in one_hot.inside}
+            e.block(one_hot.inside)
             e.reduce(let, reduce)
             e.line(f"{made} = {e.text[let.value]}")
         e.text[let.value] = made
@@ -115,18 +115,18 @@ class Ring(Factors):
         for factor in (self.contraction.a, self.contraction.b):
             guard = () if factor.load.guard is None else (factor.load.guard,)
             given += [*factor.load.index, *guard, *factor.base]
-        return self.behind(given)
+        return self.backward_slice(given)
 
-    def behind(self, values: Iterable[Value]) -> frozenset[Value]:
+    def backward_slice(self, values: Iterable[Value]) -> frozenset[Value]:
         """Return some values and those that they are made from."""
-        return frozenset(behind(values, {let.value: let for let in self.plan.kernel.body.lets}))
+        return frozenset(backward_slice(values, {let.value: let for let in self.plan.kernel.body.lets}))
 
     def dot(self, let: Let) -> None:
         """Write a part of the product: the accumulators in the order of the lists."""
         own = self.plan.lists(self.e.tile(let.value).axes)
         self.e.current = own
-        columns = self.columns.spread.length // 4
-        assert [s.axis for s in own] == [self.columns.spread.axis] and own[0].count == columns
+        columns = self.columns.thread_values.length // 4
+        assert [s.axis for s in own] == [self.columns.thread_values.axis] and own[0].count == columns
         self.e.value(let, "product", lambda: f"{self.sums}[c // 2 * 4 + part * 2 + c % 2]")
 
     # --- the loop -------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class Ring(Factors):
         if length is None:
             raise refused(f"an unknown length of {self.contraction.over} in a ring", self.plan.target)
         steps, ahead = -(-length // DEPTH), stages - BEHIND
-        count = self.rows.spread.count * self.columns.spread.count
+        count = self.rows.thread_values.count * self.columns.thread_values.count
         dtype = self.decl(self.rows.factor).type.dtype
         self.ring, self.length = e.names.fresh("ring"), length
         shape = (stages, self.lines * DEPTH)
@@ -170,7 +170,7 @@ class Ring(Factors):
         e.line("tl.fence_proxy_async()  # the tensor core sees what threads copied")
         e.line("tl.warpgroup_arrive()")
         group = f"thread // {2 * ROWS} * {ROWS * DEPTH * 2 // 16} + "  # descriptors count 16 bytes
-        shape = f"m{ROWS}n{self.columns.spread.length}k16"
+        shape = f"m{ROWS}n{self.columns.thread_values.length}k16"
         with e.inner(f"for k in tl.unroll({DEPTH // 16}):"):
             e.line(
                 f'tl.ptx_wgmma_ss("float32", "{shape}", True, True, "{kind}", "{kind}", "fp32", '
@@ -181,7 +181,7 @@ class Ring(Factors):
     def vectors(self, side: Side) -> tuple[Side, str, int]:
         """Write where in its tensor each row starts of which a thread copies a vector of every step."""
         e = self.e
-        e.current = self.plan.lists((side.spread.axis,))
+        e.current = self.plan.lists((side.thread_values.axis,))
         name = e.stored(f"{side.factor.name}_from", DType.I64, e.size)
         e.each(f"{name}[{'c' if e.current else '0'}] = {self.start(side.factor)}")
         count = e.size

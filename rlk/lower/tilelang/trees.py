@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from rlk.lower.common.lines import Function, Line
-from rlk.lower.common.thread_values import Spread
+from rlk.lower.common.thread_values import ThreadValues
 
 INDENT = "    "
 
@@ -31,33 +31,38 @@ class Folding:
         return f"{to} = {self.combine}({', '.join((*one, *two))})"
 
 
-def boards(folding: Folding, spread: Spread) -> tuple[str, ...]:
+def reduce_buffers(folding: Folding, thread_values: ThreadValues) -> tuple[str, ...]:
     """Return the names of what waves exchange through, if some index bits tell waves apart."""
-    across = any(1 << at >= folding.warp for _, at in spread.threads)
-    return tuple(f"{x}_board" for x in folding.state) if across else ()
+    across = any(1 << at >= folding.warp for _, at in thread_values.threads)
+    return tuple(f"{x}_reduce_smem" for x in folding.state) if across else ()
 
 
 def tree(
-    name: str, about: str, folding: Folding, spread: Spread, lists: Sequence[Spread], order: Sequence[int]
+    name: str,
+    about: str,
+    folding: Folding,
+    thread_values: ThreadValues,
+    lists: Sequence[ThreadValues],
+    order: Sequence[int],
 ) -> Function:
     """Return the macro that combines along an axis, in place: index bit after index bit in this order.
 
     lists: what the list of a thread runs over, the last fastest. The terms are left in the lists' first
     elements, along the axes that remain.
     """
-    told = dict(spread.threads)
+    told = dict(thread_values.threads)
     left = [(each.axis, bit) for each in reversed(lists) for bit in each.listed]
     lines: list[Line] = []
     count = 1 << len(left)
     first = list(takewhile(lambda bit: bit not in told, order)) if folding.nested else []
     if len(first) > 1:
-        lines += _nested(folding, [left.index((spread.axis, bit)) for bit in first], count)
-        left = [each for each in left if each not in [(spread.axis, bit) for bit in first]]
+        lines += _nested(folding, [left.index((thread_values.axis, bit)) for bit in first], count)
+        left = [each for each in left if each not in [(thread_values.axis, bit) for bit in first]]
         count = 1 << len(left)
         order = order[len(first) :]
     for bit in order:
         if bit not in told:
-            place = left.index((spread.axis, bit))
+            place = left.index((thread_values.axis, bit))
             left.pop(place)
             count //= 2
             lines += _in_list(folding, 1 << place, count)
@@ -65,7 +70,7 @@ def tree(
             lines += _in_wave(folding, 1 << told[bit], count)
         else:
             lines += _across_waves(folding, 1 << told[bit], count)
-    met = boards(folding, spread)
+    met = reduce_buffers(folding, thread_values)
     arguments = (*folding.state, *met, *(["thread"] if met else []))
     return Function(name, arguments, about, tuple(lines))
 
@@ -109,7 +114,7 @@ def _in_wave(folding: Folding, apart: int, count: int) -> Iterator[Line]:
 
 def _across_waves(folding: Folding, apart: int, count: int) -> Iterator[Line]:
     yield Line("tl.sync_threads()  # what was exchanged before has been read")
-    yield from _each(count, *(f"{x}_board[c, thread] = {x}[c]" for x in folding.state))
+    yield from _each(count, *(f"{x}_reduce_smem[c, thread] = {x}[c]" for x in folding.state))
     yield Line("tl.sync_threads()")
-    other = [f"{x}_board[c, thread ^ {apart}]" for x in folding.state]
+    other = [f"{x}_reduce_smem[c, thread ^ {apart}]" for x in folding.state]
     yield from _each(count, folding.combined([f"{x}[c]" for x in folding.state], other))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rlk.ir.dims import Axis
 from rlk.ir.types import DType
-from rlk.lower.common.thread_values import Spread
+from rlk.lower.common.thread_values import ThreadValues
 from rlk.lower.tilelang.text import TYPES
 
 ROWS = 16  # of a kernel to a wave
@@ -53,10 +53,10 @@ class Unit:
     lists: tuple[tuple[str, DType | None, int], ...] = ()
     imports: tuple[str, ...] = ()
 
-    def spread_rows(self, axis: Axis, length: int) -> Spread:
+    def spread_rows(self, axis: Axis, length: int) -> ThreadValues:
         """Return how rows lie on a block: 16 on each wave."""
         waves = tuple((bit, bit - 4 + self.lanes) for bit in range(4, length.bit_length() - 1))
-        return Spread(axis, length, (*self.rows, *waves))
+        return ThreadValues(axis, length, (*self.rows, *waves))
 
 
 def _mfma(p: Product) -> Calls:

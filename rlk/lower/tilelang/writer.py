@@ -11,7 +11,7 @@ from rlk.ir.nodes import Let, Loop, Reduce, Value
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import Names
-from rlk.lower.common.thread_values import Spread
+from rlk.lower.common.thread_values import ThreadValues
 from rlk.lower.tilelang.plan import TilePlan
 from rlk.lower.tilelang.trees import Folding
 
@@ -35,7 +35,7 @@ class Writer(Protocol):
     yields: dict[tuple[Value, int], str]
     checks: list[str]
     storage: list[Line]
-    current: tuple[Spread, ...]
+    current: tuple[ThreadValues, ...]
     nested: bool
 
     @property
@@ -68,7 +68,7 @@ class Writer(Protocol):
 
     def plain(self, value: Value) -> str: ...
 
-    def lists(self, let: Let) -> tuple[Spread, ...]: ...
+    def lists(self, let: Let) -> tuple[ThreadValues, ...]: ...
 
     def block(self, lets: Sequence[Let]) -> None: ...
 

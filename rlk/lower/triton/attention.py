@@ -25,7 +25,7 @@ class Chained:
 
     turned: the loads of the other factors. Their tiles have the streamed axis as the outer dim, where all
     other values have it as the inner one: their addresses are written once more that way.
-    unheld: loads that only such a tile uses as fill values; values that only masks of a
+    never_materialized: loads that only such a tile uses as fill values; values that only masks of a
     loop need, or addresses that TMA computes. masked: the selects of partial steps, with the slice of
     their condition. descriptors: tensor descriptors of TMA loads.
     """
@@ -41,7 +41,9 @@ class Chained:
         loads = {value: self.lets[value].node for value in self.turned}
         fills = {node.fill for node in loads.values() if isinstance(node, Load)}
         others = {v for value, let in self.lets.items() if value not in loads for v in operands(let.node)}
-        self.unheld = frozenset(v for v in fills if v is not None and v not in others and self.loaded(v))
+        self.never_materialized = frozenset(
+            v for v in fills if v is not None and v not in others and self.loaded(v)
+        )
         self.again: dict[Value, str] = {}
         self.masked: dict[Value, tuple[Let, ...]] = {}
         self.partial: dict[Value, tuple[Value, str, str | None]] = {}
@@ -114,7 +116,7 @@ class Chained:
         if not is_whole(loop):
             return
         found = masks(loop, self.reads)
-        self.unheld |= found.unread
+        self.never_materialized |= found.unread
         self.masked |= found.choices
         if found.choices:
             assert loop.full is not None
@@ -125,11 +127,15 @@ class Chained:
 
     def reads(self, let: Let) -> Iterable[Value]:
         """Return what a let is made from; of a factor that hardware copies, where its box begins and ends."""
-        box = self.plan.boxes.get(let.value)
-        if box is None:
+        tma_tile = self.plan.tma_tiles.get(let.value)
+        if tma_tile is None:
             return operands(let.node)
         assert isinstance(let.node, Load)
-        return (box.first, box.end, *(v for d, v in enumerate(let.node.index) if d not in box.dims))
+        return (
+            tma_tile.first,
+            tma_tile.end,
+            *(v for d, v in enumerate(let.node.index) if d not in tma_tile.dims),
+        )
 
     def choice(self, let: Let) -> str:
         """Write a choice of what exists, whose condition only some steps compute; return its name."""
@@ -138,11 +144,14 @@ class Chained:
         name = self.e.let(let.name or "chosen", self.e.whole(let.node.a, self.e.tile(let.value).axes))
         behind_full = f"{self.e[step]} >= {full}"
         some = behind_full if late is None else f"({self.e[step]} < {late}) | ({behind_full})"
-        waiting, self.unheld = self.unheld, self.unheld - {each.value for each in rare}
+        waiting, self.never_materialized = (
+            self.never_materialized,
+            self.never_materialized - {each.value for each in rare},
+        )
         with self.e.inner(f"if {some}:"):
             self.e.block(rare)
             self.e.line(f"{name} = {self.e.expression(let)}")
-        self.unheld = waiting
+        self.never_materialized = waiting
         return name
 
     def factor(self, let: Let) -> str:

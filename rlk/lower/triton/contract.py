@@ -10,8 +10,8 @@ from rlk.lower.common import abi
 from rlk.lower.common.contract import Contraction, Factor, contractions, count_up, covered
 from rlk.lower.common.names import axis_name
 from rlk.lower.triton.addresses import Addressed
-from rlk.lower.triton.tma_tiles import LARGEST_BOX
 from rlk.lower.triton.plan import SMALLEST_TILE
+from rlk.lower.triton.tma_tiles import LARGEST_TMA_TILE
 
 
 class Dots:
@@ -21,7 +21,7 @@ class Dots:
         self.e = emitter
         self.plan = emitter.plan
         found = contractions(self.plan.kernel)
-        self.of, self.unheld = found.of, found.unheld
+        self.of, self.never_materialized = found.of, found.never_materialized
         self.turned: frozenset[Value] = frozenset()
         self.masked: dict[Value, tuple[Let, ...]] = {}
         self.descriptors: dict[tuple[str, tuple[int, ...]], str] = {}
@@ -65,7 +65,7 @@ class Dots:
     def one_loop(self) -> bool:
         """Whether a tile is one loop of one contraction whose loads are all boxes, and has no branch."""
         loops = [let for let in self.plan.kernel.body.lets if isinstance(let.node, Loop)]
-        return not loops and not self.e.picked and len(self.of) == 1 and len(self.described) == 2
+        return not loops and not self.e.one_hot and len(self.of) == 1 and len(self.described) == 2
 
     # --- tiles ----------------------------------------------------------------------------------------------
 
@@ -109,11 +109,11 @@ class Dots:
         if len(load.index) != 2 or abi.has_two_row_strides(decl, signature) or not used:
             return False
         aligned = {decl.name, self.e.addresses.stride(decl, 0)} <= signature.divisible
-        small = max(self.block(factor, self.plan.schedule.depth)) <= LARGEST_BOX
+        small = max(self.block(factor, self.plan.schedule.depth)) <= LARGEST_TMA_TILE
         if not aligned or not small or not self.zeros_beyond(contraction):
             return False
         unguarded = load.guard is None or covered(self.plan.kernel, value, load.guard)
-        return unguarded and self.box(load.index[1 - factor.at]) is not None
+        return unguarded and self.tma_tile(load.index[1 - factor.at]) is not None
 
     def zeros_beyond(self, contraction: Contraction) -> bool:
         """Return whether hardware reads zeros past the end of the contracted axis, for one factor at least.
@@ -124,7 +124,7 @@ class Dots:
         whole = contraction.stop is None and length is not None and length % self.plan.schedule.depth == 0
         return whole or not (contraction.a.base and contraction.b.base)
 
-    def box(self, value: Value) -> tuple[tuple[Value, ...], Axis] | None:
+    def tma_tile(self, value: Value) -> tuple[tuple[Value, ...], Axis] | None:
         """Return the scalars that an index counts up from, and the axis it counts."""
         return count_up(value, self.e.nodes, lambda v: not self.e.shape(v))
 
@@ -191,7 +191,7 @@ class Dots:
     def copied(self, contraction: Contraction, factor: Factor, first: str, turned: bool) -> str:
         """Write the copy of a tile; return it with the contracted axis where tl.dot wants it."""
         decl = self.decl(factor)
-        found = self.box(factor.load.index[1 - factor.at])
+        found = self.tma_tile(factor.load.index[1 - factor.at])
         assert found is not None
         scalars, axis = found
         tile_first = self.e.addresses.first.get(axis)

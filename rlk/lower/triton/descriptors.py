@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.nodes import Decl, Let, Load, Value
 from rlk.ir.types import TileType
-from rlk.lower.common.tma_tiles import Box
+from rlk.lower.common.tma_tiles import TmaTile
 from rlk.lower.triton.addresses import Addressed
 
 WIDEST_STRIDE = 40  # bits that a descriptor has for a stride in bytes
@@ -57,10 +57,10 @@ class Descriptors:
 
     def describe(self, lets: Iterable[Let]) -> None:
         """Write the descriptors of the boxes among the lets of a loop."""
-        found = {let.value: self.rows(let) for let in lets if let.value in self.plan.boxes}
+        found = {let.value: self.rows(let) for let in lets if let.value in self.plan.tma_tiles}
         new = [rows for rows in dict.fromkeys(found.values()) if rows not in self.made]
-        if self.plan.schedule.halves and len(new) == 2 and new[0].alike(new[1]):
-            self.made |= self.halves(new[0], new[1])
+        if self.plan.schedule.shared_kv_descriptor and len(new) == 2 and new[0].alike(new[1]):
+            self.made |= self.shared_kv_descriptor(new[0], new[1])
         else:
             for rows in new:
                 made = _tensor(rows.base, rows.shape, rows.strides, rows.block)
@@ -69,21 +69,21 @@ class Descriptors:
 
     def rows(self, let: Let) -> _Rows:
         """Return the rows of a tensor up to their end."""
-        load, box = let.node, self.plan.boxes[let.value]
+        load, tma_tile = let.node, self.plan.tma_tiles[let.value]
         assert isinstance(load, Load)
         decl, last = self.e.addresses.decls[load.param], len(load.index) - 1
-        heads = () if len(box.dims) == 1 else (box.each,)
+        heads = () if len(tma_tile.dims) == 1 else (tma_tile.each,)
         extent = fixed_extent(decl.type.axes[last], dict(self.plan.signature.extents))
-        fixed = [(dim, v) for dim, v in enumerate(load.index) if dim not in (*box.dims, last)]
+        fixed = [(dim, v) for dim, v in enumerate(load.index) if dim not in (*tma_tile.dims, last)]
         return _Rows(
             decl,
             self.e.addresses.sum_of(decl, fixed),
-            (_tokens(self.e[box.end], box), *map(str, heads), str(extent)),
-            (*(self.e.addresses.stride(decl, dim) for dim in box.dims[::-1]), "1"),
-            (self.steps(let) // box.each, *heads, self.length(decl.type.axes[last])),
+            (_tokens(self.e[tma_tile.end], tma_tile), *map(str, heads), str(extent)),
+            (*(self.e.addresses.stride(decl, dim) for dim in tma_tile.dims[::-1]), "1"),
+            (self.steps(let) // tma_tile.each, *heads, self.length(decl.type.axes[last])),
         )
 
-    def halves(self, a: _Rows, b: _Rows) -> dict[_Rows, _Described]:
+    def shared_kv_descriptor(self, a: _Rows, b: _Rows) -> dict[_Rows, _Described]:
         """Write one descriptor of two tensors, the one that lies first as its first half.
 
         If it cannot be, a program describes the other one, too: strides differ, or both lie at one address,
@@ -112,12 +112,12 @@ class Descriptors:
     def load(self, let: Let) -> str:
         """Write the load of a box, whose rows follow each other; return its name."""
         assert isinstance(let.node, Load)
-        box, described = self.plan.boxes[let.value], self.of[let.value]
-        first, hint = _tokens(self.e[box.first], box), let.name or let.node.param
+        tma_tile, described = self.plan.tma_tiles[let.value], self.of[let.value]
+        first, hint = _tokens(self.e[tma_tile.first], tma_tile), let.name or let.node.param
         half = () if described.index is None else (described.index,)
-        at = _listed(*half, first, *(0 for _ in box.dims))
+        at = _listed(*half, first, *(0 for _ in tma_tile.dims))
         tile = f"{described.name}.load({at})"
-        if half or len(box.dims) > 1:
+        if half or len(tma_tile.dims) > 1:
             width = self.length(self.e.addresses.decls[let.node.param].type.axes[-1])
             tile = f"tl.reshape({tile}, ({self.steps(let)}, {width}))"
         return self.e.let(hint, tile)
@@ -141,6 +141,6 @@ def _listed(*items: object) -> str:
     return f"[{', '.join(map(str, items))}]"
 
 
-def _tokens(row: str, box: Box) -> str:
+def _tokens(row: str, tma_tile: TmaTile) -> str:
     """Return the text of a row's place along the slowest dim of its box."""
-    return row if box.each == 1 else f"{row} // {box.each}"
+    return row if tma_tile.each == 1 else f"{row} // {tma_tile.each}"

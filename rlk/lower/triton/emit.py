@@ -51,10 +51,10 @@ from rlk.ir.tree import Ascending
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import Names, axis_name
-from rlk.lower.common.one_hot import Picked, picked_sums
+from rlk.lower.common.one_hot import OneHotSum, one_hot_sums
+from rlk.lower.common.rescale import rescale_of
 from rlk.lower.common.spelling import STEMS
 from rlk.lower.common.static import Static
-from rlk.lower.common.rescale import turning
 from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
 from rlk.lower.triton.attention import Chained
@@ -95,9 +95,9 @@ class Emitter:
         results = ((let.node, let.name) for let in walk(plan.kernel.body))
         self.yields = {(node.of, node.index): name for node, name in results if isinstance(node, Result)}
         self.bounds: dict[tuple[Value, str], str] = {}
-        sums = picked_sums(plan.kernel).items()
-        self.picked = {v: p for v, p in sums if p.lane in inside and not self.shape(p.first)}
-        self.waiting = {let.value for p in self.picked.values() for let in p.inside}
+        sums = one_hot_sums(plan.kernel).items()
+        self.one_hot = {v: p for v, p in sums if p.lane in inside and not self.shape(p.first)}
+        self.waiting = {let.value for p in self.one_hot.values() for let in p.inside}
         self.addresses = Addresses(self)
         self.dots: Dots | Chained = Dots(self) if plan.outer is None else Chained(self)
 
@@ -171,7 +171,7 @@ class Emitter:
     def node(self, let: Let) -> None:
         """Write one node."""
         match let.node:
-            case _ if let.value in self.dots.unheld | self.waiting:
+            case _ if let.value in self.dots.never_materialized | self.waiting:
                 pass
             case Select() if let.value in self.dots.masked:
                 assert isinstance(self.dots, Chained)
@@ -201,8 +201,8 @@ class Emitter:
                 self.addresses.check(bad, what)
             case Reduce(x=x, over=over) if not any(d.axis == over for d in self.plan.dims):
                 self.text[let.value] = self[x]  # one element
-            case Reduce() as reduce if let.value in self.picked:
-                self.pick(let, reduce, self.picked[let.value])
+            case Reduce() as reduce if let.value in self.one_hot:
+                self.pick(let, reduce, self.one_hot[let.value])
             case Reduce() as reduce:
                 name = let.name or f"{_VERBS[reduce.fn]}_{axis_name(reduce.over)}"
                 self.text[let.value] = self.let(name, self.reduced(reduce))
@@ -346,18 +346,18 @@ class Emitter:
 
         return f"{self.helper(f'{_VERBS[fn]}_over_{axis_name(over)}', make)}({self[reduce.x]})"
 
-    def pick(self, let: Let, reduce: Reduce, picked: Picked) -> None:
+    def pick(self, let: Let, reduce: Reduce, one_hot: OneHotSum) -> None:
         """Write a sum of -0.0 everywhere but at an index, for the tiles that have the index of some row."""
-        length = math.prod(d.length for d in self.plan.dims if d.axis == picked.lane)
-        shape = self.shape(picked.wanted)
-        name = self.let(let.name or f"picked_{axis_name(picked.lane)}", self.nothing(self.tile(let.value)))
-        ahead = self.let("ahead", f"{self[picked.wanted]} - {self[picked.first]}")
+        length = math.prod(d.length for d in self.plan.dims if d.axis == one_hot.lane)
+        shape = self.shape(one_hot.wanted)
+        name = self.let(let.name or f"selected_{axis_name(one_hot.lane)}", self.nothing(self.tile(let.value)))
+        ahead = self.let("ahead", f"{self[one_hot.wanted]} - {self[one_hot.first]}")
         here = self.let("here", f"({ahead} >= 0) & ({ahead} < {length})")
         if shape:
             here = f"tl.max(tl.reshape({here}.to(tl.int32), ({math.prod(shape)},)), 0) > 0"
         with self.inner(f"if {here}:"):
-            self.waiting -= {each.value for each in picked.inside}
-            self.block(picked.inside)
+            self.waiting -= {each.value for each in one_hot.inside}
+            self.block(one_hot.inside)
             self.line(f"{name} = {self.reduced(reduce)}")
         self.text[let.value] = name
 
@@ -457,7 +457,7 @@ class Emitter:
 
     def steps(self, loop: Loop) -> None:
         """Write a loop's body; what some steps exchange, and what they need for it, under their condition."""
-        found = turning(loop)
+        found = rescale_of(loop)
         if found is None:
             self.block(loop.body.lets)
             return

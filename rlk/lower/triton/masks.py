@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rlk.ir.nodes import Let, Loop, Select, Value, operands
 from rlk.ir.types import TileType
 from rlk.lower.common.peel import conjuncts
-from rlk.passes.walk import behind
+from rlk.passes.walk import backward_slice
 
 Reads = Callable[[Let], Iterable[Value]]
 
@@ -41,10 +41,10 @@ def masks(loop: Loop, reads: Reads) -> Masks:
 
     effects = [v for v, let in lets.items() if not isinstance(let.type, TileType)]
     roots = {*loop.body.results, *effects, *(v for e in effects for v in operands(lets[e].node))}
-    live = behind(roots, lets, needs)
+    live = backward_slice(roots, lets, needs)
 
     def rare(condition: Value) -> tuple[Let, ...]:
-        wanted = behind({condition}, lets, reads) - live
+        wanted = backward_slice({condition}, lets, reads) - live
         return tuple(let for let in loop.body.lets if let.value in wanted)
 
     return Masks({v: rare(n.cond) for v, n in chosen.items() if v in live}, frozenset(lets.keys() - live))

@@ -12,10 +12,10 @@ from rlk.ir.dims import Part
 from rlk.ir.nodes import Kernel, Program, Role
 from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild, Signature
+from rlk.lower.common.host_loops import host_lines, length_name
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type
-from rlk.lower.common.host_loops import host_lines, length_name
 from rlk.lower.triton.emit import Emitter
 from rlk.lower.triton.plan import TritonPlan, plan
 from rlk.schedule.schedule import Schedule
@@ -51,14 +51,14 @@ def lower(
     checks: list[str] = []
     kernels, builds = [], []
     launch: dict[str, list[str]] = {}
-    turns = abi.turn_axes(program)
+    loop_indices = abi.turn_axes(program)
     used: list[CallArg] = []
     for kernel, schedule in zip(program.kernels, schedules, strict=True):
         placed = plan(kernel, schedule, target, signature, version)
         emitter = Emitter(placed, helpers, checks)
         body = emitter.run()
         tensors = [d for d in kernel.params if d.role is not Role.SCALAR]
-        arguments = abi.kernel_arguments(kernel, tensors, emitter.addresses.arguments.values(), turns)
+        arguments = abi.kernel_arguments(kernel, tensors, emitter.addresses.arguments.values(), loop_indices)
         used += (*arguments, *map(abi.extent, _sizes(placed)))
         kernels.append(Function(kernel.name, tuple(map(_in_kernel, arguments)), _about(placed), body))
         builds.append(_build(kernel, emitter, arguments))

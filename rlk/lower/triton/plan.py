@@ -10,12 +10,12 @@ from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.nodes import Dot, Kernel, Load, Value
 from rlk.ir.types import TileType
 from rlk.lower.common.bounds import bounds
-from rlk.lower.common.tma_tiles import Box
-from rlk.lower.common.hoist_loads import early
 from rlk.lower.common.emitted import Signature
+from rlk.lower.common.hoist_loads import hoist_loads
 from rlk.lower.common.peel import peel
 from rlk.lower.common.segments import Segments, segments
-from rlk.lower.triton.tma_tiles import boxed
+from rlk.lower.common.tma_tiles import TmaTile
+from rlk.lower.triton.tma_tiles import tma_tiles_of
 from rlk.passes.walk import walk
 from rlk.schedule.axes import Roles, kind, length, roles
 from rlk.schedule.schedule import Schedule, Span
@@ -74,7 +74,7 @@ class TritonPlan:
     target: Target
     segments: Segments | None = None
     outer: Axis | None = None
-    boxes: Mapping[Value, Box] = field(default_factory=dict)
+    tma_tiles: Mapping[Value, TmaTile] = field(default_factory=dict)
 
     def held(self, axes: tuple[Axis, ...]) -> tuple[Dim, ...]:
         """Return the dims of a value over these axes.
@@ -116,13 +116,13 @@ def plan(
     lengths = [(s.axis, s.tile) for s in shared if s.tile > 1]
     lengths += [(a, n) for a, n in found.inside if n > 1]
     nest, outer = kind(kernel), None
-    boxes: dict[Value, Box] = {}
-    if nest == "chained_dot":
+    tma_tiles: dict[Value, TmaTile] = {}
+    if nest == "back_to_back_gemm":
         dims = tuple(_chained(peeled, shared, found, extents))
         outer = dims[0].axis
         if target.descriptors and schedule.descriptors:
-            boxes = boxed(bounded, outer, {dim.axis: dim.length for dim in dims}, signature)
-            peeled = bounded if boxes else peeled
+            tma_tiles = tma_tiles_of(bounded, outer, {dim.axis: dim.length for dim in dims}, signature)
+            peeled = bounded if tma_tiles else peeled
     else:
         dims = _placed(schedule.placed, lengths)
     if schedule.placed and version >= (3, 7):
@@ -135,9 +135,9 @@ def plan(
             Code.SCHEDULE_FIELD, field="tiles", value=elements, why=f"at most {LARGEST_TILE} elements"
         )
     placed = {d.axis for d in dims}
-    ordered = early(peeled, lambda type: placed.isdisjoint(type.axes))
+    ordered = hoist_loads(peeled, lambda type: placed.isdisjoint(type.axes))
     rows = segments(ordered, found.parallel)
-    return TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer, boxes)
+    return TritonPlan(ordered, nest, shared, dims, signature, schedule, target, rows, outer, tma_tiles)
 
 
 def _chained(kernel: Kernel, shared: tuple[Shared, ...], found: Roles, extents: dict[str, int]) -> list[Dim]:

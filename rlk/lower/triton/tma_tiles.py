@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from rlk.ir.dims import Axis, fixed_extent
 from rlk.ir.nodes import Decl, Dot, Kernel, Let, Load, Loop, Pos, Role, Value
 from rlk.ir.types import TileType, Type
-from rlk.lower.common.tma_tiles import Box, box_of, is_multiple
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.names import stride_name
+from rlk.lower.common.tma_tiles import TmaTile, is_multiple, tma_tile_of
 from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
 
-LARGEST_BOX = 256  # elements along a dim that one descriptor load copies
+LARGEST_TMA_TILE = 256  # elements along a dim that one descriptor load copies
 
 
-def boxed(kernel: Kernel, rows: Axis, lengths: Mapping[Axis, int], signature: Signature) -> dict[Value, Box]:
+def tma_tiles_of(
+    kernel: Kernel, rows: Axis, lengths: Mapping[Axis, int], signature: Signature
+) -> dict[Value, TmaTile]:
     """Return the boxes that the streamed factors of a kernel's products are, by their loads.
 
     None unless all are boxes: then no step has to know which rows there are before it reads them, since
@@ -29,8 +31,12 @@ def boxed(kernel: Kernel, rows: Axis, lengths: Mapping[Axis, int], signature: Si
     found = _Found(kernel, lets, types_of(kernel), rows, lengths, signature)
     dots = [let.node for let in lets.values() if isinstance(let.node, Dot)]
     streamed = dict.fromkeys(v for dot in dots for v in (dot.a, dot.b) if found.streams(v))
-    boxes = {value: found.box(value) for value in streamed}
-    return {value: box for value, box in boxes.items() if box} if all(boxes.values()) else {}
+    tma_tiles = {value: found.tma_tile(value) for value in streamed}
+    return (
+        {value: tma_tile for value, tma_tile in tma_tiles.items() if tma_tile}
+        if all(tma_tiles.values())
+        else {}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class _Found:
         axes = self.axes(value)
         return self.rows not in axes and any(axis.chunk is not None for axis in axes)
 
-    def box(self, value: Value) -> Box | None:
+    def tma_tile(self, value: Value) -> TmaTile | None:
         """Return the box that a load is, if its loop knows where rows end, and they are aligned."""
         load = self.lets[value].node
         assert isinstance(load, Load)
@@ -63,7 +69,7 @@ class _Found:
         lane = next(axis for axis in self.axes(value) if axis.chunk is not None)
         extents = [fixed_extent(axis, dict(self.signature.extents)) for axis in decl.type.axes]
         nodes = {v: let.node for v, let in self.lets.items()}
-        made = box_of(load, extents, nodes, self.types, (self.rows, lane), self.lengths[lane])
+        made = tma_tile_of(load, extents, nodes, self.types, (self.rows, lane), self.lengths[lane])
         last = len(load.index) - 1
         if made is None or load.fill is not None or not self.once(value) or not self.aligned(decl):
             return None
@@ -95,4 +101,4 @@ class _Found:
         node = self.lets[index].node if index in self.lets else None
         if not isinstance(node, Pos) or node.axis != decl.type.axes[-1] or extent is None:
             return False
-        return extent <= self.lengths.get(node.axis, 0) <= LARGEST_BOX
+        return extent <= self.lengths.get(node.axis, 0) <= LARGEST_TMA_TILE

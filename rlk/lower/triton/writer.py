@@ -12,7 +12,7 @@ from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.contract import Contraction
 from rlk.lower.common.lines import Function
 from rlk.lower.common.names import Names
-from rlk.lower.common.one_hot import Picked
+from rlk.lower.common.one_hot import OneHotSum
 from rlk.lower.triton.plan import TritonPlan
 
 
@@ -41,7 +41,7 @@ class Writer(Protocol):
     def nodes(self) -> Mapping[Value, Node]: ...
 
     @property
-    def picked(self) -> Mapping[Value, Picked]: ...
+    def one_hot(self) -> Mapping[Value, OneHotSum]: ...
 
     @property
     def dots(self) -> Contracting: ...

@@ -67,16 +67,16 @@ class Board:
 
 
 class _View:
-    """One of several boards of a tensor."""
+    """One of several reduce_buffers of a tensor."""
 
-    def __init__(self, board: Board, first: int) -> None:
-        self.board, self.first = board, first
+    def __init__(self, reduce_smem: Board, first: int) -> None:
+        self.reduce_smem, self.first = reduce_smem, first
 
     def __getitem__(self, index: Any) -> Any:
-        return self.board[(self.first, *index)]
+        return self.reduce_smem[(self.first, *index)]
 
     def __setitem__(self, index: Any, x: Number) -> None:
-        self.board[(self.first, *index)] = x
+        self.reduce_smem[(self.first, *index)] = x
 
 
 # --- vectors ---

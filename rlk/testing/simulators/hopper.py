@@ -24,12 +24,12 @@ import numpy as np
 from rlk.interp.dot import dot
 from rlk.ir.dotmodel import DotModel
 from rlk.ir.types import DType
-from rlk.testing.simulators import block_memory, warp_exchange, simt, pipelines, tile_scheduler
+from rlk.testing.simulators import block_memory, pipelines, simt, tile_scheduler, warp_exchange
+from rlk.testing.simulators.pipelines import Rows, State, TmaRing
 from rlk.testing.simulators.simt import Array, Fault, Float32, Int32, Memory, Number
-from rlk.testing.simulators.pipelines import BoxRing, Rows, State
 
 WARP, WARPGROUP = 32, 128
-BOX_WORDS = 256  # of a warp
+EPILOGUE_WORDS = 256  # of a warp
 KEPT_WORDS = 64  # of a thread: the largest accumulator that may wait in shared memory
 DEPTH_OF_INSTRUCTION = 16
 OVERRIDDEN = {
@@ -73,12 +73,12 @@ class _Block:
     cluster: int = 1
     threads: Array = field(default_factory=lambda: np.arange(1))
     ring: Any = None
-    boxes: Any = None
-    boards: list[block_memory.Board] = field(default_factory=list)
+    epilogue_smem: Any = None
+    reduce_buffers: list[block_memory.Board] = field(default_factory=list)
     rings: dict[str, pipelines.CopyRing] = field(default_factory=dict)
     warps: int = 0
     elected: bool = False
-    post: Any = None
+    scheduler: Any = None
     given: list[Any] = field(default_factory=list)
     read: set[pipelines.Use] = field(default_factory=set)
     groups: list[tuple[list[Any], set[pipelines.Use]]] = field(default_factory=list)
@@ -113,14 +113,14 @@ class _Launch:
         before, after = ([whole[:copying]], whole[WARPGROUP:]) if roles_apart else ([], whole)
         tiles = tile_scheduler.Tiles()
         for index in range(count):
-            post = tile_scheduler.Post(tiles, _threads, _is_elected)
+            scheduler = tile_scheduler.SchedulerModel(tiles, _threads, _is_elected)
             ring: list[Any] = []
             rings: dict[str, pipelines.CopyRing] = {}
-            for acting in chain(before, post.together(after, rings.values())):
+            for acting in chain(before, scheduler.together(after, rings.values())):
                 _now = _Block(index, count, cluster[0], acting, ring, rings=rings, warps=threads // WARP - 4)
-                _now.post = post
+                _now.scheduler = scheduler
                 self.body(*self.args)
-            post.end()
+            scheduler.end()
             if ring and ring[0].taken != len(ring[0].filled):
                 raise Fault(f"{len(ring[0].filled)} stages were filled, {ring[0].taken} read")
         tiles.check()
@@ -134,7 +134,7 @@ def _ring(*, barrier_storage: Any, **given: Any) -> Any:
         return pipelines.box_ring(_around(), barrier_storage=barrier_storage, **given)
     if not _now.ring:
         stages, size = given["num_stages"], given["tx_count"]
-        _now.ring.append(BoxRing(stages=stages, bytes=size, flying=lambda: _now.groups))
+        _now.ring.append(TmaRing(stages=stages, bytes=size, flying=lambda: _now.groups))
     return _now.ring[0]
 
 
@@ -159,7 +159,7 @@ class _Stage:
 
 
 def _copy(atom: Any, box: Rows, to: _Stage, *, tma_bar_ptr: int, mcast_mask: Any = None) -> None:
-    ring: BoxRing = _now.ring[0]
+    ring: TmaRing = _now.ring[0]
     if to.index != (tma_bar_ptr % ring.stages,):
         raise Fault("a box lands in another stage than its barrier counts")
     if (mcast_mask is not None) != (atom.shared > 1):
@@ -262,7 +262,9 @@ class _View:
 
     def places(self, at: tuple[int, int]) -> tuple[Array, Array]:
         """Return where the threads' elements at a coordinate lie in the accumulator."""
-        register = sum(warp_exchange.place(c, s, d) for c, s, d in zip(at, self.shape, self.stride, strict=True))
+        register = sum(
+            warp_exchange.place(c, s, d) for c, s, d in zip(at, self.shape, self.stride, strict=True)
+        )
         return accumulator_place(_now.threads - WARPGROUP, register)
 
 
@@ -299,7 +301,7 @@ def _gemm(unit: _Unit, to: _Fragment, a: Any, b: Any, onto: _Fragment) -> None:
     if not isinstance(b, _Stage):
         _products(unit, to, a, b)
         return
-    ring: BoxRing = _now.ring[0]
+    ring: TmaRing = _now.ring[0]
     step, index = a.index
     if a.index != b.index or index != ring.reading % ring.stages:
         raise Fault("factors of a stage that is not read")
@@ -365,9 +367,9 @@ def _pointer(tensor: Any) -> tuple[Array, DType]:
 
 
 def _make_tensor(of: Any, layout: Any) -> Any:
-    if isinstance(of, tile_scheduler.Mail):
+    if isinstance(of, tile_scheduler.WorkTilePipeline):
         of.size = layout.shape
-    if isinstance(of, tile_scheduler.Mail | tile_scheduler.Ticket):
+    if isinstance(of, tile_scheduler.WorkTilePipeline | tile_scheduler.NextTile):
         return of
     if isinstance(of, _Fragment):
         return _View(of, layout.shape, layout.stride)
@@ -400,7 +402,7 @@ def _autovec_copy(source: Any, to: Any) -> None:
 
 
 def _sync_warp() -> None:
-    _now.boxes.meetings += 1
+    _now.epilogue_smem.meetings += 1
 
 
 def _tma(op: Any, tensor: Memory, layout: Any, box: Any, shared: int = 1) -> tuple[Any, Memory]:
@@ -476,7 +478,7 @@ def _dsl() -> dict[str, Any]:
     )
     pipeline = SimpleNamespace(
         PipelineTmaAsync=SimpleNamespace(create=_ring),
-        PipelineAsync=SimpleNamespace(create=lambda **given: _now.post.ring(_now.warps, **given)),
+        PipelineAsync=SimpleNamespace(create=lambda **given: _now.scheduler.ring(_now.warps, **given)),
         PipelineCpAsync=SimpleNamespace(create=lambda **given: pipelines.ring(_around(), **given)),
         CooperativeGroup=lambda agent, count=1: count,
         Agent=SimpleNamespace(Thread="thread"),
@@ -530,18 +532,20 @@ class _Layout:
 
 def _shared(of: type) -> SimpleNamespace:
     if "ring" not in of.__annotations__:
-        _now.boxes = warp_exchange.Shared(BOX_WORDS * (int(_now.threads[-1]) + 1) // WARP)
+        _now.epilogue_smem = warp_exchange.Shared(EPILOGUE_WORDS * (int(_now.threads[-1]) + 1) // WARP)
         parts = {name: _storage(name, *what) for name, what in of.__annotations__.items()}
-        return SimpleNamespace(**{**parts, "boxes": _now.boxes})
-    _now.boxes = warp_exchange.Shared(BOX_WORDS * len(_now.threads) // WARP)
+        return SimpleNamespace(**{**parts, "epilogue_smem": _now.epilogue_smem})
+    _now.epilogue_smem = warp_exchange.Shared(EPILOGUE_WORDS * len(_now.threads) // WARP)
     kept = warp_exchange.Shared(KEPT_WORDS * len(_now.threads))
-    return SimpleNamespace(ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"), boxes=_now.boxes, kept=kept)
+    return SimpleNamespace(
+        ring=_Stage("ring"), a=_Stage("a"), b=_Stage("b"), epilogue_smem=_now.epilogue_smem, kept=kept
+    )
 
 
 def _storage(name: str, kind: Any, size: Any) -> Any:
     """Return a part of shared memory: a ring's, or numbers, which travel with tiles or are a thread's own."""
     if kind is Int32:
-        return _now.post.words(name)
+        return _now.scheduler.words(name)
     made = pipelines.Storage(name, _now.rings)
     if isinstance(kind, tuple) and kind[0] is Float32:
         words = warp_exchange.Shared(kind[1])
@@ -551,13 +555,13 @@ def _storage(name: str, kind: Any, size: Any) -> Any:
 
 def _board(kind: type[Number], layout: _Layout, alignment: int) -> block_memory.Board:
     made = block_memory.Board(kind, layout.shape, _now.threads)
-    _now.boards.append(made)
+    _now.reduce_buffers.append(made)
     return made
 
 
 def _barrier() -> None:
-    for board in _now.boards:
-        board.barrier()
+    for reduce_smem in _now.reduce_buffers:
+        reduce_smem.barrier()
 
 
 def _around() -> pipelines.Around:
@@ -595,4 +599,4 @@ def _met(name: Any, threads: int) -> None:
     if threads != WARPGROUP or len(own) % WARPGROUP or not np.array_equal(names, own):
         raise Fault("a barrier that is not the one of a warpgroup")
     pipelines.barrier(_now.rings)
-    _now.post.ticket.barrier()
+    _now.scheduler.next_tile.barrier()

@@ -50,7 +50,7 @@ class Ring:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class BoxRing(Ring):
+class TmaRing(Ring):
     """Stages by their use: the tiles and how many bytes of them have landed."""
 
     bytes: int
@@ -180,7 +180,7 @@ class CopyRing(Ring):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class BoxedRing(CopyRing):
+class TmaStages(CopyRing):
     """Stages that hardware fills, of so many bytes, which threads may clear in part before they are read.
 
     came: tiles as they were when they came. landed: bytes of each use. met: whether the threads that cleared
@@ -273,7 +273,7 @@ class Tiles:
             raise Fault("factors of a stage that is not read")
         if not ring.seen:
             raise Fault("a tile is multiplied that threads wrote, and no fence made visible")
-        if isinstance(ring, BoxedRing) and not ring.met:
+        if isinstance(ring, TmaStages) and not ring.met:
             raise Fault("a tile is multiplied of which other threads may still clear rows")
         if ring.taken > ring.reading:
             raise Fault("a stage is read that was freed")
@@ -317,8 +317,8 @@ def copy_vector_where(
     tiles.put(place, block_memory.load_vector_where(condition, memory, index, zero, count), threads())
 
 
-def send_box(
-    threads: Threads, ring: BoxedRing, state: Any, atom: Any, memory: Memory, first: Any, shape: Any,
+def tma_load(
+    threads: Threads, ring: TmaStages, state: Any, atom: Any, memory: Memory, first: Any, shape: Any,
     tiles: Tiles,
 ) -> None:  # fmt: skip
     """Let a box of a tensor land in a stage: zeros where the tensor ends."""
@@ -362,7 +362,7 @@ def clear_vector_where(threads: Threads, condition: Any, tiles: Tiles, place: An
     for i in range(count):
         ring.tiles[ring.reading][tuple(a + i if dim == inner else a for dim, a in enumerate(at))] = 0.0
     ring.seen = False
-    if isinstance(ring, BoxedRing):
+    if isinstance(ring, TmaStages):
         ring.met = False
 
 
@@ -376,7 +376,7 @@ class Numbers:
 
     def put(self, mine: Array, place: Any, x: Number) -> None:
         """Write the numbers of those threads."""
-        filled = (x for x in self.of.rings.values() if not isinstance(x, BoxedRing))
+        filled = (x for x in self.of.rings.values() if not isinstance(x, TmaStages))
         ring = next(each for each in filled if each.acquired > each.committed)
         at, stage = (np.broadcast_to(Int32(p).data, mine.shape)[mine] for p in place)
         held = ring.numbers.setdefault(self.of.name, [])
@@ -419,7 +419,7 @@ def copy_either_vector(
     tiles.put(place, [simt.select(condition, a, b) for a, b in zip(one, two, strict=True)], threads())
 
 
-COPIES = (copy_vector_where, copy_number_where, copy_either_vector, send_box, clear_vector_where)
+COPIES = (copy_vector_where, copy_number_where, copy_either_vector, tma_load, clear_vector_where)
 
 
 def numbers_of(numbers: Numbers, first: Any, stage: Any, count: int) -> list[Number]:
@@ -457,7 +457,7 @@ def box_ring(
     """Return the ring of this name, whose full barrier counts bytes."""
     if producer_group != 1:
         raise Fault(f"{producer_group} threads hand a stage on that hardware fills")
-    return _ring(around, consumer_group, BoxedRing, name=barrier_storage, stages=num_stages, bytes=tx_count)
+    return _ring(around, consumer_group, TmaStages, name=barrier_storage, stages=num_stages, bytes=tx_count)
 
 
 def _ring(around: Around, warps: int, kind: type[CopyRing], **given: Any) -> CopyRing:
@@ -470,7 +470,7 @@ def _ring(around: Around, warps: int, kind: type[CopyRing], **given: Any) -> Cop
 def barrier(rings: dict[str, CopyRing]) -> None:
     """Let the threads of a warpgroup meet, whose writes were made visible."""
     for each in rings.values():
-        if isinstance(each, BoxedRing):
+        if isinstance(each, TmaStages):
             each.met = each.met or each.seen
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from rlk.testing.simulators.simt import Array, Fault, Int32, Number, shared
 from rlk.testing.simulators.pipelines import CopyRing
+from rlk.testing.simulators.simt import Array, Fault, Int32, Number, shared
 
 WARPGROUP = 128  # threads
 
@@ -40,7 +40,7 @@ class Tiles:
 
 
 @dataclass(slots=True)
-class Mail:
+class WorkTilePipeline:
     """A pipeline of one stage: one thread writes the words of a work tile, and all consumer warps release it.
 
     size: words of a work tile. sent: work tiles so far. reading: index of the one that is read.
@@ -105,7 +105,7 @@ class Mail:
 
 
 @dataclass(slots=True)
-class Ticket:
+class NextTile:
     """A shared word that one thread writes for its warpgroup, with accesses since the last barrier."""
 
     threads: Callable[[], Array]
@@ -129,40 +129,40 @@ class Ticket:
         self.written = self.read = False
 
 
-class Post:
+class SchedulerModel:
     """The scheduler state of a block: work-tile pipeline and next tile."""
 
     def __init__(self, tiles: Tiles, threads: Callable[[], Array], elected: Callable[[], bool]) -> None:
-        self.mail, self.ticket = Mail(tiles, threads, elected), Ticket(threads)
+        self.work_tile, self.next_tile = WorkTilePipeline(tiles, threads, elected), NextTile(threads)
 
     def words(self, name: str) -> SimpleNamespace:
         """Return these words of shared memory."""
-        return SimpleNamespace(data_ptr=lambda: self.mail if name == "mail" else self.ticket)
+        return SimpleNamespace(data_ptr=lambda: self.work_tile if name == "work_tile" else self.next_tile)
 
     def ring(
         self, warps: int, *, barrier_storage: str, num_stages: int, producer_group: int, consumer_group: int
-    ) -> Mail:
+    ) -> WorkTilePipeline:
         """Return the work-tile pipeline, which one thread writes and `warps` warps read."""
         if (num_stages, producer_group, consumer_group) != (1, 1, warps):
             raise Fault(f"work tiles of {producer_group} threads for {consumer_group} of {warps} warps")
-        return self.mail
+        return self.work_tile
 
     def together(self, threads: Array, rings: Iterable[CopyRing]) -> Iterator[Array]:
         """Yield the consumer threads that run at once: in a persistent block one warpgroup after the other.
 
         Each reads all that is in the pipelines.
         """
-        for some in threads.reshape(-1, WARPGROUP) if self.mail.sent else [threads]:
-            for each in (*rings, self.mail):
+        for some in threads.reshape(-1, WARPGROUP) if self.work_tile.sent else [threads]:
+            for each in (*rings, self.work_tile):
                 each.again()
             yield some
-            if any(each.left for each in (*rings, self.mail)):
+            if any(each.left for each in (*rings, self.work_tile)):
                 raise Fault("stages were filled that were not read")
 
     def end(self) -> None:
         """Note the last tile of the block, if it is persistent."""
-        if self.mail.sent:
-            self.mail.tiles.end(self.mail.sent[-1][0])
+        if self.work_tile.sent:
+            self.work_tile.tiles.end(self.work_tile.sent[-1][0])
 
 
 def atomic_add(threads: Callable[[], Array], counter: Array, x: Any) -> Number:

@@ -30,16 +30,16 @@ from rlk.ir.nodes import (
 from rlk.ir.types import DType
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name, stride_name
-from rlk.lower.common.rescale import turning
-from rlk.lower.cute.attention.masks import ClearingEmitter
-from rlk.lower.cute.attention.plan import ChainedPlan, Copies, Step
-from rlk.lower.cute.attention.producer import PLACE, ROWS, TURNED, numbered
+from rlk.lower.common.rescale import rescale_of
+from rlk.lower.cute.attention.masks import MaskEmitter
+from rlk.lower.cute.attention.plan import AttentionPlan, Copies, Step
+from rlk.lower.cute.attention.producer import PLACE, ROWS, TRANSPOSED, numbered
 from rlk.lower.cute.emit import stem
+from rlk.lower.cute.epilogue_vectorize import ROW, THREADS, Vectors
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
-from rlk.lower.cute.plan import INSTRUCTION, WARPGROUP, Held, refused
-from rlk.lower.cute.epilogue_vectorize import ROW, THREADS, Vectors
-from rlk.passes.walk import behind
+from rlk.lower.cute.plan import INSTRUCTION, WARPGROUP, Fragment, refused
+from rlk.passes.walk import backward_slice
 
 LINE = 4  # f32 of one access to shared memory
 EACH_ROW = f"for r in cutlass.range_constexpr({ROWS}):"
@@ -53,7 +53,7 @@ class Late:
     lets: tuple[Let, ...]
 
 
-class StepEmitter(ClearingEmitter):
+class ConsumerEmitter(MaskEmitter):
     """Writes the lines of a consumer thread; `places` are the registers of loop-carried values.
 
     crossing: names of lists of both rows, which are read after the loop that writes them. kept: arrays in
@@ -69,19 +69,19 @@ class StepEmitter(ClearingEmitter):
 
     # --- before the loop ------------------------------------------------------------------------------------
 
-    def __init__(self, plan: ChainedPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
+    def __init__(self, plan: AttentionPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
         super().__init__(plan, helpers, checks)
         self.kept: dict[str, int] = {}
-        self.unset: dict[str, tuple[str, Held, str]] = {}
+        self.unset: dict[str, tuple[str, Fragment, str]] = {}
 
     def before(self) -> tuple[Line, ...]:
         """Return the prologue: row indices, row values that steps read, and loop-carried registers."""
         axis = self.plan.rows.axis
         rows = self.let(axis_name(axis), self.both("first + row + 8 * r"))
-        self.memory.owned[axis] = f"{rows}[r]"
+        self.memory.coordinates[axis] = f"{rows}[r]"
         inside = [v for part in self.plan.parts for v in part.loop.body.results]
         of_steps = {let.value for part in self.plan.parts for let in part.loop.body.lets}
-        conditions = [t.condition for part in self.plan.parts if (t := turning(part.loop)) is not None]
+        conditions = [t.condition for part in self.plan.parts if (t := rescale_of(part.loop)) is not None]
         wanted = self.needed([*inside, *conditions, *self.plan.parts[0].loop.init])
         read = {let.value for let in wanted if isinstance(let.node, Load) and self.listed(let.value)}
         self.write((let for let in wanted if let.value not in of_steps | read), ROWS)
@@ -91,7 +91,7 @@ class StepEmitter(ClearingEmitter):
             found.append(self.carried(i, init))
         self.places = tuple(found)
         if self.unset:
-            self.line("turns = Int32(0)")
+            self.line("rescales = Int32(0)")
         for loop in self.loops():
             for value, result in self.results_of(loop):
                 self.text[value] = self.places[result]
@@ -118,8 +118,8 @@ class StepEmitter(ClearingEmitter):
         node = self.lets[init].node
         if not self.by_row(arg) or not (init in self.consts or isinstance(node, Load)):
             raise refused("a loop whose initial values are no row values", self.plan.target)
-        name, held = self.names.fresh(hint), self.held_by(arg)
-        if held is None:
+        name, fragment = self.names.fresh(hint), self.fragment_of(arg)
+        if fragment is None:
             self.line(f"{name} = cute.make_rmem_tensor(({ROWS},), Float32)")
             if isinstance(node, Load):
                 with self.inner(EACH_ROW):
@@ -127,50 +127,50 @@ class StepEmitter(ClearingEmitter):
             else:
                 self.line(f"{name}.fill({self[init]})")
             return f"{name}[r]"
-        if held not in self.plan.sums:
-            raise refused(f"a loop that carries a list along {held.axis}", self.plan.target)
-        unit = numbered("summing", self.plan.units.index(held.length))
+        if fragment not in self.plan.sums:
+            raise refused(f"a loop that carries a list along {fragment.axis}", self.plan.target)
+        unit = numbered("summing", self.plan.units.index(fragment.length))
         if index in self.plan.waiting:
-            self.keep(name, held, init)
+            self.keep(name, fragment, init)
             return f"{name}[r, c]"
-        shape = f"{unit}.partition_shape_C(({self.plan.rows.tile}, {held.length}))"
+        shape = f"{unit}.partition_shape_C(({self.plan.rows.tile}, {fragment.length}))"
         self.line(f"{name}_acc = cute.make_rmem_tensor({shape}, Float32)")
         if isinstance(node, Load):
-            self.line(f"{name} = by_rows({name}_acc, {held.length // 8})")
-            self.begin_list(name, held, init)
+            self.line(f"{name} = by_rows({name}_acc, {fragment.length // 8})")
+            self.begin_list(name, fragment, init)
             return f"{name}[r, c]"
         self.line(f"{name}_acc.fill({self[init]})")
-        self.line(f"{name} = by_rows({name}_acc, {held.length // 8})")
+        self.line(f"{name} = by_rows({name}_acc, {fragment.length // 8})")
         return f"{name}[r, c]"
 
-    def keep(self, name: str, held: Held, init: Value) -> None:
+    def keep(self, name: str, fragment: Fragment, init: Value) -> None:
         """Write an accumulator in shared memory, laid out as registers: each thread owns its elements."""
         threads = WARPGROUP * self.plan.consumers
-        strides = f"{held.count * threads}, (1, {LINE * threads})"
-        layout = f"({ROWS}, ({LINE}, {held.count // LINE})), stride=({strides})"
-        self.kept[name] = held.count * ROWS * threads
+        strides = f"{fragment.count * threads}, (1, {LINE * threads})"
+        layout = f"({ROWS}, ({LINE}, {fragment.count // LINE})), stride=({strides})"
+        self.kept[name] = fragment.count * ROWS * threads
         at = f"memory.{name}.data_ptr() + {LINE} * mine"
         self.line(f"{name} = cute.make_tensor({at}, cute.make_layout({layout}))")
         if init in self.consts:
-            self.unset[f"{name}[r, c]"] = name, held, self[init]
+            self.unset[f"{name}[r, c]"] = name, fragment, self[init]
         else:
-            self.begin_list(name, held, init)
+            self.begin_list(name, fragment, init)
 
     @contextmanager
     def earlier(self, values: Mapping[Value, str]) -> Iterator[None]:
         """Write reads of accumulators in shared memory that may be uninitialized; used inside."""
         before = dict(self.text)
-        for place, (name, held, init) in self.unset.items():
+        for place, (name, fragment, init) in self.unset.items():
             self.uses("earlier")
-            made = self.let(f"earlier_{name}", f"earlier(turns, {name}, r, {held.count}, {init})")
+            made = self.let(f"earlier_{name}", f"earlier(rescales, {name}, r, {fragment.count}, {init})")
             self.text |= {value: f"{made}[c]" for value, found in values.items() if found == place}
         yield
         self.text |= {value: before[value] for value in values}
 
-    def begin_list(self, name: str, held: Held, init: Value) -> None:
+    def begin_list(self, name: str, fragment: Fragment, init: Value) -> None:
         """Write the initial values of a fragment: loaded, or a constant."""
         node = self.lets[init].node
-        with self.inner(EACH_ROW), self.inner(f"for c in cutlass.range_constexpr({held.count}):"):
+        with self.inner(EACH_ROW), self.inner(f"for c in cutlass.range_constexpr({fragment.count}):"):
             if isinstance(node, Load):
                 self.uses("load_where")
                 self.line(f"{name}[r, c] = load_where({self.source(node)}, Float32(0.0))")
@@ -195,9 +195,9 @@ class StepEmitter(ClearingEmitter):
     @contextmanager
     def one_step(self, loop: Loop, name: str, *conditions: Value) -> Iterator[list[Let]]:
         """Write the scalar values of a step; yield all values that it needs."""
-        held = self.held
-        with self.apart():
-            self.held = self.plan.scores
+        fragment = self.fragment
+        with self.isolated():
+            self.fragment = self.plan.scores
             self.text[loop.body.args[0]] = name
             for arg, place in zip(loop.body.args[1:], self.places, strict=True):
                 self.text[arg] = place
@@ -205,32 +205,32 @@ class StepEmitter(ClearingEmitter):
             lets = self.needed([*loop.body.results, *conditions])
             self.write(let for let in lets if not self.by_row(let.value) and not self.listed(let.value))
             yield lets
-        self.held = held
+        self.fragment = fragment
 
     def step(self, part: Step, name: str, *, more: bool) -> None:
         """Write a step; more: whether it issues S of the next."""
-        found = turning(part.loop)
+        found = rescale_of(part.loop)
         with self.one_step(part.loop, name, *(() if found is None else (found.condition,))) as lets:
             if found is not None:
-                self.turn(part, name)
+                self.rescale(part, name)
             self.taken(part)
             if more:
                 self.scores("get")
             late = self.rows_of_step(part, [let for let in lets if let.value not in self.written])
             self.awaited(self.plan.streamed[1], "got")
-            if self.plan.by_boxes and (guards := self.guards(part, self.plan.streamed[1:])):
+            if self.plan.by_tma and (guards := self.guards(part, self.plan.streamed[1:])):
                 self.clear(guards, "got")
             self.sum(self.plan.last, 0, "got")
             self.end_of_step(part, late)
             self.line("warpgroup.wait_group(0)")
             self.free("get", "got") if more else self.free("", "got")
 
-    def turn(self, part: Step, name: str) -> None:
+    def rescale(self, part: Step, name: str) -> None:
         """Write the piece boundary: carried values that some steps replace, behind their condition.
 
         The first step skips it, unless initial values were loaded: the state is still the identity.
         """
-        found = turning(part.loop)
+        found = rescale_of(part.loop)
         assert found is not None
         place = dict(zip(part.loop.body.args[1:], self.places, strict=True))
         condition = self[found.condition]
@@ -244,7 +244,7 @@ class StepEmitter(ClearingEmitter):
                 self.targets = {}
                 self.assign([(place[old], new) for _, old, new in found.changes if new not in listed])
             if self.unset:
-                self.line("turns = turns + 1")
+                self.line("rescales = rescales + 1")
         for value, old, _ in found.changes:
             self.text[value] = place[old]
             self.whole.add(value)
@@ -291,19 +291,19 @@ class StepEmitter(ClearingEmitter):
         (sums,), place = part.sums, self.place_of(part, 0)
         dot = sums.node
         assert isinstance(dot, Dot) and dot.onto is not None
-        self.targets = {dot.a: "weights[r, c]", dot.onto: place}
+        self.targets = {dot.a: "probs[r, c]", dot.onto: place}
         left = [let for let in lets if let != sums]
-        needed = behind([dot.a, dot.onto], {let.value: let for let in left}, self.operands)
+        needed = backward_slice([dot.a, dot.onto], {let.value: let for let in left}, self.operands)
         reduces, late = [let for let in left if isinstance(let.node, Reduce)], {}
         for let in reduces:
             waiting = {x.value for x in reduces if x.value not in self.written}
-            ready = [x for x in left if not waiting & behind([x.value], self.lets, self.operands)]
+            ready = [x for x in left if not waiting & backward_slice([x.value], self.lets, self.operands)]
             left = [x for x in left if x not in ready and x != let]
             self.phase(part, ready, [*left, let])
             late[let.value] = self.within(let)
             if let.value in needed:
                 self.across(let, late.pop(let.value))
-        ready = [x for x in left if not late.keys() & behind([x.value], self.lets, self.operands)]
+        ready = [x for x in left if not late.keys() & backward_slice([x.value], self.lets, self.operands)]
         left = [x for x in left if x not in ready]
         self.phase(part, ready, left)
         self.targets = {}
@@ -313,7 +313,7 @@ class StepEmitter(ClearingEmitter):
         """Write values of both rows that wait for no shuffle: row values, lists, rescaled accumulators."""
         lists = [let for let in ready if self.listed(let.value)]
         self.write((let for let in ready if let not in lists), ROWS)
-        scores = [let for let in lists if self.held_by(let.value) is self.plan.scores]
+        scores = [let for let in lists if self.fragment_of(let.value) is self.plan.scores]
         ends = {v for let in later for v in self.operands(let)} - self.targets.keys()
         kept = f"[{', '.join(['[]'] * ROWS)}]"
         waiting = [let for let in scores if let.value in ends]
@@ -330,11 +330,11 @@ class StepEmitter(ClearingEmitter):
 
     def rescaled(self, part: Step, lets: list[Let]) -> None:
         """Rescale accumulators by a row value, skipped where it is 1 for all rows of a warp."""
-        held = dict(zip(part.loop.body.args[1:], self.places, strict=True))
+        fragment = dict(zip(part.loop.body.args[1:], self.places, strict=True))
         for let in lets:
             condition = ""
             match let.node:
-                case Map2(fn=Fn2.MUL, a=a, b=b) if a in held and b in self.rowwise:
+                case Map2(fn=Fn2.MUL, a=a, b=b) if a in fragment and b in self.rowwise:
                     self.uses("any_lane")
                     name = self.text[b]
                     condition = " | ".join(f"({name}[{r}] != Float32(1.0))" for r in range(ROWS))
@@ -396,7 +396,7 @@ class StepEmitter(ClearingEmitter):
     def awaited(self, copies: Copies, state: str) -> None:
         """Wait for a tile; a tile by cp.async needs a proxy fence before wgmma."""
         self.line(f"{copies.param}_ring.consumer_wait({state})")
-        if not self.plan.by_boxes:
+        if not self.plan.by_tma:
             self.line("cute.arch.fence_view_async_shared()")
 
     def score(self, part: Step, index: int, state: str) -> None:
@@ -411,9 +411,9 @@ class StepEmitter(ClearingEmitter):
         """Issue O += P V."""
         b, count = self.factor(part.sums[index], "b"), self.plan.scores.length // INSTRUCTION
         unit = numbered("summing", self.plan.units.index(self.plan.sums[index].length))
-        view = f"{b.param}_{TURNED[1] if b.along else 'factor'}"
+        view = f"{b.param}_{TRANSPOSED[1] if b.along else 'factor'}"
         acc = self.place_of(part, index).removesuffix("[r, c]")
-        given = f"{acc}_acc, {numbered('acc_of_weights', index)}, {view}[None, None, None, {state}.index]"
+        given = f"{acc}_acc, {numbered('acc_of_probs', index)}, {view}[None, None, None, {state}.index]"
         self.line(f"multiply({unit}, {given}, True, {count})")
 
     def factor(self, let: Let, side: str) -> Copies:
@@ -426,7 +426,7 @@ class StepEmitter(ClearingEmitter):
     def free(self, *states: str) -> None:
         """Release the stages of finished products: one thread of each warp arrives."""
         given = [(c.param, state) for c, state in zip(self.plan.streamed, states, strict=True) if state]
-        with self.inner("with cute.arch.elect_one():") if not self.plan.by_boxes else nullcontext():
+        with self.inner("with cute.arch.elect_one():") if not self.plan.by_tma else nullcontext():
             for param, state in given:
                 self.line(f"{param}_ring.consumer_release({state})")
         for state in dict.fromkeys(state for _, state in given):
@@ -444,14 +444,14 @@ class StepEmitter(ClearingEmitter):
         """Wait for the tiles of the resident rows."""
         for copies in self.plan.owned:
             self.line(f"{copies.param}_ring.consumer_wait({self.own})")
-        if self.plan.by_boxes:
+        if self.plan.by_tma:
             self.line("cute.arch.fence_view_async_shared()")
 
     # --- after the loop -------------------------------------------------------------------------------------
 
     def after(self) -> tuple[Line, ...]:
         """Return the epilogue."""
-        self.memory.alone = "first_of_quad"
+        self.memory.writer = "first_of_quad"
         rest = [let for let in self.top() if isinstance(let.node, Store)]
         needed = self.needed([v for let in rest for v in operands(let.node)])
         self.write(let for let in needed if not self.by_row(let.value) and not self.waits(let))
@@ -466,7 +466,7 @@ class StepEmitter(ClearingEmitter):
     def node(self, let: Let) -> None:
         match let.node:
             case Store() as store:
-                self.held = self.held_by(store.value)
+                self.fragment = self.fragment_of(store.value)
                 if (by := self.by_vectors(store)) is not None:
                     self.store_vectors(store, by)
                 else:
@@ -489,38 +489,41 @@ class StepEmitter(ClearingEmitter):
 
     def list_of(self, value: Value) -> str:
         """Return the text of a row's list."""
-        held = self.held_by(value)
-        assert held is not None
+        fragment = self.fragment_of(value)
+        assert fragment is not None
         text = self.text[value]
-        return f"[{text} for c in range({held.count})]" if value in self.whole else text
+        return f"[{text} for c in range({fragment.count})]" if value in self.whole else text
 
     def by_vectors(self, store: Store) -> Vectors | None:
         """Return the vectorized store of a row's list, if its vectors are aligned and end with the row."""
-        held, decl = self.held, self.memory.decls[store.param]
-        if held is None or store.value in self.consts or decl.type.axes[-1] != held.axis:
+        fragment, decl = self.fragment, self.memory.decls[store.param]
+        if fragment is None or store.value in self.consts or decl.type.axes[-1] != fragment.axis:
             return None
         fits = ROW // THREADS // decl.type.dtype.bytes
-        found = Vectors(decl.type.dtype, fits if held.count % fits == 0 else fits // 2)
+        found = Vectors(decl.type.dtype, fits if fragment.count % fits == 0 else fits // 2)
         strides = {stride_name(decl, d) for d in range(len(decl.type.axes) - 1)}
-        aligned = {decl.name, *strides} <= self.plan.signature.divisible and held.count % found.elements == 0
+        aligned = {
+            decl.name,
+            *strides,
+        } <= self.plan.signature.divisible and fragment.count % found.elements == 0
         by_row = store.guard is None or not self.listed(store.guard)
         return found if aligned and by_row and decl.type.dtype.is_float else None
 
     def store_vectors(self, store: Store, by: Vectors) -> None:
         """Store a row's list by 16-byte vectors, transposed through shared memory by the threads of a row."""
-        self.boxed = True
+        self.vectorized = True
         self.uses("to_vectors", "store_vector_where")
         mask = self.memory.mask((), store.guard) or "Boolean(True)"
         self.place_in_row = by.place
         at = self.memory.index(store.index)
         self.place_in_row = PLACE
-        assert self.held is not None
-        row, count = self.text[store.value], self.held.count
+        assert self.fragment is not None
+        row, count = self.text[store.value], self.fragment.count
         if store.value in self.whole:
             row = self.let(f"row_of_{store.param}", f"[{row} for c in range({count})]")
         with self.inner(f"for c in cutlass.range_constexpr(0, {count}, {by.elements}):"):
             given = f"{row}[c : c + {by.elements}]"
-            self.line(f"vectors = to_vectors(box, {store.param}.element_type, {given})")
+            self.line(f"vectors = to_vectors(epilogue_tile, {store.param}.element_type, {given})")
             with self.inner(f"for i in cutlass.range_constexpr({by.count}):"):
                 self.line(f"store_vector_where({mask}, {store.param}, {at}, vectors[i])")
 
@@ -547,12 +550,12 @@ class StepEmitter(ClearingEmitter):
     def together(self, left: list[Let], missing: set[Value]) -> list[Let]:
         """Return lists along one axis that can be written element by element."""
         group: list[Let] = []
-        axis: Held | None = None
+        axis: Fragment | None = None
         for let in left:
-            if self.elementwise(let) and axis in (None, self.held_by(let.value)):
+            if self.elementwise(let) and axis in (None, self.fragment_of(let.value)):
                 if not (missing & set(self.operands(let))) - {x.value for x in group}:
                     group.append(let)
-                    axis = self.held_by(let.value)
+                    axis = self.fragment_of(let.value)
         if not group:
             raise refused(
                 f"a node {type(left[0].node).__name__} in this place", self.plan.target, left[0].loc
@@ -561,8 +564,8 @@ class StepEmitter(ClearingEmitter):
 
     def group(self, group: list[Let], rest: list[Let]) -> None:
         """Write fused lists in one loop over elements; lists that others read stay live."""
-        held = self.held_by(group[0].value)
-        assert held is not None
+        fragment = self.fragment_of(group[0].value)
+        assert fragment is not None
         needed = {v for let in rest for v in operands(let.node)}
         ends = needed | self.crossing.keys()
         kept = [let for let in group if let.value in ends and let.value not in self.targets]
@@ -570,7 +573,7 @@ class StepEmitter(ClearingEmitter):
         for let in kept:
             name = self.crossing.get(let.value)
             self.text[let.value] = f"{name}[r]" if name else self.let(let.name or stem(let), "[]")
-        with self.inner(f"for c in cutlass.range_constexpr({held.count}):"):
+        with self.inner(f"for c in cutlass.range_constexpr({fragment.count}):"):
             for let in group:
                 self.at(let)
                 made = self.expression(let)

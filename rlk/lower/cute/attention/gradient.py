@@ -11,16 +11,16 @@ from itertools import pairwise
 from rlk.ir.nodes import Dot, Let, Load, Value
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
+from rlk.lower.cute.attention.consumer import EACH_ROW, ConsumerEmitter
 from rlk.lower.cute.attention.plan import Step
 from rlk.lower.cute.attention.producer import ROWS, numbered
-from rlk.lower.cute.attention.consumer import EACH_ROW, StepEmitter
 from rlk.lower.cute.emit import stem
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import refused
-from rlk.passes.walk import behind
+from rlk.passes.walk import backward_slice
 
 
-class SumsEmitter(StepEmitter):
+class GradientEmitter(ConsumerEmitter):
     """Writes steps of several contractions: all S products are issued, each is used as soon as it is done."""
 
     def limits(self, start: Value, *stops: Value) -> None:
@@ -55,7 +55,7 @@ class SumsEmitter(StepEmitter):
         with self.one_step(part.loop, name) as lets:
             self.phases(part, [let for let in lets if let.value not in self.written])
             self.line("warpgroup.wait_group(0)")
-            if self.plan.numbers_apart:
+            if self.plan.numbers_pipelined:
                 with self.inner("with cute.arch.elect_one():"):
                     self.line(f"{self.plan.numbers_ring}.consumer_release(get)")
             self.free(*["get"] * len(self.plan.streamed))
@@ -70,7 +70,7 @@ class SumsEmitter(StepEmitter):
                 self.awaited(copies, "get")
                 waited.add(copies.param)
 
-        if self.plan.by_boxes and (guards := self.guards(part, self.plan.streamed)):
+        if self.plan.by_tma and (guards := self.guards(part, self.plan.streamed)):
             for let in (*part.scores, *part.sums):
                 arrived(let)
             self.clear(guards, "get")
@@ -85,13 +85,13 @@ class SumsEmitter(StepEmitter):
             self.whole.add(score.value)
             self.written.add(score.value)
             now = self.of_phase(part, left, i)
-            if self.plan.numbers_apart and self.of_columns(now) and self.plan.numbers_ring not in waited:
+            if self.plan.numbers_pipelined and self.of_columns(now) and self.plan.numbers_ring not in waited:
                 self.line(f"{self.plan.numbers_ring}.consumer_wait(get)")
                 waited.add(self.plan.numbers_ring)
             again = self.repeated(score, now, [let for let in left if let not in now])
             left = [let for let in left if let not in now or let in again]
             missing = {let.value for let in left}
-            ready = [k for k in range(begun, len(part.sums)) if weights_of(part.sums[k]) not in missing]
+            ready = [k for k in range(begun, len(part.sums)) if probs_of(part.sums[k]) not in missing]
             self.weighed(part, now, left, ready)
             for k in ready:
                 arrived(part.sums[k])
@@ -105,7 +105,7 @@ class SumsEmitter(StepEmitter):
             self.at(let)
             self.column(let)
             self.written.add(let.value)
-        self.targets = {weights_of(part.sums[k]): f"{numbered('weights', k)}[r, c]" for k in sums}
+        self.targets = {probs_of(part.sums[k]): f"{numbered('probs', k)}[r, c]" for k in sums}
         now = [let for let in now if let not in columns]
         ends = self.waiting(now, left) - {let.value for let in left}
         if not all(map(self.listed, ends)):
@@ -131,7 +131,7 @@ class SumsEmitter(StepEmitter):
             return []
         for let in reversed(now):
             kept = {value: x for value, x in lets.items() if value != let.value}
-            made = behind(ends, kept, self.operands)
+            made = backward_slice(ends, kept, self.operands)
             if not any(score.value in self.operands(kept[value]) for value in made):
                 return [kept[value] for value in kept if value in made]
         return []
@@ -139,10 +139,10 @@ class SumsEmitter(StepEmitter):
     def of_phase(self, part: Step, lets: list[Let], last: int) -> list[Let]:
         """Return the values that need no later scores, without column values that only later ones need."""
         later = {let.value for let in part.scores[last + 1 :]}
-        known = [let for let in lets if not later & behind([let.value], self.lets, self.operands)]
+        known = [let for let in lets if not later & backward_slice([let.value], self.lets, self.operands)]
         columns = {let.value for let in self.of_columns(known)}
         rows = [let.value for let in known if let.value not in columns]
-        found = behind(rows, {let.value: let for let in known}, self.operands)
+        found = backward_slice(rows, {let.value: let for let in known}, self.operands)
         return [let for let in known if let.value in found]
 
     def of_columns(self, lets: list[Let]) -> list[Let]:
@@ -165,6 +165,6 @@ class SumsEmitter(StepEmitter):
             self.node(let)
 
 
-def weights_of(let: Let) -> Value:
+def probs_of(let: Let) -> Value:
     assert isinstance(let.node, Dot)
     return let.node.a

@@ -11,11 +11,12 @@ from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.cute import text
-from rlk.lower.cute.attention.plan import ChainedPlan, Copies
-from rlk.lower.cute.attention.producer import TURNED, Place, numbered
-from rlk.lower.cute.attention.consumer import StepEmitter
-from rlk.lower.cute.attention.gradient import SumsEmitter
-from rlk.lower.cute.attention.scheduler import TicketEmitter
+from rlk.lower.cute.attention.consumer import ConsumerEmitter
+from rlk.lower.cute.attention.gradient import GradientEmitter
+from rlk.lower.cute.attention.plan import AttentionPlan, Copies
+from rlk.lower.cute.attention.producer import TRANSPOSED, Place, numbered
+from rlk.lower.cute.attention.scheduler import SchedulerEmitter
+from rlk.lower.cute.epilogue_vectorize import EPILOGUE_WORDS
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import (
     Frame,
@@ -26,13 +27,16 @@ from rlk.lower.cute.kernels import (
     owning,
 )
 from rlk.lower.cute.plan import WARPGROUP, refused
-from rlk.lower.cute.epilogue_vectorize import BOX_WORDS
 
 AHEAD = "Consumers own 64 rows each; S of the next step is issued before the softmax of this one."
 BY_THREADS = "Producer: each thread copies vectors by cp.async, zeros for out-of-bounds rows."
-BY_TICKETS = "Producer: draw work tiles, copy their rows by cp.async; one warp issues TMA loads of streamed tiles."
-BY_BOXES = "Producer: copy the block's rows by cp.async; one warp issues TMA loads of streamed tiles."
-BESIDE_BOXES = "Producer: copy the block's rows and per-row numbers by cp.async; TMA loads of streamed tiles."
+BY_SCHEDULER = (
+    "Producer: draw work tiles, copy their rows by cp.async; one warp issues TMA loads of streamed tiles."
+)
+BY_TMA = "Producer: copy the block's rows by cp.async; one warp issues TMA loads of streamed tiles."
+TMA_AND_NUMBERS = (
+    "Producer: copy the block's rows and per-row numbers by cp.async; TMA loads of streamed tiles."
+)
 IN_TURN = "Consumers own 64 rows each; the elementwise work of one overlaps the products of the other."
 
 
@@ -49,7 +53,7 @@ class View:
     major: str
     shape: str
     stages: int
-    box: str  # extents of a TMA tile
+    tma_tile: str  # extents of a TMA tile
 
     @property
     def of(self) -> str:
@@ -65,18 +69,18 @@ class Streamed:
     rows: int
     elements: int
     stages: int
-    boxed: bool
+    by_tma: bool
     threads: int = WARPGROUP
 
     @property
     def ring(self) -> str:
         """Return the pipeline class."""
-        return "PipelineTmaAsync" if self.boxed else "PipelineCpAsync"
+        return "PipelineTmaAsync" if self.by_tma else "PipelineCpAsync"
 
     @property
     def producers(self) -> str:
         """Return the producer group: every copying thread, or the one thread that issues TMA."""
-        return "pipeline.Agent.Thread" if self.boxed else f"pipeline.Agent.Thread, {self.threads}"
+        return "pipeline.Agent.Thread" if self.by_tma else f"pipeline.Agent.Thread, {self.threads}"
 
     @property
     def bytes(self) -> int:
@@ -111,7 +115,7 @@ class Batch:
     @property
     def by_threads(self) -> tuple[Streamed, ...]:
         """Return the factors that threads commit (cp.async)."""
-        return tuple(each for each in self.factors if not each.boxed)
+        return tuple(each for each in self.factors if not each.by_tma)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +136,11 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class ChainedText:
+class AttentionText:
     """What the template reads beside its plan."""
 
     frame: Frame
-    plan: ChainedPlan
+    plan: AttentionPlan
     dtype: str
     owned: tuple[Batch, ...]
     streamed: tuple[Batch, ...]
@@ -146,8 +150,8 @@ class ChainedText:
     steps: tuple[Line, ...]
     multiplying: tuple[Line, ...]
     width: str  # number of tiles with the same rows
-    tickets: str
-    boxed: bool  # whether the epilogue stores vectors through shared memory
+    work_counter: str
+    vectorized: bool  # whether the epilogue stores vectors through shared memory
     kept: tuple[Kept, ...]
     about: str
 
@@ -157,13 +161,13 @@ class ChainedText:
         return "item", self.place.segment, "first_steps", "all_steps"
 
     @property
-    def told_apart(self) -> tuple[str, ...]:
+    def told_per_group(self) -> tuple[str, ...]:
         """Return the words of a work tile for each consumer: the ends of its own step ranges."""
         return ("full_steps", "last_steps")[-len(self.plan.parts) :]
 
     @property
     def heard(self) -> str:
-        return ", ".join((*self.told, *self.told_apart))
+        return ", ".join((*self.told, *self.told_per_group))
 
     @property
     def sent(self) -> str:
@@ -174,12 +178,12 @@ class ChainedText:
     @property
     def sent_last(self) -> str:
         """Return the words that are published after the last tile."""
-        return f"items, *[0] * {self.mail - 1}"
+        return f"items, *[0] * {self.work_tile_words - 1}"
 
     @property
-    def mail(self) -> int:
+    def work_tile_words(self) -> int:
         """Return the number of words of a work tile."""
-        return self.alike + self.plan.consumers * len(self.told_apart)
+        return self.alike + self.plan.consumers * len(self.told_per_group)
 
     @property
     def alike(self) -> int:
@@ -189,7 +193,7 @@ class ChainedText:
     @property
     def words(self) -> int:
         """Return the words of epilogue scratch of all warps."""
-        return BOX_WORDS * self.plan.warps
+        return EPILOGUE_WORDS * self.plan.warps
 
     @property
     def factors(self) -> tuple[Streamed, ...]:
@@ -198,10 +202,10 @@ class ChainedText:
     @property
     def rings(self) -> tuple[Streamed, ...]:
         """Return the pipelines: of factors, and one without tiles for numbers beside TMA loads."""
-        if not self.plan.numbers_apart:
+        if not self.plan.numbers_pipelined:
             return self.factors
         numbers, threads = self.plan.numbers[0].param, self.plan.number_threads
-        return (*self.factors, Streamed(numbers, 0, 0, self.plan.stages, boxed=False, threads=threads))
+        return (*self.factors, Streamed(numbers, 0, 0, self.plan.stages, by_tma=False, threads=threads))
 
     @property
     def chunk(self) -> int:
@@ -218,34 +222,34 @@ class ChainedText:
         return ", ".join(("scoring", *(unit.name for unit in self.units)))
 
     @property
-    def boxes(self) -> tuple[View, ...]:
+    def tma_loads(self) -> tuple[View, ...]:
         """Return the views of factors that TMA loads."""
-        names = {each.param for each in self.plan.streamed if self.plan.by_boxes}
+        names = {each.param for each in self.plan.streamed if self.plan.by_tma}
         return tuple(v for v in self.views if v.memory in names and v.tiles == f"{v.memory}_tiles")
 
     @property
     def copying(self) -> str:
         """Return the comment of the producer."""
-        if self.plan.by_tickets:
-            return BY_TICKETS
-        if self.plan.by_boxes:
-            return BESIDE_BOXES if self.plan.numbers else BY_BOXES
+        if self.plan.dynamic_schedule:
+            return BY_SCHEDULER
+        if self.plan.by_tma:
+            return TMA_AND_NUMBERS if self.plan.numbers else BY_TMA
         return BY_THREADS
 
     @property
     def own(self) -> str:
         """Return the pipeline state of a tile's rows: persistent blocks have one of its own."""
-        return "own" if self.plan.by_tickets else "put"
+        return "own" if self.plan.dynamic_schedule else "put"
 
     @property
     def parameters(self) -> str:
-        boxes = (f"tma_{v.memory}: cute.CopyAtom, {v.memory}: cute.Tensor" for v in self.boxes)
-        return ", ".join((*(f"{name}: cute.TiledMma" for name in self.instructions.split(", ")), *boxes))
+        tma_loads = (f"tma_{v.memory}: cute.CopyAtom, {v.memory}: cute.Tensor" for v in self.tma_loads)
+        return ", ".join((*(f"{name}: cute.TiledMma" for name in self.instructions.split(", ")), *tma_loads))
 
     @property
     def given(self) -> str:
         """Return the host arguments beside those of every kernel."""
-        return ", ".join((self.instructions, *(f"tma_{v.memory}, {v.memory}" for v in self.boxes)))
+        return ", ".join((self.instructions, *(f"tma_{v.memory}, {v.memory}" for v in self.tma_loads)))
 
     @property
     def scores(self) -> tuple[Accumulator, ...]:
@@ -255,10 +259,10 @@ class ChainedText:
         )
 
     @property
-    def weights(self) -> tuple[Accumulator, ...]:
-        units = (self.units[self.plan.units.index(held.length)].name for held in self.plan.sums)
+    def probs(self) -> tuple[Accumulator, ...]:
+        units = (self.units[self.plan.units.index(fragment.length)].name for fragment in self.plan.sums)
         return tuple(
-            Accumulator(numbered("weights", i), numbered("acc_of_weights", i), unit)
+            Accumulator(numbered("probs", i), numbered("acc_of_probs", i), unit)
             for i, unit in enumerate(units)
         )
 
@@ -273,7 +277,7 @@ class ChainedText:
 
 
 def write(
-    plan: ChainedPlan, helpers: dict[str, Helper], checks: list[str], turns: Mapping[str, str]
+    plan: AttentionPlan, helpers: dict[str, Helper], checks: list[str], loop_indices: Mapping[str, str]
 ) -> KernelText:
     """Write the kernel."""
     emitter = _emitter(plan)(plan, helpers, checks)
@@ -284,9 +288,9 @@ def write(
     owned = tuple(_batch(each, 1, emitter.copies(each, "0")) for each in plan.batches(plan.owned))
     step = f"{axis_name(plan.last.loop.axis)}_step"
     emitter.name_step(step)
-    if plan.by_boxes:
-        streamed = [_batch(plan.streamed, plan.stages, emitter.boxes(plan.streamed))]
-        if plan.numbers_apart:
+    if plan.by_tma:
+        streamed = [_batch(plan.streamed, plan.stages, emitter.tma_loads(plan.streamed))]
+        if plan.numbers_pipelined:
             streamed.append(Batch((), emitter.numbers_beside_boxes()))
     else:
         first, *others = plan.batches(plan.streamed)
@@ -294,18 +298,18 @@ def write(
         streamed += [_batch(each, plan.stages, emitter.copies(each, "put.index")) for each in others]
     before, begun, loop = emitter.before(), emitter.first_scores(), emitter.loop_lines()
     after = emitter.after()
-    boxed = plan.streamed if plan.by_boxes else ()
-    vectors = {param: c.width for c in plan.copied for param in c.params if c not in boxed}
+    tma_loads = plan.streamed if plan.by_tma else ()
+    vectors = {param: c.width for c in plan.copied for param in c.params if c not in tma_loads}
     frame, given = framed(
         plan,
         emitter,
-        turns,
+        loop_indices,
         owning(plan),
-        copied={c.param: c.width for c in boxed},
+        copied={c.param: c.width for c in tma_loads},
         vectors=vectors,
-        orders={c.param: _order(c, emitter) for c in boxed},
+        orders={c.param: _order(c, emitter) for c in tma_loads},
     )
-    subject = ChainedText(
+    subject = AttentionText(
         frame=frame,
         plan=plan,
         dtype=text.TYPES[plan.dtype],
@@ -317,8 +321,8 @@ def write(
         steps=steps,
         multiplying=(*before, *begun, *loop, *after),
         width=emitter.width,
-        tickets=emitter.tickets,
-        boxed=emitter.boxed,
+        work_counter=emitter.work_counter,
+        vectorized=emitter.vectorized,
         kept=tuple(Kept(*each) for each in emitter.kept.items()),
         about=AHEAD if plan.ahead else IN_TURN,
     )
@@ -332,55 +336,55 @@ def write(
     )
 
 
-def _emitter(plan: ChainedPlan) -> type[StepEmitter]:
-    if plan.by_tickets:
-        return TicketEmitter
-    return StepEmitter if plan.ahead else SumsEmitter
+def _emitter(plan: AttentionPlan) -> type[ConsumerEmitter]:
+    if plan.dynamic_schedule:
+        return SchedulerEmitter
+    return ConsumerEmitter if plan.ahead else GradientEmitter
 
 
-def _order(copies: Copies, emitter: StepEmitter) -> Order:
+def _order(copies: Copies, emitter: ConsumerEmitter) -> Order:
     """Return the order of a tensor's dims in its TMA descriptor: the two of a tile first."""
-    assert copies.box is not None
-    dims = copies.box.dims
+    assert copies.tma_tile is not None
+    dims = copies.tma_tile.dims
     last, rows = len(emitter.memory.decls[copies.param].type.axes) - 1, dims if len(dims) > 1 else dims[0]
-    box = (rows, last) if copies.along else (last, rows)
-    return (*box, *(d for d in range(last) if d not in dims))
+    tma_tile = (rows, last) if copies.along else (last, rows)
+    return (*tma_tile, *(d for d in range(last) if d not in dims))
 
 
 def _batch(batch: tuple[Copies, ...], stages: int, lines: tuple[Line, ...]) -> Batch:
-    factors = (Streamed(c.param, c.rows, c.elements, stages, c.box is not None) for c in batch)
+    factors = (Streamed(c.param, c.rows, c.elements, stages, c.tma_tile is not None) for c in batch)
     return Batch(tuple(factors), lines)
 
 
-def _views(plan: ChainedPlan) -> Iterator[View]:
+def _views(plan: AttentionPlan) -> Iterator[View]:
     """Yield the views of each factor: K-major, MN-major (transposed), or both."""
     rows, chunk, count = plan.rows.tile, plan.scores.length, 0
     for copies in plan.copied:
         side, stages = ("a", 1) if copies in plan.owned else ("b", plan.stages)
         forms = []
         if copies.along:
-            box = f"({copies.rows}, {copies.elements})"
-            forms.append(("scoring", "ROW_MAJOR", f"({rows}, {chunk}, {copies.elements})", box))
-        if copies.turned:
+            tma_tile = f"({copies.rows}, {copies.elements})"
+            forms.append(("scoring", "ROW_MAJOR", f"({rows}, {chunk}, {copies.elements})", tma_tile))
+        if copies.transposed:
             unit = numbered("summing", plan.units.index(copies.elements))
-            box = f"({copies.elements}, {copies.rows})"
-            forms.append((unit, "COL_MAJOR", f"({rows}, {copies.elements}, {chunk})", box))
-        for i, (unit, major, shape, box) in enumerate(forms):
-            tiles, factor = (f"{copies.param}_{what}" for what in (TURNED if i else ("tiles", "factor")))
+            tma_tile = f"({copies.elements}, {copies.rows})"
+            forms.append((unit, "COL_MAJOR", f"({rows}, {copies.elements}, {chunk})", tma_tile))
+        for i, (unit, major, shape, tma_tile) in enumerate(forms):
+            tiles, factor = (f"{copies.param}_{what}" for what in (TRANSPOSED if i else ("tiles", "factor")))
             layout = f"layouts[{count}]"
-            yield View(tiles, factor, copies.param, layout, unit, side, major, shape, stages, box)
+            yield View(tiles, factor, copies.param, layout, unit, side, major, shape, stages, tma_tile)
             count += 1
 
 
-def _sizes(plan: ChainedPlan) -> tuple[CallArg, ...]:
+def _sizes(plan: AttentionPlan) -> tuple[CallArg, ...]:
     """Return the arguments of the host's grid size."""
     names = (plan.segments.whole, plan.segments.over.name)
     return tuple(map(abi.extent, names))
 
 
-def _count(plan: ChainedPlan, emitter: StepEmitter) -> str:
+def _count(plan: AttentionPlan, emitter: ConsumerEmitter) -> str:
     """Return the grid size: an upper bound of the row tiles of all segments, for each other index."""
     found = plan.segments
     tiles = f"({found.whole} * {found.each} // {plan.rows.tile} + {found.over.name})"
     count = f"{tiles} * {emitter.width}" if plan.others else tiles
-    return f"min({count}, {plan.programs})" if plan.by_tickets else count
+    return f"min({count}, {plan.programs})" if plan.dynamic_schedule else count

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from rlk.ir.nodes import Load, Map2, Value, operands
 from rlk.lower.cute.attention.plan import Copies, Step
-from rlk.lower.cute.attention.producer import ChainedEmitter
+from rlk.lower.cute.attention.producer import AttentionEmitter
 from rlk.lower.cute.plan import WARPGROUP
 
 
-class ClearingEmitter(ChainedEmitter):
+class MaskEmitter(AttentionEmitter):
     """Writes the lines that zero out-of-bounds rows."""
 
     def guards(self, part: Step, factors: Iterable[Copies]) -> dict[Copies, Value]:
@@ -38,14 +38,14 @@ class ClearingEmitter(ChainedEmitter):
 
     def clear_rows(self, copies: Copies, guard: Value, state: str) -> None:
         axis = self.plan.scores.axis
-        with self.apart():
-            self.axes_held = {}
+        with self.isolated():
+            self.fragments = {}
             of_rows = {value for value in self.written if axis in self.axes(value)}
             self.written, self.whole = self.written - of_rows, self.whole - of_rows
             self.line(f"column = {copies.width} * (mine % {copies.across})")
             with self.inner(f"for i in cutlass.range_constexpr({copies.passes}):"):
                 self.line(f"down = mine % {WARPGROUP} // {copies.across} + {copies.down} * i")
-                self.memory.owned[axis] = "down"
+                self.memory.coordinates[axis] = "down"
                 self.write(self.needed([guard]))
                 missing = f"select({self[guard]}, Boolean(False), Boolean(True))"
                 with self.inner(f"for j in cutlass.range_constexpr({copies.vectors}):"):

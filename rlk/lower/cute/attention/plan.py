@@ -28,25 +28,25 @@ from rlk.ir.nodes import (
 )
 from rlk.ir.types import DType, TileType
 from rlk.lower.common.bounds import bounds
-from rlk.lower.common.tma_tiles import Box, box_of
 from rlk.lower.common.emitted import Signature
 from rlk.lower.common.names import stride_name
 from rlk.lower.common.peel import peel
+from rlk.lower.common.rescale import rescale_of
 from rlk.lower.common.segments import Segments, segments
-from rlk.lower.common.thread_values import Owned
-from rlk.lower.common.rescale import turning
+from rlk.lower.common.thread_values import TiledAxis
+from rlk.lower.common.tma_tiles import TmaTile, tma_tile_of
 from rlk.lower.cute.plan import (
     INSTRUCTION,
     REGISTERS,
     ROWS_OF_WARPGROUP,
     WARPGROUP,
-    Held,
+    Fragment,
     Registers,
     refused,
 )
 from rlk.lower.cute.protocol import claim_registers, verify
-from rlk.lower.cute.protocols import streams_protocol, sums_protocol, tickets_protocol
-from rlk.passes.walk import behind, walk
+from rlk.lower.cute.protocols import attention_protocol, gradient_protocol, scheduler_protocol
+from rlk.passes.walk import backward_slice, walk
 from rlk.schedule.axes import roles, types_of
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
@@ -55,14 +55,14 @@ CONSUMERS = (1, 2, 3)  # consumer warpgroups
 FEW_REGISTERS = 3  # consumers from which accumulators that are rarely rescaled live in shared memory
 PAIRS = (1, 2)  # index bits that select one of the four threads of an accumulator row
 MOST_ACROSS = 8  # threads that copy a row: 128 bytes, all banks of shared memory
-BOXED = (64, 128)  # elements of a row of a TMA tile: whole 128-byte lines
+TMA_WIDTHS = (64, 128)  # elements of a row of a TMA tile: whole 128-byte lines
 LANES = 32  # of a warp
 VECTOR = 16  # bytes that a thread copies at once
 NARROW = 192  # accumulator elements of a row up to which the producer keeps more registers
 NARROWER = Registers(56, 224)
 ALONE = Registers(96, 240)  # with one consumer warpgroup
 WIDEST = 128  # elements of an accumulator row
-BOX = 1024  # bytes of epilogue scratch of a warp
+EPILOGUE_BYTES = 1024  # bytes of epilogue scratch of a warp
 BARRIERS = 1024  # bytes of mbarriers and of alignment
 
 
@@ -81,9 +81,9 @@ class Copies:
     elements: int
     width: int  # elements of a vector
     along: bool
-    turned: bool
+    transposed: bool
     beside: str | None = None
-    box: Box | None = None
+    tma_tile: TmaTile | None = None
 
     @property
     def params(self) -> tuple[str, ...]:
@@ -134,7 +134,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class ChainedPlan:
+class AttentionPlan:
     """A producer warpgroup, and consumer warpgroups with 64 rows of a tile each.
 
     parts: of the loop: unmasked steps, then masked ones; or masked ones alone; or masked, unmasked, masked.
@@ -146,10 +146,10 @@ class ChainedPlan:
     kernel: Kernel
     kind: str
     segments: Segments
-    rows: Owned
-    others: tuple[Owned, ...]
-    scores: Held
-    sums: tuple[Held, ...]
+    rows: TiledAxis
+    others: tuple[TiledAxis, ...]
+    scores: Fragment
+    sums: tuple[Fragment, ...]
     waiting: tuple[int, ...]
     parts: tuple[Step, ...]
     owned: tuple[Copies, ...]
@@ -163,7 +163,7 @@ class ChainedPlan:
     target: Target
 
     @property
-    def held(self) -> None:
+    def fragment(self) -> None:
         """Return None: fragments run along one axis or the other."""
         return None
 
@@ -191,35 +191,35 @@ class ChainedPlan:
         return not self.last.sums_alone
 
     @property
-    def by_tickets(self) -> bool:
+    def dynamic_schedule(self) -> bool:
         """Return whether blocks are persistent with a dynamic tile scheduler: one block fills an SM."""
-        return self.ahead and self.by_boxes and self.consumers >= FEW_REGISTERS
+        return self.ahead and self.by_tma and self.consumers >= FEW_REGISTERS
 
     @property
     def units(self) -> tuple[int, ...]:
         """Return the accumulator widths, each with an instruction of its own."""
-        return tuple(dict.fromkeys(held.length for held in self.sums))
+        return tuple(dict.fromkeys(fragment.length for fragment in self.sums))
 
     def batches(self, factors: tuple[Copies, ...]) -> tuple[tuple[Copies, ...], ...]:
         """Return the factors of each copy loop: of one shape, where no consumer waits for a single one."""
-        if self.ahead or any(copies.box is not None for copies in factors):
+        if self.ahead or any(copies.tma_tile is not None for copies in factors):
             return tuple((copies,) for copies in factors)
         return tuple(tuple(some) for _, some in groupby(factors, lambda copies: copies.across))
 
     @property
-    def by_boxes(self) -> bool:
+    def by_tma(self) -> bool:
         """Return whether TMA loads the streamed factors."""
-        return all(copies.box is not None for copies in self.streamed)
+        return all(copies.tma_tile is not None for copies in self.streamed)
 
     @property
-    def numbers_apart(self) -> bool:
+    def numbers_pipelined(self) -> bool:
         """Return whether per-row numbers have a pipeline of their own, beside that of TMA loads."""
-        return self.by_boxes and bool(self.numbers)
+        return self.by_tma and bool(self.numbers)
 
     @property
     def numbers_ring(self) -> str:
         """Return the name of that pipeline."""
-        return f"{self.numbers[0].param}_ring" if self.numbers_apart else ""
+        return f"{self.numbers[0].param}_ring" if self.numbers_pipelined else ""
 
     @property
     def number_threads(self) -> int:
@@ -233,11 +233,11 @@ class ChainedPlan:
     def __str__(self) -> str:
         """Return the plan in the words of a schedule."""
         who = f"{self.warps} consumer warps, {WARPGROUP // LANES} producer warps"
-        by = f", {self.programs} persistent blocks" if self.by_tickets else ""
+        by = f", {self.programs} persistent blocks" if self.dynamic_schedule else ""
         return f"tiles {self.rows.axis}={self.rows.tile}, {who}, {self.stages} stages{by}"
 
 
-def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> ChainedPlan:
+def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signature) -> AttentionPlan:
     """Place a specialized kernel; raise UnsupportedError where there is no form for it."""
     extents = dict(signature.extents)
     if signature.split_rows or signature.strided or target.name != "sm_90a":
@@ -248,7 +248,7 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     if rows is None:
         raise refused("fused attention whose query rows are no segments", target)
     parts = _parts(kernel, target)
-    scores, sums = _held(parts[-1], kernel, extents, target)
+    scores, sums = _fragments(parts[-1], kernel, extents, target)
     tile = schedule.tile(str(rows.axis))
     consumers = tile // ROWS_OF_WARPGROUP
     few = consumers >= FEW_REGISTERS and parts[-1].sums_alone
@@ -258,12 +258,12 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     for each in (*owned, *streamed):
         _copyable(kernel, each, signature, target)
     numbers = _numbers(parts[-1], kernel, rows.axis, scores, target)
-    streamed = _boxes(parts[-1], kernel, streamed, (rows.axis, scores.axis), extents)
+    streamed = _tma_tiles(parts[-1], kernel, streamed, (rows.axis, scores.axis), extents)
     others = tuple(a for a in found.parallel if a not in (rows.axis, rows.over, *(s.axis for s in sums)))
-    indices = tuple(Owned(a, 1, fixed_extent(a, extents)) for a in others)
+    indices = tuple(TiledAxis(a, 1, fixed_extent(a, extents)) for a in others)
     dtype = next(d.type.dtype for d in kernel.params if d.name == owned[0].param)
     carried = [a for type in parts[-1].loop.types for a in type.axes]
-    wide = sum(held.length for held in sums for axis in carried if axis == held.axis) > NARROW
+    wide = sum(fragment.length for fragment in sums for axis in carried if axis == fragment.axis) > NARROW
     registers = ALONE if consumers == 1 else REGISTERS[consumers]
     if consumers == 2 and not wide:
         registers = NARROWER
@@ -271,11 +271,11 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
     waiting = _waiting(parts[-1], sums) if consumers >= FEW_REGISTERS else ()
     kept = len(waiting) * tile * sums[0].length * DType.F32.bytes
     stages = _stages(schedule, dtype, owned, streamed, scores.length * len(numbers), kept, target)
-    made = ChainedPlan(
+    made = AttentionPlan(
         kernel=kernel,
-        kind="chained_dot",
+        kind="back_to_back_gemm",
         segments=rows,
-        rows=Owned(rows.axis, tile, None),
+        rows=TiledAxis(rows.axis, tile, None),
         others=indices,
         scores=scores,
         sums=sums,
@@ -292,8 +292,8 @@ def plan(kernel: Kernel, schedule: Schedule, target: Target, signature: Signatur
         target=target,
     )
     own, stepped = (tuple(map(len, made.batches(factors))) for factors in (owned, streamed))
-    batches = (own, (*stepped, *(1,) * made.numbers_apart))
-    _sound(stages, consumers, None if made.ahead else batches, made.by_tickets)
+    batches = (own, (*stepped, *(1,) * made.numbers_pipelined))
+    _sound(stages, consumers, None if made.ahead else batches, made.dynamic_schedule)
     return made
 
 
@@ -340,9 +340,9 @@ def _step(loop: Loop, nodes: Mapping[Value, object], target: Target) -> Step:
     return step
 
 
-def _held(
+def _fragments(
     step: Step, kernel: Kernel, extents: dict[str, int], target: Target
-) -> tuple[Held, tuple[Held, ...]]:
+) -> tuple[Fragment, tuple[Fragment, ...]]:
     """Return the fragments of S, along the streamed axis, and of O, along the columns of V."""
     types = types_of(kernel)
     made = []
@@ -355,15 +355,15 @@ def _held(
         over, length = dot.over, dict(roles(kernel, extents).inside).get(dot.over, 0)
         if width is None or width % INSTRUCTION or not INSTRUCTION <= width <= WIDEST or length % INSTRUCTION:
             raise refused(f"sums of {width} elements over {length} at a time", target)
-        made.append(Held(new[0], width, PAIRS))
-    return Held(over, length, PAIRS), tuple(made)
+        made.append(Fragment(new[0], width, PAIRS))
+    return Fragment(over, length, PAIRS), tuple(made)
 
 
-def _waiting(step: Step, sums: tuple[Held, ...]) -> tuple[int, ...]:
+def _waiting(step: Step, sums: tuple[Fragment, ...]) -> tuple[int, ...]:
     """Return the carried accumulators that change at piece boundaries alone."""
-    found, loop = turning(step.loop), step.loop
+    found, loop = rescale_of(step.loop), step.loop
     yielded = {value for value, _, _ in found.changes} if found is not None else set()
-    summed = {held.axis for held in sums}
+    summed = {fragment.axis for fragment in sums}
     carried = enumerate(zip(loop.body.results, loop.types, strict=True))
     return tuple(i for i, (value, type) in carried if value in yielded and summed & set(type.axes))
 
@@ -384,10 +384,10 @@ def _copies(
         if elements % INSTRUCTION or not INSTRUCTION <= elements <= WIDEST:
             raise refused(f"rows of {elements} elements", target)
         dtype = dtypes[node.param]
-        along, turned = (any(load in (d.a, d.b) for d in dots) for dots in (scores, sums))
+        along, transposed = (any(load in (d.a, d.b) for d in dots) for dots in (scores, sums))
         fill = None if node.fill is None else nodes[node.fill]
         beside = fill.param if isinstance(fill, Load) and fill.fill is None else None
-        made = Copies(load, node.param, rows, elements, VECTOR // dtype.bytes, along, turned, beside)
+        made = Copies(load, node.param, rows, elements, VECTOR // dtype.bytes, along, transposed, beside)
         if dtype.bytes != 2 or (fill is None) != (beside is None) or rows % made.down:
             raise refused(f"a factor of {rows} x {elements} {dtype}", target)
         return made
@@ -397,7 +397,7 @@ def _copies(
     return owned, tuple(copies(load, chunk) for load in streamed)
 
 
-def _boxes(
+def _tma_tiles(
     step: Step,
     kernel: Kernel,
     streamed: tuple[Copies, ...],
@@ -412,17 +412,17 @@ def _boxes(
     nodes, types = {let.value: let.node for let in walk(kernel.body)}, types_of(kernel)
     dims = {d.name: [fixed_extent(axis, extents) for axis in d.type.axes] for d in kernel.params}
 
-    def box(copies: Copies) -> Box | None:
+    def tma_tile(copies: Copies) -> TmaTile | None:
         load = nodes[copies.load]
         assert isinstance(load, Load)
-        if copies.elements not in BOXED or copies.beside:
+        if copies.elements not in TMA_WIDTHS or copies.beside:
             return None
-        return box_of(load, dims[copies.param], nodes, types, axes, copies.rows)
+        return tma_tile_of(load, dims[copies.param], nodes, types, axes, copies.rows)
 
-    given = tuple(replace(copies, box=box(copies)) for copies in streamed)
-    both = any(copies.along and copies.turned for copies in streamed)
+    given = tuple(replace(copies, tma_tile=tma_tile(copies)) for copies in streamed)
+    both = any(copies.along and copies.transposed for copies in streamed)
     exposed = not step.sums_alone and (both or not _hidden(step, nodes))
-    return streamed if exposed or any(copies.box is None for copies in given) else given
+    return streamed if exposed or any(copies.tma_tile is None for copies in given) else given
 
 
 def _hidden(step: Step, nodes: Mapping[Value, Node]) -> bool:
@@ -439,7 +439,9 @@ def _hidden(step: Step, nodes: Mapping[Value, Node]) -> bool:
             return (let.node.b,)
         return operands(let.node)
 
-    return None not in guards and step.scores[0].value not in behind(step.loop.body.results, lets, reads)
+    return None not in guards and step.scores[0].value not in backward_slice(
+        step.loop.body.results, lets, reads
+    )
 
 
 def _terms(condition: Value, nodes: Mapping[Value, Node]) -> set[Value]:
@@ -462,12 +464,12 @@ def made_of(let: Let) -> tuple[Value, ...]:
             return tuple(operands(let.node))
 
 
-def _numbers(step: Step, kernel: Kernel, rows: Axis, scores: Held, target: Target) -> tuple[Numbers, ...]:
+def _numbers(step: Step, kernel: Kernel, rows: Axis, scores: Fragment, target: Target) -> tuple[Numbers, ...]:
     """Return the per-row tensors of streamed rows, which all rows of a block share."""
     types, made = types_of(kernel), []
     lets = {let.value: let for let in step.loop.body.lets}
     for let in lets.values():
-        if isinstance(let.node, Load) and let.value in behind(step.loop.body.results, lets, made_of):
+        if isinstance(let.node, Load) and let.value in backward_slice(step.loop.body.results, lets, made_of):
             type = types[let.value]
             assert isinstance(type, TileType)
             if not step.sums_alone or type.dtype is not DType.F32 or let.node.fill is not None:
@@ -497,21 +499,21 @@ def _stages(
     target: Target,
 ) -> int:
     warps = 4 * (owned[0].rows // ROWS_OF_WARPGROUP)
-    own = sum(c.rows * c.elements for c in owned) * dtype.bytes + BOX * warps + kept
+    own = sum(c.rows * c.elements for c in owned) * dtype.bytes + EPILOGUE_BYTES * warps + kept
     each = sum(c.rows * c.elements for c in streamed) * dtype.bytes + numbers * DType.F32.bytes
     return max(2, min(schedule.stages, ((target.shared << 10) - BARRIERS * 2 - own) // each))
 
 
 @cache
 def _sound(
-    stages: int, consumers: int, batches: tuple[tuple[int, ...], ...] | None, by_tickets: bool
+    stages: int, consumers: int, batches: tuple[tuple[int, ...], ...] | None, dynamic_schedule: bool
 ) -> None:
     """Raise InternalError where the pipeline protocol can deadlock or read an unfilled stage."""
     for steps in (0, 1, 2, 2 * stages + 3):
         if batches is not None:
-            verify(sums_protocol(stages, consumers, steps, *batches))
-        elif steps and by_tickets:
+            verify(gradient_protocol(stages, consumers, steps, *batches))
+        elif steps and dynamic_schedule:
             for fewer in ((), tuple(range(consumers)), (stages + 1, *(0,) * (consumers - 1))):
-                verify(tickets_protocol(stages, consumers, (steps, 1, steps), fewer))
+                verify(scheduler_protocol(stages, consumers, (steps, 1, steps), fewer))
         elif steps:
-            verify(streams_protocol(stages, consumers, steps))
+            verify(attention_protocol(stages, consumers, steps))

@@ -23,25 +23,25 @@ from rlk.ir.types import TileType
 from rlk.lower.common import abi
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
-from rlk.lower.cute.attention.plan import LANES, ChainedPlan, Copies, made_of
+from rlk.lower.cute.attention.plan import LANES, AttentionPlan, Copies, made_of
 from rlk.lower.cute.emit import Emitter
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
-from rlk.lower.cute.plan import WARPGROUP, Held, refused
-from rlk.passes.walk import behind, walk
+from rlk.lower.cute.plan import WARPGROUP, Fragment, refused
+from rlk.passes.walk import backward_slice, walk
 
 ROWS = 2  # of an accumulator that a thread has a part of
 PLACE = "8 * (c // 2) + c % 2"  # of an element of a list among the columns from the first of its thread
 OF_FRAME = frozenset(
-    "thread block warp box vectors group lane memory put get got mine row quad first_of_quad r c i "
-    "j column down stream programs tiles tile first count rows weights scores sums scoring summing acc_scores "
-    "acc_of_scores acc_of_weights only share full_steps last_steps "
-    "first_steps late_steps layouts turns".split()
+    "thread block warp epilogue_tile vectors group lane memory put get got mine row quad first_of_quad r c i "
+    "j column down stream programs tiles tile first count rows probs scores sums scoring summing acc_scores "
+    "acc_of_scores acc_of_probs only share full_steps last_steps "
+    "first_steps late_steps layouts rescales".split()
 )
 
 
-TURNED = ("turned", "turned_factor")
-OF_PRODUCTS = ("acc_scores", "acc_of_scores", "weights", "acc_of_weights", "summing")
+TRANSPOSED = ("transposed", "transposed_factor")
+OF_PRODUCTS = ("acc_scores", "acc_of_scores", "probs", "acc_of_probs", "summing")
 
 
 def numbered(name: str, index: int) -> str:
@@ -69,23 +69,25 @@ class Place:
         return (*self.tile, *self.search, *self.rest)
 
 
-class ChainedEmitter(Emitter):
+class AttentionEmitter(Emitter):
     """Writes lines of producer and consumers.
 
     rowwise: values with one element for each row `r` of a thread. whole: values whose text is one element
     already. targets: values whose elements are assigned to an existing register.
     """
 
-    plan: ChainedPlan
+    plan: AttentionPlan
     item = "block"  # index of the work tile
-    tickets = ""  # the work counter of persistent blocks
+    work_counter = ""  # the work counter of persistent blocks
 
-    def __init__(self, plan: ChainedPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
+    def __init__(self, plan: AttentionPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
         super().__init__(plan, helpers, checks)
         self.plan = plan
         self.names.taken |= OF_FRAME
         for copies in plan.copied:
-            self.names.taken |= {f"{copies.param}_{what}" for what in ("ring", "tiles", "factor", *TURNED)}
+            self.names.taken |= {
+                f"{copies.param}_{what}" for what in ("ring", "tiles", "factor", *TRANSPOSED)
+            }
         self.names.taken |= {f"{each.param}_numbers" for each in plan.numbers} | {plan.numbers_ring}
         count = range(1, 1 + max(len(plan.last.scores), len(plan.sums)))
         self.names.taken |= {numbered(name, i) for name in OF_PRODUCTS for i in count}
@@ -96,7 +98,7 @@ class ChainedEmitter(Emitter):
         self.place_in_row = PLACE  # of an element of a list that is written now
         self.targets: dict[Value, str] = {}
         self.written: set[Value] = set()
-        self.axes_held = {held.axis: held for held in (plan.scores, *plan.sums)}
+        self.fragments = {fragment.axis: fragment for fragment in (plan.scores, *plan.sums)}
 
     # --- values ---------------------------------------------------------------------------------------------
 
@@ -107,12 +109,12 @@ class ChainedEmitter(Emitter):
     def by_row(self, value: Value) -> bool:
         return self.plan.rows.axis in self.axes(value)
 
-    def held_by(self, value: Value) -> Held | None:
+    def fragment_of(self, value: Value) -> Fragment | None:
         """Return the fragment of a value, if it has one."""
-        return next((held for axis, held in self.axes_held.items() if axis in self.axes(value)), None)
+        return next((fragment for axis, fragment in self.fragments.items() if axis in self.axes(value)), None)
 
     def listed(self, value: Value) -> bool:
-        return self.held_by(value) is not None
+        return self.fragment_of(value) is not None
 
     def __getitem__(self, value: Value) -> str:
         if value in self.whole:
@@ -120,7 +122,7 @@ class ChainedEmitter(Emitter):
         return f"{super().__getitem__(value)}[r]" if value in self.rowwise else super().__getitem__(value)
 
     def position(self, let: Let, axis: Axis) -> None:
-        if axis in self.axes_held and axis not in self.memory.owned:
+        if axis in self.fragments and axis not in self.memory.coordinates:
             self.text[let.value] = f"(quad + {PLACE})"
             self.columns.add(let.value)
             self.whole.add(let.value)
@@ -136,7 +138,7 @@ class ChainedEmitter(Emitter):
         Contractions count without their factors in memory.
         """
         left = {value: let for value, let in self.lets.items() if value not in self.written}
-        wanted = behind(values, left, self.operands)
+        wanted = backward_slice(values, left, self.operands)
         return [let for let in left.values() if let.value in wanted]
 
     def operands(self, let: Let) -> tuple[Value, ...]:
@@ -165,14 +167,14 @@ class ChainedEmitter(Emitter):
             self.rowwise.add(let.value)
 
     @contextmanager
-    def apart(self, *, scope: bool = True) -> Iterator[None]:
+    def isolated(self, *, scope: bool = True) -> Iterator[None]:
         """Restore the emitter's state afterwards; free names that were given, unless scope is False."""
-        kept = dict(self.text), dict(self.consts), dict(self.memory.owned), set(self.written)
-        sets = set(self.rowwise), set(self.whole), self.axes_held
+        kept = dict(self.text), dict(self.consts), dict(self.memory.coordinates), set(self.written)
+        sets = set(self.rowwise), set(self.whole), self.fragments
         with self.names.scope() if scope else nullcontext():
             yield
-        self.text, self.consts, self.memory.owned, self.written = kept
-        self.rowwise, self.whole, self.axes_held = sets
+        self.text, self.consts, self.memory.coordinates, self.written = kept
+        self.rowwise, self.whole, self.fragments = sets
 
     def top(self) -> list[Let]:
         """Return the lets beside the loop's."""
@@ -203,7 +205,7 @@ class ChainedEmitter(Emitter):
             self.line(f"tile = {'' if ascending else 'tiles - 1 - '}{self.item} % tiles")
         tile_of = lines(self.lines)
         segment = f"segment_of({found.begin}, tile, {count}, lane, {found.each}, {tile})"
-        name = self.memory.owned[over] = self.let(axis_name(over), segment)
+        name = self.memory.coordinates[over] = self.let(axis_name(over), segment)
         search = lines(self.lines)
         begin = self.let("begin", f"{found.begin}[{name}].to(Int32) * {found.each}")
         self.line(f"count = {found.end}[{name}].to(Int32) * {found.each} - {begin}")
@@ -227,12 +229,12 @@ class ChainedEmitter(Emitter):
         for i, owned in enumerate(left):
             count = self.memory.extent(owned.axis)
             index = rest if i == len(left) - 1 else f"{rest} % {count}"
-            self.memory.owned[owned.axis] = self.let(axis_name(owned.axis), index)
+            self.memory.coordinates[owned.axis] = self.let(axis_name(owned.axis), index)
             rest = f"({rest}) // {count}"
 
     def waits(self, let: Let) -> bool:
         """Return whether a value outside the loop depends on its results."""
-        found = behind([let.value], self.lets)
+        found = backward_slice([let.value], self.lets)
         return any(isinstance(self.lets[value].node, Result | Loop) for value in found)
 
     def contracted(self, value: Value) -> bool:
@@ -247,10 +249,10 @@ class ChainedEmitter(Emitter):
     def steps(self) -> tuple[Line, ...]:
         """Return the lines that compute a tile's step range in every warp: each lane takes some rows."""
         count = self.plan.rows.tile // LANES
-        with self.apart(scope=False):
+        with self.isolated(scope=False):
             axis = self.plan.rows.axis
             rows = self.let(axis_name(axis), self.both(f"first + lane + {LANES} * r", count))
-            self.axes_held, self.memory.owned[axis] = {}, f"{rows}[r]"
+            self.fragments, self.memory.coordinates[axis] = {}, f"{rows}[r]"
             self.write(self.needed(self.bounds()), count)
             self.uses("select", "least", "most")
             self.limits(*self.bounds())
@@ -271,10 +273,10 @@ class ChainedEmitter(Emitter):
     def first_step(self, start: Value) -> str:
         """Return the first step of all rows, clamped to the piece of the block."""
         first, axis = self.extreme(start, "least"), self.plan.last.loop.axis
-        if axis.leaf != "piece" or axis.pieces not in self.memory.owned:
+        if axis.leaf != "piece" or axis.pieces not in self.memory.coordinates:
             return first
         count = axis.steps_of_piece
-        return f"least({first}, {self.memory.owned[axis.pieces]} * {count} + {count - 1})"
+        return f"least({first}, {self.memory.coordinates[axis.pieces]} * {count} + {count - 1})"
 
     def extreme(self, value: Value, pick: str) -> str:
         """Return the minimum or maximum of a row value over a tile."""
@@ -291,18 +293,18 @@ class ChainedEmitter(Emitter):
         elements = [self.elements_of(load) for load in loads]
         axis = self.plan.rows.axis if self.by_row(batch[0].load) else self.plan.scores.axis
         across, down, passes = batch[0].across, batch[0].down, batch[0].passes
-        with self.apart():
-            self.axes_held = {}
+        with self.isolated():
+            self.fragments = {}
             needed = self.needed([v for load in loads for v in self.operands_of(load)])
             self.write(let for let in needed if not {axis, *elements} & {*self.axes(let.value)})
             self.line(f"column = {batch[0].width} * (thread % {across})")
             with self.inner(f"for i in cutlass.range_constexpr({passes}):"):
                 self.line(f"down = thread // {across} + {down} * i")
                 index = "first + down" if axis == self.plan.rows.axis else "down"
-                self.memory.owned[axis] = self.let(axis_name(axis), index)
+                self.memory.coordinates[axis] = self.let(axis_name(axis), index)
                 for copies, load, element in zip(batch, loads, elements, strict=True):
                     column = f"column + {copies.width * across} * j"
-                    self.memory.owned[element] = f"({column})"
+                    self.memory.coordinates[element] = f"({column})"
                     self.write(self.needed(self.operands_of(load)))
                     place = f"(down, {column}, {stage})" if copies.along else f"({column}, down, {stage})"
                     name = "copy_vector_where" if copies.beside is None else "copy_either_vector"
@@ -312,24 +314,24 @@ class ChainedEmitter(Emitter):
                         self.line(f"{name}({given}, {copies.param}_tiles, {place}, {copies.width})")
         return lines(self.lines)
 
-    def boxes(self, batch: tuple[Copies, ...]) -> tuple[Line, ...]:
+    def tma_loads(self, batch: tuple[Copies, ...]) -> tuple[Line, ...]:
         """Return the TMA loads of tiles."""
-        self.uses("send_box")
-        with self.apart():
-            self.axes_held = {}
+        self.uses("tma_load")
+        with self.isolated():
+            self.fragments = {}
             for copies in batch:
-                assert copies.box is not None
-                load, box = self.load_of(copies), copies.box
-                others = [v for d, v in enumerate(load.index[:-1]) if d not in box.dims]
-                self.write(self.needed([box.first, *others]))
+                assert copies.tma_tile is not None
+                load, tma_tile = self.load_of(copies), copies.tma_tile
+                others = [v for d, v in enumerate(load.index[:-1]) if d not in tma_tile.dims]
+                self.write(self.needed([tma_tile.first, *others]))
                 index = "".join(f", {self.memory.coordinate(v)}" for v in others)
                 of = f"{copies.param}[None, None{index}]" if others else copies.param
-                begin = box.coordinate(self.memory.coordinate(box.first))
+                begin = tma_tile.coordinate(self.memory.coordinate(tma_tile.first))
                 first, shape = (begin, "0"), (copies.rows, copies.elements)
                 if not copies.along:
                     first, shape = first[::-1], shape[::-1]
                 given = f"tma_{copies.param}, {of}, ({', '.join(first)}), {shape}, {copies.param}_tiles"
-                self.line(f"send_box({copies.param}_ring, put, {given})")
+                self.line(f"tma_load({copies.param}_ring, put, {given})")
         return lines(self.lines)
 
     def load_of(self, copies: Copies) -> Load:
@@ -356,11 +358,11 @@ class ChainedEmitter(Emitter):
         """Write that copy; parts: groups of `chunk` threads, over which the tensors are distributed."""
         chunk, numbers = self.plan.scores.length, self.plan.numbers
         loads = [x for n in numbers if isinstance(x := self.lets[n.load].node, Load)]
-        with self.apart():
-            self.axes_held = {}
+        with self.isolated():
+            self.fragments = {}
             if loads:
                 self.line(f"down = thread % {chunk}")
-                self.memory.owned[self.plan.scores.axis] = "down"
+                self.memory.coordinates[self.plan.scores.axis] = "down"
                 self.uses("copy_number_where")
             self.write(self.needed([v for load in loads for v in self.operands_of(load)]))
             for i, load in enumerate(loads):

@@ -6,16 +6,18 @@ from rlk.ir.nodes import Value
 from rlk.lower.common import abi
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
-from rlk.lower.cute.attention.plan import LANES, ChainedPlan, Step
-from rlk.lower.cute.attention.consumer import StepEmitter
+from rlk.lower.cute.attention.consumer import ConsumerEmitter
+from rlk.lower.cute.attention.plan import LANES, AttentionPlan, Step
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import lines
 from rlk.lower.cute.plan import ROWS_OF_WARPGROUP
 
-OF_TICKETS = frozenset("item items blocks mail mail_ring ticket own all_steps full_of last_of".split())
+SCHEDULER_NAMES = frozenset(
+    "item items blocks work_tile work_tile_pipeline next_tile own all_steps full_of last_of".split()
+)
 
 
-class TicketEmitter(StepEmitter):
+class SchedulerEmitter(ConsumerEmitter):
     """Writes the consumer of a persistent block: resident rows have a pipeline, released before the epilogue.
 
     The producer publishes each work tile with the step ranges of all consumers. A consumer runs the steps
@@ -26,11 +28,13 @@ class TicketEmitter(StepEmitter):
     own = "own"
     sums_first = True  # measured; with one tile a block the other order is faster
 
-    def __init__(self, plan: ChainedPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
+    def __init__(self, plan: AttentionPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
         super().__init__(plan, helpers, checks)
-        self.names.taken |= OF_TICKETS
-        self.uses("send_mail", "read_mail", "next_item")
-        self.tickets = self.memory.argument(abi.counter(plan.kernel.name, f"{plan.kernel.name}_tickets"))
+        self.names.taken |= SCHEDULER_NAMES
+        self.uses("publish_work_tile", "read_work_tile", "next_work_tile")
+        self.work_counter = self.memory.argument(
+            abi.counter(plan.kernel.name, f"{plan.kernel.name}_work_counter")
+        )
 
     def limits(self, start: Value, *stops: Value) -> None:
         """Write the first step of a tile, the last of each consumer and of all, and the ends of its ranges.
