@@ -394,6 +394,43 @@ def _text_words(source: str) -> Iterator[tuple[str, int]]:
         yield from ((word, number) for word in re.findall(r"[A-Za-z_]\w*", line))
 
 
+# --- words ---
+
+# Identifiers and phrases that have a standard name (docs/glossary.md has the words that are ours).
+RETIRED = {
+    r"\b(send_mail|read_mail|mail_ring)\b": "work-tile pipeline: publish_work_tile, read_work_tile",
+    r"\b(by_tickets|tickets_protocol|TicketEmitter|TICKETS)\b": "work counter, dynamic tile scheduler",
+    r"\b(by|a|draws?) tickets?\b": "work counter, dynamic tile scheduler",
+    r"\b(send_box|by_boxes|box_of|BoxRing|BoxedRing)\b": "TMA tile, TMA load",
+    r"\b(chained_dot|ChainedPlan|ChainedEmitter)\b": "back-to-back GEMM, fused attention",
+    r"contracts? what (it|they) (has |have )?computed": "back-to-back GEMM, fused attention",
+    r"\b(acc_of_weights|what they weigh)\b(?!,)": "probabilities p",
+    r"\b(held_by|axes_held|spread_out|SpreadAxis)\b": "fragment, thread-value layout",
+    r"\b(rows_are_alone|pieces_apart|told_apart|numbers_apart)\b": "row-independent, parallel pieces",
+    r"\b(picked_sums|boards)\b": "one-hot sum, reduction buffer",
+    r"\bthose (who|that) (multiply|copy)\b": "consumer, producer",
+    r"\bwarps that (multiply|copy)\b": "consumer warps, producer warps",
+    r"\brows? (that is none|that (is|are) not there)\b": "out-of-bounds row, padding",
+}
+
+
+def retired_words(path: str, source: str) -> list[Finding]:
+    """Find identifiers and phrases that have a standard name."""
+    return [
+        Finding(path, number, f"{found[0]!r} has a standard name: {name}")
+        for number, line in enumerate(source.splitlines(), 1)
+        for pattern, name in RETIRED.items()
+        if (found := re.search(pattern, line))
+    ]
+
+
+def riddle(path: str, source: str) -> list[Finding]:
+    """Want a noun phrase or a plain sentence as a module's docstring, not an indirect question."""
+    first = (ast.get_docstring(ast.parse(source)) or "").partition(" ")[0]
+    questions = {"What", "How", "Which", "Where", "Who", "When", "Whose", "Whether"}
+    return [Finding(path, 1, f"the module docstring begins with {first!r}")] if first in questions else []
+
+
 # --- the repository ---
 
 

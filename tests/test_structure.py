@@ -66,6 +66,16 @@ def test_repository_is_small() -> None:
     assert not findings, report(findings)
 
 
+def test_words_are_the_fields() -> None:
+    check(
+        lints.retired_words, [*lints.python_files("rlk"), *sorted((lints.ROOT / "templates").rglob("*.j2"))]
+    )
+
+
+def test_module_docstrings_are_statements() -> None:
+    check(lints.riddle, lints.python_files("rlk"))
+
+
 # --- each rule finds what it is for ---
 
 WRONG_IMPORTS = {
@@ -78,7 +88,10 @@ WRONG_IMPORTS = {
     "runtime to the tuner": ("rlk/runtime/dispatch.py", "from rlk.tune.measure import alone"),
     "runtime to the checks": ("rlk/runtime/loader.py", "from rlk.testing import check"),
     "testing's tools to runtime": ("rlk/testing/bits.py", "from rlk.runtime import loader"),
-    "testing's tools to its checks": ("rlk/testing/simulators/interpreter.py", "from rlk.testing.check import laws"),
+    "testing's tools to its checks": (
+        "rlk/testing/simulators/interpreter.py",
+        "from rlk.testing.check import laws",
+    ),
     "names of the root": ("rlk/lower/common/emit.py", "from rlk import Layout"),
     "relative": ("rlk/ir/nodes.py", "from . import dims"),
     "torch in a lowering": ("rlk/lower/triton/emit.py", "import torch"),
@@ -261,6 +274,16 @@ def test_an_operator_named_in_a_lowering_is_found() -> None:
     assert lints.operator_mentions("rlk/lower/rms_norm.py", "x = 1\n", operators)
     assert lints.operator_mentions("templates/triton/x.py.j2", "def rms_norm_kernel(): rms_norm\n", operators)
     assert not lints.operator_mentions("rlk/lower/x.py", "x = other  # as rms_norm does\n", operators)
+
+
+def test_retired_words_are_found() -> None:
+    """The control: each retired identifier or phrase, and ordinary English beside them."""
+    for wrong in ("send_mail(x)", "if plan.by_tickets:", "# drawn by tickets", "rows that are not there"):
+        assert lints.retired_words("rlk/x.py", f"{wrong}\n"), wrong
+    for fine in ("a box of tools", "held for an hour", "hear both sides apart", "early in the loop"):
+        assert not lints.retired_words("rlk/x.py", f"# {fine}\n"), fine
+    assert lints.riddle("rlk/x.py", '"""What a kernel is."""\n')
+    assert not lints.riddle("rlk/x.py", '"""The kernel of a call."""\n')
 
 
 def test_a_large_repository_is_found() -> None:

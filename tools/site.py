@@ -21,7 +21,7 @@ SECTIONS = {
 TITLES = {"contract.md": "The contract"}
 NAV = {
     "Get started": ["index.md", "example.md", "integrations.md"],
-    "Write an operator in 20 minutes": ["writing-a-spec.md"],
+    "Write an operator in 20 minutes": ["writing-a-spec.md", "glossary.md"],
     "Contract": ["contract.md"],
     "Architecture": ["architecture.md", "decisions/"],
     "Operators": ["operators/", "losses.md", "advantages.md"],
