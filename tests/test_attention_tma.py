@@ -47,11 +47,11 @@ def forward(
     rows: int = 64,
     divisible: frozenset[str] = DIVISIBLE,
     *,
-    halves: bool = False,
+    shared_kv_descriptor: bool = False,
     **more: Any,
 ) -> Any:
     width = 1 << (inputs.get("v", inputs.get("v_cache")).shape[-1] - 1).bit_length()
-    schedules = (replace(scheduled("Q*G", {"W": width}, rows), shared_kv_descriptor=halves),)
+    schedules = (replace(scheduled("Q*G", {"W": width}, rows), shared_kv_descriptor=shared_kv_descriptor),)
     sizes = extents(inputs)
     return generated.run_generated(
         of(inputs, **more), inputs, extents=sizes, schedules=schedules, divisible=divisible
