@@ -358,3 +358,26 @@ def test_an_entry_is_reached_and_compiles_without_spills_or_waits(
     assert ", 0 bytes spill stores" in said.stdout + said.stderr or (streams and present)
     launches = json.loads((tmp_path / "launch.json").read_text())["kernels"]
     assert max(kernel["shared"] for kernel in launches) <= H200.shared * 1024
+
+
+def shared_memory(what: Program, schedules: list[Schedule], extents: dict[str, int], folder: Path) -> int:
+    """Compile for sm_90a; return the most bytes of shared memory that a kernel asks for."""
+    static = tuple(sorted((n, e) for n, e in extents.items() if n != "T"))
+    compile_triton(lower(what, schedules, H200, Signature(static, False, ALIGNED)), "sm_90a", folder)
+    launches = json.loads((folder / "launch.json").read_text())["kernels"]
+    return int(max(kernel["shared"] for kernel in launches))
+
+
+@pytest.mark.parametrize(
+    ("spec", "rows", "length"), [(matmul, 300, 64), (matmul, 600, 64), (matmul_leaf8, 300, 512)]
+)
+def test_a_mainloop_of_one_step_fits_into_shared_memory(
+    spec: Op, rows: int, length: int, tmp_path: Path
+) -> None:
+    extents = {"T": rows, "K": length, "N": 2504}
+    what = bound(spec, extents, (), keep_f32=True)
+    chosen = [choose(kernel, H200, None, extents) for kernel in what.kernels]
+    assert shared_memory(what, chosen, extents, tmp_path) <= H200.shared * 1024
+    # the schedules that longer axes get would not
+    persistent = [replace(each, programs=H200.cores) for each in chosen]
+    assert shared_memory(what, persistent, extents, tmp_path) > H200.shared * 1024

@@ -140,6 +140,11 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
     chosen = _tiled(kernel, found, sides, facts, target, extents)
     in_waves, functions = target.vendor == "amd", _functions(kernel)
     rows, columns = (chosen.tile(str(side)) for side in sides)
+    single_step = facts.length is not None and facts.length <= chosen.depth
+    if kind(kernel) == "dot_map" and single_step and not chosen.flat:
+        # Triton removes a mainloop of one step and pipelines the persistent loop over tiles instead: stages
+        # of operands beside a whole f32 tile do not fit into shared memory
+        chosen = replace(chosen, programs=0)
     if kind(kernel) != "stream_dot":
         full = in_waves and functions > 1 and rows * columns >= ACCUMULATOR  # Triton 3.5 spills
         return chosen.with_tile(str(sides[0]), rows // 2) if full else chosen
