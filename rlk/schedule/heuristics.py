@@ -299,7 +299,7 @@ def pieces_as_lanes(lanes: Axis, lengths: Mapping[Axis, int], extent: int) -> Sc
         Span(str(lanes), VECTOR_BITS + middle, bits - VECTOR_BITS - middle),
         Span(str(lanes), 0, VECTOR_BITS),
     )
-    return Schedule(placed=placed, warps=2 if aligned else 4)
+    return Schedule(placed=placed, warps=2 if aligned else 8)
 
 
 def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:
