@@ -115,7 +115,8 @@ def lines(rows: Sequence[Row]) -> list[Line]:
     """Return the rows of a record, one line for each name, in the order of the file."""
     named: dict[str, dict[str, Row]] = {}
     for row in rows:
-        named.setdefault(label(row), {})[row["backend"]] = row
+        # a composite of several backends' kernels stands with the first of them
+        named.setdefault(label(row), {})[row["backend"].split(", ")[0]] = row
     return [Line(name, backends) for name, backends in named.items()]
 
 
@@ -212,7 +213,7 @@ def headlines(found: Sequence[Record]) -> str:
         [
             f"`{line.name}`",
             milliseconds(line.best["ms"]),
-            BACKENDS[line.best["backend"]],
+            BACKENDS[line.best["backend"].split(", ")[0]],
             str(line.peer or ""),
             line.peer.ratio if line.peer else "",
         ]
