@@ -310,7 +310,7 @@ def test_what_a_device_would_not_do_is_refused(mistake: str, monkeypatch: pytest
         (200, NARROW, "end inside of an instruction"),
         (1000, NARROW, "end inside of an instruction"),
         (132, NARROW, "end inside of an instruction"),
-        (512, schedule(32, 64), "fewer rows than an instruction"),
+        (512, schedule(32, 64), "fewer rows than a wgmma instruction"),
         (512, schedule(128, 256), "256 columns"),
     ],
 )
