@@ -22,14 +22,16 @@ from rlk.backends.interface import Backend
 from rlk.backends.registry import register, unregister
 from rlk.cache import Store
 from rlk.env import Env
-from rlk.errors import InternalError, LaunchError, UnsupportedError
+from rlk.errors import Code, InternalError, LaunchError, UnsupportedError
 from rlk.lower.common.emitted import Emitted
 from rlk.ops import ratio_kl, rms_norm, swiglu
-from rlk.runtime import build, dispatch
+from rlk.runtime import build, dispatch, selection
+from rlk.runtime.invocation import geometry_of
 from rlk.runtime.pool import pool
 from rlk.target.facts import target
 
 TESTS = Path(__file__).resolve().parent
+H200 = target("sm_90a")
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, backend: str | None) -> None:
@@ -141,6 +143,33 @@ def test_it_takes_nothing_where_it_is_not_asked_for(fourth: Store, monkeypatch: 
     with pytest.raises(UnsupportedError, match="RLK_BACKEND is not supported by numpy on sm_90a"):
         dispatch.asked_for(target("sm_90a"))
     assert dispatch.asked_for(CPU) == "numpy"
+
+
+def refusing(*args: Any, **options: Any) -> Emitted:
+    raise UnsupportedError(Code.UNSUPPORTED, what="it", backend="numpy", target="", alternatives="")
+
+
+@pytest.mark.parametrize("lower", [numpy_backend.lower, refusing])
+def test_a_faster_backend_is_asked_unasked_and_others_run_what_it_refuses(
+    lower: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen(monkeypatch, None)
+    given = {name: torch.randn(40, 64) for name in ("gate", "up")}
+    invocation = selection.invoke(swiglu.specs[0], given, {}, {}, None)  # type: ignore[attr-defined]
+    call = (invocation, H200.softmax, geometry_of(invocation, given), given, H200)
+    fast = replace(BACKEND, targets=frozenset({H200.name}), faster=lambda *_: True, lower=lower)
+    register(fast)
+    try:
+        asked = dispatch.asked_for(H200)
+        assert asked.split(" or ")[-2:] == ["numpy", "triton"]
+        made = dispatch.lowered(*call, None, asked)[3]
+        assert made.backend == ("triton" if lower is refusing else "numpy")
+        if lower is refusing:
+            with pytest.raises(UnsupportedError):  # by name it does not fall back
+                dispatch.lowered(*call, None, "numpy")
+    finally:
+        unregister(fast.name)
+    assert "numpy" not in dispatch.asked_for(H200)
 
 
 def test_wrong_registrations_are_refused() -> None:

@@ -15,7 +15,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -462,7 +462,7 @@ BACKEND = Backend(
     targets=frozenset(TARGETS),
     sources=lowering_sources(NAME),
     packages=("nvidia-cutlass-dsl", "apache-tvm-ffi"),
-    install=partial(installing, NAME),
+    install=lambda: installing(NAME),
     toolchain=lambda target: toolchain(),
     ready=lambda: compiles(),
     lower=_lower,

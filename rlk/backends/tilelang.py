@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -215,7 +215,7 @@ BACKEND = Backend(
     targets=TARGETS,
     sources=(*lowering_sources(NAME), *SOURCES),
     packages=("tilelang", "apache-tvm-ffi", hip.COMPILER),
-    install=partial(installing, NAME),
+    install=lambda: installing(NAME),
     toolchain=lambda on: toolchain(on),
     lower=_lower,
     compile=compile_tilelang,

@@ -6,7 +6,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -211,7 +211,7 @@ BACKEND = Backend(
     targets=frozenset(TARGETS),
     sources=lowering_sources(NAME),
     packages=("triton",),
-    install=partial(installing, NAME),
+    install=lambda: installing(NAME),
     toolchain=_toolchain,
     lower=_lower,
     compile=compile_triton,
