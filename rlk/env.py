@@ -10,11 +10,15 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 from rlk.errors import Code, LaunchError
 
 BACKENDS = ("triton", "cute", "tilelang", "oracle")
+"""Values of RLK_BACKEND; beside them the names of registered backends and of installed entry points."""
+ENTRY_POINTS = "rlk.backends"
+_registered: list[str] = []
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_CACHE_LIMIT = 8 * 2**30
 SIZE = "bytes with an optional suffix K, M, G or T, such as 8G"
@@ -102,7 +106,7 @@ class Env:
         return Env(
             cache_dir=_cache_dir(variables),
             cache_limit=_size(variables, "RLK_CACHE_LIMIT", DEFAULT_CACHE_LIMIT),
-            backend=_choice(variables, "RLK_BACKEND", BACKENDS),
+            backend=_backend(variables),
             check=_switch(variables, "RLK_CHECK"),
             interpret=_switch(variables, "RLK_INTERPRET"),
             jobs=_count(variables, "RLK_JOBS", min(8, cpus)),
@@ -193,6 +197,24 @@ def _choice(variables: Mapping[str, str], name: str, choices: tuple[str, ...]) -
     if value.lower() not in choices:
         raise _bad(name, value, "one of " + ", ".join(choices))
     return value.lower()
+
+
+def accept_backend(name: str) -> None:
+    """Let RLK_BACKEND name a backend, from the next time that the environment is read."""
+    _registered.append(name)
+
+
+def refuse_backend(name: str) -> None:
+    """Undo `accept_backend`."""
+    _registered.remove(name)
+
+
+def _backend(variables: Mapping[str, str]) -> str | None:
+    value = variables.get("RLK_BACKEND", "").lower()
+    if value and value not in (*BACKENDS, *_registered):
+        # packages are looked through only for a name that nothing else explains
+        _registered.extend(each.name for each in metadata.entry_points(group=ENTRY_POINTS, name=value))
+    return _choice(variables, "RLK_BACKEND", (*BACKENDS, *_registered))
 
 
 def _switch(variables: Mapping[str, str], name: str) -> bool:

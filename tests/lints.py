@@ -32,20 +32,24 @@ RANK = {
     "cache": 7,
     # the tools of testing know no runtime, its checks of whole operators do
     "testing.bits": 8, "testing.simulators": 9,
-    "runtime": 10,
-    "testing": 11,
-    "ops": 12,
-    "aot": 13, "consistency": 13, "integrations": 13,
-    "tune": 13, "pages": 13,
-    "demo": 14,
-    "cli": 15,
+    # what a backend writes and launches
+    "runtime.driver": 10, "runtime.record": 10,
+    "runtime.launch": 11,
+    "backends": 12,
+    "runtime": 13,
+    "testing": 14,
+    "ops": 15,
+    "aot": 16, "consistency": 16, "integrations": 16,
+    "tune": 16, "pages": 16,
+    "demo": 17,
+    "cli": 18,
 }  # fmt: skip
 SPECS_IMPORT = frozenset({"", "lang"})
 KNOWS_SPECS = RANK["runtime"]  # from here up a package may import rlk.specs
 KNOWS_ROOT = RANK["ops"]  # from here up a package may use the names that rlk itself offers
 KNOWS_TORCH = RANK["testing.bits"]
 COMPILERS = frozenset({"triton", "cutlass", "tilelang"})
-COMPILER_USERS = frozenset({"runtime", "testing"})
+COMPILER_USERS = frozenset({"backends", "testing"})
 
 # Words that are operators' names and also plain words of a lowering.
 OPERATOR_WORDS = frozenset({"pack", "unpack", "argmax"})
@@ -134,7 +138,7 @@ def _wrong_import(path: str, owner: str, module: str) -> str | None:
     if module == ".":
         return "relative import"
     if top in COMPILERS and owner.split(".")[0] not in COMPILER_USERS:
-        return f"{owner} imports {top}; only generated code, runtime and testing may"
+        return f"{owner} imports {top}; only generated code, backends and testing may"
     if top == "torch" and rank < KNOWS_TORCH:
         return f"{owner} imports torch; nothing below testing and runtime knows it"
     if module.startswith("rlk:__"):
@@ -429,6 +433,62 @@ def riddle(path: str, source: str) -> list[Finding]:
     first = (ast.get_docstring(ast.parse(source)) or "").partition(" ")[0]
     questions = {"What", "How", "Which", "Where", "Who", "When", "Whose", "Whether"}
     return [Finding(path, 1, f"the module docstring begins with {first!r}")] if first in questions else []
+
+
+# --- backends ---
+
+
+BACKENDS = frozenset({"triton", "cute", "tilelang"})
+KNOW_BACKENDS = ("rlk/backends/", "rlk/lower/", "rlk/env.py", "rlk/testing/simulators/")
+"""Where a backend may be told from others; a simulator is that of one backend, and stands for its modules."""
+
+
+def backend_names(path: str, source: str) -> list[Finding]:
+    """Refuse decisions by a backend's name: comparisons, cases, and tables whose keys are names.
+
+    Elsewhere a backend is asked through `rlk.backends.interface.Backend`: what holds for one that another
+    package registers is written there.
+    """
+    if path.startswith(KNOW_BACKENDS):
+        return []
+    return [
+        Finding(path, node.lineno, f"decides by the name of backend {name!r}; ask its Backend")
+        for node in ast.walk(ast.parse(source))
+        for name in sorted(_decided_by(node))
+    ]
+
+
+def _decided_by(node: ast.AST) -> set[str]:
+    """Return the backends whose names a comparison, a case, a table or a call such as startswith holds."""
+    match node:
+        case ast.Compare(left=left, comparators=others):
+            held = [left, *others]
+        case ast.MatchValue(value=value):
+            held = [value]
+        case ast.Dict(keys=keys):
+            held = [key for key in keys if key is not None]
+        case ast.Subscript(slice=index):
+            held = [index]
+        case ast.Call(
+            func=ast.Attribute(attr="startswith" | "endswith" | "get" | "index" | "count"), args=args
+        ):
+            held = list(args)
+        case _:
+            return set()
+    inside = (part for each in held for part in _with_items(each))
+    return {part.value for part in inside if isinstance(part, ast.Constant) and part.value in BACKENDS}
+
+
+def _with_items(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield an expression, and the items of a tuple, list or set, or of a call that makes one."""
+    yield node
+    match node:
+        case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
+            for item in items:
+                yield from _with_items(item)
+        case ast.Call(func=ast.Name(id="frozenset" | "set" | "tuple" | "list"), args=args):
+            for arg in args:
+                yield from _with_items(arg)
 
 
 # --- the repository ---

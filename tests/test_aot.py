@@ -23,12 +23,13 @@ import rlk
 from rlk.aot import calls
 from rlk.aot.inspect import contents
 from rlk.aot.matrix import Calls, Matrix, Model
+from rlk.backends import binaries, triton
 from rlk.cli import main
 from rlk.digest import canonical, digest
 from rlk.env import Env
 from rlk.errors import LaunchError, UnsupportedError
 from rlk.ops import swiglu
-from rlk.runtime import build, dispatch, loader, prefetch, trace_cache, wheel_lookup, wheels
+from rlk.runtime import build, dispatch, prefetch, trace_cache, wheel_lookup, wheels
 from rlk.runtime.candidates import formed
 from rlk.runtime.driver import Cuda
 from rlk.runtime.invocation import geometry_of
@@ -75,7 +76,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("nothing is compiled here")
 
     monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.setattr(build, "triton_version", lambda: None)
+    monkeypatch.setattr(triton, "triton_version", lambda: None)
     monkeypatch.setattr(build, "pool", never)
     monkeypatch.setattr(
         trace_cache, "own_text", lambda: None
@@ -159,8 +160,8 @@ def test_a_call_runs_the_kernel_of_a_wheel_without_a_compiler(
         ModuleRecord.read(p.parent) for p in site.rglob("launch.json") if "_grad" not in p.read_text()
     )
     library = FakeCuda(parameter_layout(launch.kernels[0].types)[1])
-    monkeypatch.setattr(loader, "driver", lambda kind: Cuda(library))
-    monkeypatch.setattr(loader, "_services", lambda: NO_STREAM)
+    monkeypatch.setattr(binaries, "driver", lambda kind: Cuda(library))
+    monkeypatch.setattr(binaries, "services", lambda: NO_STREAM)
     run = dispatch.bind_lowered(*call_of(X), torch.device("cpu", 0))
     made = run({"gate": X, "up": X}, {})
     assert made["y"].shape == X.shape
@@ -227,7 +228,7 @@ def test_without_a_wheel_and_a_compiler_the_error_says_both(no_compiler: None) -
 def test_another_backend_stands_in_only_where_nothing_is_asked_for(
     site: Path, no_compiler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlk.runtime.candidates.by_cute_first", lambda *_: True)
+    monkeypatch.setattr("rlk.backends.cute.by_cute_first", lambda *_: True)
     answer = dispatch.ship(*call_of(X), dispatch.serving(H200))
     assert answer.found is not None and answer.found.form.backend == "triton"
     forced(monkeypatch, backend="cute")

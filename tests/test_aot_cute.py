@@ -13,7 +13,7 @@ import pytest
 import torch
 from aot_cases import REPOSITORY, built, installed
 
-from rlk.runtime import cute
+from rlk.backends import cute
 
 pytestmark = [
     pytest.mark.skipif(cute.toolchain() is None, reason="nvidia-cutlass-dsl is not installed"),
@@ -26,7 +26,8 @@ sys.modules["cutlass"] = sys.modules["triton"] = None
 import torch
 from rlk.errors import LaunchError
 from rlk.ops import swiglu
-from rlk.runtime import dispatch, loader
+from rlk.backends import binaries
+from rlk.runtime import dispatch
 from rlk.runtime.selection import invoke
 from rlk.runtime.invocation import geometry_of
 from rlk.runtime.launch import Services
@@ -37,7 +38,7 @@ x = torch.randn(40, 512, dtype=torch.bfloat16)
 tensors = {"gate": x, "up": x}
 invocation = invoke(swiglu.specs[0], tensors, {}, {}, None)
 call = (invocation, on.softmax, geometry_of(invocation, tensors), tensors, on)
-loader._services = lambda: Services(lambda device: 0, lambda: 0, lambda device: None)
+binaries.services = lambda: Services(lambda device: 0, lambda: 0, lambda device: None)
 found = dispatch.ship(*call, dispatch.serving(on)).found
 run = dispatch.bind_lowered(*call, torch.device("cpu", 0))
 try:

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+from rlk.backends import cute
 from rlk.errors import Code, UnsupportedError
 from rlk.ir.nodes import MathModel, Program
 from rlk.ops import linear_logp, swiglu
 from rlk.runtime import dispatch as dispatching
 from rlk.runtime import selection
-from rlk.runtime.dispatch import FASTEST, lowered
+from rlk.runtime.dispatch import lowered
 from rlk.runtime.invocation import geometry_of
 from rlk.runtime.reference import placed, reference_extents, reference_gradient, reference_variant
 from rlk.runtime.registry import operators
@@ -21,6 +22,7 @@ from rlk.schedule.backend_choice import MANY_ROWS, by_cute_first
 from rlk.target.facts import target
 
 H200 = target("sm_90a")
+FASTEST = "cute or triton"
 ALWAYS = {"matmul", "matmul_leaf8"}
 OF_MANY_QUERIES = {"varlen_attention", "varlen_attention_grad", "prefix_attention"}
 OF_MANY_ROWS = {"linear_logp", "linear_logp_grad", "linear_logp_backward"}
@@ -86,6 +88,6 @@ def test_a_call_asks_the_lowering_that_is_faster_for_its_rows(monkeypatch: pytes
 
 
 def test_calls_on_a_device_ask_the_faster_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatching.cute, "compiles", lambda: True)
+    monkeypatch.setattr(cute, "compiles", lambda: True)
     assert dispatching._backend(H200) == FASTEST
     assert dispatching._backend(target("gfx942")) == "triton"

@@ -10,10 +10,10 @@ from cdna_text import POINTER, emulated
 from test_cdna_instructions import FRAME, patterns
 from test_cdna_route import call_of
 
+from rlk.backends.triton import compile_triton
 from rlk.interp.dot import dot
 from rlk.ir.dotmodel import FLOOR, DotModel
 from rlk.ir.types import DType
-from rlk.runtime.toolchain import compile_triton
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits
 from rlk.testing.check import check_machine

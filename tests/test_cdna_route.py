@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rlk.backends.triton import compile_triton
 from rlk.lower.common.emitted import Emitted
 from rlk.lower.triton import lower
 from rlk.runtime.registry import find, operators
-from rlk.runtime.toolchain import compile_triton
 from rlk.schedule.heuristics import choose
 from rlk.target.facts import target
 from rlk.testing.cases import cases

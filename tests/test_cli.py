@@ -26,7 +26,7 @@ from rlk.cli.text import Progress, fields, size, table
 from rlk.errors import LaunchError
 from rlk.interp.ex2_sm90 import exp2_sm90
 from rlk.ir.text import parse_program
-from rlk.resources import installing
+from rlk.resources import generated, installing
 from rlk.runtime import probes
 from rlk.runtime.registry import operators
 from rlk.terminal import Plain
@@ -205,6 +205,14 @@ def test_show_prints_generated_source(rlk: Rlk) -> None:
     status, out, _ = rlk("show", "logp", "--grad", "--source", "triton", "--target", "gfx942")
     assert status == 0 and '"""logp_grad on gfx942, written by rlk' in out
     compile(out, "logp_grad.py", "exec")
+
+
+@pytest.mark.parametrize(("backend", "on"), [("triton", "sm_90a"), ("cute", "sm_90a")])
+def test_shown_source_is_what_is_checked_in(backend: str, on: str, rlk: Rlk) -> None:
+    """Of an operator whose pieces are side by side at these sizes."""
+    status, out, _ = rlk("show", "linear_logp", "--source", backend, "--target", on)
+    checked_in = (generated() / on.replace("_", "") / backend / "linear_logp.py").read_text()
+    assert status == 0 and out == checked_in
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from rlk.backends import cute, tilelang, triton
 from rlk.cli import doctor
 from rlk.cli.places import unusable
-from rlk.runtime import cute, tilelang
 
 NOBODY = 65534
 
@@ -21,7 +21,7 @@ NOBODY = 65534
 def compilers(monkeypatch: pytest.MonkeyPatch, *here: str) -> dict[str, object]:
     """Return what doctor says where these backends have what they need."""
     some = (("a compiler", "1"),)
-    monkeypatch.setattr(doctor, "triton_version", lambda: "3.7.1" if "triton" in here else None)
+    monkeypatch.setattr(triton, "triton_version", lambda: "3.7.1" if "triton" in here else None)
     monkeypatch.setattr(cute, "toolchain", lambda: some if "cute" in here else None)
     monkeypatch.setattr(cute, "compiles", lambda: "cute" in here)
     monkeypatch.setattr(tilelang, "toolchain", lambda on: some if "tilelang" in here else None)

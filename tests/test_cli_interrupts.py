@@ -23,7 +23,7 @@ import os, subprocess, sys, tempfile, time
 from pathlib import Path
 
 if "rlk.runtime.worker" in sys.orig_argv:
-    import rlk.runtime.toolchain
+    import rlk.backends.triton
 
     def compile_triton(emitted, target, folder):
         assembler = subprocess.Popen(["sleep", "{FOREVER}"])
@@ -33,7 +33,7 @@ if "rlk.runtime.worker" in sys.orig_argv:
         (mark / f"{{os.getpid()}}.new").rename(mark / f"{{os.getpid()}}")
         time.sleep({FOREVER})
 
-    rlk.runtime.toolchain.compile_triton = compile_triton
+    rlk.backends.triton.compile_triton = compile_triton
 '''
 MODEL = """
 [[model]]

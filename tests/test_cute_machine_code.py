@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlk.backends import cute
+from rlk.backends.cubin import usage
 from rlk.errors import UnsupportedError
 from rlk.ir.types import DType
 from rlk.lang import Variant
 from rlk.lower.common.emitted import Emitted
 from rlk.lower.cute.text import literal
 from rlk.passes.pipeline import canonical
-from rlk.runtime import cute
-from rlk.runtime.cubin import usage
 from rlk.runtime.reference import emit, placed, reference_extents, reference_gradient, reference_variant
 from rlk.runtime.registry import operators
 from rlk.target.facts import target

@@ -17,20 +17,21 @@ import torch
 from services import NO_STREAM, Torch
 
 import rlk
+from rlk.backends import binaries, cute, triton
+from rlk.backends.cubin import usage
+from rlk.backends.cute import ToolError, load_cute
+from rlk.backends.source import executed
 from rlk.env import Env
 from rlk.errors import CompileError, InternalError, LaunchError, UnsupportedError
 from rlk.ir.nodes import MathModel
 from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild
 from rlk.ops import swiglu
-from rlk.runtime import build, calls, cute, loader, prefetch
+from rlk.runtime import build, calls, loader, prefetch
 from rlk.runtime import dispatch as dispatching
-from rlk.runtime.cubin import usage
-from rlk.runtime.cute import ToolError, load_cute
 from rlk.runtime.dispatch import lowered
 from rlk.runtime.invocation import geometry_of
 from rlk.runtime.pool import Pool
 from rlk.runtime.record import LaunchRecord, ModuleRecord, decode_request, encode_request
-from rlk.runtime.toolchain import executed
 from rlk.target.facts import target
 
 needs_compiler = pytest.mark.skipif(cute.toolchain() is None, reason="nvidia-cutlass-dsl is not installed")
@@ -138,7 +139,7 @@ ARGUMENTS = (Tensor(1 << 20), Tensor(1 << 21), Tensor(1 << 22), 100, 1, 2.0, 1, 
 
 def test_requests_of_both_backends_survive_the_pipe(tmp_path: Path) -> None:
     for emitted in (EMITTED, replace(EMITTED, backend="triton")):
-        assert decode_request(encode_request(emitted, "sm_90a", tmp_path))[0] == emitted
+        assert decode_request(encode_request(emitted, "sm_90a", tmp_path, ""))[0] == emitted
 
 
 @needs_compiler
@@ -312,7 +313,7 @@ def test_an_argument_of_another_type_is_refused(
 @needs_compiler
 @needs_no_device
 def test_an_entry_is_loaded_and_called(entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "_services", lambda: NO_STREAM)
+    monkeypatch.setattr(binaries, "services", lambda: NO_STREAM)
     call, record = loader.load(entry, "cuda", 0)
     assert record.checks == EMITTED.checks
     call(*ARGUMENTS[:3], 0, 2.0)
@@ -324,7 +325,7 @@ def test_an_entry_is_loaded_and_called(entry: Path, monkeypatch: pytest.MonkeyPa
 def test_loading_imports_no_compiler(entry: Path) -> None:
     probe = (
         "import sys\nfrom pathlib import Path\n"
-        "from rlk.runtime.cute import load_cute\nfrom rlk.runtime.launch import Services\n"
+        "from rlk.backends.cute import load_cute\nfrom rlk.runtime.launch import Services\n"
         "from rlk.runtime.record import ModuleRecord\n"
         f"folder = Path({str(entry)!r})\n"
         "services = Services(lambda d: 0, lambda: 0, lambda d: None)\n"
@@ -413,8 +414,8 @@ def test_the_environment_chooses_among_what_a_target_has(monkeypatch: pytest.Mon
 
 def test_the_faster_lowering_is_asked_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     forced(monkeypatch, None)
-    for compiles, chosen in ((True, dispatching.FASTEST), (False, "triton")):
-        monkeypatch.setattr(dispatching.cute, "compiles", lambda compiles=compiles: compiles)
+    for compiles, chosen in ((True, "cute or triton"), (False, "triton")):
+        monkeypatch.setattr(cute, "compiles", lambda compiles=compiles: compiles)
         assert dispatching._backend(target("sm_90a")) == chosen
 
 
@@ -455,7 +456,7 @@ def test_what_cute_refuses_is_tritons_and_explained_so(
     found = lowered_swiglu(x, "cute")
     monkeypatch.setattr(build, "digest_sources", lambda folders: "emitter")
     monkeypatch.setattr(cute, "toolchain", lambda: (("nvidia-cutlass-dsl", "4.8.1"),))
-    if runs == "cute" or build.triton_version() is not None:
+    if runs == "cute" or triton.triton_version() is not None:
         assert dispatching.entry_key(found[0], found[2], found[3], sm_90a).backend == runs
 
 

@@ -65,13 +65,14 @@ def test_the_commands_of_the_guide_run(
 
 
 def test_the_messages_of_troubleshooting_are_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlk.backends import cute
     from rlk.errors import RlkError
-    from rlk.runtime import build, oracle
+    from rlk.runtime import oracle
     from rlk.runtime.build import kernel_key
 
     def without_a_compiler() -> None:
-        monkeypatch.setattr(build.cute, "toolchain", lambda: None)
-        monkeypatch.setattr(build, "installing", lambda extra: f"pip install -e '/path/to/rlk[{extra}]'")
+        monkeypatch.setattr(cute, "toolchain", lambda: None)
+        monkeypatch.setattr(cute, "installing", lambda extra: f"pip install -e '/path/to/rlk[{extra}]'")
         kernel_key("cute", "", None, "sm_90a")
 
     def with_a_check() -> None:

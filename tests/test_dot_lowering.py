@@ -15,6 +15,7 @@ from edited_text import edit_text
 
 triton = pytest.importorskip("triton")
 
+from rlk.backends.triton import compile_triton  # noqa: E402
 from rlk.errors import ScheduleError, UnsupportedError  # noqa: E402
 from rlk.interp.run import run  # noqa: E402
 from rlk.ir.nodes import Let, MathModel, Program, Select  # noqa: E402
@@ -25,7 +26,6 @@ from rlk.lower.common.emitted import Emitted, Signature  # noqa: E402
 from rlk.lower.triton import lower  # noqa: E402
 from rlk.passes.pipeline import canonical, specialize  # noqa: E402
 from rlk.passes.rewrite import Replay, rewrite  # noqa: E402
-from rlk.runtime.toolchain import compile_triton  # noqa: E402
 from rlk.schedule.axes import kind  # noqa: E402
 from rlk.schedule.heuristics import apart, choose, variety  # noqa: E402
 from rlk.schedule.schedule import Schedule  # noqa: E402

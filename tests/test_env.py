@@ -137,7 +137,7 @@ def test_the_docs_name_every_variable_and_no_other() -> None:
 
 @pytest.mark.parametrize("named", ["/nonexistent", "gcc 'unended", " "])
 def test_a_c_compiler_that_is_not_there_is_an_error(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlk.runtime import cute
+    from rlk.backends import cute
 
     monkeypatch.setattr(Env, "current", staticmethod(lambda: Env.read({**HOME, "CC": named})))
     with pytest.raises(LaunchError, match="environment: CC=.* is not allowed") as caught:

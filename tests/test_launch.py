@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from services import Torch
 
+from rlk.backends import binaries
 from rlk.cache import CacheKey, Store
 from rlk.env import Env
 from rlk.errors import CompileError, InternalError, LaunchError
@@ -93,9 +94,9 @@ def compiled(workers: Pool, folder: Path, emitted: Emitted = EMITTED, target: st
 
 
 def test_requests_survive_the_pipe(tmp_path: Path) -> None:
-    line = encode_request(EMITTED, "sm_90a", tmp_path)
+    line = encode_request(EMITTED, "sm_90a", tmp_path, "module:function")
     assert "\n" not in line
-    assert decode_request(line) == (EMITTED, "sm_90a", tmp_path)
+    assert decode_request(line) == (EMITTED, "sm_90a", tmp_path, "module:function")
 
 
 @pytest.mark.parametrize("target", ["sm_90a", "gfx90a", "gfx942", "gfx950"])
@@ -162,11 +163,11 @@ def test_an_unguarded_script_is_not_run_again_by_its_workers(tmp_path: Path) -> 
         "import json, sys\nfrom pathlib import Path\n"
         "from rlk.runtime.pool import pool\nfrom rlk.runtime.record import decode_request\n"
         "print('running')\n"
-        f"emitted, target, folder = decode_request(Path({str(tmp_path / 'request')!r}).read_text())\n"
+        f"emitted, target, folder, _ = decode_request(Path({str(tmp_path / 'request')!r}).read_text())\n"
         "pool().submit(lambda: pool().compile(emitted, target, folder)).result()\n"
     )
     (tmp_path / "entry").mkdir()
-    (tmp_path / "request").write_text(encode_request(EMITTED, "sm_90a", tmp_path / "entry"))
+    (tmp_path / "request").write_text(encode_request(EMITTED, "sm_90a", tmp_path / "entry", ""))
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
         [sys.executable, script], env=environment, capture_output=True, text=True, timeout=60
@@ -182,9 +183,6 @@ def test_an_unguarded_script_is_not_run_again_by_its_workers(tmp_path: Path) -> 
 def fresh_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: Pool) -> Store:
     store = Store(tmp_path / "store")
     monkeypatch.setattr(build_module, "store", lambda: store)
-    (tmp_path / "templates" / "triton").mkdir(parents=True)
-    (tmp_path / "templates" / "triton" / "module").touch()
-    monkeypatch.setattr(build_module, "templates", lambda: tmp_path / "templates")
     monkeypatch.setattr(build_module, "pool", lambda: workers)
     return store
 
@@ -196,7 +194,7 @@ def test_a_kernel_is_lowered_and_compiled_once(fresh_store: Store) -> None:
         emissions.append(1)
         return EMITTED
 
-    key = build_module.triton_key("ir", None, "sm_90a")
+    key = build_module.kernel_key("triton", "ir", None, "sm_90a")
     futures = [build_module.obtain_later(key, emit, label="scale") for _ in range(3)]
     paths = {future.result(timeout=60) for future in futures}
     assert paths == {build_module.obtain(key, emit, label="scale")}
@@ -212,7 +210,7 @@ def test_keys_hold_the_compiler_the_emitter_and_the_compilers_variables(
     def with_flags(*flags: tuple[str, str]) -> CacheKey:
         found = replace(Env.current(), toolchain=flags)
         monkeypatch.setattr(Env, "current", staticmethod(lambda: found))
-        return build_module.triton_key("ir", None, "sm_90a")
+        return build_module.kernel_key("triton", "ir", None, "sm_90a")
 
     key, plain = with_flags(("TRITON_F32_DEFAULT", "ieee"), ("PTXAS_OPTIONS", "-O1")), with_flags()
     assert key.toolchain == (("triton", triton.__version__),)
@@ -440,8 +438,8 @@ def test_an_entry_is_loaded_and_called(
     workers: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = FakeCuda(OFFSETS)
-    monkeypatch.setattr(loader, "driver", lambda kind: Cuda(library))
-    monkeypatch.setattr(loader, "_services", lambda: library.torch.services)
+    monkeypatch.setattr(binaries, "driver", lambda kind: Cuda(library))
+    monkeypatch.setattr(binaries, "services", lambda: library.torch.services)
     call, record = loader.load(compiled(workers, tmp_path / "entry"), "cuda", 1)
     call(Tensor(64), Tensor(128), 3, 10, 2.0, 64)
     ((numbers, values),) = library.launches

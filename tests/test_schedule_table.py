@@ -15,6 +15,7 @@ import pytest
 
 triton = pytest.importorskip("triton")
 
+from rlk.backends.triton import compile_triton  # noqa: E402
 from rlk.errors import ScheduleError  # noqa: E402
 from rlk.interp.run import run  # noqa: E402
 from rlk.ir.dims import Axis  # noqa: E402
@@ -24,7 +25,6 @@ from rlk.lang.variants import cotangents, differentiable, gradient_variant  # no
 from rlk.lower.common.emitted import Signature  # noqa: E402
 from rlk.lower.triton import lower  # noqa: E402
 from rlk.passes.pipeline import canonical, launched, specialize  # noqa: E402
-from rlk.runtime.toolchain import compile_triton  # noqa: E402
 from rlk.schedule import heuristics, triton_table  # noqa: E402
 from rlk.schedule.axes import kind, roles  # noqa: E402
 from rlk.schedule.entries import MORE, ROW_CLASSES, Entry, Facts, Range, row_class  # noqa: E402

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from test_cache import KEY, never, writer
 
+from rlk.backends import triton
 from rlk.cache import Reader, Store
 from rlk.cache.lock import Hold, hold
 from rlk.cache.manifest import MANIFEST, BadEntry
@@ -316,8 +317,8 @@ def test_a_lock_that_is_unlinked_while_it_is_taken_is_no_lock(
 def test_each_variable_of_a_compiler_changes_each_key(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of kernels, and of what is kept of calls."""
     for tool in ("cute", "tilelang"):
-        monkeypatch.setattr(f"rlk.runtime.{tool}.toolchain", lambda *_: (("compiler", "1"),))
-    monkeypatch.setattr(build, "triton_version", lambda: "3")
+        monkeypatch.setattr(f"rlk.backends.{tool}.toolchain", lambda *_: (("compiler", "1"),))
+    monkeypatch.setattr(triton, "triton_version", lambda: "3")
     monkeypatch.setattr(trace_cache, "own_text", lambda: "text")
     kernels: set[str] = set()
     calls: set[str] = set()

@@ -76,6 +76,10 @@ def test_module_docstrings_are_statements() -> None:
     check(lints.riddle, lints.python_files("rlk"))
 
 
+def test_backends_are_asked_and_not_told_apart() -> None:
+    check(lints.backend_names, lints.python_files("rlk"))
+
+
 # --- each rule finds what it is for ---
 
 WRONG_IMPORTS = {
@@ -98,6 +102,9 @@ WRONG_IMPORTS = {
     "torch in the cache": ("rlk/cache/store.py", "def f():\n    from torch import nn"),
     "torch in a spec": ("rlk/specs/norm.py", "import torch.nn"),
     "triton in a lowering": ("rlk/lower/triton/emit.py", "import triton.language as tl"),
+    "triton in runtime": ("rlk/runtime/loader.py", "import triton"),
+    "a backend to the dispatcher": ("rlk/backends/cute.py", "from rlk.runtime import dispatch"),
+    "a record to a backend": ("rlk/runtime/record.py", "from rlk.backends import registry"),
     "cutlass in ops": ("rlk/ops/surface.py", "import cutlass"),
     "one lowering in another": ("rlk/lower/cute/emit.py", "from rlk.lower.triton import emit"),
     "a lowering in common": ("rlk/lower/common/emit.py", "from rlk.lower.triton import emit"),
@@ -111,12 +118,15 @@ RIGHT_IMPORTS = {
         "rlk/lower/triton/emit.py",
         "from rlk.ir.tree import Tree\nfrom rlk.schedule.schedule import Schedule",
     ),
+    "the dispatcher to a backend": ("rlk/runtime/dispatch.py", "from rlk.backends import registry"),
+    "a backend to records": ("rlk/backends/cute.py", "from rlk.runtime.record import LaunchRecord"),
     "within a part": (
         "rlk/lower/triton/emit.py",
         "from rlk.lower.triton import plan\nfrom rlk.lower.common import w",
     ),
     "spec": ("rlk/specs/norm.py", "from rlk import lang as L\nfrom rlk.lang import op, Axis"),
-    "compilers where they belong": ("rlk/runtime/loader.py", "import torch, triton"),
+    "compilers where they belong": ("rlk/backends/triton.py", "import torch, triton"),
+    "a compiler in a check": ("rlk/testing/check.py", "import triton"),
     "specs from above": ("rlk/ops/surface.py", "import rlk.specs.norm"),
     "the root from above": ("rlk/demo/step.py", "import rlk\nfrom rlk import Layout, ops"),
     "testing's tools from runtime": ("rlk/runtime/probes.py", "from rlk.testing.bits import as_bits"),
@@ -284,6 +294,45 @@ def test_retired_words_are_found() -> None:
         assert not lints.retired_words("rlk/x.py", f"# {fine}\n"), fine
     assert lints.riddle("rlk/x.py", '"""What a kernel is."""\n')
     assert not lints.riddle("rlk/x.py", '"""The kernel of a call."""\n')
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if backend == 'triton': pass",
+        "x = 1 if 'cute' != emitted.backend else 2",
+        "if asked in ('triton', 'cute'): pass",
+        "if asked not in {'tilelang'}: pass",
+        "if asked in frozenset(['tilelang']): pass",
+        "match backend:\n    case 'triton':\n        pass",
+        "match backend:\n    case 'cute' | 'tilelang':\n        pass",
+        "match x:\n    case Emitted(backend='cute'):\n        pass",
+        "lowerings = {'triton': 1}",
+        "lowerings['triton']",
+        "lowerings.get('cute')",
+        "backend.startswith('tilelang')",
+    ],
+)
+def test_a_decision_by_a_backends_name_is_found(source: str) -> None:
+    assert lints.backend_names("rlk/runtime/x.py", source)
+    assert lints.backend_names("rlk/testing/x.py", source)
+    for path in ("rlk/backends/cute.py", "rlk/lower/cute/x.py", "rlk/env.py"):
+        assert not lints.backend_names(path, source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if backend.complete: pass",
+        "if find_spec('triton') is None: pass",
+        "if backend == other: pass",
+        "PACKAGES = ('torch', 'triton')",
+        "match node:\n    case 'relu':\n        pass",
+        "def f(backend: str = 'triton'): pass",
+    ],
+)
+def test_what_decides_by_no_backends_name_passes(source: str) -> None:
+    assert not lints.backend_names("rlk/runtime/x.py", source)
 
 
 def test_a_large_repository_is_found() -> None:

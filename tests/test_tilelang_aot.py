@@ -19,10 +19,11 @@ from test_tilelang_runtime import Loaded
 from rlk.aot.build import build
 from rlk.aot.matrix import Calls, Matrix, Model
 from rlk.aot.progress import Progress
+from rlk.backends import tilelang
 from rlk.env import Env
 from rlk.errors import UnsupportedError
 from rlk.ops import swiglu
-from rlk.runtime import dispatch, tilelang
+from rlk.runtime import dispatch
 from rlk.runtime.invocation import geometry_of
 from rlk.runtime.selection import invoke
 from rlk.target.facts import target

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from test_tilelang_dots import drawn, heads, product, program
 
+from rlk.backends.tilelang import cuda_source
 from rlk.interp import arithmetic
 from rlk.interp.run import run
 from rlk.ir.nodes import MathModel
 from rlk.ir.types import DType
 from rlk.lang import bf16, f16
 from rlk.lower.common.emitted import Emitted, KernelBuild
-from rlk.runtime.tilelang import cuda_source
 from rlk.schedule.schedule import Schedule, Span
 from rlk.target.facts import target
 from rlk.testing.bits import assert_same_bits, differing

@@ -17,13 +17,14 @@ import torch
 from services import NO_STREAM
 from test_tilelang_lowering import lowered
 
+from rlk.backends import tilelang
+from rlk.backends.cubin import usage
 from rlk.cache import Store
 from rlk.env import Env
 from rlk.errors import CompileError, UnsupportedError
 from rlk.lower.common.emitted import Emitted
 from rlk.ops import swiglu, varlen_attention
-from rlk.runtime import build, prefetch, selection, tilelang
-from rlk.runtime.cubin import usage
+from rlk.runtime import build, prefetch, selection
 from rlk.runtime.driver import Hip
 from rlk.runtime.launch import make_launcher
 from rlk.runtime.loader import bind

@@ -12,9 +12,9 @@ import pytest
 
 triton = pytest.importorskip("triton")
 
+from rlk.backends.triton import LINE_INFO, compile_triton  # noqa: E402
 from rlk.env import Env  # noqa: E402
 from rlk.lower.common.emitted import Emitted, KernelArg, KernelBuild  # noqa: E402
-from rlk.runtime.toolchain import LINE_INFO, compile_triton  # noqa: E402
 
 INSTALLED = Path(triton.__file__).parent
 SOURCE = """import triton
@@ -40,7 +40,7 @@ COMPILE = """
 import sys, triton
 from pathlib import Path
 from test_toolchain import SOFTENED
-from rlk.runtime.toolchain import compile_triton
+from rlk.backends.triton import compile_triton
 assert Path(triton.__file__).is_relative_to(sys.argv[1])
 compile_triton(SOFTENED, sys.argv[2], Path(sys.argv[3]))
 """

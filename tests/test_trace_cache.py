@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlk import ops
+from rlk.backends import triton
 from rlk.cache import Store
 from rlk.cache.gc import is_of_calls
 from rlk.cache.known import Known
@@ -96,7 +97,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
     monkeypatch.setattr(dispatch, "_asked", lambda on, tensors: "triton")
     monkeypatch.setattr(dispatch, "index_of", lambda device: 0)
     monkeypatch.setattr(dispatch, "load", made.load)
-    monkeypatch.setattr(build, "triton_version", lambda: "3.6.0")
+    monkeypatch.setattr(triton, "triton_version", lambda: "3.6.0")
     monkeypatch.setattr(build, "store", lambda: store)
     monkeypatch.setattr(trace_cache, "own_text", lambda: "text")
     compiled = made.counting("compiled", made.compile)

@@ -17,13 +17,13 @@ import torch
 
 triton = pytest.importorskip("triton")
 
+from rlk.backends.triton import compile_triton  # noqa: E402
 from rlk.cli import doctor  # noqa: E402
 from rlk.interp.dot import dot  # noqa: E402
 from rlk.interp.floats import bf16_from_bits, f16_from_bits  # noqa: E402
 from rlk.ir.dotmodel import DotModel  # noqa: E402
 from rlk.ir.types import DType  # noqa: E402
 from rlk.runtime import probes  # noqa: E402
-from rlk.runtime.toolchain import compile_triton  # noqa: E402
 from rlk.target.facts import target  # noqa: E402
 from rlk.testing import probe_dot  # noqa: E402
 from rlk.testing.bits import assert_same_bits, differing  # noqa: E402

@@ -364,7 +364,7 @@ def test_hardware_functions_belong_to_their_target() -> None:
     "name", ["scores", "norms", "walks", "masked_mean", "fanned_sum", "segments", "maps"]
 )
 def test_kernels_compile_without_a_device(name: str, on: str, tmp_path: Any) -> None:
-    toolchain = importlib.import_module("rlk.runtime.toolchain")
+    toolchain = importlib.import_module("rlk.backends.triton")
     spec: Op = globals()[name]
     toolchain.compile_triton(emitted(spec, {"V": 5000, "N": 700}, on), on, tmp_path)
     built = {p.suffix for p in tmp_path.iterdir()}
@@ -375,7 +375,7 @@ def test_the_chunk_of_a_wide_vocabulary_stays_inside_a_warp(tmp_path: Any) -> No
     """Loads of 16 bytes, and no barrier but those of the merge over pieces, once a row."""
     from rlk.specs.logp import logp
 
-    toolchain = importlib.import_module("rlk.runtime.toolchain")
+    toolchain = importlib.import_module("rlk.backends.triton")
     bound = specialize(canonical(logp.trace(logp.reference())), {"V": 128256}, SM90)
     signature = Signature((("V", 128256),), False, frozenset({"logits", "logits_t_stride"}))
     chosen = [choose(k, target("sm_90a"), signature, {"V": 128256}) for k in bound.kernels]

@@ -16,10 +16,10 @@ import torch
 pytest.importorskip("triton")
 
 from rlk import cli
+from rlk.backends import cute
 from rlk.errors import LaunchError
 from rlk.lower.common.emitted import Emitted
 from rlk.resources import installing
-from rlk.runtime import cute
 from rlk.runtime.dispatch import lowered
 from rlk.runtime.invocation import geometry_of
 from rlk.schedule import cute_table, triton_table

@@ -14,6 +14,7 @@ import pytest
 import torch
 from services import NO_STREAM
 
+from rlk.backends import binaries, triton
 from rlk.digest import canonical, digest_bytes
 from rlk.ops import swiglu
 from rlk.runtime import (
@@ -21,7 +22,6 @@ from rlk.runtime import (
     calls,
     dispatch,
     invocation,
-    loader,
     trace_cache,
     wheel_lookup,
     wheel_metadata,
@@ -108,13 +108,13 @@ def test_a_first_call_is_launched_untraced(
 ) -> None:
     if not compiler:
         monkeypatch.setitem(sys.modules, "triton", None)
-        monkeypatch.setattr(build, "triton_version", lambda: None)
+        monkeypatch.setattr(triton, "triton_version", lambda: None)
     for name in ("canonical", "numerics_id"):
         monkeypatch.setattr(invocation, name, never)
     records = [ModuleRecord.read(p.parent) for p in site.rglob("launch.json") if "_grad" not in p.read_text()]
     library = FakeCuda(parameter_layout(records[0].kernels[0].types)[1])
-    monkeypatch.setattr(loader, "driver", lambda kind: Cuda(library))
-    monkeypatch.setattr(loader, "_services", lambda: NO_STREAM)
+    monkeypatch.setattr(binaries, "driver", lambda kind: Cuda(library))
+    monkeypatch.setattr(binaries, "services", lambda: NO_STREAM)
     x = torch.zeros(ROWS, 512, dtype=torch.bfloat16)
     assert swiglu(x, x).shape == x.shape and len(library.launches) == 1
 

@@ -14,6 +14,7 @@ from rlk.aot.calls import observe
 from rlk.aot.matrix import Matrix
 from rlk.aot.progress import Progress
 from rlk.aot.wheel import Facts, write_wheel
+from rlk.backends.registry import of_name
 from rlk.cache.manifest import File, Manifest
 from rlk.digest import Json, canonical, digest, digest_bytes
 from rlk.env import Env
@@ -21,7 +22,7 @@ from rlk.errors import Code, RlkError, UnsupportedError
 from rlk.ir.nodes import MathModel
 from rlk.ir.numerics import Tier
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime import cute, trace_cache, wheel_metadata
+from rlk.runtime import trace_cache, wheel_metadata
 from rlk.runtime.build import kernel_key, obtain_later
 from rlk.runtime.candidates import formed
 from rlk.runtime.dispatch import backends_of, entry_key, lowered
@@ -34,7 +35,6 @@ from rlk.runtime.wheels import CALLS, ENTRIES, FORMAT, HEAD, program_key, wheel_
 from rlk.target.facts import Target
 
 INIT = '"""Kernels of rlk, compiled ahead: data, found by its entry point in the group rlk.aot."""\n'
-SHIPPED_FLAVOUR = 12  # of CUDA: code of a newer one does not load on drivers of this one
 
 
 @dataclass(slots=True)
@@ -66,9 +66,9 @@ def checked(on: Target, backend: str) -> tuple[tuple[str, str], ...]:
     if backend not in backends_of(on):
         raise _unsupported(backend, on, ", ".join(backends_of(on)))
     key = kernel_key(backend, "", None, on.name)
-    flavour = cute.flavour() if backend == "cute" else None
-    if flavour is not None and flavour.major != SHIPPED_FLAVOUR:
-        wanted = f"an environment with nvidia-cutlass-dsl and without its extra cu{flavour.major}"
+    support = of_name(backend).wheels
+    wanted = None if support is None else support.unbuildable()
+    if wanted is not None:
         raise _unsupported(backend, on, wanted)
     return key.toolchain
 
@@ -123,7 +123,7 @@ def _plan(plan: Plan, invocation: Invocation, tensors: Tensors, progress: Progre
     try:
         program, signature, schedules, emitted = lowered(*call, None, backend)
     except UnsupportedError as error:
-        if backend != "tilelang":  # the others have one another
+        if of_name(backend).complete or of_name(backend).falls_back:
             raise
         plan.left[name] = error.args[0].splitlines()[0]
         return
@@ -235,11 +235,11 @@ def _entry(name: str, key: dict[str, Json], folder: Path) -> Iterator[tuple[str,
 
 
 def _facts(plan: Plan) -> Facts:
-    """Return the metadata of a wheel: device code runs under any host, CuTe's libraries under this one's."""
-    requires = [f"rlk>={__version__}"]
-    tag = "py3-none-any"
-    if plan.backend == "cute":  # for its runtime library, of which nothing is contained
-        requires += ["nvidia-cutlass-dsl>=4.7,<4.9", "apache-tvm-ffi>=0.1.12,<0.1.13"]
+    """Return the metadata of a wheel: device code runs under any host, code of the host under this one."""
+    support = of_name(plan.backend).wheels
+    assert support is not None  # `checked` saw to it
+    requires, tag = [f"rlk>={__version__}", *support.requires], "py3-none-any"
+    if support.host_code:
         tag = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
     summary = f"Kernels of rlk for {plan.on.name}, compiled ahead by {plan.backend}"
     return Facts(wheel_name(plan.on, plan.backend), __version__, summary, tuple(requires), tag)

@@ -31,6 +31,7 @@ def _build(arguments: argparse.Namespace) -> int:
     from rlk.aot.build import build
     from rlk.aot.matrix import Matrix, read_matrix, wrong
     from rlk.aot.progress import Progress
+    from rlk.backends.registry import complete
     from rlk.runtime.dispatch import backends_of
     from rlk.target.facts import target
 
@@ -40,7 +41,7 @@ def _build(arguments: argparse.Namespace) -> int:
         if not set(arguments.model) <= set(known):
             raise wrong("--model", ", ".join(arguments.model), ", ".join(known))
         matrix = Matrix(tuple(known[name] for name in arguments.model), matrix.calls)
-    targets, backends = [target(name) for name in arguments.target], arguments.backend or ["triton"]
+    targets, backends = [target(name) for name in arguments.target], arguments.backend or [complete().name]
     # a backend that one target lacks is an error only where no target has it
     pairs = [(on, b) for on in targets for b in backends if len(targets) == 1 or b in backends_of(on)]
     out = made_folder(arguments.out, "rlk aot", "--out")

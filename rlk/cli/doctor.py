@@ -11,15 +11,15 @@ from importlib.metadata import PackageNotFoundError, version
 import torch
 
 from rlk import __version__
+from rlk.backends.interface import Backend
+from rlk.backends.registry import complete, in_wheels, registered
 from rlk.cache import Reader, Store
 from rlk.cli.places import unusable
 from rlk.cli.text import Progress, fields, size
 from rlk.env import Env
 from rlk.errors import Code, LaunchError, RlkError
 from rlk.ir.dotmodel import DotModel, validated
-from rlk.resources import installing
-from rlk.runtime import cute, probes, tilelang, wheels
-from rlk.runtime.build import triton_version
+from rlk.runtime import probes, wheels
 from rlk.runtime.dispatch import backends_of
 from rlk.runtime.invocation import target_of
 from rlk.runtime.probes import Place
@@ -30,7 +30,6 @@ from rlk.terminal import printable
 from rlk.testing import probe_dot
 
 PACKAGES = ("torch", "numpy", "numba", "jinja2")
-COMPILERS = ("triton", "nvidia-cutlass-dsl", "apache-tvm-ffi", "tilelang", "ziglang")
 EXP2_ARGUMENTS = 10**7
 DOT_OUTPUTS = 10**6
 Lines = list[tuple[str, object]]
@@ -105,22 +104,16 @@ def _version(name: str) -> str:
 
 def _compilers() -> Lines:
     """Return the packages that compile kernels, and for which targets each backend has what it needs."""
-    lines: Lines = [(name, _version(name)) for name in COMPILERS]
-    ready = {backend: [on.name for on in KNOWN.values() if _compiles(backend, on)] for backend in _READY}
+    packages = dict.fromkeys(name for each in registered() for name in each.packages)
+    lines: Lines = [(name, _version(name)) for name in packages]
+    ready = {b.name: [on.name for on in KNOWN.values() if _compiles(b, on)] for b in registered()}
     said = [f"{backend} for {', '.join(names)}" for backend, names in ready.items() if names]
-    none = f"none can be compiled here: {installing('triton')}, or install a wheel of kernels"
+    none = f"none can be compiled here: {complete().install()}, or install a wheel of kernels"
     return [*lines, ("GPU kernels", "\n".join(said) or none)]
 
 
-_READY: dict[str, Callable[[str], bool]] = {
-    "triton": lambda on: triton_version() is not None,
-    "cute": lambda on: cute.toolchain() is not None and cute.compiles(),
-    "tilelang": lambda on: tilelang.toolchain(on) is not None,
-}
-
-
-def _compiles(backend: str, on: Target) -> bool:
-    return backend in backends_of(on) and _READY[backend](on.name)
+def _compiles(by: Backend, on: Target) -> bool:
+    return by in in_wheels(on) and by.available(on.name)
 
 
 def _devices() -> Lines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 
+from rlk.backends.registry import registered
 from rlk.cli.listing import choices_of
 from rlk.cli.text import fields, table
 from rlk.env import whole
@@ -19,7 +20,6 @@ from rlk.lang.variants import cotangents, differentiable, gradient_variant, outp
 from rlk.passes.piecewise_launch import sweep
 from rlk.passes.pipeline import CANONICAL, canonical, specialize
 from rlk.runtime.reference import (
-    BACKENDS,
     TARGETS,
     emit,
     placed,
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--ir", action="store_true", help="the canonical tile IR, each line with its spec line")
     what.add_argument("--after", choices=PASSES, help="the tile IR after this pass")
-    backends = sorted({each for some in BACKENDS.values() for each in some})
+    backends = sorted(each.name for each in registered())
     what.add_argument("--source", choices=backends, help="the generated source for --target")
     parser.add_argument("--grad", action="store_true", help="of the gradient, not of the operator")
     parser.add_argument(
@@ -63,9 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     extents = reference_extents(op, canonical(traced))
     extents |= {name: _extent(name, value, extents) for name, value in _pairs(arguments.extent)}
     if arguments.source:
-        what = canonical(traced)
-        if arguments.source == "cute":
-            what = canonical(traced, apart=apart(what, extents))
+        what = canonical(traced, apart=apart(canonical(traced), extents))
         print(emit(what, extents, on, arguments.source)[0].source, end="")
     elif arguments.after in ("specialize", "sweep"):
         axes = {axis for k in canonical(traced).kernels for d in k.params for axis in d.type.axes}

@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 
 from rlk.aot.progress import Progress
+from rlk.backends.registry import complete, of_name, registered
 from rlk.cli.text import made_folder, table
 from rlk.env import Env, whole
 from rlk.errors import Code, LaunchError, UnsupportedError
-from rlk.runtime import cute
 from rlk.runtime.build import kernel_key
 from rlk.runtime.invocation import target_of
 from rlk.target.facts import Target, target
@@ -31,7 +31,6 @@ from rlk.tune.session import Row, Session
 from rlk.tune.shapes import GRADIENT, SUBJECTS, Shape, shape, shapes, subject
 
 DRY_TARGET = "sm_90a"
-BACKENDS = ("triton", "cute")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = ", ".join(n for n in SUBJECTS if not n.endswith(GRADIENT))
     parser.add_argument("op", metavar="OP", help=f"one of {names}")
     parser.add_argument("--grad", action="store_true", help="the gradient, not the operator")
-    parser.add_argument("--backend", choices=BACKENDS, default="triton", help="default: triton")
+    tuned = [each.name for each in registered() if each.table is not None]
+    parser.add_argument(
+        "--backend", choices=tuned, default=complete().name, help=f"default: {complete().name}"
+    )
     parser.add_argument(
         "--shape", action="append", default=[], metavar="M=64,N=4096,K=4096",
         help="of linear_logp N=rows,V=vocabulary,D=hidden; may be repeated; default: a list of its own",
@@ -75,10 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
     begin = time.monotonic()
     wanted = _wanted(name, arguments)
     on = target(DRY_TARGET) if arguments.dry else _here()
-    if arguments.backend == "cute" and on.name not in cute.TARGETS:
+    if on.name not in of_name(arguments.backend).targets:
         raise UnsupportedError(
-            Code.UNSUPPORTED, what="tuning", backend="cute", target=on.name, alternatives="--backend triton"
-        )
+            Code.UNSUPPORTED, what="tuning", backend=arguments.backend, target=on.name,
+            alternatives=f"--backend {complete().name}",
+        )  # fmt: skip
     kernel_key(arguments.backend, "", None, on.name)  # refused where its compiler is missing
     if not arguments.dry:
         made_folder(arguments.out.parent, "rlk tune", "--out")

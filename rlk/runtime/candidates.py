@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from rlk.backends.interface import Backend, Bound, Schedules
+from rlk.backends.registry import complete, of_name
 from rlk.errors import UnsupportedError
 from rlk.ir.nodes import MathModel, Program
 from rlk.lower.common.emitted import Emitted, Signature
 from rlk.passes.pipeline import launched, specialize
 from rlk.runtime.invocation import Invocation, traced
 from rlk.runtime.shape_buckets import Sizes
-from rlk.schedule.backend_choice import by_cute_first
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.tilelang_tiles import by_tilelang_tiles
 from rlk.target.facts import Target
-
-Schedules = tuple[Schedule, ...]
 
 
 def formed(
@@ -41,30 +40,43 @@ def formed(
     return program, tuple(choose(k, on, sizes.signature, extents) for k in program.kernels)
 
 
-def by_cute(
-    program: Program, chosen: Schedules, whole: Program, on: Target, signature: Signature,
-    extents: Mapping[str, int], identity: str, schedules: Schedules | None = None,
-) -> tuple[Program, Schedules, Emitted]:  # fmt: skip
-    """Return what is lowered, its schedules, and its source; raise UnsupportedError where there is no form.
+def bound_for(
+    invocation: Invocation, model: MathModel, sizes: Sizes, on: Target, program: Program, chosen: Schedules
+) -> Bound:
+    """Return what a backend gives schedules for, of what `formed` returned."""
 
-    program, chosen: as another lowering launches it. whole: the same, specialized and not swept; its blocks
-    walk the pieces of what they contract, where heuristics want that and the lowering can, or where
-    `schedules` are for it.
+    def whole() -> Program:
+        return specialize(traced(invocation), dict(sizes.static), model)
+
+    return Bound(program, chosen, whole, on, dict(sizes.extents))
+
+
+def lowered_by(
+    by: Backend,
+    bound: Bound,
+    signature: Signature,
+    identity: str,
+    schedules: Schedules | None = None,
+    **options: Any,
+) -> tuple[Program, Schedules, Emitted]:
+    """Return what a backend lowers, its schedules, and its source; raise UnsupportedError without a form.
+
+    schedules: instead of those of its candidates. options: of the lowering.
     """
-    from rlk.lower import cute
 
-    def written(what: Program, placed: Schedules) -> tuple[Program, Schedules, Emitted]:
-        return what, placed, cute.lower(what, placed, on, signature, numerics_id=identity)
+    def lowered(what: Program, placed: Schedules) -> tuple[Program, Schedules, Emitted]:
+        made = by.lower(what, placed, bound.on, signature, numerics_id=identity, **options)
+        return what, placed, made
 
     if schedules is not None:
-        return written(whole if walks_pieces(whole, schedules) else program, schedules)
+        return lowered(by.program_of(bound, schedules), schedules)
     refused: UnsupportedError | None = None
-    for what, placed in of_cute(program, chosen, whole, on, extents):
+    for what, placed in by.candidates(bound):
         try:
-            return written(what, placed)
+            return lowered(what, placed)
         except UnsupportedError as error:
             refused = error
-    assert refused is not None
+    assert refused is not None, f"{by.name} has no candidate and does not say why"
     raise refused
 
 
@@ -85,59 +97,18 @@ def forms(
     All forms have the numerics id of the call, and so its bits.
     """
     program, chosen = formed(invocation, model, sizes, on)
-    extents = dict(sizes.extents)
-    sooner = "cute" if len(backends) > 1 and by_cute_first(program, on, extents) else "triton"
-    for backend in sorted(backends, key=lambda each: each != sooner):
+    bound = bound_for(invocation, model, sizes, on, program, chosen)
+    among = [of_name(name) for name in backends]
+    sooner = sooner_of(among, bound) if len(among) > 1 else None
+    for each in sorted(among, key=lambda each: each is not sooner):
         try:
-            match backend:
-                case "cute":
-                    whole = specialize(traced(invocation), dict(sizes.static), model)
-                    for each in of_cute(program, chosen, whole, on, extents):
-                        yield Form(backend, *each)
-                case "tilelang":
-                    yield Form(backend, program, by_tilelang_tiles(program, chosen, extents, on))
-                case _:
-                    yield Form(backend, program, chosen)
+            for what, placed in each.candidates(bound):
+                yield Form(each.name, what, placed)
         except UnsupportedError:
             pass  # the forms before it are there
 
 
-def of_cute(
-    program: Program, chosen: Schedules, whole: Program, on: Target, extents: Mapping[str, int]
-) -> Iterator[tuple[Program, Schedules]]:
-    """Yield the forms that the CuTe lowering may write, the one that is wanted most first.
-
-    The last one's schedules may raise UnsupportedError.
-    """
-    from rlk.schedule.cute_tiles import by_warpgroups, in_turn
-
-    if in_turn(whole, on, extents):
-        alone = tuple(choose(k, on, None, extents) for k in whole.kernels)
-        try:
-            walking = by_warpgroups(whole, alone, on, extents)
-        except UnsupportedError:
-            pass  # pieces that it launches one after the other
-        else:
-            yield whole, walking
-    yield program, by_warpgroups(program, chosen, on, extents)
-
-
-def walks_pieces(whole: Program, schedules: Schedules) -> bool:
-    """Return whether schedules are for a program whose blocks walk all pieces: their number says so."""
-    from rlk.schedule.cute_tiles import walks
-
-    return walks(whole) and len(schedules) == len(whole.kernels)
-
-
-def by_tilelang(
-    program: Program, chosen: Schedules, on: Target, signature: Signature, extents: Mapping[str, int],
-    identity: str, schedules: Schedules | None = None,
-) -> tuple[Schedules, Emitted]:  # fmt: skip
-    """Return the schedules of a program in TileLang, and its source; raise UnsupportedError without a form.
-
-    program, chosen: as another lowering launches it. schedules: instead of what heuristics choose.
-    """
-    from rlk.lower import tilelang
-
-    placed = schedules or by_tilelang_tiles(program, chosen, extents, on)
-    return placed, tilelang.lower(program, placed, on, signature, numerics_id=identity)
+def sooner_of(among: Sequence[Backend], bound: Bound) -> Backend:
+    """Return the backend of several that is asked first: one that is faster, else the complete one."""
+    faster = (b for b in among if b.faster and b.faster(bound.program, bound.on, bound.extents))
+    return next(faster, complete())

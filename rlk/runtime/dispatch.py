@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from rlk.backends.interface import Schedules
+from rlk.backends.registry import OR, changes, complete, in_wheels, of_name, of_target, on_cpu, unasked
 from rlk.cache import CacheKey
 from rlk.digest import digest
 from rlk.env import Env
@@ -19,8 +21,6 @@ from rlk.ir.text import print_program
 from rlk.lower.common.abi import host_parameters
 from rlk.lower.common.emitted import CallArg, Emitted, Signature
 from rlk.lower.common.memory import memory_shape, placed, workspaces
-from rlk.passes.pipeline import specialize
-from rlk.runtime import cute, tilelang
 from rlk.runtime.arguments import (
     TORCH_DTYPES,
     VECTOR,
@@ -28,7 +28,7 @@ from rlk.runtime.arguments import (
     output_shape,
 )
 from rlk.runtime.build import kernel_key, obtain, stored
-from rlk.runtime.candidates import Schedules, by_cute, by_tilelang, formed, walks_pieces
+from rlk.runtime.candidates import bound_for, formed, lowered_by, sooner_of
 from rlk.runtime.host_stub import compose, divisible, host_values, raise_data_errors
 from rlk.runtime.invocation import (
     Invocation,
@@ -44,7 +44,6 @@ from rlk.runtime.invocation import (
     model_of,
     outputs_of,
     target_of,
-    traced,
 )
 from rlk.runtime.loader import Interpreter, interpret, load
 from rlk.runtime.record import ModuleRecord
@@ -53,11 +52,10 @@ from rlk.runtime.trace_cache import Compiled, Outline, known_code, known_interfa
 from rlk.runtime.wheel_lookup import Answer, Found, ship
 from rlk.runtime.wheel_metadata import carried_interface
 from rlk.schedule.schedule import Schedule
-from rlk.target.facts import Target, target
+from rlk.target.facts import HOPPER, TARGETS, Target, target
 
 Made = TypeVar("Made")
 Lowered = tuple[Program, Signature, Schedules, Emitted]
-FASTEST = "cute or triton"  # whichever `by_cute_first` says
 MOST_SHAPES = 4096  # bound calls that are kept; the oldest are dropped together
 MOST_TEXTS = 64  # programs and texts likewise: large, and seldom asked for once their kernels are there
 
@@ -91,7 +89,7 @@ class Decision:
 
 def decide(invocation: Invocation, device: torch.device) -> Decision:
     """Return what a call would run, without its sizes: the backend is the one that is asked first."""
-    model, on = model_of(invocation, device), target_of(device)
+    model, on = model_of(invocation, device), target_of(device) or cpu_target()
     name = "cpu" if on is None else on.name
     identity, tiers = judged(invocation, model, name)
     return Decision(_backend(on), name, model, identity, tiers)
@@ -99,13 +97,11 @@ def decide(invocation: Invocation, device: torch.device) -> Decision:
 
 def _backend(on: Target | None) -> str:
     if on is None:
-        if dispatch.interpreter is None:
-            return "oracle"
-        return "triton-interpreter" if dispatch.cute_interpreter is None else "cute-interpreter"
-    built = lowering(on)
+        return f"{_interpreted()}-interpreter" if dispatch.interpreters else "oracle"
     wanted = Env.current().backend
     if wanted is None:
-        return FASTEST if "cute" in built and cute.compiles() else "triton"
+        return OR.join(each.name for each in unasked(on))
+    built = lowering(on)
     if wanted not in built:
         alternatives = ", ".join(built)
         raise UnsupportedError(
@@ -114,9 +110,14 @@ def _backend(on: Target | None) -> str:
     return wanted
 
 
+def _interpreted() -> str:
+    """Return the backend whose source interpreters run: the complete one where there is no other."""
+    return next((name for name in dispatch.interpreters if name != complete().name), complete().name)
+
+
 def lowering(on: Target) -> tuple[str, ...]:
     """Return the backends that a call on a target may ask for."""
-    return tuple(dict.fromkeys((*backends_of(on), *["tilelang"] * (on.name in tilelang.TARGETS))))
+    return tuple(each.name for each in of_target(on))
 
 
 def asked_for(on: Target) -> str:
@@ -129,9 +130,7 @@ def backends_of(on: Target) -> tuple[str, ...]:
 
     TileLang's are among them where AMD's devices run; on Hopper they run if they are asked for.
     """
-    if on.name in cute.TARGETS:
-        return "triton", "cute"
-    return ("triton", "tilelang") if on.name in tilelang.TARGETS else ("triton",)
+    return tuple(each.name for each in in_wheels(on))
 
 
 def serving(on: Target) -> tuple[str, ...]:
@@ -142,9 +141,15 @@ def serving(on: Target) -> tuple[str, ...]:
 def standing_in(on: Target) -> tuple[str, ...]:
     """Return the backends whose wheels serve a call that cannot be compiled here.
 
-    What TileLang's lowering refuses is an error where TileLang is asked for.
+    What a backend refuses that does not fall back is an error where it is asked for.
     """
-    return serving(on) if Env.current().backend == "tilelang" else backends_of(on)
+    asked = None if Env.current().backend is None else of_name(_backend(on))
+    return serving(on) if asked is not None and not (asked.complete or asked.falls_back) else backends_of(on)
+
+
+def cpu_target() -> Target | None:
+    """Return the target of calls on CPU tensors; None where the oracle or an interpreter runs them."""
+    return None if dispatch.interpreters else on_cpu()
 
 
 Recorder = Callable[[Invocation, Tensors], Run]
@@ -153,14 +158,13 @@ Recorder = Callable[[Invocation, Tensors], Run]
 class Dispatcher:
     """Runs invocations; remembers, for every exact shape seen, the bound call.
 
-    interpreter: when set, calls on CPU tensors run generated Triton source in it instead of the oracle.
-    cute_interpreter: when set too, CuTe source in this, and Triton source where that lowering has no form.
+    interpreters: by the backend whose generated source they run; where there are any, calls on CPU tensors
+    run in them instead of the oracle.
     """
 
     def __init__(self) -> None:
         self.bound: dict[object, Run] = {}
-        self.interpreter: Interpreter | None = None
-        self.cute_interpreter: Interpreter | None = None
+        self.interpreters: dict[str, Interpreter] = {}
         self.recorder: Recorder | None = None
         self._memory: dict[Callable[..., Any], dict[object, Any]] = {}
         self.forgetting: list[Callable[[], None]] = [self.bound.clear]
@@ -179,12 +183,18 @@ class Dispatcher:
             found = made[what] = make(*what)
         return found
 
-    def interpret_with(self, interpreter: Interpreter | None, cute: Interpreter | None = None) -> None:
+    @property
+    def interpreter(self) -> Interpreter | None:
+        """The interpreter of the complete backend's source, if one is set."""
+        return self.interpreters.get(complete().name)
+
+    def interpret_with(self, interpreter: Interpreter | None, **others: Interpreter | None) -> None:
         """Run calls on CPU tensors in an interpreter of Triton source from now on; None: in the oracle.
 
-        cute: an interpreter of CuTe source, which is then asked for first.
+        others: interpreters of other backends' source, by name, of which the first is asked before Triton's.
         """
-        self.interpreter, self.cute_interpreter = interpreter, cute
+        every = {**others, complete().name: interpreter}
+        self.interpreters = {name: each for name, each in every.items() if each is not None}
         self.forget()
 
     def forget(self) -> None:
@@ -248,20 +258,17 @@ def bind(invocation: Invocation, tensors: Tensors) -> Run:
     used = {d.name: tensors[d.name] for d in inputs_of(invocation) if d.role is Role.IN}
     used |= {name: tensors[name] for name in invocation.into}
     device = next(iter(used.values())).device
-    on = target_of(device)
+    on = target_of(device) or cpu_target()
     model = model_of(invocation, device)
     if is_empty(invocation, geometry):
         return _empty(invocation, geometry, device)
-    match _backend(on):
-        case "oracle":
-            from rlk.runtime.oracle import bind_oracle
+    if on is not None:
+        return bind_lowered(invocation, model, geometry, used, on, device)
+    if dispatch.interpreters:
+        return bind_lowered(invocation, model, geometry, used, target(HOPPER), None)
+    from rlk.runtime.oracle import bind_oracle
 
-            return bind_oracle(invocation, model, geometry)
-        case "triton-interpreter" | "cute-interpreter":
-            return bind_lowered(invocation, model, geometry, used, target("sm_90a"), None)
-        case _:
-            assert on is not None
-            return bind_lowered(invocation, model, geometry, used, on, device)
+    return bind_oracle(invocation, model, geometry)
 
 
 def _empty(invocation: Invocation, geometry: Geometry, device: torch.device) -> Run:
@@ -287,11 +294,10 @@ def lowered(
 
     schedules: of the program that is launched, whose form their number says: pieces side by side, launched
     one after the other, or, of the CuTe lowering, walked by each block; by default what heuristics choose.
-    backend: "triton", "cute" or "tilelang"; by default what the environment asks for on a device, or else the
-    faster one of the first two of those that can be compiled here, and for tensors on a CPU the one that an
-    interpreter runs. The source says which it is for: what the CuTe lowering refuses is Triton's, for both
-    have the program's numerics id, and so its bits. What the TileLang lowering refuses raises
-    UnsupportedError.
+    backend: by default what the environment asks for on a device, or else the faster one of those that can be
+    compiled here, and for tensors on a CPU the one that an interpreter runs. The source says which it is for:
+    what a backend refuses that falls back is the complete one's, for all have the program's numerics id, and
+    so its bits. What another refuses raises UnsupportedError.
     """
     return dispatch.remembered(
         _lowered, requested(invocation, model, geometry, tensors, on, schedules, backend)
@@ -347,40 +353,31 @@ def _outline(
 
 
 def _lowered(request: Request) -> Lowered:
-    from rlk.lower import triton as triton_lowering
-    from rlk.schedule.backend_choice import by_cute_first
-
-    invocation, model, sizes = request.invocation, request.model, request.sizes
-    on, schedules, asked = request.on, request.schedules, request.asked
+    invocation, model, sizes, schedules = request.invocation, request.model, request.sizes, request.schedules
+    on = request.on
     program, chosen = dispatch.remembered(formed, invocation, model, sizes, on, schedules)
-    signature, extents = replace(sizes.signature, divisible=request.aligned), dict(sizes.extents)
+    signature = replace(sizes.signature, divisible=request.aligned)
     identity, _ = judged(invocation, model, on.name)
-    if asked == "cute" or asked == FASTEST and by_cute_first(program, on, extents):
-        whole = specialize(traced(invocation), dict(sizes.static), model)
+    bound = bound_for(invocation, model, sizes, on, program, chosen)
+    among = [of_name(name) for name in request.asked.split(OR)]
+    first = sooner_of(among, bound) if len(among) > 1 else among[0]
+    if not first.complete and (first.falls_back or len(among) > 1):
         try:
-            made = by_cute(program, chosen, whole, on, signature, extents, identity, schedules)
+            what, placed, emitted = lowered_by(first, bound, signature, identity, schedules)
+            return what, signature, placed, emitted
         except UnsupportedError:
-            if schedules is not None and walks_pieces(whole, schedules):
-                raise  # Triton cannot stand in for blocks that walk pieces
-        else:
-            return made[0], signature, made[1], made[2]
-    if asked == "tilelang":
-        placed, emitted = by_tilelang(program, chosen, on, signature, extents, identity, schedules)
-        return program, signature, placed, emitted
-    chosen = schedules or chosen
-    return (
-        program,
-        signature,
-        chosen,
-        triton_lowering.lower(program, chosen, on, signature, numerics_id=identity),
-    )
+            if schedules is not None and first.program_of(bound, schedules) is not program:
+                raise  # no other backend can stand in for blocks that walk pieces
+        first = complete()
+    what, placed, emitted = lowered_by(first, bound, signature, identity, schedules)
+    return what, signature, placed, emitted
 
 
 def _asked(on: Target, tensors: Tensors) -> str:
     """Return the lowering that is asked for first."""
-    if next(iter(tensors.values())).is_cuda:
+    if next(iter(tensors.values())).is_cuda or on.name not in TARGETS:
         return _backend(on)
-    return "triton" if dispatch.cute_interpreter is None else "cute"
+    return _interpreted()
 
 
 def bind_lowered(
@@ -404,9 +401,7 @@ def bind_lowered(
         )
         return _caller(invocation, program, call, checks, geometry, tensors, device, host)
     program, _, chosen, emitted = lowered(invocation, model, geometry, tensors, on, schedules, backend)
-    interpreter = dispatch.cute_interpreter if emitted.backend == "cute" else dispatch.interpreter
-    assert interpreter is not None
-    host = interpret(emitted, interpreter)
+    host = interpret(emitted, dispatch.interpreters[emitted.backend])
     where = torch.device("cpu")
     return _caller(invocation, program, emitted.call, emitted.checks, geometry, tensors, where, host)
 
@@ -463,12 +458,14 @@ def _held(found: Found, on: Target, device: torch.device) -> Resolved:
 
 
 def kind_of(on: Target) -> str:
-    """Return whose driver launches on a target."""
-    return "hip" if on.vendor == "amd" else "cuda"
+    """Return whose driver launches on a target; the vendor where that is neither CUDA's nor HIP's."""
+    return {"amd": "hip", "nvidia": "cuda"}.get(on.vendor, on.vendor)
 
 
 def index_of(device: torch.device) -> int:
-    """Return the number of a device: the current one's where it has none."""
+    """Return the number of a device: the current one's where it has none, 0 of the CPU."""
+    if device.type == "cpu":
+        return 0
     return device.index if device.index is not None else torch.cuda.current_device()
 
 
@@ -552,3 +549,4 @@ def _caller(
 
 
 dispatch = Dispatcher()
+changes(dispatch.forget)

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TypeVar
 
+from rlk.backends.registry import of_name
 from rlk.env import Env, without_devices
 from rlk.errors import Code, CompileError
 from rlk.lower.common.emitted import Emitted
@@ -102,7 +103,7 @@ class Pool:
 
     def compile(self, emitted: Emitted, target: str, folder: Path) -> None:
         """Compile a module into `folder`; raises CompileError naming the kept source, OSError, or Stopped."""
-        request = encode_request(emitted, target, folder)
+        request = encode_request(emitted, target, folder, of_name(emitted.backend).compiler)
         with self._slots:
             worker, begin = self._take(), time.monotonic()
             try:

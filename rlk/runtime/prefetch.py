@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from rlk.backends.interface import Schedules
 from rlk.digest import digest
 from rlk.errors import Code, LaunchError, UnsupportedError
 from rlk.ir.nodes import MathModel, Program, Role
@@ -19,11 +20,11 @@ from rlk.lower.common.emitted import Emitted
 from rlk.runtime import calls, selection
 from rlk.runtime.arguments import TORCH_DTYPES, output_shape
 from rlk.runtime.build import obtain_later, stored
-from rlk.runtime.candidates import Schedules
 from rlk.runtime.dispatch import (
     Decision,
     asked_for,
     coded,
+    cpu_target,
     decide,
     dispatch,
     entry_key,
@@ -120,7 +121,7 @@ def joined(parts: Sequence[Decision]) -> Decision:
 def _explained(invocation: Invocation, tensors: Tensors) -> Decision:
     device = next(iter(tensors.values())).device
     decision = decide(invocation, device)
-    on = target_of(device)
+    on = target_of(device) or cpu_target()
     geometry = geometry_of(invocation, tensors)
     if on is None:
         return decision
@@ -164,7 +165,7 @@ def prefetch(op: Public, *args: Any, **options: Any) -> Future[Path | None]:
 
 def _prefetched(invocation: Invocation, tensors: Tensors) -> Future[Path | None]:
     device = next(iter(tensors.values())).device
-    on = target_of(device)
+    on = target_of(device) or cpu_target()
     if on is None:
         return _done(None)
     return prepared(invocation, model_of(invocation, device), tensors, on)

@@ -84,12 +84,12 @@ class ModuleRecord:
                     raise BadEntry(f"{LAUNCH} says {each!r} where {kind.__name__} is expected")
 
 
-def encode_request(emitted: Emitted, target: str, folder: Path) -> str:
-    """Return one line of JSON that asks a worker to compile."""
-    return _encode({"emitted": asdict(emitted), "target": target, "folder": str(folder)})
+def encode_request(emitted: Emitted, target: str, folder: Path, by: str) -> str:
+    """Return one line of JSON that asks a worker to compile by a function, "module:function"."""
+    return _encode({"emitted": asdict(emitted), "target": target, "folder": str(folder), "by": by})
 
 
-def decode_request(line: str) -> tuple[Emitted, str, Path]:
+def decode_request(line: str) -> tuple[Emitted, str, Path, str]:
     """Read back what `encode_request` wrote."""
     request = json.loads(line)
     members = request["emitted"]
@@ -105,7 +105,7 @@ def decode_request(line: str) -> tuple[Emitted, str, Path]:
         file=members["file"],
         backend=members["backend"],
     )
-    return emitted, request["target"], Path(request["folder"])
+    return emitted, request["target"], Path(request["folder"]), request["by"]
 
 
 def write_call(call: tuple[CallArg, ...]) -> list[dict[str, Any]]:

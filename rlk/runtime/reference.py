@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from rlk.backends.interface import Bound
+from rlk.backends.registry import complete, of_name, registered
 from rlk.errors import UnsupportedError
 from rlk.ir.nodes import Program
 from rlk.lang.op import Op, Variant
@@ -15,11 +17,10 @@ from rlk.lower.common.emitted import Emitted, From, Signature
 from rlk.lower.common.memory import memory_shape
 from rlk.passes.pipeline import canonical, launched, specialize
 from rlk.runtime.arguments import VECTOR
-from rlk.runtime.candidates import by_cute
+from rlk.runtime.candidates import lowered_by
 from rlk.runtime.registry import numerics, operators
 from rlk.schedule.heuristics import apart, choose
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.tilelang_tiles import by_tilelang_tiles
 from rlk.target.facts import Target, target
 
 TARGETS = ("sm_90a", "gfx942")
@@ -38,8 +39,6 @@ UNSHOWN = frozenset(
 )
 """Programs whose kernels, of all backends or of one, are not checked in: too long to be read, or nothing that
 others do not show."""
-BACKENDS = {"sm_90a": ("triton", "cute"), "gfx942": ("tilelang",)}
-TRITON = (3, 7)  # whose layouts checked-in kernels are placed for: text must not depend on what is installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +110,13 @@ def reference_gradient(op: Op, variant: Variant) -> Program | None:
 
 
 def emit(
-    program: Program, extents: dict[str, int], on: Target, backend: str = "triton"
+    program: Program, extents: dict[str, int], on: Target, backend: str | None = None
 ) -> tuple[Emitted, tuple[Schedule, ...], Program]:
     """Return a canonical program's source at these extents, its schedules, and what was lowered.
 
-    Raises UnsupportedError where a backend has no form for it.
+    backend: by default the complete one. Raises UnsupportedError where a backend has no form for it.
     """
-    from rlk.lower import tilelang, triton
-
+    by = complete() if backend is None else of_name(backend)
     axes = {axis.whole for k in program.kernels for d in k.params for axis in d.type.axes}
     static = {axis.name: extents[axis.name] for axis in axes if not axis.dynamic}
     bound = launched(program, static, on.softmax, extents)
@@ -126,14 +124,9 @@ def emit(
     chosen = tuple(choose(kernel, on, signature, extents) for kernel in bound.kernels)
     name, _ = numerics(program, on)
     signature = replace(signature, divisible=_divisible(bound, signature, extents))
-    if backend == "cute":
-        whole = specialize(program, static, on.softmax)
-        bound, chosen, emitted = by_cute(bound, chosen, whole, on, signature, extents, name)
-        return emitted, chosen, bound
-    if backend == "tilelang":
-        chosen = by_tilelang_tiles(bound, chosen, extents, on)
-        return tilelang.lower(bound, chosen, on, signature, numerics_id=name), chosen, bound
-    return triton.lower(bound, chosen, on, signature, numerics_id=name, version=TRITON), chosen, bound
+    given = Bound(bound, chosen, lambda: specialize(program, static, on.softmax), on, extents)
+    bound, chosen, emitted = lowered_by(by, given, signature, name, **dict(by.pinned))
+    return emitted, chosen, bound
 
 
 def _divisible(program: Program, signature: Signature, extents: dict[str, int]) -> frozenset[str]:
@@ -163,13 +156,13 @@ def reference_sources() -> Iterator[tuple[str, str]]:
 
 def _sources(program: Program, extents: dict[str, int], on: Target) -> Iterator[tuple[str, str]]:
     """Yield a program's source by each backend that has a form for it."""
-    for backend in BACKENDS[on.name]:
-        if f"{backend}/{program.name}" in UNSHOWN:
+    for by in registered():
+        if on.name not in by.shown or f"{by.name}/{program.name}" in UNSHOWN:
             continue
         try:
-            emitted, _, _ = emit(program, extents, on, backend)
+            emitted, _, _ = emit(program, extents, on, by.name)
         except UnsupportedError:
-            if backend == "triton":
+            if by.complete:
                 raise
             continue
-        yield f"{on.folder}/{backend}/{program.name}.py", emitted.source
+        yield f"{on.folder}/{by.name}/{program.name}.py", emitted.source

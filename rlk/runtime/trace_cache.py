@@ -13,10 +13,10 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rlk.backends.registry import OR, changes, of_name, registered
 from rlk.cache import CALLS, CacheKey
 from rlk.digest import STARTED, changed_after, digest, digest_sources
 from rlk.env import Env
@@ -26,7 +26,7 @@ from rlk.ir.text import parse_program, print_program
 from rlk.lang.op import Vjp
 from rlk.lower.common.emitted import CallArg
 from rlk.resources import templates
-from rlk.runtime import build, cute
+from rlk.runtime import build
 from rlk.runtime.build import kernel_key, stored
 from rlk.runtime.invocation import Interface, Invocation, operator_of
 from rlk.runtime.record import ABI, read_call, write_call
@@ -87,12 +87,11 @@ def _changed() -> bool:
 
 @cache
 def _tools() -> tuple[tuple[str, str], ...]:
-    """Return what beside rlk's text decides what it lowers to; not TileLang's, whose calls are not kept."""
-    try:
-        triton = metadata.version("triton")
-    except metadata.PackageNotFoundError:
-        triton = "none"
-    return (("triton", triton), *(cute.toolchain() or (("cute", "none"),)))
+    """Return what beside rlk's text decides what it lowers to, by the backends whose choices are kept."""
+    return tuple(tool for each in registered() if each.choosing is not None for tool in each.choosing())
+
+
+changes(_tools.cache_clear)
 
 
 def _key(what: str, on: Target, facts: list[Any]) -> CacheKey | None:
@@ -239,7 +238,7 @@ def known_code(
 ) -> Compiled:  # fmt: skip
     """Return what calls run that have these parameters aligned: as it was found before, or made and kept."""
     name = name_of(invocation)
-    if name is None or asked == "tilelang":
+    if name is None or any(of_name(each).choosing is None for each in asked.split(OR)):
         return make()
 
     def write(found: Compiled) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rlk.backends import registry
 from rlk.cache.manifest import BadEntry, File, Manifest, decode_manifest, read_plain
 from rlk.cache.trust import Trust
 from rlk.digest import digest
@@ -25,7 +25,6 @@ from rlk.env import Env
 from rlk.ir.nodes import Program
 from rlk.ir.text import print_program
 from rlk.lower.common.emitted import Signature
-from rlk.runtime import cute
 from rlk.runtime.record import ABI
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
@@ -172,8 +171,10 @@ def _refusal(wheel: Wheel, on: Target, backend: str) -> str | None:
         return f"it is for {head.get('backend')} on {head.get('target')}, not for {backend} on {on.name}"
     if head.get("abi") != ABI:
         return f"its kernels are launched as {head.get('abi')}, this rlk launches {ABI}"
-    if backend == "cute" and (cute.flavour() is None or find_spec("tvm_ffi") is None):
-        return "its kernels need nvidia-cutlass-dsl, for its runtime library, and apache-tvm-ffi"
+    support = registry.of_name(backend).wheels
+    missing = None if support is None else support.unloadable()
+    if missing is not None:
+        return missing
     flags = [list(flag) for flag in Env.current().toolchain]
     if head.get("flags") != flags:
         return (

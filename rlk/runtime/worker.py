@@ -13,14 +13,13 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import TextIO
 
 from rlk.lower.common.emitted import Emitted
-from rlk.runtime.cute import compile_cute
 from rlk.runtime.record import SCRATCH, decode_request
-from rlk.runtime.tilelang import compile_tilelang
-from rlk.runtime.toolchain import compile_triton
 
 _PAUSE = 0.5  # seconds between looks at whether the parent lives
 
@@ -39,18 +38,12 @@ def serve(requests: TextIO, answers: TextIO) -> None:
         answers.flush()
 
 
-def compile_module(emitted: Emitted, target: str, folder: Path) -> None:
-    """Compile a module with its backend's compiler."""
-    match emitted.backend:
-        case "triton":
-            with _scratch():
-                compile_triton(emitted, target, folder)
-        case "cute":
-            compile_cute(emitted, target, folder)
-        case "tilelang":
-            compile_tilelang(emitted, target, folder)
-        case other:
-            raise ValueError(f"there is no compiler for backend {other!r}")
+def compile_module(emitted: Emitted, target: str, folder: Path, by: str) -> None:
+    """Compile a module with its backend's compiler, the function `by`: "module:function"."""
+    module, _, name = by.partition(":")
+    compiler = attrgetter(name)(import_module(module))
+    with _scratch():
+        compiler(emitted, target, folder)
 
 
 @contextmanager

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlk.backends.interface import Backend, Bound, Schedules
+from rlk.backends.registry import complete, of_name
+from rlk.errors import Code, InternalError
 from rlk.interp import floats
 from rlk.ir.nodes import Decl, MathModel, Program, Role
 from rlk.ir.types import DType, TileType
-from rlk.lower import cute, tilelang, triton
 from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
 from rlk.lower.common.memory import memory_shape
 from rlk.passes.pipeline import launched, specialize
 from rlk.passes.walk import walk
 from rlk.schedule.heuristics import choose
 from rlk.schedule.schedule import Schedule
-from rlk.schedule.tilelang_tiles import by_tilelang_tiles
 from rlk.target.facts import Target, target
-from rlk.testing.simulators import hopper
-from rlk.testing.simulators.cdna import hip, host
-from rlk.testing.simulators.interpreter import interpret
 
 Array = NDArray[Any]
-LOWERINGS = {"triton": triton, "cute": cute, "tilelang": tilelang}
 Device = Callable[[Emitted], AbstractContextManager[tuple[Callable[..., None], Any]]]
 """What runs a module: entered, it gives the host function, and by name the kernels that this one launches."""
 
@@ -62,7 +57,7 @@ def run_generated(
     split_rows: int | None = None,
     extents: Mapping[str, int] | None = None,
     divisible: frozenset[str] = frozenset(),
-    backend: str = "triton",
+    backend: str | None = None,
     device: Device | None = None,
     waves: int = 0,
 ) -> Ran:
@@ -70,29 +65,27 @@ def run_generated(
 
     inputs: arrays (bf16 as u16 patterns) and scalars by name; kernels get them as they lie. split_rows: pass
     the rows as two dims with this inner extent, as for a tensor that cannot be flattened. extents: of axes
-    that no input has. divisible: see Signature. device: what runs the kernels; if not given, the
-    backend's interpreter, or for "tilelang" its HIP on the CPU, with the waves in the order that `waves`
-    names.
+    that no input has. divisible: see Signature. backend: by default the complete one. device: what runs the
+    kernels; if not given, what simulates the backend, with the waves in the order that `waves` names.
     """
-    on = on or target("gfx942" if backend == "tilelang" else "sm_90a")
+    by = complete() if backend is None else of_name(backend)
+    on = on or target(by.shown[0])
     extents = {**(extents or {}), **extents_of(canonical, inputs)}
     types = [let.type for k in canonical.kernels for let in walk(k.body)]
     dynamic = {a.name for t in types if isinstance(t, TileType) for a in t.axes if a.dynamic}
     dynamic |= {a.name for k in canonical.kernels for d in k.params for a in d.type.axes if a.dynamic}
     static = {n: e for n, e in extents.items() if n not in dynamic}
     program = launched(canonical, static, softmax or on.softmax, extents)
-    if backend == "cute" and schedules is not None and len(schedules) != len(program.kernels):
-        program = specialize(canonical, static, softmax or on.softmax)  # blocks walk the pieces
     signature = Signature(tuple(sorted(static.items())), split_rows is not None, divisible)
-    chosen = schedules or [choose(k, on, signature, extents) for k in program.kernels]
-    if backend == "tilelang" and schedules is None:
-        chosen = by_tilelang_tiles(program, chosen, extents, on)
-    emitted = LOWERINGS[backend].lower(program, chosen, on, signature)
+    chosen = tuple(choose(k, on, signature, extents) for k in program.kernels)
+    bound = Bound(program, chosen, lambda: specialize(canonical, static, softmax or on.softmax), on, extents)
+    program, placed = _placed(by, bound, schedules)
+    emitted = by.lower(program, placed, on, signature)
     decls = {d.name: d for k in program.kernels for d in k.params}
     memory = {d.name: _buffer(d, inputs, extents) for d in decls.values() if d.role is not Role.SCALAR}
     errors = np.zeros(2, np.int32)
     values = [_value(a, memory, inputs, extents, errors, split_rows) for a in emitted.call]
-    with (device or _interpreter(backend, on, waves))(emitted) as (call, kernels):
+    with (device or _simulation(by, on, waves))(emitted) as (call, kernels):
         call(kernels, *values)
     written = {n: _array(memory[n]) for n, d in decls.items() if d.role in (Role.OUT, Role.WORK)}
     return Ran(written, (int(errors[0]), int(errors[1])), emitted)
@@ -108,45 +101,22 @@ def extents_of(program: Program, inputs: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def _interpreter(backend: str, on: Target, waves: int) -> Device:
+def _placed(by: Backend, bound: Bound, schedules: Sequence[Schedule] | None) -> tuple[Program, Schedules]:
+    """Return the program that is lowered, and its schedules."""
+    if schedules is None:
+        return bound.program, by.simulated(bound)
+    given = tuple(schedules)
+    # with as many as the program that is launched has kernels they are for that one
+    fits = len(given) == len(bound.program.kernels)
+    return bound.program if fits else by.program_of(bound, given), given
+
+
+def _simulation(by: Backend, on: Target, waves: int) -> Device:
     """Return what runs the modules of a backend on the CPU."""
-    match backend:
-        case "tilelang":
-            return partial(_run_waves, on=on, waves=waves)
-        case "cute":
-            return _interpreted_threads
-        case _:
-            return _interpreted
-
-
-@contextmanager
-def _run_waves(emitted: Emitted, on: Target, waves: int) -> Iterator[tuple[Callable[..., None], Any]]:
-    """Run TileLang kernels through their HIP source, compiled for the CPU."""
-    launchers = {k.name: host.launcher(emitted, k, on.name, waves) for k in emitted.kernels}
-    yield hip.load(emitted.source).call, SimpleNamespace(**launchers)
-
-
-@contextmanager
-def _interpreted(emitted: Emitted) -> Iterator[tuple[Callable[..., None], Any]]:
-    """Run Triton kernels program by program."""
-    module = interpret(emitted.source, filename=emitted.file)
-
-    def launcher(name: str) -> Any:
-        return lambda grid, *args: getattr(module, name)[grid](*args)
-
-    yield module.call, SimpleNamespace(**{k.name: launcher(k.name) for k in emitted.kernels})
-
-
-@contextmanager
-def _interpreted_threads(emitted: Emitted) -> Iterator[tuple[Callable[..., None], Any]]:
-    """Run CuTe kernels thread by thread."""
-    module = hopper.interpret(emitted.source, filename=emitted.file)
-
-    def launcher(name: str) -> Any:
-        host = getattr(module, f"launch_{name}")
-        return lambda grid, *args: host(*args, grid[0], None)
-
-    yield module.call, SimpleNamespace(**{k.name: launcher(k.name) for k in emitted.kernels})
+    simulate = by.simulate
+    if simulate is None:
+        raise InternalError(Code.INTERNAL, what=f"nothing runs the source of {by.name} on the CPU")
+    return lambda emitted: simulate(emitted, on, waves)
 
 
 def _buffer(decl: Decl, inputs: Mapping[str, Any], extents: Mapping[str, int]) -> Any:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from types import ModuleType
 
+from rlk.backends.registry import of_name
+from rlk.schedule import triton_table
 from rlk.schedule.cute_table import MOST_COLUMNS, Warpgroups, most_stages
 from rlk.schedule.cute_tiles import GROUP
 from rlk.schedule.entries import MORE, Facts, row_class
@@ -236,17 +239,25 @@ WARPGROUPS: Lists = {
 }
 
 
+def table_of(backend: str) -> ModuleType:
+    """Return the module of the table of a backend that is tuned."""
+    table = of_name(backend).table
+    assert table is not None  # `rlk tune` offers no other
+    return table()
+
+
 def candidates(facts: Facts, backend: str) -> tuple[str, ...]:
     """Return the tilings that are tried, as text: the first list for so many rows, else the last.
 
     A fold holds its chunk whole, so its columns are not tried; nor are tiles wider than there are columns.
     """
+    table = table_of(backend)
     lists = WARPGROUPS
-    if backend == "triton":
+    if table is triton_table:
         lists = FOLDS if facts.kind == "stream_dot" else PIECES if facts.pieces > 1 else PRODUCTS
     rank = row_class(facts.rows)
     listed = lists[min((most for most in lists if rank <= most), default=max(lists))]
-    if backend == "triton":
+    if table is triton_table:
         return listed
     if facts.kind == "stream_dot":
         return tuple(text for text in listed if tiling(text).columns == MOST_COLUMNS)

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlk.schedule import cute_table, triton_table
 from rlk.schedule.entries import ROW_CLASSES, Entry, Facts, row_class
-from rlk.tune.candidates import Use, tiling, written
+from rlk.tune.candidates import Use, table_of, tiling, written
 from rlk.tune.problem import SHIPPED, named
 from rlk.tune.session import Row
 
@@ -30,15 +29,12 @@ class Proposal:
     @property
     def path(self) -> Path:
         """The table that the entry is for."""
-        path: Path = _TABLES[self.backend].TABLE
+        path: Path = table_of(self.backend).TABLE
         return path
 
     def __str__(self) -> str:
         place = "after the others" if self.above is None else f"above entry {self.above}"
         return f"# {self.path.name}, {place}\n{self.text}"
-
-
-_TABLES = {"triton": triton_table, "cute": cute_table}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +128,9 @@ def _proposal(
     why = "; ".join(_why(row, named(site, text)) for row, site in measured[:SHOWN])
     more = f"; {len(measured) - SHOWN} more shapes" if len(measured) > SHOWN else ""
     entry = f'[[entry]]\nwhen = {{ {conditions} }}\nuse = {written(use)}\nwhy = "{why}{more}; {device}"\n'
-    listed = _TABLES[backend].parse(entry)  # a table would refuse what is wrong here
+    listed = table_of(backend).parse(entry)  # a table would refuse what is wrong here
     assert listed[0].use == use
-    entries: Sequence[Entry[Use]] = _TABLES[backend].table()
+    entries: Sequence[Entry[Use]] = table_of(backend).table()
     at = replace(facts[0], rows=rank)
     above = next((i for i, found in enumerate(entries, 1) if found.meets(at)), None)
     return Proposal(backend, entry, above)

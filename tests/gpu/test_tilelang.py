@@ -9,7 +9,7 @@ import torch
 from gpu.children import Children, assert_same_outputs, selected
 from gpu.tilelang_cases import CASES
 
-from rlk.runtime import tilelang
+from rlk.backends import tilelang
 from rlk.runtime.invocation import target_of
 from rlk.testing.bits import differing
 

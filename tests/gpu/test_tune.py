@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlk import cli
-from rlk.runtime import cute
+from rlk.backends import cute
 from rlk.runtime.invocation import target_of
 
 CALLS = {

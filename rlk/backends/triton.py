@@ -1,19 +1,30 @@
-"""Compilation of generated Triton source to binaries, without a device and reproducibly."""
+"""The Triton backend: it lowers every program, and compiles reproducibly without a device."""
 
 from __future__ import annotations
 
-import linecache
-import sys
+import re
 import tempfile
-import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from rlk.backends.binaries import load_binaries
+from rlk.backends.interface import Backend, Launcher, Toolchain, Wheels, lowering_sources
+from rlk.backends.source import executed
 from rlk.env import Env
 from rlk.lower.common.emitted import Emitted, KernelBuild
+from rlk.resources import installing
 from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
+from rlk.target.facts import TARGETS, Target
+
+NAME = "triton"
+SHOWN_VERSION = (3, 7)
+"""Whose layouts checked-in kernels are placed for: text must not depend on what is installed."""
 
 # Targets as compilers spell them -> (Triton's backend, its architecture, lanes of a warp).
 _TRITON_TARGETS: dict[str, tuple[str, int | str, int]] = {
@@ -31,6 +42,35 @@ _TRITON_TARGETS: dict[str, tuple[str, int | str, int]] = {
 
 LINE_INFO = "TRITON_DISABLE_LINE_INFO"
 """Obeyed where it is set; else there are no line tables, most of a binary, which name Triton's own files."""
+
+
+# --- which compiler
+
+
+@cache
+def triton_version() -> str | None:
+    """Return the version of the installed Triton without importing it; None when there is none."""
+    spec = find_spec("triton")
+    if spec is None or spec.origin is None:
+        return None
+    match = re.search(r"^__version__ = ['\"]([^'\"]+)['\"]", Path(spec.origin).read_text(), re.MULTILINE)
+    return match[1] if match else "unknown"
+
+
+def _toolchain(target: str) -> Toolchain | None:
+    version = triton_version()
+    return None if version is None else (("triton", version),)
+
+
+def _choosing() -> Toolchain:
+    try:
+        version = metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        version = "none"
+    return (("triton", version),)
+
+
+# --- compiling
 
 
 def compile_triton(emitted: Emitted, target: str, folder: Path) -> None:
@@ -55,26 +95,7 @@ def compile_triton(emitted: Emitted, target: str, folder: Path) -> None:
     ModuleRecord(tuple(records), emitted.call, emitted.checks, emitted.backend).write(folder)
 
 
-@contextmanager
-def executed(source: str, file: str) -> Iterator[types.ModuleType]:
-    """Run generated source as a module of this file name, under which inspect finds the text meanwhile."""
-    lines = source.splitlines(keepends=True)
-    linecache.cache[file] = (len(source), None, lines, file)
-    module = types.ModuleType("rlk_generated")
-    module.__file__ = file
-    sys.modules[module.__name__] = module
-    try:
-        # not with this module's own future imports: they would turn annotations into strings
-        exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
-        yield module
-    finally:
-        sys.modules.pop(module.__name__, None)
-        linecache.cache.pop(file, None)
-
-
-def _compile(
-    triton: Any, module: types.ModuleType, kernel: KernelBuild, target: str, folder: Path
-) -> LaunchRecord:
+def _compile(triton: Any, module: ModuleType, kernel: KernelBuild, target: str, folder: Path) -> LaunchRecord:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -135,3 +156,72 @@ def _discarding_cache(folder: Path) -> type[Any]:
             return None
 
     return Discarding
+
+
+# --- on the CPU
+
+
+def interpreted(emitted: Emitted, module: Any) -> dict[str, Launcher]:
+    """Return the launchers of kernels that an interpreter runs."""
+    launchers: dict[str, Launcher] = {}
+    for kernel in emitted.kernels:
+        constants = {arg.name: arg.value for arg in kernel.args if arg.type == "constexpr"}
+        names = tuple(arg.name for arg in kernel.args if arg.type != "constexpr")
+        launchers[kernel.name] = _launcher(getattr(module, kernel.name), names, constants)
+    return launchers
+
+
+def _launcher(function: Any, names: tuple[str, ...], constants: dict[str, Any]) -> Launcher:
+    def launch(grid: tuple[int, ...], *args: Any) -> None:
+        function[grid](**dict(zip(names, args, strict=True)), **constants)
+
+    return launch
+
+
+@contextmanager
+def _simulate(emitted: Emitted, on: Target, waves: int) -> Iterator[tuple[Callable[..., None], Any]]:
+    """Run kernels program by program."""
+    from rlk.testing.simulators.interpreter import interpret
+
+    module = interpret(emitted.source, filename=emitted.file)
+
+    def launcher(name: str) -> Launcher:
+        return lambda grid, *args: getattr(module, name)[grid](*args)
+
+    yield module.call, SimpleNamespace(**{k.name: launcher(k.name) for k in emitted.kernels})
+
+
+# --- the backend
+
+
+def _lower(*args: Any, **options: Any) -> Emitted:
+    from rlk.lower import triton
+
+    return triton.lower(*args, **options)
+
+
+def _table() -> ModuleType:
+    from rlk.schedule import triton_table
+
+    return triton_table
+
+
+BACKEND = Backend(
+    name=NAME,
+    targets=frozenset(TARGETS),
+    sources=lowering_sources(NAME),
+    packages=("triton",),
+    install=lambda: installing(NAME),
+    toolchain=_toolchain,
+    lower=_lower,
+    compile=compile_triton,
+    load=load_binaries,
+    complete=True,
+    choosing=_choosing,
+    wheels=Wheels(frozenset(TARGETS)),
+    shown=("sm_90a",),
+    pinned=(("version", SHOWN_VERSION),),
+    table=_table,
+    simulate=_simulate,
+    interpret=interpreted,
+)

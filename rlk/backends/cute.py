@@ -1,4 +1,4 @@
-"""Compilation of generated CuTe source to shared libraries without a device, and their calls.
+"""The CuTe backend for Hopper: compiles to shared libraries without a device, loads and calls them.
 
 Whatever the CuTe DSL renames between releases is named here and nowhere else.
 """
@@ -12,25 +12,43 @@ import shutil
 import struct
 import subprocess
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from rlk.backends import binaries
+from rlk.backends.cubin import cubins
+from rlk.backends.interface import (
+    Backend,
+    Bound,
+    Launcher,
+    Schedules,
+    Toolchain,
+    Wheels,
+    as_launched,
+    lowering_sources,
+)
+from rlk.backends.source import executed
 from rlk.env import Env
-from rlk.errors import Code, InternalError, LaunchError
+from rlk.errors import Code, InternalError, LaunchError, UnsupportedError
+from rlk.ir.nodes import Program
 from rlk.lower.common.emitted import Emitted, KernelArg, KernelBuild
 from rlk.resources import installing
-from rlk.runtime.cubin import cubins
 from rlk.runtime.launch import Services, composed, on_its_device
 from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
-from rlk.runtime.toolchain import executed
+from rlk.schedule.backend_choice import by_cute_first
+from rlk.schedule.heuristics import choose
+from rlk.target.facts import Target
 
+NAME = "cute"
 TARGETS = ("sm_90a",)
+SHIPPED_FLAVOUR = 12  # of CUDA: code of a newer one does not load on drivers of this one
 KNOWN = (["4", "7"], ["4", "8"])  # releases of cutlass-dsl whose kernels the tests compile
 HOST = "launch_"  # with a kernel's name: the function of a module that launches it
 
@@ -342,3 +360,129 @@ def _launcher(
         "        raise failed(error) from error",
     ]
     return composed(record.name, lines, {"call": call, "failed": failed}, services)
+
+
+def _load(folder: Path, records: tuple[LaunchRecord, ...], kind: str, device: int) -> dict[str, Launcher]:
+    services = binaries.services()
+    return {each.name: load_cute(folder, each, device, services) for each in records}
+
+
+# --- schedules
+
+
+def of_cute(bound: Bound) -> Iterator[tuple[Program, Schedules]]:
+    """Yield what the CuTe lowering may write, the one that is wanted most first.
+
+    The last one's schedules may raise UnsupportedError. Blocks walk the pieces of what they contract, where
+    heuristics want that and the lowering can.
+    """
+    from rlk.schedule.cute_tiles import by_warpgroups, in_turn
+
+    whole, on, extents = bound.whole(), bound.on, bound.extents
+    if in_turn(whole, on, extents):
+        alone = tuple(choose(k, on, None, extents) for k in whole.kernels)
+        try:
+            walking = by_warpgroups(whole, alone, on, extents)
+        except UnsupportedError:
+            pass  # pieces that it launches one after the other
+        else:
+            yield whole, walking
+    yield bound.program, by_warpgroups(bound.program, bound.chosen, on, extents)
+
+
+def _program_of(bound: Bound, schedules: Schedules) -> Program:
+    """Return the program whose blocks walk all pieces where schedules are for it: their number says so."""
+    from rlk.schedule.cute_tiles import walks
+
+    whole = bound.whole()
+    if walks(whole) and len(schedules) == len(whole.kernels):
+        return whole
+    return as_launched(bound, schedules)
+
+
+# --- on the CPU
+
+
+def interpreted(emitted: Emitted, module: Any) -> dict[str, Launcher]:
+    """Return the launchers of kernels that a simulator runs thread by thread."""
+
+    def launcher(name: str) -> Launcher:
+        host = getattr(module, f"{HOST}{name}")
+        return lambda grid, *args: host(*args, grid[0], None)
+
+    return {kernel.name: launcher(kernel.name) for kernel in emitted.kernels}
+
+
+@contextmanager
+def _simulate(emitted: Emitted, on: Target, waves: int) -> Iterator[tuple[Callable[..., None], Any]]:
+    """Run kernels thread by thread."""
+    from rlk.testing.simulators import hopper
+
+    module = hopper.interpret(emitted.source, filename=emitted.file)
+    yield module.call, SimpleNamespace(**interpreted(emitted, module))
+
+
+# --- wheels
+
+
+def _unbuildable() -> str | None:
+    found = flavour()
+    if found is None or found.major == SHIPPED_FLAVOUR:
+        return None
+    return f"an environment with nvidia-cutlass-dsl and without its extra cu{found.major}"
+
+
+def _unloadable() -> str | None:
+    if flavour() is None or find_spec("tvm_ffi") is None:
+        return "its kernels need nvidia-cutlass-dsl, for its runtime library, and apache-tvm-ffi"
+    return None
+
+
+# --- the backend
+
+
+def _lower(*args: Any, **options: Any) -> Emitted:
+    from rlk.lower import cute
+
+    return cute.lower(*args, **options)
+
+
+def _table() -> ModuleType:
+    from rlk.schedule import cute_table
+
+    return cute_table
+
+
+def _choosing() -> Toolchain:
+    return toolchain() or (("cute", "none"),)
+
+
+BACKEND = Backend(
+    name=NAME,
+    targets=frozenset(TARGETS),
+    sources=lowering_sources(NAME),
+    packages=("nvidia-cutlass-dsl", "apache-tvm-ffi"),
+    install=lambda: installing(NAME),
+    toolchain=lambda target: toolchain(),
+    ready=lambda: compiles(),
+    lower=_lower,
+    compile=compile_cute,
+    load=_load,
+    candidates=of_cute,
+    program_of=_program_of,
+    falls_back=True,
+    faster=lambda program, on, extents: by_cute_first(program, on, extents),
+    choosing=_choosing,
+    wheels=Wheels(
+        frozenset(TARGETS),
+        # for its runtime library, of which nothing is contained
+        requires=("nvidia-cutlass-dsl>=4.7,<4.9", "apache-tvm-ffi>=0.1.12,<0.1.13"),
+        host_code=True,
+        unbuildable=_unbuildable,
+        unloadable=_unloadable,
+    ),
+    shown=("sm_90a",),
+    table=_table,
+    simulate=_simulate,
+    interpret=interpreted,
+)

@@ -1,4 +1,4 @@
-"""Compilation of generated TileLang source without a device: through HIP for CDNA, CUDA for Hopper.
+"""The TileLang backend: compiles without a device, through HIP for CDNA and CUDA for Hopper.
 
 Code of CDNA is compiled as for the emulator, so that what was verified is what runs.
 """
@@ -8,20 +8,29 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+from rlk.backends.binaries import load_binaries
+from rlk.backends.interface import Backend, Bound, Schedules, Wheels, lowering_sources
 from rlk.errors import Code, CompileError
+from rlk.ir.nodes import Program
 from rlk.lower.common.emitted import Emitted, KernelBuild
 from rlk.resources import installing
 from rlk.runtime.record import MODULE, LaunchRecord, ModuleRecord
+from rlk.schedule.tilelang_tiles import by_tilelang_tiles
 from rlk.target.blocks import BLOCKS
-from rlk.target.facts import target
+from rlk.target.facts import Target, target
 from rlk.testing.simulators.cdna import hip
-from rlk.testing.simulators.cdna.host import entry, place_of
+from rlk.testing.simulators.cdna.host import entry, launcher, place_of
 
+NAME = "tilelang"
 TARGETS = frozenset(BLOCKS)
 SOURCES = (Path(__file__), Path(hip.__file__), hip.SHIM / "kernel.h", hip.SHIM / "device.h")
 """What decides a kernel's bytes beside the lowering."""
@@ -175,3 +184,46 @@ def _record(kernel: KernelBuild, source: str, file: str) -> LaunchRecord:
         takes=len(kernel.args),
         order=order,
     )
+
+
+# --- the backend
+
+
+def _placed(bound: Bound) -> Schedules:
+    return tuple(by_tilelang_tiles(bound.program, bound.chosen, bound.extents, bound.on))
+
+
+def _candidates(bound: Bound) -> Iterator[tuple[Program, Schedules]]:
+    yield bound.program, _placed(bound)
+
+
+@contextmanager
+def _simulate(emitted: Emitted, on: Target, waves: int) -> Iterator[tuple[Callable[..., None], Any]]:
+    """Run kernels through their HIP source, compiled for the CPU."""
+    launchers = {k.name: launcher(emitted, k, on.name, waves) for k in emitted.kernels}
+    yield hip.load(emitted.source).call, SimpleNamespace(**launchers)
+
+
+def _lower(*args: Any, **options: Any) -> Emitted:
+    from rlk.lower import tilelang
+
+    return tilelang.lower(*args, **options)
+
+
+BACKEND = Backend(
+    name=NAME,
+    targets=TARGETS,
+    sources=(*lowering_sources(NAME), *SOURCES),
+    packages=("tilelang", "apache-tvm-ffi", hip.COMPILER),
+    install=lambda: installing(NAME),
+    toolchain=lambda on: toolchain(on),
+    lower=_lower,
+    compile=compile_tilelang,
+    load=load_binaries,
+    candidates=_candidates,
+    # on Hopper its kernels run if they are asked for, and none of them is shipped
+    wheels=Wheels(frozenset(name for name in TARGETS if not _by_cuda(name))),
+    shown=("gfx942",),
+    simulate=_simulate,
+    simulated=_placed,
+)

@@ -1,0 +1,1 @@
+"""The backends: lowering, schedules, compiler and loader of each, behind one interface."""
