@@ -14,24 +14,26 @@ MUTATION_ARGS ?=
 PY := $(VENV)/bin/python
 CONSTRAINTS := constraints/torch-$(TORCH).txt
 PINS := $(CONSTRAINTS) constraints/base.txt
+PYTEST := $(PY) -m pytest --durations=20
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 STRICT := $(wildcard rlk/errors.py rlk/env.py rlk/digest.py rlk/ir rlk/lang rlk/passes rlk/lower rlk/cache)
 
 CUTE_VERSIONS := 4.7 4.8
-COMPILED := tests/test_cute_machine_code.py tests/test_cute_runtime.py tests/test_aot_cute.py tests/test_tune.py  # what needs the compiler
+COMPILED := tests/test_cute_machine_code.py tests/test_cute_runtime.py tests/test_aot_cute.py tests/test_tune.py  # have what needs the compiler
 
 VERL_IMPORTS := antlr4-python3-runtime cloudpickle codetiming omegaconf orjson pyvers ray tensordict
-LADDER := $(wildcard tests/test_tilelang_*.py) tests/test_integers.py  # what needs TileLang and a compiler for CDNA
+LADDER := $(filter-out tests/test_tilelang_lowering.py,$(wildcard tests/test_tilelang_*.py)) tests/test_integers.py  # what needs TileLang and a compiler for CDNA
 
-.PHONY: help test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
+.PHONY: help style test test-only test-cute test-cute-only test-cdna test-cdna-only test-peers test-peers-only
 .PHONY: test-versions check-machine mutants mutants-only mutation mutation-only compat lint gen demo example docs wheel clean
 help:
 	@sed -n 's/^# //p' Makefile | head -2
 
-test: lint test-only
+# tests/test_reference_sources.py holds generated/ to what is emitted, as the rest of make lint does.
+test: style test-only
 
 test-only: $(VENV)/.test
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 # Each compiler that the cute extra allows, in an environment of its own: 240 MB that make test does not ask for.
 test-cute: $(CUTE_VERSIONS:%=test-cute-%)
@@ -40,21 +42,21 @@ test-cute-4.%:
 	$(MAKE) test-cute-only VENV=.venv-cute4$* CUTE=4.$*
 
 test-cute-only: $(VENV)/.cute
-	$(PY) -m pytest $(PYTEST_ARGS) $(COMPILED)
+	$(PYTEST) -m cutlass $(PYTEST_ARGS) $(COMPILED)
 
 # The peers' own functions beside ours, in an environment that nothing else needs.
 test-peers:
 	$(MAKE) test-peers-only VENV=.venv-peers
 
 test-peers-only: $(VENV)/.peers
-	$(PY) -m pytest $(PYTEST_ARGS) tests/test_peers.py tests/test_peers_advantages.py tests/test_peers_swapped.py
+	$(PYTEST) $(PYTEST_ARGS) tests/test_peers.py tests/test_peers_advantages.py tests/test_peers_swapped.py
 
 # TileLang's kernels compiled for CDNA and run on this machine: 250 MB that make test does not ask for.
 test-cdna:
 	$(MAKE) test-cdna-only VENV=.venv-cdna
 
 test-cdna-only: $(VENV)/.cdna
-	RLK_REQUIRE_LADDER=1 $(PY) -m pytest $(PYTEST_ARGS) $(LADDER)
+	RLK_REQUIRE_LADDER=1 $(PYTEST) -k tilelang $(PYTEST_ARGS) $(LADDER)
 
 # The oldest and the newest Triton that pyproject.toml allows: 0.6 and 1.0 GB that make test does not ask for.
 test-versions: $(VENV)/.test
@@ -79,9 +81,12 @@ mutation-only: $(VENV)/.mutation
 check-machine: $(VENV)/.test
 	$(PY) -m rlk.cli check --all --target gfx942 --law machine --jobs 2
 
-lint: $(VENV)/.test
+style: $(VENV)/.test
 	$(PY) -m ruff check .
 	$(if $(STRICT),$(PY) -m mypy $(STRICT))
+	$(PY) tests/commit_subjects.py
+
+lint: style
 	$(if $(wildcard generated/*/),$(PY) -m rlk.cli gen --check)
 
 # Every version of a compiler that can be had here, laid over the environment: what it compiles, as a page of docs.

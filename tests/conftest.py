@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -11,11 +12,23 @@ from typing import Any
 
 import pytest
 
+from rlk.runtime import cute
 from rlk.runtime import dispatch as runtime
 
 if "RLK_CACHE_DIR" not in os.environ:  # workers and children find it set: tests leave the user's store alone
     os.environ["RLK_CACHE_DIR"] = tempfile.mkdtemp(prefix="rlk-tests-")
     atexit.register(shutil.rmtree, os.environ["RLK_CACHE_DIR"], ignore_errors=True)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave modules and collected tests out of garbage collections: they are most of the heap, and stay."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("cutlass") and cute.toolchain() is None:
+        pytest.skip("nvidia-cutlass-dsl is not installed")
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,8 @@ import pytest
 import torch
 from aot_cases import REPOSITORY, built, installed
 
-from rlk.backends import cute
-
 pytestmark = [
-    pytest.mark.skipif(cute.toolchain() is None, reason="nvidia-cutlass-dsl is not installed"),
+    pytest.mark.cutlass,
     pytest.mark.skipif(torch.cuda.is_available(), reason="would launch with made-up addresses"),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ OF_MANY_QUERIES = {"varlen_attention", "varlen_attention_grad", "prefix_attentio
 OF_MANY_ROWS = {"linear_logp", "linear_logp_grad", "linear_logp_backward"}
 
 
+@cache
 def programs() -> dict[str, tuple[Program, dict[str, int]]]:
     """Return every reference program and its extents."""
     found = {}

@@ -30,7 +30,7 @@ from rlk.runtime.registry import operators
 from rlk.target.facts import target
 from rlk.testing.simulators.hopper import accumulator_place
 
-pytestmark = pytest.mark.skipif(cute.toolchain() is None, reason="nvidia-cutlass-dsl is not installed")
+pytestmark = pytest.mark.cutlass
 H200 = target("sm_90a")
 VERSION = version("nvidia-cutlass-dsl") if cute.toolchain() is not None else ""
 LOST = re.compile(r"SEL R\d+, RZ, 0x(?:1fffe|7fff8)\b")  # packed predicates, which lose one-hot comparisons

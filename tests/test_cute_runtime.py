@@ -34,7 +34,6 @@ from rlk.runtime.pool import Pool
 from rlk.runtime.record import LaunchRecord, ModuleRecord, decode_request, encode_request
 from rlk.target.facts import target
 
-needs_compiler = pytest.mark.skipif(cute.toolchain() is None, reason="nvidia-cutlass-dsl is not installed")
 needs_no_device = pytest.mark.skipif(torch.cuda.is_available(), reason="would launch with made-up addresses")
 
 SOURCE = """
@@ -142,7 +141,7 @@ def test_requests_of_both_backends_survive_the_pipe(tmp_path: Path) -> None:
         assert decode_request(encode_request(emitted, "sm_90a", tmp_path, ""))[0] == emitted
 
 
-@needs_compiler
+@pytest.mark.cutlass
 def test_a_kernel_compiles_without_a_device(entry: Path) -> None:
     assert {path.name for path in entry.iterdir()} == {"module.py", "launch.json", "scale.so", "scale.cubin"}
     record = ModuleRecord.read(entry)
@@ -151,7 +150,7 @@ def test_a_kernel_compiles_without_a_device(entry: Path) -> None:
     assert str(entry).encode() not in (entry / "scale.so").read_bytes()
 
 
-@needs_compiler
+@pytest.mark.cutlass
 def test_two_processes_give_the_same_bytes(entry: Path, tmp_path: Path) -> None:
     other = Pool(1)
     again = compiled(other, tmp_path / "again")
@@ -159,7 +158,7 @@ def test_two_processes_give_the_same_bytes(entry: Path, tmp_path: Path) -> None:
     assert all((again / path.name).read_bytes() == path.read_bytes() for path in entry.iterdir())
 
 
-@needs_compiler
+@pytest.mark.cutlass
 def test_modules_of_both_backends_share_a_worker(workers: Pool, tmp_path: Path) -> None:
     pytest.importorskip("triton")
     source = "import triton\n\n\n@triton.jit\ndef nothing(n):\n    pass\n\n\ndef call(kernels):\n    pass\n"
@@ -177,7 +176,7 @@ def test_a_module_has_only_its_own_future_imports() -> None:
         assert module.Storage.__annotations__ == {"ring": int}
 
 
-@needs_compiler
+@pytest.mark.cutlass
 def test_a_mistake_names_the_backend_and_the_kept_source(workers: Pool, tmp_path: Path) -> None:
     wrong = replace(EMITTED, source=SOURCE.replace("cute.arch.thread_idx()", "cute.arch.no_such_thing()"))
     with pytest.raises(CompileError, match="cute cannot compile(.|\n)*no_such_thing"):
@@ -190,7 +189,7 @@ def test_types_and_targets_without_a_form_are_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@needs_compiler
+@pytest.mark.cutlass
 def test_an_argument_of_an_unknown_type_is_refused(workers: Pool, tmp_path: Path) -> None:
     args = (*KERNEL.args[:-1], KernelArg("seed", "fp8"))
     with pytest.raises(CompileError, match="argument seed of type fp8 has no form"):
@@ -206,14 +205,14 @@ def test_a_machine_without_a_linker_says_so(tmp_path: Path, monkeypatch: pytest.
 # what the code uses
 
 
-@needs_compiler
+@pytest.mark.cutlass
 def test_a_kernel_that_fits_has_no_stack(entry: Path) -> None:
     (found,) = usage((entry / "scale.cubin").read_bytes()).values()
     assert (found.stack, found.shared) == (0, 0)
     assert 0 < found.registers <= 32
 
 
-@needs_compiler
+@pytest.mark.cutlass
 def test_a_kernel_that_spills_shows(workers: Pool, tmp_path: Path) -> None:
     folder = compiled(workers, tmp_path / "entry", replace(EMITTED, source=SPILLING))
     (found,) = usage((folder / "scale.cubin").read_bytes()).values()
@@ -233,7 +232,7 @@ def fresh_key(monkeypatch: pytest.MonkeyPatch, version: Callable[[str], str]) ->
         cute.toolchain.cache_clear()
 
 
-@needs_compiler
+@pytest.mark.cutlass
 def test_keys_hold_the_compiler_and_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     known = cute.metadata.version
     found = cute.flavour()
@@ -248,7 +247,7 @@ def test_keys_hold_the_compiler_and_its_parts(monkeypatch: pytest.MonkeyPatch) -
         assert other.digest() != plain.digest()
 
 
-@needs_compiler
+@pytest.mark.cutlass
 def test_the_flavour_is_the_compilers_own_choice() -> None:
     probe = "from cutlass.base_dsl.version_info import CUDA_VERSION; print(CUDA_VERSION.major)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
@@ -278,7 +277,7 @@ def test_an_old_driver_chooses_an_older_flavour(tmp_path: Path, monkeypatch: pyt
 # calling
 
 
-@needs_compiler
+@pytest.mark.cutlass
 @needs_no_device
 def test_a_launch_passes_every_check_up_to_the_driver(entry: Path) -> None:
     launch = load_cute(entry, RECORD, 0, NO_STREAM)
@@ -289,7 +288,7 @@ def test_a_launch_passes_every_check_up_to_the_driver(entry: Path) -> None:
     launch((0,), *ARGUMENTS)
 
 
-@needs_compiler
+@pytest.mark.cutlass
 @needs_no_device
 @pytest.mark.parametrize(
     ("at", "value", "said"),
@@ -310,7 +309,7 @@ def test_an_argument_of_another_type_is_refused(
         launch((1,), *ARGUMENTS[:at], value, *ARGUMENTS[at + 1 :])
 
 
-@needs_compiler
+@pytest.mark.cutlass
 @needs_no_device
 def test_an_entry_is_loaded_and_called(entry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binaries, "services", lambda: NO_STREAM)
@@ -321,7 +320,7 @@ def test_an_entry_is_loaded_and_called(entry: Path, monkeypatch: pytest.MonkeyPa
         call(*ARGUMENTS[:3], 300, 2.0)
 
 
-@needs_compiler
+@pytest.mark.cutlass
 def test_loading_imports_no_compiler(entry: Path) -> None:
     probe = (
         "import sys\nfrom pathlib import Path\n"
@@ -336,7 +335,7 @@ def test_loading_imports_no_compiler(entry: Path) -> None:
     assert done.stdout == "[]\n"
 
 
-@needs_compiler
+@pytest.mark.cutlass
 def test_a_damaged_library_is_an_error_and_not_the_end(entry: Path, tmp_path: Path) -> None:
     whole = (entry / "scale.so").read_bytes()
     for kept in (0, 40, 64, 5000, len(whole) // 2, len(whole) - 1):

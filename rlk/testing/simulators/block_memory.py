@@ -6,64 +6,86 @@ device runs warps in no order, so that another use is a race.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from rlk.testing.simulators.simt import Array, Boolean, Fault, Int32, Memory, Number
 
-NOBODY, SEVERAL = -1, -2
+NOBODY, SEVERAL, EVERYONE = -1, -2, -3
+"""In the place of a thread's number: none since the last barrier, more than one, all of them before it."""
 VECTOR = 16  # bytes of the widest access
 
 
 class Board:
-    """A tensor in shared memory: values, and who wrote and who read each since the last barrier."""
+    """A tensor in shared memory: values, and who wrote and who read each since the last barrier.
+
+    writer: NOBODY where nothing was written yet. reads: the offsets of reads since the last barrier, which
+    `reader` does not have yet: most are followed by a barrier, and no write asks for them.
+    """
 
     def __init__(self, kind: type[Number], shape: tuple[int, ...], threads: Array) -> None:
-        self.kind, self.threads = kind, threads
-        self.values = np.full(shape, np.nan if kind.dtype.is_float else -1, kind.held)
-        self.filled = np.zeros(shape, bool)
-        self.writer = np.full(shape, NOBODY)
-        self.reader = np.full(shape, NOBODY)
+        self.kind, self.shape, self.threads = kind, shape, threads
+        size = math.prod(shape)
+        self.values = np.full(size, np.nan if kind.dtype.is_float else -1, kind.held)
+        self.writer = np.full(size, NOBODY)
+        self.reader = np.full(size, NOBODY)
+        self.reads: list[Array] = []
 
     def barrier(self) -> None:
         """What was touched before is past for all threads."""
-        self.writer[...] = NOBODY
+        self.writer[self.writer != NOBODY] = EVERYONE
         self.reader[...] = NOBODY
+        self.reads.clear()
 
-    def place(self, index: Any) -> tuple[Array, ...]:
-        if len(index) != self.values.ndim:
-            raise Fault(f"{len(index)} indices of shared memory of {self.values.ndim} dims")
-        found = tuple(np.broadcast_to(Int32(i).data, self.threads.shape) for i in index)
-        for at, extent in zip(found, self.values.shape, strict=True):
-            if ((at < 0) | (at >= extent)).any():
+    def place(self, index: Any) -> Array:
+        """Return the offset of each thread's element."""
+        if len(index) != len(self.shape):
+            raise Fault(f"{len(index)} indices of shared memory of {len(self.shape)} dims")
+        offset: Any = 0
+        for i, extent in zip(index, self.shape, strict=True):
+            at = i if isinstance(i, int) else Int32(i).data
+            low, high = (at, at) if isinstance(at, int) else (at.min(), at.max())
+            if low < 0 or high >= extent:
                 raise Fault(f"an index of shared memory outside of [0, {extent})")
-        return found
+            offset = offset * extent + at
+        return offset if np.ndim(offset) else np.full(self.threads.shape, offset)
 
     def __getitem__(self, index: Any) -> Any:
         if any(i is None for i in index):
             return _View(self, int(index[0]))
         at = self.place(index)
-        if not self.filled[at].all():
-            raise Fault("shared memory is read that nobody wrote")
-        others = (self.writer[at] != NOBODY) & (self.writer[at] != self.threads)
-        if others.any():
-            raise Fault("shared memory is read that another thread writes before the next barrier")
-        for where, thread in zip(zip(*at, strict=True), self.threads, strict=True):
-            one = self.reader[where]
-            self.reader[where] = thread if one in (NOBODY, thread) else SEVERAL
+        writer = self.writer[at]
+        if not ((writer == EVERYONE) | (writer == self.threads)).all():
+            raise Fault(
+                "shared memory is read that nobody wrote"
+                if (writer == NOBODY).any()
+                else "shared memory is read that another thread writes before the next barrier"
+            )
+        self.reads.append(at)
         return self.kind.of(self.values[at])
 
     def __setitem__(self, index: Any, x: Number) -> None:
         at = self.place(index)
         if type(x) is not self.kind:
             raise Fault(f"{type(x).__name__} in shared memory of {self.kind.__name__}")
-        if len(set(zip(*(a.tolist() for a in at), strict=True))) != len(self.threads):
+        if len(np.unique(at)) != len(self.threads):
             raise Fault("two threads write one element of shared memory")
+        self._note_reads()
         for who in (self.writer[at], self.reader[at]):
-            if ((who != NOBODY) & (who != self.threads)).any():
+            if ((who >= 0) & (who != self.threads) | (who == SEVERAL)).any():
                 raise Fault("shared memory is written that another thread uses before the next barrier")
-        self.values[at], self.filled[at], self.writer[at] = x.data, True, self.threads
+        self.values[at], self.writer[at] = x.data, self.threads
+
+    def _note_reads(self) -> None:
+        for at in self.reads:
+            before = self.reader[at]
+            first = (before == NOBODY) | (before == self.threads)
+            self.reader[at] = np.where(first, self.threads, SEVERAL)
+            # of the threads that read one element, all but the one written last find another's number there
+            self.reader[at[self.reader[at] != self.threads]] = SEVERAL
+        self.reads.clear()
 
 
 class _View:

@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -119,7 +119,8 @@ class _Launch:
             for acting in chain(before, scheduler.together(after, rings.values())):
                 _now = _Block(index, count, cluster[0], acting, ring, rings=rings, warps=threads // WARP - 4)
                 _now.scheduler = scheduler
-                self.body(*self.args)
+                with np.errstate(all="ignore"):
+                    self.body(*self.args)
             scheduler.end()
             if ring and ring[0].taken != len(ring[0].filled):
                 raise Fault(f"{len(ring[0].filled)} stages were filled, {ring[0].taken} read")
@@ -265,7 +266,7 @@ class _View:
         register = sum(
             warp_exchange.place(c, s, d) for c, s, d in zip(at, self.shape, self.stride, strict=True)
         )
-        return accumulator_place(_now.threads - WARPGROUP, register)
+        return _places(_now.threads.tobytes(), register)
 
 
 def _own_rows() -> slice:
@@ -295,6 +296,11 @@ def accumulator_place(thread: Array, register: int) -> tuple[Array, Array]:
     """Return the row and the column of a register of a multiplying thread: 64 rows a warpgroup."""
     warp, lane = thread // WARP, thread % WARP
     return warp * 16 + register // 2 % 2 * 8 + lane // 4, register // 4 * 8 + lane % 4 * 2 + register % 2
+
+
+@lru_cache(maxsize=1024)
+def _places(threads: bytes, register: int) -> tuple[Array, Array]:
+    return accumulator_place(np.frombuffer(threads, np.int64) - WARPGROUP, register)
 
 
 def _gemm(unit: _Unit, to: _Fragment, a: Any, b: Any, onto: _Fragment) -> None:

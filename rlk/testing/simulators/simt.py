@@ -39,7 +39,9 @@ class Number:
     def __init__(self, x: Any) -> None:
         match x:
             case Number():
-                self.data = _cast(x, self.dtype)
+                self.data = x.data if x.dtype is self.dtype else _cast(x, self.dtype)
+            case int():
+                self.data = np.asarray(x, self.held)
             case float() if x == 0 and math.copysign(1, x) < 0:
                 raise Fault("-0.0 as a constant: the DSL tells constants apart by value, and may write 0.0")
             case _:
@@ -195,9 +197,8 @@ def _binary(fn: Any, a: Number, b: Any) -> Number:
         if {a.dtype, b.dtype} != {DType.I32, DType.I64}:
             raise Fault(f"{fn.__name__} of {a.dtype} and {b.dtype}")
         kind, a, b = Int64, Int64(a), Int64(b)
-    with np.errstate(all="ignore"):
-        made = fn(a.data, b.data)
-    return Boolean.of(made) if made.dtype == np.bool_ else kind.of(made.astype(kind.held))
+    made = fn(a.data, b.data)
+    return Boolean.of(made) if made.dtype == np.bool_ else kind.of(made.astype(kind.held, copy=False))
 
 
 # --- functions ---
@@ -211,9 +212,8 @@ def mul(a: Any, b: Any, *, rounding: Any) -> Any:
 
 def fma(a: Any, b: Any, c: Any, *, rounding: Any) -> Any:
     """One rounding of a * b + c."""
-    arrays = np.broadcast_arrays(Float32(a).data, Float32(b).data, Float32(c).data)
     with np.errstate(all="ignore"):
-        return Float32.of(np.asarray(floats.fma(*arrays), np.float32))
+        return Float32.of(floats.fma(Float32(a).data, Float32(b).data, Float32(c).data))
 
 
 def exp2(x: Number, *, fastmath: bool) -> Any:
@@ -225,12 +225,12 @@ def exp2(x: Number, *, fastmath: bool) -> Any:
 
 def fmax(a: Any, b: Any) -> Any:
     with np.errstate(all="ignore"):
-        return Float32.of(floats.maximum(*np.broadcast_arrays(Float32(a).data, Float32(b).data)))
+        return Float32.of(floats.maximum(Float32(a).data, Float32(b).data))
 
 
 def fmin(a: Any, b: Any) -> Any:
     with np.errstate(all="ignore"):
-        return Float32.of(floats.minimum(*np.broadcast_arrays(Float32(a).data, Float32(b).data)))
+        return Float32.of(floats.minimum(Float32(a).data, Float32(b).data))
 
 
 def typed(x: Any, kind: Any) -> Any:
@@ -326,13 +326,14 @@ class Memory:
         parts = index if isinstance(index, tuple) else (index,)
         if len(parts) != len(self.shape):
             raise Fault(f"{len(parts)} indices of a tensor of {len(self.shape)} dims")
-        offset = np.zeros(np.shape(where), np.int64)
+        offset: Any = np.int64(0)
         for part, extent, stride in zip(parts, self.shape, self.strides, strict=True):
-            at = np.broadcast_to(Int64(part).data, np.shape(where))
-            if ((at < 0) | (at >= extent))[where].any():
+            at = Int64(part).data
+            outside = (at < 0) | (at >= extent)
+            if outside.any() and (outside & where).any():
                 raise Fault(f"an index outside of [0, {extent})")
-            offset = offset + np.where(where, at, 0) * stride
-        return offset
+            offset = offset + at * stride
+        return np.where(where, offset, 0)
 
     def read(self, where: Any, index: Any, other: Number | None) -> Number:
         on = self.touched(where, index)
@@ -343,7 +344,8 @@ class Memory:
         return KINDS[self.dtype].of(found)
 
     def write(self, where: Any, index: Any, x: Number) -> None:
-        on = np.array(np.broadcast_arrays(self.touched(where, index), x.data)[0])
+        on = self.touched(where, index)
+        on = on if on.shape or not x.data.shape else np.full(x.data.shape, on)
         offset = self.offsets(index, on)[on]
         if len(np.unique(offset)) != len(offset):
             raise Fault("two threads write one element")
@@ -353,8 +355,9 @@ class Memory:
 
     def touched(self, where: Any, index: Any) -> Array:
         parts = index if isinstance(index, tuple) else (index,)
-        arrays = [Boolean(where).data, *(Int64(p).data for p in parts)]
-        return np.array(np.broadcast_arrays(*arrays)[0])
+        on = Boolean(where).data
+        shape = next((x.shape for x in (on, *(Int64(p).data for p in parts)) if x.ndim), ())
+        return on if on.shape == shape else np.full(shape, on)
 
     def __getitem__(self, index: Any) -> Any:
         parts = index if isinstance(index, tuple) else (index,)

@@ -10,7 +10,7 @@ import numpy as np
 from rlk.testing.simulators.cdna import lanes
 from rlk.testing.simulators.cdna.faults import Fault, FaultKind
 from rlk.testing.simulators.cdna.text import Instruction, Kind, Operand
-from rlk.testing.simulators.cdna.wave import WORD, Wave, Words
+from rlk.testing.simulators.cdna.wave import WORD, Wave, Words, every_lane
 
 Step = Callable[[Wave], None]
 Read = Callable[[Wave], Any]
@@ -74,6 +74,19 @@ def word(operand: Operand, part: int = 0) -> Read:
             return lambda w: value
         case _:
             raise unknown(operand, "vector source")
+
+
+def words(operand: Operand, count: int) -> Callable[[Wave], Words]:
+    """Return the reader of so many registers of a source, as words[part, lane], which nobody may change."""
+    first, end = operand.index, operand.index + count
+    match operand.kind:
+        case Kind.VECTOR:
+            return lambda w: w.vectors[first:end]  # type: ignore[no-any-return]
+        case Kind.ACCUMULATOR:
+            return lambda w: w.accumulators[first:end]  # type: ignore[no-any-return]
+        case _:
+            read = [word(operand, part) for part in range(count)]
+            return lambda w: np.stack([every_lane(r(w)) for r in read])
 
 
 def pair(operand: Operand) -> Read:
@@ -142,6 +155,18 @@ def row(operand: Operand, part: int = 0) -> Callable[[Wave], Words]:
             return lambda w: w.vectors[index]
         case Kind.ACCUMULATOR:
             return lambda w: w.accumulators[index]
+        case _:
+            raise unknown(operand, "vector destination")
+
+
+def rows(operand: Operand, count: int, first: int = 0) -> Callable[[Wave], Words]:
+    """Return what gives so many of a wave's vector registers that an operand names, from the first-th on."""
+    start, end = operand.index + first, operand.index + first + count
+    match operand.kind:
+        case Kind.VECTOR:
+            return lambda w: w.vectors[start:end]  # type: ignore[no-any-return]
+        case Kind.ACCUMULATOR:
+            return lambda w: w.accumulators[start:end]  # type: ignore[no-any-return]
         case _:
             raise unknown(operand, "vector destination")
 

@@ -13,7 +13,7 @@ from rlk.testing.simulators.cdna.access import Read, Step, as_float, half, sourc
 from rlk.testing.simulators.cdna.faults import Fault, FaultKind
 from rlk.testing.simulators.cdna.integers import COMPARE
 from rlk.testing.simulators.cdna.text import VCC, Instruction, Kind
-from rlk.testing.simulators.cdna.wave import LANES, Wave, bits_of
+from rlk.testing.simulators.cdna.wave import LANES, Wave, bits_of, every_lane
 
 Function = Callable[..., Any]
 
@@ -124,7 +124,7 @@ def _approximated(i: Instruction, fn: Function) -> Step:
     write, (a,) = written(i), (as_float(r) for r in sources(i))
 
     def step(w: Wave) -> None:
-        x = np.broadcast_to(_flushed(a(w)), LANES)
+        x = every_lane(_flushed(a(w)))
         exact = fn(x.astype(F64))
         y = exact.astype(F32)
         w.group.approximations += 1
@@ -169,7 +169,7 @@ _CONVERSIONS: dict[str, Function] = {
 
 def _converted(i: Instruction, fn: Function) -> Step:
     write, (a,) = written(i), sources(i)
-    return lambda w: write(w, fn(np.broadcast_to(a(w), LANES).copy()))
+    return lambda w: write(w, fn(every_lane(a(w))))
 
 
 def _halves(i: Instruction, fn: Function) -> Step:
@@ -233,7 +233,7 @@ def _mixed_whole(i: Instruction) -> Step:
 def _mixed_sum(i: Instruction) -> Read:
     is_half, upper = i.numbers("op_sel_hi", 3, 0), i.numbers("op_sel", 3, 0)
     read = [_mixed_source(i, at, bool(is_half[at]), bool(upper[at])) for at in range(3)]
-    return lambda w: fma(*(np.broadcast_to(r(w), LANES) for r in read))
+    return lambda w: fma(*(r(w) for r in read))
 
 
 def _mixed_source(i: Instruction, at: int, is_half: bool, upper: bool) -> Read:
@@ -274,7 +274,7 @@ def _division_scale(i: Instruction) -> Step:
     read = [as_float(r) for r in sources(i, 2)]
 
     def step(w: Wave) -> None:
-        x, y, z = (np.broadcast_to(r(w), LANES).copy() for r in read)
+        x, y, z = (every_lane(r(w)) for r in read)
         up, down = F32(2.0**64), F32(2.0**-64)
         reciprocal, quotient = 1 / y.astype(F64), z.astype(F64) / y.astype(F64)
         far = _exponent(z) - _exponent(y) >= 96
@@ -309,7 +309,7 @@ def _division_step(i: Instruction) -> Step:
     write, read = written(i), [as_float(r) for r in sources(i)]
 
     def step(w: Wave) -> None:
-        a, b, c = (np.broadcast_to(r(w), LANES).copy() for r in read)
+        a, b, c = (every_lane(r(w)) for r in read)
         exact = fma(a, b, c)
         power = np.where(_exponent(c) > 127, 64, -64)
         scaled = np.ldexp(exact.astype(F64), power).astype(F32)
@@ -323,7 +323,7 @@ def _division_end(i: Instruction) -> Step:
     write, read = written(i), [as_float(r) for r in sources(i)]
 
     def step(w: Wave) -> None:
-        q, y, x = (np.broadcast_to(r(w), LANES).copy() for r in read)
+        q, y, x = (every_lane(r(w)) for r in read)
         sign = np.signbit(x) ^ np.signbit(y)
         undefined = np.isnan(x) | np.isnan(y) | ((x == 0) & (y == 0)) | (np.isinf(x) & np.isinf(y))
         size = np.select(
@@ -461,7 +461,7 @@ def _class(i: Instruction, out: int) -> Step:
     x, kinds = sources(i)
 
     def step(w: Wave) -> None:
-        value, chosen = np.broadcast_to(x(w), LANES).copy().view(F32), kinds(w)
+        value, chosen = every_lane(x(w)).view(F32), kinds(w)
         negative, size = np.signbit(value), np.abs(value)
         normal = np.isfinite(value) & (size >= TINY)
         is_kind = (

@@ -22,7 +22,7 @@ from rlk.testing.simulators.cdna.access import (
     written_pair,
 )
 from rlk.testing.simulators.cdna.text import VCC, Instruction, Kind
-from rlk.testing.simulators.cdna.wave import LANES, WORD, Wave, bits_of
+from rlk.testing.simulators.cdna.wave import WORD, Wave, bits_of, every_lane
 
 Function = Callable[..., Any]
 
@@ -181,14 +181,14 @@ def _shifted(fn: Function) -> Callable[[Instruction], Step]:
 
     def make(i: Instruction) -> Step:
         write, count, x = written_pair(i), word(i.operands[1]), pair(i.operands[2])
-        return lambda w: write(w, np.broadcast_to(fn(x(w), U64(count(w)) & _SIX), LANES))
+        return lambda w: write(w, fn(x(w), U64(count(w)) & _SIX))
 
     return make
 
 
 def _shift_add(i: Instruction) -> Step:
     write, x, count, y = written_pair(i), pair(i.operands[1]), word(i.operands[2]), pair(i.operands[3])
-    return lambda w: write(w, np.broadcast_to((x(w) << (U64(count(w)) & U64(7))) + y(w), LANES))
+    return lambda w: write(w, (x(w) << (U64(count(w)) & U64(7))) + y(w))
 
 
 def _multiply_add(signed: bool) -> Callable[[Instruction], Step]:
@@ -201,7 +201,7 @@ def _multiply_add(signed: bool) -> Callable[[Instruction], Step]:
                 product = (x.view(I32).astype(I64) * y.view(I32).astype(I64)).view(U64)
             else:
                 product = x.astype(U64) * y.astype(U64)
-            write(w, np.broadcast_to(product + c(w), LANES))
+            write(w, product + c(w))
 
         return step
 
@@ -210,7 +210,7 @@ def _multiply_add(signed: bool) -> Callable[[Instruction], Step]:
 
 def _move_pair(i: Instruction) -> Step:
     write, x = written_pair(i), pair(i.operands[1])
-    return lambda w: write(w, np.broadcast_to(x(w), LANES))
+    return lambda w: write(w, x(w))
 
 
 _WIDE: dict[str, Callable[[Instruction], Step]] = {
@@ -237,7 +237,7 @@ def _with_carry(i: Instruction, name: str) -> Step:
 
     def step(w: Wave) -> None:
         carry = bits_of(taken(w)).astype(I64) if taken is not None else I64(0)
-        total = np.broadcast_to(a(w).astype(I64) + sign * (b(w).astype(I64) + carry), LANES)
+        total = every_lane(a(w).astype(I64) + sign * (b(w).astype(I64) + carry))
         write(w, (total & I64(WORD)).astype(U32))
         w.set_mask(out, (total < 0) | (total > WORD))
 

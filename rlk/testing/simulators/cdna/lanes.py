@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlk.testing.simulators.cdna.faults import Fault, FaultKind
 from rlk.testing.simulators.cdna.text import Instruction
-from rlk.testing.simulators.cdna.wave import LANE, LANES, Wave, Words
+from rlk.testing.simulators.cdna.wave import LANE, LANES, Wave, Words, every_lane
 
 Read = Callable[[Wave], Any]
 Bits = NDArray[np.bool_]
@@ -77,10 +77,11 @@ def moved(instruction: Instruction, read: Read) -> Read:
     """Return the reader of a source whose lanes DPP moves; a lane that has no source reads 0."""
     origin, exists = _origin(instruction)
     place = np.clip(origin, 0, LANES - 1)
+    kept = np.where(exists, ~np.uint32(0), np.uint32(0))
 
     def get(w: Wave) -> Any:
-        value = np.broadcast_to(read(w), LANES)
-        return np.where(exists & w.active[place], value[place], np.uint32(0))
+        value = every_lane(read(w))[place]
+        return value & kept if w.full else np.where(exists & w.active[place], value, np.uint32(0))
 
     return get
 
@@ -92,8 +93,9 @@ def writes(instruction: Instruction) -> Callable[[Wave], Bits]:
     row_mask, bank_mask = instruction.number("row_mask", 15), instruction.number("bank_mask", 15)
     enabled = (row_mask >> LANE // ROW & bank_mask >> _IN_ROW // 4 & 1).astype(bool)
     if "bound_ctrl" in instruction.modifiers:
-        return lambda w: w.active & enabled
-    return lambda w: w.active & enabled & exists & w.active[place]
+        return lambda w: enabled if w.full else w.active & enabled
+    with_source = enabled & exists
+    return lambda w: with_source if w.full else w.active & with_source & w.active[place]
 
 
 # --- SDWA ------------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlk.interp.scalar import fma
-from rlk.testing.simulators.cdna.access import Step, row, word
+from rlk.testing.simulators.cdna import access
+from rlk.testing.simulators.cdna.access import Step
 from rlk.testing.simulators.cdna.cdna4 import TARGET
 from rlk.testing.simulators.cdna.faults import Fault, FaultKind
 from rlk.testing.simulators.cdna.text import Instruction, Kind, Operand
@@ -94,13 +95,12 @@ def _step(i: Instruction, shape: Shape, total: Sum) -> Step:
         _factor(i.operands[2], shape),
         _accumulator(i.operands[3], shape),
     )
-    out = [row(i.operands[0], part) for part in range(shape.results)]
+    out = access.rows(i.operands[0], shape.results)
     rows, columns = places(shape)
 
     def step(w: Wave) -> None:
-        result = total(a(w), b(w), c(w)).astype(np.float32)[rows, columns].view(np.uint32)
-        for register, value in zip(out, result, strict=True):
-            register(w)[:] = value  # EXEC does not matter here
+        result = total(a(w), b(w), c(w)).astype(np.float32)
+        out(w)[:] = result[rows, columns].view(np.uint32)  # EXEC does not matter here
 
     return step
 
@@ -118,10 +118,10 @@ def places(shape: Shape) -> tuple[Array, Array]:
 
 def _factor(operand: Operand, shape: Shape) -> Callable[[Wave], Array]:
     """Return the reader of a factor as [row, k]: lane / rows counts blocks of `own` neighbouring k."""
-    read = [word(operand, part) for part in range(shape.registers)]
+    read = access.words(operand, shape.registers)
 
     def get(w: Wave) -> Array:
-        raw = np.ascontiguousarray(np.stack([r(w) for r in read], 1))
+        raw = np.ascontiguousarray(read(w).T)
         elements = _numbers(raw, shape.kind)
         return (
             elements.reshape(LANES // shape.rows, shape.rows, shape.own)
@@ -147,12 +147,12 @@ def _accumulator(operand: Operand, shape: Shape) -> Callable[[Wave], Array]:
     if operand.kind is Kind.LITERAL:
         constant = np.full(square, np.uint32(operand.value)).view(np.float32)
         return lambda w: constant
-    read = [word(operand, part) for part in range(shape.results)]
+    read = access.words(operand, shape.results)
     rows, columns = places(shape)
 
     def get(w: Wave) -> Array:
         c = np.empty(square, np.float32)
-        c[rows, columns] = np.stack([r(w) for r in read]).view(np.float32)
+        c[rows, columns] = read(w).view(np.float32)
         return c
 
     return get
@@ -201,13 +201,15 @@ def fused(a: Array, b: Array, c: Array, floor: int) -> Array:
 
 
 def _fused_group(a: Array, b: Array, c: Array, floor: int) -> Array:
-    largest = (_exponents(a, floor)[:, None] + _exponents(b, floor)[None]).max(2)
+    # terms[k, M, N]: NumPy reduces a leading dim several times faster than a short last one
+    x, y = np.ascontiguousarray(a.T)[:, :, None], np.ascontiguousarray(b.T)[:, None]
+    largest = (_exponents(x, floor) + _exponents(y, floor)).max(0)
     with np.errstate(all="ignore"):
-        products = a[:, None] * b[None]  # exact
-        plain = products.sum(2) + c
+        products = x * y  # exact
+        plain = products.sum(0) + c
         wild = ~np.isfinite(plain)
-        over = (products >= 2.0**128).any(2), (products <= -(2.0**128)).any(2)
-        kept = np.trunc(np.ldexp(products, 24 - largest[..., None])).sum(2)  # in units of 2**(largest - 24)
+        over = (products >= 2.0**128).any(0), (products <= -(2.0**128)).any(0)
+        kept = np.trunc(np.ldexp(products, 24 - largest)).sum(0)  # in units of 2**(largest - 24)
         top = np.maximum(largest, _exponents(c.astype(np.float64), -126))
         products_part = np.floor(np.ldexp(kept, largest - top + 7))  # in units of 2**(top - 31)
         c_part = np.floor(np.ldexp(c.astype(np.float64), 24 - top))  # in units of 2**(top - 24)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlk.testing.simulators.cdna import waits
-from rlk.testing.simulators.cdna.access import Step, pair, row, scalar, word
+from rlk.testing.simulators.cdna import access, waits
+from rlk.testing.simulators.cdna.access import Step, pair, row, rows, scalar, word
 from rlk.testing.simulators.cdna.faults import Fault, FaultKind
 from rlk.testing.simulators.cdna.storage import Storage, extended, loaded
 from rlk.testing.simulators.cdna.text import Instruction, Kind, Operand
-from rlk.testing.simulators.cdna.wave import LANES, Wave
+from rlk.testing.simulators.cdna.wave import LANES, Wave, every_lane, lanes_of
 
 Array = NDArray[Any]
 
@@ -59,9 +59,10 @@ class Memory:
         """Return, for each region that lanes touch, which lanes do and at which offsets, all within it."""
         numbers = addresses >> np.uint64(REGION)
         found = []
-        for number in np.unique(numbers).tolist():
+        alone = bool((numbers == numbers[0]).all())
+        for number in [int(numbers[0])] if alone else np.unique(numbers).tolist():
             region = self.region(number, what)
-            mine = np.flatnonzero(numbers == number)
+            mine = np.arange(len(numbers)) if alone else np.flatnonzero(numbers == number)
             at = (addresses[mine] & _OFFSET).astype(np.int64)
             if int(at.max()) + count > region.storage.size:
                 lane, last = int(mine[at.argmax()]), int(at.max())
@@ -157,38 +158,35 @@ def _buffer_addresses(i: Instruction, count: int) -> Addresses | None:
 
 
 def _load(i: Instruction, data: Operand, addresses: Addresses, count: int, signed: bool) -> Step:
-    out = [row(data, part) for part in range(max(1, count // 4))]
+    out = rows(data, max(1, count // 4))
     destination, what = waits.registers([data]), i.name
 
     def step(w: Wave) -> None:
         at, inside = addresses(w)
-        rows = [register(w) for register in out]
-        active = np.flatnonzero(w.active & inside)
-        outside = np.flatnonzero(w.active & ~np.broadcast_to(inside, LANES))
-        places = np.broadcast_to(at, LANES)[active]
-        if len(outside):
-            loaded(w, rows, outside, np.zeros((len(outside), len(rows)), np.uint32), i)
+        registers = out(w)
+        active = lanes_of(w.mask) if inside is True else np.flatnonzero(w.active & inside)
+        if len(active) < w.mask.bit_count():
+            outside = np.flatnonzero(w.active & ~np.broadcast_to(inside, LANES))
+            loaded(w, registers, outside, np.zeros((len(outside), len(registers)), np.uint32), i)
         if len(active):
-            for region, mine, offsets in w.group.memory.split(places, count, what):
+            for region, mine, offsets in w.group.memory.split(every_lane(at)[active], count, what):
                 words = extended(region.storage.gather(offsets, count), count, signed)
-                loaded(w, rows, active[mine], words, i)
+                loaded(w, registers, active[mine], words, i)
         waits.issue(w, waits.VECTOR_MEMORY, destination)
 
     return step
 
 
 def _store(i: Instruction, data: Operand, addresses: Addresses, count: int) -> Step:
-    read = [word(data, part) for part in range(max(1, count // 4))]
+    read = access.words(data, max(1, count // 4))
     shift, what = np.uint32(16 if i.name.endswith("_d16_hi") else 0), i.name
 
     def step(w: Wave) -> None:
         at, inside = addresses(w)
-        active = np.flatnonzero(w.active & inside)
+        active = lanes_of(w.mask) if inside is True else np.flatnonzero(w.active & inside)
         if len(active):
-            words = np.stack([np.broadcast_to(r(w), LANES)[active] >> shift for r in read], 1)
-            for region, mine, offsets in w.group.memory.split(
-                np.broadcast_to(at, LANES)[active], count, what
-            ):
+            words = (read(w)[:, active] >> shift).T
+            for region, mine, offsets in w.group.memory.split(every_lane(at)[active], count, what):
                 region.storage.scatter(offsets, count, words[mine])
         waits.issue(w, waits.VECTOR_MEMORY, 0)
 

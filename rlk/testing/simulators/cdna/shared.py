@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlk.testing.simulators.cdna import lanes, waits
-from rlk.testing.simulators.cdna.access import Step, row, word, written
+from rlk.testing.simulators.cdna import access, lanes, waits
+from rlk.testing.simulators.cdna.access import Step, rows, word, written
 from rlk.testing.simulators.cdna.faults import Fault, FaultKind
 from rlk.testing.simulators.cdna.storage import Storage, extended, loaded
 from rlk.testing.simulators.cdna.text import Instruction, Operand
-from rlk.testing.simulators.cdna.wave import LANES, Wave, Words
+from rlk.testing.simulators.cdna.wave import LANES, Wave, Words, every_lane, lanes_of
 
 Array = NDArray[Any]
 
@@ -52,11 +52,13 @@ class Shared:
     def write(self, w: Wave, at: Array, count: int, words: Words) -> None:
         """Write `count` bytes at each address; raise Fault where another wave would see a byte change."""
         index = self.index(at, count)
-        changes = ~self.filled[index] | self._differs(index, at, count, words)
-        others = ~np.uint16(1 << w.number)
-        refuse(changes & (self.writers[index] & others != 0), index, self.writers[index] & others, "writes")
-        refuse(changes & (self.readers[index] & others != 0), index, self.readers[index] & others, "reads")
-        self.writers[index] |= ~others
+        mine, before = np.uint16(1 << w.number), self.writers[index]
+        writers, readers = before & ~mine, self.readers[index] & ~mine
+        if writers.any() or readers.any():
+            changes = ~self.filled[index] | self._differs(index, at, count, words)
+            refuse(changes & (writers != 0), index, writers, "writes")
+            refuse(changes & (readers != 0), index, readers, "reads")
+        self.writers[index] = before | mine
         self.filled[index] = True
         self.storage.scatter(at, count, words)
 
@@ -113,18 +115,17 @@ def decode(i: Instruction) -> Step | None:
 
 def _read(i: Instruction, count: int, offsets: list[int], signed: bool) -> Step:
     address, words = word(i.operands[1]), max(1, count // 4)
-    out = [row(i.operands[0], part) for part in range(words * len(offsets))]
+    out = [rows(i.operands[0], words, words * turn) for turn in range(len(offsets))]
     destination = waits.registers(i.operands[:1]) | waits.LDS_ACCESS
 
     def step(w: Wave) -> None:
-        active = np.flatnonzero(w.active)
+        active = lanes_of(w.mask)
         if len(active):
             shared: Shared = w.group.shared
-            base = np.broadcast_to(address(w), LANES)[active].astype(np.int64)
-            for turn, offset in enumerate(offsets):
+            base = every_lane(address(w))[active].astype(np.int64)
+            for offset, registers in zip(offsets, out, strict=True):
                 found = extended(shared.read(w, base + offset, count), count, signed)
-                rows = [register(w) for register in out[turn * words : (turn + 1) * words]]
-                loaded(w, rows, active, found, i)
+                loaded(w, registers(w), active, found, i)
         waits.issue(w, waits.LDS, destination)
 
     return step
@@ -135,10 +136,10 @@ def _write(i: Instruction, count: int, offsets: list[int]) -> Step:
     values = [_stored(i.operands[1 + turn], words, i.name) for turn in range(len(offsets))]
 
     def step(w: Wave) -> None:
-        active = np.flatnonzero(w.active)
+        active = lanes_of(w.mask)
         if len(active):
             shared: Shared = w.group.shared
-            base = np.broadcast_to(address(w), LANES)[active].astype(np.int64)
+            base = every_lane(address(w))[active].astype(np.int64)
             for offset, value in zip(offsets, values, strict=True):
                 shared.write(w, base + offset, count, value(w)[active])
         waits.issue(w, waits.LDS, waits.LDS_ACCESS)
@@ -148,9 +149,9 @@ def _write(i: Instruction, count: int, offsets: list[int]) -> Step:
 
 def _stored(operand: Operand, words: int, name: str) -> Callable[[Wave], Array]:
     """Return the reader of what a store writes, as words[lane, word]."""
-    read = [word(operand, part) for part in range(words)]
+    read = access.words(operand, words)
     shift = np.uint32(16 if name.endswith("_d16_hi") else 0)
-    return lambda w: np.stack([np.broadcast_to(r(w), LANES) >> shift for r in read], 1)
+    return lambda w: (read(w) >> shift).T
 
 
 # --- permutes --------------------------------------------------------------------------------------------
@@ -162,7 +163,7 @@ def _pull(i: Instruction) -> Step:
     offset, destination = np.uint32(i.number("offset")), waits.registers(i.operands[:1])
 
     def step(w: Wave) -> None:
-        place = np.broadcast_to(address(w) + offset, LANES) >> np.uint32(2) & np.uint32(LANES - 1)
+        place = every_lane(address(w) + offset) >> np.uint32(2) & np.uint32(LANES - 1)
         write(w, np.where(w.active, value(w), np.uint32(0))[place])
         waits.issue(w, waits.LDS, destination)
 
@@ -175,9 +176,9 @@ def _push(i: Instruction) -> Step:
     offset, destination = np.uint32(i.number("offset")), waits.registers(i.operands[:1])
 
     def step(w: Wave) -> None:
-        place = np.broadcast_to(address(w) + offset, LANES) >> np.uint32(2) & np.uint32(LANES - 1)
+        place = every_lane(address(w) + offset) >> np.uint32(2) & np.uint32(LANES - 1)
         found = np.zeros(LANES, np.uint32)
-        found[place[w.active]] = np.broadcast_to(value(w), LANES)[w.active]
+        found[place[w.active]] = every_lane(value(w))[w.active]
         write(w, found)
         waits.issue(w, waits.LDS, destination)
 

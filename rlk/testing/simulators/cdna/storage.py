@@ -56,12 +56,11 @@ def extended(words: Words, count: int, signed: bool) -> Words:
     return (words.view(np.int32) << shift >> shift).view(np.uint32)
 
 
-def loaded(w: Wave, rows: list[Words], lanes: Array, words: Words, i: Instruction) -> None:
+def loaded(w: Wave, rows: Words, lanes: Array, words: Words, i: Instruction) -> None:
     """Write loaded words into the destination's registers; d16 loads write one half and keep the other."""
     if i.name.endswith("_d16_hi"):
         rows[0][lanes] = rows[0][lanes] & np.uint32(0xFFFF) | words[:, 0] << np.uint32(16)
     elif i.name.endswith("_d16"):
         rows[0][lanes] = rows[0][lanes] & np.uint32(0xFFFF0000) | words[:, 0] & np.uint32(0xFFFF)
     else:
-        for part, register in enumerate(rows):
-            register[lanes] = words[:, part]
+        rows[:, lanes] = words.T

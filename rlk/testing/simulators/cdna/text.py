@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 
 from rlk.testing.simulators.cdna.faults import Fault, FaultKind
 
@@ -149,6 +150,7 @@ def instruction(text: str, line: int = 0) -> Instruction:
     return Instruction(line, text, name, tuple(operand(p.strip()) for p in parts), modifiers)
 
 
+@lru_cache(maxsize=1 << 14)
 def operand(text: str) -> Operand:
     """Parse one operand."""
     inner, negate, absolute, signed = text, False, False, False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,16 +23,31 @@ REGISTERS = 512
 SCALARS = 128
 
 
+@lru_cache(maxsize=1 << 14)
 def bits_of(mask: int) -> NDArray[np.bool_]:
-    """Return a mask of 64 lanes as truth values."""
-    return np.unpackbits(np.frombuffer(mask.to_bytes(8, "little"), np.uint8), bitorder="little").view(
-        np.bool_
-    )
+    """Return a mask of 64 lanes as truth values, which nobody may change."""
+    packed = np.frombuffer(mask.to_bytes(8, "little"), np.uint8)
+    found = np.unpackbits(packed, bitorder="little").view(np.bool_)
+    found.flags.writeable = False
+    return found
 
 
 def mask_of(bits: NDArray[np.bool_]) -> int:
     """Return truth values of 64 lanes as a mask."""
     return int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
+
+
+@lru_cache(maxsize=1 << 14)
+def lanes_of(mask: int) -> NDArray[np.intp]:
+    """Return the lanes of a mask, which nobody may change."""
+    found = np.flatnonzero(bits_of(mask))
+    found.flags.writeable = False
+    return found
+
+
+def every_lane(value: Any) -> Any:
+    """Return a value of each lane, which nobody may change: one that all share is repeated."""
+    return value if value.shape else np.full(LANES, value)
 
 
 class Wave:
@@ -93,4 +109,4 @@ class Wave:
 
     def set_mask(self, index: int, truth: Any) -> None:
         """Write a comparison's result; lanes that are not active have 0."""
-        self.set_pair(index, mask_of(np.broadcast_to(truth, LANES) & self.active))
+        self.set_pair(index, mask_of(truth if self.full and truth.shape else truth & self.active))
