@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from posixpath import basename
+
+from rlk.errors import Loc
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +20,23 @@ class Line:
         return f"{self.text}  # {self.place}" if self.place else self.text
 
 
+def place_of(loc: Loc) -> str:
+    """Return where a node comes from, as the comments of generated lines say it."""
+    return f"{basename(loc.file)}:{loc.line}" if loc.line else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of a generated module: a helper, or a kernel."""
+    """A function of a generated module: a helper, or a kernel.
+
+    calls: prelude functions that the body calls, of a helper whose writer notes them nowhere else.
+    """
 
     name: str
     arguments: tuple[str, ...]
     about: str
     body: tuple[Line, ...]
+    calls: tuple[str, ...] = ()
 
     @property
     def signature(self) -> str:

@@ -283,11 +283,9 @@ class RowsEmitter(Emitter):
     def combiner(self, name: str, arguments: tuple[str, ...], about: str, tree: Tree, result: str) -> str:
         """Return the name of a helper that combines along an axis."""
         given = list(arguments)
-        given += ["thread"] * any("thread" in line.text for line in tree.lines)
+        given += ["thread"] * tree.thread
         given += ["reduce_buffers"] * bool(tree.reduce_buffers)
-        words = " ".join(line.text for line in tree.lines)
-        self.uses(*(["folded"] * ("across(" in words)), *(["merged"] * ("merged_across(" in words)))
-        self.uses(*(["select"] * ("halved(" in words)))
+        self.uses(*tree.calls)
         return self.helper(name, ", ".join(given), about, (*tree.lines, Line(f"return {result}")))
 
     def beside(self, tree: Tree, dtypes: tuple[DType, ...]) -> list[str]:
@@ -299,8 +297,7 @@ class RowsEmitter(Emitter):
                 shape = (2, count, self.plan.threads) if self.turn else (count, self.plan.threads)
                 name = self.reduce_smem(dtype, shape, i)
                 reduce_buffers.append(f"{name}[{self.turn}, None, None]" if self.turn else name)
-        told = any("thread" in line.text for line in tree.lines)
-        return ["thread"] * told + ([f"({', '.join(reduce_buffers)},)"] if reduce_buffers else [])
+        return ["thread"] * tree.thread + ([f"({', '.join(reduce_buffers)},)"] if reduce_buffers else [])
 
     def reduce_smem(self, dtype: DType, shape: tuple[int, ...], index: int) -> str:
         """Return the buffer of this exchange: outside of loops two buffers alternate."""

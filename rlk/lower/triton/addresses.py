@@ -13,7 +13,6 @@ from rlk.ir.types import DType
 from rlk.lower.common import abi
 from rlk.lower.common.contract import implies
 from rlk.lower.common.emitted import CallArg
-from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
@@ -22,19 +21,6 @@ from rlk.lower.triton.writer import Writer
 from rlk.passes.walk import walk
 
 ERRORS = abi.ERRORS.name
-SEGMENT = Function(
-    "segment_of",
-    ("begin_ptr", "tile", "count", "EACH: tl.constexpr", "TILE: tl.constexpr"),
-    "The segment that a tile of rows lies in: segment i takes the tiles from begin[i] * EACH // TILE + i on.",
-    (
-        Line("low, high = 0, count"),
-        Line("while high - low > 1:"),
-        Line("    middle = (low + high) // 2"),
-        Line("    later = tl.load(begin_ptr + middle) * EACH // TILE + middle > tile"),
-        Line("    low, high = tl.where(later, low, middle), tl.where(later, middle, high)"),
-        Line("return low"),
-    ),
-)
 
 
 class Addresses:
@@ -114,13 +100,13 @@ class Addresses:
         The rows that take longest come first: the last ones of all segments where a row sees what is before
         it, the first ones where it sees what comes after.
         """
-        self.e.helpers.setdefault(SEGMENT.name, SEGMENT)
         rows, over = (next(s for s in self.plan.shared if s.axis == a) for a in (found.axis, found.over))
         whole, count = self.argument(abi.extent(found.whole)), self.extent(over.axis)
         tiles = self.e.let("tiles", f"{whole} * {found.each} // {rows.tile} + {count}")
         later = f"{program} % {tiles}"
         tile = self.e.let("tile", later if self.sees_what_follows(rows.axis) else f"{tiles} - 1 - {later}")
-        owner = f"{SEGMENT.name}({found.begin}_ptr, {tile}, {count}, {found.each}, {rows.tile})"
+        given = f"{found.begin}_ptr", tile, count, str(found.each), str(rows.tile)
+        owner = self.e.helpers.call("segment_of", *given)
         self.owned[over.axis] = name = self.e.let(axis_name(over.axis), owner)
         begin, end = (
             self.e.let(what, f"tl.load({tensor}_ptr + {name}).to(tl.int32) * {found.each}")
