@@ -372,7 +372,7 @@ def test_the_text_is_the_same_each_time_and_names_its_lines() -> None:
         (exact, {}, "model fma"),
         (gated, {}, "more than one contraction"),
         (product, {"divisible": frozenset()}, "multiples of 16 bytes"),
-        (product, {"strided": frozenset({"bias"})}, "two strides"),
+        (product, {"strided": frozenset({"bias"})}, "two row strides"),
     ],
 )
 def test_nests_without_a_form_are_refused(spec: Op, signature: dict[str, Any], why: str) -> None:

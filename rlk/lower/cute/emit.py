@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import assert_never
 
-import numpy as np
-
 from rlk.ir import fold
 from rlk.ir.build import Builder
 from rlk.ir.dims import Axis
@@ -40,7 +38,6 @@ from rlk.ir.nodes import (
     Store,
     Stream,
     Value,
-    const_bits,
     const_value,
 )
 from rlk.ir.tree import Ascending, Order, Rule, bind
@@ -48,12 +45,11 @@ from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.lines import Function, Line, place_of
 from rlk.lower.common.names import Names, axis_name
 from rlk.lower.common.prelude import Helper, Helpers
-from rlk.lower.common.spelling import STEMS
+from rlk.lower.common.spelling import STEMS, VERBS, constant_cast, order_name, yielded_names
 from rlk.lower.cute import text
 from rlk.lower.cute.functions import functions, portable
 from rlk.lower.cute.memory import Memory
 from rlk.lower.cute.plan import Fragment, Placed, refused
-from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
 
 INDENT = "    "
@@ -82,11 +78,7 @@ class Emitter:
         self.lines: list[Line] = []
         self.depth = 0
         self.place = ""
-        self.yields = {
-            (let.node.of, let.node.index): let.name
-            for let in walk(plan.kernel.body)
-            if isinstance(let.node, Result)
-        }
+        self.yields = yielded_names(plan.kernel)
         self.memory = Memory(self)
 
     # --- writing --------------------------------------------------------------------------------------------
@@ -112,6 +104,10 @@ class Emitter:
     def uses(self, *names: str) -> None:
         """Note which prelude functions a line calls."""
         self.helpers.use(*names)
+
+    def call(self, name: str, *operands: str) -> str:
+        """Return the text of a call of a prelude function, and note the function."""
+        return self.helpers.call(name, *operands)
 
     def tile(self, value: Value) -> TileType:
         type = self.types[value]
@@ -164,11 +160,8 @@ class Emitter:
         match let.node:
             case Const(bits=bits):
                 self.consts[let.value] = (bits, self.tile(let.value).dtype)
-            case Cast(x=x, dtype=dtype) if x in self.consts and dtype.is_int and self.consts[x][1].is_int:
-                self.consts[let.value] = (const_bits(int(const_value(*self.consts[x])), dtype), dtype)
-            case Cast(x=x, dtype=DType.F32) if x in self.consts and self.consts[x][1].is_int:
-                number = float(np.float32(int(const_value(*self.consts[x]))))
-                self.consts[let.value] = (const_bits(number, DType.F32), DType.F32)
+            case Cast(x=x, dtype=dtype) if made := constant_cast(self.consts.get(x), dtype):
+                self.consts[let.value] = made
             case Param(name=name):
                 self.text[let.value] = name
             case Pos(axis=axis):
@@ -210,22 +203,22 @@ class Emitter:
         target, loc = self.plan.target, let.loc
         match let.node:
             case Map1(fn=fn1, x=x):
-                made = text.map1(fn1, self[x], self.tile(x).dtype, self.helpers.call)
+                made = text.map1(fn1, self[x], self.tile(x).dtype, self.call)
                 if made is None:
                     raise refused(f"{fn1.value} of {self.tile(x).dtype}", target, loc)
                 return made
             case Map2(fn=fn2, a=a, b=b):
                 one, two = self.operand(a, b), self.operand(b, a)
-                made = text.map2(fn2, one, two, self.tile(a).dtype, self.helpers.call)
+                made = text.map2(fn2, one, two, self.tile(a).dtype, self.call)
                 if made is None:
                     raise refused(f"{fn2.value} of {self.tile(a).dtype}", target, loc)
                 return made
             case Math(fn=fn, x=x, model=model):
                 return f"{self.function(fn, model)}({self[x]})"
             case Fma(a=a, b=b, c=c):
-                return self.helpers.call("fma", self[a], self[b], self[c])
+                return self.call("fma", self[a], self[b], self[c])
             case Select(cond=cond, a=a, b=b):
-                return self.helpers.call("select", self[cond], self[a], self[b])
+                return self.call("select", self[cond], self[a], self[b])
             case Cast(x=x, dtype=dtype):
                 return f"{self.typed(x)}.to({text.TYPES[dtype]})"
             case Bits(x=x, dtype=dtype):
@@ -238,7 +231,7 @@ class Emitter:
         if any(self.listed(w) for w in words):
             raise refused("random words of every element of a list", self.plan.target, let.loc)
         made = tuple(self.names.fresh(f"word{i}") for i in range(4))
-        self.line(f"{', '.join(made)} = {self.helpers.call('philox', *map(self.typed, words))}")
+        self.line(f"{', '.join(made)} = {self.call('philox', *map(self.typed, words))}")
         self.many[let.value] = made
 
     def function(self, fn: MathFn, model: MathModel) -> str:
@@ -283,10 +276,10 @@ class Emitter:
         left = [bit for bit in range(self.fragment.length.bit_length() - 1) if bit not in lanes]
         for bit in bind(order, self.fragment.length).order:
             if bit in lanes:
-                made = self.helpers.call("exchanged", "x", str(1 << lanes.index(bit)), combine)
+                made = self.call("exchanged", "x", str(1 << lanes.index(bit)), combine)
                 yield TreeStep(Line(f"x = {made}"), True)
             else:
-                made = self.helpers.call("folded", "x", str(1 << left.index(bit)), combine)
+                made = self.call("folded", "x", str(1 << left.index(bit)), combine)
                 yield TreeStep(Line(f"x = {made}"), False)
                 left.remove(bit)
 
@@ -326,14 +319,6 @@ class Emitter:
     def loop(self, let: Let, loop: Loop) -> None:
         """Write a loop."""
         raise refused(f"steps of {loop.axis} in this place", self.plan.target, let.loc)
-
-
-def order_name(order: Order) -> str:
-    """Return how a tree pairs its terms, in words."""
-    return order.value if isinstance(order, Rule) else f"by the index bits {order.order}"
-
-
-VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
 
 
 def _stem_of(reduce: Reduce) -> str:

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import assert_never
 
-import numpy as np
-
 from rlk.errors import Code, InternalError
 from rlk.ir import fold
 from rlk.ir.build import Builder
@@ -46,12 +44,12 @@ from rlk.ir.nodes import (
     const_bits,
     const_value,
 )
-from rlk.ir.tree import Ascending, Order, Rule, bind
+from rlk.ir.tree import Ascending, bind
 from rlk.ir.types import DType, TileType, TupleType, Type
 from rlk.lower.common.lines import Function, Line, place_of
 from rlk.lower.common.names import Names, axis_name
 from rlk.lower.common.prelude import Helper, Helpers
-from rlk.lower.common.spelling import STEMS
+from rlk.lower.common.spelling import STEMS, VERBS, constant_cast, order_name, yielded_names
 from rlk.lower.common.thread_values import ThreadValues, first_along_others, nearest_first
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.attention import Chained
@@ -62,7 +60,6 @@ from rlk.lower.tilelang.memory import Memory
 from rlk.lower.tilelang.plan import TilePlan, refused, rings
 from rlk.lower.tilelang.ring import Ring
 from rlk.lower.tilelang.trees import Folding, reduce_buffers, tree
-from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
 
 INDENT = "    "
@@ -95,11 +92,7 @@ class Emitter:
         self.place = ""
         self.current: tuple[ThreadValues, ...] = ()  # what the list that is written now runs over
         self.group: tuple[ThreadValues, ...] = ()  # the lists of the loop that is still open
-        self.yields = {
-            (let.node.of, let.node.index): let.name
-            for let in walk(plan.kernel.body)
-            if isinstance(let.node, Result)
-        }
+        self.yields = yielded_names(plan.kernel)
         self.memory = Memory(self)
         self.nested = rings(plan.kernel, plan.schedule, plan.target)
         self.repeats = self.nested or plan.kind == "back_to_back_gemm"  # lists of numbers that are no floats
@@ -164,6 +157,10 @@ class Emitter:
     def uses(self, *names: str) -> None:
         """Note which prelude functions a line calls."""
         self.helpers.use(*names)
+
+    def call(self, name: str, *operands: str) -> str:
+        """Return the text of a call of a prelude function, and note the function."""
+        return self.helpers.call(name, *operands)
 
     # --- operands -------------------------------------------------------------------------------------------
 
@@ -272,11 +269,8 @@ class Emitter:
                 self.dots.dot(let)
             case Const(bits=bits):
                 self.consts[let.value] = (bits, self.tile(let.value).dtype)
-            case Cast(x=x, dtype=dtype) if x in self.consts and dtype.is_int and self.consts[x][1].is_int:
-                self.consts[let.value] = (const_bits(int(const_value(*self.consts[x])), dtype), dtype)
-            case Cast(x=x, dtype=DType.F32) if x in self.consts and self.consts[x][1].is_int:
-                number = float(np.float32(int(const_value(*self.consts[x]))))
-                self.consts[let.value] = (const_bits(number, DType.F32), DType.F32)
+            case Cast(x=x, dtype=dtype) if made := constant_cast(self.consts.get(x), dtype):
+                self.consts[let.value] = made
             case Param(name=name):  # a copy: TileLang names a parameter after the argument of a macro
                 held = text.held(name, self.tile(let.value).dtype)
                 self.text[let.value] = self.let(name, held)
@@ -349,17 +343,17 @@ class Emitter:
         """Return the right-hand side of an elementwise node, for one element."""
         match let.node:
             case Map1(fn=fn1, x=x):
-                return text.map1(fn1, self[x], self.tile(x).dtype, self.helpers.call)
+                return text.map1(fn1, self[x], self.tile(x).dtype, self.call)
             case Map2(fn=fn2, a=a, b=b):
                 return self.binary(fn2, a, b)
             case Math(fn=fn, x=x, model=model):
                 return f"{self.function(fn, model)}({self[x]})"
             case Fma(a=a, b=b, c=c):
-                return self.helpers.call("fma", self[a], self[b], self[c])
+                return self.call("fma", self[a], self[b], self[c])
             case Select(cond=cond, a=a, b=b):
                 return f"tl.Select({self[cond]}, {self[a]}, {self[b]})"
             case Cast(x=x, dtype=DType.F16) if self.tile(x).dtype is DType.F32:
-                return self.helpers.call("signed_half", self[x])
+                return self.call("signed_half", self[x])
             case Cast(x=x, dtype=dtype):
                 return f'tl.Cast("{text.TYPES[dtype]}", {self[x]})'
             case Bits(x=x, dtype=dtype):
@@ -373,7 +367,7 @@ class Emitter:
         made = [self.stored(f"word_{i}", DType.U32, self.size) for i in range(4)]
         at = "c" if self.current else "0"
         to = ", ".join(f"{name}[{at}]" for name in made)
-        self.each(f"{to} = {self.helpers.call('philox', *(self[v] for v in words))}")
+        self.each(f"{to} = {self.call('philox', *(self[v] for v in words))}")
         self.many[let.value] = tuple(made if self.current else (f"{name}[0]" for name in made))
 
     def binary(self, fn: Fn2, a: Value, b: Value) -> str:
@@ -381,8 +375,8 @@ class Emitter:
         dtype = self.tile(a).dtype
         if fn in text.SIGNS:
             one = self[a] if b in self.consts else self.plain(a)
-            return text.map2(fn, one, self.plain(b), dtype, self.helpers.call)
-        return text.map2(fn, self[a], self[b], dtype, self.helpers.call)
+            return text.map2(fn, one, self.plain(b), dtype, self.call)
+        return text.map2(fn, self[a], self[b], dtype, self.call)
 
     def function(self, fn: MathFn, model: MathModel) -> str:
         """Return the name of a transcendental function, adding its definition to the helpers."""
@@ -535,14 +529,6 @@ class Emitter:
 def buffer_name(dtype: DType, component: int) -> str:
     """Return the name of the shared memory that waves exchange a component of a state through."""
     return f"{dtype.value}_reduce_smem" if component == 0 else f"{dtype.value}_reduce_smem_{component + 1}"
-
-
-def order_name(order: Order) -> str:
-    """Return how a tree pairs its terms, in words."""
-    return order.value if isinstance(order, Rule) else f"by the index bits {order.order}"
-
-
-VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
 
 
 def _component(name: str) -> str:

@@ -88,8 +88,8 @@ def lower(
     lines = tuple(Line(each) for each in host_lines(program.order, launch, dict(signature.extents)))
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
     header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
-    named = (helpers[name] for name in sorted(helpers) if name not in FRAME)
-    written = sources("tilelang", (*frame.found.values(), *named))
+    macros = (helpers[name] for name in sorted(helpers) if name not in FRAME)
+    written = sources("tilelang", (*frame.found.values(), *macros))
     imports = tuple(dict.fromkeys(line for emitter in emitters for line in emitter.dots.imports))
     source = render("tilelang", "module.py.j2", Module(header, imports, written, tuple(kernels), host))
     file = f"rlk/{target.folder}/tilelang/{program.name}.py"

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from rlk.ir.dims import Axis, Part, union
+from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import Decl, Let, Load, Loop, Role, Store, Value
 from rlk.ir.types import DType
 from rlk.lower.common import abi
+from rlk.lower.common.arguments import Arguments
 from rlk.lower.common.contract import implies
-from rlk.lower.common.emitted import CallArg
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
@@ -23,7 +23,7 @@ from rlk.passes.walk import walk
 ERRORS = abi.ERRORS.name
 
 
-class Addresses:
+class Addresses(Arguments):
     """The part of an emitter that knows programs, pointers, strides and bounds.
 
     `arguments` collects what the kernel needs beyond tensors and scalars, in order of first use.
@@ -32,8 +32,7 @@ class Addresses:
     def __init__(self, emitter: Writer) -> None:
         self.e = emitter
         self.plan = emitter.plan
-        self.decls: dict[str, Decl] = {d.name: d for d in self.plan.kernel.params}
-        self.arguments: dict[str, CallArg] = {}
+        super().__init__(emitter.plan.kernel, emitter.plan.signature, emitter.checks)
         self.owned: dict[Axis, str] = {}
         self.first: dict[Axis, str] = {}  # of a tile, where contractions ask for it
         self.inside: dict[Axis, str] = {}
@@ -42,11 +41,6 @@ class Addresses:
             self.e.names.taken.add(decl.name if decl.role is Role.SCALAR else f"{decl.name}_ptr")
             self.e.names.taken |= {axis.name for axis in decl.type.axes}
         self.e.names.taken |= {"tl", "triton", f"{ERRORS}_ptr"}
-
-    def argument(self, arg: CallArg) -> str:
-        """Declare an argument of the kernel and return its name."""
-        self.arguments.setdefault(arg.name, arg)
-        return arg.name
 
     # --- the grid -------------------------------------------------------------------------------------------
 
@@ -211,13 +205,8 @@ class Addresses:
         return " + ".join(terms)
 
     def extent(self, axis: Axis) -> str:
-        """Return the extent of an axis: a run-time argument, or a count of pieces made of one."""
-        if axis.part is Part.WITHIN:
-            return self.argument(abi.piece_length(axis))
-        whole = self.argument(abi.extent(axis.name))
-        if axis.part is Part.PIECE and axis.piece is not None:
-            return f"(({whole} + {axis.piece - 1}) // {axis.piece})"
-        return whole
+        """Return the extent of an axis; Triton is given static ones too."""
+        return self.extent_of_call(axis)
 
     # --- memory ---------------------------------------------------------------------------------------------
 
@@ -287,10 +276,6 @@ class Addresses:
             return [index]
         return [f"{self.wide(value, index)} * {self.stride(decl, dim)}"]
 
-    def stride(self, decl: Decl, dim: int) -> str:
-        """Return the stride of a dim."""
-        return self.argument(abi.stride(decl, dim))
-
     def wide(self, value: Value, index: str) -> str:
         """Return an index as i64: rows times a stride may exceed 2**31."""
         if self.e.tile(value).dtype is DType.I64:
@@ -303,11 +288,7 @@ class Addresses:
 
     def check(self, bad: Value, what: str) -> None:
         """Write the code of a finding and one more than its row into the device's error words."""
-        if what not in self.e.checks:
-            self.e.checks.append(what)
-        self.argument(abi.ERRORS)
-        code = self.e.checks.index(what) + 1
-        axes = self.e.tile(bad).axes
+        code, axes = self.error_code(what), self.e.tile(bad).axes
         row = self.row(axes)
         found = self.e.let("bad_row", f"tl.where({self.mask(axes, bad)}, {row}, 0)")
         shape = self.plan.shape(axes)

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import assert_never
 
-import numpy as np
-
 from rlk.errors import Code, InternalError, UnsupportedError
 from rlk.ir import fold
 from rlk.ir.build import Builder
@@ -43,7 +41,6 @@ from rlk.ir.nodes import (
     Store,
     Stream,
     Value,
-    const_bits,
     const_value,
     operands,
 )
@@ -54,7 +51,7 @@ from rlk.lower.common.names import Names, axis_name
 from rlk.lower.common.one_hot import OneHotSum, one_hot_sums
 from rlk.lower.common.prelude import Helper, Helpers
 from rlk.lower.common.rescale import rescale_of
-from rlk.lower.common.spelling import STEMS
+from rlk.lower.common.spelling import STEMS, VERBS, constant_cast, yielded_names
 from rlk.lower.common.static import Static
 from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
@@ -93,8 +90,7 @@ class Emitter:
         self.static = Static({a: n for a, n in inside.items() if a not in owned})
         self.nodes = {let.value: let.node for let in walk(plan.kernel.body)}
         self.uses = Counter(v for let in walk(plan.kernel.body) for v in operands(let.node))
-        results = ((let.node, let.name) for let in walk(plan.kernel.body))
-        self.yields = {(node.of, node.index): name for node, name in results if isinstance(node, Result)}
+        self.yields = yielded_names(plan.kernel)
         self.bounds: dict[tuple[Value, str], str] = {}
         sums = one_hot_sums(plan.kernel).items()
         self.one_hot = {v: p for v, p in sums if p.lane in inside and not self.shape(p.first)}
@@ -180,10 +176,8 @@ class Emitter:
                 self.text[let.value] = self.dots.dot(let)
             case Const(bits=bits):
                 self.consts[let.value] = (bits, self.tile(let.value).dtype)
-            case Cast(x=x, dtype=dtype) if x in self.consts and dtype.is_int and self.consts[x][1].is_int:
-                self.consts[let.value] = (const_bits(int(const_value(*self.consts[x])), dtype), dtype)
-            case Cast(x=x, dtype=DType.F32) if x in self.consts and self.consts[x][1].is_int:
-                self.consts[let.value] = (_rounded(int(const_value(*self.consts[x]))), DType.F32)
+            case Cast(x=x, dtype=dtype) if made := constant_cast(self.consts.get(x), dtype):
+                self.consts[let.value] = made
             case Param(name=name):
                 self.text[let.value] = name
             case Pos(axis=axis):
@@ -204,7 +198,7 @@ class Emitter:
             case Reduce() as reduce if let.value in self.one_hot:
                 self.pick(let, reduce, self.one_hot[let.value])
             case Reduce() as reduce:
-                name = let.name or f"{_VERBS[reduce.fn]}_{axis_name(reduce.over)}"
+                name = let.name or f"{VERBS[reduce.fn]}_{axis_name(reduce.over)}"
                 self.text[let.value] = self.let(name, self.reduced(reduce))
             case Merge() as merge:
                 self.merge(let, merge)
@@ -341,7 +335,7 @@ class Emitter:
                 return tree(unique, self.plan.held(type.axes), type.axes, over, order)
             return unordered(unique, fn, self.plan.held(type.axes), type.axes, over)
 
-        return f"{self.helpers.define(f'{_VERBS[fn]}_over_{axis_name(over)}', make)}({self[reduce.x]})"
+        return f"{self.helpers.define(f'{VERBS[fn]}_over_{axis_name(over)}', make)}({self[reduce.x]})"
 
     def pick(self, let: Let, reduce: Reduce, one_hot: OneHotSum) -> None:
         """Write a sum of -0.0 everywhere but at an index, for the tiles that have the index of some row."""
@@ -506,14 +500,6 @@ class Emitter:
             return self[value]
         name = f"{'first' if pick == 'tl.min' else 'last'}_{self[value]}"
         return self.let(name, f"{pick}(tl.reshape({self[value]}, ({math.prod(shape)},)), 0)")
-
-
-def _rounded(number: int) -> int:
-    """Return the bits of the f32 nearest to an integer, ties to even."""
-    return const_bits(float(np.float32(number)), DType.F32)
-
-
-_VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
 
 
 def _stem(let: Let) -> str:
