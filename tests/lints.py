@@ -58,12 +58,12 @@ TEXT_METHODS = frozenset(
 )
 READ_OTHER_TEXT = {
     "rlk/lower/common/names.py": "hints of names",
+    "rlk/lower/common/layout.py": "a whole module, to break its lines",
     "rlk/lower/common/machine.py": "docstrings of portable functions",
     "rlk/lower/common/prelude.py": "prelude files",
     "rlk/lower/triton/module.py": "the version of the compiler",
     "rlk/lower/cute/attention/consumer.py": "a view of an accumulator, as one of its elements is written",
     "rlk/lower/cute/attention/kernel.py": "the arguments of a kernel",
-    "rlk/lower/cute/attention/producer.py": "the line of a value, which becomes a list over rows",
 }
 """Files of lowerings that read text, and which."""
 

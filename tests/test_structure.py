@@ -327,10 +327,6 @@ def test_text_that_is_not_read_passes(source: str) -> None:
     assert not lints.text_reads("rlk/lower/cute/emit.py", source)
 
 
-def test_files_that_may_read_text_exist() -> None:
-    assert all((lints.ROOT / path).is_file() for path in lints.READ_OTHER_TEXT)
-
-
 def test_retired_words_are_found() -> None:
     """The control: each retired identifier or phrase, and ordinary English beside them."""
     for wrong in ("send_mail(x)", "if plan.by_tickets:", "# drawn by tickets", "rows that are not there"):

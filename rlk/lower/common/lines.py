@@ -10,10 +10,14 @@ from rlk.errors import Loc
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One statement, indented by Python, and the spec line that it comes from."""
+    """One statement, indented by Python, and the spec line that it comes from.
+
+    assigned: the name and the expression of a line that only gives a value a name.
+    """
 
     text: str
     place: str = ""
+    assigned: tuple[str, str] | None = None
 
     @property
     def full(self) -> str:

@@ -86,10 +86,15 @@ class Emitter:
     def line(self, statement: str) -> None:
         self.lines.append(Line(INDENT * self.depth + statement, self.place))
 
+    def define(self, name: str, expression: str) -> None:
+        """Append name = expression."""
+        text = f"{INDENT * self.depth}{name} = {expression}"
+        self.lines.append(Line(text, self.place, (name, expression)))
+
     def let(self, hint: str, expression: str) -> str:
         """Append name = expression and return the name."""
         name = self.names.fresh(hint)
-        self.line(f"{name} = {expression}")
+        self.define(name, expression)
         return name
 
     @contextmanager
