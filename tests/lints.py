@@ -50,6 +50,26 @@ KNOWS_ROOT = RANK["ops"]  # from here up a package may use the names that rlk it
 KNOWS_TORCH = RANK["testing.bits"]
 COMPILERS = frozenset({"triton", "cutlass", "tilelang"})
 COMPILER_USERS = frozenset({"backends", "testing"})
+PRELUDE = re.compile(r"rlk/lower/(triton|cute|tilelang)/prelude\w*\.py")
+"""Text that lowerings copy into generated modules: it may import compilers, and no module may import it."""
+PRELUDE_IMPORTS = re.compile(r"(triton|cutlass|tilelang|struct|rlk\.lower\.(triton|cute|tilelang)\.prelude)")
+
+# What reads text that was emitted: a call of one of these methods, or a search for a word in a line. Record
+# what a line reads and calls when it is written.
+TEXT_METHODS = frozenset(
+    "split rsplit splitlines partition rpartition replace translate find rfind startswith endswith "
+    "removeprefix removesuffix strip lstrip rstrip".split()
+)
+READ_OTHER_TEXT = {
+    "rlk/lower/common/names.py": "hints of names",
+    "rlk/lower/common/layout.py": "a whole module, to break its lines",
+    "rlk/lower/common/machine.py": "docstrings of portable functions",
+    "rlk/lower/common/prelude.py": "prelude files",
+    "rlk/lower/triton/module.py": "the version of the compiler",
+    "rlk/lower/cute/attention/consumer.py": "a view of an accumulator, as one of its elements is written",
+    "rlk/lower/cute/attention/kernel.py": "the arguments of a kernel",
+}
+"""Files of lowerings that read text, and which."""
 
 # Words that are operators' names and also plain words of a lowering.
 OPERATOR_WORDS = frozenset({"pack", "unpack", "argmax"})
@@ -137,6 +157,10 @@ def _wrong_import(path: str, owner: str, module: str) -> str | None:
     rank = RANK.get(owner, -1)
     if module == ".":
         return "relative import"
+    if PRELUDE.match(path):
+        return None if PRELUDE_IMPORTS.match(module) else f"a prelude imports {module}"
+    if PRELUDE_IMPORTS.match(module) and top == "rlk":
+        return "imports a prelude, which is the text of generated modules"
     if top in COMPILERS and owner.split(".")[0] not in COMPILER_USERS:
         return f"{owner} imports {top}; only generated code, backends and testing may"
     if top == "torch" and rank < KNOWS_TORCH:
@@ -353,6 +377,40 @@ def _wrong_node(node: nodes.Node) -> str | None:
             return f"filter {node.name}"
         case _:
             return f"{type(node).__name__.lower()} in a template"
+
+
+# --- emitted text ---
+
+
+def text_reads(path: str, source: str) -> list[Finding]:
+    """Find what searches or takes apart the text that a lowering emits."""
+    if path in READ_OTHER_TEXT or PRELUDE.match(path):
+        return []
+    found = ((node, _text_read(node)) for node in ast.walk(ast.parse(source)))
+    return [Finding(path, getattr(node, "lineno", 1), what) for node, what in found if what]
+
+
+def _text_read(node: ast.AST) -> str | None:
+    match node:
+        case ast.Import(names=names) if any(alias.name == "re" for alias in names):
+            return "imports re"
+        case ast.ImportFrom(module="re"):
+            return "imports re"
+        case ast.Call(func=ast.Attribute(value=value, attr=attr)) if attr in TEXT_METHODS:
+            return None if isinstance(value, ast.Constant) else f"takes text apart: {ast.unparse(node)}"
+        case ast.Compare(left=left, ops=[ast.In() | ast.NotIn()], comparators=[within]) if _is_word(left):
+            fine = isinstance(within, ast.Tuple | ast.List | ast.Set | ast.Dict)
+            return None if fine else f"searches text: {ast.unparse(node)}"
+    return None
+
+
+def _is_word(node: ast.expr) -> bool:
+    """Say whether an expression is a text literal with a letter; punctuation only decides on parentheses."""
+    if isinstance(node, ast.JoinedStr):
+        return True
+    return (
+        isinstance(node, ast.Constant) and isinstance(node.value, str) and any(map(str.isalpha, node.value))
+    )
 
 
 # --- operator names ---

@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 from rlk.interp.floats import bf16_bits
 from rlk.interp.run import run
 from rlk.ir.nodes import MathModel
-from rlk.lower.triton.functions import DIVIDED
+from rlk.lower.triton.functions import functions
 from rlk.schedule.attention import scheduled
 from rlk.schedule.heuristics import choose
 from rlk.testing import generated
@@ -282,22 +282,19 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
-def divided(x, by):
-    {}
-
+{}
 
 @triton.jit
 def rows(x_ptr, by_ptr, out_ptr):
     row, column = tl.arange(0, 16)[:, None], tl.arange(0, 64)[None, :]
     tl.store(out_ptr + row * 64 + column, divided(tl.load(x_ptr + row * 64 + column), tl.load(by_ptr + row)))
 """
-BODY = "\n    ".join(line.text for line in DIVIDED.body)
+DIVIDED = functions()["divided"].source
 
 
-def quotients(x: Any, by: Any, body: str = BODY) -> Any:
+def quotients(x: Any, by: Any, divided: str = DIVIDED) -> Any:
     out = np.zeros_like(x)
-    interpret(QUOTIENTS.format(body)).rows[(1,)](x, by, out)
+    interpret(QUOTIENTS.format(divided)).rows[(1,)](x, by, out)
     return out
 
 
@@ -328,5 +325,5 @@ def test_zeros_keep_their_sign_and_what_is_no_number_stays_so() -> None:
 
 def test_quotients_that_are_not_corrected_are_seen() -> None:
     x, by = numbers(8.0)
-    near = BODY.replace("tl.fma(tl.fma(by, near, negative) * -1.0, inverse, near)", "near")
-    assert near != BODY and differing(quotients(x, by, near), x / by)
+    near = DIVIDED.replace("tl.fma(tl.fma(by, near, negative) * -1.0, inverse, near)", "near")
+    assert near != DIVIDED and differing(quotients(x, by, near), x / by)

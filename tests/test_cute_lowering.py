@@ -19,7 +19,7 @@ from rlk.ir.nodes import MathModel, Program
 from rlk.lang import Axis, DTypeVar, L, Op, Scalar, Tensor, Variant, bf16, f16, f32, i32, i64, op
 from rlk.lower import cute
 from rlk.lower.common.emitted import Emitted, Signature
-from rlk.lower.cute.functions import HELPERS
+from rlk.lower.cute.functions import functions
 from rlk.passes.pipeline import canonical, specialize
 from rlk.schedule.axes import kind
 from rlk.schedule.cute_tiles import warpgroups
@@ -344,15 +344,15 @@ def test_an_edit_that_means_the_same_changes_nothing(monkeypatch: pytest.MonkeyP
 # --- the text ---
 
 
-@pytest.mark.parametrize("name", HELPERS)
+@pytest.mark.parametrize("name", functions())
 def test_a_helper_is_traced_where_it_branches_on_what_threads_know_and_nowhere_else(name: str) -> None:
     """Python would take an untraced `if` once, at compile time, and a traced helper is compiled apart."""
-    helper = HELPERS[name]
-    body = ast.parse("\n".join(line.text for line in helper.function.body))
+    (body,) = ast.parse(functions()[name].source).body
+    assert isinstance(body, ast.FunctionDef)
     loops = [node.iter for node in ast.walk(body) if isinstance(node, ast.For)]
     on_device = any(ast.unparse(loop).startswith("cutlass.range") for loop in loops)
     branches = any(isinstance(node, ast.If | ast.With) for node in ast.walk(body))
-    assert helper.traced == (branches or on_device)
+    assert [ast.unparse(each) for each in body.decorator_list] == ["cute.jit"] * (branches or on_device)
 
 
 def test_the_text_is_the_same_each_time_and_names_its_lines() -> None:

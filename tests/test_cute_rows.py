@@ -388,7 +388,7 @@ def test_two_lanes_part_a_list_among_them() -> None:
     spread = ThreadValues(specs.N, 64, ((3, 0), (4, 1), (5, 2)))
     halves = steps(spread, (spread,), (5, 4, 3, 2, 1, 0), halves=True)
     assert [each.where for each in halves] == [Where.HALVES] * 3 + [Where.LANES] * 3
-    assert [each.apart for each in halves] == [(4,), (2,), (1,), (4,), (2,), (1,)]
+    assert [each.strides for each in halves] == [(4,), (2,), (1,), (4,), (2,), (1,)]
     whole = steps(spread, (spread,), (5, 4, 3, 2, 1, 0), halves=False)
     assert [each.where for each in whole] == [Where.LANES] * 3 + [Where.LIST] * 3
 
@@ -396,5 +396,5 @@ def test_two_lanes_part_a_list_among_them() -> None:
 def test_warps_that_follow_each_other_meet_once() -> None:
     spread = ThreadValues(specs.N, 256, tuple((bit, bit) for bit in range(8)))
     found = steps(spread, (), tuple(reversed(range(8))), halves=True)
-    assert found[0].where is Where.WARPS and found[0].apart == (128, 64, 32)
+    assert found[0].where is Where.WARPS and found[0].strides == (128, 64, 32)
     assert [each.where for each in found[1:]] == [Where.LANES] * 5

@@ -61,6 +61,10 @@ def test_lowerings_know_no_operator() -> None:
     check(lambda path, source: lints.operator_mentions(path, source, operators), files)
 
 
+def test_emitted_text_is_not_read_again() -> None:
+    check(lints.text_reads, python_files("rlk/lower"))
+
+
 def test_repository_is_small() -> None:
     findings = lints.repository_size(lints.tracked_sizes(lints.ROOT))
     assert not findings, report(findings)
@@ -97,6 +101,10 @@ WRONG_IMPORTS = {
         "from rlk.testing.check import laws",
     ),
     "names of the root": ("rlk/lower/common/emit.py", "from rlk import Layout"),
+    "a prelude": ("rlk/lower/cute/emit.py", "from rlk.lower.cute import prelude"),
+    "a prelude of one vendor": ("rlk/runtime/cute.py", "import rlk.lower.tilelang.prelude_amd"),
+    "a lowering in a prelude": ("rlk/lower/cute/prelude.py", "from rlk.lower.cute import text"),
+    "torch in a prelude": ("rlk/lower/cute/prelude.py", "import torch"),
     "relative": ("rlk/ir/nodes.py", "from . import dims"),
     "torch in a lowering": ("rlk/lower/triton/emit.py", "import torch"),
     "torch in the cache": ("rlk/cache/store.py", "def f():\n    from torch import nn"),
@@ -132,6 +140,15 @@ RIGHT_IMPORTS = {
     "testing's tools from runtime": ("rlk/runtime/probes.py", "from rlk.testing.bits import as_bits"),
     "the checks to runtime": ("rlk/testing/check.py", "from rlk.runtime import loader"),
     "torch in testing": ("rlk/testing/bits.py", "import torch, triton"),
+    "a compiler in a prelude": (
+        "rlk/lower/cute/prelude.py",
+        "import cutlass\nfrom cutlass.cute import nvgpu",
+    ),
+    "a prelude in that of a vendor": (
+        "rlk/lower/tilelang/prelude_amd.py",
+        "from rlk.lower.tilelang.prelude import held",
+    ),
+    "the reader of preludes": ("rlk/lower/cute/emit.py", "from rlk.lower.common.prelude import Helpers"),
     "version": ("rlk/lower/triton/x.py", "from rlk import __version__"),
     "version in runtime": ("rlk/runtime/loader.py", "from rlk import __version__"),
 }
@@ -284,6 +301,40 @@ def test_an_operator_named_in_a_lowering_is_found() -> None:
     assert lints.operator_mentions("rlk/lower/rms_norm.py", "x = 1\n", operators)
     assert lints.operator_mentions("templates/triton/x.py.j2", "def rms_norm_kernel(): rms_norm\n", operators)
     assert not lints.operator_mentions("rlk/lower/x.py", "x = other  # as rms_norm does\n", operators)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import re",
+        "from re import sub",
+        "x = line.text.split(' = ')",
+        "x = made.startswith('select(')",
+        "x = self.lines.pop().text.strip()",
+        "x = 'thread' in line.text",
+        "x = f'{name}(' in words",
+        "x = f'{name}(' not in ' '.join(words)",
+    ],
+)
+def test_a_read_of_emitted_text_is_found(source: str) -> None:
+    assert lints.text_reads("rlk/lower/cute/emit.py", source)
+    assert not lints.text_reads("rlk/lower/cute/prelude.py", source)
+    assert not lints.text_reads("rlk/lower/common/names.py", source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = 'a b c'.split()",
+        "x = replace(plan, kind='rows')",
+        "x = value in self.text",
+        "x = kind in ('rows', 'gemm')",
+        "x = 'rows' in ('rows', 'gemm')",
+        "x = f'({t})' if ' ' in t else t",
+    ],
+)
+def test_text_that_is_not_read_passes(source: str) -> None:
+    assert not lints.text_reads("rlk/lower/cute/emit.py", source)
 
 
 def test_retired_words_are_found() -> None:

@@ -28,7 +28,7 @@ def add(a, b):
 
 @tl.macro
 def bits_of(x):
-    # As an integer.
+    # The bits of an f32 as an i32.
     return tl.reinterpret(x, "int32")
 
 
@@ -47,7 +47,7 @@ def held(x):
 
 @tl.macro
 def is_nan(x):
-    # By its bits.
+    # By the bits: the compiler folds x != x.
     return (bits_of(x) & 0x7FFFFFFF) > 0x7F800000
 
 
@@ -116,7 +116,7 @@ def merge_total(sum_a, sum_b):
 
 @tl.macro
 def number_of(i):
-    # As a float.
+    # The f32 of these bits.
     return tl.reinterpret(i, "float32")
 
 

@@ -29,7 +29,7 @@ def add(a, b):
 
 @tl.macro
 def bits_of(x):
-    # As an integer.
+    # The bits of an f32 as an i32.
     return tl.reinterpret(x, "int32")
 
 
@@ -48,7 +48,7 @@ def held(x):
 
 @tl.macro
 def is_nan(x):
-    # By its bits.
+    # By the bits: the compiler folds x != x.
     return (bits_of(x) & 0x7FFFFFFF) > 0x7F800000
 
 
@@ -96,7 +96,7 @@ def max_over_s_lane(x):
 
 @tl.macro
 def most(a, b):
-    # Of integers.
+    # The maximum of integers.
     return tl.max(a, b)
 
 
@@ -152,7 +152,7 @@ def most_over_q_g(x, x_reduce_smem, thread):
 
 @tl.macro
 def number_of(i):
-    # As a float.
+    # The f32 of these bits.
     return tl.reinterpret(i, "float32")
 
 
@@ -212,7 +212,7 @@ def portable_log(x):
 
 @tl.macro
 def segment_of(begin, tile, count, each, rows):
-    # The segment that a tile of rows lies in: segment i has tiles from begin[i] * each // rows + i on.
+    # Segment of a tile of rows: segment i starts at tile begin[i] * each // rows + i.
     low = tl.alloc_var("int32", 0)
     high = tl.alloc_var("int32", count)
     middle = tl.alloc_var("int32")

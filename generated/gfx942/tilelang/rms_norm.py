@@ -27,7 +27,7 @@ def add(a, b):
 
 @tl.macro
 def bits_of(x):
-    # As an integer.
+    # The bits of an f32 as an i32.
     return tl.reinterpret(x, "int32")
 
 
@@ -39,7 +39,7 @@ def fma(a, b, c):
 
 @tl.macro
 def number_of(i):
-    # As a float.
+    # The f32 of these bits.
     return tl.reinterpret(i, "float32")
 
 

@@ -91,7 +91,7 @@ def mul(a, b):
 
 
 def select(condition, a, b):
-    # Branchless.
+    # condition ? a : b, without a branch.
     return cutlass.select_(condition, a, b)
 
 

@@ -17,18 +17,6 @@ NEAREST = cute.math.RoundingMode.NEAREST_EVEN
 ROW_MAJOR, COL_MAJOR = utils.LayoutEnum.ROW_MAJOR, utils.LayoutEnum.COL_MAJOR
 
 
-def across(x, reduce_smem, strides, thread, combine):
-    # Combine with the elements of thread ^ stride, stride by stride, through shared memory.
-    for i in range(len(x)):
-        reduce_smem[i, thread] = x[i]
-    cute.arch.sync_threads()
-    far = [sum(a for k, a in enumerate(strides) if j >> k & 1) for j in range(1 << len(strides))]
-    x = [[x[i], *(reduce_smem[i, thread ^ f] for f in far[1:])] for i in range(len(x))]
-    for _ in strides:
-        x = [folded(terms, 1, combine) for terms in x]
-    return [terms[0] for terms in x]
-
-
 def add(a, b):
     # A term of a sum.
     return a + b
@@ -55,7 +43,7 @@ def fma(a, b, c):
 
 
 def fmax(a, b):
-    # The other operand if one is NaN.
+    # max.f32: the other operand if one is NaN.
     return cute.arch.fmax(a, b)
 
 
@@ -147,7 +135,10 @@ def merged_across(states, reduce_buffers, strides, thread, merge):
     far = [sum(a for k, a in enumerate(strides) if j >> k & 1) for j in range(1 << len(strides))]
     each = []
     for i in range(count):
-        terms = [[x[i], *(reduce_smem[i, thread ^ f] for f in far[1:])] for x, reduce_smem in zip(states, reduce_buffers)]
+        terms = [
+            [x[i], *(reduce_smem[i, thread ^ f] for f in far[1:])]
+            for x, reduce_smem in zip(states, reduce_buffers)
+        ]
         for _ in strides:
             terms = merged(terms, 1, merge)
         each.append([x[0] for x in terms])
@@ -206,7 +197,7 @@ def report_where(bad, errors: cute.Pointer, code: cutlass.Constexpr, row):
 
 
 def select(condition, a, b):
-    # Branchless.
+    # condition ? a : b, without a branch.
     return cutlass.select_(condition, a, b)
 
 
@@ -220,7 +211,7 @@ def softmax_sum_over_v_piece(max, sum, centred, thread, reduce_buffers):
 
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
-    # Store an element if it holds.
+    # Store an element where the condition holds.
     if condition:
         memory[index] = x
 

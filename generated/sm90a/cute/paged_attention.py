@@ -32,7 +32,9 @@ def by_rows(fragment, blocks):
     return cute.make_tensor(fragment.iterator, cute.make_layout((2, (2, blocks)), stride=(2, (1, 4))))
 
 
-def copy_vector_where(condition, memory: cute.Tensor, index, tiles: cute.Tensor, place, count: cutlass.Constexpr):
+def copy_vector_where(
+    condition, memory: cute.Tensor, index, tiles: cute.Tensor, place, count: cutlass.Constexpr
+):
     # cp.async of 16 bytes to shared memory, zeros where the condition is false.
     way = cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL)
     atom = cute.make_copy_atom(way, memory.element_type, num_bits_per_copy=128)
@@ -94,12 +96,12 @@ def fma(a, b, c):
 
 
 def fmax(a, b):
-    # The other operand if one is NaN.
+    # max.f32: the other operand if one is NaN.
     return cute.arch.fmax(a, b)
 
 
 def fmin(a, b):
-    # The other operand if one is NaN.
+    # min.f32: the other operand if one is NaN.
     return cute.arch.fmin(a, b)
 
 
@@ -109,7 +111,7 @@ def folded(x, stride, combine):
 
 
 def least(a, b):
-    # Of integers.
+    # The minimum of integers.
     return cutlass.min(a, b)
 
 
@@ -144,7 +146,7 @@ def max_over_s_lane_of_thread(x):
 
 
 def most(a, b):
-    # Of integers.
+    # The maximum of integers.
     return cutlass.max(a, b)
 
 
@@ -218,7 +220,7 @@ def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, s
 
 
 def select(condition, a, b):
-    # Branchless.
+    # condition ? a : b, without a branch.
     return cutlass.select_(condition, a, b)
 
 
@@ -239,7 +241,7 @@ def store_vector_where(condition, memory: cute.Tensor, index, x):
 
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
-    # Store an element if it holds.
+    # Store an element where the condition holds.
     if condition:
         memory[index] = x
 

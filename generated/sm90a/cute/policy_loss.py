@@ -51,12 +51,12 @@ def fma(a, b, c):
 
 
 def fmax(a, b):
-    # The other operand if one is NaN.
+    # max.f32: the other operand if one is NaN.
     return cute.arch.fmax(a, b)
 
 
 def fmin(a, b):
-    # The other operand if one is NaN.
+    # min.f32: the other operand if one is NaN.
     return cute.arch.fmin(a, b)
 
 
@@ -161,13 +161,13 @@ def portable_k3(x):
 
 
 def select(condition, a, b):
-    # Branchless.
+    # condition ? a : b, without a branch.
     return cutlass.select_(condition, a, b)
 
 
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
-    # Store an element if it holds.
+    # Store an element where the condition holds.
     if condition:
         memory[index] = x
 

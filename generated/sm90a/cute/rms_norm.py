@@ -97,7 +97,7 @@ def portable_rsqrt(x):
 
 
 def select(condition, a, b):
-    # Branchless.
+    # condition ? a : b, without a branch.
     return cutlass.select_(condition, a, b)
 
 
@@ -111,7 +111,7 @@ def store_vector(memory, index, x):
 
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
-    # Store an element if it holds.
+    # Store an element where the condition holds.
     if condition:
         memory[index] = x
 

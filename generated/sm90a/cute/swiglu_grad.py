@@ -28,7 +28,7 @@ def fma(a, b, c):
 
 
 def fmax(a, b):
-    # The other operand if one is NaN.
+    # max.f32: the other operand if one is NaN.
     return cute.arch.fmax(a, b)
 
 
@@ -90,7 +90,7 @@ def portable_sigmoid(x):
 
 
 def select(condition, a, b):
-    # Branchless.
+    # condition ? a : b, without a branch.
     return cutlass.select_(condition, a, b)
 
 

@@ -42,7 +42,9 @@ def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Cons
         cute.autovec_copy(zeros, cute.make_tensor(tiles.iterator + at, (count,)))
 
 
-def copy_vector_where(condition, memory: cute.Tensor, index, tiles: cute.Tensor, place, count: cutlass.Constexpr):
+def copy_vector_where(
+    condition, memory: cute.Tensor, index, tiles: cute.Tensor, place, count: cutlass.Constexpr
+):
     # cp.async of 16 bytes to shared memory, zeros where the condition is false.
     way = cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL)
     atom = cute.make_copy_atom(way, memory.element_type, num_bits_per_copy=128)
@@ -115,12 +117,12 @@ def fma(a, b, c):
 
 
 def fmax(a, b):
-    # The other operand if one is NaN.
+    # max.f32: the other operand if one is NaN.
     return cute.arch.fmax(a, b)
 
 
 def fmin(a, b):
-    # The other operand if one is NaN.
+    # min.f32: the other operand if one is NaN.
     return cute.arch.fmin(a, b)
 
 
@@ -130,7 +132,7 @@ def folded(x, stride, combine):
 
 
 def least(a, b):
-    # Of integers.
+    # The minimum of integers.
     return cutlass.min(a, b)
 
 
@@ -165,7 +167,7 @@ def max_over_s_lane_of_thread(x):
 
 
 def most(a, b):
-    # Of integers.
+    # The maximum of integers.
     return cutlass.max(a, b)
 
 
@@ -247,7 +249,9 @@ def publish_work_tile(thread, ring, state, work_tile: cute.Tensor, words):
 
 
 @cute.jit
-def read_work_tile(ring, state, work_tile: cute.Tensor, group, alike: cutlass.Constexpr, groups: cutlass.Constexpr):
+def read_work_tile(
+    ring, state, work_tile: cute.Tensor, group, alike: cutlass.Constexpr, groups: cutlass.Constexpr
+):
     # Read the work tile: words for all consumers, then those of this warpgroup.
     ring.consumer_wait(state)
     words = [work_tile[i] for i in range(alike)]
@@ -273,7 +277,7 @@ def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, s
 
 
 def select(condition, a, b):
-    # Branchless.
+    # condition ? a : b, without a branch.
     return cutlass.select_(condition, a, b)
 
 
@@ -294,7 +298,7 @@ def store_vector_where(condition, memory: cute.Tensor, index, x):
 
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
-    # Store an element if it holds.
+    # Store an element where the condition holds.
     if condition:
         memory[index] = x
 
@@ -316,7 +320,9 @@ def sum_over_s_lane_of_thread(x):
 
 
 @cute.jit
-def tma_load(ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor):
+def tma_load(
+    ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor
+):
     # Issue a TMA load to a stage once it is free (warp 0); zeros out of the tensor's bounds.
     if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0:
         ring.producer_acquire(state)

@@ -64,7 +64,9 @@ def copy_number_where(mine, condition, memory: cute.Tensor, index, numbers: cute
         cute.copy(atom, vector_of(memory, index, 1), to, pred=chosen)
 
 
-def copy_vector_where(condition, memory: cute.Tensor, index, tiles: cute.Tensor, place, count: cutlass.Constexpr):
+def copy_vector_where(
+    condition, memory: cute.Tensor, index, tiles: cute.Tensor, place, count: cutlass.Constexpr
+):
     # cp.async of 16 bytes to shared memory, zeros where the condition is false.
     way = cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL)
     atom = cute.make_copy_atom(way, memory.element_type, num_bits_per_copy=128)
@@ -113,7 +115,7 @@ def halved(x, lanes, thread, combine):
 
 
 def least(a, b):
-    # Of integers.
+    # The minimum of integers.
     return cutlass.min(a, b)
 
 
@@ -137,7 +139,7 @@ def load_where(condition, memory: cute.Tensor, index, other):
 
 
 def most(a, b):
-    # Of integers.
+    # The maximum of integers.
     return cutlass.max(a, b)
 
 
@@ -191,7 +193,7 @@ def segment_of(begin: cute.Tensor, tile, count, lane, each: cutlass.Constexpr, s
 
 
 def select(condition, a, b):
-    # Branchless.
+    # condition ? a : b, without a branch.
     return cutlass.select_(condition, a, b)
 
 
@@ -212,7 +214,7 @@ def store_vector_where(condition, memory: cute.Tensor, index, x):
 
 @cute.jit
 def store_where(condition, memory: cute.Tensor, index, x):
-    # Store an element if it holds.
+    # Store an element where the condition holds.
     if condition:
         memory[index] = x
 
@@ -230,7 +232,9 @@ def sum_over_w(x, thread):
 
 
 @cute.jit
-def tma_load(ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor):
+def tma_load(
+    ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor
+):
     # Issue a TMA load to a stage once it is free (warp 0); zeros out of the tensor's bounds.
     if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0:
         ring.producer_acquire(state)

@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def halves(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    # The lower and the upper columns: an index bit that each thread holds both values of.
+    # The lower and the upper columns: an index bit whose two values are in one thread, so that nothing moves.
     return tl.split(tl.permute(tl.reshape(x, (ROWS, 2, COLUMNS)), (0, 2, 1)))
 
 

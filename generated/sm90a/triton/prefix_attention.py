@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def segment_of(begin_ptr, tile, count, EACH: tl.constexpr, TILE: tl.constexpr):
-    # The segment that a tile of rows lies in: segment i takes the tiles from begin[i] * EACH // TILE + i on.
+    # Segment of a tile of rows: segment i starts at tile begin[i] * EACH // TILE + i.
     low, high = 0, count
     while high - low > 1:
         middle = (low + high) // 2
@@ -66,12 +66,13 @@ def sum_over_s_lane(x):
 
 @triton.jit
 def divided(x, by):
-    # Rows over a number of each, rounded once: corrected twice where nothing is very small or large.
+    # x / by, correctly rounded, with one divisor per row: a reciprocal and two fma corrections, where all
+    # magnitudes are in 2**-60 .. 2**60 (0x21800000 .. 0x5D800000), so that no correction is rounded away.
     bits, below = x.to(tl.uint32, bitcast=True), by.to(tl.int32, bitcast=True)
-    least = (tl.min(bits * 2 - 1, 1) >> 1).to(tl.int32)[:, None]  # of magnitudes but zeros
-    most = tl.sum(tl.abs(x), 1).to(tl.int32, bitcast=True)[:, None]  # at least
-    room = (least - 0x217fffff) | (0x5d800000 - most)
-    room = room | (below - 0x21800000) | (0x5d800000 - below)
+    least = (tl.min(bits * 2 - 1, 1) >> 1).to(tl.int32)[:, None]  # the smallest magnitude above zero
+    most = tl.sum(tl.abs(x), 1).to(tl.int32, bitcast=True)[:, None]  # not less than the largest
+    room = (least - 0x217FFFFF) | (0x5D800000 - most)
+    room = room | (below - 0x21800000) | (0x5D800000 - below)
     if tl.min(tl.min(room, 1), 0) >= 0:
         inverse, negative = tl.div_rn(1.0, by), x * -1.0
         near = x * inverse

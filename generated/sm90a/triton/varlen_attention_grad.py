@@ -25,7 +25,7 @@ def sum_over_w(x):
 
 @triton.jit
 def segment_of(begin_ptr, tile, count, EACH: tl.constexpr, TILE: tl.constexpr):
-    # The segment that a tile of rows lies in: segment i takes the tiles from begin[i] * EACH // TILE + i on.
+    # Segment of a tile of rows: segment i starts at tile begin[i] * EACH // TILE + i.
     low, high = 0, count
     while high - low > 1:
         middle = (low + high) // 2

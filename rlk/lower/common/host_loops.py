@@ -33,7 +33,8 @@ def host_lines(
                 break
             end += 1
         inner = host_lines(launches[at:end], of, extents, depth + 1)
-        lines += _loop(launch.turns[depth], extents, inner)
+        counted = any(_counts(turn, axis) for each in launches[at:end] for turn in each.turns)
+        lines += _loop(launch.turns[depth], extents, inner, counted)
         at = end
     return lines
 
@@ -49,14 +50,20 @@ def length_name(axis: Axis) -> str:
     return f"{axis.name}_length"
 
 
-def _loop(turn: Turn, extents: Extents, inner: list[str]) -> list[str]:
+def _counts(turn: Turn, axis: Axis) -> bool:
+    """Return whether the condition of a turn reads how many pieces an axis has."""
+    return turn.axis == axis and turn.only in (Phase.MIDDLE, Phase.LAST)
+
+
+def _loop(turn: Turn, extents: Extents, inner: list[str], counted: bool) -> list[str]:
+    """Return the lines of a loop. counted: whether conditions inside read the number of pieces."""
     axis = turn.axis
     whole = extents.get(axis.name, axis.name)
     size, count = str(axis.piece), _ceil(whole, axis.piece or 1)
     if axis.split is not None:
         size, count = _ceil(whole, axis.split), str(axis.split)
     lines: list[str] = []
-    if any(_pieces(axis) in line for line in inner):
+    if counted:
         lines.append(f"{_pieces(axis)} = {count}")
         count = _pieces(axis)
     lines.append(f"for {turn.index} in range({count}):")

@@ -13,15 +13,24 @@ from rlk.lower.common.lines import Function, Line
 
 @dataclass(slots=True)
 class TextMachine(ABC):
-    """A machine of rlk.ir.portable whose values are names: every operation appends a line."""
+    """A machine of rlk.ir.portable whose values are names: every operation appends a line.
+
+    calls: the prelude functions that lines call, in order of first use.
+    """
 
     lines: list[Line] = field(default_factory=list)
+    calls: dict[str, None] = field(default_factory=dict)
     real: ClassVar[str] = "f"  # what names of floats begin with
 
     def let(self, text: str, stem: str) -> str:
         name = f"{stem}{len(self.lines)}"
         self.lines.append(Line(f"{name} = {text}"))
         return name
+
+    def call(self, name: str, *operands: str) -> str:
+        """Return the text of a call of a prelude function."""
+        self.calls[name] = None
+        return f"{name}({', '.join(operands)})"
 
     def add(self, a: str, b: str) -> str:
         return self.let(f"{a} + {b}", self.real)
@@ -99,4 +108,4 @@ def written(name: str, machine: TextMachine) -> Function:
     result = definition(machine, "x")
     lines = (*machine.lines, Line(f"return {result}"))
     about = (inspect.getdoc(definition) or name).splitlines()[0]
-    return Function(f"portable_{name}", ("x",), about, lines)
+    return Function(f"portable_{name}", ("x",), about, lines, tuple(machine.calls))

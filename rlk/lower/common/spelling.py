@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from rlk.ir.dims import Axis, Part
-from rlk.ir.nodes import Decl, Fn2, Turn
+from rlk.ir.nodes import Combine, Decl, Fn2, Kernel, Result, Turn, Value, const_bits, const_value
+from rlk.ir.tree import Order, Rule
 from rlk.ir.types import DType
 from rlk.lower.common.emitted import CallArg, From
+from rlk.passes.walk import walk
 
 POINTERS = {
     DType.F32: "*fp32",
@@ -41,6 +45,29 @@ STEMS = {
     Fn2.MULHI: "high",
 }
 """How a value that the author gave no name is called after its function."""
+
+
+VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
+"""How reductions are called."""
+
+
+def order_name(order: Order) -> str:
+    """Return how a tree pairs its terms, in words."""
+    return order.value if isinstance(order, Rule) else f"by the index bits {order.order}"
+
+
+def yielded_names(kernel: Kernel) -> dict[tuple[Value, int], str]:
+    """Return what the spec calls the results of loops and merges: by the node, and which of its results."""
+    results = ((let.node, let.name) for let in walk(kernel.body))
+    return {(node.of, node.index): name for node, name in results if isinstance(node, Result)}
+
+
+def constant_cast(known: tuple[int, DType] | None, dtype: DType) -> tuple[int, DType] | None:
+    """Return an integer constant in another type, rounded to the nearest f32; None where it is none."""
+    if known is None or not known[1].is_int or not (dtype.is_int or dtype is DType.F32):
+        return None
+    number = int(const_value(*known))
+    return const_bits(number if dtype.is_int else float(np.float32(number)), dtype), dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,26 +15,28 @@ from rlk.lower.cute.reduce_steps import Step, Where, steps
 class Tree:
     """The lines of a reduction helper, and its buffers in shared memory.
 
-    reduce_buffers: elements of a thread in each cross-warp exchange.
+    reduce_buffers: elements of a thread in each cross-warp exchange. calls: prelude functions of the lines.
+    thread: whether they read the index of the thread.
     """
 
     lines: tuple[Line, ...]
     reduce_buffers: tuple[int, ...]
+    calls: tuple[str, ...]
+    thread: bool
+
+
+_COMBINE = {Where.LIST: "folded", Where.HALVES: "halved", Where.LANES: "exchanged", Where.WARPS: "across"}
+_MERGE = {Where.LIST: "merged", Where.LANES: "merged_lanes", Where.WARPS: "merged_across"}
 
 
 def combining(
     thread_values: ThreadValues, lists: Sequence[ThreadValues], order: Sequence[int], combine: str
 ) -> Tree:
-    """Return the tree reduction of the list `x`, by recursive halving between lanes."""
-    texts = {
-        Where.LIST: f"x = folded(x, {{}}, {combine})",
-        Where.HALVES: f"x = halved(x, {{}}, thread, {combine})",
-        Where.LANES: f"x = exchanged(x, {{}}, {combine})",
-        Where.WARPS: f"x = across(x, {{reduce_smem}}, {{}}, thread, {combine})",
-    }
-    return _lines(
-        steps(thread_values, lists, order, halves=True), lists, texts, lambda i: f"reduce_buffers[{i}]"
-    )
+    """Return the tree reduction of the list `x` by a prelude function, by recursive halving between lanes."""
+    found = steps(thread_values, lists, order, halves=True)
+    calls = [(_COMBINE[step.where], step) for step in found]
+    lines, buffers = _lines(calls, lists, ("x", "x", combine), lambda i: f"reduce_buffers[{i}]")
+    return Tree(lines, buffers, (combine, *(name for name, _ in calls)), _thread(found))
 
 
 def merging(
@@ -44,35 +47,39 @@ def merging(
     merge: str,
 ) -> Tree:
     """Return the tree of a merge of states, each a list."""
-    names = ", ".join(state)
-    given = f"({names},)"
-    left = f"{names}{',' * (len(state) == 1)}"
-    texts = {
-        Where.LIST: f"{left} = merged({given}, {{}}, {merge})",
-        Where.LANES: f"{left} = merged_lanes({given}, {{}}, {merge})",
-        Where.WARPS: f"{left} = merged_across({given}, {{reduce_smem}}, {{}}, thread, {merge})",
-    }
-    many = len(state)
-    made = steps(thread_values, lists, order, halves=False)
-    return _lines(made, lists, texts, lambda i: f"reduce_buffers[{many * i}:{many * i + many}]")
+    names, many = ", ".join(state), len(state)
+    of = f"{names}{',' * (many == 1)}", f"({names},)", merge
+    found = steps(thread_values, lists, order, halves=False)
+    calls = [(_MERGE[step.where], step) for step in found]
+    lines, buffers = _lines(calls, lists, of, lambda i: f"reduce_buffers[{many * i}:{many * i + many}]")
+    return Tree(lines, buffers, tuple(name for name, _ in calls), _thread(found))
+
+
+def _thread(found: Sequence[Step]) -> bool:
+    return any(step.where in (Where.HALVES, Where.WARPS) for step in found)
 
 
 def _lines(
-    found: Sequence[Step],
+    calls: Sequence[tuple[str, Step]],
     lists: Sequence[ThreadValues],
-    texts: dict[Where, str],
+    of: tuple[str, str, str],
     reduce_smem: Callable[[int], str],
-) -> Tree:
-    count = 1
-    for each in lists:
-        count *= each.count
+) -> tuple[tuple[Line, ...], tuple[int, ...]]:
+    """Return the lines, and the elements of a thread in each exchange. of: result, argument, combination."""
+    result, given, combine = of
+    count = math.prod(each.count for each in lists)
     lines: list[Line] = []
-    reduce_buffers: list[int] = []
-    for step in found:
-        strides = str(step.strides) if step.where is Where.WARPS else str(step.strides[0])
-        lines.append(Line(texts[step.where].format(strides, reduce_smem=reduce_smem(len(reduce_buffers)))))
-        if step.where is Where.WARPS:
-            reduce_buffers.append(count)
+    buffers: list[int] = []
+    for name, step in calls:
+        match step.where:
+            case Where.LIST | Where.LANES:
+                operands: tuple[str, ...] = (given, str(step.strides[0]), combine)
+            case Where.HALVES:
+                operands = (given, str(step.strides[0]), "thread", combine)
+            case Where.WARPS:
+                operands = (given, reduce_smem(len(buffers)), str(step.strides), "thread", combine)
+                buffers.append(count)
+        lines.append(Line(f"{result} = {name}({', '.join(operands)})"))
         if step.where in (Where.LIST, Where.HALVES):
             count //= 2
-    return Tree(tuple(lines), tuple(reduce_buffers))
+    return tuple(lines), tuple(buffers)

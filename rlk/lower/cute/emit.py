@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import assert_never
 
-import numpy as np
-
 from rlk.ir import fold
 from rlk.ir.build import Builder
 from rlk.ir.dims import Axis
@@ -40,19 +38,18 @@ from rlk.ir.nodes import (
     Store,
     Stream,
     Value,
-    const_bits,
     const_value,
 )
 from rlk.ir.tree import Ascending, Order, Rule, bind
 from rlk.ir.types import DType, TileType, Type
-from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.lines import Function, Line, place_of
 from rlk.lower.common.names import Names, axis_name
-from rlk.lower.common.spelling import STEMS
+from rlk.lower.common.prelude import Helper, Helpers
+from rlk.lower.common.spelling import STEMS, VERBS, constant_cast, order_name, yielded_names
 from rlk.lower.cute import text
-from rlk.lower.cute.functions import HELPERS, Helper, portable
+from rlk.lower.cute.functions import functions, portable
 from rlk.lower.cute.memory import Memory
 from rlk.lower.cute.plan import Fragment, Placed, refused
-from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
 
 INDENT = "    "
@@ -70,10 +67,10 @@ class Emitter:
     """Writes the values of one kernel; `helpers` collects the functions that its lines call, by name."""
 
     def __init__(self, plan: Placed, helpers: dict[str, Helper], checks: list[str]) -> None:
-        self.plan, self.helpers, self.checks = plan, helpers, checks
+        self.plan, self.helpers, self.checks = plan, Helpers(functions(), helpers), checks
         self.fragment: Fragment | None = plan.fragment
         self.types: dict[Value, Type] = types_of(plan.kernel)
-        self.names = Names(set(HELPERS))
+        self.names = Names(set(functions()))
         self.text: dict[Value, str] = {}
         self.consts: dict[Value, tuple[int, DType]] = {}
         self.many: dict[Value, tuple[str, ...]] = {}
@@ -81,11 +78,7 @@ class Emitter:
         self.lines: list[Line] = []
         self.depth = 0
         self.place = ""
-        self.yields = {
-            (let.node.of, let.node.index): let.name
-            for let in walk(plan.kernel.body)
-            if isinstance(let.node, Result)
-        }
+        self.yields = yielded_names(plan.kernel)
         self.memory = Memory(self)
 
     # --- writing --------------------------------------------------------------------------------------------
@@ -93,10 +86,15 @@ class Emitter:
     def line(self, statement: str) -> None:
         self.lines.append(Line(INDENT * self.depth + statement, self.place))
 
+    def define(self, name: str, expression: str) -> None:
+        """Append name = expression."""
+        text = f"{INDENT * self.depth}{name} = {expression}"
+        self.lines.append(Line(text, self.place, (name, expression)))
+
     def let(self, hint: str, expression: str) -> str:
         """Append name = expression and return the name."""
         name = self.names.fresh(hint)
-        self.line(f"{name} = {expression}")
+        self.define(name, expression)
         return name
 
     @contextmanager
@@ -109,11 +107,12 @@ class Emitter:
         self.depth -= 1
 
     def uses(self, *names: str) -> None:
-        """Note which helpers a line calls."""
-        for name in names:
-            if name not in self.helpers:
-                self.helpers[name] = HELPERS[name]
-                self.calls(HELPERS[name])
+        """Note which prelude functions a line calls."""
+        self.helpers.use(*names)
+
+    def call(self, name: str, *operands: str) -> str:
+        """Return the text of a call of a prelude function, and note the function."""
+        return self.helpers.call(name, *operands)
 
     def tile(self, value: Value) -> TileType:
         type = self.types[value]
@@ -159,18 +158,15 @@ class Emitter:
 
     def at(self, let: Let) -> None:
         """Note the place that the next lines come from."""
-        self.place = f"{let.loc.file.rsplit('/', 1)[-1]}:{let.loc.line}" if let.loc.line else ""
+        self.place = place_of(let.loc)
 
     def node(self, let: Let) -> None:
         """Write one node."""
         match let.node:
             case Const(bits=bits):
                 self.consts[let.value] = (bits, self.tile(let.value).dtype)
-            case Cast(x=x, dtype=dtype) if x in self.consts and dtype.is_int and self.consts[x][1].is_int:
-                self.consts[let.value] = (const_bits(int(const_value(*self.consts[x])), dtype), dtype)
-            case Cast(x=x, dtype=DType.F32) if x in self.consts and self.consts[x][1].is_int:
-                number = float(np.float32(int(const_value(*self.consts[x]))))
-                self.consts[let.value] = (const_bits(number, DType.F32), DType.F32)
+            case Cast(x=x, dtype=dtype) if made := constant_cast(self.consts.get(x), dtype):
+                self.consts[let.value] = made
             case Param(name=name):
                 self.text[let.value] = name
             case Pos(axis=axis):
@@ -212,25 +208,22 @@ class Emitter:
         target, loc = self.plan.target, let.loc
         match let.node:
             case Map1(fn=fn1, x=x):
-                made = text.map1(fn1, self[x], self.tile(x).dtype)
+                made = text.map1(fn1, self[x], self.tile(x).dtype, self.call)
                 if made is None:
                     raise refused(f"{fn1.value} of {self.tile(x).dtype}", target, loc)
-                self.uses(*(name for name in ("select", "magnitude") if f"{name}(" in made))
                 return made
             case Map2(fn=fn2, a=a, b=b):
-                made = text.map2(fn2, self.operand(a, b), self.operand(b, a), self.tile(a).dtype)
+                one, two = self.operand(a, b), self.operand(b, a)
+                made = text.map2(fn2, one, two, self.tile(a).dtype, self.call)
                 if made is None:
                     raise refused(f"{fn2.value} of {self.tile(a).dtype}", target, loc)
-                self.uses(*(name for name in HELPERS if made.startswith(f"{name}(")))
                 return made
             case Math(fn=fn, x=x, model=model):
                 return f"{self.function(fn, model)}({self[x]})"
             case Fma(a=a, b=b, c=c):
-                self.uses("fma")
-                return f"fma({self[a]}, {self[b]}, {self[c]})"
+                return self.call("fma", self[a], self[b], self[c])
             case Select(cond=cond, a=a, b=b):
-                self.uses("select")
-                return f"select({self[cond]}, {self[a]}, {self[b]})"
+                return self.call("select", self[cond], self[a], self[b])
             case Cast(x=x, dtype=dtype):
                 return f"{self.typed(x)}.to({text.TYPES[dtype]})"
             case Bits(x=x, dtype=dtype):
@@ -242,9 +235,8 @@ class Emitter:
         """Write a block of random words, of elements that a thread has one of."""
         if any(self.listed(w) for w in words):
             raise refused("random words of every element of a list", self.plan.target, let.loc)
-        self.uses("philox")
         made = tuple(self.names.fresh(f"word{i}") for i in range(4))
-        self.line(f"{', '.join(made)} = philox({', '.join(map(self.typed, words))})")
+        self.line(f"{', '.join(made)} = {self.call('philox', *map(self.typed, words))}")
         self.many[let.value] = made
 
     def function(self, fn: MathFn, model: MathModel) -> str:
@@ -254,17 +246,11 @@ class Emitter:
                 self.uses("exp2")
                 return "exp2"
             case MathModel.PORTABLE:
-                name = f"portable_{fn.value}"
-                made = self.helpers.setdefault(name, portable(fn.value))
-                self.calls(made)
-                return name
+                made = portable(fn.value)
+                self.helpers.add(made)
+                return made.name
             case _:
                 raise refused(f"{fn.value} as {model.value} computes it", self.plan.target)
-
-    def calls(self, helper: Helper) -> None:
-        """Note the helpers that a helper's lines call."""
-        words = " ".join(line.text for line in helper.function.body)
-        self.uses(*(name for name in HELPERS if f"{name}(" in words or f", {name})" in words))
 
     # --- combining ------------------------------------------------------------------------------------------
 
@@ -285,32 +271,26 @@ class Emitter:
         order = reduce.order if combine == "add" and is_float and reduce.order is not None else Rule.HALVING
         name = f"{VERBS[reduce.fn]}_over_{axis_name(reduce.over)}"
         about = f"The {VERBS[reduce.fn]} over {reduce.over}, {order_name(order)}"
-        steps = self.folding(order, f"x = folded(x, {{}}, {combine})", f"x = exchanged(x, {{}}, {combine})")
-        return name, about, tuple(steps)
+        return name, about, tuple(self.folding(order, combine))
 
-    def folding(self, order: Order, within: str, across: str) -> Iterator[TreeStep]:
-        """Yield a line for each step of a tree: two elements of a thread, or of two threads."""
+    def folding(self, order: Order, combine: str) -> Iterator[TreeStep]:
+        """Yield a line for each step of a tree over the list `x`, whose terms are of one thread or of two."""
         assert self.fragment is not None
+        self.uses(combine)
         lanes = self.fragment.lanes
         left = [bit for bit in range(self.fragment.length.bit_length() - 1) if bit not in lanes]
         for bit in bind(order, self.fragment.length).order:
             if bit in lanes:
-                yield TreeStep(Line(across.format(1 << lanes.index(bit))), True)
+                made = self.call("exchanged", "x", str(1 << lanes.index(bit)), combine)
+                yield TreeStep(Line(f"x = {made}"), True)
             else:
-                yield TreeStep(Line(within.format(1 << left.index(bit))), False)
+                made = self.call("folded", "x", str(1 << left.index(bit)), combine)
+                yield TreeStep(Line(f"x = {made}"), False)
                 left.remove(bit)
 
     def helper(self, name: str, arguments: str, about: str, lines: tuple[Line, ...]) -> str:
         """Return the name of a helper with these lines; equal ones are shared."""
-        count, unique = 1, name
-        made = Helper(Function(unique, tuple(arguments.split(", ")), about, lines))
-        while unique in self.helpers and self.helpers[unique] != made:
-            count += 1
-            unique = f"{name}_{count}"
-            made = Helper(Function(unique, made.function.arguments, about, lines))
-        self.helpers[unique] = made
-        self.calls(made)
-        return unique
+        return self.helpers.define(name, lambda unique: Function(unique, (arguments,), about, lines))
 
     def merge(self, let: Let, merge: Merge) -> None:
         """Write a merge; of states that threads hold along one index, these are the result."""
@@ -327,7 +307,7 @@ class Emitter:
         dtypes = [self.tile(s).dtype for s in merge.states]
         one, two = (tuple(b.fresh(TileType(d)) for d in dtypes) for _ in range(2))
         results = fold.merge(b, merge.monoid, one, two, merge.exp2)
-        inner = Emitter(self.plan, self.helpers, self.checks)
+        inner = Emitter(self.plan, self.helpers.found, self.checks)
         inner.fragment, inner.types = None, dict(b.types)
         arguments = [inner.names.fresh(f"{s}_{side}") for side in "ab" for s in state]
         inner.text.update(zip((*one, *two), arguments, strict=True))
@@ -344,14 +324,6 @@ class Emitter:
     def loop(self, let: Let, loop: Loop) -> None:
         """Write a loop."""
         raise refused(f"steps of {loop.axis} in this place", self.plan.target, let.loc)
-
-
-def order_name(order: Order) -> str:
-    """Return how a tree pairs its terms, in words."""
-    return order.value if isinstance(order, Rule) else f"by the index bits {order.order}"
-
-
-VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
 
 
 def _stem_of(reduce: Reduce) -> str:

@@ -251,12 +251,12 @@ class GemmEmitter(Emitter):
         mask, at = self.of_vector(store, by)
         assert self.memory.span is not None
         first, end = self.memory.span.first, self.memory.span.end
-        self.uses("to_vectors", "store_vector_where")
         with self.inner(f"for c in cutlass.range_constexpr({first}, {end}, {by.elements}):"):
             given = f"{self.text[store.value]}[c : c + {by.elements}]"
-            self.line(f"vectors = to_vectors(epilogue_tile, {store.param}.element_type, {given})")
+            made = self.call("to_vectors", "epilogue_tile", f"{store.param}.element_type", given)
+            self.line(f"vectors = {made}")
             with self.inner(f"for i in cutlass.range_constexpr({by.count}):"):
-                self.line(f"store_vector_where({mask}, {store.param}, {at}, vectors[i])")
+                self.line(self.call("store_vector_where", mask, store.param, at, "vectors[i]"))
 
     def by_vectors(self, access: Load | Store) -> Vectors | None:
         """Return the vectorized access of the current column part, if there is one."""
@@ -268,11 +268,11 @@ class GemmEmitter(Emitter):
     def load_vectors(self, let: Let, load: Load, by: Vectors) -> str:
         """Load a part of a row's list by vectors; return their name."""
         mask, at = self.of_vector(load, by)
-        self.uses("load_vector_where")
         assert self.memory.span is not None
         first, end = self.memory.span.first, self.memory.span.end
         indices = f"for c in range({first}, {end}, {by.elements}) for i in range({by.count})"
-        each = f"load_vector_where({mask}, {load.param}, {at}, {text.TYPES[by.dtype]}(0), {by.width})"
+        zero = f"{text.TYPES[by.dtype]}(0)"
+        each = self.call("load_vector_where", mask, load.param, at, zero, str(by.width))
         return self.let(f"{self.text[let.value]}_vectors", f"[{each} {indices}]")
 
     def of_vector(self, access: Load | Store, by: Vectors) -> tuple[str, str]:
@@ -326,11 +326,10 @@ class GemmEmitter(Emitter):
 
     def mask(self, let: Let, select: Select) -> None:
         """Write the mask of a row's end, behind a warp vote."""
-        self.uses("any_lane", "select")
         count = self.plan.fragment.count
         last = 8 * ((count - 1) // 2) + (count - 1) % 2
         name = self.let(let.name or stem(let), f"tuple({self.text[select.a]})")
-        with self.inner(f"if any_lane({self.ends[select.cond]} <= {last}):"):
+        with self.inner(f"if {self.call('any_lane', f'{self.ends[select.cond]} <= {last}')}:"):
             self.line(f"{name} = tuple([{self.expression(let)} for c in range({count})])")
         self.text[let.value] = name
 
@@ -356,9 +355,9 @@ class GemmEmitter(Emitter):
         """Write the end of a row's columns: 0 for an out-of-bounds row."""
         rows, columns = self.plan.rows.axis, self.plan.fragment.axis
         if {rows, columns} <= set(self.memory.inside):
-            self.uses("select")
             counts, end = self.memory.inside[rows], self.memory.extent(columns)
-            left = f"select({counts}, Int32({end}) - {self.first_column}, Int32({NOWHERE}))"
+            inside = f"Int32({end}) - {self.first_column}"
+            left = self.call("select", counts, inside, f"Int32({NOWHERE})")
             self.columns_left = self.let(f"{axis_name(columns)}_left", left)
             self.bound_columns()
 
@@ -470,9 +469,8 @@ class GemmEmitter(Emitter):
                 self.at(let)
                 wide[let.value] = self.load_vectors(let, let.node, by)
         for value, name in wide.items():
-            self.uses("from_vectors")
-            dtype = text.TYPES[self.tile(value).dtype]
-            self.line(f"{self.text[value]} += from_vectors(epilogue_tile, {dtype}, {name})")
+            made = self.call("from_vectors", "epilogue_tile", text.TYPES[self.tile(value).dtype], name)
+            self.line(f"{self.text[value]} += {made}")
         narrow = [let for let in reads if let.value not in wide]
         if narrow:
             with self.inner(f"for c in cutlass.range_constexpr({span}):"):
@@ -526,12 +524,12 @@ class GemmEmitter(Emitter):
 
     def pick(self, let: Let, reduce: Reduce, one_hot: OneHotSum) -> None:
         """Write a one-hot sum, behind a warp vote on whether the tile has the index of some row."""
-        self.uses("any_lane")
         hint = let.name or f"selected_{axis_name(one_hot.lane)}"
         name = self.let(hint, text.literal(-0.0, self.tile(let.value).dtype))
         kind = text.TYPES[self.tile(one_hot.wanted).dtype]
         ahead = self.let("ahead", f"{self[one_hot.wanted]} - {kind}({self[one_hot.first]})")
-        with self.inner(f"if any_lane(({ahead} >= 0) & ({ahead} < {self.plan.fragment.length})):"):
+        here = f"({ahead} >= 0) & ({ahead} < {self.plan.fragment.length})"
+        with self.inner(f"if {self.call('any_lane', here)}:"):
             for each in one_hot.inside:
                 self.at(each)
                 if not self.widened(each):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlk.ir.dims import Axis, Part, fixed_extent, union
+from rlk.ir.dims import Axis, fixed_extent, union
 from rlk.ir.nodes import Decl, Let, Load, Role, Store, Value
 from rlk.ir.types import DType
 from rlk.lower.common import abi
-from rlk.lower.common.emitted import CallArg
+from rlk.lower.common.arguments import Arguments
 from rlk.lower.common.names import axis_name, stride_name
 from rlk.lower.common.spelling import row_number
 from rlk.lower.common.thread_values import TiledAxis
@@ -30,14 +30,13 @@ class Span:
         return self.end if self.first == "0" else f"{self.first}, {self.end}"
 
 
-class Memory:
+class Memory(Arguments):
     """The part of an emitter for global memory: tensors, and the arguments of their shapes."""
 
     def __init__(self, emitter: Writer) -> None:
         self.e = emitter
         self.plan = emitter.plan
-        self.decls: dict[str, Decl] = {d.name: d for d in self.plan.kernel.params}
-        self.arguments: dict[str, CallArg] = {}
+        super().__init__(emitter.plan.kernel, emitter.plan.signature, emitter.checks)
         self.coordinates: dict[Axis, str] = {}
         self.inside: dict[Axis, str] = {}
         self.together: tuple[frozenset[Axis], str] | None = None  # two axes, and the predicate of both
@@ -46,23 +45,6 @@ class Memory:
         for decl in self.plan.kernel.params:
             self.e.names.taken |= {decl.name, *(axis.name for axis in decl.type.axes)}
 
-    def argument(self, arg: CallArg) -> str:
-        """Declare an argument of the kernel and return its name."""
-        self.arguments.setdefault(arg.name, arg)
-        return arg.name
-
-    def extent(self, axis: Axis) -> str:
-        """Return the extent of an axis: static, an argument, or a number of pieces of one."""
-        known = fixed_extent(axis, dict(self.plan.signature.extents))
-        if known is not None:
-            return str(known)
-        if axis.part is Part.WITHIN:
-            return self.argument(abi.piece_length(axis))
-        whole = self.argument(abi.extent(axis.name))
-        if axis.part is Part.PIECE and axis.piece is not None:
-            return text.rounded_up(whole, axis.piece)
-        return whole
-
     def layout(self, decl: Decl) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the extents and strides of a tensor as the host writes them; the last dim has stride 1.
 
@@ -70,7 +52,7 @@ class Memory:
         """
         shape = tuple(self.extent(axis) for axis in decl.type.axes) or ("1",)
         count = len(shape)
-        strides = [self.argument(abi.stride(decl, d)) for d in range(count - 1)]
+        strides = [self.stride(decl, d) for d in range(count - 1)]
         return shape, (*strides, "1")
 
     def owns(self, owned: TiledAxis, index: str) -> None:
@@ -95,13 +77,12 @@ class Memory:
         truth = dtype is DType.BOOL  # a byte in memory
         if mask is None:
             return f"{load.param}[{at}]{' != 0' * truth}"
-        self.e.uses("load_where")
         other = f"{'Uint8' if truth else text.TYPES[dtype]}(0)"
         if load.fill is not None:
             if truth:
                 raise refused("a fill value of a bool load", self.plan.target)
             other = self.e[load.fill]
-        return f"load_where({mask}, {load.param}, {at}, {other}){' != 0' * truth}"
+        return f"{self.e.call('load_where', mask, load.param, at, other)}{' != 0' * truth}"
 
     def store(self, store: Store) -> None:
         axes = union(*(self.e.tile(i).axes for i in store.index))
@@ -111,8 +92,7 @@ class Memory:
         mask = " & ".join(x for x in (self.mask(axes, store.guard), self.writer) if x)
         at = self.index(store.index)
         if mask:
-            self.e.uses("store_where")
-            self.e.line(f"store_where({mask}, {store.param}, {at}, {self.written(store.value)})")
+            self.e.line(self.e.call("store_where", mask, store.param, at, self.written(store.value)))
         else:
             self.e.line(f"{store.param}[{at}] = {self.written(store.value)}")
 
@@ -120,8 +100,7 @@ class Memory:
         """Return an element as it is stored: a bool is a byte."""
         if self.e.tile(value).dtype is not DType.BOOL:
             return self.e[value]
-        self.e.uses("select")
-        return f"select({self.e[value]}, Uint8(1), Uint8(0))"
+        return self.e.call("select", self.e[value], "Uint8(1)", "Uint8(0)")
 
     def store_list(self, store: Store, axes: tuple[Axis, ...]) -> None:
         """Store a thread's list, two elements at once where they are contiguous."""
@@ -137,12 +116,10 @@ class Memory:
             other = self.e[store.value]
             self.e.list_index = before
             with self.e.inner(f"for c in cutlass.range_constexpr({span.first}, {span.end}, 2):"):
-                self.e.uses("store_pair_where")
-                self.e.line(f"store_pair_where({mask}, {store.param}, {at}, {x}, {other})")
+                self.e.line(self.e.call("store_pair_where", mask, store.param, at, x, other))
             return
         with self.e.inner(f"for c in cutlass.range_constexpr({span}):"):
-            self.e.uses("store_where")
-            self.e.line(f"store_where({mask}, {store.param}, {at}, {x})")
+            self.e.line(self.e.call("store_where", mask, store.param, at, x))
 
     def in_pairs(self, store: Store) -> bool:
         """Return whether elements 2 i and 2 i + 1 are contiguous, aligned, and share a predicate."""
@@ -183,14 +160,9 @@ class Memory:
         self.report(bad, what)
 
     def report(self, bad: Value, what: str) -> None:
-        if what not in self.e.checks:
-            self.e.checks.append(what)
-        self.argument(abi.ERRORS)
-        axes = self.e.tile(bad).axes
+        axes, code = self.e.tile(bad).axes, self.error_code(what)
         mask = " & ".join(x for x in (self.mask(axes, bad), self.writer) if x)
-        self.e.uses("report_where")
-        code = self.e.checks.index(what) + 1
-        self.e.line(f"report_where({mask}, {ERRORS}, {code}, {self.row(axes)})")
+        self.e.line(self.e.call("report_where", mask, ERRORS, str(code), self.row(axes)))
 
     def owner(self, axis: Axis) -> str:
         """Return the index of a parallel axis."""

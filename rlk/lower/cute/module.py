@@ -11,12 +11,12 @@ from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
 from rlk.lower.common.host_loops import host_lines
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.prelude import Helper, sources
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header
 from rlk.lower.cute import contraction, rows
 from rlk.lower.cute.attention import kernel as chained
 from rlk.lower.cute.attention.plan import AttentionPlan
-from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.placement import plan
 from rlk.lower.cute.plan import ContractionPlan, refused
 from rlk.schedule.schedule import Schedule
@@ -28,7 +28,7 @@ class Module:
     """What the module template reads; kernels are rendered already."""
 
     header: Header
-    helpers: tuple[Helper, ...]
+    functions: tuple[str, ...]
     kernels: tuple[str, ...]
     call: Function
 
@@ -76,11 +76,7 @@ def lower(
     lines = tuple(Line(text) for text in host_lines(program.order, launch, extents))
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
     header = Header(program.name, numerics_id, __version__, target.name, tuple(about))
-    source = render("cute", "module.py.j2", Module(header, _ordered(helpers), tuple(written), host))
+    functions = sources("cute", (helpers[name] for name in sorted(helpers)))
+    source = render("cute", "module.py.j2", Module(header, functions, tuple(written), host))
     file = f"rlk/{target.folder}/cute/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file, backend="cute")
-
-
-def _ordered(helpers: dict[str, Helper]) -> tuple[Helper, ...]:
-    """Return the helpers in the order of their names: functions find each other when they are called."""
-    return tuple(helpers[name] for name in sorted(helpers))

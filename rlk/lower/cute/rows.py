@@ -27,10 +27,11 @@ from rlk.ir.types import DType, TileType, TupleType
 from rlk.lower.common.lines import Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
+from rlk.lower.common.spelling import VERBS, order_name
 from rlk.lower.common.thread_values import ThreadValues, first_along_others, nearest_first
 from rlk.lower.cute import text
 from rlk.lower.cute.block_reduce import Tree, combining, merging
-from rlk.lower.cute.emit import VERBS, Emitter, order_name
+from rlk.lower.cute.emit import Emitter
 from rlk.lower.cute.functions import Helper
 from rlk.lower.cute.kernels import (
     Frame,
@@ -143,9 +144,8 @@ class RowsEmitter(Emitter):
 
     def segment(self, found: Segments, tile: str) -> str:
         """Write the segment of a block's row; return the row's index in it."""
-        self.uses("segment_of")
-        count = self.memory.extent(found.over)
-        owner = f"segment_of({found.begin}, {tile}, {count}, cute.arch.lane_idx(), {found.each}, 1)"
+        given = tile, self.memory.extent(found.over), "cute.arch.lane_idx()", str(found.each), "1"
+        owner = self.call("segment_of", found.begin, *given)
         name = self.memory.coordinates[found.over] = self.let(axis_name(found.over), owner)
         return f"{tile} - ({found.begin}[{name}].to(Int32) * {found.each} + {name})"
 
@@ -273,9 +273,8 @@ class RowsEmitter(Emitter):
         given = self.over(self.tile(reduce.x).axes, reduce.x)
         x = given if self.current else f"[{given}]"
         if dtype is DType.BOOL:
-            self.uses("select")
             one = self.memory.one
-            x = f"[select({one}, Int32(1), Int32(0)) for {one} in {x}]"
+            x = f"[{self.call('select', one, 'Int32(1)', 'Int32(0)')} for {one} in {x}]"
             found = f"{made}({', '.join([x, *self.beside(tree, (DType.I32,))])})"
             return f"[{one} != 0 for {one} in {found}]" if many else f"{found} != 0"
         return f"{made}({', '.join([x, *self.beside(tree, (dtype,))])})"
@@ -283,11 +282,9 @@ class RowsEmitter(Emitter):
     def combiner(self, name: str, arguments: tuple[str, ...], about: str, tree: Tree, result: str) -> str:
         """Return the name of a helper that combines along an axis."""
         given = list(arguments)
-        given += ["thread"] * any("thread" in line.text for line in tree.lines)
+        given += ["thread"] * tree.thread
         given += ["reduce_buffers"] * bool(tree.reduce_buffers)
-        words = " ".join(line.text for line in tree.lines)
-        self.uses(*(["folded"] * ("across(" in words)), *(["merged"] * ("merged_across(" in words)))
-        self.uses(*(["select"] * ("halved(" in words)))
+        self.uses(*tree.calls)
         return self.helper(name, ", ".join(given), about, (*tree.lines, Line(f"return {result}")))
 
     def beside(self, tree: Tree, dtypes: tuple[DType, ...]) -> list[str]:
@@ -299,8 +296,7 @@ class RowsEmitter(Emitter):
                 shape = (2, count, self.plan.threads) if self.turn else (count, self.plan.threads)
                 name = self.reduce_smem(dtype, shape, i)
                 reduce_buffers.append(f"{name}[{self.turn}, None, None]" if self.turn else name)
-        told = any("thread" in line.text for line in tree.lines)
-        return ["thread"] * told + ([f"({', '.join(reduce_buffers)},)"] if reduce_buffers else [])
+        return ["thread"] * tree.thread + ([f"({', '.join(reduce_buffers)},)"] if reduce_buffers else [])
 
     def reduce_smem(self, dtype: DType, shape: tuple[int, ...], index: int) -> str:
         """Return the buffer of this exchange: outside of loops two buffers alternate."""

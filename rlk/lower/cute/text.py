@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from typing import assert_never
 
 from rlk.ir.nodes import Fn1, Fn2
@@ -31,6 +32,8 @@ _SIGNS = {
     Fn2.NE: "!=",
 }
 _INTEGER_SIGNS = {Fn2.MUL: "*", Fn2.DIV: "//", Fn2.MOD: "%", Fn2.SHL: "<<", Fn2.SHR: ">>"}
+Call = Callable[..., str]
+"""Returns the text of a call of a prelude function, given its name and operands, and notes the function."""
 NEGATIVE_ZERO = "Int32(-(2**31)).bitcast(Float32)"
 """The DSL keeps a function's constants in a table by value: of `Float32(-0.0)` and `Float32(0.0)`, which are
 equal, both would become the one that came first."""
@@ -55,26 +58,26 @@ def rounded_up(extent: str, by: int) -> str:
     return f"(({extent} + {by - 1}) // {by})"
 
 
-def map1(fn: Fn1, x: str, dtype: DType) -> str | None:
+def map1(fn: Fn1, x: str, dtype: DType, call: Call) -> str | None:
     """Return the text of an exact function of one operand; None: this lowering does not have it."""
     match fn:
         case Fn1.NEG:
             return f"-{x}"
         case Fn1.NOT if dtype is DType.BOOL:
-            return f"select({x}, Boolean(False), Boolean(True))"
+            return call("select", x, "Boolean(False)", "Boolean(True)")
         case Fn1.NOT if dtype is DType.I32:
             return f"Int32({x}) ^ Int32(-1)"
         case Fn1.ISNAN:
             return f"{x} != {x}"
         case Fn1.ABS if dtype is DType.F32:
-            return f"magnitude({x})"
+            return call("magnitude", x)
         case Fn1.ABS | Fn1.NOT | Fn1.SQRT | Fn1.FLOOR:
             return None
         case _:
             assert_never(fn)
 
 
-def map2(fn: Fn2, a: str, b: str, dtype: DType) -> str | None:
+def map2(fn: Fn2, a: str, b: str, dtype: DType, call: Call) -> str | None:
     """Return the text of an exact function of two operands; None: this lowering does not have it.
 
     A product of floats is a call with its rounding said: `a * b + c` would become one fused operation.
@@ -83,9 +86,9 @@ def map2(fn: Fn2, a: str, b: str, dtype: DType) -> str | None:
         return f"{a} {_SIGNS[fn]} {b}"
     if dtype.is_float:
         names = {Fn2.MUL: "mul", Fn2.DIV: "div", Fn2.MAX: "fmax", Fn2.MIN: "fmin"}
-        return f"{names[fn]}({a}, {b})" if fn in names else None
+        return call(names[fn], a, b) if fn in names else None
     if fn is Fn2.MULHI:
-        return f"mulhi({a}, {b})"
+        return call("mulhi", a, b)
     if fn in (Fn2.MIN, Fn2.MAX):
         return f"cutlass.{fn.value}({a}, {b})"
     return f"{a} {_INTEGER_SIGNS[fn]} {b}" if fn in _INTEGER_SIGNS else None

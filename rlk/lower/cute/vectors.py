@@ -164,14 +164,11 @@ class RowsMemory(Memory):
         self.e.list_index = "0" if count == width else "c"
         mask = self.mask(union(*(self.e.tile(i).axes for i in load.index)), load.guard)
         at = self.index(load.index)
-        self.e.uses("vector_of")
         if mask is None:
-            self.e.uses("load_vector")
-            vector = f"load_vector({load.param}, {at}, {width})"
+            vector = self.e.call("load_vector", load.param, at, str(width))
         else:
-            self.e.uses("load_vector_where")
             other = f"{text.TYPES[dtype]}(0)" if load.fill is None else self.e[load.fill]
-            vector = f"load_vector_where({mask}, {load.param}, {at}, {other}, {width})"
+            vector = self.e.call("load_vector_where", mask, load.param, at, other, str(width))
         self.e.list_index = "c"
         of_each = f"[{self.one} for c in range(0, {count}, {width}) for {self.one} in {vector}]"
         made = vector if count == width else of_each
@@ -209,15 +206,16 @@ class RowsMemory(Memory):
             if width > 1:
                 self.store_vector(store, mask, at, f"{self.e.listing(store.value)}[c:c + {width}]")
             elif mask:
-                self.e.uses("store_where")
-                self.e.line(f"store_where({mask}, {store.param}, {at}, {x})")
+                self.e.line(self.e.call("store_where", mask, store.param, at, x))
             else:
                 self.e.line(f"{store.param}[{at}] = {x}")
 
     def store_vector(self, store: Store, mask: str, at: str, x: str) -> None:
-        self.e.uses("vector_of", "store_vector", *["store_vector_where"] * bool(mask))
-        given = f"{store.param}, {at}, {x})"
-        self.e.line(f"store_vector_where({mask}, {given}" if mask else f"store_vector({given}")
+        given = store.param, at, x
+        if mask:
+            self.e.line(self.e.call("store_vector_where", mask, *given))
+        else:
+            self.e.line(self.e.call("store_vector", *given))
 
     def steps(self, width: int) -> str:
         return f"0, {self.e.size}, {width}" if width > 1 else str(self.e.size)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import assert_never
-
-import numpy as np
 
 from rlk.errors import Code, InternalError
 from rlk.ir import fold
@@ -47,22 +44,22 @@ from rlk.ir.nodes import (
     const_bits,
     const_value,
 )
-from rlk.ir.tree import Ascending, Order, Rule, bind
+from rlk.ir.tree import Ascending, bind
 from rlk.ir.types import DType, TileType, TupleType, Type
-from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.lines import Function, Line, place_of
 from rlk.lower.common.names import Names, axis_name
-from rlk.lower.common.spelling import STEMS
+from rlk.lower.common.prelude import Helper, Helpers
+from rlk.lower.common.spelling import STEMS, VERBS, constant_cast, order_name, yielded_names
 from rlk.lower.common.thread_values import ThreadValues, first_along_others, nearest_first
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.attention import Chained
 from rlk.lower.tilelang.contract import Dots, Factors
-from rlk.lower.tilelang.functions import HELPERS, OF_VENDORS, portable
+from rlk.lower.tilelang.functions import functions, portable
 from rlk.lower.tilelang.loops import Loops
 from rlk.lower.tilelang.memory import Memory
 from rlk.lower.tilelang.plan import TilePlan, refused, rings
 from rlk.lower.tilelang.ring import Ring
 from rlk.lower.tilelang.trees import Folding, reduce_buffers, tree
-from rlk.passes.walk import walk
 from rlk.schedule.axes import types_of
 
 INDENT = "    "
@@ -78,10 +75,11 @@ _INTEGERS = {Combine.ADD: "add", Combine.MAX: "most", Combine.MIN: "least", Comb
 class Emitter:
     """Writes one kernel; `helpers` collects the macros that its lines call, by name."""
 
-    def __init__(self, plan: TilePlan, helpers: dict[str, Function], checks: list[str]) -> None:
-        self.plan, self.helpers, self.checks = plan, helpers, checks
+    def __init__(self, plan: TilePlan, helpers: dict[str, Helper], checks: list[str]) -> None:
+        self.plan, self.checks = plan, checks
+        self.helpers = Helpers(functions(plan.target.vendor), helpers)
         self.types: dict[Value, Type] = types_of(plan.kernel)
-        self.names = Names(set(HELPERS) | OF_FRAME | OF_CPP)
+        self.names = Names(set(self.helpers.prelude) | OF_FRAME | OF_CPP)
         self.text: dict[Value, str] = {}
         self.repeated: dict[Value, Callable[[], str]] = {}  # elements of lists that are computed at each use
         self.element = "c"  # which element of the list is written now
@@ -94,11 +92,7 @@ class Emitter:
         self.place = ""
         self.current: tuple[ThreadValues, ...] = ()  # what the list that is written now runs over
         self.group: tuple[ThreadValues, ...] = ()  # the lists of the loop that is still open
-        self.yields = {
-            (let.node.of, let.node.index): let.name
-            for let in walk(plan.kernel.body)
-            if isinstance(let.node, Result)
-        }
+        self.yields = yielded_names(plan.kernel)
         self.memory = Memory(self)
         self.nested = rings(plan.kernel, plan.schedule, plan.target)
         self.repeats = self.nested or plan.kind == "back_to_back_gemm"  # lists of numbers that are no floats
@@ -161,16 +155,12 @@ class Emitter:
         return name
 
     def uses(self, *names: str) -> None:
-        """Note which helpers a line calls, and those that they call."""
-        for name in names:
-            if name not in self.helpers:
-                self.helpers[name] = OF_VENDORS[self.plan.target.vendor][name]
-                self.calls(self.helpers[name].body)
+        """Note which prelude functions a line calls."""
+        self.helpers.use(*names)
 
-    def calls(self, lines: Sequence[Line]) -> None:
-        """Note the helpers that lines call."""
-        words = " ".join(line.text for line in lines)
-        self.uses(*(name for name in HELPERS if f"{name}(" in words))
+    def call(self, name: str, *operands: str) -> str:
+        """Return the text of a call of a prelude function, and note the function."""
+        return self.helpers.call(name, *operands)
 
     # --- operands -------------------------------------------------------------------------------------------
 
@@ -255,7 +245,7 @@ class Emitter:
 
     def block(self, lets: Sequence[Let]) -> None:
         for let in lets:
-            self.place = f"{let.loc.file.rsplit('/', 1)[-1]}:{let.loc.line}" if let.loc.line else ""
+            self.place = place_of(let.loc)
             self.current = self.lists(let)
             self.node(let)
 
@@ -279,11 +269,8 @@ class Emitter:
                 self.dots.dot(let)
             case Const(bits=bits):
                 self.consts[let.value] = (bits, self.tile(let.value).dtype)
-            case Cast(x=x, dtype=dtype) if x in self.consts and dtype.is_int and self.consts[x][1].is_int:
-                self.consts[let.value] = (const_bits(int(const_value(*self.consts[x])), dtype), dtype)
-            case Cast(x=x, dtype=DType.F32) if x in self.consts and self.consts[x][1].is_int:
-                number = float(np.float32(int(const_value(*self.consts[x]))))
-                self.consts[let.value] = (const_bits(number, DType.F32), DType.F32)
+            case Cast(x=x, dtype=dtype) if made := constant_cast(self.consts.get(x), dtype):
+                self.consts[let.value] = made
             case Param(name=name):  # a copy: TileLang names a parameter after the argument of a macro
                 held = text.held(name, self.tile(let.value).dtype)
                 self.text[let.value] = self.let(name, held)
@@ -356,34 +343,31 @@ class Emitter:
         """Return the right-hand side of an elementwise node, for one element."""
         match let.node:
             case Map1(fn=fn1, x=x):
-                made = text.map1(fn1, self[x], self.tile(x).dtype)
+                return text.map1(fn1, self[x], self.tile(x).dtype, self.call)
             case Map2(fn=fn2, a=a, b=b):
-                made = self.binary(fn2, a, b)
+                return self.binary(fn2, a, b)
             case Math(fn=fn, x=x, model=model):
-                made = f"{self.function(fn, model)}({self[x]})"
+                return f"{self.function(fn, model)}({self[x]})"
             case Fma(a=a, b=b, c=c):
-                made = f"fma({self[a]}, {self[b]}, {self[c]})"
+                return self.call("fma", self[a], self[b], self[c])
             case Select(cond=cond, a=a, b=b):
-                made = f"tl.Select({self[cond]}, {self[a]}, {self[b]})"
+                return f"tl.Select({self[cond]}, {self[a]}, {self[b]})"
             case Cast(x=x, dtype=DType.F16) if self.tile(x).dtype is DType.F32:
-                made = f"signed_half({self[x]})"
+                return self.call("signed_half", self[x])
             case Cast(x=x, dtype=dtype):
-                made = f'tl.Cast("{text.TYPES[dtype]}", {self[x]})'
+                return f'tl.Cast("{text.TYPES[dtype]}", {self[x]})'
             case Bits(x=x, dtype=dtype):
-                made = f'tl.reinterpret({self[x]}, "{text.TYPES[dtype]}")'
+                return f'tl.reinterpret({self[x]}, "{text.TYPES[dtype]}")'
             case _:
                 raise AssertionError(let.node)
-        self.calls((Line(made),))
-        return made
 
     def random(self, let: Let, words: tuple[Value, ...]) -> None:
         """Write four random words, for each element of what they are made from."""
         self.current = self.plan.lists(union(*(self.tile(v).axes for v in words)))
         made = [self.stored(f"word_{i}", DType.U32, self.size) for i in range(4)]
         at = "c" if self.current else "0"
-        self.uses("philox")
         to = ", ".join(f"{name}[{at}]" for name in made)
-        self.each(f"{to} = philox({', '.join(self[v] for v in words)})")
+        self.each(f"{to} = {self.call('philox', *(self[v] for v in words))}")
         self.many[let.value] = tuple(made if self.current else (f"{name}[0]" for name in made))
 
     def binary(self, fn: Fn2, a: Value, b: Value) -> str:
@@ -391,17 +375,18 @@ class Emitter:
         dtype = self.tile(a).dtype
         if fn in text.SIGNS:
             one = self[a] if b in self.consts else self.plain(a)
-            return text.map2(fn, one, self.plain(b), dtype)
-        return text.map2(fn, self[a], self[b], dtype)
+            return text.map2(fn, one, self.plain(b), dtype, self.call)
+        return text.map2(fn, self[a], self[b], dtype, self.call)
 
     def function(self, fn: MathFn, model: MathModel) -> str:
         """Return the name of a transcendental function, adding its definition to the helpers."""
         match model:
             case MathModel.PORTABLE:
-                name = f"portable_{fn.value}"
-                self.calls(self.helpers.setdefault(name, portable(fn.value)).body)
-                return name
+                made = portable(fn.value)
+                self.helpers.add(made)
+                return made.name
             case MathModel.SM90 if fn is MathFn.EXP2 and self.plan.target.softmax is MathModel.SM90:
+                self.uses("hardware_exp2")
                 return "hardware_exp2"
             case MathModel.SM90 | MathModel.SOFTMAX:
                 raise refused(f"{fn.value} as {model.value} computes it", self.plan.target)
@@ -427,6 +412,7 @@ class Emitter:
         )
         shown = order_name(reduce.order) if ordered and reduce.order else "in any order"
         combine = (_FLOATS if type.dtype.is_float else _INTEGERS)[fn]
+        self.uses(combine)
         is_bool = type.dtype is DType.BOOL
         term = f"tl.Select({self[reduce.x]}, 1, 0)" if is_bool else self[reduce.x]
         (made,) = self.fold(
@@ -456,9 +442,9 @@ class Emitter:
         self.current = lists
         at = "c" if lists else "0"
         self.each(*(f"{to}[{at}] = {term}" for to, (_, term, _) in zip(held, terms, strict=True)))
-        if folding.combine in HELPERS:
-            self.uses(folding.combine)
-        macro = self.helper(name, lambda unique: tree(unique, about, folding, thread_values, lists, order))
+        macro = self.helpers.define(
+            name, lambda unique: tree(unique, about, folding, thread_values, lists, order)
+        )
         met = []
         if reduce_buffers(folding, thread_values):
             met = [*(self.reduce_smem(dtype, i, count) for i, (_, _, dtype) in enumerate(terms)), "thread"]
@@ -472,16 +458,6 @@ class Emitter:
         key = (dtype, component)
         self.reduce_buffers[key] = max(self.reduce_buffers.get(key, 0), count)
         return buffer_name(dtype, component)
-
-    def helper(self, name: str, make: Callable[[str], Function]) -> str:
-        """Return the name of the macro that `make(name)` defines; equal ones are shared."""
-        name = re.sub(r"\W+", "_", name)
-        count, unique = 1, name
-        while unique in self.helpers and self.helpers[unique] != make(unique):
-            count += 1
-            unique = f"{name}_{count}"
-        self.helpers[unique] = make(unique)
-        return unique
 
     def merge(self, let: Let, merge: Merge) -> None:
         """Write a merge of states along an axis."""
@@ -525,7 +501,7 @@ class Emitter:
         state = merge.monoid.state
         one, two = (tuple(b.fresh(TileType(d)) for d in dtypes) for _ in range(2))
         results = fold.merge(b, merge.monoid, one, two, merge.exp2)
-        inner = Emitter(replace(self.plan, thread_value_layouts=()), self.helpers, self.checks)
+        inner = Emitter(replace(self.plan, thread_value_layouts=()), self.helpers.found, self.checks)
         inner.types = dict(b.types)
         arguments = [inner.names.fresh(f"{s}_{side}") for side in "ab" for s in state]
         inner.text.update(zip((*one, *two), arguments, strict=True))
@@ -533,7 +509,7 @@ class Emitter:
         lines = (*inner.lines, Line(f"return {', '.join(inner[r] for r in results)}"))
         about = f"The state of two disjoint sets: {merge.monoid}."
         name = f"merge_{merge.monoid.kind.value}"
-        return self.helper(name, lambda unique: Function(unique, tuple(arguments), about, lines))
+        return self.helpers.define(name, lambda unique: Function(unique, tuple(arguments), about, lines))
 
     def whole(self, value: Value) -> str:
         """Return the name of a value as it is, a list or one element."""
@@ -553,14 +529,6 @@ class Emitter:
 def buffer_name(dtype: DType, component: int) -> str:
     """Return the name of the shared memory that waves exchange a component of a state through."""
     return f"{dtype.value}_reduce_smem" if component == 0 else f"{dtype.value}_reduce_smem_{component + 1}"
-
-
-def order_name(order: Order) -> str:
-    """Return how a tree pairs its terms, in words."""
-    return order.value if isinstance(order, Rule) else f"by the index bits {order.order}"
-
-
-VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
 
 
 def _component(name: str) -> str:

@@ -110,6 +110,7 @@ class Loops:
         for axis in along:
             thread_values = e.plan.thread_values(axis)
             assert thread_values is not None
+            e.uses(combine)
             (made,) = e.fold(
                 f"{combine}_over_{axis_name(axis)}", f"The {combine} over {axis}, in any order.",
                 Folding(("x",), combine, e.plan.target.warp, e.nested), axis, nearest_first(thread_values),

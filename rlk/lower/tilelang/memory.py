@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from rlk.ir.dims import Axis, Part, fixed_extent, union
+from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import Check, Decl, Load, Store, Value
 from rlk.ir.types import DType
 from rlk.lower.common import abi
-from rlk.lower.common.emitted import CallArg
+from rlk.lower.common.arguments import Arguments
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
@@ -23,14 +23,13 @@ from rlk.passes.walk import walk
 ERRORS = abi.ERRORS.name
 
 
-class Memory:
+class Memory(Arguments):
     """The part of an emitter that knows tensors, all of them rows of elements, and their strides."""
 
     def __init__(self, emitter: Writer) -> None:
         self.e = emitter
         self.plan = emitter.plan
-        self.decls: dict[str, Decl] = {d.name: d for d in self.plan.kernel.params}
-        self.arguments: dict[str, CallArg] = {}
+        super().__init__(emitter.plan.kernel, emitter.plan.signature, emitter.checks)
         self.owned: dict[Axis, str] = {}
         self.inside: dict[Axis, str] = {}
         self.limit: tuple[Axis, str] | None = None  # of segments: what is more than the index of each row
@@ -38,23 +37,6 @@ class Memory:
         for decl in self.plan.kernel.params:
             self.e.names.taken |= {decl.name, *(axis.name for axis in decl.type.axes)}
         self.e.names.taken.add(ERRORS)
-
-    def argument(self, arg: CallArg) -> str:
-        """Declare an argument of the kernel and return its name."""
-        self.arguments.setdefault(arg.name, arg)
-        return arg.name
-
-    def extent(self, axis: Axis) -> str:
-        """Return the extent of an axis: a number, a run-time argument, or a count of pieces made of one."""
-        known = fixed_extent(axis, dict(self.plan.signature.extents))
-        if known is not None:
-            return str(known)
-        if axis.part is Part.WITHIN:
-            return self.argument(abi.piece_length(axis))
-        whole = self.argument(abi.extent(axis.name))
-        if axis.part is Part.PIECE and axis.piece is not None:
-            return text.rounded_up(whole, axis.piece)
-        return whole
 
     # --- the grid -------------------------------------------------------------------------------------------
 
@@ -116,12 +98,11 @@ class Memory:
         Returns the condition that the tile has rows, and what a block's number says of other axes.
         """
         rows, over = (next(o for o in self.plan.owned if o.axis == a) for a in (found.axis, found.over))
-        self.e.uses("segment_of")
         tiles = self.number("tiles", self.tiles_of_segments(found))
         tile = self.number("tile", f"{tiles} - 1 - tl.truncmod(block, {tiles})")
         count = self.number("segments", self.extent(over.axis))  # a copy, as of every scalar in a macro
-        given = f"{found.begin}, {tile}, {count}, {found.each}, {rows.tile}"
-        self.owned[over.axis] = owner = self.e.let(axis_name(over.axis), f"segment_of({given})")
+        given = found.begin, tile, count, str(found.each), str(rows.tile)
+        self.owned[over.axis] = owner = self.e.let(axis_name(over.axis), self.e.call("segment_of", *given))
         begin, end = (
             self.number(name, f'tl.Cast("int32", {tensor}[{owner}]) * {found.each}')
             for name, tensor in (("begin", found.begin), ("end", found.end))
@@ -265,19 +246,11 @@ class Memory:
             index = f"tl.int64({index})"
         return [f"{index} * {self.stride(decl, dim)}"]
 
-    def stride(self, decl: Decl, dim: int) -> str:
-        """Return the stride of a dim."""
-        return self.argument(abi.stride(decl, dim))
-
     # --- checks ---------------------------------------------------------------------------------------------
 
     def check(self, bad: Value, what: str) -> None:
         """Write the code of a finding and one more than its row into the device's error words."""
-        if what not in self.e.checks:
-            self.e.checks.append(what)
-        self.argument(abi.ERRORS)
-        axes = self.e.tile(bad).axes
-        code = self.e.checks.index(what) + 1
+        axes, code = self.e.tile(bad).axes, self.error_code(what)
         reports = (f"tl.atomic_max({ERRORS}[{at}], {x})" for at, x in ((0, code), (1, self.row(axes))))
         self.alone(axes, bad, *reports)
 

@@ -19,10 +19,12 @@ from rlk.lower.common.emitted import (
 )
 from rlk.lower.common.host_loops import host_lines
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.prelude import Helper, Helpers, sources
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type
 from rlk.lower.tilelang import text
 from rlk.lower.tilelang.emit import Emitter
+from rlk.lower.tilelang.functions import FRAME, functions
 from rlk.lower.tilelang.plan import TilePlan, plan
 from rlk.schedule.schedule import Schedule
 from rlk.target.facts import Target
@@ -42,7 +44,7 @@ class Module:
 
     header: Header
     imports: tuple[str, ...]
-    helpers: tuple[Function, ...]
+    functions: tuple[str, ...]
     kernels: tuple[KernelText, ...]
     call: Function
 
@@ -60,7 +62,9 @@ def lower(
     The text is the same, byte for byte, for equal arguments. Raises UnsupportedError where a nest has no form
     in this lowering.
     """
-    helpers: dict[str, Function] = {}
+    frame = Helpers(functions(target.vendor))
+    frame.use(*FRAME)
+    helpers: dict[str, Helper] = {}
     checks: list[str] = []
     loop_indices = abi.turn_axes(program)
     kernels, builds, emitters = [], [], []
@@ -84,9 +88,10 @@ def lower(
     lines = tuple(Line(each) for each in host_lines(program.order, launch, dict(signature.extents)))
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
     header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
-    named = tuple(helpers[name] for name in sorted(helpers))
+    macros = (helpers[name] for name in sorted(helpers) if name not in FRAME)
+    written = sources("tilelang", (*frame.found.values(), *macros))
     imports = tuple(dict.fromkeys(line for emitter in emitters for line in emitter.dots.imports))
-    source = render("tilelang", "module.py.j2", Module(header, imports, named, tuple(kernels), host))
+    source = render("tilelang", "module.py.j2", Module(header, imports, written, tuple(kernels), host))
     file = f"rlk/{target.folder}/tilelang/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file, backend="tilelang")
 

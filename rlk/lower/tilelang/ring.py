@@ -101,8 +101,7 @@ class Ring(Factors):
         made = e.let(let.name or "picked", text.held("f32(-0.0)", DType.F32))
         ahead = e.let("ahead", text.held(f"tl.int64({e[one_hot.wanted]}) - {e[one_hot.first]}", DType.I64))
         length = self.columns.thread_values.length
-        with e.inner(f"if any_lane(({ahead} >= 0) & ({ahead} < {length})):"):
-            e.uses("any_lane")
+        with e.inner(f"if {e.call('any_lane', f'({ahead} >= 0) & ({ahead} < {length})')}:"):
             self.waiting -= {each.value for each in one_hot.inside}
             e.block(one_hot.inside)
             e.reduce(let, reduce)

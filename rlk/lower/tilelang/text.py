@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import assert_never
 
 from rlk.ir.nodes import Fn1, Fn2
@@ -17,6 +18,8 @@ TYPES = {
     DType.BOOL: "bool",
 }
 OF_SCALARS = {"fp32": "float32", "i32": "int32", "i64": "int64", "u32": "uint32", "i1": "bool"}
+Call = Callable[..., str]
+"""Returns the text of a call of a prelude function, given its name and operands, and notes the function."""
 SIGNS = {
     Fn2.ADD: "+",
     Fn2.SUB: "-",
@@ -56,13 +59,13 @@ def rounded_up(extent: str, by: int) -> str:
     return f"(({extent} + {by - 1}) // {by})"
 
 
-def map1(fn: Fn1, x: str, dtype: DType) -> str:
+def map1(fn: Fn1, x: str, dtype: DType, call: Call) -> str:
     """Return the text of an exact function of one operand."""
     match fn:
         case Fn1.NEG:
             return f"{x} * f32(-1.0)" if dtype.is_float else f"0 - {x}"  # 0 - x turns 0.0 into +0.0
         case Fn1.ABS:
-            return f"magnitude({x})" if dtype.is_float else f"tl.abs({x})"
+            return call("magnitude", x) if dtype.is_float else f"tl.abs({x})"
         case Fn1.NOT:
             return f"tl.Not({x})" if dtype is DType.BOOL else f"tl.bitwise_not({x})"
         case Fn1.SQRT:
@@ -70,12 +73,12 @@ def map1(fn: Fn1, x: str, dtype: DType) -> str:
         case Fn1.FLOOR:
             return f"tl.floor({x})"
         case Fn1.ISNAN:
-            return f"is_nan({x})"
+            return call("is_nan", x)
         case _:
             assert_never(fn)
 
 
-def map2(fn: Fn2, a: str, b: str, dtype: DType) -> str:
+def map2(fn: Fn2, a: str, b: str, dtype: DType, call: Call) -> str:
     """Return the text of an exact function of two operands."""
     match fn:
         case Fn2.DIV:
@@ -83,10 +86,10 @@ def map2(fn: Fn2, a: str, b: str, dtype: DType) -> str:
         case Fn2.MOD:
             return f"tl.truncmod({a}, {b})"
         case Fn2.MAX:
-            return f"larger({a}, {b})" if dtype.is_float else f"tl.max({a}, {b})"
+            return call("larger", a, b) if dtype.is_float else f"tl.max({a}, {b})"
         case Fn2.MIN:
-            return f"smaller({a}, {b})" if dtype.is_float else f"tl.min({a}, {b})"
+            return call("smaller", a, b) if dtype.is_float else f"tl.min({a}, {b})"
         case Fn2.MULHI:
-            return f"high_product({a}, {b})"
+            return call("high_product", a, b)
         case _:
             return f"{a} {SIGNS[fn]} {b}"

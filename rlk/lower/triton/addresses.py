@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from rlk.ir.dims import Axis, Part, union
+from rlk.ir.dims import Axis, union
 from rlk.ir.nodes import Decl, Let, Load, Loop, Role, Store, Value
 from rlk.ir.types import DType
 from rlk.lower.common import abi
+from rlk.lower.common.arguments import Arguments
 from rlk.lower.common.contract import implies
-from rlk.lower.common.emitted import CallArg
-from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.names import axis_name
 from rlk.lower.common.segments import Segments
 from rlk.lower.common.spelling import row_number
@@ -22,22 +21,9 @@ from rlk.lower.triton.writer import Writer
 from rlk.passes.walk import walk
 
 ERRORS = abi.ERRORS.name
-SEGMENT = Function(
-    "segment_of",
-    ("begin_ptr", "tile", "count", "EACH: tl.constexpr", "TILE: tl.constexpr"),
-    "The segment that a tile of rows lies in: segment i takes the tiles from begin[i] * EACH // TILE + i on.",
-    (
-        Line("low, high = 0, count"),
-        Line("while high - low > 1:"),
-        Line("    middle = (low + high) // 2"),
-        Line("    later = tl.load(begin_ptr + middle) * EACH // TILE + middle > tile"),
-        Line("    low, high = tl.where(later, low, middle), tl.where(later, middle, high)"),
-        Line("return low"),
-    ),
-)
 
 
-class Addresses:
+class Addresses(Arguments):
     """The part of an emitter that knows programs, pointers, strides and bounds.
 
     `arguments` collects what the kernel needs beyond tensors and scalars, in order of first use.
@@ -46,8 +32,7 @@ class Addresses:
     def __init__(self, emitter: Writer) -> None:
         self.e = emitter
         self.plan = emitter.plan
-        self.decls: dict[str, Decl] = {d.name: d for d in self.plan.kernel.params}
-        self.arguments: dict[str, CallArg] = {}
+        super().__init__(emitter.plan.kernel, emitter.plan.signature, emitter.checks)
         self.owned: dict[Axis, str] = {}
         self.first: dict[Axis, str] = {}  # of a tile, where contractions ask for it
         self.inside: dict[Axis, str] = {}
@@ -56,11 +41,6 @@ class Addresses:
             self.e.names.taken.add(decl.name if decl.role is Role.SCALAR else f"{decl.name}_ptr")
             self.e.names.taken |= {axis.name for axis in decl.type.axes}
         self.e.names.taken |= {"tl", "triton", f"{ERRORS}_ptr"}
-
-    def argument(self, arg: CallArg) -> str:
-        """Declare an argument of the kernel and return its name."""
-        self.arguments.setdefault(arg.name, arg)
-        return arg.name
 
     # --- the grid -------------------------------------------------------------------------------------------
 
@@ -114,13 +94,13 @@ class Addresses:
         The rows that take longest come first: the last ones of all segments where a row sees what is before
         it, the first ones where it sees what comes after.
         """
-        self.e.helpers.setdefault(SEGMENT.name, SEGMENT)
         rows, over = (next(s for s in self.plan.shared if s.axis == a) for a in (found.axis, found.over))
         whole, count = self.argument(abi.extent(found.whole)), self.extent(over.axis)
         tiles = self.e.let("tiles", f"{whole} * {found.each} // {rows.tile} + {count}")
         later = f"{program} % {tiles}"
         tile = self.e.let("tile", later if self.sees_what_follows(rows.axis) else f"{tiles} - 1 - {later}")
-        owner = f"{SEGMENT.name}({found.begin}_ptr, {tile}, {count}, {found.each}, {rows.tile})"
+        given = f"{found.begin}_ptr", tile, count, str(found.each), str(rows.tile)
+        owner = self.e.helpers.call("segment_of", *given)
         self.owned[over.axis] = name = self.e.let(axis_name(over.axis), owner)
         begin, end = (
             self.e.let(what, f"tl.load({tensor}_ptr + {name}).to(tl.int32) * {found.each}")
@@ -225,13 +205,8 @@ class Addresses:
         return " + ".join(terms)
 
     def extent(self, axis: Axis) -> str:
-        """Return the extent of an axis: a run-time argument, or a count of pieces made of one."""
-        if axis.part is Part.WITHIN:
-            return self.argument(abi.piece_length(axis))
-        whole = self.argument(abi.extent(axis.name))
-        if axis.part is Part.PIECE and axis.piece is not None:
-            return f"(({whole} + {axis.piece - 1}) // {axis.piece})"
-        return whole
+        """Return the extent of an axis; Triton is given static ones too."""
+        return self.extent_of_call(axis)
 
     # --- memory ---------------------------------------------------------------------------------------------
 
@@ -301,10 +276,6 @@ class Addresses:
             return [index]
         return [f"{self.wide(value, index)} * {self.stride(decl, dim)}"]
 
-    def stride(self, decl: Decl, dim: int) -> str:
-        """Return the stride of a dim."""
-        return self.argument(abi.stride(decl, dim))
-
     def wide(self, value: Value, index: str) -> str:
         """Return an index as i64: rows times a stride may exceed 2**31."""
         if self.e.tile(value).dtype is DType.I64:
@@ -317,11 +288,7 @@ class Addresses:
 
     def check(self, bad: Value, what: str) -> None:
         """Write the code of a finding and one more than its row into the device's error words."""
-        if what not in self.e.checks:
-            self.e.checks.append(what)
-        self.argument(abi.ERRORS)
-        code = self.e.checks.index(what) + 1
-        axes = self.e.tile(bad).axes
+        code, axes = self.error_code(what), self.e.tile(bad).axes
         row = self.row(axes)
         found = self.e.let("bad_row", f"tl.where({self.mask(axes, bad)}, {row}, 0)")
         shape = self.plan.shape(axes)

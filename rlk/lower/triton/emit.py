@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import assert_never
 
-import numpy as np
-
 from rlk.errors import Code, InternalError, UnsupportedError
 from rlk.ir import fold
 from rlk.ir.build import Builder
@@ -43,23 +41,23 @@ from rlk.ir.nodes import (
     Store,
     Stream,
     Value,
-    const_bits,
     const_value,
     operands,
 )
 from rlk.ir.tree import Ascending
 from rlk.ir.types import DType, TileType, Type
-from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.lines import Function, Line, place_of
 from rlk.lower.common.names import Names, axis_name
 from rlk.lower.common.one_hot import OneHotSum, one_hot_sums
+from rlk.lower.common.prelude import Helper, Helpers
 from rlk.lower.common.rescale import rescale_of
-from rlk.lower.common.spelling import STEMS
+from rlk.lower.common.spelling import STEMS, VERBS, constant_cast, yielded_names
 from rlk.lower.common.static import Static
 from rlk.lower.triton import text
 from rlk.lower.triton.addresses import Addresses
 from rlk.lower.triton.attention import Chained
 from rlk.lower.triton.contract import Dots
-from rlk.lower.triton.functions import DIVIDED, NEGATIVE_ZERO, PHILOX, SIGNED_HALF, float_literal, portable
+from rlk.lower.triton.functions import float_literal, functions, portable
 from rlk.lower.triton.masks import is_whole
 from rlk.lower.triton.parts import in_parts
 from rlk.lower.triton.plan import TritonPlan
@@ -74,8 +72,8 @@ INDENT = "    "
 class Emitter:
     """Writes one kernel; `helpers` collects the functions that its lines call, by name."""
 
-    def __init__(self, plan: TritonPlan, helpers: dict[str, Function], checks: list[str]) -> None:
-        self.plan, self.helpers, self.checks = plan, helpers, checks
+    def __init__(self, plan: TritonPlan, helpers: dict[str, Helper], checks: list[str]) -> None:
+        self.plan, self.helpers, self.checks = plan, Helpers(functions(), helpers), checks
         self.types: dict[Value, Type] = types_of(plan.kernel)
         self.names = Names()
         self.text: dict[Value, str] = {}
@@ -92,8 +90,7 @@ class Emitter:
         self.static = Static({a: n for a, n in inside.items() if a not in owned})
         self.nodes = {let.value: let.node for let in walk(plan.kernel.body)}
         self.uses = Counter(v for let in walk(plan.kernel.body) for v in operands(let.node))
-        results = ((let.node, let.name) for let in walk(plan.kernel.body))
-        self.yields = {(node.of, node.index): name for node, name in results if isinstance(node, Result)}
+        self.yields = yielded_names(plan.kernel)
         self.bounds: dict[tuple[Value, str], str] = {}
         sums = one_hot_sums(plan.kernel).items()
         self.one_hot = {v: p for v, p in sums if p.lane in inside and not self.shape(p.first)}
@@ -140,8 +137,7 @@ class Emitter:
         if not isinstance(number, float):
             return repr(number)
         if number == 0 and math.copysign(1.0, number) < 0:
-            self.helpers.setdefault(NEGATIVE_ZERO.name, NEGATIVE_ZERO)
-            return f"{NEGATIVE_ZERO.name}()"
+            return self.helpers.call("negative_zero")
         return float_literal(number)
 
     def typed(self, value: Value) -> str:
@@ -164,7 +160,7 @@ class Emitter:
 
     def block(self, lets: tuple[Let, ...]) -> None:
         for let in lets:
-            self.place = f"{let.loc.file.rsplit('/', 1)[-1]}:{let.loc.line}" if let.loc.line else ""
+            self.place = place_of(let.loc)
             self.static.note(let)
             self.node(let)
 
@@ -180,10 +176,8 @@ class Emitter:
                 self.text[let.value] = self.dots.dot(let)
             case Const(bits=bits):
                 self.consts[let.value] = (bits, self.tile(let.value).dtype)
-            case Cast(x=x, dtype=dtype) if x in self.consts and dtype.is_int and self.consts[x][1].is_int:
-                self.consts[let.value] = (const_bits(int(const_value(*self.consts[x])), dtype), dtype)
-            case Cast(x=x, dtype=DType.F32) if x in self.consts and self.consts[x][1].is_int:
-                self.consts[let.value] = (_rounded(int(const_value(*self.consts[x]))), DType.F32)
+            case Cast(x=x, dtype=dtype) if made := constant_cast(self.consts.get(x), dtype):
+                self.consts[let.value] = made
             case Param(name=name):
                 self.text[let.value] = name
             case Pos(axis=axis):
@@ -204,7 +198,7 @@ class Emitter:
             case Reduce() as reduce if let.value in self.one_hot:
                 self.pick(let, reduce, self.one_hot[let.value])
             case Reduce() as reduce:
-                name = let.name or f"{_VERBS[reduce.fn]}_{axis_name(reduce.over)}"
+                name = let.name or f"{VERBS[reduce.fn]}_{axis_name(reduce.over)}"
                 self.text[let.value] = self.let(name, self.reduced(reduce))
             case Merge() as merge:
                 self.merge(let, merge)
@@ -249,8 +243,7 @@ class Emitter:
             case Map1(fn=fn1, x=x):
                 return text.map1(fn1, self.typed(x), self.tile(x).dtype)
             case Map2(fn=Fn2.DIV, a=a, b=b) if self.one_divisor(a, b):
-                self.helpers.setdefault(DIVIDED.name, DIVIDED)
-                return f"{DIVIDED.name}({self[a]}, {self[b]})"
+                return self.helpers.call("divided", self[a], self[b])
             case Map2(fn=fn2, a=a, b=b):
                 return self.binary(fn2, a, b)
             case Math(fn=fn, x=x, model=model):
@@ -261,8 +254,7 @@ class Emitter:
                 one = self.typed(a) if b in self.consts else self[a]
                 return f"tl.where({self[cond]}, {one}, {self[b]})"
             case Cast(x=x, dtype=DType.F16) if self.plan.target.vendor == "amd" and self.is_product(x):
-                self.helpers.setdefault(SIGNED_HALF.name, SIGNED_HALF)
-                return f"{SIGNED_HALF.name}({self[x]})"
+                return self.helpers.call("signed_half", self[x])
             case Cast(x=x, dtype=dtype):
                 return f"{self.receiver(x)}.to({text.TYPES[dtype]})"
             case Bits(x=x, dtype=dtype):
@@ -272,9 +264,8 @@ class Emitter:
 
     def random(self, let: Let, words: tuple[Value, ...]) -> None:
         """Write a block of random words, one element for all axes of what it depends on."""
-        self.helpers.setdefault(PHILOX.name, PHILOX)
         made = tuple(self.names.fresh(f"word{i}") for i in range(4))
-        self.line(f"{', '.join(made)} = {PHILOX.name}({', '.join(map(self.receiver, words))})")
+        self.line(f"{', '.join(made)} = {self.helpers.call('philox', *map(self.receiver, words))}")
         self.many[let.value] = made
 
     def is_product(self, value: Value) -> bool:
@@ -326,9 +317,9 @@ class Emitter:
                     )
                 return "tl.exp2"
             case MathModel.PORTABLE:
-                name = f"portable_{fn.value}"
-                self.helpers.setdefault(name, portable(fn.value))
-                return name
+                made = portable(fn.value)
+                self.helpers.add(made)
+                return made.name
             case MathModel.SOFTMAX:
                 raise InternalError(Code.INTERNAL, what="softmax folds are bound to no model")
 
@@ -344,7 +335,7 @@ class Emitter:
                 return tree(unique, self.plan.held(type.axes), type.axes, over, order)
             return unordered(unique, fn, self.plan.held(type.axes), type.axes, over)
 
-        return f"{self.helper(f'{_VERBS[fn]}_over_{axis_name(over)}', make)}({self[reduce.x]})"
+        return f"{self.helpers.define(f'{VERBS[fn]}_over_{axis_name(over)}', make)}({self[reduce.x]})"
 
     def pick(self, let: Let, reduce: Reduce, one_hot: OneHotSum) -> None:
         """Write a sum of -0.0 everywhere but at an index, for the tiles that have the index of some row."""
@@ -363,18 +354,8 @@ class Emitter:
 
     def nothing(self, type: TileType) -> str:
         """Return the sum of no elements."""
-        self.helpers.setdefault(NEGATIVE_ZERO.name, NEGATIVE_ZERO)
-        return f"tl.full({self.plan.shape(type.axes)}, {NEGATIVE_ZERO.name}(), {text.TYPES[type.dtype]})"
-
-    def helper(self, name: str, make: object) -> str:
-        """Return the name of the helper that `make(name)` defines; equal ones are shared."""
-        assert callable(make)
-        count, unique = 1, name
-        while unique in self.helpers and self.helpers[unique] != make(unique):
-            count += 1
-            unique = f"{name}_{count}"
-        self.helpers[unique] = make(unique)
-        return unique
+        zero = self.helpers.call("negative_zero")
+        return f"tl.full({self.plan.shape(type.axes)}, {zero}, {text.TYPES[type.dtype]})"
 
     def merge(self, let: Let, merge: Merge) -> None:
         over, axes, order = merge.over, self.tile(merge.states[0]).axes, merge.order
@@ -386,8 +367,8 @@ class Emitter:
             return
         dtypes = tuple(self.tile(s).dtype for s in merge.states)
         kind = merge.monoid.kind.value
-        combine = self.helper(f"merge_{kind}", lambda unique: self.merger(unique, merge, dtypes))
-        name = self.helper(
+        combine = self.helpers.define(f"merge_{kind}", lambda unique: self.merger(unique, merge, dtypes))
+        name = self.helpers.define(
             f"{kind}_over_{axis_name(over)}",
             lambda unique: merging(unique, state, combine, self.plan.dims, axes, over, order),
         )
@@ -414,7 +395,7 @@ class Emitter:
         one = tuple(b.fresh(TileType(d)) for d in dtypes)
         two = tuple(b.fresh(TileType(d)) for d in dtypes)
         results = fold.merge(b, merge.monoid, one, two, merge.exp2)
-        inner = Emitter(self.plan, self.helpers, self.checks)
+        inner = Emitter(self.plan, self.helpers.found, self.checks)
         inner.types = dict(b.types)
         arguments = [inner.names.fresh(f"{s}_a") for s in state] + [
             inner.names.fresh(f"{s}_b") for s in state
@@ -519,14 +500,6 @@ class Emitter:
             return self[value]
         name = f"{'first' if pick == 'tl.min' else 'last'}_{self[value]}"
         return self.let(name, f"{pick}(tl.reshape({self[value]}, ({math.prod(shape)},)), 0)")
-
-
-def _rounded(number: int) -> int:
-    """Return the bits of the f32 nearest to an integer, ties to even."""
-    return const_bits(float(np.float32(number)), DType.F32)
-
-
-_VERBS = {Combine.ADD: "sum", Combine.MAX: "max", Combine.MIN: "min", Combine.OR: "any"}
 
 
 def _stem(let: Let) -> str:

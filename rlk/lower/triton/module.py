@@ -14,6 +14,7 @@ from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild, Signature
 from rlk.lower.common.host_loops import host_lines, length_name
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.prelude import Helper, sources
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type
 from rlk.lower.triton.emit import Emitter
@@ -27,8 +28,7 @@ class Module:
     """What the module template reads."""
 
     header: Header
-    helpers: tuple[Function, ...]
-    kernels: tuple[Function, ...]
+    functions: tuple[str, ...]
     call: Function
 
 
@@ -47,9 +47,10 @@ def lower(
     default the installed one.
     """
     version = version or installed()
-    helpers: dict[str, Function] = {}
+    helpers: dict[str, Helper] = {}
     checks: list[str] = []
-    kernels, builds = [], []
+    kernels: list[Function] = []
+    builds: list[KernelBuild] = []
     launch: dict[str, list[str]] = {}
     loop_indices = abi.turn_axes(program)
     used: list[CallArg] = []
@@ -68,7 +69,8 @@ def lower(
     lines = tuple(Line(text) for text in host_lines(program.order, launch, extents))
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
     header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
-    source = render("triton", "module.py.j2", Module(header, _ordered(helpers), tuple(kernels), host))
+    functions = sources("triton", (*helpers.values(), *kernels))
+    source = render("triton", "module.py.j2", Module(header, functions, host))
     file = f"rlk/{target.folder}/triton/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file)
 
@@ -140,21 +142,3 @@ def _count(placed: TritonPlan, index: int) -> str:
 def _about(placed: TritonPlan) -> str:
     owned = ", ".join(f"{s.tile} of {s.axis}" for s in placed.shared) or "everything"
     return f"A program owns {owned} ({placed.kind})."
-
-
-def _ordered(helpers: dict[str, Function]) -> tuple[Function, ...]:
-    """Return the helpers, each after those that it calls."""
-    out: list[Function] = []
-    for function in helpers.values():
-        _visit(function, helpers, out)
-    return tuple(out)
-
-
-def _visit(function: Function, helpers: dict[str, Function], out: list[Function]) -> None:
-    if function in out:
-        return
-    for name, other in helpers.items():
-        called = any(f"{name}(" in line.text or f", {name})" in line.text for line in function.body)
-        if other is not function and called:
-            _visit(other, helpers, out)
-    out.append(function)

@@ -8,7 +8,6 @@ from rlk.errors import Code, ScheduleError
 from rlk.ir.dims import Axis
 from rlk.ir.nodes import Dot, Let, Loop, Merge, Reduce, Value, operands
 from rlk.ir.types import TileType
-from rlk.lower.common.lines import Function, Line
 from rlk.lower.triton.addresses import Addressed
 
 
@@ -57,15 +56,7 @@ def _pieces(e: Addressed, name: str, rows: int, columns: int, length: int) -> li
     """Write the parts of an accumulator, halves of halves, and return their names in order."""
     if columns == length:
         return [name]
-    e.helpers.setdefault(HALVES.name, HALVES)
     low, high = e.names.fresh("low"), e.names.fresh("high")
-    e.line(f"{low}, {high} = {HALVES.name}({name}, {rows}, {columns // 2})")
+    halves = e.helpers.call("halves", name, str(rows), str(columns // 2))
+    e.line(f"{low}, {high} = {halves}")
     return [part for half in (low, high) for part in _pieces(e, half, rows, columns // 2, length)]
-
-
-HALVES = Function(
-    "halves",
-    ("x", "ROWS: tl.constexpr", "COLUMNS: tl.constexpr"),
-    "The lower and the upper columns: an index bit that each thread holds both values of.",
-    (Line("return tl.split(tl.permute(tl.reshape(x, (ROWS, 2, COLUMNS)), (0, 2, 1)))"),),
-)

@@ -21,7 +21,7 @@ class _Shape:
     def lengths(self) -> list[int]:
         return [1 << len(bits) for _, bits in self.dims]
 
-    def split(self, axis: Axis, bit: int) -> tuple[list[int], int]:
+    def part(self, axis: Axis, bit: int) -> tuple[list[int], int]:
         """Return the shape in which the bit is a dim of its own, and where; take the bit away."""
         before: list[int] = []
         for i, (a, bits) in enumerate(self.dims):
@@ -68,7 +68,7 @@ def _folding(
     width = sum(len(bits) for a, bits in shape.dims if a == over)
     lines: list[Line] = []
     for bit in bind(order, 1 << width).order:
-        parted, where = shape.split(over, bit)
+        parted, where = shape.part(over, bit)
         parts = [f"tl.reshape({x}, {_tuple(parted)})" for x in state]
         given = parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
         lines.append(Line(f"{', '.join(state)} = {text.format(given, where)}"))

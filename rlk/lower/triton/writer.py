@@ -10,9 +10,9 @@ from rlk.ir.dims import Axis
 from rlk.ir.nodes import Let, Node, Value
 from rlk.ir.types import DType, TileType, Type
 from rlk.lower.common.contract import Contraction
-from rlk.lower.common.lines import Function
 from rlk.lower.common.names import Names
 from rlk.lower.common.one_hot import OneHotSum
+from rlk.lower.common.prelude import Helpers
 from rlk.lower.triton.plan import TritonPlan
 
 
@@ -34,7 +34,7 @@ class Writer(Protocol):
     types: dict[Value, Type]
     text: dict[Value, str]
     consts: dict[Value, tuple[int, DType]]
-    helpers: dict[str, Function]
+    helpers: Helpers
     checks: list[str]
 
     @property

@@ -162,8 +162,10 @@ class AttentionEmitter(Emitter):
         before = len(self.lines)
         self.node(let)
         if len(self.lines) > before:
-            name, expression = self.lines.pop().text.strip().split(" = ", 1)
-            self.line(f"{name} = {self.both(expression, count)}")
+            assigned = self.lines.pop().assigned
+            assert assigned is not None, let
+            name, expression = assigned
+            self.define(name, self.both(expression, count))
             self.rowwise.add(let.value)
 
     @contextmanager

@@ -1,0 +1,48 @@
+"""Arguments that a kernel's text needs beyond its tensors and scalars: extents, strides, error words."""
+
+from __future__ import annotations
+
+from rlk.ir.dims import Axis, Part, fixed_extent
+from rlk.ir.nodes import Decl, Kernel
+from rlk.lower.common import abi
+from rlk.lower.common.emitted import CallArg, Signature
+
+
+class Arguments:
+    """Collects the arguments of a kernel in order of first use, and gives extents and strides as text."""
+
+    def __init__(self, kernel: Kernel, signature: Signature, checks: list[str]) -> None:
+        self.decls: dict[str, Decl] = {d.name: d for d in kernel.params}
+        self.arguments: dict[str, CallArg] = {}
+        self._static = dict(signature.extents)
+        self._checks = checks
+
+    def argument(self, arg: CallArg) -> str:
+        """Declare an argument of the kernel and return its name."""
+        self.arguments.setdefault(arg.name, arg)
+        return arg.name
+
+    def extent(self, axis: Axis) -> str:
+        """Return the extent of an axis: static, an argument, or a number of pieces of one."""
+        known = fixed_extent(axis, self._static)
+        return self.extent_of_call(axis) if known is None else str(known)
+
+    def extent_of_call(self, axis: Axis) -> str:
+        """Return the extent of an axis from arguments alone, also where it is static."""
+        if axis.part is Part.WITHIN:
+            return self.argument(abi.piece_length(axis))
+        whole = self.argument(abi.extent(axis.name))
+        if axis.part is Part.PIECE and axis.piece is not None:
+            return f"(({whole} + {axis.piece - 1}) // {axis.piece})"
+        return whole
+
+    def stride(self, decl: Decl, dim: int) -> str:
+        """Return the stride of a dim."""
+        return self.argument(abi.stride(decl, dim))
+
+    def error_code(self, what: str) -> int:
+        """Return the code of a check in the device's error words, and declare these."""
+        if what not in self._checks:
+            self._checks.append(what)
+        self.argument(abi.ERRORS)
+        return self._checks.index(what) + 1

@@ -1,0 +1,69 @@
+"""Device functions of generated Triton modules: text that the lowering copies, parsed and never imported.
+
+A module gets the functions that its kernels call, and those that they call in turn. A comment stands where a
+docstring would: the compiler reads the body.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def negative_zero():
+    # Triton reads the literal -0.0 as +0.0.
+    return tl.full((), -2147483648, tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def philox(c0, c1, c2, c3, k0, k1):
+    # Four random words: Philox 4x32-10.
+    for _ in tl.static_range(10):
+        high0, low0 = tl.umulhi(c0, 0xD2511F53), c0 * 0xD2511F53
+        high1, low1 = tl.umulhi(c2, 0xCD9E8D57), c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + 0x9E3779B9, k1 + 0xBB67AE85
+    return c0, c1, c2, c3
+
+
+@triton.jit
+def signed_half(x):
+    # LLVM's AMD backend casts a product to f16 as f16(a * b + 0.0), which loses the sign of a zero.
+    half = x.to(tl.float16).to(tl.int16, bitcast=True)
+    sign = (x.to(tl.int32, bitcast=True) >> 16).to(tl.int16) & -32768
+    return (half | sign).to(tl.float16, bitcast=True)
+
+
+@triton.jit
+def divided(x, by):
+    # x / by, correctly rounded, with one divisor per row: a reciprocal and two fma corrections, where all
+    # magnitudes are in 2**-60 .. 2**60 (0x21800000 .. 0x5D800000), so that no correction is rounded away.
+    bits, below = x.to(tl.uint32, bitcast=True), by.to(tl.int32, bitcast=True)
+    least = (tl.min(bits * 2 - 1, 1) >> 1).to(tl.int32)[:, None]  # the smallest magnitude above zero
+    most = tl.sum(tl.abs(x), 1).to(tl.int32, bitcast=True)[:, None]  # not less than the largest
+    room = (least - 0x217FFFFF) | (0x5D800000 - most)
+    room = room | (below - 0x21800000) | (0x5D800000 - below)
+    if tl.min(tl.min(room, 1), 0) >= 0:
+        inverse, negative = tl.div_rn(1.0, by), x * -1.0
+        near = x * inverse
+        near = tl.fma(tl.fma(by, near, negative) * -1.0, inverse, near)  # zeros keep their signs
+        quotients = tl.fma(tl.fma(by, near, negative) * -1.0, inverse, near)
+    else:
+        quotients = tl.div_rn(x, by)
+    return quotients
+
+
+@triton.jit
+def halves(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    # The lower and the upper columns: an index bit whose two values are in one thread, so that nothing moves.
+    return tl.split(tl.permute(tl.reshape(x, (ROWS, 2, COLUMNS)), (0, 2, 1)))
+
+
+@triton.jit
+def segment_of(begin_ptr, tile, count, EACH: tl.constexpr, TILE: tl.constexpr):
+    # Segment of a tile of rows: segment i starts at tile begin[i] * EACH // TILE + i.
+    low, high = 0, count
+    while high - low > 1:
+        middle = (low + high) // 2
+        later = tl.load(begin_ptr + middle) * EACH // TILE + middle > tile
+        low, high = tl.where(later, low, middle), tl.where(later, middle, high)
+    return low
