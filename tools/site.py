@@ -1,4 +1,4 @@
-"""Which pages the documentation site has, and in which order: `python tools/site.py FOLDER` lays them out.
+"""Pages of the documentation site, in their order: `python tools/site.py FOLDER` lays them out.
 
 README's sections become pages of their own, its contents list gives way to the site's navigation, and what a
 text names as `docs/x.md` becomes a link.

@@ -10,7 +10,7 @@ from rlk.errors import Code, SpecError, author
 
 
 class Part(Enum):
-    """Which share of an axis a tile dim runs over."""
+    """The share of an axis that a tile dim runs over."""
 
     ALL = ""
     PIECE = "piece"
@@ -68,7 +68,7 @@ class Axis:
 
     @property
     def steps_of_piece(self) -> int:
-        """How many chunks a piece has."""
+        """Return the number of chunks of a piece."""
         return (self.piece or 1) // (self.chunk or 1)
 
     @property

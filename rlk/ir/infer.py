@@ -107,7 +107,7 @@ def infer(node: Node, types: Mapping[Value, Type], params: Mapping[str, Decl], l
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a node may refer to: values, parameters, and the place to blame."""
+    """The values and parameters that a node may refer to, and the place for error messages."""
 
     types: Mapping[Value, Type]
     params: Mapping[str, Decl]

@@ -49,12 +49,12 @@ class Monoid:
 
     @property
     def weighs(self) -> bool:
-        """Whether sums are weighed by powers under a maximum, the state's first component."""
+        """Return whether the sums are of terms times powers under a maximum, the state's first component."""
         return self.kind in (Kind.SOFTMAX_SUM, Kind.POWER_SUM)
 
     @property
     def contracts(self) -> bool:
-        """Whether the state is the accumulator of a contraction of all that is absorbed."""
+        """Return whether the state is the accumulator of a contraction of all that is absorbed."""
         return self.kind is Kind.TOTAL and bool(self.payloads)
 
     def __str__(self) -> str:

@@ -90,7 +90,7 @@ class MathFn(Enum):
 
 
 class MathModel(Enum):
-    """Who defines the bits of a transcendental function."""
+    """The definition of the bits of a transcendental function."""
 
     PORTABLE = "portable"  # rlk.ir.portable: fma and integer operations, the same on every machine
     SOFTMAX = "softmax"  # exp2 of a softmax fold: the target's validated hardware function, else PORTABLE
@@ -98,7 +98,7 @@ class MathModel(Enum):
 
 
 class Combine(Enum):
-    """What a Reduce combines with. Only ADD on floats depends on an order."""
+    """The operation of a Reduce. Only ADD on floats depends on an order."""
 
     ADD = "add"
     MAX = "max"
@@ -438,7 +438,7 @@ class Let:
 
 
 class Role(Enum):
-    """What a tensor or scalar is to a kernel."""
+    """The use of a tensor or scalar by a kernel."""
 
     IN = "in"
     OUT = "out"
@@ -465,7 +465,7 @@ class Kernel:
 
 
 class Phase(Enum):
-    """Which turns of two or more a kernel takes part in, where their number is not known."""
+    """The iterations of a host loop of unknown length in which a kernel is launched."""
 
     FIRST = "first"
     REST = "rest"

@@ -29,7 +29,8 @@ from rlk.ir.nodes import (
 
 
 class Tier(Enum):
-    """How much is known of an output's bits.
+    """The strength of the promise about an output's bits.
+
 
     exact: the oracle predicts them. pinned: they repeat, and no batch or schedule changes them.
     """
@@ -63,7 +64,7 @@ def tier(program: Program, target: str) -> dict[str, Tier]:
 
 @dataclass(slots=True)
 class _Taint:
-    """What depends on a function without a validated model: tensors of a program, values of one kernel."""
+    """Tensors of a program, or values of one kernel, that depend on a function without a validated model."""
 
     known: frozenset[MathModel]
     dots: frozenset[DotModel]

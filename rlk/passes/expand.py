@@ -102,7 +102,7 @@ def _stream(replay: Replay, stream: Stream, apart: frozenset[str]) -> list[Value
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Where memory holds the states of rows: at their own positions, or at an index of another axis."""
+    """The rows of memory that have the states: at their own positions, or at an index of another axis."""
 
     axis: Axis | None = None
     row: Value | None = None

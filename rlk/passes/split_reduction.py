@@ -73,7 +73,7 @@ def cut_axes(kernel: Kernel) -> frozenset[Axis]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an index of a whole axis is, and whether there is such an index."""
+    """The position of an index of a whole axis, and whether the index is in bounds."""
 
     pos: Value
     exists: Value

@@ -44,7 +44,7 @@ TRITON = (3, 7)  # whose layouts checked-in kernels are placed for: text must no
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a checked-in kernel is made for: extents (of a model with 4096 hidden units), options, statics."""
+    """The call of a checked-in kernel: extents (of a model with 4096 hidden units), options, statics."""
 
     extents: tuple[tuple[str, int], ...] = ()
     present: tuple[str, ...] = ()

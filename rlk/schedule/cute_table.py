@@ -32,7 +32,7 @@ Sides = tuple[Axis, Axis]
 
 @dataclass(frozen=True, slots=True)
 class Warpgroups:
-    """How warpgroups run a matrix product, without the names of its axes.
+    """The tile and pipeline of a matrix product by warpgroups, without the names of its axes.
 
     rows: of a tile, 64 to a warpgroup; of fewer than 64, the columns are what is 64 to a warpgroup. columns:
     of a tile; a side that blocks hold whole keeps its length, and has 64 rows or more beside it.

@@ -20,7 +20,7 @@ U = TypeVar("U")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What an entry may ask about a contraction; an extent is None where no call has fixed it.
+    """Properties of a contraction that an entry may test; an extent is None where no call has fixed it.
 
     dots: accumulators held at once. sums: float sums of the epilogue. rows, columns: extents of what the two
     sides of a tile run along. length: of the contracted axis, or of a piece. pieces: of the contracted axis,

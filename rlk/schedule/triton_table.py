@@ -22,7 +22,7 @@ Sides = tuple[Axis, Axis]
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a matrix product is run, without the names of its axes.
+    """The tile and pipeline of a matrix product, without the names of its axes.
 
     rows, columns: of a tile; a side that programs hold whole keeps its length. depth, warps, stages, group,
     flat, descriptors: as in Schedule. per_core: programs for each multiprocessor, which take tiles in turns;

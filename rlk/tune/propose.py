@@ -43,7 +43,7 @@ _TABLES = {"triton": triton_table, "cute": cute_table}
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What an entry is for: facts without rows, and the class of the rows."""
+    """The key of an entry: facts without rows, and the class of the rows."""
 
     backend: str
     facts: Facts

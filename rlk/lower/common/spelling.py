@@ -45,7 +45,7 @@ STEMS = {
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the first lines of a module say."""
+    """The first lines of a module."""
 
     title: str
     numerics: str

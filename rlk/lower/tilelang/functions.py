@@ -103,7 +103,7 @@ OF_VENDORS = {"amd": HELPERS, "nvidia": HELPERS | {helper.name: helper for helpe
 
 
 class TileLangMachine(TextMachine):
-    """What TileLang spells in its own way."""
+    """The operations of portable functions in TileLang."""
 
     __slots__ = ()
     real = "y"

@@ -27,7 +27,7 @@ class Board:
         self.reader = np.full(shape, NOBODY)
 
     def barrier(self) -> None:
-        """What was touched before is past for all threads."""
+        """Order all accesses so far before later ones, for all threads."""
         self.writer[...] = NOBODY
         self.reader[...] = NOBODY
 

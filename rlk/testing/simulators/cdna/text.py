@@ -34,7 +34,7 @@ STEP = 4
 
 
 class Kind(Enum):
-    """Where an operand's value is."""
+    """The place of an operand's value."""
 
     SCALAR = "s"
     VECTOR = "v"
@@ -65,7 +65,7 @@ class Operand:
 
     @property
     def plain(self) -> bool:
-        """Whether the source is read as it is."""
+        """Return whether the source is read without a modifier."""
         return not (self.negate or self.absolute or self.signed)
 
 
