@@ -1,6 +1,6 @@
 """Pages of the documentation site, in their order: `python tools/site.py FOLDER` lays them out.
 
-The index has sections of README, without its list of contents; a name such as `docs/x.md` in a text becomes a link.
+The index has sections of README, without its list of contents; `docs/x.md` in a text becomes a link.
 """
 
 from __future__ import annotations

@@ -350,7 +350,7 @@ class _Listing:
 
 
 def listing(name: str) -> tuple[str, ...]:
-    """Return the operations of a function, one a line: what a numerics id must digest to name its bits."""
+    """Return the operations of a function, one a line: its definition in numerics ids."""
     machine = _Listing()
     FUNCTIONS[name](machine, "x")
     return tuple(machine.lines)
