@@ -1,4 +1,4 @@
-"""What advantages cost: samples over their group."""
+"""Benchmark of advantages: samples over their group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attention costs beside its peers: packed sequences, and decode over pages."""
+"""Benchmark of attention beside its peers: packed sequences, and decode over pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GRPO step costs as its groups grow: time and memory from hidden states, Llama-3-8B's head."""
+"""Time and memory of a GRPO step from hidden states as its groups grow, with Llama-3-8B's head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What contractions cost beside cuBLAS: log-probs of a linear head, and batch-invariant products."""
+"""Benchmark of contractions beside cuBLAS: log-probs of a linear head, and batch-invariant products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What log-probs of given logits cost, forward and with their gradient, at the vocabularies people train."""
+"""Benchmark of log-probs from logits, forward and with their gradient, at common vocabulary sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy loss from logits costs: log-probs, loss and the gradient of the logits."""
+"""Benchmark of a policy loss from logits: log-probs, loss and the gradient of the logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What RMSNorm costs, forward and backward."""
+"""Benchmark of RMSNorm, forward and backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the host pays: one eager call of a small operator, with and without autograd, and `import rlk`."""
+"""Host overhead: one eager call of a small operator, with and without autograd, and `import rlk`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a token costs: top-k and top-p over the vocabulary, with both log-probs and the support."""
+"""Benchmark of sampling: top-k and top-p over the vocabulary, with both log-probs and the support."""
 
 from __future__ import annotations
 

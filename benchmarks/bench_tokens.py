@@ -1,4 +1,4 @@
-"""What operators cost whose time is that of memory: tokens and pairs, beside a copy of the same bytes."""
+"""Benchmark of memory-bound operators on tokens and pairs, beside a copy of the same bytes."""
 
 from __future__ import annotations
 

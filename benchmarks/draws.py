@@ -1,4 +1,4 @@
-"""How frequent drawn tokens are beside how likely: `python -m benchmarks.draws`, ten million draws a row."""
+"""Frequencies of ten million drawn tokens a row beside their probabilities: `python -m benchmarks.draws`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long first calls take: out of a wheel with an empty cache, out of a warm store, and newly compiled.
+"""Time of first calls: from a wheel with an empty cache, from a warm store, and newly compiled.
 
 Each measurement is a process of its own, which has imported torch and rlk, initialised the device and made
 its inputs. `python -m benchmarks.first_call --wheel rlk_aot_sm90a_triton-*.whl`; without --wheel it is built.

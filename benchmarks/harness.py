@@ -1,4 +1,4 @@
-"""What a benchmark is, in which order its variants run, and which row it leaves behind."""
+"""Definition of a benchmark, the order in which its variants run, and the row that it records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What a row must reach: at most `factor` ms, or `factor` times the time of a peer in the same run."""
+    """The limit of a row's time: `factor` ms, or `factor` times the time of a peer in the same run."""
 
     factor: float
     peer: str | None = None
@@ -57,7 +57,7 @@ def of_backend(*, triton: Bar | None, cute: Bar | None) -> Bar | None:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much memory a row may take beyond its arguments and results, in MiB."""
+    """The limit of a row's memory beyond its arguments and results, in MiB."""
 
     mib: float
 
@@ -67,7 +67,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """How far an output is from float64; how many values differ from the oracle's (None: not compared)."""
+    """An output's error against float64, and the number of values unlike the oracle's (None: unknown)."""
 
     max_abs_err: float | None = None
     differing: int | None = None

@@ -1,4 +1,4 @@
-"""What a linear head is given in benchmarks, and which call of each peer does the same work."""
+"""Inputs of a linear head in benchmarks, and the call of each peer that does the same work."""
 
 from __future__ import annotations
 

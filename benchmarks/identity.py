@@ -1,4 +1,4 @@
-"""What a row says of the numbers it timed: id, tier and schedule, and whether they are the oracle's."""
+"""Id, tier and schedule of a timed row, and whether its results equal the oracle's."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Beside:
 
     @property
     def ratio(self) -> str:
-        """How many times as long rlk takes."""
+        """Return rlk's time divided by the peer's."""
         return f"{self.rlk_ms / self.ms:.2f}"
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Which call of each peer is compared with an operator of rlk; a peer that is not installed raises Absent."""
+"""The calls of peers that rlk's operators are compared with; a peer that is not installed raises Absent."""
 
 from __future__ import annotations
 

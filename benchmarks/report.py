@@ -1,4 +1,4 @@
-"""Which recorded rows hold their bars: `python -m benchmarks.report [FOLDER]`; exits 1 when one does not."""
+"""Recorded rows and their bars: `python -m benchmarks.report [FOLDER]` exits 1 when a row misses its bar."""
 
 from __future__ import annotations
 

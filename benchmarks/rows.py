@@ -1,4 +1,4 @@
-"""How recorded rows are found and read back."""
+"""Recorded rows: finding and reading them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a launch is timed: bursts and sustained runs, with events, a flushed L2 and never on zeros."""
+"""Timing of a launch: bursts and sustained runs, with events, a flushed L2 and never on zeros."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run of grpo_tiny.py is written down: a table for people, JSON for programs, and a chart."""
+"""The report of a run of grpo_tiny.py: a table for people, JSON for programs, and a chart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model of grpo_tiny.py learns: to sort the letters of a string, checked by a rule."""
+"""The task of grpo_tiny.py: sort the letters of a string, checked by a rule."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Task:
 
     @property
     def answer_tokens(self) -> int:
-        """How many tokens an answer has at most, its end included."""
+        """Return the largest number of tokens of an answer, its end included."""
         return self.longest + 1
 
     @property
     def width(self) -> int:
-        """How many tokens a prompt and an answer have at most."""
+        """Return the largest number of tokens of a prompt and an answer."""
         return self.longest + 2 + self.answer_tokens
 
     def encode(self, text: str) -> list[int]:

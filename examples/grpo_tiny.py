@@ -56,7 +56,7 @@ class Setting:
 
     @property
     def rows(self) -> int:
-        """How many samples a minibatch has."""
+        """Return the number of samples of a minibatch."""
         return self.prompts * self.group
 
 
@@ -76,7 +76,7 @@ class Rollout(NamedTuple):
 
     @property
     def support(self) -> Csr:
-        """What could be drawn, by ids: the policy moves on, and a threshold of its scores would not hold."""
+        """Return the support by token ids: a threshold of scores would not hold for a changed policy."""
         sizes = self.kept.sum(-1).reshape(-1)
         return Csr(torch.cat((sizes.new_zeros(1), sizes.cumsum(0))), self.kept.nonzero()[:, -1])
 
@@ -86,7 +86,7 @@ class Rollout(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a step measured: kl, clipped, entropy, loss are means over minibatches.
+    """Measurements of a step: kl, clipped, entropy, loss are means over minibatches.
 
     tokens, exact: of the first minibatch, which is on-policy: how many there are, how many ratios are 1.
     """

@@ -1,4 +1,4 @@
-"""What tests of wheels of kernels share: a small matrix, and its wheels, built and installed as users do."""
+"""Fixtures of tests of wheels of kernels: a small matrix, and its wheels, built and installed as users do."""
 
 from __future__ import annotations
 

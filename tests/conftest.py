@@ -1,4 +1,4 @@
-"""What several files of tests watch."""
+"""Fixtures of several files of tests."""
 
 from __future__ import annotations
 

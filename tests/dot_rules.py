@@ -1,4 +1,4 @@
-"""What chain16 is, slowly: term by term in Python's whole numbers, and rules beside it that are wrong."""
+"""A slow chain16, term by term in Python's integers, and wrong rules beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every rank of a mesh computes: `python -m dtensor_cases BACKEND WORLD RANK FOLDER` writes one file."""
+"""Results of every rank of a mesh: `python -m dtensor_cases BACKEND WORLD RANK FOLDER` writes one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every rank of a shared linear head computes: `python -m head_cases BACKEND WORLD RANK FOLDER`."""
+"""Results of every rank of a shared linear head: `python -m head_cases BACKEND WORLD RANK FOLDER`."""
 
 from __future__ import annotations
 

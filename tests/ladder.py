@@ -1,4 +1,4 @@
-"""Which tests need the compilers of the CDNA ladder, and small calls of every operator for them."""
+"""Tests that need the compilers of the CDNA ladder, and small calls of every operator for them."""
 
 from __future__ import annotations
 

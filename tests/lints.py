@@ -486,11 +486,23 @@ def retired_words(path: str, source: str) -> list[Finding]:
     ]
 
 
-def riddle(path: str, source: str) -> list[Finding]:
-    """Want a noun phrase or a plain sentence as a module's docstring, not an indirect question."""
-    first = (ast.get_docstring(ast.parse(source)) or "").partition(" ")[0]
-    questions = {"What", "How", "Which", "Where", "Who", "When", "Whose", "Whether"}
-    return [Finding(path, 1, f"the module docstring begins with {first!r}")] if first in questions else []
+INDIRECT = frozenset("What How Which Where Who When Whose Whether Why Those That".split())
+
+
+def indirect_docstrings(path: str, source: str) -> list[Finding]:
+    """Want noun phrases or plain sentences as docstrings of modules, classes and functions.
+
+    A function's docstring is imperative, a class's or a module's names it: neither is an indirect question.
+    """
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            words = (ast.get_docstring(node) or "").split(maxsplit=1)
+            if words and words[0].rstrip(",:;") in INDIRECT:
+                name = "the module" if isinstance(node, ast.Module) else node.name
+                line = 1 if isinstance(node, ast.Module) else node.lineno
+                found.append(Finding(path, line, f"the docstring of {name} begins with {words[0]!r}"))
+    return found
 
 
 # --- backends ---

@@ -121,7 +121,7 @@ def batch(seed: int = 0, lengths: tuple[int, ...] = LENGTHS, width: int = WIDTH)
 
 @dataclass(frozen=True)
 class Form:
-    """How a batch is laid out: where its tokens go, and the layout of those that count."""
+    """The form of a batch: where its tokens go, and the layout of the active ones."""
 
     move: Callable[[torch.Tensor], torch.Tensor]
     layout: Callable[[torch.Tensor], Layout]

@@ -1,4 +1,4 @@
-"""What every rank of a test computes: `python -m rank_cases BACKEND WORLD RANK FOLDER` writes one file."""
+"""Results of every rank of a test: `python -m rank_cases BACKEND WORLD RANK FOLDER` writes one file."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def tree(terms: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Exchange:
-    """What ranks sent, exchange by exchange.
+    """Messages between ranks, exchange by exchange.
 
     stacked: what is done to the gathered states. added: how terms are summed.
     """

@@ -1,4 +1,4 @@
-"""How the recorded assembly of a small kernel is made: `python tests/recorded_machine.py` writes it again."""
+"""The recorded assembly of a small kernel: `python tests/recorded_machine.py` writes it again."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What one row must give: the ids that are kept, ascending, and the token."""
+    """The expected result of one row: the ids of its support, ascending, and the token."""
 
     kept: tuple[int, ...]
     token: int

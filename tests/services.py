@@ -1,4 +1,4 @@
-"""What a launch asks of torch, where there is no device."""
+"""A launch's functions of torch, without a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which matrices of calls and which config.json are read, and what is said of the others."""
+"""Matrices of calls and config.json files that are read, and messages about the others."""
 
 from __future__ import annotations
 

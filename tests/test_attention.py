@@ -210,7 +210,7 @@ def test_pieces_in_one_loop_and_apart_are_the_same(training: Found) -> None:
 
 
 def test_a_window_has_the_bits_of_its_own_keys_in_place() -> None:
-    """What a window hides may be anything, not a number even, as long as no chunk that is seen holds it."""
+    """Put anything, NaN included, outside of the window, in chunks that it does not touch."""
     given = batch((6,), (700,), window=100)
     want = rows(oracle(packed(given)), given)
     k, v = (x[0].copy() for x in (given.k, given.v))

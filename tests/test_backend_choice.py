@@ -1,4 +1,4 @@
-"""Which of two lowerings a call gets on Hopper where the user names none, and that its bits do not tell."""
+"""The lowering of a call on Hopper where the user names none, and equal bits of both lowerings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store keeps beside kernels: offered, never waited for, and gone once nobody uses it."""
+"""Side records of a store beside kernels: offered, never waited for, and gone once nobody uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Triton compiles for gfx942, executed without a device, has the oracle's bits in any order of waves."""
+"""Triton's machine code for gfx942, run without a device, has the oracle's bits in any order of waves."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_a_wrong_gradient_is_found(factor: float) -> None:
 
 @pytest.mark.parametrize("seed", [1, 19, 777])
 def test_slopes_of_kept_tokens_are_measured_whatever_is_drawn(seed: int) -> None:
-    """Where a picked token is below the threshold (1, 777), or a logit just above it (19)."""
+    """Put a picked token below the threshold (1, 777), or a logit just above it (19)."""
     shipped, module = find("logp")
     found = list(check(shipped, of_module(module, "logp"), [H100], (Law.SLOPE,), seed))
     assert not [v.note for v in found if not v.ok]

@@ -109,7 +109,7 @@ def test_folders_that_cannot_be_written_matter_to_who_fills_a_store(root: Path) 
 
 @pytest.mark.parametrize("filled", [False, True])
 def test_a_store_that_is_closed_to_this_user_is_named_itself(root: Path, filled: bool) -> None:
-    """What stands in it cannot even be asked for."""
+    """Close the folder: its entries cannot even be asked for."""
     root.chmod(0o000)
     assert by_another(root, filled=filled) == [
         f"{root}: cannot be read: it is of user {os.getuid()}, with mode 0000"

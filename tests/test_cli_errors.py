@@ -1,4 +1,4 @@
-"""What a command cannot use is said in a located line, with status 2, before anything is written."""
+"""Errors of commands: a located line, with status 2, before anything is written."""
 
 from __future__ import annotations
 

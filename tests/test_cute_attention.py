@@ -92,7 +92,7 @@ def test_one_warpgroup_of_few_rows_has_them_too(form: str) -> None:
     "form", ["heads of 128", "more keys than a tile has rows", "paged, window", "softcap and sinks"]
 )
 def test_three_warpgroups_have_them_too(form: str) -> None:
-    """What they seldom exchange waits in shared memory."""
+    """Use three warpgroups: values that are rarely rescaled wait in shared memory."""
     found = ran(FORMS[form], rows=192)
     assert (
         "block=(512, 1, 1)" in found.emitted.source

@@ -1,4 +1,4 @@
-"""What the CuTe compiler made of the reference kernels: copies and products by hardware, nothing spilled."""
+"""Machine code of the reference kernels by the CuTe compiler: TMA and wgmma, nothing spilled."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ WITHOUT_FORM = {"paged_attention_grad", "prefix_attention_grad"}
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """How often a kernel has an instruction, and the bytes of its stack; reads, writes: of 16 bytes."""
+    """Counts of a kernel's instructions, and the bytes of its stack; reads, writes: of 16 bytes."""
 
     products: int
     copies: int

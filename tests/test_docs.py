@@ -1,4 +1,4 @@
-"""What the documents show runs as they show it."""
+"""Examples of the documents run as they are shown."""
 
 from __future__ import annotations
 

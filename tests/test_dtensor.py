@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="to
 
 @pytest.fixture(scope="module", params=[2])
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
-    """What two processes found: of 5 rows the last one has fewer."""
+    """Return the results of two processes: of 5 rows the last one has fewer."""
     return run("gloo", request.param, tmp_path_factory.mktemp("mesh"), module="dtensor_cases")
 
 

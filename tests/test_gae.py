@@ -90,7 +90,7 @@ def test_a_sequence_that_was_cut_off_goes_on_with_its_value() -> None:
 
 
 def forms() -> dict[str, Any]:
-    """How one batch may lie in memory: what moves its tensors there, and the layout."""
+    """Return the forms of one batch in memory: the function that moves its tensors there, and the layout."""
     right = torch.tensor(LENGTHS)
     return {
         "packed": (lambda x: x[VALID], lambda m: Layout.packed(EDGES, mask=m)),

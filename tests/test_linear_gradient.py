@@ -251,7 +251,7 @@ def test_other_pieces_of_rows_are_seen(wide: tuple[torch.Tensor, ...]) -> None:
 
 
 def test_sums_of_another_order_and_no_rounding_are_seen() -> None:
-    """What torch has in f32, rounded once."""
+    """Compare with torch's f32 result, rounded once."""
     hidden, weight, ids = head(ROWS)
     given = cotangents(ROWS)
     leaves = [x.float().requires_grad_() for x in (hidden, weight)]

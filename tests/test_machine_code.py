@@ -1,4 +1,4 @@
-"""What a compiler made of the contractions: products that wait for each other, and lost comparisons, show.
+"""Machine code of the contractions: products that wait for each other, and lost comparisons, are detected.
 
 Two things happened to kernels of this shape that no result on a CPU shows (docs/measured/linear-logp.md): an
 epilogue made the compiler wait after every matrix instruction; packed predicates lost a one-hot comparison.
@@ -38,7 +38,7 @@ SPILLED = 96  # words that a kernel may keep in memory: a fold with entropy need
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """How often a kernel's code has: a matrix instruction; a wait that starts a group of them; the rest."""
+    """Counts of a kernel's matrix instructions, of waits that start a group of them, and of the rest."""
 
     products: int
     groups: int

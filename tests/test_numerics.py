@@ -375,14 +375,14 @@ def joined(m: Tensor[f32, R, T], s: Tensor[f32, R, T], y: Tensor[f32, R, T]) -> 
 
 @op()
 def indices(x: Tensor[f32, T, N], table: Tensor[f32, N], ids: Tensor[i64, T]) -> Outputs:
-    """What chooses an element feeds the result as its value does."""
+    """Make the index of an element feed the result, as its value does."""
     chosen = L.softmax_exp2(L.max(x, over=N)).to(i32)
     return L.out(a=table.at(chosen), b=table.at(ids), c=L.where(chosen > 3, 1.0, 2.0))
 
 
 @op()
 def lengths(x: Tensor[f32, Q], y: Tensor[f32, T]) -> Outputs:
-    """How long a stream runs feeds all that it carries."""
+    """Make the length of a stream feed all that it carries."""
     short, whole = L.total(), L.total()
     for q in L.stream(replaced(Q), end=L.softmax_exp2(y).to(i32)):
         short.absorb(q.pos)

@@ -271,7 +271,7 @@ def test_padding_changes_no_bit_of_a_loss(name: str) -> None:
 
 
 def test_another_order_of_the_sum_has_other_bits() -> None:
-    """What the law above compares can differ: sums that follow memory, and sequences in another order."""
+    """Control of the law above: sums in the order of memory, and sequences in another order."""
     by_memory, by_sequence = 0, 0
     for seed in range(8):
         given = batch(seed)

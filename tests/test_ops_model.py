@@ -31,7 +31,7 @@ def close(got: torch.Tensor, want: torch.Tensor, rtol: float, atol: float) -> No
 def rounded(
     x: torch.Tensor, w: torch.Tensor, r: torch.Tensor | None, profile: str, eps: float
 ) -> torch.Tensor:
-    """What each profile computes, with its roundings, as its own library writes it in torch."""
+    """Return the result of each profile, with its roundings, as its own library writes it in torch."""
     h = x.float() if r is None else x.float() + r.float()
     if profile != "vllm":
         h = h.to(x.dtype).float()

@@ -252,7 +252,7 @@ def test_tokens_are_as_frequent_as_they_are_likely(name: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("best", [0.0, 1.0, -1.0])
 def test_scores_at_the_bound_of_min_p_are_kept_where_it_is_zero(best: float, dtype: torch.dtype) -> None:
-    """What lies below +0.0 is no -0.0, which a log-prob compares as equal; 1.0 and -1.0 are controls."""
+    """Put -0.0 at the bound, which a log-prob compares as equal to +0.0; 1.0 and -1.0 are controls."""
     x = torch.full((8, 40), best, dtype=dtype)
     x[:, ::2] = -3.0
     x[0, 1] = -best if best == 0.0 else best

@@ -1,4 +1,4 @@
-"""What `import rlk` costs and offers."""
+"""Cost and names of `import rlk`."""
 
 from __future__ import annotations
 

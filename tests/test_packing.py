@@ -84,7 +84,7 @@ def test_a_tail_of_a_packed_row_is_zero() -> None:
 
 
 def test_padding_on_both_sides_of_a_packed_row_is_no_token() -> None:
-    """What lies outside of all sequences changes nothing inside, for whatever walks tokens."""
+    """Change the padding outside of all sequences: nothing inside changes, for any operator on tokens."""
     flat, wide = packed(), Layout.packed(EDGES + 3, tokens=TOKENS + 5, outside="padding")
     inside = slice(3, 3 + TOKENS)
     assert torch.equal(wide.active.nonzero().reshape(-1), torch.arange(3, 3 + TOKENS))

@@ -327,7 +327,7 @@ def test_values_that_vectors_of_threads_cannot_be_are_refused(monkeypatch: pytes
 
 @pytest.mark.parametrize("name", ["plain", "window", "softcap and scale", "sinks"])
 def test_a_compiled_graph_has_the_bits_and_gradients_of_an_eager_call(name: str) -> None:
-    """How many keys are gathered is data, which a graph cannot hold: fullgraph=True breaks nowhere."""
+    """Compile with fullgraph=True: the number of gathered keys is data, which a graph cannot hold."""
     given = drawn((70, 5, 0), ((3, 20), (9,), (4, 1)))
     leaves = {n: x.requires_grad_() for n, x in given.items() if x.is_floating_point()}
     options = {

@@ -1,4 +1,4 @@
-"""What is folded or dropped computes what it did: every function of integers, and loops without a store."""
+"""Folded and dropped nodes leave every result: every function of integers, and loops without a store."""
 
 from __future__ import annotations
 

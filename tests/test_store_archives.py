@@ -1,4 +1,4 @@
-"""What an import takes from archives that were made to do harm, and says of stores that take nothing."""
+"""Imports from harmful archives, and messages of stores that take nothing."""
 
 from __future__ import annotations
 

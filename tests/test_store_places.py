@@ -1,4 +1,4 @@
-"""Where a store may live, and that a kernel which was built is handed out whatever its disk says."""
+"""Places of a store, and kernels that are returned even if the disk fails after they were built."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def refused_store(root: Path) -> Store:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary folders are made."""
+    """Return the folder of temporary folders."""
     place = tmp_path / "tmp"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))

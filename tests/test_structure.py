@@ -76,8 +76,8 @@ def test_words_are_the_fields() -> None:
     )
 
 
-def test_module_docstrings_are_statements() -> None:
-    check(lints.riddle, lints.python_files("rlk"))
+def test_docstrings_are_no_indirect_questions() -> None:
+    check(lints.indirect_docstrings, python_files("rlk", "tests", "tools", "benchmarks", "examples"))
 
 
 def test_backends_are_asked_and_not_told_apart() -> None:
@@ -343,8 +343,15 @@ def test_retired_words_are_found() -> None:
         assert lints.retired_words("rlk/x.py", f"{wrong}\n"), wrong
     for fine in ("a box of tools", "held for an hour", "hear both sides apart", "early in the loop"):
         assert not lints.retired_words("rlk/x.py", f"# {fine}\n"), fine
-    assert lints.riddle("rlk/x.py", '"""What a kernel is."""\n')
-    assert not lints.riddle("rlk/x.py", '"""The kernel of a call."""\n')
+
+
+def test_indirect_questions_are_found() -> None:
+    """The control: a module, a class, a method and a coroutine, and statements beside them."""
+    wrong, right = '"""What a kernel is."""\n', '"""Return the kernel of a call."""\n'
+    for head in ("", "class A:\n    ", "class A:\n    def f(self):\n        ", "async def f():\n    "):
+        assert lints.indirect_docstrings("rlk/x.py", head + wrong), head
+        assert not lints.indirect_docstrings("rlk/x.py", head + right), head
+    assert not lints.indirect_docstrings("rlk/x.py", "def f():\n    return 'What'\n")
 
 
 @pytest.mark.parametrize(

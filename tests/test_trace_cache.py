@@ -1,4 +1,4 @@
-"""What an earlier process, or an earlier call, found out: the same launches, neither traced nor lowered."""
+"""Results of an earlier process or call: the same launches, neither traced nor lowered."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_a_record_that_cannot_be_read_is_as_none(
 def test_a_record_whose_kernel_never_came_is_not_believed(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is compiled is what this process lowered, under its own key."""
+    """Compile the source that this process lowered, under its own key."""
     swiglu(48)
     first = list(machine.launches)
     real = trace_cache.known_code

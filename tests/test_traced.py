@@ -1,4 +1,4 @@
-"""What torch's tools do to a call: compiled for all sizes, checkpointed by name, autocast, exported."""
+"""Calls under torch's tools: compiled for all sizes, checkpointed by name, autocast, exported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tuner tries can be entered in a table, and what it proposes follows from what it measured."""
+"""The tuner's schedules can be entered in a table, and its proposals follow from its measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which streams are refused: dtypes of their bounds, folds and carries, and states that no piece has."""
+"""Refused streams: dtypes of their bounds, folds and carries, and states that no piece has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a wheel says of its calls is what tracing would find."""
+"""A wheel's record of a call equals the result of tracing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which versions of compilers compile the catalogue: each laid over this environment, none put into it.
+"""Compiler versions that compile the catalogue: each laid over this environment, none put into it.
 
 `make compat` writes docs/compatibility.md from what was run, now or before (.compat/rows.json). A corner is
 an environment of one compiler, .compat/NAME, that borrows the rest of this one. No GPU is needed: kernels are

@@ -1,4 +1,4 @@
-"""What share of small bugs in the core the tests of their area find: mutants of a library, sampled.
+"""Share of small bugs in the core that the tests of their area find: mutants of a library, sampled.
 
 `make mutation` writes docs/mutation.md. Cosmic Ray's operators make the mutants, one at a time, in a copy of
 this tree; a line is drawn first, then one of its mutants, by a fixed seed. tools/mutation.txt says why a
@@ -110,7 +110,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of a mutant; first: when it was drawn. gone: the code has no such line any more."""
+    """The result of a mutant; first: when it was drawn. gone: the code has no such line any more."""
 
     key: str
     area: str

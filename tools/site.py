@@ -1,7 +1,6 @@
-"""Which pages the documentation site has, and in which order: `python tools/site.py FOLDER` lays them out.
+"""Pages of the documentation site, in their order: `python tools/site.py FOLDER` lays them out.
 
-README's sections become pages of their own, its contents list gives way to the site's navigation, and what a
-text names as `docs/x.md` becomes a link.
+The index has sections of README, without its list of contents; `docs/x.md` in a text becomes a link.
 """
 
 from __future__ import annotations
@@ -13,18 +12,13 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SECTIONS = {
-    "index.md": ("", "Install", "Use", "Commands", "Without compilers", "In TRL and verl"),
-    "contract.md": ("Contract", "How bits are verified"),
-    "limits.md": ("Limits",),
-}
-TITLES = {"contract.md": "The contract"}
+SECTIONS = ("", "Install", "Use", "Commands", "Without compilers", "In TRL and verl")  # of the index
 NAV = {
     "Get started": ["index.md", "example.md", "integrations.md"],
     "Write an operator in 20 minutes": ["writing-a-spec.md", "glossary.md"],
     "Contract": ["contract.md"],
     "Architecture": ["architecture.md", "decisions/"],
-    "Operators": ["operators/", "losses.md", "advantages.md"],
+    "Operators": ["shipped-operators.md", "operators/", "losses.md", "advantages.md"],
     "Backends": ["operators/backends.md", "limits.md"],
     "Performance": ["performance.md", "measured/"],
     "AOT": ["aot.md"],
@@ -48,14 +42,12 @@ CONFIG = {
 
 
 def lay_out(folder: Path) -> None:
-    """Copy and split the texts into folder/pages, and write folder/mkdocs.yml."""
+    """Copy the texts to folder/pages, make the index, and write folder/mkdocs.yml."""
     pages = folder / "pages"
     shutil.copytree(ROOT / "docs", pages, dirs_exist_ok=True)
     shutil.copy(ROOT / "CHANGELOG.md", pages / "changelog.md")
     parts = sections((ROOT / "README.md").read_text(encoding="utf-8"))
-    for name, titles in SECTIONS.items():
-        head = f"# {TITLES[name]}\n\n" if name in TITLES else ""
-        (pages / name).write_text(head + "\n".join(parts[title] for title in titles), encoding="utf-8")
+    (pages / "index.md").write_text("\n".join(parts[title] for title in SECTIONS), encoding="utf-8")
     for page in pages.rglob("*.md"):
         up = "../" * (len(page.relative_to(pages).parts) - 1)
         page.write_text(linked(page.read_text(encoding="utf-8"), up), encoding="utf-8")
@@ -69,7 +61,7 @@ def lay_out(folder: Path) -> None:
 
 
 def sections(text: str) -> dict[str, str]:
-    """Return the parts of a text by their headings of the second level, what stands before them as ""."""
+    """Return the parts of a text by their headings of the second level, the part before them as ""."""
     text = re.sub(r"^\*\*Contents\*\*:.*?\n\n", "", text, flags=re.MULTILINE | re.DOTALL)
     first, *rest = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     return {"": first} | {part.splitlines()[0].removeprefix("## "): part for part in rest}

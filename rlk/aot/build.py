@@ -39,7 +39,7 @@ INIT = '"""Kernels of rlk, compiled ahead: data, found by its entry point in the
 
 @dataclass(slots=True)
 class Plan:
-    """What a wheel will hold: the key of each entry, what compiles it, and what was left out.
+    """The content of a wheel to build: the key of each entry, what compiles it, and what was left out.
 
     left: calls that another backend's wheel has to serve, and why. calls: what tracing found out of them.
     """

@@ -21,7 +21,7 @@ from rlk.target.facts import Target
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """How many kernels a model needs, how many of them wheels hold, how many were compiled here; failures.
+    """The numbers of kernels that a model needs, that wheels have, and that were compiled here; failures.
 
     lost: how many no other process will find, as no store could take them; why: of one of them.
     """

@@ -20,7 +20,7 @@ _MODE = 0o100644
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the metadata of a wheel say. tag: the machines that it is for, such as "py3-none-any"."""
+    """The metadata of a wheel. tag: the machines that it is for, such as "py3-none-any"."""
 
     name: str
     version: str

@@ -18,7 +18,7 @@ _REGISTERS, _FRAME, _LEAST_STACK = 0x2F, 0x11, 0x12
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one kernel takes: registers of a thread, bytes of its stack, static bytes of shared memory.
+    """Resources of one kernel: registers of a thread, bytes of its stack, static bytes of shared memory.
 
     A stack means spilled registers, or local arrays that did not fit into registers.
     """

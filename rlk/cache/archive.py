@@ -36,7 +36,7 @@ class StoreError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an archive brought: entries that are new, those that were there, those refused, and why."""
+    """The result of an import: entries that are new, that were there already, that were refused, and why."""
 
     added: tuple[str, ...]
     present: tuple[str, ...]

@@ -16,7 +16,7 @@ _LONGEST_PAUSE = 0.05
 
 
 class Hold(Enum):
-    """What came of asking for a lock."""
+    """The outcome of asking for a lock."""
 
     OWNED = "owned"
     TIMED_OUT = "timed out"

@@ -41,7 +41,7 @@ _PUBLICATIONS_PER_GC = 32
 
 @dataclass(slots=True)
 class Counters:
-    """What this process's store has done.
+    """Counters of this process's use of the store.
 
     `waited`: built by another process meanwhile. `quarantined`: damaged entries moved aside. `unpublished`:
     built into a temporary directory because the store could not take it. `trouble`: failed file operations

@@ -14,7 +14,7 @@ BETA = 0.04
 
 
 class Terms(NamedTuple):
-    """What a GRPO step yields per token and in all."""
+    """The results of a GRPO step, per token and in all."""
 
     logp: Tensor
     entropy: Tensor

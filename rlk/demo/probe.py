@@ -26,7 +26,7 @@ from rlk.demo.step import Step, loss_with
 
 
 class Inputs(NamedTuple):
-    """What is computed again: sampled rows of logits [R, V] with their gradient, and all tokens [T]."""
+    """Inputs of a recomputation: sampled rows of logits [R, V] with their gradient, and all tokens [T]."""
 
     logits: Tensor
     ids: Tensor
@@ -40,7 +40,7 @@ class Inputs(NamedTuple):
 
 
 class Values(NamedTuple):
-    """What comes out of it, per sampled row or per token, and the loss."""
+    """The results of a recomputation, per sampled row or per token, and the loss."""
 
     logp: Tensor
     entropy: Tensor

@@ -26,7 +26,7 @@ OPERATORS = ("logp", "ratio_kl", "policy_loss")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a caller may choose."""
+    """The options of a run."""
 
     device: str
     size: model.Size

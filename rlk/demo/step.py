@@ -44,7 +44,7 @@ class Tokens:
 
 
 class PerToken(NamedTuple):
-    """What a step yields for every token."""
+    """The results of a step for every token."""
 
     logp: Tensor
     entropy: Tensor
@@ -54,7 +54,7 @@ class PerToken(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a step yields: per token, in all, and the gradients that go back."""
+    """The results of a step: per token, in all, and the gradients that go back."""
 
     logp: Tensor
     entropy: Tensor

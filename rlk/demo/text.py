@@ -58,7 +58,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many samples to cut and how long they may be, in tokens; lengths are drawn between the bounds."""
+    """Number of samples to cut, and bounds of their lengths in tokens, between which lengths are drawn."""
 
     groups: int
     group_size: int

@@ -84,7 +84,7 @@ class Change(Switch):
 
     @property
     def on(self) -> bool:
-        """Whether the package calls ours."""
+        """Return whether the package calls rlk's functions."""
         return self.depth > 0
 
     @abstractmethod

@@ -25,7 +25,7 @@ IGNORED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Where the sequences of a batch begin, and which of its tokens are theirs (all, where rows are None)."""
+    """The starts of a batch's sequences, and the rows of their tokens (None: all rows)."""
 
     cu_q: torch.Tensor
     cu_k: torch.Tensor

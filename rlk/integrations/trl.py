@@ -61,7 +61,7 @@ def selective_log_softmax_and_entropy(
 
 
 class FusedLogProbs:
-    """What stands for TRL's ChunkedLogProbFunction, behind every trainer's `fused_lm_head=True`."""
+    """Replacement of TRL's ChunkedLogProbFunction, which every trainer with `fused_lm_head=True` calls."""
 
     @staticmethod
     def apply(

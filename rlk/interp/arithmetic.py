@@ -28,7 +28,7 @@ INTEGERS: dict[DType, type[np.generic]] = {
 
 
 class Arithmetic(Protocol):
-    """How floats are held and computed. Integers and truth values are the same for all."""
+    """Representation and arithmetic of floats. Integers and truth values are the same for all."""
 
     @property
     def float(self) -> type[np.floating[Any]]: ...

@@ -75,7 +75,7 @@ class Builder:
             self.open.pop()
 
     def body(self) -> Block:
-        """Return what was appended at the top level."""
+        """Return the block of the nodes that were appended at the top level."""
         return Block((), tuple(self.open[0]))
 
     # --- shorthands ---

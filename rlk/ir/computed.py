@@ -1,10 +1,11 @@
 """The computation of a program without its names: the content of a numerics id.
 
-Programs compute the same bits, and have one text here, if they differ in names (of axes, workspaces,
-payloads, kernels), in checks of their data, in values that nothing uses, in which extents are known at run
-time only, or in what is said of steps of a loop that need no mask. What the text names without spelling it
-out is listed beside it: portable functions as operations, merges of fold states as tile IR, trees as
-permutations, the constants of dot models and of Philox.
+Programs have the same text here, and compute the same bits, if they differ only in names (of axes,
+workspaces, payloads, kernels), in checks of their data, in unused values, in extents that are known at run
+time only, or in the bounds of loop steps without a mask. Definitions that the text only names are listed
+beside it: portable functions as operations, merges of fold states as tile IR, trees as permutations, the
+constants of dot models and of Philox. Field names of nodes are part of the text, so renaming one would change
+numerics ids.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ Content = Mapping[str, object]
 
 
 def computed(program: Program) -> Content:
-    """Return what a canonical program computes, as plain data to digest."""
+    """Return the computation of a canonical program, as plain data to digest."""
     bare = without_names(program)
     named = _Named()
     for kernel in bare.kernels:
@@ -64,12 +65,12 @@ def computed(program: Program) -> Content:
     return {"program": text, "definitions": dict(sorted(named.found.items()))}
 
 
-# --- what a text only names ---
+# --- definitions that a text only names ---
 
 
 @dataclass(slots=True)
 class _Named:
-    """Collects the definitions of everything that blocks name."""
+    """Collects the definitions of all functions, trees, merges and models that blocks name."""
 
     found: dict[str, object] = field(default_factory=dict)
 
@@ -116,7 +117,7 @@ def tree_rule(rule: Rule) -> tuple[tuple[int, ...], ...]:
 
 
 def dot_rule(model: DotModel) -> Content:
-    """Return the constants of a rule of products; its steps are those that its name stands for."""
+    """Return the constants of a dot model; its name stands for its steps."""
     floors = {str(dtype): floor for dtype, floor in dotmodel.FLOOR.items()}
     match model:
         case DotModel.CHAIN16:
@@ -132,9 +133,9 @@ def dot_rule(model: DotModel) -> Content:
 
 
 def without_names(program: Program) -> Program:
-    """Return the program without what changes no bit: numbers for names in order of appearance, no checks.
+    """Return the program with numbers for names, in order of appearance, and without checks and dead values.
 
-    Names of inputs, scalars and results stay: they are the interface, and say which bits are meant.
+    Names of inputs, scalars and results stay: they are the interface.
     """
     kernels = tuple(replace(kernel, body=_Used().block(kernel.body)) for kernel in program.kernels)
     public = {d.name for kernel in kernels for d in kernel.params if d.role is not Role.WORK}
@@ -151,7 +152,7 @@ def values_in_order(text: str) -> str:
 
 @dataclass(slots=True)
 class _Numbers:
-    """Gives every name of one kind a number when it is first met."""
+    """Numbers the names of each kind in order of appearance."""
 
     tensors: dict[str, str]
     axes: dict[str, str] = field(default_factory=dict)
@@ -210,7 +211,7 @@ class _Used:
             if isinstance(node, Check) or not (let.value in self.used or _stores(node)):
                 continue
             if isinstance(node, Loop):
-                # full, exists and first say where masks are true: they choose a loop's form, not its values
+                # full, exists and first bound the steps whose masks are true: they choose code, not values
                 body = self.block(node.body)
                 node = replace(node, body=body, full=None, exists=None, first=None)
             self.used.update(operands(node))

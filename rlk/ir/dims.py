@@ -10,7 +10,7 @@ from rlk.errors import Code, SpecError, author
 
 
 class Part(Enum):
-    """Which share of an axis a tile dim runs over."""
+    """The share of an axis that a tile dim runs over."""
 
     ALL = ""
     PIECE = "piece"
@@ -28,12 +28,12 @@ def is_power_of_two(n: int) -> bool:
 class Axis:
     """A named axis of the index space.
 
-    chunk: how many elements one absorbed step of a stream holds (a power of two).
-    split: into how many pieces the axis is cut, counted from the true extent: ceil(extent / split) each.
-    piece: the size of a piece, counted from the start of the axis (or of the segment of a ragged axis).
-    fan_in: how many pieces' sums are added at once, by halving (a power of two); without it, one at a time.
-    leaf: where a fold restarts its state: at each "chunk", at each "piece", or at the "segment" alone: never.
-    over: for a ragged axis, the name of the axis whose every index owns one segment of it.
+    chunk: the number of elements that a stream takes in one step (a power of two).
+    split: the number of pieces, of ceil(extent / split) elements each.
+    piece: the number of elements of a piece, from the start of the axis (or of the segment of a ragged axis).
+    fan_in: the number of pieces whose sums are added at once, by halving (a power of two); None: one.
+    leaf: where a fold restarts its state: at each "chunk", at each "piece", or only at each "segment".
+    over: for a ragged axis, the name of the axis that has one segment of it per index.
     dynamic: the extent is a run-time value and never part of a cache key.
     """
 
@@ -68,7 +68,7 @@ class Axis:
 
     @property
     def steps_of_piece(self) -> int:
-        """How many chunks a piece has."""
+        """Return the number of chunks of a piece."""
         return (self.piece or 1) // (self.chunk or 1)
 
     @property
@@ -93,7 +93,7 @@ class Axis:
 
     @property
     def fan(self) -> Axis | None:
-        """The axis that counts pieces whose sums are added at once; of an axis of pieces."""
+        """The axis of the pieces whose sums are added at once; of an axis of pieces with a fan_in."""
         if self.fan_in is None or self.part is not Part.PIECE:
             return None
         return Axis(f"{self.name}_{self.part.value}", chunk=self.fan_in).lanes
@@ -105,12 +105,12 @@ class Axis:
 
 
 def Ragged(name: str, over: Axis, *, chunk: int = 1, piece: int | None = None, leaf: str = "chunk") -> Axis:
-    """Return a ragged axis: index i of `over` owns the segment [cu[i], cu[i + 1]) of it."""
+    """Return a ragged axis: its segment of index i of `over` is [cu[i], cu[i + 1])."""
     return Axis(name, chunk=chunk, piece=piece, leaf=leaf, over=over.name, dynamic=True)
 
 
 def extent_of(axis: Axis, whole: int) -> int:
-    """Return how many indices an axis has, given the extent of the whole axis that it is a part of."""
+    """Return the extent of an axis, given the extent of the whole axis that it is a part of."""
     match axis.part:
         case Part.ALL:
             return whole
@@ -128,7 +128,7 @@ def extent_of(axis: Axis, whole: int) -> int:
 
 
 def fixed_extent(axis: Axis, extents: Mapping[str, int]) -> int | None:
-    """Return how many indices an axis has, if the known extents of whole axes say so for each piece alike."""
+    """Return the extent of an axis, or None if it is unknown or pieces differ in it."""
     if axis.part is Part.PIECE and axis.split is not None:
         return axis.split
     if axis.name not in extents:

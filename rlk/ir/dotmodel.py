@@ -1,4 +1,4 @@
-"""Arithmetic models of contractions: the order of products, and how their sums are cut and rounded."""
+"""Arithmetic models of contractions: the order of products, and the truncation and rounding of their sums."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from rlk.ir.types import DType
 GROUP = 16
 FRACTION = 25
 LEAVES = 8
-"""Of chain16: products that enter one sum, and fraction bits that a term keeps; of leaf8: how many chains."""
+"""Products in one sum of chain16; fraction bits of its truncated terms; chains of a leaf8 contraction."""
 
 
 class DotModel(Enum):
-    """A rule that gives c[m, n] = acc[m, n] + sum over k of a[m, k] b[n, k] its bits.
+    """A rule for the bits of c[m, n] = acc[m, n] + sum over k of a[m, k] b[n, k].
 
-    Every model is one f32 accumulator (acc, or +0.0) that takes k in ascending order, so a contraction may be
+    In every model one f32 accumulator (acc, or +0.0) takes k in ascending order, so a contraction may be
     cut where the model allows and continued from the accumulator. Tiles of m and n are never part of a rule.
-    Every NaN is one NaN.
+    All NaNs are equal.
 
     chain16: the tensor core of sm_90 on bf16 or f16 factors (both of wgmma and of mma.sync). k advances in
     groups of 16; a last, shorter group is filled with zeros. One group makes c of the 17 terms c and a b:
@@ -28,36 +28,36 @@ class DotModel(Enum):
          are smaller).
       3. Products are exact. Each term is cut toward zero to a multiple of 2**(top - 25).
       4. The sum of the cut terms is exact, and is rounded toward zero to f32: to 24 significant bits, or to
-         a multiple of 2**-149 if that is coarser. Subnormal results are kept. 2**128 and beyond are infinite.
-         Every zero is +0.0, also a negative sum that is rounded to zero.
-      5. With an infinity or a NaN among factors or in c, the result is what IEEE arithmetic says: NaN for a
+         a multiple of 2**-149 if that is coarser. Subnormal results are not flushed. 2**128 and beyond are
+         infinite. Every zero is +0.0, also a negative sum that is rounded to zero.
+      5. With an infinity or a NaN among factors or in c, the result is that of IEEE arithmetic: NaN for a
          NaN, for inf * 0 and for inf - inf, else the infinity. Finite products never overflow on their own.
     No group results in -0.0, and a group of zeros is the identity on every other accumulator: K may be padded
     with zeros and cut at every multiple of 16. The rule is the fused dot product of MMA-Sim, arXiv
     2511.10909, but for zero terms, whose exponent there is -126.
 
-    Outputs of an H200 with usual, wide, tiny, subnormal, huge and any factors give no difference;
-    `rlk doctor --probe-dot` compares a device's.
+    Outputs of an H200 with factors of six distributions (usual, wide, tiny, subnormal, huge, any bits) equal
+    the model's; `rlk doctor --probe-dot` compares a device's.
 
     fma: c = fma(a[m, k], b[n, k], c) for each k in ascending order, f32 factors, each step rounded once to
     nearest even. K may be cut anywhere.
 
-    cdna3, cdna2: the matrix units of gfx942 and gfx90a on bf16 or f16 factors, as MMA-Sim (arXiv 2511.10909)
-    has them; its authors compared them with devices, we have not.
+    cdna3, cdna2: the matrix units of gfx942 and gfx90a on bf16 or f16 factors, as published by MMA-Sim (arXiv
+    2511.10909). Its authors compared them with devices; rlk's tests have not.
 
     cdna3: k advances in groups of 8. One group makes c of c and its products:
       1. The exponent of a number is that of chain16, but a zero has -126. The exponent of a product is the
          sum of its factors'; e is the largest of the group, top the larger of e and that of c.
       2. Products are exact, each is cut toward zero to a multiple of 2**(e - 24), and their sum is exact.
       3. The sum is rounded down to a multiple of 2**(top - 31), c down to one of 2**(top - 24).
-      4. Both are added and rounded to nearest even to f32. Subnormal results are kept; a zero is +0.0 unless
-         a negative sum is rounded to it.
+      4. Both are added and rounded to nearest even to f32. Subnormal results are not flushed; a zero is +0.0
+         unless a negative sum is rounded to it.
       5. With an infinity or a NaN the result is IEEE's; products beyond 2**128 are infinite.
     So a group of zeros is the identity on every accumulator but -0.0, and K may be cut at multiples of 8.
 
     cdna2: k advances in groups of 4. Factors and c that are subnormal in their type count as +0.0. Products
     are rounded to f32 (none is -0.0), added in pairs, the pairs added, their sum added to c; each result is
-    rounded to nearest even and, where it is subnormal, becomes a zero of its sign.
+    rounded to nearest even, and subnormal results are flushed to a zero of their sign.
     """
 
     CHAIN16 = "chain16"
@@ -67,7 +67,7 @@ class DotModel(Enum):
 
 
 NATIVE: dict[str, DotModel] = {"gfx90a": DotModel.CDNA2, "gfx942": DotModel.CDNA3}
-"""What the matrix units of a target compute where a program says chain16; of others no model is known."""
+"""The models of targets' matrix units that stand in for chain16; for other targets no model is known."""
 
 
 def native(target: str) -> DotModel:
@@ -79,7 +79,7 @@ FLOOR: dict[DType, int] = {DType.BF16: -126, DType.F16: -14, DType.F32: -126}
 """Of chain16 and cdna3: the least exponent of a number of a type that is not zero, as a factor or as c."""
 
 LEAST = -133
-"""Of chain16: the least exponent that a group's terms are cut at."""
+"""The least value of `top` in chain16."""
 
 FACTORS: dict[DotModel, frozenset[DType]] = {
     DotModel.CHAIN16: frozenset({DType.BF16, DType.F16}),
@@ -87,7 +87,7 @@ FACTORS: dict[DotModel, frozenset[DType]] = {
     DotModel.CDNA3: frozenset({DType.BF16, DType.F16}),
     DotModel.CDNA2: frozenset({DType.BF16, DType.F16}),
 }
-"""The types of factors that a model is a rule for; both factors have one type, the accumulator is f32."""
+"""The dtypes of factors that a model covers; both factors have one dtype, the accumulator is f32."""
 
 
 STEP: dict[DotModel, int] = {DotModel.CHAIN16: GROUP, DotModel.FMA: 1, DotModel.CDNA3: 8, DotModel.CDNA2: 4}
@@ -97,7 +97,7 @@ STEP: dict[DotModel, int] = {DotModel.CHAIN16: GROUP, DotModel.FMA: 1, DotModel.
 VALIDATED: dict[str, frozenset[DotModel]] = {"sm_90a": frozenset({DotModel.CHAIN16})}
 """The models that a target's matrix units have been compared with, bit by bit (`rlk doctor --probe-dot`).
 
-fma is not a matter of targets: it is as portable as `Fma` wherever a lowering executes that chain.
+fma is valid on every target: a lowering executes it as a chain of `Fma`.
 """
 
 

@@ -38,7 +38,7 @@ def init(b: Builder, monoid: Monoid, dtype: DType = DType.F32) -> State:
 def leaf(
     b: Builder, monoid: Monoid, inputs: State, lanes: Axis | None, exists: Value | None, pos: Value
 ) -> State:
-    """Return the state of one chunk: its elements combined along `lanes`, those that do not exist left out.
+    """Return the state of one chunk: its existing elements, combined along `lanes`.
 
     lanes is None for chunks of one element; exists is None when every element exists.
     """
@@ -56,7 +56,7 @@ def leaf(
             index = _only(b, index, exists, b.i32(LAST_INDEX))
             return (best, _combine(b, Combine.MIN, index, lanes, monoid))
         case Kind.TOP:
-            assert lanes is None, "a lane has its own"
+            assert lanes is None, "each lane has a state of its own"
             x = _only(b, inputs[0], exists, b.i32(SMALLEST))
             smallest = b.min(x, b.i32(SMALLEST))  # of the axes of x
             return (x, smallest, smallest)
@@ -95,16 +95,16 @@ def weighted(
 ) -> tuple[Value, Value]:
     """Return e = exp2((z - m) * log2 e), each operation rounded, and z - m.
 
-    e = 0 where z is -inf, whatever m is. Of a power_sum, whose scores are in units of ln 2, e is exp2(z - m).
+    e = 0 where z is -inf, for every m. For a power_sum, whose scores are in units of ln 2, e = exp2(z - m).
     """
-    # where m = -inf nothing exists yet: z - 0 = -inf keeps (-inf) - (-inf) out of the fold
+    # m = -inf before the first finite score: z - 0 = -inf avoids the NaN of (-inf) - (-inf)
     nothing = b.map2(Fn2.EQ, m, b.f32(-math.inf))
     safe = b.select(nothing, b.f32(0.0), m)
     power = distance = b.sub(z, safe)
     if monoid.kind is not Kind.POWER_SUM:
         power = b.mul(power, b.f32(LOG2E))
     e = b.math(MathFn.EXP2, power, exp2, name)
-    # a finite stand-in where z is -inf: e is 0 there, and 0 * -inf would be NaN; a NaN in z is in e already
+    # finite where z is -inf: e is 0 there, and 0 * -inf would be NaN; a NaN in z is in e already
     return e, b.max(distance, b.f32(LOWEST)) if monoid.centred else distance
 
 
@@ -136,13 +136,13 @@ def _softmax_leaf(
     z = _only(b, score, exists, b.f32(-math.inf))
     m = _combine(b, Combine.MAX, z, lanes, monoid, "m_chunk")
     e, distance = weighted(b, monoid, z, m, "e")
-    # before the sum of e: z - m need not stay in registers until that is done
+    # before the sum of e, so that z - m need not stay live in registers during that sum
     centred = [b.mul(e, distance)] if monoid.centred else []
     sums = [_combine(b, Combine.ADD, e, lanes, monoid, "s_chunk")]
     sums += [_combine(b, Combine.ADD, term, lanes, monoid, "centred_chunk") for term in centred]
     for name, y in zip(monoid.payloads, payloads, strict=True):
         if y == score:
-            # e is 0 where z is -inf; a finite stand-in keeps 0 * -inf out, and a NaN in z is in e already
+            # e is 0 where z is -inf; a finite replacement avoids 0 * -inf, and a NaN in z is in e already
             term = b.mul(e, b.max(z, b.f32(LOWEST)))
         else:
             term = b.select(b.map2(Fn2.EQ, z, b.f32(-math.inf)), b.f32(-0.0), b.mul(e, y))

@@ -107,7 +107,7 @@ def infer(node: Node, types: Mapping[Value, Type], params: Mapping[str, Decl], l
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What a node may refer to: values, parameters, and the place to blame."""
+    """The values and parameters that a node may refer to, and the place for error messages."""
 
     types: Mapping[Value, Type]
     params: Mapping[str, Decl]
@@ -163,7 +163,7 @@ class _Known:
             self.want(what, value, self.tile(value).dtype.is_int, "integers")
 
     def reduced(self, value: Value, over: Axis) -> TileType:
-        """Return the type of a value with one of its axes combined away."""
+        """Return the type of a value without one of its axes; raise if it has no such axis."""
         tile = self.tile(value)
         if over not in tile.axes:
             names = ", ".join(map(str, tile.axes)) or "none"
@@ -201,7 +201,7 @@ def _elementwise(node: Map1 | Map2 | Math | Fma | Select | Cast | Bits, known: _
 
 
 def _philox(counter: tuple[Value, ...], key: tuple[Value, ...], known: _Known) -> TupleType:
-    """Return the type of a block of random words: four, over the axes of all that they depend on."""
+    """Return the type of a block of random words: four u32, over the axes of counter and key."""
     if (len(counter), len(key)) != (4, 2):
         got = f"{len(counter)} and {len(key)} words"
         raise SpecError(
@@ -234,7 +234,7 @@ def _memory(node: Load | Store | Check, known: _Known) -> TileType | NoType:
 
 
 def _dot(node: Dot, known: _Known) -> TileType:
-    """Return the type of a contraction: f32 over the other axes of both factors, shared ones once."""
+    """Return the type of a contraction: f32 over the other axes of both factors, batch axes once."""
     a, b = known.reduced(node.a, node.over), known.reduced(node.b, node.over)
     if a.dtype is not b.dtype:
         raise SpecError(Code.DTYPE_MIX, known.loc, what="dot", a=known.tile(node.a), b=known.tile(node.b))
@@ -288,7 +288,7 @@ def _fold_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Known)
 
 
 def _goes_on(fold: Fold, axis: Axis, state: list[TileType], known: _Known) -> None:
-    """Raise unless a fold goes on with states of its own type, and only where pieces have states."""
+    """Raise unless a fold continues from states of its own type, on an axis whose leaf is the piece."""
     given = [known.tile(v) for v in fold.after]
     fits = not given or [(t.dtype, {*t.axes}) for t in given] == [(t.dtype, {*t.axes}) for t in state * 2]
     if not fits or ((given or fold.open) and axis.leaf != "piece"):
@@ -297,7 +297,7 @@ def _goes_on(fold: Fold, axis: Axis, state: list[TileType], known: _Known) -> No
 
 
 def kept_axes(axis: Axis) -> tuple[Axis, ...]:
-    """Return the axes that the states of a kept fold over an axis have beside its rows: pieces, lanes."""
+    """Return the axes of a kept fold's states beside its rows: pieces and lanes of the axis."""
     pieces = (axis.pieces,) if axis.split is not None or axis.piece is not None else ()
     return (*pieces, *((axis.lanes,) if (axis.chunk or 1) > 1 else ()))
 
@@ -316,7 +316,7 @@ def _online_types(fold: Fold, axis: Axis, bounds: tuple[Axis, ...], known: _Know
 
 
 def _products(fold: Fold, rows: tuple[Axis, ...], known: _Known) -> TileType:
-    """Return the type of a sum of products: f32, whose first factors are rounded to the type of the other."""
+    """Return the type of a sum of products: f32; its first factors are rounded to the dtype of the second."""
     held, other, *times = fold.inputs
     wanted = FACTORS[DotModel.CHAIN16]
     for x in (held, *times):

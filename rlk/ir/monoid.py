@@ -16,17 +16,17 @@ class Kind(Enum):
     SOFTMAX_SUM = "softmax_sum"
     POWER_SUM = "power_sum"  # the same of scores in units of ln 2: e = exp2(z - max)
     ARGMAX = "argmax"  # (max, its lowest index)
-    TOP = "top"  # the three largest integers, the largest first; of kept folds alone
+    TOP = "top"  # the three largest integers, the largest first; only for folds with `kept`
 
 
 @dataclass(frozen=True, slots=True)
 class Monoid:
-    """kind, the names of payloads, and the tree by which a chunk's lanes are summed.
+    """The state of a fold: its kind, the names of its payloads, and the tree that sums a chunk's lanes.
 
-    What weighs, a softmax_sum or a power_sum, has a sum for each payload; a total with one is a sum of
-    products, contracted onto one accumulator by folds that do not restart at each chunk.
-    centred: of what weighs, the state has the sum of e * (z - max) too. The entropy of softmax(z) is made of
-    it: log sum exp z less the mean of z would subtract two numbers of the size of z.
+    A softmax_sum or a power_sum has a weighted sum for each payload. A total with a payload is a contraction:
+    folds that do not restart at each chunk add its products to one accumulator.
+    centred: the state of a softmax_sum or power_sum also has the sum of e * (z - max). The entropy of
+    softmax(z) is computed from it: log sum exp z minus the mean of z would lose precision by cancellation.
     """
 
     kind: Kind
@@ -49,12 +49,12 @@ class Monoid:
 
     @property
     def weighs(self) -> bool:
-        """Whether sums are weighed by powers under a maximum, the state's first component."""
+        """Return whether the sums are of terms times powers under a maximum, the state's first component."""
         return self.kind in (Kind.SOFTMAX_SUM, Kind.POWER_SUM)
 
     @property
     def contracts(self) -> bool:
-        """Whether the state is the accumulator of a contraction of all that is absorbed."""
+        """Return whether the state is the accumulator of a contraction of all that is absorbed."""
         return self.kind is Kind.TOTAL and bool(self.payloads)
 
     def __str__(self) -> str:

@@ -1,9 +1,9 @@
 """The nodes of the tile IR: static single assignment, one region kind, no pointer, mask, thread or layout.
 
 A value is an int, unique in its kernel. A `Block` is a list of `Let`s; `Loop` and `Stream` hold one. `Stream`
-with its `Fold`s is a macro of the traced form; `passes.expand` rewrites it into `Loop`, `Reduce` and `Merge`,
-and what is left is the core that the oracle and every lowering run. Source locations and names ride along and
-take no part in equality.
+with its `Fold`s is a macro of the traced form; `passes.expand` rewrites it into `Loop`, `Reduce` and `Merge`.
+The other nodes are the core that the oracle and every lowering run. Source locations and names of values take
+no part in equality.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Fn2(Enum):
     ADD = "add"
     SUB = "sub"
     MUL = "mul"
-    # floats: correctly rounded; integers: of a non-negative by a positive number alone, where machines that
-    # round down agree with those that cut toward zero
+    # floats: correctly rounded; integers: only of a non-negative by a positive number, where rounding down
+    # and truncation toward zero agree
     DIV = "div"
     MOD = "mod"  # integers: the remainder that goes with DIV
     MAX = "max"  # IEEE 754-2019 maximumNumber: NaN loses, -0.0 < +0.0
@@ -62,7 +62,7 @@ class Fn2(Enum):
         return self in (Fn2.LT, Fn2.LE, Fn2.EQ, Fn2.NE)
 
     def domain(self, dtype: DType) -> str | None:
-        """Return the rule of a function of integers that has no value for some; None: it has one for all."""
+        """Return the rule for operands of a partial function of integers, in words; None: it is total."""
         match self:
             case Fn2.DIV | Fn2.MOD if dtype.is_int:
                 return "a quotient, and its remainder, is of a number from 0 up by one from 1 up"
@@ -90,7 +90,7 @@ class MathFn(Enum):
 
 
 class MathModel(Enum):
-    """Who defines the bits of a transcendental function."""
+    """The definition of the bits of a transcendental function."""
 
     PORTABLE = "portable"  # rlk.ir.portable: fma and integer operations, the same on every machine
     SOFTMAX = "softmax"  # exp2 of a softmax fold: the target's validated hardware function, else PORTABLE
@@ -98,7 +98,7 @@ class MathModel(Enum):
 
 
 class Combine(Enum):
-    """What a Reduce combines with. Only ADD on floats depends on an order."""
+    """The operation of a Reduce. Only ADD on floats depends on an order."""
 
     ADD = "add"
     MAX = "max"
@@ -132,7 +132,7 @@ class Pos:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The number of indices of an axis, i32. Of a piece axis: how many pieces there are."""
+    """The number of indices of an axis, i32. Of a piece axis: the number of pieces."""
 
     axis: Axis
 
@@ -201,7 +201,7 @@ class Bits:
 class Philox:
     """Four words of random bits, u32, as a pure function of a counter of four words and a key of two.
 
-    Philox 4x32-10 (Salmon et al., SC 2011). Counters are made of positions and request ids, never of places.
+    Philox 4x32-10 (Salmon et al., SC 2011). Counters are made of positions and request ids, not of rows.
     """
 
     counter: tuple[Value, ...]
@@ -258,12 +258,12 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """Contract an axis: one f32 accumulator takes it in ascending order, products added as a model says.
+    """Contract an axis: one f32 accumulator takes it in ascending order, by the rule of `model`.
 
-    a and b have no axis in common but the contracted one, which is not padded, the axis of its pieces, and
-    those of `each`: every index of these has a contraction of its own. `onto` is what the accumulator holds
-    at first. In a traced form the axis is whole, and the contraction of each piece is merged with the
-    others'; of an axis with pieces `onto` is there what the first piece is added to.
+    The contracted axis is not padded. a and b share it, the axis of its pieces, and the batch axes `each`;
+    every index of the latter two has a contraction of its own. onto: the accumulator's initial value (`acc`
+    of other IRs); None: +0.0. In a traced form the axis is whole, and the contractions of its pieces are
+    merged; there the first piece is added to `onto`.
     """
 
     a: Value
@@ -278,7 +278,7 @@ class Dot:
 class Merge:
     """Combine the states of a monoid along an axis, as a tree or ascending; yields the merged state.
 
-    onto: of an ascending total, what the first is merged onto.
+    onto: the initial value of an ascending total, with which the first state is merged.
     """
 
     monoid: Monoid
@@ -294,7 +294,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """args are the values that a region receives; results are what it yields."""
+    """A region: args are the values that it receives, results the values that it yields."""
 
     args: tuple[Value, ...]
     lets: tuple[Let, ...]
@@ -305,11 +305,11 @@ class Block:
 class Loop:
     """For step in [start, stop), ascending: body.args = (step, *carried); body.results = the next carried.
 
-    start and stop may vary along axes: the loop runs from the smallest to the largest, a step is one number,
-    and what lies outside of an index's own bounds does not exist for it.
+    start and stop may vary along axes: the loop runs from the smallest start to the largest stop, a step is a
+    scalar, and a mask excludes steps outside of an index's own bounds.
     types: of the carried values; an init of fewer axes is broadcast. Yields the last carried values.
-    full: in steps below its smallest element, `exists`, a bool of the body, is true everywhere; where there
-    is `first`, in those from its largest element on.
+    exists: a bool of the body, the mask. It is true everywhere in steps below the smallest element of `full`
+    and, if `first` is given, from the largest element of `first` on: such steps need no mask.
     """
 
     axis: Axis
@@ -336,7 +336,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The same value, read from memory: what comes before it and what comes after are launched apart."""
+    """The same value, materialized to memory: its producer and its consumers are separate launches."""
 
     x: Value
 
@@ -346,9 +346,9 @@ class Fold:
     """Absorb the inputs, tiles of a stream's body, into a monoid's state; leaves merge in a fixed order.
 
     kept: every piece of the axis and every lane of its chunks has a state of its own, which takes one element
-    a step, ascending; nothing merges them.
-    open: of an axis whose leaf is the piece, the last piece is left as it is: the state of that piece is
-    yielded, and behind it what the pieces before it merged to. after: such states, to go on with.
+    a step, ascending; the states are yielded unmerged.
+    open: for an axis whose leaf is the piece, the last piece is not merged: the fold yields the state of that
+    piece, then the merged state of the pieces before it. after: such states, to continue from.
     """
 
     monoid: Monoid
@@ -359,7 +359,7 @@ class Fold:
 
     @property
     def yielded(self) -> tuple[str, ...]:
-        """The names of what a stream yields of the fold."""
+        """The names of the fold's values among the results of its stream."""
         names = self.monoid.state
         return (*(f"{n}_of_piece" for n in names), *names) if self.open else names
 
@@ -370,14 +370,15 @@ class Stream:
 
     begin, end: the segment of a ragged axis; None means the whole axis.
     when: where it is false the axis is empty.
-    init, types: of values that each step hands to the next, along an axis taken one by one: body.args are
-    what the step before left, body.results what this one leaves; the last are yielded behind the states.
+    init, types: of the values carried from one step to the next, along an axis with chunks of one element:
+    body.args are those of the previous step, body.results those for the next; the last are yielded after the
+    states.
     reverse: from the last element to the first.
-    since, until: the elements of the segment that a row sees, where not all; chunks and pieces count from
-    begin all the same.
-    rows, row, kept: where memory must hold states, that of a row is at index `row` of the axis `rows`, if
-    `kept` holds; other states may be anything.
-    after: how many elements of the segment, in whole chunks, the states that folds go on with have absorbed.
+    since, until: the bounds of the elements that are visible to a row, if not all are; chunks and pieces are
+    counted from begin all the same.
+    rows, row, kept: if states are materialized, the state of a row is stored at index `row` of the axis
+    `rows` where `kept` is true; other stored states are undefined.
+    after: the number of elements of the segment, in whole chunks, that the states in `Fold.after` contain.
     """
 
     axis: Axis
@@ -438,7 +439,7 @@ class Let:
 
 
 class Role(Enum):
-    """What a tensor or scalar is to a kernel."""
+    """The use of a tensor or scalar by a kernel."""
 
     IN = "in"
     OUT = "out"
@@ -457,7 +458,7 @@ class Decl:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One launch: parallel over every axis that its stores keep and nothing in it combines along."""
+    """One launch: parallel over every axis of its stores that no node in it reduces."""
 
     name: str
     params: tuple[Decl, ...]
@@ -465,7 +466,7 @@ class Kernel:
 
 
 class Phase(Enum):
-    """Which turns of two or more a kernel takes part in, where their number is not known."""
+    """The iterations of a host loop of unknown length in which a kernel is launched."""
 
     FIRST = "first"
     REST = "rest"
@@ -475,9 +476,10 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A kernel is launched once for each piece of an axis, ascending, or for some of them.
+    """A host loop around a launch: one iteration for each piece of an axis, ascending, or for some of them.
 
-    The piece's number is the kernel's scalar `turn.index`; its own indices of the axis are those inside it.
+    `index` names the kernel's scalar parameter with the piece's number; inside the kernel, indices of the
+    axis count from the start of the piece.
     """
 
     axis: Axis
@@ -500,7 +502,7 @@ class Launch:
 class Program:
     """The kernels of one operator, with the workspaces they share (role WORK).
 
-    launches: in order; without any, each kernel is launched once. Neighbours share their common loops.
+    launches: in order; without any, each kernel is launched once. Adjacent launches share their outer loops.
     """
 
     name: str
@@ -514,7 +516,7 @@ class Program:
 
 
 def bounds_of(stream: Stream) -> tuple[Value | None, ...]:
-    """Return what limits a stream, in the order of its fields; None for what does not."""
+    """Return the bounds, masks and counts of a stream, in the order of its fields; None if absent."""
     several = (stream.begin, stream.end, stream.when, stream.since, stream.until, stream.row, stream.kept)
     return (*several, stream.after)
 

@@ -29,8 +29,7 @@ from rlk.ir.nodes import (
 
 
 class Tier(Enum):
-    """How much is known of an output's bits.
-
+    """The strength of the promise about an output's bits.
     exact: the oracle predicts them. pinned: they repeat, and no batch or schedule changes them.
     """
 
@@ -63,7 +62,7 @@ def tier(program: Program, target: str) -> dict[str, Tier]:
 
 @dataclass(slots=True)
 class _Taint:
-    """What depends on a function without a validated model: tensors of a program, values of one kernel."""
+    """Tensors of a program, or values of one kernel, that depend on a function without a validated model."""
 
     known: frozenset[MathModel]
     dots: frozenset[DotModel]
@@ -92,7 +91,7 @@ class _Taint:
             case Store(param=param) if tainted:
                 self.tensors.add(param)
             case Merge(monoid=monoid, states=states, exp2=exp2):
-                # every component is weighed by the first, the maximum, through exp2
+                # every other component is rescaled by exp2 of a difference of maxima, the first component
                 weighed = monoid.weighs and exp2 not in self.known
                 first = states[0] in self.values
                 self.parts[let.value] = frozenset(
@@ -111,10 +110,10 @@ class _Taint:
                 pass
 
     def loop(self, loop: Loop) -> frozenset[int]:
-        """Follow a loop's body until nothing new depends; return which carried values do."""
+        """Iterate a loop's body to a fixed point; return the indices of the carried values that depend."""
         step, *carried = loop.body.args
         if self.values.intersection((loop.start, loop.stop)):
-            # how often a body runs decides all that it does
+            # all carried values depend on the number of iterations
             self.values.update(loop.body.args)
         self.values.update(a for a, v in zip(carried, loop.init, strict=True) if v in self.values)
         while True:
@@ -129,9 +128,9 @@ class _Taint:
 def numerics_id(programs: tuple[Program, ...], target: str, toolchain: str | None = None) -> str:
     """Return the id of canonical programs with their math models on a target: 16 hex digits.
 
-    Equal ids are interchangeable. An id digests what is computed (rlk.ir.computed), not the text that says
-    it: names, comments and the source of rlk are no part of it. toolchain (backend and versions) enters only
-    when an output is pinned; the target only through the models, unless one of them is the target's own.
+    Programs with equal ids are interchangeable. An id digests the computation (rlk.ir.computed) without
+    names, comments or the source of rlk. toolchain (backend and versions) enters only if an output is pinned;
+    the target only if an output is pinned or a model is not the same on every target.
     """
     pinned = any(t is Tier.PINNED for p in programs for t in tier(p, target).values())
     anywhere = {MathModel.PORTABLE, DotModel.FMA}
@@ -145,9 +144,9 @@ def numerics_id(programs: tuple[Program, ...], target: str, toolchain: str | Non
 
 
 def home(program: Program, target: str) -> str:
-    """Return whose numerics a program has on a target: on a CPU the oracle computes those of the hardware.
+    """Return the target whose numerics a program has: on a CPU the oracle computes those of the hardware.
 
-    A program with a model of sm_90 (its exp2, its dots) has sm_90's numerics there, id and tier included.
+    A program with a model of sm_90 (its exp2, its dots) has sm_90's numerics on a CPU, id and tier included.
     """
     used = {model for k in program.kernels for model in _models(k.body)}
     return "sm_90a" if target == "cpu" and used & {MathModel.SM90, DotModel.CHAIN16} else target

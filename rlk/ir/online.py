@@ -1,4 +1,4 @@
-"""The arithmetic of folds that restart at pieces or never: the first state, and a chunk absorbed into one."""
+"""The arithmetic of folds with one state per piece or segment: the first state, and the update by a chunk."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rlk.ir.monoid import Kind, Monoid
 from rlk.ir.nodes import Cast, Combine, Dot, Fn2, Value
 from rlk.ir.types import DType
 
-SLACK = 8.0  # by how much a power_sum's scores may exceed its maximum
+SLACK = 8.0  # a power_sum's scores may exceed its maximum by this much before it is rescaled
 
 
 def start(b: Builder, monoid: Monoid, dtype: DType) -> State:
     """Return the state of a piece before its first chunk."""
     match monoid.kind:
         case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
-            # 0.0, not -0.0: what a contraction adds to -0.0 is +0.0, so that only from +0.0 on a chunk that a
-            # row sees nothing of leaves every bit
+            # 0.0, not -0.0: a contraction of zeros makes +0.0 of -0.0, so only a state that starts at +0.0
+            # keeps its bits through a chunk that is fully masked for a row
             return (fold.init(b, monoid)[0], *(b.f32(0.0) for _ in monoid.state[1:]))
         case Kind.TOTAL if monoid.contracts:
             return (b.f32(0.0),)
@@ -28,9 +28,9 @@ def start(b: Builder, monoid: Monoid, dtype: DType) -> State:
 
 
 def restart(b: Builder, monoid: Monoid, state: State) -> State:
-    """Return a state that the next piece may begin with, made of that of the last one.
+    """Return the first state of the next piece, made of the state of the last one.
 
-    The sums of what weighs stay: under a maximum of -inf they weigh nothing, if they are finite.
+    Weighted sums stay: under a maximum of -inf their factor is 0, if they are finite.
     """
     match monoid.kind:
         case Kind.SOFTMAX_SUM | Kind.POWER_SUM:
@@ -44,18 +44,20 @@ def restart(b: Builder, monoid: Monoid, state: State) -> State:
 def absorb(
     b: Builder, monoid: Monoid, state: State, inputs: State, lanes: Axis | None, exists: Value, pos: Value
 ) -> State:
-    """Return the state of a piece with one more chunk: of a softmax_sum under a maximum that runs along.
+    """Return the state of a piece with one more chunk; for a softmax_sum by online softmax.
 
-    m' = max(m, max z), e = exp2((z - m') log2 e), and with a = exp2((m - m') log2 e) each sum x becomes
-    x a + sum of e y, by the monoid's tree; of a payload that is contracted, the accumulator x a goes on with
-    the products of y and of e rounded to its type; of a centred sum c, (c + (m - m') s) a goes on with the
-    sum of e (z - m'). Every operation rounds. (Online softmax: Milakov and Gimelshein, arXiv 1805.02867; with
-    products: Dao, arXiv 2307.08691.) Of a sum of products the accumulator goes on with the products of y and
-    of x rounded to its type.
+    m' = max(m, max z), e = exp2((z - m') log2 e), and a = exp2((m - m') log2 e) rescales each sum x:
+      - x a + sum of e y, by the monoid's tree;
+      - for a payload that is contracted: the accumulator x a plus the products of y and of e, rounded to the
+        dtype of y;
+      - for a centred sum c: (c + (m - m') s) a + sum of e (z - m').
+    Every operation rounds. (Online softmax: Milakov and Gimelshein, arXiv 1805.02867; with products: Dao,
+    arXiv 2307.08691.) A total with a payload adds the products of y and of x, rounded to the dtype of y, to
+    its accumulator.
 
-    Of a power_sum e = exp2(z - m') and a = exp2(m - m'), and m' = m unless max z > m + SLACK: weights of up
-    to 2 ** SLACK need no other scale, and most steps multiply no sum by a, which is 1 (as FlashAttention-4
-    does, whose threshold it is).
+    For a power_sum e = exp2(z - m') and a = exp2(m - m'), and m' = m unless max z > m + SLACK: numerators of
+    up to 2 ** SLACK need no other scale, and in most steps a = 1 and no sum is rescaled (conditional
+    rescaling with the threshold of FlashAttention-4).
     """
     match monoid.kind:
         case Kind.SOFTMAX_SUM | Kind.POWER_SUM if lanes is not None:
@@ -94,7 +96,7 @@ def _softmax(b: Builder, monoid: Monoid, state: State, inputs: State, lanes: Axi
 
 
 def _maximum(b: Builder, monoid: Monoid, before: Value, chunk: Value) -> Value:
-    """Return the maximum that a chunk is weighed under; of a power_sum the one before, if that is near."""
+    """Return the maximum for a chunk: of a power_sum the previous one, unless exceeded by SLACK."""
     if monoid.kind is not Kind.POWER_SUM:
         return b.max(before, chunk, "m_new")
     far = b.map2(Fn2.LT, b.add(before, b.f32(SLACK)), chunk)
@@ -102,7 +104,7 @@ def _maximum(b: Builder, monoid: Monoid, before: Value, chunk: Value) -> Value:
 
 
 def _products(b: Builder, x: Value, y: Value, lanes: Axis, onto: Value, name: str) -> Value:
-    """Return an accumulator that went on with the products of y and of x rounded to its type."""
+    """Return the accumulator `onto` plus the products of y and of x, rounded to the dtype of y."""
     p = b.let(Cast(x, b.tile(y).dtype), "p")
     each = tuple(a for a in b.tile(p).axes if a in b.tile(y).axes and a != lanes) or None
     return b.let(Dot(p, y, lanes, DotModel.CHAIN16, onto, each), name)

@@ -18,7 +18,7 @@ B = TypeVar("B")
 
 
 class Machine(Protocol[F, I, B]):
-    """What a portable function may use. F holds an f32, I an i32 that wraps around, B a truth value.
+    """The operations of a portable function, on an f32 (F), an i32 that wraps around (I) and a bool (B).
 
     Every float operation is rounded once, to nearest even, with subnormals. min and max are IEEE 754-2019
     minimumNumber and maximumNumber; lt and eq are false for NaN.
@@ -350,7 +350,7 @@ class _Listing:
 
 
 def listing(name: str) -> tuple[str, ...]:
-    """Return the operations of a function, one a line: what a numerics id must digest to name its bits."""
+    """Return the operations of a function, one a line: its definition in numerics ids."""
     machine = _Listing()
     FUNCTIONS[name](machine, "x")
     return tuple(machine.lines)

@@ -63,7 +63,7 @@ def _turn(turn: n.Turn) -> str:
 
 
 def axes_in(program: n.Program) -> list[Axis]:
-    """Return the whole axes that a program names, by name."""
+    """Return the whole axes of a program, sorted by name."""
     found: dict[Axis, None] = {t.axis.whole: None for launch in program.launches for t in launch.turns}
 
     def note(type: Type) -> None:
@@ -141,12 +141,12 @@ def _write(value: object, annotation: str) -> str:
 
 
 def parse_program(text: str) -> n.Program:
-    """Return the program that a text means; raise SpecError naming the line that cannot be read."""
+    """Parse the text of a program; raise SpecError with the line that cannot be read."""
     return _Parser(text).program()
 
 
 class _Parser:
-    """Reads what print_program writes, line by line."""
+    """A line-by-line reader of the output of print_program."""
 
     def __init__(self, text: str) -> None:
         stripped = [line.split("  # ")[0].strip() for line in text.splitlines()]

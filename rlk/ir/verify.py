@@ -34,7 +34,7 @@ def verify(program: Program) -> None:
 
 
 class _Verifier:
-    """Walks one kernel and notes what is wrong."""
+    """Walks one kernel and collects diagnostics."""
 
     def __init__(self, kernel: Kernel, found: list[Diagnostic]) -> None:
         self.kernel, self.found = kernel, found
@@ -99,7 +99,7 @@ class _Verifier:
         self.scopes.pop()
 
     def handed(self, stream: Stream, loc: Loc) -> None:
-        """Note steps that do not leave what they hold: along the stream's axis each is one element."""
+        """Note a stream whose steps yield other types than they carry; a step has one element of the axis."""
         left = tuple(self.types.get(v) for v in stream.body.results)
         fits = len(left) == len(stream.types) == len(stream.init) == len(stream.body.args) and all(
             isinstance(x, TileType) and x.dtype is t.dtype and {*x.axes} <= {*t.axes, stream.axis}

@@ -206,7 +206,7 @@ _generated: dict[str, Op] = {}
 
 
 class Context:
-    """What a gradient sees of the forward call: saved tensors, scalars, statics, and what is wanted."""
+    """The forward call as a gradient sees it: saved tensors, scalars, statics, and the wanted gradients."""
 
     def __init__(self, values: dict[str, object], wanted: frozenset[str], vjp: Vjp) -> None:
         self._values, self._wanted, self._vjp = values, wanted, vjp

@@ -42,7 +42,7 @@ __all__ = ["L", "ScalarArg"]
 
 
 class Outputs(dict[str, Tile]):
-    """What a spec returns: named tiles, already stored."""
+    """The result of a spec: named tiles, already stored."""
 
 
 class L:

@@ -169,7 +169,7 @@ class Layout:
 
     @property
     def tokens(self) -> int:
-        """How many tokens there are, active or not."""
+        """Return the number of tokens, active or not."""
         return self.active.numel()
 
     def tokens_like(self, op: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -204,7 +204,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where tokens lie, before anything says which of them count."""
+    """Positions of tokens, before a mask or spans say which of them are active."""
 
     shape: tuple[int, ...]
     sequence: torch.Tensor

@@ -114,7 +114,7 @@ class Csr(NamedTuple):
 
 
 class Support(NamedTuple):
-    """What a row's distribution runs over: scores above a threshold, and those equal to it up to an index.
+    """The support of a row's distribution: scores above a threshold, and those equal to it up to an index.
 
     threshold: f32 [B]. ties: i32 [B], how many that equal it are kept. last: i32 [B], the largest index of
     those, -1 without any. `to_csr` lists the ids.

@@ -40,7 +40,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """What makes tokens that were already there less likely, before the temperature.
+    """Penalties of tokens that occurred before, applied before the temperature.
 
     counts: int32 or int64 [B, V], how often each token was generated. prompt: bool [B, V], which tokens are
     in the prompt; None stands for none. repetition r: scores of tokens in either are divided by r where

@@ -1,1 +1,1 @@
-"""Rewrites of the tile IR, each in a file of its own; `pipeline` says in which order they run."""
+"""Passes over tile IR, one per file; `pipeline` has their order."""

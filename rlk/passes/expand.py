@@ -44,21 +44,26 @@ X = TypeVar("X")
 def expand(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
     """Return the kernel without streams.
 
-    A stream over an axis A of n elements, in chunks of c, becomes a `Loop` over steps; inside, an element
-    sits at piece * size + step * c + lane. With A.split the piece is an index of the axis A.piece, and piece
-    states merge by `Tree.pairwise`; with A.piece (a size) the states of pieces go through a workspace and
-    merge in ascending order, one at a time or A.fan_in at once: `cut` puts the cut there. What steps hand on
-    is carried by the loop; a step whose element does not exist hands on what it got. Where the leaf is the
-    piece, one loop walks the chunks of all pieces, and merges the state of a piece when the next one begins;
-    with A in `apart` each piece has a loop of its own, and their states go through a workspace. Where the
-    leaf is the segment, one state takes all chunks.
+    A stream over an axis A of n elements, in chunks of c, becomes a `Loop` over steps; the index of an
+    element is piece * size + step * c + lane.
+
+    - leaf "chunk": with A.split the piece is an index of the axis A.pieces, and piece states merge by
+      `Tree.pairwise`; with A.piece (a size) the states of pieces go through a workspace and merge in
+      ascending order, one at a time or A.fan_in at once: `cut` splits the kernel there. For A in `apart`
+      chunks are parallel, along an axis of steps.
+    - leaf "piece": one loop runs over the chunks of all pieces, and merges the state of a piece when the next
+      one begins; for A in `apart` pieces are parallel, each with a loop of its own, and their states go
+      through a workspace.
+    - leaf "segment": one state takes all chunks.
+
+    The loop carries the stream's carried values; a step whose element does not exist leaves them as they are.
     """
     return rewrite(kernel, _Expand(apart))
 
 
 @dataclass(slots=True)
 class _Expand:
-    """The rule: streams become loops, and their results the states that the loops leave."""
+    """The rule: streams become loops, and their results the final states of these loops."""
 
     apart: frozenset[str]
     states: dict[Value, list[Value]] = field(default_factory=dict)
@@ -81,11 +86,11 @@ class _Expand:
 
 
 def _stream(replay: Replay, stream: Stream, apart: frozenset[str]) -> list[Value]:
-    """Append what a stream means; return the states of its folds, in a row."""
+    """Append the loops and merges of a stream whose folds restart at each chunk; return all states, flat."""
     b = replay.builder
     begin, end = _pieces(replay, stream)
     if stream.axis.name in apart:
-        states = _apart(replay, stream, begin, end)
+        states = _parallel_steps(replay, stream, begin, end)
     else:
         states = _loop(replay, stream, begin, end)
     if stream.axis.split is not None:
@@ -102,7 +107,7 @@ def _stream(replay: Replay, stream: Stream, apart: frozenset[str]) -> list[Value
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Where memory holds the states of rows: at their own positions, or at an index of another axis."""
+    """The rows of memory that have the states: at their own positions, or at an index of another axis."""
 
     axis: Axis | None = None
     row: Value | None = None
@@ -118,14 +123,14 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A component of states in memory: its workspace, the axes of a state, and where each row has its own."""
+    """A component of states in memory: its workspace, the axes of a state, and the rows of the workspace."""
 
     name: str
     axes: tuple[Axis, ...]
     rows: _Rows
 
     def load(self, b: Builder, at: Value, exists: Value | None) -> Value:
-        """Append the load of what was stored at a place of the axis, where it exists."""
+        """Append the load of the component at an index `at` of the stored axis, guarded by `exists`."""
         index = (at, *self.rows.place(b, self.axes)[1])
         kept = self.rows.kept
         if exists is not None and kept is not None:
@@ -139,7 +144,8 @@ def _merge_ascending(
 ) -> list[State]:
     """Store the states along an axis, then load and merge them in order: `cut` makes this two kernels.
 
-    One at a time, or a fan of them: combined along its lanes first, as the elements of a chunk are.
+    They merge one at a time, or a fan at a time, whose states are reduced along lanes first as elements of a
+    chunk.
     """
     stored = [
         [
@@ -167,7 +173,7 @@ def _merge_ascending(
 
 
 def _steps(b: Builder, length: Value, chunk: int) -> tuple[Value, Value]:
-    """Return in how many chunks a length is walked, and how many of them are full."""
+    """Return the number of chunks of a length, and the number of full ones."""
     stop = b.map2(Fn2.DIV, b.add(length, b.i32(chunk - 1)), b.i32(chunk), "steps")
     return stop, b.map2(Fn2.DIV, length, b.i32(chunk), "full_steps")
 
@@ -175,7 +181,7 @@ def _steps(b: Builder, length: Value, chunk: int) -> tuple[Value, Value]:
 def _fan(
     b: Builder, folded: tuple[Fold, ...], stored: list[list[_Stored]], fan: Axis, step: Value, count: Value
 ) -> tuple[Value, list[State]]:
-    """Append the reading of one fan of states; return which of them exist, and each fold's of them all."""
+    """Append the loads of one fan of states; return the mask of existing ones and each fold's states."""
     name = fan.name.lower()
     at = b.add(b.mul(step, b.i32(fan.chunk or 1)), b.let(Pos(fan), f"{name}_lane"), name)
     exists = b.map2(Fn2.LT, at, count, "exists")
@@ -197,7 +203,7 @@ def _store_state(b: Builder, over: Axis, name: str, value: Value, rows: _Rows) -
 
 
 def _loaded(b: Builder, stored: list[list[_Stored]], at: Value, exists: Value | None = None) -> list[State]:
-    """Load the states that were stored at a place of their axis, where they exist."""
+    """Load the states at an index of the stored axis, guarded by `exists`."""
     return [tuple(component.load(b, at, exists) for component in state) for state in stored]
 
 
@@ -210,7 +216,7 @@ def _identities(b: Builder, folded: tuple[Fold, ...], states: list[State]) -> St
 
 
 def _pieces(replay: Replay, stream: Stream) -> tuple[Value, Value]:
-    """Return where the pieces begin and end, i32, over the piece axis if there is one."""
+    """Return the begins and ends of pieces, i32, over the piece axis if there is one."""
     b, axis = replay.builder, stream.axis
     low = b.i32(0) if stream.begin is None else _as_i32(b, replay[stream.begin])
     high = b.let(Extent(axis)) if stream.end is None else _as_i32(b, replay[stream.end])
@@ -231,7 +237,7 @@ def _as_i32(b: Builder, value: Value) -> Value:
 
 
 def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[State]:
-    """Append the loop over steps; return the states of each fold, and behind them what is carried."""
+    """Append the loop over steps; return the states of each fold, then the carried values."""
     b, axis = replay.builder, stream.axis
     chunk = axis.chunk or 1
     first = tuple(replay[v] for v in stream.init)
@@ -239,7 +245,7 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
     start = b.i32(0)
     when = replay.optional(stream.when)
     if when is not None:
-        # a choice between two numbers that static extents decide: one bound for the whole tile
+        # a select, so that static extents may fold it: one bound for the whole tile
         stop, full = b.select(when, stop, start, "steps"), b.select(when, full, start, "full_steps")
     with b.region() as lets:
         step = b.fresh(TileType(DType.I32))
@@ -258,8 +264,8 @@ def _loop(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Stat
     return [tuple(next(results) for _ in state) for state in (*leaves, *((held,) if held else ()))]
 
 
-def _apart(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[State]:
-    """Append all chunks side by side, along an axis of steps; return the states merged in step order."""
+def _parallel_steps(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[State]:
+    """Append all chunks in parallel, along an axis of steps; return the states merged in step order."""
     b, steps = replay.builder, stream.axis.steps
     step = b.let(Pos(steps), f"{stream.axis.name.lower()}_step")
     leaves = _leaves(replay, stream, _chunk(replay, stream, begin, end, step))
@@ -268,7 +274,7 @@ def _apart(replay: Replay, stream: Stream, begin: Value, end: Value) -> list[Sta
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """One chunk: the axis of its elements if it has several, where they are, and which of them exist."""
+    """One chunk: the axis of its elements if it has several, their positions, and the mask of existing."""
 
     lanes: Axis | None
     pos: Value
@@ -328,10 +334,10 @@ def _carry(b: Builder, folded: tuple[Fold, ...], leaves: list[State]) -> tuple[S
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """The chunks of a segment, from its first element on, of which a row sees some: [start, stop).
+    """The chunks [start, stop) of a segment, counted from its first element, with elements visible to a row.
 
-    full: below it a row sees every element of all of them, from `first` on where there is one; None where the
-    first may be seen in part.
+    full: all elements of chunks below it (and from `first` on, if given) are visible; None where the first
+    chunk may be partly visible.
     """
 
     start: Value
@@ -356,7 +362,7 @@ def _mergeable(stream: Stream, loc: Loc) -> None:
 
 
 def _types_of_states(replay: Replay, stream: Stream, let: Let) -> list[TileType]:
-    """Return the types of the state of each fold, in a row."""
+    """Return the types of the states of all folds, flat."""
     assert isinstance(let.type, TupleType)
     items = iter(let.type.items)
     each = [tuple(next(items) for _ in f.yielded)[: len(f.monoid.state)] for f in stream.folds]
@@ -364,22 +370,22 @@ def _types_of_states(replay: Replay, stream: Stream, let: Let) -> list[TileType]
 
 
 def _online(replay: Replay, stream: Stream, types: list[TileType], apart: frozenset[str]) -> list[Value]:
-    """Append what a stream means whose folds restart at each piece; return their states, in a row."""
+    """Append the loops and merges of a stream whose folds restart at pieces or never; return states, flat."""
     b, axis = replay.builder, stream.axis
     begin = b.i32(0) if stream.begin is None else _as_i32(b, replay[stream.begin])
     end = b.let(Extent(axis)) if stream.end is None else _as_i32(b, replay[stream.end])
-    steps = _seen(replay, stream, begin, end)
+    steps = _visible_chunks(replay, stream, begin, end)
     names = tuple(n for f in stream.folds for n in f.monoid.state)
     if axis.leaf == "segment":
-        return list(b.results(_walk(replay, stream, (begin, end), steps, types), names))
+        return list(b.results(_chunk_loop(replay, stream, (begin, end), steps, types), names))
     if axis.name in apart and not any(f.open or f.after for f in stream.folds):
         steps = _of_piece(b, axis, steps)
         along = [TileType(t.dtype, (axis.pieces, *t.axes)) for t in types]
-        made = _walk(replay, stream, (begin, end), steps, along)
+        made = _chunk_loop(replay, stream, (begin, end), steps, along)
         rows = _Rows(stream.rows, replay.optional(stream.row), replay.optional(stream.kept))
         states = _by_fold(stream.folds, b.results(made, names))
         return _flat(_merge_ascending(b, stream, states, axis.pieces, rows))
-    made = _walk(replay, stream, (begin, end), steps, types * 2)
+    made = _chunk_loop(replay, stream, (begin, end), steps, types * 2)
     both = b.results(made, tuple(f"{n}_of_piece" for n in names) + names)
     last, before = (_by_fold(stream.folds, each) for each in (both[: len(names)], both[len(names) :]))
     merged = _merged(b, stream.folds, before, last)
@@ -387,8 +393,8 @@ def _online(replay: Replay, stream: Stream, types: list[TileType], apart: frozen
     return _flat([(*open, *rest) if f.open else whole for f, open, rest, whole in found])
 
 
-def _seen(replay: Replay, stream: Stream, begin: Value, end: Value) -> _Steps:
-    """Append which chunks of a segment a row sees some elements of."""
+def _visible_chunks(replay: Replay, stream: Stream, begin: Value, end: Value) -> _Steps:
+    """Append the bounds of the chunks of a segment that have elements visible to a row."""
     b, chunk = replay.builder, stream.axis.chunk or 1
     zero, size = b.i32(0), b.i32(chunk)
     length = b.max(zero, b.sub(end, begin))
@@ -405,7 +411,7 @@ def _seen(replay: Replay, stream: Stream, begin: Value, end: Value) -> _Steps:
         start = b.map2(Fn2.DIV, unseen, size, "first_step")
     if stream.after is not None:
         start = b.max(start, b.map2(Fn2.DIV, _as_i32(b, replay[stream.after]), size), "first_step")
-        # a row may see less than what came before
+        # a row may see fewer chunks than the given states contain
         full = None if full is None else b.max(start, full, "full_steps")
     stop = b.map2(Fn2.DIV, b.add(length, b.i32(chunk - 1)), size, "steps")
     if stream.since is not None and whole:
@@ -419,7 +425,7 @@ def _seen(replay: Replay, stream: Stream, begin: Value, end: Value) -> _Steps:
 
 
 def _of_piece(b: Builder, axis: Axis, steps: _Steps) -> _Steps:
-    """Append which of the chunks that a row sees are those of one piece, along the axis of pieces."""
+    """Append the bounds of a row's visible chunks within each piece, along the axis of pieces."""
     count = b.i32(axis.steps_of_piece)
     first = b.mul(b.let(Pos(axis.pieces), f"{axis.name.lower()}_piece"), count)
     last = b.add(first, count)
@@ -428,13 +434,13 @@ def _of_piece(b: Builder, axis: Axis, steps: _Steps) -> _Steps:
     return _Steps(start, stop, None if full is None else b.max(start, b.min(full, last), "full_steps"))
 
 
-def _walk(
+def _chunk_loop(
     replay: Replay, stream: Stream, bounds: tuple[Value, Value], steps: _Steps, types: list[TileType]
 ) -> Value:
     """Append the loop over chunks, which carries the state of a piece.
 
-    types: of that state, or of it and of what the pieces before it merged to: then the first chunk of a piece
-    has the last one merged, and starts anew.
+    types: of that state, or of it and of the merged state of the pieces before it: then the first chunk of a
+    piece merges the state of the last piece, and starts a new one.
     """
     b, axis, folded = replay.builder, stream.axis, stream.folds
     held = sum(len(f.monoid.state) for f in folded)
@@ -447,8 +453,8 @@ def _walk(
         mine, before = _by_fold(folded, carried[:held]), carried[held:]
         chunk = _chunk(replay, stream, *bounds, step)
         if before:
-            # after the chunk's scores: a lowering that waits for those has the last piece's sums by then
-            mine, before = _turned(b, folded, _first_of_piece(b, axis, step), mine, before)
+            # after the chunk's scores: a lowering that waits for their wgmma has the last piece's sums too
+            mine, before = _begin_piece(b, folded, _first_of_piece(b, axis, step), mine, before)
         new = [_absorbed(replay, f, state, chunk) for f, state in zip(folded, mine, strict=True)]
         results = (*_flat(new), *before)
     after = [tuple(replay[v] for v in f.after) for f in folded]
@@ -472,10 +478,10 @@ def _first_of_piece(b: Builder, axis: Axis, step: Value) -> Value:
     return b.map2(Fn2.EQ, b.map2(Fn2.MOD, step, b.i32(axis.steps_of_piece)), b.i32(0), "turn")
 
 
-def _turned(
+def _begin_piece(
     b: Builder, folded: tuple[Fold, ...], turn: Value, last: list[State], before: State
 ) -> tuple[list[State], State]:
-    """Append what a step starts from: at a turn a new piece, the last one merged with those before it."""
+    """Append a step's initial states: where `turn`, a new piece, and the last merged with those before."""
     merged = _flat(_merged(b, folded, _by_fold(folded, before), last))
     begun = _flat([online.restart(b, f.monoid, state) for f, state in zip(folded, last, strict=True)])
     pairs = zip((*begun, *merged), (*_flat(last), *before), strict=True)
@@ -493,7 +499,7 @@ def _flat(states: list[State]) -> list[Value]:
 
 
 def _by_fold(folded: tuple[Fold, ...], values: Iterable[X]) -> list[tuple[X, ...]]:
-    """Return what belongs to states in a row as one tuple for each fold."""
+    """Split flat values of states into one tuple for each fold."""
     rest = iter(values)
     return [tuple(next(rest) for _ in f.monoid.state) for f in folded]
 
@@ -525,13 +531,13 @@ class _Body:
                 case Check(bad=bad, what=what):
                     b.let(Check(b.map2(Fn2.AND, self.exists, r[bad]), what))
                 case Dot() as dot:
-                    r.renamed[let.value] = b.let(self._apart(dot), let.name)
+                    r.renamed[let.value] = b.let(self._per_segment(dot), let.name)
                 case _:
                     if not r.rule(r, let):
                         r.copy(let)
 
-    def _apart(self, dot: Dot) -> Dot:
-        """Return a contraction for each segment, where a factor now varies along those who own them."""
+    def _per_segment(self, dot: Dot) -> Dot:
+        """Return the contraction with the axis of segments as a batch axis, if both factors vary along it."""
         r, b = self.outer, self.outer.builder
         a, c = (set(b.tile(r[v]).axes) for v in (dot.a, dot.b))
         shared = [x for x in b.tile(self.pos).axes if x in a & c and x.part is Part.ALL]
@@ -539,7 +545,7 @@ class _Body:
         return replace(dot, a=r[dot.a], b=r[dot.b], onto=r.optional(dot.onto), each=each or None)
 
     def _read(self, index: tuple[Value, ...]) -> Value:
-        """Return where a load reads: a tensor without the rows of `when` is read for all of them at once."""
+        """Return the mask of a load: a tensor without the rows of `when` is loaded once for all of them."""
         b = self.outer.builder
         rows = set(b.tile(self.exists).axes) - set(b.tile(self.inside).axes)
         return self.exists if rows <= {a for i in index for a in b.tile(i).axes} else self.inside

@@ -1,4 +1,4 @@
-"""Kernel splitting: at a read of what all programs write, and where two results need different loops."""
+"""Kernel splitting: before reads of workspaces of other blocks, and for results of different loops."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rlk.passes.walk import walk
 def cut(program: Program) -> Program:
     """Return the program with every kernel cut before its first read of a workspace written in it.
 
-    The later kernel computes again what it needs of the earlier one's values; it repeats no store and no
-    check. Stores that need different contractions, or loops along different axes, get kernels of their own.
+    The later kernel recomputes the values of the earlier one that it needs, without its stores and checks.
+    Stores that need different contractions, or loops along different axes, get kernels of their own.
     """
     kernels: list[Kernel] = []
     for kernel in program.kernels:
@@ -45,9 +45,9 @@ def _cut(kernel: Kernel) -> list[Kernel]:
 
 
 def _independent(lets: tuple[Let, ...], written: set[str], work: set[str]) -> tuple[Let, ...]:
-    """Return the stores to workspaces that need nothing of what is read from one, and what they are made of.
+    """Return the stores to workspaces that depend on no load from a written one, with their backward slices.
 
-    Values that are kept one after the other are so in one launch.
+    So independent values that are materialized one after the other share a launch.
     """
     written, waits, found = set(written), set[Value](), list[Let]()
     for let in lets:
@@ -57,7 +57,7 @@ def _independent(lets: tuple[Let, ...], written: set[str], work: set[str]) -> tu
         needs = {v for x in inner for v in operands(x.node)}
         if reads or not waits.isdisjoint(needs) or (_acts(let) and not keeps):
             waits.add(let.value)
-            # who reads what it stores waits for it
+            # later loads of its workspaces wait for this loop
             written |= {x.node.param for x in inner if isinstance(x.node, Store)}
             continue
         if isinstance(let.node, Store):
@@ -67,7 +67,7 @@ def _independent(lets: tuple[Let, ...], written: set[str], work: set[str]) -> tu
 
 
 def _parted(kernel: Kernel) -> list[Kernel]:
-    """Return a kernel for each set of loops and contractions that stores need; none goes with the first."""
+    """Return a kernel for each set of loops and contractions of stores; stores without any join the first."""
     needs = _needs(kernel)
     sets = list(dict.fromkeys(needs[let.value] for let in kernel.body.lets if _acts(let)))
     kept = [found for found in sets if found] or [frozenset()]

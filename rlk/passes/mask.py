@@ -1,4 +1,4 @@
-"""Put the identity into every combine over an axis that is padded to a power of two, and guard its loads."""
+"""Masks of axes that are padded to powers of two: identities in reductions, guards of loads and stores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlk.passes.walk import walk
 
 
 def whole_axes(kernel: Kernel) -> frozenset[Axis]:
-    """Return the axes that are reduced at once: those of a Reduce that no stream has cut."""
+    """Return the axes that a Reduce takes whole, not in chunks of a stream."""
     return frozenset(
         let.node.over
         for let in walk(kernel.body)
@@ -49,7 +49,7 @@ def mask(kernel: Kernel) -> Kernel:
 
 
 def identity(b: Builder, fn: Combine, dtype: DType) -> Value:
-    """Return what may be combined with anything and leaves its bits."""
+    """Append the identity of a reduction: combined with any value it leaves that value's bits."""
     match fn, dtype:
         case Combine.ADD, DType.F32:
             return b.f32(-0.0)

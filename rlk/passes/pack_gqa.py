@@ -13,16 +13,16 @@ from rlk.passes.rewrite import Replay
 from rlk.passes.simplify import simplify
 from rlk.passes.walk import walk
 
-JOINT = "*"  # between the names of two axes that are walked as one: no name has it
+JOINT = "*"  # joins the names of two packed axes: no axis name contains it
 
 
 def segments_of(axis: Axis) -> str:
-    """Return the name of the axis of segments that an axis of rows walks, alone or with another one."""
+    """Return the name of the axis of segments in an axis of rows, packed with another axis or not."""
     return axis.name.partition(JOINT)[0]
 
 
 def indices_of(axis: Axis, extents: Mapping[str, int]) -> int:
-    """Return the extent of an axis, one of rows included; of segments, what all together do not exceed."""
+    """Return the extent of an axis, packed or not; for segments a bound of the sum of their lengths."""
     return math.prod(extents[name] for name in axis.name.split(JOINT))
 
 
@@ -34,10 +34,10 @@ def computed_factor(kernel: Kernel) -> bool:
 
 
 def one_axis_of_rows(kernel: Kernel, extents: Mapping[str, int]) -> Kernel:
-    """Return the kernel with one axis for an axis of segments and a static one, both rows of one product.
+    """Return the kernel with an axis of segments and a static axis of n indices packed into one axis of rows.
 
-    Its index i is index i // n of a segment and i % n of the other axis, which has n: a tile of rows is then
-    as long as a matrix unit wants it, however few queries there are, and shares one tile of keys.
+    Row i is index i // n of a segment and i % n of the other axis. So a tile has as many rows as a matrix
+    unit takes even for few queries, and all rows of a tile use one tile of keys.
     """
     pair = _pair(kernel) if computed_factor(kernel) else None
     if pair is None or pair[1].name not in extents:
@@ -50,7 +50,7 @@ def one_axis_of_rows(kernel: Kernel, extents: Mapping[str, int]) -> Kernel:
 
 
 def _pair(kernel: Kernel) -> tuple[Axis, Axis] | None:
-    """Return the axis of segments and the static axis that one factor of a product alone has."""
+    """Return the axis of segments and the static axis that only one factor of a product has."""
     types = {let.value: let.type for let in walk(kernel.body)}
     for let in walk(kernel.body):
         if isinstance(let.node, Dot):
@@ -66,7 +66,7 @@ def _pair(kernel: Kernel) -> tuple[Axis, Axis] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rule: positions of both axes come from those of one."""
+    """The rule: positions along both axes are computed from the position along the packed one."""
 
     segments: Axis
     other: Axis

@@ -1,4 +1,4 @@
-"""Piecewise launches: workspaces hold one piece of an axis at a time, not the whole axis."""
+"""Piecewise launches: host loops over the pieces of an axis, with workspaces of the size of one piece."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ Only = tuple[int, ...] | Phase | None
 
 
 def sweep(program: Program, extents: Mapping[str, int]) -> Program:
-    """Return the program with a loop of launches over the pieces of every axis contracted by pieces.
+    """Return the program with a host loop of launches over the pieces of every axis contracted by pieces.
 
-    extents: as one call has them; an axis whose only piece they hold is not merged. Each result gets a nest
-    of loops: the pieces that it has apart outside, those that it merges innermost; whoever computes what it
-    reads is launched in the same nest. What is merged so far is kept in f32 workspaces, a pairwise merge as a
-    binary counter counts; a sum that begins with a given one is kept in the result itself, so that its loops
-    may stand in any order. The bits are those of the program without loops.
+    extents: of one call; an axis with a single piece is not merged. Each result gets a nest of loops: axes of
+    pieces of the result itself are the outer loops, the axis of pieces that it sums is the innermost; kernels
+    that produce its workspaces are launched in the same nest. Partial sums are in f32 workspaces: a pairwise
+    tree is merged as a binary counter counts. A sum with an initial value accumulates into the result itself,
+    so its loops may be nested in any order. The bits are those of the program without loops.
     """
     axes = swept(program)
     if not axes:
         return program
-    alone = frozenset(a.name for a in axes if a.piece is not None and extents[a.name] <= a.piece)
-    nests = _nests(program, axes, alone)
+    single = frozenset(a.name for a in axes if a.piece is not None and extents[a.name] <= a.piece)
+    nests = _nests(program, axes, single)
     kernels: dict[str, Kernel] = {}
     launches: list[Launch] = []
     for nest, results in nests.items():
@@ -62,34 +62,34 @@ def sweep(program: Program, extents: Mapping[str, int]) -> Program:
             depth = max((nest.index(a) + 1 for a in _along(kernel, axes)), default=0)
             merge = _merge(kernel, axes)
             merged = None if merge is None else merge.over
-            for part, only in _turns(kernel, axes, alone):
-                turns = tuple(Turn(a, only if a == merged else None) for a in nest[:depth])
+            for part, only in _iterations(kernel, axes, single):
+                loops = tuple(Turn(a, only if a == merged else None) for a in nest[:depth])
                 made = kernels.setdefault(part.name, part)
                 assert made == part
-                launches.append(Launch(part.name, turns))
+                launches.append(Launch(part.name, loops))
     return replace(program, kernels=tuple(kernels.values()), launches=tuple(launches))
 
 
-def _nests(program: Program, axes: frozenset[Axis], alone: frozenset[str]) -> dict[Nest, list[Kernel]]:
-    """Return the results of every nest; one that may stand in any goes where there is one already."""
+def _nests(program: Program, axes: frozenset[Axis], single: frozenset[str]) -> dict[Nest, list[Kernel]]:
+    """Return the results of every nest; a result with loops in any order joins an existing nest."""
     nests: dict[Nest, list[Kernel]] = {}
     results = [k for k in program.kernels if any(d.role is Role.OUT for d in k.params)]
-    for kernel in sorted(results, key=lambda k: _runs_on(k, axes)):
-        nest = _nest(kernel, axes, alone)
-        if _runs_on(kernel, axes):
+    for kernel in sorted(results, key=lambda k: _accumulates(k, axes)):
+        nest = _nest(kernel, axes, single)
+        if _accumulates(kernel, axes):
             nest = next((other for other in nests if set(nest) <= set(other)), nest)
         nests.setdefault(nest, []).append(kernel)
     return nests
 
 
-def _runs_on(kernel: Kernel, axes: frozenset[Axis]) -> bool:
-    """Return whether a result holds the sum so far itself."""
+def _accumulates(kernel: Kernel, axes: frozenset[Axis]) -> bool:
+    """Return whether a sum with an initial value accumulates into its result in memory."""
     merge = _merge(kernel, axes)
     return merge is not None and merge.onto is not None
 
 
 def swept(program: Program) -> frozenset[Axis]:
-    """Return the axes of pieces that launches go along: merged where they are contracted, or kept apart."""
+    """Return the axes of pieces with host loops: merged where they are contracted, or axes of results."""
     found: set[Axis] = set()
     for kernel in program.kernels:
         nodes = [let.node for let in walk(kernel.body)]
@@ -103,7 +103,7 @@ def swept(program: Program) -> frozenset[Axis]:
 
 
 def _along(kernel: Kernel, axes: frozenset[Axis]) -> tuple[Axis, ...]:
-    """Return the swept axes that a kernel varies along."""
+    """Return the axes with host loops that a kernel varies along."""
     types = (let.type for let in walk(kernel.body))
     found = dict.fromkeys(a for t in types if isinstance(t, TileType) for a in t.axes)
     return tuple(a for a in found if a in axes)
@@ -115,11 +115,11 @@ def _merge(kernel: Kernel, axes: frozenset[Axis]) -> Merge | None:
     return next((m for m in merges if m.over in axes), None)
 
 
-def _nest(kernel: Kernel, axes: frozenset[Axis], alone: frozenset[str]) -> Nest:
-    """Return the loops of a result: single pieces first, then by name, then the one that it merges."""
+def _nest(kernel: Kernel, axes: frozenset[Axis], single: frozenset[str]) -> Nest:
+    """Return the loops of a result, outermost first: axes of one piece, others by name, the merged axis."""
     merge = _merge(kernel, axes)
     merged = None if merge is None or merge.onto is not None else merge.over
-    return tuple(sorted(_along(kernel, axes), key=lambda a: (a.name not in alone, a == merged, str(a))))
+    return tuple(sorted(_along(kernel, axes), key=lambda a: (a.name not in single, a == merged, str(a))))
 
 
 def _needed(program: Program, results: list[Kernel]) -> Iterable[Kernel]:
@@ -141,7 +141,7 @@ def _written(kernel: Kernel) -> set[str]:
 
 
 def _check(kernel: Kernel, axes: frozenset[Axis], nest: Nest) -> None:
-    """Raise UnsupportedError for a kernel that loops of launches cannot compute."""
+    """Raise UnsupportedError for a kernel that piecewise launches cannot compute."""
     lets = tuple(walk(kernel.body))
     types = {let.value: let.type for let in lets}
     merges = [(let, let.node) for let in lets if isinstance(let.node, Merge) and let.node.over in axes]
@@ -183,7 +183,7 @@ def _unsupported(loc: Loc, what: str) -> UnsupportedError:
 
 @dataclass(frozen=True, slots=True)
 class OnePiece:
-    """A kernel as it is for one piece of an axis: its number is the scalar `index`, and nobody merges it."""
+    """A kernel for one piece of an axis, without the merge; the scalar `index` is the piece's number."""
 
     kernel: Kernel
     axis: Axis
@@ -191,10 +191,11 @@ class OnePiece:
 
 
 def one_piece(kernel: Kernel) -> OnePiece | None:
-    """Return what a kernel does with a piece of what it contracts; None where a launch cannot walk them all.
+    """Return the kernel for one piece of its contracted axis; None unless a launch can loop over all.
 
-    It can where a pairwise tree adds nothing but the contractions of so many pieces, and what follows depends
-    on their sum alone: whoever walks the pieces in ascending order adds them as a binary counter counts.
+    It can if the kernel only adds the contractions of a fixed number of pieces by a pairwise tree and
+    all else
+    depends on this sum alone: a loop over pieces in ascending order adds them as a binary counter counts.
     """
     lets = tuple(walk(kernel.body))
     dots = {let.value: let.node.over for let in lets if isinstance(let.node, Dot)}
@@ -214,13 +215,15 @@ def one_piece(kernel: Kernel) -> OnePiece | None:
     return OnePiece(made, axis, Turn(axis).index)
 
 
-# --- turns --------------------------------------------------------------------------------------------------
+# --- iterations ---------------------------------------------------------------------------------------------
 
 
-def _turns(kernel: Kernel, axes: frozenset[Axis], alone: frozenset[str]) -> Iterable[tuple[Kernel, Only]]:
-    """Yield the kernel that each turn of the innermost loop launches, and which turns those are."""
+def _iterations(
+    kernel: Kernel, axes: frozenset[Axis], single: frozenset[str]
+) -> Iterable[tuple[Kernel, Only]]:
+    """Yield the kernels of the innermost loop, each with the iterations that launch it."""
     merge = _merge(kernel, axes)
-    if merge is None or merge.over.name in alone:
+    if merge is None or merge.over.name in single:
         yield _one_piece(kernel, axes, merge, (), None, kernel.name), None
     elif merge.onto is not None:
         for phase in (Phase.FIRST, Phase.REST):
@@ -234,10 +237,10 @@ def _turns(kernel: Kernel, axes: frozenset[Axis], alone: frozenset[str]) -> Iter
     else:
         count = merge.over.split or 1
         for carries in range(count.bit_length()):
-            turns = tuple(i for i in range(count) if _trailing_ones(i) == carries)
-            kept = None if turns == (count - 1,) else carries
+            iterations = tuple(i for i in range(count) if _trailing_ones(i) == carries)
+            kept = None if iterations == (count - 1,) else carries
             name = f"{kernel.name}_{carries}"
-            yield _one_piece(kernel, axes, merge, tuple(range(carries)), kept, name), turns
+            yield _one_piece(kernel, axes, merge, tuple(range(carries)), kept, name), iterations
 
 
 def _trailing_ones(i: int) -> int:
@@ -250,8 +253,9 @@ def _one_piece(
 ) -> Kernel:  # fmt: skip
     """Return the kernel for one piece of each axis.
 
-    read: which partial results are merged with the piece's own, in this order. kept: the one that it then
-    becomes; None where it is the whole result. again: a sum onto another has begun, in the result's place.
+    read: the levels of the partial sums that are merged with the piece's own, in this order. kept: the level
+    to which the sum is stored; None for the final result. again: the result in memory has a partial sum
+    already.
     """
     partials = f"{kernel.name.rpartition('_')[2]}"
     replay = Replay(kernel, _Piece(axes, merge, read, kept, f"merged_{partials}", again))
@@ -260,7 +264,7 @@ def _one_piece(
 
 
 def _until(lets: tuple[Let, ...], merge: Merge | None) -> tuple[Let, ...]:
-    """Return the lets up to a merge's result: what a kernel does that only keeps it."""
+    """Return the lets up to a merge's result, for a kernel that only stores a partial sum."""
     if merge is None:
         return lets
     last = next(let.value for let in lets if let.node == merge)
@@ -312,29 +316,29 @@ class _Piece:
                 r.renamed[let.value] = b.let(new, let.name)
             case Store(param=param, index=index, value=value, guard=guard) if self.works(replay, param):
                 b.let(Store(param, self.kept_index(replay, index), r[value], r.optional(guard)))
-            case Store() as store if self.runs_on(store.value):
-                self.add_onto(replay, store)
+            case Store() as store if self.accumulates(store.value):
+                self.accumulate(replay, store)
             case Loop() as loop:
                 types = tuple(_of_one_piece(t, self.axes) for t in loop.types)
                 r.renamed[let.value] = b.let(r.loop(replace(loop, types=types)), let.name)
             case Merge() as merge if merge == self.merge:
                 self.merged = let.value
-                r.renamed[let.value] = self.together(replay, r[merge.states[0]])
+                r.renamed[let.value] = self.merge_with_partials(replay, r[merge.states[0]])
             case Result(of=of) if of == self.merged and of is not None:
                 r.renamed[let.value] = r[of]
             case _:
                 return False
         return True
 
-    def runs_on(self, value: Value) -> bool:
-        """Return whether a value is the result of a sum onto another."""
+    def accumulates(self, value: Value) -> bool:
+        """Return whether a value is the result of the merge, and the merge has an initial value."""
         if self.merge is None or self.merge.onto is None or self.merged is None:
             return False
         let = (self.lets or {}).get(value)
         return let is not None and let.node == Result(self.merged, 0)
 
-    def add_onto(self, replay: Replay, store: Store) -> None:
-        """Append the store of a piece added to the sum so far."""
+    def accumulate(self, replay: Replay, store: Store) -> None:
+        """Append the store of the sum so far plus the piece."""
         r, b = replay, replay.builder
         assert self.merge is not None and self.merge.onto is not None
         index, guard = tuple(r[i] for i in store.index), r.optional(store.guard)
@@ -353,13 +357,13 @@ class _Piece:
         return replay.builder.params[param].role is Role.WORK
 
     def kept_index(self, replay: Replay, index: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Return the indices of a workspace but for those that name a piece."""
+        """Return the indices of a workspace without those of pieces."""
         lets = self.lets or {}
         nodes = {i: lets[i].node if i in lets else None for i in index}  # a step of a loop has no node
         return tuple(replay[i] for i, n in nodes.items() if not (isinstance(n, Pos) and n.axis in self.axes))
 
-    def together(self, replay: Replay, value: Value) -> Value:
-        """Append the sum with earlier partial results, and the store of a new one."""
+    def merge_with_partials(self, replay: Replay, value: Value) -> Value:
+        """Append the sum with earlier partial sums, and the store of a new one."""
         b = replay.builder
         axes = b.tile(value).axes
         index = tuple(b.let(Pos(axis)) for axis in axes)

@@ -26,14 +26,14 @@ CANONICAL: tuple[tuple[str, Pass], ...] = (
     ("mask", lambda p: each(p, mask)),
     ("canonical", lambda p: each(p, simplify)),
 )
-"""From the traced form to the one that numerics ids, the oracle and all lowerings stand on."""
+"""The passes from the traced form to the canonical form, of which numerics ids are made."""
 
 
 def canonical(program: Program, after: str | None = None, *, apart: frozenset[str] = frozenset()) -> Program:
-    """Return the canonical program, verified; or what it is after a named pass.
+    """Return the canonical program, verified; or the program after a named pass.
 
-    apart: streamed axes whose chunks, and contracted ones whose pieces, a lowering wants side by side, in
-    kernels of their own, with the same bits; ids are those of the program without.
+    apart: names of streamed axes whose chunks, and of contracted axes whose pieces, are to run in parallel,
+    in kernels of their own, with the same bits. Numerics ids are those of the program without.
     """
     verify(program)
     if after == "trace":
@@ -61,11 +61,9 @@ def specialize(program: Program, extents: Mapping[str, int], softmax: MathModel)
 def launched(
     program: Program, static: Mapping[str, int], softmax: MathModel, extents: Mapping[str, int]
 ) -> Program:
-    """Return the program that a lowering launches: specialized, and piece by piece where it has pieces.
+    """Return the program that a lowering launches: specialized, piecewise if it has pieces, with packed GQA.
 
-    Rows that share the keys of a contraction of weights are one axis.
-
-    extents: of all axes, as one call has them; static: of those that a signature knows.
+    extents: of all axes in one call; static: of the axes whose extents a signature fixes.
     """
     swept = sweep(specialize(program, static, softmax), extents)
     return each(swept, lambda k: one_axis_of_rows(k, static))

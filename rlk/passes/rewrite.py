@@ -1,4 +1,4 @@
-"""Replay a block node by node into a new builder: the one way in which passes change programs."""
+"""Replay of a block, node by node, into a new builder; all passes change programs this way."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ Rule = Callable[["Replay", Let], bool]
 
 
 class Replay:
-    """Copies lets into a builder under a renaming; a rule may take over single lets.
+    """Copies lets into a builder under a renaming; a rule may replace single lets.
 
-    A rule returns True when it has dealt with a let (and mapped its value); otherwise the let is copied.
+    A rule returns True if it replaced a let (and mapped its value); otherwise the let is copied.
     """
 
     def __init__(self, kernel: Kernel, rule: Rule) -> None:

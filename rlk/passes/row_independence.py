@@ -1,4 +1,4 @@
-"""Row independence: whether a row's results depend on that row alone, so that ranks may share rows out."""
+"""Row independence: whether results of a row depend on that row alone, so that ranks may shard rows."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rlk.passes.walk import walk
 
 
 def rows_are_independent(program: Program, rows: Axis) -> bool:
-    """Return whether every output has the axis first, and a row reads of tensors with it only itself.
+    """Return whether `rows` is the first axis of every output, and a row reads only itself along it.
 
-    program: as it is traced, before anything is cut or walked in pieces.
+    program: the traced form.
     """
     outputs = (d for k in program.kernels for d in k.params if d.role is Role.OUT)
     return all(d.type.axes[:1] == (rows,) for d in outputs) and all(_alone(k, rows) for k in program.kernels)

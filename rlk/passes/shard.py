@@ -1,4 +1,4 @@
-"""Give a program one of several equal shards of an axis: as many of its pieces as fall to one rank."""
+"""Sharding of an axis over ranks: the program of one rank, with its share of the pieces."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Part = TypeVar("Part")
 def shard(program: Program, axis: str, ranks: int) -> Program:
     """Return the traced program of one of `ranks` ranks; its extent of the axis is that of the shard.
 
-    The pieces of an axis with `split` are shared out, each whole: merging the ranks' results pairwise is the
-    order of the program that has them all. Raises LaunchError where the pieces cannot be shared out so.
+    Each rank has an equal number of whole pieces of an axis with `split`, so that merging the ranks' results
+    pairwise is the order of the unsharded program. Raises LaunchError if `ranks` does not divide the pieces.
     """
     return program if ranks == 1 else _replaced(program, axis, ranks)
 
 
 def _replaced(part: Part, axis: str, ranks: int) -> Part:
-    """Return a part of a program in which the axis has fewer pieces."""
+    """Return a part of a program with the pieces of one rank."""
     if isinstance(part, Axis):
         if part.name != axis or part.split is None:
             return part

@@ -1,4 +1,4 @@
-"""Share equal values, fold integer constants, move invariant values out of loops, drop the unused."""
+"""Common subexpressions, integer constant folding, loop-invariant code motion, dead code elimination."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from rlk.passes.walk import walk
 
 
 def simplify(kernel: Kernel) -> Kernel:
-    """Return an equal kernel: no float operation is added, dropped while used, or reordered."""
+    """Return a simplified kernel with the same bits: no live float operation is added or reordered."""
     simplifier = _Simplifier(kernel)
     simplifier.block(kernel.body.lets)
     params = tuple(simplifier.builder.params.values())
     pruned = prune(Kernel(kernel.name, params, simplifier.builder.body()))
-    # numbers without gaps: what was dropped leaves no trace in the text, nor in the numerics id
+    # number values without gaps: dropped nodes must not change the text, nor the numerics id
     return rewrite(pruned, lambda replay, let: False)
 
 
@@ -71,7 +71,7 @@ class _Simplifier(Replay):
             case Load(param=param) as load if param in self.written:
                 self.renamed[let.value] = self.effect(self.node(load), let)
             case Load() | Reduce() | Dot() | Merge() | Result() as node:
-                # loads stay where they are: moved over a store of their buffer they would read something else
+                # loads are not hoisted: moved over a store to their buffer they would read other values
                 self.renamed[let.value] = self.share(self.node(node), let, len(b.open) - 1)
             case node:
                 self.renamed[let.value] = self.pure(self.node(node), let)
@@ -166,7 +166,7 @@ class _Simplifier(Replay):
         left, right = self.consts.get(a), self.consts.get(c)
         if left is not None and right is not None:
             if not defined(fn, const_value(left[0], dtype), const_value(right[0], dtype), dtype):
-                return None  # whoever runs it says so
+                return None  # the oracle reports it when it runs
             made = evaluate(fn, const_value(left[0], dtype), const_value(right[0], dtype))
             kind = DType.BOOL if fn.compares else dtype
             return self.constant(const_bits(made, kind), kind)

@@ -1,4 +1,4 @@
-"""Bind what a signature knows: the extents of static axes, and the models of transcendental functions."""
+"""Specialization to a signature: the extents of static axes, and the models of transcendental functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Extents = Mapping[str, int]
 def bind_extents(kernel: Kernel, extents: Extents) -> Kernel:
     """Return the kernel with the extents of the named axes as constants.
 
-    Every index is below its extent, but for the padding of a whole axis: there the bound goes only from 2**n.
+    Bounds checks against these extents are dropped; for a padded axis only if the extent is 2**n.
     """
     nodes = {let.value: let.node for let in walk(kernel.body)}
     padded = {a for a in whole_axes(kernel) if not is_power_of_two(extents.get(a.name, 0))}
@@ -41,7 +41,7 @@ def bind_extents(kernel: Kernel, extents: Extents) -> Kernel:
 
 
 def _bounds(index: Node | None, extent: Node | None, padded: set[Axis]) -> bool:
-    """Return whether index < extent says what every element of an axis has."""
+    """Return whether index < extent is true for every element of an axis."""
     match index, extent:
         case Pos(axis=axis), Extent(axis=other):
             return axis == other and axis.part is Part.ALL and axis not in padded
@@ -50,7 +50,7 @@ def _bounds(index: Node | None, extent: Node | None, padded: set[Axis]) -> bool:
 
 
 def _fills_pieces(index: Node | None, extents: Extents) -> bool:
-    """Return whether an index runs inside pieces that are all of one length: every one exists."""
+    """Return whether an index runs inside pieces of equal length, so that every element exists."""
     match index:
         case Pos(axis=axis):
             return axis.part is Part.WITHIN and fixed_extent(axis, extents) is not None

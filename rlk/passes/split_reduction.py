@@ -1,4 +1,4 @@
-"""Split reductions: contractions over axes with pieces, one a piece, merged in order."""
+"""Split reductions: contractions over axes with pieces, one per piece, merged in order."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from rlk.passes.walk import walk
 def pieces(kernel: Kernel, apart: frozenset[str] = frozenset()) -> Kernel:
     """Return the kernel without `Keep`, and with every contraction along the pieces of its axis.
 
-    An index of an axis A that has pieces and is contracted or kept becomes piece * size + j, over the axes
-    A.pieces and A.within; what lies beyond a piece is not read and not stored, and counts as zero.
-    A kept value is stored to a workspace and loaded again: `cut` puts the cut there. apart: axes by name;
-    pieces that are contracted are so side by side, their results kept before they merge (not where a factor
-    is kept piece by piece), and one that nothing combines has pieces all the same.
+    An index of an axis A that has pieces and is contracted or materialized becomes piece * size + j, over the
+    axes A.pieces and A.within; elements beyond the end of a piece are neither loaded nor stored, and count as
+    0. A `Keep` is a store to a workspace and a load: `cut` splits the kernel there. apart: names of axes
+    whose pieces are contracted in parallel, with results materialized before they merge (unless a factor is
+    materialized by pieces); a named axis that nothing combines gets pieces too.
     """
     kept = {a.name for let in walk(kernel.body) if isinstance(let.node, Keep) for a in _axes(let)}
     return rewrite(kernel, _Pieces(cut_axes(kernel) | _rows(kernel, apart), apart - kept))
@@ -58,7 +58,7 @@ def _rows(kernel: Kernel, apart: frozenset[str]) -> frozenset[Axis]:
 
 
 def cut_axes(kernel: Kernel) -> frozenset[Axis]:
-    """Return the axes that are contracted or kept piece by piece."""
+    """Return the axes that are contracted or materialized by pieces."""
     found: set[Axis] = set()
     for let in walk(kernel.body):
         match let.node:
@@ -73,7 +73,7 @@ def cut_axes(kernel: Kernel) -> frozenset[Axis]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an index of a whole axis is, and whether there is such an index."""
+    """The position of an index of a whole axis, and whether the index is in bounds."""
 
     pos: Value
     exists: Value
@@ -122,7 +122,7 @@ class _Pieces:
         return any(self.along.get(v) for v in values)
 
     def guard(self, b: Builder, guard: Value | None, *values: Value, but: Axis | None = None) -> Value | None:
-        """Return a guard that also says that there are elements at these indices, but for one axis."""
+        """Return a guard that also masks out-of-bounds elements of these indices, but for one axis."""
         found = {axis for v in values for axis in self.along.get(v, ()) if axis != but}
         for axis in sorted(found, key=str):
             exists = self.places[axis].exists
@@ -133,7 +133,7 @@ class _Pieces:
         """Append the contraction of every piece, and their merge."""
         b, axis = replay.builder, dot.over
         product = b.let(Dot(replay[dot.a], replay[dot.b], axis.within, dot.model), name)
-        # what lies beyond a short piece is zero: to a chain of fma that ended as -0.0 it adds +0.0
+        # the zero padding of a short piece adds +0.0 to a chain of fma that ended as -0.0
         settled = b.add(product, b.f32(0.0), name) if dot.model is DotModel.FMA else product
         if axis.name in self.apart:
             there = self.guard(b, None, dot.a, dot.b, but=axis)

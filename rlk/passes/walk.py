@@ -1,4 +1,4 @@
-"""Visit every let of a block, regions included, in order."""
+"""Traversal of every let of a block, regions included, in order; backward slices."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def _operands(let: Let) -> Iterable[Value]:
 def backward_slice(
     values: Iterable[Value], lets: Mapping[Value, Let], reads: Callable[[Let], Iterable[Value]] = _operands
 ) -> set[Value]:
-    """Return those of some values that `lets` has, and all there that they are made from.
+    """Return the backward slice of values within `lets`: those defined there, and all that they depend on.
 
-    reads: what a let is made from; its operands unless given.
+    reads: the values that a let depends on; by default its operands.
     """
     found: set[Value] = set()
     waiting = list(values)

@@ -45,7 +45,7 @@ class Geometry:
 
     @property
     def inner_extent(self) -> int:
-        """How many rows the inner of the two row dims has."""
+        """Return the extent of the inner of the two row dims."""
         return self.lead[-1] if self.lead else 1
 
 

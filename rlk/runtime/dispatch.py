@@ -62,7 +62,7 @@ MOST_TEXTS = 64  # programs and texts likewise: large, and seldom asked for once
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a call on a device runs: shown by `rlk.explain`.
+    """The code that a call on a device runs: shown by `rlk.explain`.
 
     source: where its kernel comes from: an installed wheel, a store, a compiler. refused: which kernels of
     installed wheels were not taken, and why.
@@ -306,7 +306,7 @@ def lowered(
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What decides the code of a call: calls that agree in it run the same.
+    """The key of a call's code: calls with equal requests run the same code.
 
     schedules: instead of what heuristics choose. asked: the lowering that is asked first. aligned: parameters
     of the host function that are multiples of 16. kept: whether the store is asked what an earlier process

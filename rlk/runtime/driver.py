@@ -27,7 +27,7 @@ class Function:
 
 
 class Driver(Protocol):
-    """What the launcher needs of a driver.
+    """The functions of a driver that the launcher needs.
 
     `header` is the struct format of a launch configuration: grid x, y, z, block x, y, z, shared bytes and
     stream; parameters may follow it in the same buffer. `launch(configuration, function, parameters, None)`

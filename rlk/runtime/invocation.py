@@ -78,7 +78,7 @@ def row_axis(spec: Spec) -> Axis | None:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """What a caller has to know of an invocation: all but what its kernels do.
+    """The interface of an invocation: inputs, outputs and axes, without its kernels.
 
     inputs: the tensors and scalars that its kernels read, each once. outputs: in the order in which the spec
     writes them. dynamic: the axes whose extents never enter a key. pieces: of axes by name, the sizes of the

@@ -24,7 +24,7 @@ _SCRATCH_POINTERS = 2  # every kernel of Triton ends with two hidden pointers: g
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a launch asks of torch: a device's current stream, the current device, and to make one current."""
+    """Functions of torch for a launch: a device's current stream, the current device, and setting it."""
 
     stream: Callable[[int], int]
     current: Callable[[], int]

@@ -18,7 +18,7 @@ Host = Callable[..., Any]
 
 
 class Interpreter(Protocol):
-    """What runs generated source on a CPU: gives the module, whose kernels are launched as fn[grid](...)."""
+    """Loads generated source to run on a CPU: the module's kernels are launched as fn[grid](...)."""
 
     def __call__(self, source: str, *, filename: str | None = None) -> Any: ...
 

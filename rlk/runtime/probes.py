@@ -57,7 +57,7 @@ EXPONENTIAL = _module("exponential", "x", "tl.exp2(x)")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where probes run: `host(emitted)` launches a module, `put` and `get` move arrays."""
+    """A place to run probes: `host(emitted)` launches a module, `put` and `get` move arrays."""
 
     name: str
     host: Callable[[Emitted], Host]
@@ -125,7 +125,7 @@ def flushes(place: Place) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """What the compiled text of a * b + c says: whether it fuses, and whether it flushes subnormals."""
+    """Findings in the compiled text of a * b + c: whether it fuses, and whether it flushes subnormals."""
 
     fuses: bool
     flushes: bool

@@ -19,7 +19,7 @@ ABI = "launch-3"  # the layout of an entry and of a launch; part of every key
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecord:
-    """What launching a compiled kernel needs: the argument types without constexprs, and its resources.
+    """Data for the launch of a compiled kernel: the argument types without constexprs, and its resources.
 
     `shared` is in bytes, `scratch` in bytes per program. A CuTe kernel's `file` knows its own launch: its
     `num_warps` is what was asked for, and the rest 0. A TileLang kernel has another name in its file, its

@@ -43,7 +43,7 @@ others do not show."""
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a checked-in kernel is made for: extents (of a model with 4096 hidden units), options, statics."""
+    """The call of a checked-in kernel: extents (of a model with 4096 hidden units), options, statics."""
 
     extents: tuple[tuple[str, int], ...] = ()
     present: tuple[str, ...] = ()

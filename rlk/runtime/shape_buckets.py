@@ -13,7 +13,7 @@ STEPS = 8  # classes between two powers of two
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What code is chosen by: calls that agree in this run the same code, but for what 16 divides.
+    """The shape bucket of a call: equal sizes run the same code, but for divisibility by 16.
 
     static: the extents that a kernel knows. extents: of every axis; where they are not static, what stands
     for their class. split, strided: as a signature has them.
@@ -26,7 +26,7 @@ class Sizes:
 
     @property
     def signature(self) -> Signature:
-        """What a lowering is told, but for what is divisible."""
+        """Return the signature that a lowering gets, without the divisible arguments."""
         return Signature(self.static, self.split, strided=self.strided)
 
 

@@ -183,7 +183,7 @@ def read_interface(kept: dict[str, Any]) -> Interface:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What calls of the same sizes launch, whatever the lowering: its kernels without their bodies.
+    """The launches of calls of the same sizes, for any lowering: its kernels without their bodies.
 
     call: what the host passes.
     """
@@ -216,7 +216,7 @@ def of_sizes(sizes: Sizes) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Which entry of a store a call runs, and what it launches: kernels without their bodies.
+    """The store entry that a call runs, and its launches: kernels without their bodies.
 
     ir, schedules: of the entry's key. file: the pseudo path of its source.
     """

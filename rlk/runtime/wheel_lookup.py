@@ -38,7 +38,7 @@ MOST_CHOICES = 1024  # that are kept; the oldest are dropped together
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a call runs out of a wheel."""
+    """The code that a call runs from a wheel."""
 
     form: Form
     kernel: Kernel
@@ -52,7 +52,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the installed wheels say to a call: a kernel, or nothing; and what was refused."""
+    """The answer of the installed wheels to a call: a kernel or None, and the refused kernels."""
 
     found: Found | None
     refused: tuple[str, ...] = ()

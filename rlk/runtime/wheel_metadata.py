@@ -26,7 +26,7 @@ Said = TypeVar("Said")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What tracing would find out about a call.
+    """The result of tracing a call, recorded in a wheel.
 
     key: how a wheel names the form that its backend wants most. identity: the numerics id. wanted: the
     backend whose form is wanted most of all. program: the form's outline.

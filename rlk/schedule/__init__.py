@@ -1,3 +1,3 @@
-"""Schedules: tiles, warps and placement, none of which can change a bit of the results."""
+"""Schedules: tiles, warps, stages and layouts of kernels, none of which can change a bit of the results."""
 
 from __future__ import annotations

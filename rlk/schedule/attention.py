@@ -21,15 +21,15 @@ from rlk.target.facts import HOPPER, Target
 
 TABLE = Path(__file__).parent / "tables" / "streams.toml"
 ROWS_OF_WARPGROUP = 64
-FEWEST_ROWS, MOST_ROWS = 16, 128  # of a tile: an MMA's rows; the accumulators of two warpgroups
-WIDE = 128  # elements of a row's sums beyond which half as many rows fit
+FEWEST_ROWS, MOST_ROWS = 16, 128  # rows of a tile: those of an MMA; those of two warpgroups' accumulators
+WIDE = 128  # accumulator elements per row beyond which half as many rows fit
 FEW_ROWS_STAGES, STAGES = 3, 2
-FILLED = 264  # programs that fill a device: two for each SM of the largest
-LARGEST_STATES = 1 << 28  # bytes of the states of parallel pieces
+FILLED = 264  # programs that fill a device: two per SM of the largest
+LARGEST_STATES = 1 << 28  # limit of the bytes of parallel pieces' states
 
 
-def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Target) -> Schedule:
-    """Return the schedule: tiles of rows as long as segments are on average, and other axes whole."""
+def fused_attention(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Target) -> Schedule:
+    """Return the schedule: row tiles of the mean length of segments, and other axes whole."""
     rows = rows_axis(found)
     if rows is None:
         return Schedule()
@@ -38,38 +38,38 @@ def chained(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Ta
     most = MOST_ROWS if wide <= WIDE else MOST_ROWS // 2
     tile = min(most, max(FEWEST_ROWS, padded(mean_rows(rows, extents))))
     if target.vendor == "amd":
-        # two products beside the sums: what 4 waves of 64 lanes have registers for, with no load ahead
+        # two products beside the sums fill the registers of 4 waves of 64 lanes: no prefetched loads
         alone = replace(scheduled(str(rows), held, min(tile, MOST_ROWS // 2), wide), warps=4, stages=1)
         return scheduled(str(rows), held, tile, wide) if held else alone
     if target.name != HOPPER:
-        # what follows is measured on Hopper alone
+        # the choices below were measured on Hopper only
         return replace(scheduled(str(rows), held, tile, wide), descriptors=False)
     if by_table(kernel) or two_tensors(kernel):
         return scheduled(str(rows), held, tile, wide)  # addresses take registers of all 8 warps
     if held and wide <= WIDE:
-        # two programs on a multiprocessor: one multiplies while the other takes powers
+        # two programs per SM: one runs its products while the other runs exp2
         tile = min(tile, ROWS_OF_WARPGROUP)
     widths = lengths_of_rows(kernel, found, extents)
-    # beside wider rows, of which warps share each, ptxas waits for every product of a loop of boxes
+    # with wider rows, which warps share, ptxas serializes the wgmmas of a loop with TMA loads
     boxes = bool(held) or max(widths) <= WIDE
     chosen = replace(
         scheduled(str(rows), held, tile, wide), descriptors=boxes, shared_kv_descriptor=bool(held)
     )
     if chosen.stages < FEW_ROWS_STAGES and sums(kernel) > 1 and not held:
-        return chosen  # two sums for each row leave no registers to load further ahead
+        return chosen  # two accumulators per row leave no registers for more stages
     chunk = max((n for axis, n in found.inside if axis.chunk is not None), default=0)
     needed = 2 * (tile + FEW_ROWS_STAGES * chunk) * sum(widths)
     return replace(chosen, stages=FEW_ROWS_STAGES if needed <= target.shared << 10 else STAGES)
 
 
 def lengths_of_rows(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> tuple[int, ...]:
-    """Return how many elements the rows of each factor have in a tile."""
+    """Return the padded row lengths of the factors in a tile."""
     held = (*columns(kernel, found), *(axis for axis in found.contracted if axis.part is Part.ALL))
     return tuple(padded(extents[axis.name]) for axis in dict.fromkeys(held))
 
 
 def scheduled(rows: str, held: Mapping[str, int], tile: int, wide: int = 1) -> Schedule:
-    """Return the schedule of tiles of so many rows; wide: elements of a row's sum."""
+    """Return the schedule with tiles of `tile` rows; wide: accumulator elements per row."""
     many = tile >= MOST_ROWS or tile * max(wide, *held.values(), 1) > MOST_ROWS // 2 * WIDE
     tiles = {rows: tile, **{axis: max(FEWEST_ROWS, n) for axis, n in held.items()}}
     return Schedule(
@@ -117,7 +117,7 @@ def by_warpgroups(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) 
 
 
 def leaves_registers(kernel: Kernel) -> bool:
-    """Return whether loops carry a softmax state, compute exp2 alone, and have no page table."""
+    """Return whether loops carry a softmax state, compute no function but exp2, and have no page table."""
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
     nodes = {let.value: let.node for loop in loops for let in loop.body.lets}
     carries = any(not isinstance(nodes.get(v), Dot) for loop in loops for v in loop.body.results)
@@ -145,7 +145,7 @@ def variety(kernel: Kernel, found: Roles, extents: Mapping[str, int], target: Ta
     """Return schedules with other tiles, for tests: all must give the same bits."""
     rows = rows_axis(found)
     held = {str(axis): padded(extents[axis.name]) for axis in columns(kernel, found)}
-    made = [chained(kernel, found, extents, target)]
+    made = [fused_attention(kernel, found, extents, target)]
     if rows is not None:
         wide = widest(kernel, found, extents)
         made += [scheduled(str(rows), held, tile, wide) for tile in (16, 32, 64, 128)]
@@ -158,7 +158,7 @@ def rows_axis(found: Roles) -> Axis | None:
 
 
 def columns(kernel: Kernel, found: Roles) -> tuple[Axis, ...]:
-    """Return the column axes of accumulators, of which a program has all."""
+    """Return the column axes of accumulators; a program has all their columns."""
     types = types_of(kernel)
     made: dict[Axis, None] = {}
     for let in walk(kernel.body):
@@ -184,14 +184,14 @@ def widest(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> int:
 
 
 def mean_rows(axis: Axis, extents: Mapping[str, int]) -> int:
-    """Return how many rows a segment has on average, at most."""
+    """Return an upper bound of the mean number of rows of a segment."""
     return max(1, indices_of(axis, extents) // max(1, extents.get(axis.over or "", 1)))
 
 
 def parallel_pieces(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
-    """Return the streamed axis, by name, whose pieces should run in parallel (split-KV, flash decoding).
+    """Return the name of the streamed axis whose pieces should run in parallel (split-KV, flash decoding).
 
-    They should where one program for each row tile would leave the device idle, and their states fit.
+    They should if one program per row tile would not fill the device, and their states fit in LARGEST_STATES.
     """
     walked = one_axis_of_rows(kernel, extents)
     found = roles(walked, extents)

@@ -1,4 +1,4 @@
-"""Axis roles: parallel axes that programs share out, and axes that live whole inside one program."""
+"""Axis roles: parallel axes, tiled over programs, and axes that one program has whole."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from rlk.passes.walk import walk
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """parallel: shared out among programs. inside: held whole by each, with the length of the tile.
+    """The axes of a kernel by role.
 
-    contracted: walked by dots, held by no tile.
+    parallel: tiled over programs. inside: whole in each program, with the tile's length. contracted: loop
+    axes of dots, which no tile has.
     """
 
     parallel: tuple[Axis, ...]
@@ -41,7 +42,7 @@ def types_of(kernel: Kernel) -> dict[Value, Type]:
 
 
 def roles(kernel: Kernel, extents: Mapping[str, int]) -> Roles:
-    """Sort the axes of a kernel; the parallel ones as its tensors order them, contiguous ones last."""
+    """Return the roles of a kernel's axes: parallel ones in its tensors' order, contiguous ones last."""
     lets = tuple(walk(kernel.body))
     used = union(*(let.type.axes for let in lets if isinstance(let.type, TileType)))
     combined = {let.node.over for let in lets if isinstance(let.node, Reduce | Merge)}
@@ -58,7 +59,7 @@ def roles(kernel: Kernel, extents: Mapping[str, int]) -> Roles:
 
 
 def _contiguous(lets: tuple[Let, ...], accesses: UnionType | type) -> frozenset[Axis]:
-    """Return the axes along which an access of some kind with more than one index moves in the last dim."""
+    """Return the axes that index the last dim of loads or stores with more than one index."""
     types = {let.value: let.type for let in lets}
     found: set[Axis] = set()
     for let in lets:
@@ -69,7 +70,7 @@ def _contiguous(lets: tuple[Let, ...], accesses: UnionType | type) -> frozenset[
 
 
 def length(axis: Axis, extents: Mapping[str, int]) -> int:
-    """Return the tile length of an axis that one program holds whole."""
+    """Return the tile length of an axis that one program has whole."""
     match axis.part:
         case Part.LANE if axis.chunk is not None:
             return axis.chunk
@@ -88,10 +89,10 @@ def length(axis: Axis, extents: Mapping[str, int]) -> int:
 
 
 def kind(kernel: Kernel) -> str:
-    """Name the nest from its dataflow.
+    """Return the kind of a kernel's loop nest, from its dataflow.
 
     "stream_dot" reduces its product, "dot_map" does not, "back_to_back_gemm" multiplies a computed factor;
-    "merge" combines states that other kernels left, "col_fold" folds along an outer dim.
+    "merge" combines the states of other kernels, "col_fold" folds along an outer dim.
     """
     lets = tuple(walk(kernel.body))
     if computed_factor(kernel):
@@ -109,12 +110,12 @@ def kind(kernel: Kernel) -> str:
 
 
 def _only_merges(body: Block) -> bool:
-    """Return whether a loop combines what it reads as it is: states have no elements of their own."""
+    """Return whether a loop only merges loaded states, and folds no elements."""
     return not any(isinstance(let.node, Reduce) for let in walk(body))
 
 
 def _merges(kernel: Kernel, partial: set[str], types: Mapping[Value, Type]) -> bool:
-    """Return whether a loop or a combination takes what other launches left: more than a number a row."""
+    """Return whether a loop or reduction reads partial states of other launches, several numbers a row."""
     lets = tuple(walk(kernel.body))
     stepped = {x.value for loop in lets if isinstance(loop.node, Loop) for x in walk(loop.node.body)}
     combined = {let.node.over for let in lets if isinstance(let.node, Reduce | Merge)}

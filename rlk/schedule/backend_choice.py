@@ -11,25 +11,27 @@ from rlk.schedule.axes import kind, roles
 from rlk.schedule.heuristics import facts_of
 from rlk.target.facts import Target
 
-MANY_ROWS = 1024  # and classes of rows end there
-"""Of a contraction whose products are folded at once: a head of 128256 tokens takes 0.295 ms for 1 row by
-CuTe and 0.265 by Triton, 0.743 and 0.626 for 300, 1.634 and 1.618 for 1024, 12.43 and 13.17 for 8192; its
-forward and backward of 8192 rows are equal (docs/measured/cute.md)."""
+MANY_ROWS = 1024  # the largest class of rows
+"""Rows above which a GEMM with a fused fold runs on CuTe. A head of 128256 tokens takes, in ms by CuTe and by
+Triton, 0.295 and 0.265 for 1 row, 0.743 and 0.626 for 300, 1.634 and 1.618 for 1024, 12.43 and 13.17 for
+8192; its forward and backward of 8192 rows are equal (docs/measured/cute.md)."""
 
 
 def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) -> bool:
-    """Return whether CuTe kernels of a program are at least as fast as Triton's: those of most contractions.
+    """Return whether CuTe kernels of a program are at least as fast as Triton's, as measured on an H200.
 
-    A product alone is faster at any number of rows, 0.76 to 1.01 of Triton's time; one whose products are
-    folded, or that is one of several, of more than `MANY_ROWS`. A contraction of what was computed takes 0.71
-    to 0.76 of Triton's time, its gradients 0.72 to 0.79, where segments have more rows than a warpgroup. Of
-    few rows, as in decoding, it is Triton's, which is faster below 2048 keys and slower above. Rows without a
-    contraction are equal in both, and Triton compiles them sooner.
+    - a plain GEMM: at any number of rows, 0.76 to 1.01 of Triton's time;
+    - a GEMM with a fused fold, or one of several: with more than `MANY_ROWS` rows;
+    - fused attention: 0.71 to 0.76 of Triton's time, its gradients 0.72 to 0.79, if segments have more rows
+    than a
+      warpgroup. With few rows, as in decoding, Triton is chosen: it is faster below 2048 keys and slower
+      above;
+    - kernels without a contraction are equal in both, and Triton compiles them faster.
     """
     kinds = [kind(kernel) for kernel in program.kernels]
-    chained = [k for k, found in zip(program.kernels, kinds, strict=True) if found == "back_to_back_gemm"]
-    if chained:
-        return all(_fills_a_tile(kernel, extents) for kernel in chained)
+    attention = [k for k, found in zip(program.kernels, kinds, strict=True) if found == "back_to_back_gemm"]
+    if attention:
+        return all(_fills_a_tile(kernel, extents) for kernel in attention)
     dots = [k for k, found in zip(program.kernels, kinds, strict=True) if found in ("dot_map", "stream_dot")]
     if not dots:
         return False
@@ -40,6 +42,6 @@ def by_cute_first(program: Program, target: Target, extents: Mapping[str, int]) 
 
 
 def _fills_a_tile(kernel: Kernel, extents: Mapping[str, int]) -> bool:
-    """Return whether segments have more rows, on average, than a warpgroup holds."""
+    """Return whether segments have more rows, on average, than the accumulators of a warpgroup."""
     rows = rows_axis(roles(one_axis_of_rows(kernel, extents), extents))
     return rows is not None and mean_rows(rows, extents) > ROWS_OF_WARPGROUP

@@ -15,29 +15,29 @@ from rlk.target.facts import Target, target
 
 TABLE = Path(__file__).parent / "tables" / "warpgroups.toml"
 TARGET = "sm_90a"
-ROWS = (64, 128)  # of one warpgroup, of two
-FEW = (8, 16, 32)  # columns of an instruction, whose rows are then as many as these
+ROWS = (64, 128)  # rows of a tile of one warpgroup, of two
+FEW = (8, 16, 32)  # rows of a tile with swapped operands: they are the N of a wgmma
 FEWEST_COLUMNS, MOST_COLUMNS = 32, 256
 FEWEST_STAGES = 2
-DEPTH = 64  # of a step: rows of 128 bytes, which swizzling wants
-STAGE = 2 * DEPTH  # bytes of a row of a tile
-BARRIERS = 1  # KiB beside the stages
-BOX = 1  # and for each warp, which has 16 rows of an instruction
+DEPTH = 64  # K of a step: rows of 128 bytes, for the 128-byte swizzle
+STAGE = 2 * DEPTH  # bytes of a row of a tile in a stage
+BARRIERS = 1  # KiB of shared memory beside the stages
+EPILOGUE = 1  # KiB of scratch per consumer warp, which has 16 rows of a wgmma
 CLUSTERS = (1, 2)
-ACCUMULATORS = 192  # registers of a thread that accumulators may have, beside what else it needs
-COLUMN = 2  # columns of a tile for a register of an accumulator: four threads have 64 rows of 16
+ACCUMULATORS = 192  # registers of a thread for accumulators; the others are for addresses and the epilogue
+COLUMN = 2  # columns of a tile per accumulator register: a thread has 1/128 of 64 rows
 
 Sides = tuple[Axis, Axis]
 
 
 @dataclass(frozen=True, slots=True)
 class Warpgroups:
-    """How warpgroups run a matrix product, without the names of its axes.
+    """The tile and pipeline of a matrix product by warpgroups, without the names of its axes.
 
-    rows: of a tile, 64 to a warpgroup; of fewer than 64, the columns are what is 64 to a warpgroup. columns:
-    of a tile; a side that blocks hold whole keeps its length, and has 64 rows or more beside it.
-    stages, group: as in Schedule. cluster: blocks that share what they copy of the columns, each with rows of
-    its own. per_core: blocks for each multiprocessor, which take tiles in turns.
+    rows: of a tile, 64 per warpgroup; below 64 operands are swapped, and the columns are 64 per warpgroup.
+    columns: of a tile; a side that blocks have whole keeps its length, with tiles of 64 rows or more.
+    stages, group: as in Schedule. cluster: blocks with different rows that share TMA loads of the columns
+    (multicast). per_core: blocks per SM, which loop over tiles (persistent kernel).
     """
 
     rows: int
@@ -67,7 +67,7 @@ class Warpgroups:
     def schedule(self, chosen: Schedule, sides: Sides, held: Mapping[Axis, int], cores: int) -> Schedule:
         """Return the schedule of a kernel whose tiles run along two axes, rows first.
 
-        chosen: what another lowering would do. held: the lengths of the axes that blocks hold whole.
+        chosen: another lowering's schedule. held: the lengths of the axes that blocks have whole.
         """
         columns = held.get(sides[1], self.columns)
         rows = max(self.rows, ROWS[0]) if sides[1] in held else self.rows
@@ -86,9 +86,9 @@ class Warpgroups:
 
 
 def most_stages(rows: int, columns: int, per_core: int = 1, pieces: int = 1) -> int:
-    """Return how many stages of a tile fit into the memory of a multiprocessor, up to what a schedule has.
+    """Return the number of stages of a tile that fit into the shared memory of an SM, at most MAX_STAGES.
 
-    pieces: that a block adds, some of them there.
+    pieces: the number of pieces that a block adds; some accumulators are in shared memory.
     """
     warps = (columns if rows < ROWS[0] else rows) // 16
     kept = accumulators(columns, pieces)[1] * rows * columns * DType.F32.bytes
@@ -99,16 +99,16 @@ def most_stages(rows: int, columns: int, per_core: int = 1, pieces: int = 1) -> 
 def room_of_stages(on: Target, warps: int, kept: int, per_core: int = 1) -> int:
     """Return the bytes of shared memory that a block has for stages.
 
-    warps: that multiply. kept: bytes of accumulators that wait there. per_core: blocks of a multiprocessor.
+    warps: consumer warps. kept: bytes of accumulators in shared memory. per_core: blocks per SM.
     """
-    return ((on.shared // per_core - BARRIERS - BOX * warps) << 10) - kept
+    return ((on.shared // per_core - BARRIERS - EPILOGUE * warps) << 10) - kept
 
 
 def accumulators(columns: int, pieces: int) -> tuple[int, int]:
-    """Return how many accumulators of a tile a thread holds, and how many a block has in shared memory.
+    """Return the numbers of accumulators of a tile in registers, and in shared memory.
 
-    So many pieces are added as a binary counter counts: one accumulator is multiplied into, and one waits for
-    each binary digit. What stays in shared memory waits longest.
+    Pieces are added as a binary counter counts: one accumulator is that of the running product, and one is
+    for each binary digit. Those of the highest digits, which are used least, are in shared memory.
     """
     all_of_them = pieces.bit_length()
     held = min(all_of_them, ACCUMULATORS * COLUMN // columns)
@@ -116,7 +116,7 @@ def accumulators(columns: int, pieces: int) -> tuple[int, int]:
 
 
 def tabled(facts: Facts, entries: tuple[Entry[Warpgroups], ...] | None = None) -> Warpgroups | None:
-    """Return the tiling of the first entry that is for a contraction; None where heuristics decide."""
+    """Return the tiling of the first entry that matches a contraction; None: heuristics decide."""
     found = first(facts, table() if entries is None else entries)
     return None if found is None else found.use
 
@@ -128,7 +128,7 @@ def table() -> tuple[Entry[Warpgroups], ...]:
 
 
 def parse(text: str) -> tuple[Entry[Warpgroups], ...]:
-    """Return the entries of a table in TOML; raise ScheduleError for what it may not say."""
+    """Return the entries of a table in TOML; raise ScheduleError for illegal ones."""
     entries = read(text, Warpgroups)
     for i, entry in enumerate(entries, 1):
         _shares_with_another(entry.use, entry.rows, f"entry {i}, when.rows")

@@ -21,28 +21,26 @@ from rlk.target.facts import Target
 
 FEW_ROWS = ROWS[0]
 COLUMNS = (256, 128, 64, 32)
-WALKED = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 32))  # whose accumulators fit as often as needed
-NARROW = 64  # columns beside whose accumulators registers are left for more
-SHORT = 256  # elements of a piece: the compiler writes shorter loops out, and needs registers for that
-GROUP = 8  # row tiles of a cluster that go through the columns together
+LOOPED_TILES = ((128, 128), (128, 64), (64, 128), (64, 64), (64, 32))  # several accumulators fit
+NARROW = 64  # columns of a tile whose accumulators leave registers for an epilogue with loads
+SHORT = 256  # elements of a piece: the compiler unrolls shorter loops, which takes registers
+GROUP = 8  # row tiles of a cluster that are consecutive along the columns (L2 reuse)
 BEST = (128, 2)
 SPEEDS = {BEST: 1.0, (128, 1): 0.95, (64, 2): 0.92, (64, 1): 0.62}
-"""Of rows of a tile and tiles of a cluster, beside the best: 8192 x 128256 x 4096 took 13.37 alone for 12.65,
-256 to 1024 x 14336 in tiles of 64 rows 0.90 to 0.93, 300 x 128256 alone in tiles of 64 rows as long as in 512
-rows of the best (docs/measured/cute.md)."""
+"""Speeds by (rows of a tile, blocks of a cluster), relative to the best. 8192 x 128256 x 4096 took 13.37 ms
+without a cluster and 12.65 with; tiles of 64 rows had 0.90 to 0.93 of the speed for 256 to 1024 x 14336; 300
+x 128256 in tiles of 64 rows without a cluster took as long as 512 rows of the best
+(docs/measured/cute.md)."""
 
 
 def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mapping[str, int]) -> Schedule:
-    """Return the schedule of a kernel for a lowering that places threads itself.
-
-    That of the reviewed table, else one whose tiles fill the cores.
-    """
+    """Return the CuTe schedule of a kernel: from the reviewed table, else with tiles that fill the SMs."""
     if kind(kernel) == "back_to_back_gemm":
         return streams(kernel, chosen, extents)
     if kind(kernel) not in ("dot_map", "stream_dot"):
         return placed_rows(kernel, chosen, extents)
     if one_piece(kernel) is not None:
-        return scheduled(_walking(kernel, target, extents), kernel, chosen, target, extents)
+        return scheduled(_looping(kernel, target, extents), kernel, chosen, target, extents)
     facts = facts_of(kernel, target, extents)
     if facts is None:
         return chosen
@@ -51,25 +49,25 @@ def warpgroups(kernel: Kernel, chosen: Schedule, target: Target, extents: Mappin
 
 
 def in_turn(program: Program, target: Target, extents: Mapping[str, int]) -> bool:
-    """Return whether blocks should walk all pieces of what they contract, and add them in registers.
+    """Return whether blocks should loop over all pieces of their contraction and add them in registers.
 
-    program: specialized. They should where their tiles give work to half of the cores; of fewer, the pieces
-    stand side by side, or are launched one after the other.
+    program: specialized. They should if there are tiles for half of the SMs; else pieces run in parallel, or
+    are launched one after the other.
     """
     return walks(program) and all(
-        _tiles(k, _walking(k, target, extents), extents) * 2 >= target.cores for k in program.kernels
+        _tiles(k, _looping(k, target, extents), extents) * 2 >= target.cores for k in program.kernels
     )
 
 
 def walks(program: Program) -> bool:
-    """Return whether blocks of a program that is not swept could walk all pieces of what they contract."""
+    """Return whether blocks of a program without host loops could loop over all pieces of contractions."""
     return all(one_piece(kernel) is not None for kernel in program.kernels)
 
 
 def by_warpgroups(
     program: Program, chosen: Iterable[Schedule], target: Target, extents: Mapping[str, int]
 ) -> tuple[Schedule, ...]:
-    """Return the schedules of a program's kernels for a lowering that places threads itself."""
+    """Return the CuTe schedules of a program's kernels."""
     pairs = zip(program.kernels, chosen, strict=True)
     return tuple(warpgroups(kernel, schedule, target, extents) for kernel, schedule in pairs)
 
@@ -87,7 +85,7 @@ def scheduled(
 
 
 def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warpgroups:
-    """Return tiles that fill the cores, and leave few of their rows empty."""
+    """Return tiles that fill the SMs with little padding of rows."""
     found = roles(kernel, extents)
     sides = factor_tiles(kernel, found)
     assert sides is not None
@@ -103,25 +101,25 @@ def _filling(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
         filling = (n for n in COLUMNS if row_tiles * -(-wide // n) >= target.cores)
         columns = next(filling, COLUMNS[-1])
     else:
-        columns = next((n for n in COLUMNS if n <= wide), COLUMNS[-1])  # what blocks hold whole stays so
+        columns = next((n for n in COLUMNS if n <= wide), COLUMNS[-1])  # an axis that blocks have whole stays
     return Warpgroups(rows, columns, most_stages(rows, columns), GROUP, cluster)
 
 
 def _padded(count: int, use: tuple[int, int]) -> int:
-    """Return how many rows are multiplied for so many, in tiles of some rows and clusters of some tiles."""
+    """Return the number of rows padded to whole clusters; use: rows of a tile, tiles of a cluster."""
     each = use[0] * use[1]
     return -(-count // each) * each
 
 
-def _walking(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warpgroups:
-    """Return the largest tile that leaves few cores idle: the accumulators of some pieces wait beside it."""
+def _looping(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warpgroups:
+    """Return the largest tile that leaves few SMs idle, with accumulators for the partial sums of pieces."""
     sides = factor_tiles(kernel, roles(kernel, extents))
     assert sides is not None
     count, pieces = _rows(sides[0], extents), _pieces(kernel)
-    narrow = _crowded(kernel, sides) or _extent(_contracted(kernel), extents, 0) < SHORT
+    narrow = _needs_registers(kernel, sides) or _extent(_contracted(kernel), extents, 0) < SHORT
     sizes = (
         (rows, columns)
-        for rows, columns in WALKED
+        for rows, columns in LOOPED_TILES
         if (rows == FEW_ROWS or count > FEW_ROWS) and (columns <= NARROW or not narrow)
     )
     found = [Warpgroups(r, c, most_stages(r, c, 1, pieces), GROUP, 2 if count > r else 1) for r, c in sizes]
@@ -130,7 +128,7 @@ def _walking(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Warp
 
 
 def fits(use: Warpgroups, kernel: Kernel) -> bool:
-    """Return whether blocks of a tiling have room for the accumulators of all pieces that a kernel walks."""
+    """Return whether blocks of a tiling have room for the accumulators of a kernel that loops over pieces."""
     if one_piece(kernel) is None:
         return True
     held, shared = accumulators(use.columns, _pieces(kernel))
@@ -142,12 +140,12 @@ def _contracted(kernel: Kernel) -> Axis:
 
 
 def _pieces(kernel: Kernel) -> int:
-    """Return how many pieces a kernel that walks them has."""
+    """Return the number of pieces of a kernel that loops over them."""
     return _contracted(kernel).split or 1
 
 
-def _crowded(kernel: Kernel, sides: tuple[Axis, Axis]) -> bool:
-    """Return whether results meet a tile of memory, or are written as f32: both need registers."""
+def _needs_registers(kernel: Kernel, sides: tuple[Axis, Axis]) -> bool:
+    """Return whether the epilogue loads a tile, or stores f32: both need registers."""
     types = types_of(kernel)
     met = [types[x.value] for x in walk(kernel.body) if isinstance(x.node, Load)]
     written = [types[x.node.value] for x in walk(kernel.body) if isinstance(x.node, Store)]
@@ -156,14 +154,14 @@ def _crowded(kernel: Kernel, sides: tuple[Axis, Axis]) -> bool:
 
 
 def _tiles(kernel: Kernel, use: Warpgroups, extents: Mapping[str, int]) -> int:
-    """Return how many tiles a contraction has."""
+    """Return the number of tiles of a contraction."""
     sides = factor_tiles(kernel, roles(kernel, extents))
     assert sides is not None
     return -(-_rows(sides[0], extents) // use.rows) * -(-_extent(sides[1], extents, NARROW) // use.columns)
 
 
 def _rows(axis: Axis, extents: Mapping[str, int]) -> int:
-    """Return how many rows stand for the rows of a call: one number for each class but the last."""
+    """Return the rows of a call, rounded up to their class (not in the last class)."""
     count = _extent(axis, extents, BEST[0])
     return row_class(count) if row_class(count) < MORE else count
 

@@ -1,4 +1,4 @@
-"""Entries of the reviewed schedule tables: their conditions, and how a table is read."""
+"""Entries of the reviewed schedule tables: their conditions, and the reader of a table."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from rlk.errors import Code, ScheduleError
 from rlk.target.facts import TARGETS
 
 KINDS = ("dot_map", "stream_dot")  # nests that contract
-# A call's rows count as the next of these, or as more: a kernel has at most one variant more than there are.
+# The number of rows is rounded up to a class, which bounds the variants of a kernel.
 ROW_CLASSES = (16, 32, 64, 128, 256, 512, 1024)
-MORE = ROW_CLASSES[-1] + 1  # the rows above the largest class, and those that are not known
+MORE = ROW_CLASSES[-1] + 1  # more rows than the largest class, or an unknown number
 
 U = TypeVar("U")
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What an entry may ask about a contraction; an extent is None where no call has fixed it.
+    """Properties of a contraction that an entry may test; an extent is None where no call has fixed it.
 
-    dots: accumulators held at once. sums: float sums of the epilogue. rows, columns: extents of what the two
-    sides of a tile run along. length: of the contracted axis, or of a piece. pieces: of the contracted axis,
-    side by side. along: reads along the columns but those of the factors. plain: the contracted axis is
-    whole, and its products meet no transcendental function and no f32 tile from memory.
+    dots: the number of accumulators. sums: float sums of the epilogue. rows, columns: extents of the axes of
+    the tile's two sides. length: of the contracted axis, or of a piece. pieces: parallel pieces of the
+    contracted axis. along: loads along the columns, without those of the factors. plain: the contracted axis
+    is whole, and the epilogue has no transcendental function and loads no f32 tile.
     """
 
     target: str
@@ -42,14 +42,14 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers above `over` up to `most`; None: no bound on that side. unknown: no number at all, but None."""
+    """Numbers above `over` up to `most`; None: no bound on that side. unknown: matches only None."""
 
     over: int | None = None
     most: int | None = None
     unknown: bool = False
 
     def holds(self, number: int | None) -> bool:
-        """Say whether a number is inside; one that is not known is only where nothing is asked, or that."""
+        """Return whether a number is inside; None is inside only without bounds or with `unknown`."""
         if number is None or self.unknown:
             return number is None and self.over is None and self.most is None
         return (self.over is None or number > self.over) and (self.most is None or number <= self.most)
@@ -57,7 +57,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[U]):
-    """A tiling, and the contractions that it is for. No target, kind or plain: any. why: what measured it."""
+    """A tiling and its conditions. target, kind, plain: None matches any. why: the measurement behind it."""
 
     use: U
     why: str
@@ -73,22 +73,22 @@ class Entry(Generic[U]):
     along: Range = Range()
 
     def meets(self, facts: Facts) -> bool:
-        """Return whether an entry is for a contraction."""
+        """Return whether an entry matches a contraction."""
         named = all(getattr(self, name) in (None, getattr(facts, name)) for name in _NAMED)
         ranges = all(getattr(self, name).holds(getattr(facts, name)) for name in _RANGES)
         return named and ranges and self.rows.holds(row_class(facts.rows))
 
 
 def row_class(rows: int | None) -> int:
-    """Return the number that stands for so many rows: rows of one class get one schedule.
+    """Return the class of a number of rows, the smallest in ROW_CLASSES that is not less, else MORE.
 
-    Those above the largest class, and those that are not known, are one class too.
+    Rows of one class get one schedule. None, an unknown number, is in the class MORE.
     """
     return MORE if rows is None else next((bound for bound in ROW_CLASSES if rows <= bound), MORE)
 
 
 def first(facts: Facts, entries: Iterable[Entry[U]]) -> Entry[U] | None:
-    """Return the first entry that is for a contraction; None where heuristics decide."""
+    """Return the first entry that matches a contraction; None: heuristics decide."""
     return next((entry for entry in entries if entry.meets(facts)), None)
 
 

@@ -11,7 +11,7 @@ from rlk.ir.nodes import Combine, Dot, Kernel, Load, Loop, Math, Merge, Program,
 from rlk.ir.tree import padded
 from rlk.ir.types import DType, TileType, Type
 from rlk.passes.walk import walk
-from rlk.schedule.attention import chained, parallel_pieces, rows_axis
+from rlk.schedule.attention import fused_attention, parallel_pieces, rows_axis
 from rlk.schedule.attention import variety as attention_variety
 from rlk.schedule.axes import Roles, kind, roles, types_of
 from rlk.schedule.entries import Facts
@@ -19,36 +19,36 @@ from rlk.schedule.schedule import Schedule, Span
 from rlk.schedule.triton_table import UNEVEN_DEPTH, Tiling, tabled
 from rlk.target.facts import Target
 
-STRETCH = 2048  # elements of a program without sums
-ROWS = 1024  # elements below which a program takes several rows
+ELEMENTWISE = 2048  # elements of a program without reductions
+ROWS = 1024  # elements of a program with several short rows
 FOLD = 4096  # elements of one step of a fold along rows
-SQUARE = 1 << 14  # elements along two axes that a step of a row holds: 32 registers a lane
+SQUARE = 1 << 14  # elements of a step of a row along two axes: 32 registers a lane
 SQUARE_THREADS = 512
 VECTOR_BITS = 3  # of 16-bit elements in a 16-byte load
 UNROLLED = 128  # nodes of an unrolled loop
-ROWS_ALONE = 1024  # rows below which a stream's chunks run side by side
-LANES = 128  # terms of a chunk from which its placement pays
+ROWS_ALONE = 1024  # rows below which a stream's pieces run in parallel
+LANES = 128  # terms of a chunk above which its dims are placed explicitly
 ACCUMULATOR = 1 << 15  # elements of a contraction's tile: 128 registers a lane of 8 warps
-CHAINED = 1 << 13  # of one without a matrix unit
+FMA_ACCUMULATOR = 1 << 13  # of a contraction by fma, without a matrix unit
 DOT_ROWS = 128
-DOT_GROUP = 16  # row tiles whose factors stay in a cache while a column tile goes by
+DOT_GROUP = 16  # consecutive row tiles of a column tile, whose factors stay in L2
 DOT_STAGES = 4
 SMALLEST_TILE = 16  # of a matrix unit
-LARGEST_TMA_TILE = 256  # columns of its largest tile
-FEW_ROWS, CROWDED_WARPS = 64, 8  # of a fold that needs registers for more than its scores
+LARGEST_TMA_TILE = 256  # columns of the largest tile of a TMA load
+FEW_ROWS, CROWDED_WARPS = 64, 8  # tile and warps of a fold that needs registers beside its scores
 WAVE_ROWS = 32  # of such a fold by 8 waves of 64 lanes, 256 registers each: Triton 3.5 and 3.6 spill beyond
-PARTS = 4  # of such a tile, where what follows needs registers too
+PARTS = 4  # parts of a wide tile's epilogue, one after the other, if it needs registers
 
 
 def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[str, int]) -> Schedule:
     """Return the schedule of a specialized kernel on a target.
 
-    extents: of all axes, as this call has them. Those of dynamic axes change what is chosen by their class
-    alone (see `table.ROW_CLASSES`), so that a kernel has few variants.
+    extents: of all axes in this call. Of dynamic axes only the class of the extent matters (see
+    `entries.ROW_CLASSES`), so that a kernel has few variants.
     """
     found = roles(kernel, extents)
     if kind(kernel) == "back_to_back_gemm":
-        return chained(kernel, found, extents, target)
+        return fused_attention(kernel, found, extents, target)
     if found.contracted:
         return _contraction(kernel, found, target, extents)
     lengths = dict(found.inside)
@@ -66,12 +66,14 @@ def choose(kernel: Kernel, target: Target, signature: object, extents: Mapping[s
 
 
 def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
-    """Return the axes whose chunks or pieces should run side by side: rows alone would leave cores idle.
+    """Return the names of axes whose chunks or pieces should run in parallel: rows do not fill the SMs.
 
-    Chunks that contract are tiles of one matrix product, and always stand side by side, for a piece of the
-    rows at a time where these have pieces; pieces that are contracted do where their results are few, and
-    pieces at which a fold restarts where its rows are.
-    program: canonical. What they yield then goes through memory and merges in a second kernel, with the same
+    - Chunks with a contraction are tiles of one matrix product and always run in parallel, for one piece of
+    the
+      rows at a time if rows have pieces;
+    - pieces of a contraction run in parallel if its results are few;
+    - pieces at which a fold restarts run in parallel if its rows are few.
+    program: canonical. The partial results are materialized and merged in a second kernel, with the same
     bits.
     """
     found: set[str] = set()
@@ -90,14 +92,14 @@ def apart(program: Program, extents: Mapping[str, int]) -> frozenset[str]:
             rows *= extents.get(axis.name, 1)
         merged = {let.node.over for let in walk(kernel.body) if isinstance(let.node, Merge)}
         if rows < ROWS_ALONE:
-            # states of pieces that nothing merges are many: they stay where they are
+            # unmerged states of pieces would take too much memory: those streams stay serial
             found |= {a.name for a in streamed if a.part is Part.ALL and a.split and a.pieces in merged}
         found |= _few_products(kernel, extents)
     return frozenset(found)
 
 
 def _few_products(kernel: Kernel, extents: Mapping[str, int]) -> set[str]:
-    """Return the axes contracted by pieces of inputs for a small result of few rows."""
+    """Return the names of axes contracted by pieces, of inputs, with a result of few rows."""
     inputs = {d.name: d.type.axes for d in kernel.params if d.role is Role.IN}
     loads = {x.value: x.node for x in walk(kernel.body) if isinstance(x.node, Load)}
     found: set[str] = set()
@@ -116,7 +118,7 @@ def _contracts(loop: Loop) -> bool:
 
 
 def factor_tiles(kernel: Kernel, found: Roles) -> tuple[Axis, Axis] | None:
-    """Return the axis of each factor of a contraction that tiles run along, rows first."""
+    """Return the row axis and the column axis of a contraction's tiles; None without tiles of two factors."""
     tiled = (*found.parallel, *(a for a, n in found.inside if n > 1))
     for let in walk(kernel.body):
         if isinstance(let.node, Dot):
@@ -132,7 +134,7 @@ def factor_tiles(kernel: Kernel, found: Roles) -> tuple[Axis, Axis] | None:
 
 
 def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:
-    """A program owns a tile of rows and columns, and walks the contracted axis with one accumulator."""
+    """Return the schedule of a GEMM: a tile of rows and columns per program, a loop over K."""
     sides = factor_tiles(kernel, found)
     if sides is None:
         return Schedule()
@@ -149,14 +151,14 @@ def _contraction(kernel: Kernel, found: Roles, target: Target, extents: Mapping[
         full = in_waves and functions > 1 and rows * columns >= ACCUMULATOR  # Triton 3.5 spills
         return chosen.with_tile(str(sides[0]), rows // 2) if full else chosen
     few = WAVE_ROWS if in_waves else FEW_ROWS
-    # beside its scores a fold needs registers for a vector of columns and for other functions
+    # a fused fold needs registers for its scores, for loads along the columns and for functions
     if rows < few or not (in_waves or facts.along > 0 or functions > 1):
         return chosen
     return replace(chosen.with_tile(str(sides[0]), few), warps=CROWDED_WARPS, flat=False)
 
 
 def _functions(kernel: Kernel) -> int:
-    """Return how many functions a kernel computes that take registers of their own."""
+    """Return the number of transcendental functions of a kernel; each takes registers."""
     return sum(isinstance(x.node, Math) for x in walk(kernel.body))
 
 
@@ -164,21 +166,21 @@ def _tiled(
     kernel: Kernel, found: Roles, sides: tuple[Axis, Axis], facts: Facts, target: Target,
     extents: Mapping[str, int],
 ) -> Schedule:  # fmt: skip
-    """Return the schedule of the reviewed table, else one whose accumulator fills the registers."""
+    """Return the schedule from the reviewed table, else one whose accumulator fills the registers."""
     held = dict(found.inside)
     tiles: dict[str, int] = {}
     dots = [let.node for let in walk(kernel.body) if isinstance(let.node, Dot)]
-    chained = all(dot.model is DotModel.FMA for dot in dots)
-    reviewed = None if chained else tabled(facts)
+    by_fma = all(dot.model is DotModel.FMA for dot in dots)
+    reviewed = None if by_fma else tabled(facts)
     if reviewed is not None:
         return _by(reviewed, kernel, found, sides, facts, target, extents)
-    room = (CHAINED if chained else ACCUMULATOR) // padded(len(dots))
+    room = (FMA_ACCUMULATOR if by_fma else ACCUMULATOR) // padded(len(dots))
     columns = held.get(sides[1]) or _dot_tile(sides[1], room // DOT_ROWS, extents)
     rows = held.get(sides[0]) or _dot_tile(sides[0], min(DOT_ROWS, room // columns), extents)
     tiles.update({str(a): n for a, n in zip(sides, (rows, columns), strict=True) if a not in held})
     lengths = [extents.get(a.name, 0) for a in found.contracted if not a.dynamic]
     depth = next((d for d in (64, 32, 16) if lengths and all(n % d == 0 for n in lengths)), 64)
-    programs = target.cores if target.descriptors and not chained else 0
+    programs = target.cores if target.descriptors and not by_fma else 0
     stage = 2 * depth * (rows + columns) / 1024
     return Schedule(
         tiles=tuple(sorted(tiles.items())),
@@ -211,17 +213,17 @@ def scheduled(use: Tiling, kernel: Kernel, target: Target, extents: Mapping[str,
 
 
 def facts_of(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> Facts | None:
-    """Return what a reviewed table may ask about a kernel; None for one without tiles of two factors."""
+    """Return the facts of a kernel for the reviewed tables; None for one without tiles of two factors."""
     found = roles(kernel, extents)
     sides = factor_tiles(kernel, found)
     return None if sides is None else _facts(kernel, found, sides, target, extents)
 
 
 def _parts(kernel: Kernel, sides: tuple[Axis, Axis], columns: int, flat: bool) -> int:
-    """Return how many parts of a tile's columns meet memory one after the other.
+    """Return the number of column parts of a tile that the epilogue handles one after the other.
 
-    A wide tile that meets tiles from memory would need the registers twice; in one loop with the loads of
-    the next, one that is written as f32 would not fit beside them, nor would one of half the columns.
+    With loads in its epilogue a wide tile would need its registers twice. In a flat loop, with the loads of
+    the next tile in flight, an f32 tile would not fit, nor would one of half the columns.
     """
     if kind(kernel) != "dot_map" or columns < LARGEST_TMA_TILE // 2:
         return 1
@@ -231,7 +233,7 @@ def _parts(kernel: Kernel, sides: tuple[Axis, Axis], columns: int, flat: bool) -
 
 
 def _tiles(kernel: Kernel, sides: tuple[Axis, Axis]) -> tuple[set[DType], set[DType]]:
-    """Return the dtypes of the tiles along both sides that are read, and of those that are written."""
+    """Return the dtypes of loaded tiles along both sides, and of stored ones."""
     types = types_of(kernel)
     lets = tuple(walk(kernel.body))
     both = [types[x.value] for x in lets if isinstance(x.node, Load)]
@@ -246,7 +248,7 @@ def _tiles(kernel: Kernel, sides: tuple[Axis, Axis]) -> tuple[set[DType], set[DT
 def _facts(
     kernel: Kernel, found: Roles, sides: tuple[Axis, Axis], target: Target, extents: Mapping[str, int]
 ) -> Facts:
-    """Return what the reviewed table may ask about a contraction."""
+    """Return the facts of a contraction for the reviewed tables."""
     columns = None if sides[1].dynamic else extents.get(sides[1].name)
     axis = found.contracted[0] if len(found.contracted) == 1 else None
     known = axis is not None and not axis.dynamic and axis.name in extents
@@ -268,7 +270,7 @@ def _facts(
 
 
 def _along(kernel: Kernel, columns: Axis, contracted: tuple[Axis, ...]) -> int:
-    """Return how many reads run along the columns of a tile, but for those of its factors."""
+    """Return the number of loads along the columns of a tile, without those of its factors."""
     types = types_of(kernel)
     read = [types[x.value] for x in walk(kernel.body) if isinstance(x.node, Load)]
     axes = [t.axes for t in read if isinstance(t, TileType)]
@@ -303,9 +305,9 @@ def pieces_as_lanes(lanes: Axis, lengths: Mapping[Axis, int], extent: int) -> Sc
 
 
 def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, int]) -> Schedule:
-    """A program holds whole rows, or a stretch of the contiguous axis where nothing is reduced."""
+    """Return the schedule of a row kernel: whole rows per program, or a tile of the contiguous axis."""
     held = _held(found)
-    room = (ROWS if found.inside else STRETCH) // held
+    room = (ROWS if found.inside else ELEMENTWISE) // held
     tiles: dict[str, int] = {}
     for axis in reversed(found.parallel):
         tile = min(room, padded(_extent(axis, extents, room)))
@@ -314,7 +316,7 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
             room //= tile
             held *= tile
     if _walks_rows(kernel):
-        # rows one after the other: the next ones are loaded ahead, which needs registers more than warps
+        # a loop over rows that prefetches the next ones: it needs registers rather than warps
         return Schedule(warps=min(4, warps(held)), stages=3)
     many = len(found.inside) > 1 and held >= SQUARE
     return Schedule(
@@ -323,7 +325,7 @@ def _rows(kernel: Kernel, found: Roles, target: Target, extents: Mapping[str, in
 
 
 def _columns(found: Roles, extents: Mapping[str, int]) -> Schedule:
-    """A program owns columns and walks the rows in chunks."""
+    """Return the schedule of a column fold: a tile of columns per program, a loop over chunks of rows."""
     axis = found.parallel[-1]
     tile = max(32, min(1024, FOLD // _held(found)))
     tile = min(tile, padded(_extent(axis, extents, tile)))
@@ -331,8 +333,8 @@ def _columns(found: Roles, extents: Mapping[str, int]) -> Schedule:
 
 
 def _partials(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> Schedule:
-    """A program owns few columns and merges partial states: latency is hidden by loads of many steps."""
-    # of segments a program has one row, and a vector of its sums
+    """Return the schedule of a merge of states: few columns per program, loads of many steps in flight."""
+    # with segments, a program has one row, and a vector of its sums
     near = [a for a in found.parallel if rows_axis(found) is None or not a.dynamic]
     tiles = [(str(a), min(32, padded(_extent(a, extents, 32)))) for a in near[-1:]]
     bodies = [len(let.node.body.lets) for let in walk(kernel.body) if isinstance(let.node, Loop)]
@@ -345,7 +347,7 @@ def _partials(kernel: Kernel, found: Roles, extents: Mapping[str, int]) -> Sched
 
 
 def _walks_rows(kernel: Kernel) -> bool:
-    """Return whether a loop over single rows writes as it goes."""
+    """Return whether a loop over single rows stores in its body."""
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
     stores = [any(isinstance(x.node, Store) for x in walk(loop.body)) for loop in loops]
     return any(wrote and (loop.axis.chunk or 1) == 1 for loop, wrote in zip(loops, stores, strict=True))
@@ -359,18 +361,18 @@ def _held(found: Roles) -> int:
 
 
 def _extent(axis: Axis, extents: Mapping[str, int], unknown: int) -> int:
-    """Return a static extent, and what stands for a run-time one."""
+    """Return the known extent of an axis, else `unknown`."""
     known = axis.part in (Part.ALL, Part.WITHIN) and not axis.dynamic and axis.name in extents
     return extent_of(axis, extents[axis.name]) if known else max(1, unknown)
 
 
 def warps(elements: int) -> int:
-    """Return how many warps a tile feeds with 16 elements a lane; rows never get more than 8."""
+    """Return the number of warps for a tile with 16 elements a lane, at most 8."""
     return max(1, min(8, padded(elements // 512)))
 
 
 def variety(kernel: Kernel, target: Target, extents: Mapping[str, int]) -> tuple[Schedule, ...]:
-    """Return schedules that place a kernel in different ways: all of them must give the same bits."""
+    """Return different schedules of a kernel, for tests: all of them must give the same bits."""
     found = roles(kernel, extents)
     if kind(kernel) == "back_to_back_gemm":
         return attention_variety(kernel, found, extents, target)

@@ -16,23 +16,23 @@ from rlk.schedule.schedule import MAX_WARPS, Schedule, Span
 
 WARP = 32
 VECTOR = 16  # bytes of the widest access
-BLOCK = 128  # threads that short rows share
-VECTORS = 2  # of a row to each thread
-LISTED = 64  # elements of a thread's list along several axes
-MANY_TILES = 8  # of which the last may be nearly empty
-ROW_OF_PIECES = 3  # bits of lanes that a chunk has where its pieces lie beside it
+BLOCK = 128  # threads of a block of short rows
+VECTORS = 2  # vectors of a row per thread
+LISTED = 64  # register elements of a thread along several axes
+MANY_TILES = 8  # tiles of an axis, above which a nearly empty last one does not matter
+ROW_OF_PIECES = 3  # lane bits of a chunk whose pieces are on the other lanes
 COLUMN_WARPS = 4  # of a block that folds columns
 MERGE_WARPS = 8  # of a block that merges states of 32 rows
-MERGED = 16  # states of a thread, from which on more warps share them
-MERGE_UNROLLED = 8  # steps whose reads are on their way together
-EARLY_WARPS = 16  # of a block that reads rows early: more would leave its threads too few registers
-STEPS_AHEAD = 2  # of a walk over rows: two rows of a block of an SM alone fill its share of the memory
+MERGED = 16  # states of a thread, above which more warps share them
+MERGE_UNROLLED = 8  # steps whose loads are in flight together
+HOISTED_WARPS = 16  # of a block with hoisted loads: more would leave its threads too few registers
+STEPS_AHEAD = 2  # prefetched steps of a loop over rows: two rows fill an SM's share of the bandwidth
 
 
 def rows(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) -> Schedule:
-    """Return the schedule of a kernel without a contraction: which index bits lanes and warps have.
+    """Return the schedule of a kernel without a contraction: the index bits of warps, lanes and registers.
 
-    What comes last lies in the lists of threads, whose elements are neighbours in memory.
+    The last bits are those of registers: a thread's elements are contiguous in memory.
     """
     found = roles(kernel, extents)
     inside = {a: n for a, n in found.inside if n > 1}
@@ -48,7 +48,7 @@ def rows(kernel: Kernel, chosen: Schedule, extents: Mapping[str, int]) -> Schedu
 
 
 def _joined(bits: list[Span]) -> list[Span]:
-    """Return spans of single bits with neighbours made one."""
+    """Return spans of single bits with adjacent ones joined."""
     found: list[Span] = []
     for span in bits:
         last = found[-1] if found else None
@@ -66,20 +66,20 @@ def _placed(
     chosen: Schedule,
     extents: Mapping[str, int],
 ) -> Schedule:
-    """Return a schedule that places what threads are told apart by."""
+    """Return a schedule with a thread-value layout of the given spans."""
     if not inside:
         return _elements(kernel, found, chosen, extents)
-    near = _near(kernel, tuple(inside))
+    near = _contiguous(kernel, tuple(inside))
     if near is None:
-        return _beside(kernel, found, inside, extents)
+        return _column_per_lane(kernel, found, inside, extents)
     others = [a for a in inside if a != near] + [a for a in found.parallel if a == near.pieces]
     if others and near.split is not None and near.part is Part.LANE:
         return _pieces(kernel, near, others[0], inside, extents)
-    return _whole(kernel, found, near, inside[near], extents)
+    return _row_per_block(kernel, found, near, inside[near], extents)
 
 
-def _near(kernel: Kernel, inside: tuple[Axis, ...]) -> Axis | None:
-    """Return the combined axis along which memory is contiguous; None where a parallel axis is."""
+def _contiguous(kernel: Kernel, inside: tuple[Axis, ...]) -> Axis | None:
+    """Return the reduced axis along which memory is contiguous; None if that is a parallel axis."""
     types = types_of(kernel)
     loads = [x.node for x in walk(kernel.body) if isinstance(x.node, Load)]
     reads = [load for load in loads if any(_along(types, i, inside) for i in load.index)]
@@ -94,7 +94,7 @@ def _along(types: Mapping[Value, Type], value: Value, axes: tuple[Axis, ...]) ->
 
 
 def _vector(kernel: Kernel, axis: Axis, extents: Mapping[str, int]) -> int:
-    """Return the index bits of a vector along an axis: none where its rows or pieces are not aligned."""
+    """Return the number of index bits of a vector along an axis: 0 if its rows or pieces are not aligned."""
     types, bytes = types_of(kernel), {d.name: d.type.dtype.bytes for d in kernel.params}
     nodes = [let.node for let in walk(kernel.body)]
     accesses = [node for node in nodes if isinstance(node, Load | Store) and node.index]
@@ -105,8 +105,10 @@ def _vector(kernel: Kernel, axis: Axis, extents: Mapping[str, int]) -> int:
     return width.bit_length() - 1 if aligned else 0
 
 
-def _whole(kernel: Kernel, found: Roles, near: Axis, length: int, extents: Mapping[str, int]) -> Schedule:
-    """A block has a row, or several short ones."""
+def _row_per_block(
+    kernel: Kernel, found: Roles, near: Axis, length: int, extents: Mapping[str, int]
+) -> Schedule:
+    """Return the schedule with a row per block, or several short ones."""
     bits = length.bit_length() - 1
     low = min(_vector(kernel, near, extents), bits)
     walks = any(isinstance(let.node, Loop) for let in walk(kernel.body))
@@ -124,15 +126,15 @@ def _whole(kernel: Kernel, found: Roles, near: Axis, length: int, extents: Mappi
         tiles.append((str(axis), count))
         placed.append(Span(str(axis), 0, count.bit_length() - 1))
     threads = max(WARP, rows << told)
-    ahead = walks and writes and many and threads <= WARP * EARLY_WARPS
+    ahead = walks and writes and many and threads <= WARP * HOISTED_WARPS
     stages = 1 + STEPS_AHEAD if ahead else 1
     return Schedule(tiles=tuple(sorted(tiles)), placed=tuple(placed), warps=threads // WARP, stages=stages)
 
 
 def _several(found: Roles, rows: int, extents: Mapping[str, int]) -> Iterator[tuple[Axis, int]]:
-    """Yield how many indices of each parallel axis a block has, the last axes first: so many rows in all.
+    """Yield the number of indices of each parallel axis in a block, the last axes first; `rows` in all.
 
-    An axis of few indices leaves the rest to the one before it; what no axis has stays empty.
+    An axis of few indices leaves the rest to the one before it; a remainder is padding.
     """
     left = [axis for axis in found.parallel if axis.over is None] or list(found.parallel)
     while left and rows > 1:
@@ -150,7 +152,7 @@ def _steps(kernel: Kernel) -> list[Let]:
 
 
 def _elements(kernel: Kernel, found: Roles, chosen: Schedule, extents: Mapping[str, int]) -> Schedule:
-    """A thread has a vector of the contiguous axis; one that walks has an element, and warps are few."""
+    """Return the elementwise schedule: a vector per thread; with loops an element per thread, few warps."""
     walks = any(isinstance(let.node, Loop) for let in walk(kernel.body))
     last = found.parallel[-1]
     low = 0 if walks or last.dynamic or not _counts(kernel, last) else _vector(kernel, last, extents)
@@ -177,7 +179,7 @@ def _fills(extent: int, tile: int) -> bool:
 
 
 def _walked(kernel: Kernel) -> set[Axis]:
-    """Return the axes whose indices walk different ways: a block has one of each."""
+    """Return the axes whose indices have loops of different lengths: a block has one index of each."""
     types = types_of(kernel)
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
     bounds = [types[v] for loop in loops for v in (loop.start, loop.stop)]
@@ -185,7 +187,7 @@ def _walked(kernel: Kernel) -> set[Axis]:
 
 
 def _counts(kernel: Kernel, axis: Axis) -> bool:
-    """Return whether every access along an axis moves by one element where its index does."""
+    """Return whether every access along an axis has stride 1 in its index."""
     types = types_of(kernel)
     nodes = {let.value: let.node for let in walk(kernel.body)}
 
@@ -207,10 +209,10 @@ def _counts(kernel: Kernel, axis: Axis) -> bool:
 def _pieces(
     kernel: Kernel, near: Axis, pieces: Axis, inside: Mapping[Axis, int], extents: Mapping[str, int]
 ) -> Schedule:
-    """A block has the same chunk of every piece of a row.
+    """Return the schedule of a row with pieces: a block has the same chunk of every piece.
 
-    High bits of a chunk lie in lists, so that most of its tree needs no exchange; where a step reads several
-    tensors each thread has fewer elements of each, so that all of them stay in registers.
+    High bits of a chunk are in registers, so that most of its tree needs no exchange between threads. If a
+    step loads several tensors, each thread has fewer elements of each, so that all of them fit in registers.
     """
     count, bits = near.split or 1, inside[near].bit_length() - 1
     low = min(_vector(kernel, near, extents), bits)
@@ -223,15 +225,17 @@ def _pieces(
 
 
 def _most_reads(kernel: Kernel, axis: Axis) -> int:
-    """Return how many tensors one step of a loop reads along an axis, at least 1."""
+    """Return the largest number of tensors that a step of a loop loads along an axis, at least 1."""
     types = types_of(kernel)
     loops = [let.node for let in walk(kernel.body) if isinstance(let.node, Loop)]
     reads = [[x.node for x in walk(loop.body) if isinstance(x.node, Load)] for loop in loops]
     return max([1, *(sum(any(_along(types, i, (axis,)) for i in x.index) for x in step) for step in reads)])
 
 
-def _beside(kernel: Kernel, found: Roles, inside: Mapping[Axis, int], extents: Mapping[str, int]) -> Schedule:
-    """A lane has a column, or a vector of them; what is combined lies in lists, or in warps."""
+def _column_per_lane(
+    kernel: Kernel, found: Roles, inside: Mapping[Axis, int], extents: Mapping[str, int]
+) -> Schedule:
+    """Return the schedule with a column or a vector of them per lane, reduced axes in registers or warps."""
     axis = found.parallel[-1]
     if kind(kernel) == "col_fold":
         low = _vector(kernel, axis, extents)

@@ -9,7 +9,7 @@ from rlk.ir.dims import is_power_of_two
 
 MAX_WARPS = 32
 MAX_STAGES = 24
-SMALLEST_DEPTH = 16  # of a step of a matrix unit
+SMALLEST_DEPTH = 16  # K of a step of a matrix unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +26,19 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """tiles: how many indices of a parallel axis one program owns (a power of two; 1 where none is named).
+    """The schedule of a kernel.
 
-    tiles: powers of two, or three times one, which not every lowering has.
-    placed: the dims of a tile, outermost first; what it does not name follows in the order of the IR.
-    warps: of a program. stages: of a loop whose loads run ahead. unroll: steps of a loop written in a row.
-    depth: indices of a contracted axis that one step takes. group: row tiles of a contraction that go through
-    its columns together. programs: how many take the tiles in turns; 0: a program for every tile. flat: turns
-    and steps of a contraction are one loop, so that loads of the next tile run ahead too; it needs registers
-    and memory for two tiles. descriptors: load tiles by tensor descriptors (TMA), which a program builds
-    first, at a cost to short ones. halves: K and V, if of equal shape and strides (different base pointers),
-    share one descriptor. parts: what follows a contraction is done for so many parts of
-    its columns one after the other, which needs fewer registers and less memory than all at once.
+    tiles: indices of a parallel axis per program, by axis; 1 for axes without an entry. A power of two, or
+    three times one, which not every lowering supports.
+    placed: the dims of a tile, outermost first; other dims follow in the order of the IR.
+    warps: of a program. stages: of the pipeline of a loop's loads. unroll: unrolled steps of a loop.
+    depth: K of a step of a contraction. group: consecutive row tiles of a contraction with the same columns
+    (tile swizzle for L2). programs: the size of a persistent grid, whose programs loop over tiles; 0: one
+    program per tile. flat: tiles and K steps of a persistent program are one loop, so that loads of the next
+    tile are prefetched too; it needs registers and memory for two tiles. descriptors: load tiles by TMA; a
+    program builds the descriptors first, which costs short programs time. shared_kv_descriptor: K and V, if
+    of equal shape and strides (different base pointers), share one descriptor. parts: column parts of an
+    epilogue, one after the other, which needs fewer registers and less memory than all at once.
     """
 
     tiles: tuple[tuple[str, int], ...] = ()
@@ -78,7 +79,7 @@ class Schedule:
             )
 
     def check_powers(self) -> None:
-        """Raise ScheduleError unless every tile is a power of two: for lowerings that have no others."""
+        """Raise ScheduleError unless every tile is a power of two, for lowerings that support no others."""
         for axis, tile in self.tiles:
             if not is_power_of_two(tile):
                 raise ScheduleError(
@@ -86,7 +87,7 @@ class Schedule:
                 )
 
     def tile(self, axis: str) -> int:
-        """Return how many indices of a parallel axis one program owns."""
+        """Return the number of indices of a parallel axis per program."""
         return dict(self.tiles).get(axis, 1)
 
     def with_tile(self, axis: str, tile: int) -> Schedule:

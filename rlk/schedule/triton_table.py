@@ -14,20 +14,20 @@ from rlk.schedule.schedule import SMALLEST_DEPTH, Schedule, Span
 
 TABLE = Path(__file__).parent / "tables" / "contraction.toml"
 SMALLEST_TILE = 16  # of a matrix unit
-UNEVEN_DEPTH = 64  # of a contracted axis that no depth divides, or whose length is not known
-LARGEST_TILE = 256  # rows of a box that a descriptor copies
+UNEVEN_DEPTH = 64  # K of a step if no depth divides the contracted axis, or its length is unknown
+LARGEST_TILE = 256  # rows of a TMA tile
 
 Sides = tuple[Axis, Axis]
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How a matrix product is run, without the names of its axes.
+    """The tile and pipeline of a matrix product, without the names of its axes.
 
-    rows, columns: of a tile; a side that programs hold whole keeps its length. depth, warps, stages, group,
-    flat, descriptors: as in Schedule. per_core: programs for each multiprocessor, which take tiles in turns;
-    0: a program for every tile. turned: columns are the outer dim of the accumulator, so that a matrix unit
-    whose smallest outer dim is 64 takes fewer rows than that.
+    rows, columns: of a tile; a side that programs have whole keeps its length. depth, warps, stages, group,
+    flat, descriptors: as in Schedule. per_core: persistent programs per SM; 0: one program per tile. turned:
+    operands are swapped: columns are the M of the matrix unit, whose smallest M is 64, so that tiles of fewer
+    rows are possible.
     """
 
     rows: int
@@ -62,8 +62,8 @@ class Tiling:
     ) -> Schedule:
         """Return the schedule of a kernel whose tiles run along two axes, rows first.
 
-        held: the lengths of the axes that programs hold whole. columns, length: how many there are, where
-        known: a tile is no wider, and steps are whole where a depth of 16 or more makes them so.
+        held: the lengths of the axes that programs have whole. columns, length: extents, if known: a tile is
+        no wider, and the depth divides the length if one of 16 or more does.
         """
         wide = self.columns if columns is None else max(SMALLEST_TILE, min(self.columns, padded(columns)))
         depths = (
@@ -90,7 +90,7 @@ _SOME = (Axis("M"), Axis("N"))
 
 
 def tabled(facts: Facts, entries: tuple[Entry[Tiling], ...] | None = None) -> Tiling | None:
-    """Return the tiling of the first entry that is for a contraction; None where heuristics decide."""
+    """Return the tiling of the first entry that matches a contraction; None: heuristics decide."""
     found = first(facts, table() if entries is None else entries)
     return None if found is None else found.use
 
@@ -102,5 +102,5 @@ def table() -> tuple[Entry[Tiling], ...]:
 
 
 def parse(text: str) -> tuple[Entry[Tiling], ...]:
-    """Return the entries of a table in TOML; raise ScheduleError for what it may not say."""
+    """Return the entries of a table in TOML; raise ScheduleError for illegal ones."""
     return read(text, Tiling)

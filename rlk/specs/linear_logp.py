@@ -141,7 +141,7 @@ def _gradients(
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What a gradient reads, as `linear_logp` saves it."""
+    """Tensors that a gradient reads, as `linear_logp` saves them."""
 
     hidden: Tile
     weight: Tile
@@ -214,7 +214,7 @@ def linear_logp_join(
     ignore_index: Scalar[i64],
     vocabulary: Scalar[i64],
 ) -> Outputs:
-    """What `linear_logp` returns, from the states of ranks that hold a shard of the vocabulary each.
+    """Compute the results of `linear_logp` from the states of ranks that hold a shard of the vocabulary each.
 
     States merge pairwise over ranks, as the pieces of each rank did: the order of one rank with all pieces.
     """

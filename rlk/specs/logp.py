@@ -75,7 +75,7 @@ def inverse_of(row: Tile | None, number: Tile | None) -> Tile | None:
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """Which tokens a row is restricted to: those above a threshold and its first equals, or a mask's."""
+    """The support of a row: tokens above a threshold and its first equals, or a mask's."""
 
     threshold: TensorArg | None
     last: TensorArg | None

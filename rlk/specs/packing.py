@@ -58,6 +58,6 @@ def take_whole(source: Tensor[i64, T], x: Tensor[Moved, R, D]) -> Outputs:
 def reported(
     bad: Tensor[boolean, B], what: Static[OFFSETS, LENGTH, SPAN, PAGE, CONTEXT] = OFFSETS
 ) -> Outputs:
-    """Which rows are good; bad ones set the error word."""
+    """Return which rows are good; bad ones set the error word."""
     L.check(bad, what)
     return L.out(good=~bad)

@@ -37,7 +37,7 @@ NO_WEIGHT = 1e-8  # a mean weight of this or less normalises nothing, as in verl
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What of a policy loss selects code; its numbers are run-time scalars, listed by name.
+    """The fields of a policy loss that select code; its numbers are run-time scalars, listed by name.
 
     `rlk.ops.Loss` says what each field means. correction: "", "truncate", "mask" or "sequence_mask".
     rejections: (statistic, over) of each. per_token: advantages of tokens, not of sequences. selects: tokens
@@ -78,22 +78,22 @@ class Form:
 
     @property
     def drops_tokens(self) -> bool:
-        """Whether some active tokens may not count."""
+        """Return whether some active tokens may not count."""
         return bool(self.rejections) or self.weighted
 
     @property
     def corrects_ratio(self) -> bool:
-        """Whether the weights of tokens enter the ratio of their sequence, and multiply no surrogate."""
+        """Return whether weights of tokens enter the ratio of their sequence, and multiply no surrogate."""
         return bool(self.correction) and self.correction_level == "token" and self.level == "sequence_sum"
 
     @property
     def reads_lengths(self) -> bool:
-        """Whether it matters how many tokens of a sequence count."""
+        """Return whether the loss depends on the number of tokens of a sequence that count."""
         return self.level != "token" or self.aggregation in ("sequence_mean", "sequence_sum")
 
     @property
     def reads_sequences(self) -> bool:
-        """Whether a token reads a number of its sequence, its advantage apart."""
+        """Return whether a token reads a number of its sequence other than its advantage."""
         by_sequence = self.normalized and self.correction_level == "sequence"
         return bool(self.of_sequences) or self.reads_lengths or by_sequence
 
@@ -117,7 +117,7 @@ class Form:
 
     @property
     def saves(self) -> tuple[str, ...]:
-        """What the gradient reads: the bonus is linear, its slope needs no entropy."""
+        """Return the names that the gradient reads: the bonus is linear, its slope needs no entropy."""
         inputs = (n for n in self.tensors if n != "entropy")
         return (*inputs, *self.of_sequences, "count", "sequences", "mean_weight")
 
@@ -340,7 +340,7 @@ def kl_of(x: _Tokens) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Summand:
-    """What a token adds to the loss before it is averaged, and its slopes by log ratio and by logp."""
+    """The term of a token in the loss before averaging, and its slopes by log ratio and by logp."""
 
     value: Tile
     by_ratio: Tile | None
@@ -725,7 +725,7 @@ def policy_covariance(
     least: Scalar[f32] | None,
     most: Scalar[f32] | None,
 ) -> Outputs:
-    """How advantages of tokens and log-probs covary, by which a selection takes tokens (Cui 2025)."""
+    """Compute the covariance of tokens' advantages and log-probs, for a selection of tokens (Cui 2025)."""
     return covariance({**locals(), "sequence": None})
 
 

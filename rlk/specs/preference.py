@@ -131,7 +131,7 @@ def _log_of_rest(x: Tile) -> Tile:
 
 @dataclass(frozen=True, slots=True)
 class _Score:
-    """What a loss compares of a completion, and its slope by the log-prob per token (None: 1)."""
+    """A completion's quantity that a loss compares, and its slope by the log-prob per token (None: 1)."""
 
     value: Tile
     slope: Tile | None = None

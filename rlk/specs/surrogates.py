@@ -10,7 +10,7 @@ from rlk.lang import L, Tile
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a surrogate sees of a token, f32.
+    """The inputs of a surrogate for a token, f32.
 
     logp, old_logp: under the policy and the one of the rollout. log_ratio: of the token, or of its sequence
     where the loss is at that level, within its limits; ratio: its exponential, 1 where the advantage is 0, so
@@ -28,7 +28,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What a token contributes to the loss, which is minimised.
+    """The term of a token in the loss, which is minimised.
 
     by_ratio: the derivative of value by log_ratio; by_logp: by logp, the ratio apart. None: there is none.
     clipped: bool, where a clip or a mask takes the gradient away, for the clip fraction.

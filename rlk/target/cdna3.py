@@ -9,7 +9,7 @@ from rlk.errors import Code, UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one workgroup, or one lane, may have.
+    """Limits of one workgroup, or of one lane.
 
     shared: bytes of LDS of a workgroup. threads: lanes of a workgroup. vector: 32-bit registers of a lane,
     accumulation registers included (one file of both); scalar: of a wave.

@@ -61,7 +61,7 @@ Compiler = Callable[[Emitted, str, Path], None]  # of a module, for a target, in
 
 
 class Law(Enum):
-    """What must hold, in words."""
+    """A law that every operator must obey, in words."""
 
     TEXT = "printed and parsed back, every form is equal"
     SLOPE = "gradients agree with central differences"
@@ -78,7 +78,7 @@ COMPILED = frozenset({Law.COMPILES, Law.MACHINE})
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a law found in one case.
+    """The result of a law in one case.
 
     ok: None where the law was not tried. count: how many comparisons were made. worst: the largest relative
     error of a slope, else how many elements or forms differ. note: why, for people. ran: what was executed.

@@ -46,7 +46,7 @@ class Code:
 
     @property
     def resources(self) -> Resources:
-        """What the compiler says that the kernel takes; LDS that a launch adds is not in it."""
+        """Return the resources that the compiler reports for the kernel, without LDS that a launch adds."""
         return descriptor(self.assembly, self.record.name).resources
 
     def wrong(self, target: str) -> list[str]:

@@ -169,7 +169,7 @@ def operands(rng: np.random.Generator, kind: str, family: str, side: int = SIDE)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a probe of one kind of factors found.
+    """The result of a probe of one kind of factors.
 
     differing: by tile and family. examples: one difference of each family, in words.
     """
@@ -181,7 +181,7 @@ class Found:
 
     @property
     def wrong(self) -> int:
-        """How many outputs are not the model's."""
+        """Return the number of outputs that differ from the model's."""
         return sum(self.differing.values())
 
 

@@ -24,7 +24,7 @@ Follow = Callable[[Future[Path], str], None]
 
 @dataclass(slots=True)
 class Compiled:
-    """What is tried for each shape, how many modules that is, and why schedules of shapes failed."""
+    """Schedules to try for each shape, the number of their modules, and reasons of failed schedules."""
 
     plans: dict[Shape, Plan] = field(default_factory=dict)
     modules: int = 0

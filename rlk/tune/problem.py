@@ -47,7 +47,7 @@ class Problem:
 
     @property
     def bytes(self) -> int:
-        """How many bytes the tensors of a call have."""
+        """Return the bytes of a call's tensors."""
         return sum(t.nbytes for t in self.tensors[0].values())
 
 

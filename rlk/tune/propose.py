@@ -39,7 +39,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What an entry is for: facts without rows, and the class of the rows."""
+    """The key of an entry: facts without rows, and the class of the rows."""
 
     backend: str
     facts: Facts

@@ -35,7 +35,7 @@ class Ended(Exception):
 
 
 class Worker(Protocol):
-    """What measures a job: a child, or what stands for one in a test."""
+    """A process that measures a job: a child, or a replacement in tests."""
 
     def ask(self, job: dict[str, Any]) -> None:
         """Send a job."""

@@ -31,7 +31,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What can be tuned: the letters of rows, columns and length, and the default sizes, few rows first."""
+    """A tunable problem: the letters of rows, columns and length, and the default sizes, few rows first."""
 
     letters: tuple[str, str, str]
     sizes: tuple[tuple[int, int, int], ...]

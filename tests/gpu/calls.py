@@ -1,4 +1,4 @@
-"""How a call is made on a device, run under a given schedule, and repeated by the oracle on a few rows."""
+"""Calls on a device, run under a given schedule, and repeated by the oracle on a few rows."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Made:
 
     @property
     def first(self) -> dict[str, int]:
-        """How many indices of ragged axes, by name, belong to the first sequences."""
+        """Return the numbers of indices of ragged axes, by name, that belong to the first sequences."""
         if self.sequences is None:
             return {}
         ends = {"T": "end_q", "S": "end_k"}

@@ -1,4 +1,4 @@
-"""Which calls are compared with the oracle on a device: every operator and gradient, at people's sizes."""
+"""Calls compared with the oracle on a device: every operator and gradient, at sizes of use."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def regions_of_tokens(device: torch.device) -> Tensors:
 
 
 def labels(device: torch.device) -> Tensors:
-    """Which of 3000 samples are desirable."""
+    """Return which of 3000 samples are desirable."""
     return {"desirable": torch.rand(3000, device=device) < 0.4}
 
 

@@ -21,7 +21,7 @@ Found = Mapping[str, Any]
 
 
 class Children:
-    """What `python -m MODULE CASE FILE` leaves in its file, by case.
+    """Child processes `python -m MODULE CASE FILE`, and the content of their files, by case.
 
     seconds: after which a child counts as hung. most: children at once. environment: of theirs.
     """

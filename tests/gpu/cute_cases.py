@@ -1,4 +1,4 @@
-"""Which calls the CuTe lowering runs on a device: one form of every nest, at sizes that its copies allow."""
+"""Calls of the CuTe lowering on a device: one form of every nest, at sizes that its copies allow."""
 
 from __future__ import annotations
 

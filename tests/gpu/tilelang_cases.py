@@ -1,4 +1,4 @@
-"""Which calls TileLang's kernels run on a Hopper, and under which schedules beside the chosen ones."""
+"""Calls of TileLang's kernels on a Hopper, and their schedules beside the chosen ones."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a call's arguments fix beyond their dtypes; everything else is a run-time value.
+    """Properties of a call's arguments that code depends on beside dtypes; all else is a run-time value.
 
     extents: of the static axes. split_rows: inputs with a leading row axis come with two strides for it,
     an outer and an inner one (`logits[:, :-1]`), and one inner extent. divisible: arguments of `call` whose
@@ -34,7 +34,7 @@ class KernelArg:
 
 @dataclass(frozen=True, slots=True)
 class KernelBuild:
-    """How to compile one kernel of the source; fusion of products and sums is always off.
+    """Compiler options of one kernel of the source; fusion of products and sums is always off.
 
     shared: bytes of shared memory that a launch asks for, where the kernel does not declare them.
     """
@@ -47,7 +47,7 @@ class KernelBuild:
 
 
 class From(Enum):
-    """Where the host finds the value of a parameter of `call`."""
+    """The source of the value of a parameter of `call`, on the host."""
 
     TENSOR = "tensor"  # the tensor named `source`
     SCALAR = "scalar"  # the scalar named `source`

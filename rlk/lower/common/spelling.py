@@ -72,7 +72,7 @@ def constant_cast(known: tuple[int, DType] | None, dtype: DType) -> tuple[int, D
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the first lines of a module say."""
+    """The first lines of a module."""
 
     title: str
     numerics: str

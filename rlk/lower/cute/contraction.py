@@ -69,7 +69,7 @@ class ContractionText:
 
     @property
     def whole_steps(self) -> str:
-        """How many of them have all instructions, the first aside."""
+        """Return the number of pipeline steps with all instructions, the first not counted."""
         return self.steps if self.plan.pieces is None else str(max(1, self.plan.pieces.steps))
 
     @property
@@ -90,7 +90,7 @@ class ContractionText:
 
     @property
     def counts(self) -> str:
-        """What says how many tiles there are."""
+        """Return the names from which the number of tiles is computed."""
         return "tiles" if self.fixed else "tiles, wide"
 
 

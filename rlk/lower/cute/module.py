@@ -25,7 +25,7 @@ from rlk.target.facts import Target
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """What the module template reads; kernels are rendered already."""
+    """The fields of the module template; kernels are rendered already."""
 
     header: Header
     functions: tuple[str, ...]

@@ -62,7 +62,7 @@ class Fragment:
 
     @property
     def count(self) -> int:
-        """How many elements a thread has."""
+        """Return the number of elements of a thread."""
         return self.length >> len(self.lanes)
 
 

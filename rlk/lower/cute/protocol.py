@@ -126,14 +126,14 @@ class Hazard(Enum):
 
 
 class Fault(NamedTuple):
-    """What goes wrong after which events: those that must come before it, in an order that can happen."""
+    """A violated rule, and the events that must come before it, in a possible order."""
 
     hazard: Hazard
     trace: tuple[str, ...]
 
 
 class Report(NamedTuple):
-    """How many states were explored, and the first fault."""
+    """The number of explored states, and the first fault."""
 
     states: int
     fault: Fault | None = None
@@ -252,7 +252,7 @@ _Cell = tuple[int, int, int]  # phase, arrivals, bytes of a barrier; use, bytes,
 
 
 class _Touch(NamedTuple):
-    """What an event does to one object. at: a slot's use, or how many phases of a barrier are complete."""
+    """The effect of an event on one object. at: a slot's use, or the completed phases of a barrier."""
 
     verb: _Verb
     place: _Place

@@ -37,7 +37,7 @@ VECTOR = 16  # bytes of the widest access; elements that `Signature.divisible` p
 
 
 class Alignment:
-    """What is known of indices and masks for each vector of a list: from how they are computed."""
+    """Known alignment of indices and masks of each vector of a list, from how they are computed."""
 
     def __init__(self, plan: RowsPlan, types: Mapping[Value, object]) -> None:
         self.plan, self.types = plan, types

@@ -24,7 +24,7 @@ def functions(vendor: str) -> Mapping[str, PreludeFunction]:
 
 
 class TileLangMachine(TextMachine):
-    """What TileLang spells in its own way."""
+    """The operations of portable functions in TileLang."""
 
     __slots__ = ()
     real = "y"

@@ -32,7 +32,7 @@ from rlk.target.facts import Target
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """What the template of a kernel reads."""
+    """The fields of the template of a kernel."""
 
     function: Function
     threads: int
@@ -40,7 +40,7 @@ class KernelText:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """What the module template reads."""
+    """The fields of the module template."""
 
     header: Header
     imports: tuple[str, ...]

@@ -50,7 +50,7 @@ class TilePlan:
 
     @property
     def block(self) -> Block:
-        """What a block may take of the device."""
+        """Return the limits of a block on the device."""
         return BLOCKS[self.target.name]
 
     def thread_values(self, axis: Axis) -> ThreadValues | None:

@@ -14,7 +14,7 @@ INDENT = "    "
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """How terms are combined: the names of a state's components, the function of two states, and the wave.
+    """The combination of terms: names of a state's components, the function of two states, and the wave.
 
     warp: threads that exchange without shared memory. nested: of a list one half is combined before the other
     is looked at, so that few terms wait.

@@ -63,7 +63,7 @@ class Dots:
 
     @property
     def one_loop(self) -> bool:
-        """Whether a tile is one loop of one contraction whose loads are all boxes, and has no branch."""
+        """Return whether a tile is one loop of one contraction with TMA loads only and no branch."""
         loops = [let for let in self.plan.kernel.body.lets if isinstance(let.node, Loop)]
         return not loops and not self.e.one_hot and len(self.of) == 1 and len(self.described) == 2
 

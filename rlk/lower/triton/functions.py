@@ -46,7 +46,7 @@ def _short(single: float) -> float:
 
 
 class TritonMachine(TextMachine):
-    """What Triton spells in its own way."""
+    """The operations of portable functions in Triton."""
 
     __slots__ = ()
 

@@ -25,7 +25,7 @@ from rlk.target.facts import Target
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """What the module template reads."""
+    """The fields of the module template."""
 
     header: Header
     functions: tuple[str, ...]

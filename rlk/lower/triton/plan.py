@@ -52,7 +52,7 @@ class Shared:
 
     @property
     def exact(self) -> bool:
-        """Whether no tile reaches beyond the extent."""
+        """Return whether no tile reaches beyond the extent."""
         return self.tile == 1 or (self.length is not None and self.length % self.tile == 0)
 
 

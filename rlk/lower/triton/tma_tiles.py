@@ -41,7 +41,7 @@ def tma_tiles_of(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What decides whether a load is a box."""
+    """Properties of a load that decide whether it is a TMA load."""
 
     kernel: Kernel
     lets: Mapping[Value, Let]

@@ -131,7 +131,7 @@ def _limited(x: Wide, bounds: Bounds) -> Wide:
 
 
 def _enters_ratio(loss: Loss) -> bool:
-    """Whether weights of tokens are part of the ratio of their sequence, not factors of the surrogate."""
+    """Return whether weights of tokens are in the ratio of their sequence, not factors of the surrogate."""
     return loss.level == "sequence_sum" and loss.correction is not None and loss.correction.level == "token"
 
 

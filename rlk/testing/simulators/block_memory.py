@@ -34,7 +34,7 @@ class Board:
         self.reads: list[Array] = []
 
     def barrier(self) -> None:
-        """What was touched before is past for all threads."""
+        """Order all accesses so far before later ones, for all threads."""
         self.writer[self.writer != NOBODY] = EVERYONE
         self.reader[...] = NOBODY
         self.reads.clear()

@@ -375,7 +375,7 @@ def _shape(lengths: tuple[int, ...]) -> tuple[Any, Any]:
 
 
 def _init_tensor(self: Any, handle: Any, type: Any) -> None:
-    """What tl.tensor.__init__ does, with the shape made once: it takes a third of the time otherwise."""
+    """Do as tl.tensor.__init__, with the shape made once: it takes a third of the time otherwise."""
     self.handle, self.type, self.dtype = handle, type, type.scalar
     self.shape, self.numel = _shape(tuple(type.shape) if type.is_block() else ())
 

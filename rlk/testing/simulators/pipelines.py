@@ -169,13 +169,13 @@ class CopyRing(Ring):
 
     @property
     def filled(self) -> bool:
-        """Whether the stage that is filled has a tile, or numbers where none travels with them."""
+        """Return whether the stage that is filled has a tile, or numbers where none travels with them."""
         kinds = [self.tiles] if self.tiled else list(self.numbers.values())
         return bool(kinds) and all(len(each) == self.acquired for each in kinds)
 
     @property
     def left(self) -> bool:
-        """Whether stages were filled that nobody freed: if it was one and for once, nobody needs to."""
+        """Return whether stages were filled that nobody freed: a single stage used once needs no release."""
         return self.taken != self.committed and max(self.stages, self.committed) > 1
 
 
@@ -225,7 +225,7 @@ class TmaStages(CopyRing):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a tile lies: its extents, and which of its dims follows itself in memory."""
+    """The layout of a tile: its extents, and which of its dims is contiguous in memory."""
 
     shape: tuple[int, int]
     inner: int

@@ -247,7 +247,7 @@ def select(condition: Any, a: Any, b: Any) -> Number:
 
 
 def shuffled(x: Number, *, offset: int) -> Number:
-    """What the thread of the same warp has whose lane differs in some bits."""
+    """Return the value of the thread of the same warp whose lane differs in some bits."""
     if x.data.ndim == 0:
         return x
     lanes = np.arange(len(x.data))
@@ -255,7 +255,7 @@ def shuffled(x: Number, *, offset: int) -> Number:
 
 
 def any_lane(condition: Any) -> bool:
-    """Whether some thread has it: warps without one do more than they would, with the same bits."""
+    """Return whether some thread has it: warps without one do more than they would, with the same bits."""
     return bool(np.any(Boolean(condition).data))
 
 

@@ -137,7 +137,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class AttentionText:
-    """What the template reads beside its plan."""
+    """Rendered text that the template reads beside its plan."""
 
     frame: Frame
     plan: AttentionPlan

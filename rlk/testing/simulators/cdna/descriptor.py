@@ -19,13 +19,13 @@ class Parameter:
 
     @property
     def hidden(self) -> bool:
-        """Whether the runtime passes it, not the caller."""
+        """Return whether the runtime passes it, not the caller."""
         return self.kind.startswith("hidden_")
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the compiler reports of a kernel.
+    """Resources of a kernel, as the compiler reports them.
 
     vector, accumulation, scalar: registers. spilled: vector registers in memory; lanes: scalar registers that
     live in lanes of vector registers. scratch: bytes of private memory a lane. shared: static bytes of LDS.

@@ -40,7 +40,7 @@ CHECKS = (
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What a run did.
+    """Counts of a run.
 
     opcodes, lines: how often each instruction, and each line of the text, was executed. approximations:
     executed hardware approximations (whose bits this emulator does not know). shared: the end of the highest
@@ -61,23 +61,23 @@ class Execution:
 
     @property
     def instructions(self) -> int:
-        """How many instructions all waves executed."""
+        """Return the number of instructions that all waves executed."""
         return sum(self.opcodes.values())
 
     @property
     def products(self) -> int:
-        """How many of them were matrix instructions."""
+        """Return the number of executed matrix instructions."""
         return sum(n for name, n in self.opcodes.items() if name.startswith("v_mfma_"))
 
     @property
     def accesses(self) -> int:
-        """How many were accesses of global memory or LDS, each checked lane by lane."""
+        """Return the number of accesses of global memory or LDS, each checked lane by lane."""
         prefixes = ("global_", "buffer_", "ds_", "s_load")
         return sum(n for name, n in self.opcodes.items() if name.startswith(prefixes))
 
 
 class Group:
-    """What the waves of a workgroup share: memory, LDS, and counts of the whole run."""
+    """State shared by the waves of a workgroup: memory, LDS, and counts of the whole run."""
 
     __slots__ = ("approximations", "memory", "perturb", "shared")
 

@@ -38,7 +38,7 @@ class FaultKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a fault happened: kernel, workgroup, wave, and the assembly line with its number."""
+    """The place of a fault: kernel, workgroup, wave, and the assembly line with its number."""
 
     kernel: str
     workgroup: tuple[int, int, int]

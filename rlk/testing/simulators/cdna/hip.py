@@ -35,7 +35,7 @@ _INCLUDES = re.compile(r"^#include <(?:hip|tl_templates)/[^>]*>\n", re.MULTILINE
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a kernel of a code object needs: registers of a lane, bytes, and work-items of a workgroup."""
+    """Needs of a kernel of a code object: registers of a lane, bytes, and work-items of a workgroup."""
 
     name: str
     vector_registers: int

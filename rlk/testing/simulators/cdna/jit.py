@@ -35,7 +35,7 @@ LAUNCH_FAILED = 719  # hipErrorLaunchFailure
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a launcher asked the runtime for: the grid, a block, bytes of dynamic shared memory.
+    """A launch as the launcher requested it: the grid, a block, bytes of dynamic shared memory.
 
     parameters: of each, in the order of the code object, its bytes, or the array that it points to.
     """

@@ -34,7 +34,7 @@ class Shared:
         self.touched = 0
 
     def barrier(self) -> None:
-        """What was touched before is past for all waves."""
+        """Order all accesses so far before later ones, for all waves."""
         self.writers[:] = 0
         self.readers[:] = 0
 

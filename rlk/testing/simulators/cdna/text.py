@@ -35,7 +35,7 @@ STEP = 4
 
 
 class Kind(Enum):
-    """Where an operand's value is."""
+    """The place of an operand's value."""
 
     SCALAR = "s"
     VECTOR = "v"
@@ -66,7 +66,7 @@ class Operand:
 
     @property
     def plain(self) -> bool:
-        """Whether the source is read as it is."""
+        """Return whether the source is read without a modifier."""
         return not (self.negate or self.absolute or self.signed)
 
 
