@@ -186,11 +186,20 @@ def smaller(a, b):
 def softmax_sum_over_v_piece(m, s, centred):
     # The states merged over V.piece, pairwise.
     for c in tl.unroll(1):
-        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 1, width=64), tl.shfl_xor(s[c], 1, width=64), tl.shfl_xor(centred[c], 1, width=64))
+        m[c], s[c], centred[c] = merge_softmax_sum(
+            m[c], s[c], centred[c], tl.shfl_xor(m[c], 1, width=64), tl.shfl_xor(s[c], 1, width=64),
+            tl.shfl_xor(centred[c], 1, width=64)
+        )
     for c in tl.unroll(1):
-        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 2, width=64), tl.shfl_xor(s[c], 2, width=64), tl.shfl_xor(centred[c], 2, width=64))
+        m[c], s[c], centred[c] = merge_softmax_sum(
+            m[c], s[c], centred[c], tl.shfl_xor(m[c], 2, width=64), tl.shfl_xor(s[c], 2, width=64),
+            tl.shfl_xor(centred[c], 2, width=64)
+        )
     for c in tl.unroll(1):
-        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 4, width=64), tl.shfl_xor(s[c], 4, width=64), tl.shfl_xor(centred[c], 4, width=64))
+        m[c], s[c], centred[c] = merge_softmax_sum(
+            m[c], s[c], centred[c], tl.shfl_xor(m[c], 4, width=64), tl.shfl_xor(s[c], 4, width=64),
+            tl.shfl_xor(centred[c], 4, width=64)
+        )
 
 
 @tl.macro
@@ -226,8 +235,18 @@ def total_over_v_piece(s):
 
 
 @tl.prim_func
-def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight", "bfloat16"), ids: memory("ids", "int64"), max_of_step: memory("max_of_step", "float32"), sum_of_step1: memory("sum_of_step1", "float32"), centred_of_step2: memory("centred_of_step2", "float32"), sum_of_step3: memory("sum_of_step3", "float32"), T: tl.int32, hidden_t_stride: tl.int64, weight_v_stride: tl.int64, max_of_step_v_step_stride: tl.int64, max_of_step_v_piece_stride: tl.int64, sum_of_step1_v_step_stride: tl.int64, sum_of_step1_v_piece_stride: tl.int64, centred_of_step2_v_step_stride: tl.int64, centred_of_step2_v_piece_stride: tl.int64, sum_of_step3_v_step_stride: tl.int64, sum_of_step3_v_piece_stride: tl.int64, inv_temperature: tl.float32, ignore_index: tl.int64, programs: tl.int32):
-    # A block owns 1 of V.step, 1 of V.piece, 32 of T (stream_dot). V.lane: 256 indices, 4 to each of 64 threads; T: 32 indices, 8 to each of 4 threads.
+def linear_logp_1(
+    hidden: memory("hidden", "bfloat16"), weight: memory("weight", "bfloat16"), ids: memory("ids", "int64"),
+    max_of_step: memory("max_of_step", "float32"), sum_of_step1: memory("sum_of_step1", "float32"),
+    centred_of_step2: memory("centred_of_step2", "float32"), sum_of_step3: memory("sum_of_step3", "float32"),
+    T: tl.int32, hidden_t_stride: tl.int64, weight_v_stride: tl.int64, max_of_step_v_step_stride: tl.int64,
+    max_of_step_v_piece_stride: tl.int64, sum_of_step1_v_step_stride: tl.int64, sum_of_step1_v_piece_stride: tl.int64,
+    centred_of_step2_v_step_stride: tl.int64, centred_of_step2_v_piece_stride: tl.int64,
+    sum_of_step3_v_step_stride: tl.int64, sum_of_step3_v_piece_stride: tl.int64, inv_temperature: tl.float32,
+    ignore_index: tl.int64, programs: tl.int32
+):
+    # A block owns 1 of V.step, 1 of V.piece, 32 of T (stream_dot). V.lane: 256 indices, 4 to each of 64 threads; T: 32
+    # indices, 8 to each of 4 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         t = tl.alloc_local((8,), "int32")
@@ -276,93 +295,121 @@ def linear_logp_1(hidden: memory("hidden", "bfloat16"), weight: memory("weight",
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
         for c in tl.unroll(8):  # linear_logp.py:61
-            ids_2[c] = tl.if_then_else(t_inside[c], ids[t[c]], tl.Cast("int64", 0))  # linear_logp.py:61
+            ids_2[c] = tl.if_then_else(t_inside[c], ids[t[c]], tl.Cast("int64", 0))
         product = tl.alloc_var("int32", v_piece * 16032)  # linear_logp.py:64
-        piece_begin = tl.alloc_var("int32", tl.min(tl.int32(128256), product))  # linear_logp.py:64
-        total = tl.alloc_var("int32", piece_begin + 16032)  # linear_logp.py:64
-        piece_end = tl.alloc_var("int32", tl.min(tl.int32(128256), total))  # linear_logp.py:64
-        product_2 = tl.alloc_var("int32", v_step * 256)  # linear_logp.py:64
-        total_2 = tl.alloc_var("int32", piece_begin + product_2)  # linear_logp.py:64
-        for c in tl.unroll(4):  # linear_logp.py:64
-            v_lane[c] = thread % 64 + c * 64  # linear_logp.py:64
-            v[c] = total_2 + v_lane[c]  # linear_logp.py:64
-            exists[c] = v[c] < piece_end  # linear_logp.py:64
+        piece_begin = tl.alloc_var("int32", tl.min(tl.int32(128256), product))
+        total = tl.alloc_var("int32", piece_begin + 16032)
+        piece_end = tl.alloc_var("int32", tl.min(tl.int32(128256), total))
+        product_2 = tl.alloc_var("int32", v_step * 256)
+        total_2 = tl.alloc_var("int32", piece_begin + product_2)
+        for c in tl.unroll(4):
+            v_lane[c] = thread % 64 + c * 64
+            v[c] = total_2 + v_lane[c]
+            exists[c] = v[c] < piece_end
         inv_temperature_2 = tl.alloc_var("float32", inv_temperature)
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
         for c in tl.unroll(8):  # logp.py:200
-            differs[c] = ids_2[c] != ignore_index_2  # logp.py:200
+            differs[c] = ids_2[c] != ignore_index_2
         for c in tl.unroll(32):  # linear_logp.py:64
-            exists_2[c] = exists[c // 8] & differs[c % 8]  # linear_logp.py:64
+            exists_2[c] = exists[c // 8] & differs[c % 8]
         for c in tl.unroll(8):  # linear_logp.py:65
-            t_place[c] = thread // 64 * 8 + c  # linear_logp.py:65
-            if writes:  # linear_logp.py:65
-                hidden_start[t_place[c]] = tl.Select(t_inside[c], tl.int64(tl.int64(t[c]) * hidden_t_stride), tl.int64(-1))  # linear_logp.py:65
-        for c in tl.unroll(4):  # linear_logp.py:65
-            v_lane_place[c] = thread % 64 + c * 64  # linear_logp.py:65
-            if writes_2:  # linear_logp.py:65
-                weight_start[v_lane_place[c]] = tl.Select(exists[c], tl.int64(tl.int64(v[c]) * weight_v_stride), tl.int64(-1))  # linear_logp.py:65
-        tl.clear(z_sums)  # linear_logp.py:65
-        tl.sync_threads()  # linear_logp.py:65
-        for d_step in tl.serial(0, 128):  # linear_logp.py:65
-            for c in tl.unroll(4):  # linear_logp.py:65
-                at = c * 256 + thread  # linear_logp.py:65
-                row, k = at // 32, d_step * 32 + at % 32  # linear_logp.py:65
-                hidden_tile[row, at % 32] = tl.if_then_else((hidden_start[row] != -1) & (k < 4096), hidden[hidden_start[row] + k], tl.Cast("bfloat16", 0))  # linear_logp.py:65
-            for c in tl.unroll(32):  # linear_logp.py:65
-                at = c * 256 + thread  # linear_logp.py:65
-                row, k = at // 32, d_step * 32 + at % 32  # linear_logp.py:65
-                weight_tile[row, at % 32] = tl.if_then_else((weight_start[row] != -1) & (k < 4096), weight[weight_start[row] + k], tl.Cast("bfloat16", 0))  # linear_logp.py:65
-            tl.sync_threads()  # linear_logp.py:65
-            tl.gemm(hidden_tile, weight_tile, z_sums, transpose_B=True)  # linear_logp.py:65
-            tl.sync_threads()  # linear_logp.py:65
-        tl.copy(z_sums, z_tile)  # linear_logp.py:65
-        tl.sync_threads()  # linear_logp.py:65
-        for c in tl.unroll(8):  # linear_logp.py:65
-            t_place_2[c] = thread // 64 * 8 + c  # linear_logp.py:65
-        for c in tl.unroll(4):  # linear_logp.py:65
-            v_lane_place_2[c] = thread % 64 + c * 64  # linear_logp.py:65
-        for c in tl.unroll(32):  # linear_logp.py:65
-            z[c] = z_tile[t_place_2[c % 8], v_lane_place_2[c // 8]]  # linear_logp.py:65
+            t_place[c] = thread // 64 * 8 + c
+            if writes:
+                hidden_start[t_place[c]] = tl.Select(
+                    t_inside[c], tl.int64(tl.int64(t[c]) * hidden_t_stride), tl.int64(-1)
+                )
+        for c in tl.unroll(4):
+            v_lane_place[c] = thread % 64 + c * 64
+            if writes_2:
+                weight_start[v_lane_place[c]] = tl.Select(
+                    exists[c], tl.int64(tl.int64(v[c]) * weight_v_stride), tl.int64(-1)
+                )
+        tl.clear(z_sums)
+        tl.sync_threads()
+        for d_step in tl.serial(0, 128):
+            for c in tl.unroll(4):
+                at = c * 256 + thread
+                row, k = at // 32, d_step * 32 + at % 32
+                hidden_tile[row, at % 32] = tl.if_then_else(
+                    (hidden_start[row] != -1) & (k < 4096), hidden[hidden_start[row] + k], tl.Cast("bfloat16", 0)
+                )
+            for c in tl.unroll(32):
+                at = c * 256 + thread
+                row, k = at // 32, d_step * 32 + at % 32
+                weight_tile[row, at % 32] = tl.if_then_else(
+                    (weight_start[row] != -1) & (k < 4096), weight[weight_start[row] + k], tl.Cast("bfloat16", 0)
+                )
+            tl.sync_threads()
+            tl.gemm(hidden_tile, weight_tile, z_sums, transpose_B=True)
+            tl.sync_threads()
+        tl.copy(z_sums, z_tile)
+        tl.sync_threads()
+        for c in tl.unroll(8):
+            t_place_2[c] = thread // 64 * 8 + c
+        for c in tl.unroll(4):
+            v_lane_place_2[c] = thread % 64 + c * 64
+        for c in tl.unroll(32):
+            z[c] = z_tile[t_place_2[c % 8], v_lane_place_2[c // 8]]
             product_3[c] = z[c] * inv_temperature_2  # logp.py:57
         for c in tl.unroll(4):  # linear_logp.py:71
-            as_i64[c] = tl.Cast("int64", v[c])  # linear_logp.py:71
-        for c in tl.unroll(32):  # linear_logp.py:71
-            equal[c] = as_i64[c // 8] == ids_2[c % 8]  # linear_logp.py:71
-            chosen[c] = tl.Select(equal[c], product_3[c], f32(-0.0))  # linear_logp.py:71
+            as_i64[c] = tl.Cast("int64", v[c])
+        for c in tl.unroll(32):
+            equal[c] = as_i64[c // 8] == ids_2[c % 8]
+            chosen[c] = tl.Select(equal[c], product_3[c], f32(-0.0))
             chosen_2[c] = tl.Select(exists_2[c], product_3[c], f32(float("-inf")))  # linear_logp.py:64
-            m_chunk[c] = chosen_2[c]  # linear_logp.py:64
-        max_over_v_lane(m_chunk)  # linear_logp.py:64
-        for c in tl.unroll(8):  # linear_logp.py:64
-            equal_2[c] = m_chunk[c] == f32(float("-inf"))  # linear_logp.py:64
-            chosen_3[c] = tl.Select(equal_2[c], f32(0.0), m_chunk[c])  # linear_logp.py:64
-        for c in tl.unroll(32):  # linear_logp.py:64
-            difference[c] = chosen_2[c] - chosen_3[c % 8]  # linear_logp.py:64
-            product_4[c] = difference[c] * f32(1.4426950216293335)  # linear_logp.py:64
-            e[c] = portable_exp2(product_4[c])  # linear_logp.py:64
-            larger_2[c] = larger(difference[c], f32(-3.4028234663852886e+38))  # linear_logp.py:64
-            product_5[c] = e[c] * larger_2[c]  # linear_logp.py:64
-            s_chunk[c] = e[c]  # linear_logp.py:64
-        sum_over_v_lane(s_chunk)  # linear_logp.py:64
-        for c in tl.unroll(32):  # linear_logp.py:64
-            centred_chunk[c] = product_5[c]  # linear_logp.py:64
-        sum_over_v_lane(centred_chunk)  # linear_logp.py:64
-        for c in tl.unroll(32):  # linear_logp.py:64
-            chosen_4[c] = tl.Select(exists_2[c], chosen[c], f32(-0.0))  # linear_logp.py:64
-            sum_v_lane[c] = chosen_4[c]  # linear_logp.py:64
-        sum_over_v_lane(sum_v_lane)  # linear_logp.py:64
-        for c in tl.unroll(8):  # linear_logp.py:64
-            if t_inside[c] & writes:  # linear_logp.py:64
-                max_of_step[tl.int64(v_step) * max_of_step_v_step_stride + tl.int64(v_piece) * max_of_step_v_piece_stride + t[c]] = m_chunk[c]  # linear_logp.py:64
-            if t_inside[c] & writes:  # linear_logp.py:64
-                sum_of_step1[tl.int64(v_step) * sum_of_step1_v_step_stride + tl.int64(v_piece) * sum_of_step1_v_piece_stride + t[c]] = s_chunk[c]  # linear_logp.py:64
-            if t_inside[c] & writes:  # linear_logp.py:64
-                centred_of_step2[tl.int64(v_step) * centred_of_step2_v_step_stride + tl.int64(v_piece) * centred_of_step2_v_piece_stride + t[c]] = centred_chunk[c]  # linear_logp.py:64
-            if t_inside[c] & writes:  # linear_logp.py:64
-                sum_of_step3[tl.int64(v_step) * sum_of_step3_v_step_stride + tl.int64(v_piece) * sum_of_step3_v_piece_stride + t[c]] = sum_v_lane[c]  # linear_logp.py:64
+            m_chunk[c] = chosen_2[c]
+        max_over_v_lane(m_chunk)
+        for c in tl.unroll(8):
+            equal_2[c] = m_chunk[c] == f32(float("-inf"))
+            chosen_3[c] = tl.Select(equal_2[c], f32(0.0), m_chunk[c])
+        for c in tl.unroll(32):
+            difference[c] = chosen_2[c] - chosen_3[c % 8]
+            product_4[c] = difference[c] * f32(1.4426950216293335)
+            e[c] = portable_exp2(product_4[c])
+            larger_2[c] = larger(difference[c], f32(-3.4028234663852886e+38))
+            product_5[c] = e[c] * larger_2[c]
+            s_chunk[c] = e[c]
+        sum_over_v_lane(s_chunk)
+        for c in tl.unroll(32):
+            centred_chunk[c] = product_5[c]
+        sum_over_v_lane(centred_chunk)
+        for c in tl.unroll(32):
+            chosen_4[c] = tl.Select(exists_2[c], chosen[c], f32(-0.0))
+            sum_v_lane[c] = chosen_4[c]
+        sum_over_v_lane(sum_v_lane)
+        for c in tl.unroll(8):
+            if t_inside[c] & writes:
+                max_of_step[
+                    tl.int64(v_step) * max_of_step_v_step_stride + tl.int64(v_piece) * max_of_step_v_piece_stride + t[c]
+                ] = m_chunk[c]
+            if t_inside[c] & writes:
+                sum_of_step1[
+                    tl.int64(v_step) * sum_of_step1_v_step_stride + tl.int64(v_piece) * sum_of_step1_v_piece_stride
+                    + t[c]
+                ] = s_chunk[c]
+            if t_inside[c] & writes:
+                centred_of_step2[
+                    tl.int64(v_step) * centred_of_step2_v_step_stride
+                    + tl.int64(v_piece) * centred_of_step2_v_piece_stride + t[c]
+                ] = centred_chunk[c]
+            if t_inside[c] & writes:
+                sum_of_step3[
+                    tl.int64(v_step) * sum_of_step3_v_step_stride + tl.int64(v_piece) * sum_of_step3_v_piece_stride
+                    + t[c]
+                ] = sum_v_lane[c]
 
 
 @tl.prim_func
-def linear_logp_2(ids: memory("ids", "int64"), logp: memory("logp", "float32"), lse: memory("lse", "float32"), entropy: memory("entropy", "float32"), max_of_step: memory("max_of_step", "float32"), sum_of_step1: memory("sum_of_step1", "float32"), centred_of_step2: memory("centred_of_step2", "float32"), sum_of_step3: memory("sum_of_step3", "float32"), T: tl.int32, max_of_step_v_step_stride: tl.int64, max_of_step_v_piece_stride: tl.int64, sum_of_step1_v_step_stride: tl.int64, sum_of_step1_v_piece_stride: tl.int64, centred_of_step2_v_step_stride: tl.int64, centred_of_step2_v_piece_stride: tl.int64, sum_of_step3_v_step_stride: tl.int64, sum_of_step3_v_piece_stride: tl.int64, errors: memory("errors", "int32"), ignore_index: tl.int64, programs: tl.int32):
+def linear_logp_2(
+    ids: memory("ids", "int64"), logp: memory("logp", "float32"), lse: memory("lse", "float32"),
+    entropy: memory("entropy", "float32"), max_of_step: memory("max_of_step", "float32"),
+    sum_of_step1: memory("sum_of_step1", "float32"), centred_of_step2: memory("centred_of_step2", "float32"),
+    sum_of_step3: memory("sum_of_step3", "float32"), T: tl.int32, max_of_step_v_step_stride: tl.int64,
+    max_of_step_v_piece_stride: tl.int64, sum_of_step1_v_step_stride: tl.int64, sum_of_step1_v_piece_stride: tl.int64,
+    centred_of_step2_v_step_stride: tl.int64, centred_of_step2_v_piece_stride: tl.int64,
+    sum_of_step3_v_step_stride: tl.int64, sum_of_step3_v_piece_stride: tl.int64, errors: memory("errors", "int32"),
+    ignore_index: tl.int64, programs: tl.int32
+):
     # A block owns 32 of T (merge). V.piece: 8 indices, 1 to each of 8 threads; T: 32 indices, 1 to each of 32 threads.
     with tl.Kernel(programs, threads=512) as block:
         thread = tl.get_thread_binding()
@@ -381,79 +428,135 @@ def linear_logp_2(ids: memory("ids", "int64"), logp: memory("logp", "float32"), 
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
         differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:200
         v_piece = tl.alloc_var("int32", thread % 8)  # linear_logp.py:64
-        m = f32(float("-inf"))  # linear_logp.py:64
-        s = f32(0.0)  # linear_logp.py:64
-        centred = f32(-0.0)  # linear_logp.py:64
-        s_2 = f32(-0.0)  # linear_logp.py:64
-        for v_step_step in tl.serial(0, 63):  # linear_logp.py:64
-            max_of_step_2 = tl.alloc_var("float32", tl.if_then_else(t_inside, max_of_step[tl.int64(v_step_step) * max_of_step_v_step_stride + tl.int64(v_piece) * max_of_step_v_piece_stride + t], tl.Cast("float32", 0)))  # linear_logp.py:64
-            sum_of_step1_2 = tl.alloc_var("float32", tl.if_then_else(t_inside, sum_of_step1[tl.int64(v_step_step) * sum_of_step1_v_step_stride + tl.int64(v_piece) * sum_of_step1_v_piece_stride + t], tl.Cast("float32", 0)))  # linear_logp.py:64
-            centred_of_step2_2 = tl.alloc_var("float32", tl.if_then_else(t_inside, centred_of_step2[tl.int64(v_step_step) * centred_of_step2_v_step_stride + tl.int64(v_piece) * centred_of_step2_v_piece_stride + t], tl.Cast("float32", 0)))  # linear_logp.py:64
-            sum_of_step3_2 = tl.alloc_var("float32", tl.if_then_else(t_inside, sum_of_step3[tl.int64(v_step_step) * sum_of_step3_v_step_stride + tl.int64(v_piece) * sum_of_step3_v_piece_stride + t], tl.Cast("float32", 0)))  # linear_logp.py:64
-            m_2 = tl.alloc_var("float32", larger(m, max_of_step_2))  # linear_logp.py:64
-            equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # linear_logp.py:64
-            chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))  # linear_logp.py:64
-            difference = tl.alloc_var("float32", m - chosen)  # linear_logp.py:64
-            product = tl.alloc_var("float32", difference * f32(1.4426950216293335))  # linear_logp.py:64
-            exp2 = tl.alloc_var("float32", portable_exp2(product))  # linear_logp.py:64
-            larger_2 = tl.alloc_var("float32", larger(difference, f32(-3.4028234663852886e+38)))  # linear_logp.py:64
-            difference_2 = tl.alloc_var("float32", max_of_step_2 - chosen)  # linear_logp.py:64
-            product_2 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))  # linear_logp.py:64
-            exp2_2 = tl.alloc_var("float32", portable_exp2(product_2))  # linear_logp.py:64
-            larger_3 = tl.alloc_var("float32", larger(difference_2, f32(-3.4028234663852886e+38)))  # linear_logp.py:64
-            product_3 = tl.alloc_var("float32", s * exp2)  # linear_logp.py:64
-            product_4 = tl.alloc_var("float32", sum_of_step1_2 * exp2_2)  # linear_logp.py:64
-            total = tl.alloc_var("float32", product_3 + product_4)  # linear_logp.py:64
-            product_5 = tl.alloc_var("float32", centred * exp2)  # linear_logp.py:64
-            product_6 = tl.alloc_var("float32", centred_of_step2_2 * exp2_2)  # linear_logp.py:64
-            fused = tl.alloc_var("float32", fma(product_3, larger_2, product_5))  # linear_logp.py:64
-            fused_2 = tl.alloc_var("float32", fma(product_4, larger_3, product_6))  # linear_logp.py:64
-            total_2 = tl.alloc_var("float32", fused + fused_2)  # linear_logp.py:64
-            s_3 = tl.alloc_var("float32", s_2 + sum_of_step3_2)  # linear_logp.py:64
-            m = m_2  # linear_logp.py:64
-            s = total  # linear_logp.py:64
-            centred = total_2  # linear_logp.py:64
-            s_2 = s_3  # linear_logp.py:64
-        m_3[0] = m  # linear_logp.py:64
-        s_4[0] = s  # linear_logp.py:64
-        centred_2[0] = centred  # linear_logp.py:64
-        softmax_sum_over_v_piece(m_3, s_4, centred_2)  # linear_logp.py:64
-        m_4 = m_3[0]  # linear_logp.py:64
-        s_5 = s_4[0]  # linear_logp.py:64
-        centred_3 = centred_2[0]  # linear_logp.py:64
-        s_6[0] = s_2  # linear_logp.py:64
-        total_over_v_piece(s_6)  # linear_logp.py:64
-        s_7 = s_6[0]  # linear_logp.py:64
+        m = f32(float("-inf"))
+        s = f32(0.0)
+        centred = f32(-0.0)
+        s_2 = f32(-0.0)
+        for v_step_step in tl.serial(0, 63):
+            max_of_step_2 = tl.alloc_var(
+                "float32",
+                tl.if_then_else(
+                    t_inside,
+                    max_of_step[
+                        tl.int64(v_step_step) * max_of_step_v_step_stride
+                        + tl.int64(v_piece) * max_of_step_v_piece_stride + t
+                    ],
+                    tl.Cast("float32", 0)
+                )
+            )
+            sum_of_step1_2 = tl.alloc_var(
+                "float32",
+                tl.if_then_else(
+                    t_inside,
+                    sum_of_step1[
+                        tl.int64(v_step_step) * sum_of_step1_v_step_stride
+                        + tl.int64(v_piece) * sum_of_step1_v_piece_stride + t
+                    ],
+                    tl.Cast("float32", 0)
+                )
+            )
+            centred_of_step2_2 = tl.alloc_var(
+                "float32",
+                tl.if_then_else(
+                    t_inside,
+                    centred_of_step2[
+                        tl.int64(v_step_step) * centred_of_step2_v_step_stride
+                        + tl.int64(v_piece) * centred_of_step2_v_piece_stride + t
+                    ],
+                    tl.Cast("float32", 0)
+                )
+            )
+            sum_of_step3_2 = tl.alloc_var(
+                "float32",
+                tl.if_then_else(
+                    t_inside,
+                    sum_of_step3[
+                        tl.int64(v_step_step) * sum_of_step3_v_step_stride
+                        + tl.int64(v_piece) * sum_of_step3_v_piece_stride + t
+                    ],
+                    tl.Cast("float32", 0)
+                )
+            )
+            m_2 = tl.alloc_var("float32", larger(m, max_of_step_2))
+            equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))
+            chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))
+            difference = tl.alloc_var("float32", m - chosen)
+            product = tl.alloc_var("float32", difference * f32(1.4426950216293335))
+            exp2 = tl.alloc_var("float32", portable_exp2(product))
+            larger_2 = tl.alloc_var("float32", larger(difference, f32(-3.4028234663852886e+38)))
+            difference_2 = tl.alloc_var("float32", max_of_step_2 - chosen)
+            product_2 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))
+            exp2_2 = tl.alloc_var("float32", portable_exp2(product_2))
+            larger_3 = tl.alloc_var("float32", larger(difference_2, f32(-3.4028234663852886e+38)))
+            product_3 = tl.alloc_var("float32", s * exp2)
+            product_4 = tl.alloc_var("float32", sum_of_step1_2 * exp2_2)
+            total = tl.alloc_var("float32", product_3 + product_4)
+            product_5 = tl.alloc_var("float32", centred * exp2)
+            product_6 = tl.alloc_var("float32", centred_of_step2_2 * exp2_2)
+            fused = tl.alloc_var("float32", fma(product_3, larger_2, product_5))
+            fused_2 = tl.alloc_var("float32", fma(product_4, larger_3, product_6))
+            total_2 = tl.alloc_var("float32", fused + fused_2)
+            s_3 = tl.alloc_var("float32", s_2 + sum_of_step3_2)
+            m = m_2
+            s = total
+            centred = total_2
+            s_2 = s_3
+        m_3[0] = m
+        s_4[0] = s
+        centred_2[0] = centred
+        softmax_sum_over_v_piece(m_3, s_4, centred_2)
+        m_4 = m_3[0]
+        s_5 = s_4[0]
+        centred_3 = centred_2[0]
+        s_6[0] = s_2
+        total_over_v_piece(s_6)
+        s_7 = s_6[0]
         at_most = tl.alloc_var("bool", 0 <= ids_2)  # linear_logp.py:78
-        below = tl.alloc_var("bool", ids_2 < 128256)  # linear_logp.py:78
-        both = tl.alloc_var("bool", at_most & below)  # linear_logp.py:78
+        below = tl.alloc_var("bool", ids_2 < 128256)
+        both = tl.alloc_var("bool", at_most & below)
         log = tl.alloc_var("float32", portable_log(s_5))  # linear_logp.py:83
-        total_3 = tl.alloc_var("float32", m_4 + log)  # linear_logp.py:83
+        total_3 = tl.alloc_var("float32", m_4 + log)
         chosen_2 = tl.alloc_var("float32", tl.Select(both, s_7, f32(float("nan"))))  # linear_logp.py:84
-        difference_3 = tl.alloc_var("float32", chosen_2 - total_3)  # linear_logp.py:84
+        difference_3 = tl.alloc_var("float32", chosen_2 - total_3)
         is_nan_2 = tl.alloc_var("bool", is_nan(difference_3))  # linear_logp.py:85
-        both_2 = tl.alloc_var("bool", differs & is_nan_2)  # linear_logp.py:85
-        if both_2 & t_inside & writes:  # linear_logp.py:85
-            tl.atomic_max(errors[0], 1)  # linear_logp.py:85
-            tl.atomic_max(errors[1], t + 1)  # linear_logp.py:85
+        both_2 = tl.alloc_var("bool", differs & is_nan_2)
+        if both_2 & t_inside & writes:
+            tl.atomic_max(errors[0], 1)
+            tl.atomic_max(errors[1], t + 1)
         chosen_3 = tl.alloc_var("float32", tl.Select(differs, difference_3, f32(0.0)))  # linear_logp.py:87
         chosen_4 = tl.alloc_var("float32", tl.Select(differs, total_3, f32(0.0)))  # linear_logp.py:88
         quotient = tl.alloc_var("float32", centred_3 / s_5)  # linear_logp.py:89
-        difference_4 = tl.alloc_var("float32", log - quotient)  # linear_logp.py:89
-        chosen_5 = tl.alloc_var("float32", tl.Select(differs, difference_4, f32(0.0)))  # linear_logp.py:89
+        difference_4 = tl.alloc_var("float32", log - quotient)
+        chosen_5 = tl.alloc_var("float32", tl.Select(differs, difference_4, f32(0.0)))
         if t_inside & writes:  # linear_logp.py:86
-            logp[t] = chosen_3  # linear_logp.py:86
-        if t_inside & writes:  # linear_logp.py:86
-            lse[t] = chosen_4  # linear_logp.py:86
-        if t_inside & writes:  # linear_logp.py:86
-            entropy[t] = chosen_5  # linear_logp.py:86
+            logp[t] = chosen_3
+        if t_inside & writes:
+            lse[t] = chosen_4
+        if t_inside & writes:
+            entropy[t] = chosen_5
 
 
-def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, logp, lse, entropy, inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors):
+def call(
+    kernels, hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, logp, lse, entropy,
+    inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride,
+    max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride,
+    centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = 63 * 8 * ((T + 31) // 32)
     if programs > 0:
-        kernels.linear_logp_1((programs,), hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index)
+        kernels.linear_logp_1(
+            (programs,), hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T,
+            hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride,
+            sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride,
+            centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature,
+            ignore_index
+        )
     programs = ((T + 31) // 32)
     if programs > 0:
-        kernels.linear_logp_2((programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors, ignore_index)
+        kernels.linear_logp_2(
+            (programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T,
+            max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride,
+            sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride,
+            sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors, ignore_index
+        )

@@ -2,7 +2,8 @@
 
 numerics: 1b7b152489be273c
 schedule: tiles D=2048, 4 warps, 1 stages, unroll 1
-schedule: tiles T.within=64, V.within=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed V.within[5:0] T.within[5:4]
+schedule: tiles T.within=64, V.within=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed V.within[5:0]
+    T.within[5:4]
 schedule: tiles D=64, T.within=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed D[5:0] T.within[5:4]
 schedule: tiles D=64, T.within=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed D[5:0] T.within[5:4]
 schedule: tiles D=64, T.within=64, 4 warps, 1 stages, unroll 1, depth 32, group 1 placed D[5:0] T.within[5:4]
@@ -87,7 +88,11 @@ def smaller(a, b):
 
 
 @tl.prim_func
-def linear_logp_grad_1(hidden: memory("hidden", "bfloat16"), ids: memory("ids", "int64"), order: memory("order", "int64"), rows: memory("rows", "bfloat16"), hidden_t_stride: tl.int64, rows_t_within_stride: tl.int64, T_length: tl.int32, ignore_index: tl.int64, T_piece: tl.int32, programs: tl.int32):
+def linear_logp_grad_1(
+    hidden: memory("hidden", "bfloat16"), ids: memory("ids", "int64"), order: memory("order", "int64"),
+    rows: memory("rows", "bfloat16"), hidden_t_stride: tl.int64, rows_t_within_stride: tl.int64, T_length: tl.int32,
+    ignore_index: tl.int64, T_piece: tl.int32, programs: tl.int32
+):
     # A block owns 1 of T.within, 2048 of D (rows). D: 2048 indices, 8 to each of 256 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
@@ -102,20 +107,28 @@ def linear_logp_grad_1(hidden: memory("hidden", "bfloat16"), ids: memory("ids", 
         t_piece_begin = tl.alloc_var("int32", T_piece_2 * 8192)
         t = tl.alloc_var("int32", t_piece_begin + t_within)
         order_2 = tl.alloc_var("int64", order[t])  # linear_logp.py:124
-        ids_2 = tl.alloc_var("int64", ids[order_2])  # linear_logp.py:124
+        ids_2 = tl.alloc_var("int64", ids[order_2])
         for c in tl.unroll(8):  # linear_logp.py:129
-            hidden_2[c] = hidden[order_2 * hidden_t_stride + d[c]]  # linear_logp.py:129
+            hidden_2[c] = hidden[order_2 * hidden_t_stride + d[c]]
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
         differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:200
         as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(0.0)))  # linear_logp.py:129
-        for c in tl.unroll(8):  # linear_logp.py:129
-            chosen[c] = tl.Select(differs, hidden_2[c], as_bf16)  # linear_logp.py:129
-            rows[tl.int64(t_within) * rows_t_within_stride + d[c]] = chosen[c]  # linear_logp.py:129
+        for c in tl.unroll(8):
+            chosen[c] = tl.Select(differs, hidden_2[c], as_bf16)
+            rows[tl.int64(t_within) * rows_t_within_stride + d[c]] = chosen[c]
 
 
 @tl.prim_func
-def linear_logp_grad_2(weight: memory("weight", "bfloat16"), ids: memory("ids", "int64"), lse: memory("lse", "float32"), entropy: memory("entropy", "float32"), order: memory("order", "int64"), d_logp: memory("d_logp", "float32"), d_lse: memory("d_lse", "float32"), d_entropy: memory("d_entropy", "float32"), rows: memory("rows", "bfloat16"), dz: memory("dz", "bfloat16"), T_length: tl.int32, rows_t_within_stride: tl.int64, weight_v_stride: tl.int64, dz_t_within_stride: tl.int64, inv_temperature: tl.float32, ignore_index: tl.int64, T_piece: tl.int32, V_piece: tl.int32, programs: tl.int32):
-    # A block owns 64 of T.within, 64 of V.within (dot_map). T.within: 64 indices, 16 to each of 4 threads; V.within: 64 indices, 1 to each of 64 threads.
+def linear_logp_grad_2(
+    weight: memory("weight", "bfloat16"), ids: memory("ids", "int64"), lse: memory("lse", "float32"),
+    entropy: memory("entropy", "float32"), order: memory("order", "int64"), d_logp: memory("d_logp", "float32"),
+    d_lse: memory("d_lse", "float32"), d_entropy: memory("d_entropy", "float32"), rows: memory("rows", "bfloat16"),
+    dz: memory("dz", "bfloat16"), T_length: tl.int32, rows_t_within_stride: tl.int64, weight_v_stride: tl.int64,
+    dz_t_within_stride: tl.int64, inv_temperature: tl.float32, ignore_index: tl.int64, T_piece: tl.int32,
+    V_piece: tl.int32, programs: tl.int32
+):
+    # A block owns 64 of T.within, 64 of V.within (dot_map). T.within: 64 indices, 16 to each of 4 threads; V.within: 64
+    # indices, 1 to each of 64 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         t_within = tl.alloc_local((16,), "int32")
@@ -177,74 +190,88 @@ def linear_logp_grad_2(weight: memory("weight", "bfloat16"), ids: memory("ids", 
         v_piece_begin = tl.alloc_var("int32", V_piece_2 * 16032)
         v = tl.alloc_var("int32", v_piece_begin + v_within)
         for c in tl.unroll(16):  # linear_logp.py:124
-            order_2[c] = tl.if_then_else(t_within_inside[c], order[t[c]], tl.Cast("int64", 0))  # linear_logp.py:124
-            ids_2[c] = tl.if_then_else(t_within_inside[c], ids[order_2[c]], tl.Cast("int64", 0))  # linear_logp.py:124
+            order_2[c] = tl.if_then_else(t_within_inside[c], order[t[c]], tl.Cast("int64", 0))
+            ids_2[c] = tl.if_then_else(t_within_inside[c], ids[order_2[c]], tl.Cast("int64", 0))
         inv_temperature_2 = tl.alloc_var("float32", inv_temperature)
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
         for c in tl.unroll(16):  # logp.py:200
-            differs[c] = ids_2[c] != ignore_index_2  # logp.py:200
+            differs[c] = ids_2[c] != ignore_index_2
             t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:130
-            if writes:  # linear_logp.py:130
-                rows_start[t_within_place[c]] = tl.Select(t_within_inside[c], tl.int64(tl.int64(t_within[c]) * rows_t_within_stride), tl.int64(-1))  # linear_logp.py:130
-        v_within_place = thread % 64  # linear_logp.py:130
-        if writes_2:  # linear_logp.py:130
-            weight_start[v_within_place] = tl.Select(v_within_inside, tl.int64(tl.int64(v) * weight_v_stride), tl.int64(-1))  # linear_logp.py:130
-        tl.clear(z_sums)  # linear_logp.py:130
-        tl.sync_threads()  # linear_logp.py:130
-        for d_step in tl.serial(0, 128):  # linear_logp.py:130
-            for c in tl.unroll(8):  # linear_logp.py:130
-                at = c * 256 + thread  # linear_logp.py:130
-                row, k = at // 32, d_step * 32 + at % 32  # linear_logp.py:130
-                rows_tile[row, at % 32] = tl.if_then_else((rows_start[row] != -1) & (k < 4096), rows[rows_start[row] + k], tl.Cast("bfloat16", 0))  # linear_logp.py:130
-            for c in tl.unroll(8):  # linear_logp.py:130
-                at = c * 256 + thread  # linear_logp.py:130
-                row, k = at // 32, d_step * 32 + at % 32  # linear_logp.py:130
-                weight_tile[row, at % 32] = tl.if_then_else((weight_start[row] != -1) & (k < 4096), weight[weight_start[row] + k], tl.Cast("bfloat16", 0))  # linear_logp.py:130
-            tl.sync_threads()  # linear_logp.py:130
-            tl.gemm(rows_tile, weight_tile, z_sums, transpose_B=True)  # linear_logp.py:130
-            tl.sync_threads()  # linear_logp.py:130
-        tl.copy(z_sums, z_tile)  # linear_logp.py:130
-        tl.sync_threads()  # linear_logp.py:130
-        for c in tl.unroll(16):  # linear_logp.py:130
-            t_within_place_2[c] = thread // 64 * 16 + c  # linear_logp.py:130
-        v_within_place_2 = thread % 64  # linear_logp.py:130
-        for c in tl.unroll(16):  # linear_logp.py:130
-            z[c] = z_tile[t_within_place_2[c], v_within_place_2]  # linear_logp.py:130
+            if writes:
+                rows_start[t_within_place[c]] = tl.Select(
+                    t_within_inside[c], tl.int64(tl.int64(t_within[c]) * rows_t_within_stride), tl.int64(-1)
+                )
+        v_within_place = thread % 64
+        if writes_2:
+            weight_start[v_within_place] = tl.Select(
+                v_within_inside, tl.int64(tl.int64(v) * weight_v_stride), tl.int64(-1)
+            )
+        tl.clear(z_sums)
+        tl.sync_threads()
+        for d_step in tl.serial(0, 128):
+            for c in tl.unroll(8):
+                at = c * 256 + thread
+                row, k = at // 32, d_step * 32 + at % 32
+                rows_tile[row, at % 32] = tl.if_then_else(
+                    (rows_start[row] != -1) & (k < 4096), rows[rows_start[row] + k], tl.Cast("bfloat16", 0)
+                )
+            for c in tl.unroll(8):
+                at = c * 256 + thread
+                row, k = at // 32, d_step * 32 + at % 32
+                weight_tile[row, at % 32] = tl.if_then_else(
+                    (weight_start[row] != -1) & (k < 4096), weight[weight_start[row] + k], tl.Cast("bfloat16", 0)
+                )
+            tl.sync_threads()
+            tl.gemm(rows_tile, weight_tile, z_sums, transpose_B=True)
+            tl.sync_threads()
+        tl.copy(z_sums, z_tile)
+        tl.sync_threads()
+        for c in tl.unroll(16):
+            t_within_place_2[c] = thread // 64 * 16 + c
+        v_within_place_2 = thread % 64
+        for c in tl.unroll(16):
+            z[c] = z_tile[t_within_place_2[c], v_within_place_2]
             lse_2[c] = tl.if_then_else(t_within_inside[c], lse[order_2[c]], tl.Cast("float32", 0))  # linear_logp.py:132
-            entropy_2[c] = tl.if_then_else(t_within_inside[c], entropy[order_2[c]], tl.Cast("float32", 0))  # linear_logp.py:122
-            d_logp_2[c] = tl.if_then_else(t_within_inside[c], d_logp[order_2[c]], tl.Cast("float32", 0))  # linear_logp.py:122
-            d_lse_2[c] = tl.if_then_else(t_within_inside[c], d_lse[order_2[c]], tl.Cast("float32", 0))  # linear_logp.py:122
-            d_entropy_2[c] = tl.if_then_else(t_within_inside[c], d_entropy[order_2[c]], tl.Cast("float32", 0))  # linear_logp.py:122
+            # linear_logp.py:122
+            entropy_2[c] = tl.if_then_else(t_within_inside[c], entropy[order_2[c]], tl.Cast("float32", 0))
+            d_logp_2[c] = tl.if_then_else(t_within_inside[c], d_logp[order_2[c]], tl.Cast("float32", 0))
+            d_lse_2[c] = tl.if_then_else(t_within_inside[c], d_lse[order_2[c]], tl.Cast("float32", 0))
+            d_entropy_2[c] = tl.if_then_else(t_within_inside[c], d_entropy[order_2[c]], tl.Cast("float32", 0))
             product[c] = z[c] * inv_temperature_2  # logp.py:57
             difference[c] = product[c] - lse_2[c]  # logp.py:186
             product_2[c] = difference[c] * f32(1.4426950216293335)  # logp.py:187
-            exp2[c] = portable_exp2(product_2[c])  # logp.py:187
+            exp2[c] = portable_exp2(product_2[c])
             difference_2[c] = d_lse_2[c] - d_logp_2[c]  # logp.py:208
             product_3[c] = exp2[c] * difference_2[c]  # logp.py:188
             equal[c] = exp2[c] == f32(0.0)  # logp.py:191
-            product_4[c] = d_entropy_2[c] * exp2[c]  # logp.py:191
-            total[c] = difference[c] + entropy_2[c]  # logp.py:191
-            product_5[c] = product_4[c] * total[c]  # logp.py:191
-            chosen[c] = tl.Select(equal[c], f32(0.0), product_5[c])  # logp.py:191
-            difference_3[c] = product_3[c] - chosen[c]  # logp.py:191
+            product_4[c] = d_entropy_2[c] * exp2[c]
+            total[c] = difference[c] + entropy_2[c]
+            product_5[c] = product_4[c] * total[c]
+            chosen[c] = tl.Select(equal[c], f32(0.0), product_5[c])
+            difference_3[c] = product_3[c] - chosen[c]
             at_most[c] = 0 <= ids_2[c]  # logp.py:193
-            below[c] = ids_2[c] < 128256  # logp.py:193
-            both[c] = at_most[c] & below[c]  # logp.py:193
+            below[c] = ids_2[c] < 128256
+            both[c] = at_most[c] & below[c]
             chosen_2[c] = tl.Select(both[c], ids_2[c], tl.int64(-1))  # logp.py:194
-            as_i32[c] = tl.Cast("int32", chosen_2[c])  # logp.py:194
-            equal_2[c] = v == as_i32[c]  # logp.py:194
-            chosen_3[c] = tl.Select(equal_2[c], d_logp_2[c], f32(0.0))  # logp.py:194
-            total_2[c] = difference_3[c] + chosen_3[c]  # logp.py:194
+            as_i32[c] = tl.Cast("int32", chosen_2[c])
+            equal_2[c] = v == as_i32[c]
+            chosen_3[c] = tl.Select(equal_2[c], d_logp_2[c], f32(0.0))
+            total_2[c] = difference_3[c] + chosen_3[c]
             product_6[c] = total_2[c] * inv_temperature_2  # logp.py:63
             chosen_4[c] = tl.Select(differs[c], product_6[c], f32(0.0))  # linear_logp.py:133
-            as_bf16[c] = tl.Cast("bfloat16", chosen_4[c])  # linear_logp.py:133
-            if t_within_inside[c] & v_within_inside:  # linear_logp.py:133
-                dz[tl.int64(t_within[c]) * dz_t_within_stride + v_within] = as_bf16[c]  # linear_logp.py:133
+            as_bf16[c] = tl.Cast("bfloat16", chosen_4[c])
+            if t_within_inside[c] & v_within_inside:
+                dz[tl.int64(t_within[c]) * dz_t_within_stride + v_within] = as_bf16[c]
 
 
 @tl.prim_func
-def linear_logp_grad_3_0(weight: memory("weight", "bfloat16"), dz: memory("dz", "bfloat16"), merged_3_0: memory("merged_3_0", "float32"), T_length: tl.int32, dz_t_within_stride: tl.int64, weight_v_stride: tl.int64, merged_3_0_t_within_stride: tl.int64, V_piece: tl.int32, programs: tl.int32):
-    # A block owns 64 of T.within, 64 of D (dot_map). T.within: 64 indices, 16 to each of 4 threads; D: 64 indices, 1 to each of 64 threads.
+def linear_logp_grad_3_0(
+    weight: memory("weight", "bfloat16"), dz: memory("dz", "bfloat16"), merged_3_0: memory("merged_3_0", "float32"),
+    T_length: tl.int32, dz_t_within_stride: tl.int64, weight_v_stride: tl.int64, merged_3_0_t_within_stride: tl.int64,
+    V_piece: tl.int32, programs: tl.int32
+):
+    # A block owns 64 of T.within, 64 of D (dot_map). T.within: 64 indices, 16 to each of 4 threads; D: 64 indices, 1 to
+    # each of 64 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         t_within = tl.alloc_local((16,), "int32")
@@ -268,40 +295,53 @@ def linear_logp_grad_3_0(weight: memory("weight", "bfloat16"), dz: memory("dz", 
         V_piece_2 = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_2 * 16032)
         for c in tl.unroll(16):  # linear_logp.py:136
-            t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:136
-            if writes:  # linear_logp.py:136
-                dz_start[t_within_place[c]] = tl.Select(t_within_inside[c], tl.int64(tl.int64(t_within[c]) * dz_t_within_stride), tl.int64(-1))  # linear_logp.py:136
-        d_place = thread % 64  # linear_logp.py:136
-        if writes_2:  # linear_logp.py:136
-            weight_start[d_place] = tl.int64(d + tl.int64(v_piece_begin) * weight_v_stride)  # linear_logp.py:136
-        tl.clear(z_sums)  # linear_logp.py:136
-        tl.sync_threads()  # linear_logp.py:136
-        for v_within_step in tl.serial(0, 501):  # linear_logp.py:136
-            for c in tl.unroll(8):  # linear_logp.py:136
-                at = c * 256 + thread  # linear_logp.py:136
-                row, k = at // 32, v_within_step * 32 + at % 32  # linear_logp.py:136
-                dz_tile[row, at % 32] = tl.if_then_else((dz_start[row] != -1) & (k < 16032), dz[dz_start[row] + k], tl.Cast("bfloat16", 0))  # linear_logp.py:136
-            for c in tl.unroll(8):  # linear_logp.py:136
-                at = c * 256 + thread  # linear_logp.py:136
-                row, k = at % 64, v_within_step * 32 + at // 64  # linear_logp.py:136
-                weight_tile[row, at // 64] = tl.if_then_else((weight_start[row] != -1) & (k < 16032), weight[weight_start[row] + tl.int64(k) * weight_v_stride], tl.Cast("bfloat16", 0))  # linear_logp.py:136
-            tl.sync_threads()  # linear_logp.py:136
-            tl.gemm(dz_tile, weight_tile, z_sums, transpose_B=True)  # linear_logp.py:136
-            tl.sync_threads()  # linear_logp.py:136
-        tl.copy(z_sums, z_tile)  # linear_logp.py:136
-        tl.sync_threads()  # linear_logp.py:136
-        for c in tl.unroll(16):  # linear_logp.py:136
-            t_within_place_2[c] = thread // 64 * 16 + c  # linear_logp.py:136
-        d_place_2 = thread % 64  # linear_logp.py:136
-        for c in tl.unroll(16):  # linear_logp.py:136
-            z[c] = z_tile[t_within_place_2[c], d_place_2]  # linear_logp.py:136
-            if t_within_inside[c]:  # linear_logp.py:136
-                merged_3_0[tl.int64(t_within[c]) * merged_3_0_t_within_stride + d] = z[c]  # linear_logp.py:136
+            t_within_place[c] = thread // 64 * 16 + c
+            if writes:
+                dz_start[t_within_place[c]] = tl.Select(
+                    t_within_inside[c], tl.int64(tl.int64(t_within[c]) * dz_t_within_stride), tl.int64(-1)
+                )
+        d_place = thread % 64
+        if writes_2:
+            weight_start[d_place] = tl.int64(d + tl.int64(v_piece_begin) * weight_v_stride)
+        tl.clear(z_sums)
+        tl.sync_threads()
+        for v_within_step in tl.serial(0, 501):
+            for c in tl.unroll(8):
+                at = c * 256 + thread
+                row, k = at // 32, v_within_step * 32 + at % 32
+                dz_tile[row, at % 32] = tl.if_then_else(
+                    (dz_start[row] != -1) & (k < 16032), dz[dz_start[row] + k], tl.Cast("bfloat16", 0)
+                )
+            for c in tl.unroll(8):
+                at = c * 256 + thread
+                row, k = at % 64, v_within_step * 32 + at // 64
+                weight_tile[row, at // 64] = tl.if_then_else(
+                    (weight_start[row] != -1) & (k < 16032), weight[weight_start[row] + tl.int64(k) * weight_v_stride],
+                    tl.Cast("bfloat16", 0)
+                )
+            tl.sync_threads()
+            tl.gemm(dz_tile, weight_tile, z_sums, transpose_B=True)
+            tl.sync_threads()
+        tl.copy(z_sums, z_tile)
+        tl.sync_threads()
+        for c in tl.unroll(16):
+            t_within_place_2[c] = thread // 64 * 16 + c
+        d_place_2 = thread % 64
+        for c in tl.unroll(16):
+            z[c] = z_tile[t_within_place_2[c], d_place_2]
+            if t_within_inside[c]:
+                merged_3_0[tl.int64(t_within[c]) * merged_3_0_t_within_stride + d] = z[c]
 
 
 @tl.prim_func
-def linear_logp_grad_3_1(weight: memory("weight", "bfloat16"), dz: memory("dz", "bfloat16"), merged_3_0: memory("merged_3_0", "float32"), merged_3_1: memory("merged_3_1", "float32"), T_length: tl.int32, dz_t_within_stride: tl.int64, weight_v_stride: tl.int64, merged_3_0_t_within_stride: tl.int64, merged_3_1_t_within_stride: tl.int64, V_piece: tl.int32, programs: tl.int32):
-    # A block owns 64 of T.within, 64 of D (dot_map). T.within: 64 indices, 16 to each of 4 threads; D: 64 indices, 1 to each of 64 threads.
+def linear_logp_grad_3_1(
+    weight: memory("weight", "bfloat16"), dz: memory("dz", "bfloat16"), merged_3_0: memory("merged_3_0", "float32"),
+    merged_3_1: memory("merged_3_1", "float32"), T_length: tl.int32, dz_t_within_stride: tl.int64,
+    weight_v_stride: tl.int64, merged_3_0_t_within_stride: tl.int64, merged_3_1_t_within_stride: tl.int64,
+    V_piece: tl.int32, programs: tl.int32
+):
+    # A block owns 64 of T.within, 64 of D (dot_map). T.within: 64 indices, 16 to each of 4 threads; D: 64 indices, 1 to
+    # each of 64 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         t_within = tl.alloc_local((16,), "int32")
@@ -327,42 +367,58 @@ def linear_logp_grad_3_1(weight: memory("weight", "bfloat16"), dz: memory("dz", 
         V_piece_2 = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_2 * 16032)
         for c in tl.unroll(16):  # linear_logp.py:136
-            t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:136
-            if writes:  # linear_logp.py:136
-                dz_start[t_within_place[c]] = tl.Select(t_within_inside[c], tl.int64(tl.int64(t_within[c]) * dz_t_within_stride), tl.int64(-1))  # linear_logp.py:136
-        d_place = thread % 64  # linear_logp.py:136
-        if writes_2:  # linear_logp.py:136
-            weight_start[d_place] = tl.int64(d + tl.int64(v_piece_begin) * weight_v_stride)  # linear_logp.py:136
-        tl.clear(z_sums)  # linear_logp.py:136
-        tl.sync_threads()  # linear_logp.py:136
-        for v_within_step in tl.serial(0, 501):  # linear_logp.py:136
-            for c in tl.unroll(8):  # linear_logp.py:136
-                at = c * 256 + thread  # linear_logp.py:136
-                row, k = at // 32, v_within_step * 32 + at % 32  # linear_logp.py:136
-                dz_tile[row, at % 32] = tl.if_then_else((dz_start[row] != -1) & (k < 16032), dz[dz_start[row] + k], tl.Cast("bfloat16", 0))  # linear_logp.py:136
-            for c in tl.unroll(8):  # linear_logp.py:136
-                at = c * 256 + thread  # linear_logp.py:136
-                row, k = at % 64, v_within_step * 32 + at // 64  # linear_logp.py:136
-                weight_tile[row, at // 64] = tl.if_then_else((weight_start[row] != -1) & (k < 16032), weight[weight_start[row] + tl.int64(k) * weight_v_stride], tl.Cast("bfloat16", 0))  # linear_logp.py:136
-            tl.sync_threads()  # linear_logp.py:136
-            tl.gemm(dz_tile, weight_tile, z_sums, transpose_B=True)  # linear_logp.py:136
-            tl.sync_threads()  # linear_logp.py:136
-        tl.copy(z_sums, z_tile)  # linear_logp.py:136
-        tl.sync_threads()  # linear_logp.py:136
-        for c in tl.unroll(16):  # linear_logp.py:136
-            t_within_place_2[c] = thread // 64 * 16 + c  # linear_logp.py:136
-        d_place_2 = thread % 64  # linear_logp.py:136
-        for c in tl.unroll(16):  # linear_logp.py:136
-            z[c] = z_tile[t_within_place_2[c], d_place_2]  # linear_logp.py:136
-            earlier[c] = tl.if_then_else(t_within_inside[c], merged_3_0[tl.int64(t_within[c]) * merged_3_0_t_within_stride + d], tl.Cast("float32", 0))  # linear_logp.py:136
-            merged[c] = earlier[c] + z[c]  # linear_logp.py:136
-            if t_within_inside[c]:  # linear_logp.py:136
-                merged_3_1[tl.int64(t_within[c]) * merged_3_1_t_within_stride + d] = merged[c]  # linear_logp.py:136
+            t_within_place[c] = thread // 64 * 16 + c
+            if writes:
+                dz_start[t_within_place[c]] = tl.Select(
+                    t_within_inside[c], tl.int64(tl.int64(t_within[c]) * dz_t_within_stride), tl.int64(-1)
+                )
+        d_place = thread % 64
+        if writes_2:
+            weight_start[d_place] = tl.int64(d + tl.int64(v_piece_begin) * weight_v_stride)
+        tl.clear(z_sums)
+        tl.sync_threads()
+        for v_within_step in tl.serial(0, 501):
+            for c in tl.unroll(8):
+                at = c * 256 + thread
+                row, k = at // 32, v_within_step * 32 + at % 32
+                dz_tile[row, at % 32] = tl.if_then_else(
+                    (dz_start[row] != -1) & (k < 16032), dz[dz_start[row] + k], tl.Cast("bfloat16", 0)
+                )
+            for c in tl.unroll(8):
+                at = c * 256 + thread
+                row, k = at % 64, v_within_step * 32 + at // 64
+                weight_tile[row, at // 64] = tl.if_then_else(
+                    (weight_start[row] != -1) & (k < 16032), weight[weight_start[row] + tl.int64(k) * weight_v_stride],
+                    tl.Cast("bfloat16", 0)
+                )
+            tl.sync_threads()
+            tl.gemm(dz_tile, weight_tile, z_sums, transpose_B=True)
+            tl.sync_threads()
+        tl.copy(z_sums, z_tile)
+        tl.sync_threads()
+        for c in tl.unroll(16):
+            t_within_place_2[c] = thread // 64 * 16 + c
+        d_place_2 = thread % 64
+        for c in tl.unroll(16):
+            z[c] = z_tile[t_within_place_2[c], d_place_2]
+            earlier[c] = tl.if_then_else(
+                t_within_inside[c], merged_3_0[tl.int64(t_within[c]) * merged_3_0_t_within_stride + d],
+                tl.Cast("float32", 0)
+            )
+            merged[c] = earlier[c] + z[c]
+            if t_within_inside[c]:
+                merged_3_1[tl.int64(t_within[c]) * merged_3_1_t_within_stride + d] = merged[c]
 
 
 @tl.prim_func
-def linear_logp_grad_3_2(weight: memory("weight", "bfloat16"), dz: memory("dz", "bfloat16"), merged_3_0: memory("merged_3_0", "float32"), merged_3_1: memory("merged_3_1", "float32"), merged_3_2: memory("merged_3_2", "float32"), T_length: tl.int32, dz_t_within_stride: tl.int64, weight_v_stride: tl.int64, merged_3_0_t_within_stride: tl.int64, merged_3_1_t_within_stride: tl.int64, merged_3_2_t_within_stride: tl.int64, V_piece: tl.int32, programs: tl.int32):
-    # A block owns 64 of T.within, 64 of D (dot_map). T.within: 64 indices, 16 to each of 4 threads; D: 64 indices, 1 to each of 64 threads.
+def linear_logp_grad_3_2(
+    weight: memory("weight", "bfloat16"), dz: memory("dz", "bfloat16"), merged_3_0: memory("merged_3_0", "float32"),
+    merged_3_1: memory("merged_3_1", "float32"), merged_3_2: memory("merged_3_2", "float32"), T_length: tl.int32,
+    dz_t_within_stride: tl.int64, weight_v_stride: tl.int64, merged_3_0_t_within_stride: tl.int64,
+    merged_3_1_t_within_stride: tl.int64, merged_3_2_t_within_stride: tl.int64, V_piece: tl.int32, programs: tl.int32
+):
+    # A block owns 64 of T.within, 64 of D (dot_map). T.within: 64 indices, 16 to each of 4 threads; D: 64 indices, 1 to
+    # each of 64 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         t_within = tl.alloc_local((16,), "int32")
@@ -390,44 +446,65 @@ def linear_logp_grad_3_2(weight: memory("weight", "bfloat16"), dz: memory("dz", 
         V_piece_2 = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_2 * 16032)
         for c in tl.unroll(16):  # linear_logp.py:136
-            t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:136
-            if writes:  # linear_logp.py:136
-                dz_start[t_within_place[c]] = tl.Select(t_within_inside[c], tl.int64(tl.int64(t_within[c]) * dz_t_within_stride), tl.int64(-1))  # linear_logp.py:136
-        d_place = thread % 64  # linear_logp.py:136
-        if writes_2:  # linear_logp.py:136
-            weight_start[d_place] = tl.int64(d + tl.int64(v_piece_begin) * weight_v_stride)  # linear_logp.py:136
-        tl.clear(z_sums)  # linear_logp.py:136
-        tl.sync_threads()  # linear_logp.py:136
-        for v_within_step in tl.serial(0, 501):  # linear_logp.py:136
-            for c in tl.unroll(8):  # linear_logp.py:136
-                at = c * 256 + thread  # linear_logp.py:136
-                row, k = at // 32, v_within_step * 32 + at % 32  # linear_logp.py:136
-                dz_tile[row, at % 32] = tl.if_then_else((dz_start[row] != -1) & (k < 16032), dz[dz_start[row] + k], tl.Cast("bfloat16", 0))  # linear_logp.py:136
-            for c in tl.unroll(8):  # linear_logp.py:136
-                at = c * 256 + thread  # linear_logp.py:136
-                row, k = at % 64, v_within_step * 32 + at // 64  # linear_logp.py:136
-                weight_tile[row, at // 64] = tl.if_then_else((weight_start[row] != -1) & (k < 16032), weight[weight_start[row] + tl.int64(k) * weight_v_stride], tl.Cast("bfloat16", 0))  # linear_logp.py:136
-            tl.sync_threads()  # linear_logp.py:136
-            tl.gemm(dz_tile, weight_tile, z_sums, transpose_B=True)  # linear_logp.py:136
-            tl.sync_threads()  # linear_logp.py:136
-        tl.copy(z_sums, z_tile)  # linear_logp.py:136
-        tl.sync_threads()  # linear_logp.py:136
-        for c in tl.unroll(16):  # linear_logp.py:136
-            t_within_place_2[c] = thread // 64 * 16 + c  # linear_logp.py:136
-        d_place_2 = thread % 64  # linear_logp.py:136
-        for c in tl.unroll(16):  # linear_logp.py:136
-            z[c] = z_tile[t_within_place_2[c], d_place_2]  # linear_logp.py:136
-            earlier[c] = tl.if_then_else(t_within_inside[c], merged_3_0[tl.int64(t_within[c]) * merged_3_0_t_within_stride + d], tl.Cast("float32", 0))  # linear_logp.py:136
-            merged[c] = earlier[c] + z[c]  # linear_logp.py:136
-            earlier_2[c] = tl.if_then_else(t_within_inside[c], merged_3_1[tl.int64(t_within[c]) * merged_3_1_t_within_stride + d], tl.Cast("float32", 0))  # linear_logp.py:136
-            merged_2[c] = earlier_2[c] + merged[c]  # linear_logp.py:136
-            if t_within_inside[c]:  # linear_logp.py:136
-                merged_3_2[tl.int64(t_within[c]) * merged_3_2_t_within_stride + d] = merged_2[c]  # linear_logp.py:136
+            t_within_place[c] = thread // 64 * 16 + c
+            if writes:
+                dz_start[t_within_place[c]] = tl.Select(
+                    t_within_inside[c], tl.int64(tl.int64(t_within[c]) * dz_t_within_stride), tl.int64(-1)
+                )
+        d_place = thread % 64
+        if writes_2:
+            weight_start[d_place] = tl.int64(d + tl.int64(v_piece_begin) * weight_v_stride)
+        tl.clear(z_sums)
+        tl.sync_threads()
+        for v_within_step in tl.serial(0, 501):
+            for c in tl.unroll(8):
+                at = c * 256 + thread
+                row, k = at // 32, v_within_step * 32 + at % 32
+                dz_tile[row, at % 32] = tl.if_then_else(
+                    (dz_start[row] != -1) & (k < 16032), dz[dz_start[row] + k], tl.Cast("bfloat16", 0)
+                )
+            for c in tl.unroll(8):
+                at = c * 256 + thread
+                row, k = at % 64, v_within_step * 32 + at // 64
+                weight_tile[row, at // 64] = tl.if_then_else(
+                    (weight_start[row] != -1) & (k < 16032), weight[weight_start[row] + tl.int64(k) * weight_v_stride],
+                    tl.Cast("bfloat16", 0)
+                )
+            tl.sync_threads()
+            tl.gemm(dz_tile, weight_tile, z_sums, transpose_B=True)
+            tl.sync_threads()
+        tl.copy(z_sums, z_tile)
+        tl.sync_threads()
+        for c in tl.unroll(16):
+            t_within_place_2[c] = thread // 64 * 16 + c
+        d_place_2 = thread % 64
+        for c in tl.unroll(16):
+            z[c] = z_tile[t_within_place_2[c], d_place_2]
+            earlier[c] = tl.if_then_else(
+                t_within_inside[c], merged_3_0[tl.int64(t_within[c]) * merged_3_0_t_within_stride + d],
+                tl.Cast("float32", 0)
+            )
+            merged[c] = earlier[c] + z[c]
+            earlier_2[c] = tl.if_then_else(
+                t_within_inside[c], merged_3_1[tl.int64(t_within[c]) * merged_3_1_t_within_stride + d],
+                tl.Cast("float32", 0)
+            )
+            merged_2[c] = earlier_2[c] + merged[c]
+            if t_within_inside[c]:
+                merged_3_2[tl.int64(t_within[c]) * merged_3_2_t_within_stride + d] = merged_2[c]
 
 
 @tl.prim_func
-def linear_logp_grad_3_3(weight: memory("weight", "bfloat16"), order: memory("order", "int64"), d_hidden: memory("d_hidden", "bfloat16"), dz: memory("dz", "bfloat16"), merged_3_0: memory("merged_3_0", "float32"), merged_3_1: memory("merged_3_1", "float32"), merged_3_2: memory("merged_3_2", "float32"), T_length: tl.int32, dz_t_within_stride: tl.int64, weight_v_stride: tl.int64, merged_3_0_t_within_stride: tl.int64, merged_3_1_t_within_stride: tl.int64, merged_3_2_t_within_stride: tl.int64, d_hidden_t_stride: tl.int64, T_piece: tl.int32, V_piece: tl.int32, programs: tl.int32):
-    # A block owns 64 of T.within, 64 of D (dot_map). T.within: 64 indices, 16 to each of 4 threads; D: 64 indices, 1 to each of 64 threads.
+def linear_logp_grad_3_3(
+    weight: memory("weight", "bfloat16"), order: memory("order", "int64"), d_hidden: memory("d_hidden", "bfloat16"),
+    dz: memory("dz", "bfloat16"), merged_3_0: memory("merged_3_0", "float32"),
+    merged_3_1: memory("merged_3_1", "float32"), merged_3_2: memory("merged_3_2", "float32"), T_length: tl.int32,
+    dz_t_within_stride: tl.int64, weight_v_stride: tl.int64, merged_3_0_t_within_stride: tl.int64,
+    merged_3_1_t_within_stride: tl.int64, merged_3_2_t_within_stride: tl.int64, d_hidden_t_stride: tl.int64,
+    T_piece: tl.int32, V_piece: tl.int32, programs: tl.int32
+):
+    # A block owns 64 of T.within, 64 of D (dot_map). T.within: 64 indices, 16 to each of 4 threads; D: 64 indices, 1 to
+    # each of 64 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         t_within = tl.alloc_local((16,), "int32")
@@ -464,48 +541,69 @@ def linear_logp_grad_3_3(weight: memory("weight", "bfloat16"), order: memory("or
         V_piece_2 = tl.alloc_var("int32", V_piece)
         v_piece_begin = tl.alloc_var("int32", V_piece_2 * 16032)
         for c in tl.unroll(16):  # linear_logp.py:124
-            order_2[c] = tl.if_then_else(t_within_inside[c], order[t[c]], tl.Cast("int64", 0))  # linear_logp.py:124
+            order_2[c] = tl.if_then_else(t_within_inside[c], order[t[c]], tl.Cast("int64", 0))
             t_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:136
-            if writes:  # linear_logp.py:136
-                dz_start[t_within_place[c]] = tl.Select(t_within_inside[c], tl.int64(tl.int64(t_within[c]) * dz_t_within_stride), tl.int64(-1))  # linear_logp.py:136
-        d_place = thread % 64  # linear_logp.py:136
-        if writes_2:  # linear_logp.py:136
-            weight_start[d_place] = tl.int64(d + tl.int64(v_piece_begin) * weight_v_stride)  # linear_logp.py:136
-        tl.clear(z_sums)  # linear_logp.py:136
-        tl.sync_threads()  # linear_logp.py:136
-        for v_within_step in tl.serial(0, 501):  # linear_logp.py:136
-            for c in tl.unroll(8):  # linear_logp.py:136
-                at = c * 256 + thread  # linear_logp.py:136
-                row, k = at // 32, v_within_step * 32 + at % 32  # linear_logp.py:136
-                dz_tile[row, at % 32] = tl.if_then_else((dz_start[row] != -1) & (k < 16032), dz[dz_start[row] + k], tl.Cast("bfloat16", 0))  # linear_logp.py:136
-            for c in tl.unroll(8):  # linear_logp.py:136
-                at = c * 256 + thread  # linear_logp.py:136
-                row, k = at % 64, v_within_step * 32 + at // 64  # linear_logp.py:136
-                weight_tile[row, at // 64] = tl.if_then_else((weight_start[row] != -1) & (k < 16032), weight[weight_start[row] + tl.int64(k) * weight_v_stride], tl.Cast("bfloat16", 0))  # linear_logp.py:136
-            tl.sync_threads()  # linear_logp.py:136
-            tl.gemm(dz_tile, weight_tile, z_sums, transpose_B=True)  # linear_logp.py:136
-            tl.sync_threads()  # linear_logp.py:136
-        tl.copy(z_sums, z_tile)  # linear_logp.py:136
-        tl.sync_threads()  # linear_logp.py:136
-        for c in tl.unroll(16):  # linear_logp.py:136
-            t_within_place_2[c] = thread // 64 * 16 + c  # linear_logp.py:136
-        d_place_2 = thread % 64  # linear_logp.py:136
-        for c in tl.unroll(16):  # linear_logp.py:136
-            z[c] = z_tile[t_within_place_2[c], d_place_2]  # linear_logp.py:136
-            earlier[c] = tl.if_then_else(t_within_inside[c], merged_3_0[tl.int64(t_within[c]) * merged_3_0_t_within_stride + d], tl.Cast("float32", 0))  # linear_logp.py:136
-            merged[c] = earlier[c] + z[c]  # linear_logp.py:136
-            earlier_2[c] = tl.if_then_else(t_within_inside[c], merged_3_1[tl.int64(t_within[c]) * merged_3_1_t_within_stride + d], tl.Cast("float32", 0))  # linear_logp.py:136
-            merged_2[c] = earlier_2[c] + merged[c]  # linear_logp.py:136
-            earlier_3[c] = tl.if_then_else(t_within_inside[c], merged_3_2[tl.int64(t_within[c]) * merged_3_2_t_within_stride + d], tl.Cast("float32", 0))  # linear_logp.py:136
-            merged_3[c] = earlier_3[c] + merged_2[c]  # linear_logp.py:136
+            if writes:
+                dz_start[t_within_place[c]] = tl.Select(
+                    t_within_inside[c], tl.int64(tl.int64(t_within[c]) * dz_t_within_stride), tl.int64(-1)
+                )
+        d_place = thread % 64
+        if writes_2:
+            weight_start[d_place] = tl.int64(d + tl.int64(v_piece_begin) * weight_v_stride)
+        tl.clear(z_sums)
+        tl.sync_threads()
+        for v_within_step in tl.serial(0, 501):
+            for c in tl.unroll(8):
+                at = c * 256 + thread
+                row, k = at // 32, v_within_step * 32 + at % 32
+                dz_tile[row, at % 32] = tl.if_then_else(
+                    (dz_start[row] != -1) & (k < 16032), dz[dz_start[row] + k], tl.Cast("bfloat16", 0)
+                )
+            for c in tl.unroll(8):
+                at = c * 256 + thread
+                row, k = at % 64, v_within_step * 32 + at // 64
+                weight_tile[row, at // 64] = tl.if_then_else(
+                    (weight_start[row] != -1) & (k < 16032), weight[weight_start[row] + tl.int64(k) * weight_v_stride],
+                    tl.Cast("bfloat16", 0)
+                )
+            tl.sync_threads()
+            tl.gemm(dz_tile, weight_tile, z_sums, transpose_B=True)
+            tl.sync_threads()
+        tl.copy(z_sums, z_tile)
+        tl.sync_threads()
+        for c in tl.unroll(16):
+            t_within_place_2[c] = thread // 64 * 16 + c
+        d_place_2 = thread % 64
+        for c in tl.unroll(16):
+            z[c] = z_tile[t_within_place_2[c], d_place_2]
+            earlier[c] = tl.if_then_else(
+                t_within_inside[c], merged_3_0[tl.int64(t_within[c]) * merged_3_0_t_within_stride + d],
+                tl.Cast("float32", 0)
+            )
+            merged[c] = earlier[c] + z[c]
+            earlier_2[c] = tl.if_then_else(
+                t_within_inside[c], merged_3_1[tl.int64(t_within[c]) * merged_3_1_t_within_stride + d],
+                tl.Cast("float32", 0)
+            )
+            merged_2[c] = earlier_2[c] + merged[c]
+            earlier_3[c] = tl.if_then_else(
+                t_within_inside[c], merged_3_2[tl.int64(t_within[c]) * merged_3_2_t_within_stride + d],
+                tl.Cast("float32", 0)
+            )
+            merged_3[c] = earlier_3[c] + merged_2[c]
             as_bf16[c] = tl.Cast("bfloat16", merged_3[c])  # linear_logp.py:109
-            if t_within_inside[c]:  # linear_logp.py:109
-                d_hidden[order_2[c] * d_hidden_t_stride + d] = as_bf16[c]  # linear_logp.py:109
+            if t_within_inside[c]:
+                d_hidden[order_2[c] * d_hidden_t_stride + d] = as_bf16[c]
 
 
 @tl.prim_func
-def linear_logp_grad_4(d_weight: memory("d_weight", "bfloat16"), rows: memory("rows", "bfloat16"), dz: memory("dz", "bfloat16"), T_length: tl.int32, dz_t_within_stride: tl.int64, rows_t_within_stride: tl.int64, d_weight_v_stride: tl.int64, V_piece: tl.int32, programs: tl.int32):
-    # A block owns 64 of V.within, 64 of D (dot_map). V.within: 64 indices, 16 to each of 4 threads; D: 64 indices, 1 to each of 64 threads.
+def linear_logp_grad_4(
+    d_weight: memory("d_weight", "bfloat16"), rows: memory("rows", "bfloat16"), dz: memory("dz", "bfloat16"),
+    T_length: tl.int32, dz_t_within_stride: tl.int64, rows_t_within_stride: tl.int64, d_weight_v_stride: tl.int64,
+    V_piece: tl.int32, programs: tl.int32
+):
+    # A block owns 64 of V.within, 64 of D (dot_map). V.within: 64 indices, 16 to each of 4 threads; D: 64 indices, 1 to
+    # each of 64 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         v_within = tl.alloc_local((16,), "int32")
@@ -533,64 +631,99 @@ def linear_logp_grad_4(d_weight: memory("d_weight", "bfloat16"), rows: memory("r
         for c in tl.unroll(16):
             v[c] = v_piece_begin + v_within[c]
             v_within_place[c] = thread // 64 * 16 + c  # linear_logp.py:138
-            if writes:  # linear_logp.py:138
-                dz_start[v_within_place[c]] = tl.Select(v_within_inside[c], tl.int64(v_within[c]), tl.int64(-1))  # linear_logp.py:138
-        d_place = thread % 64  # linear_logp.py:138
-        if writes_2:  # linear_logp.py:138
-            rows_start[d_place] = tl.int64(d)  # linear_logp.py:138
-        tl.clear(z_sums)  # linear_logp.py:138
-        tl.sync_threads()  # linear_logp.py:138
-        for t_within_step in tl.serial(0, ((T_length + 31) // 32)):  # linear_logp.py:138
-            for c in tl.unroll(8):  # linear_logp.py:138
-                at = c * 256 + thread  # linear_logp.py:138
-                row, k = at % 64, t_within_step * 32 + at // 64  # linear_logp.py:138
-                dz_tile[row, at // 64] = tl.if_then_else((dz_start[row] != -1) & (k < T_length), dz[dz_start[row] + tl.int64(k) * dz_t_within_stride], tl.Cast("bfloat16", 0))  # linear_logp.py:138
-            for c in tl.unroll(8):  # linear_logp.py:138
-                at = c * 256 + thread  # linear_logp.py:138
-                row, k = at % 64, t_within_step * 32 + at // 64  # linear_logp.py:138
-                rows_tile[row, at // 64] = tl.if_then_else((rows_start[row] != -1) & (k < T_length), rows[rows_start[row] + tl.int64(k) * rows_t_within_stride], tl.Cast("bfloat16", 0))  # linear_logp.py:138
-            tl.sync_threads()  # linear_logp.py:138
-            tl.gemm(dz_tile, rows_tile, z_sums, transpose_B=True)  # linear_logp.py:138
-            tl.sync_threads()  # linear_logp.py:138
-        tl.copy(z_sums, z_tile)  # linear_logp.py:138
-        tl.sync_threads()  # linear_logp.py:138
-        for c in tl.unroll(16):  # linear_logp.py:138
-            v_within_place_2[c] = thread // 64 * 16 + c  # linear_logp.py:138
-        d_place_2 = thread % 64  # linear_logp.py:138
-        for c in tl.unroll(16):  # linear_logp.py:138
-            z[c] = z_tile[v_within_place_2[c], d_place_2]  # linear_logp.py:138
+            if writes:
+                dz_start[v_within_place[c]] = tl.Select(v_within_inside[c], tl.int64(v_within[c]), tl.int64(-1))
+        d_place = thread % 64
+        if writes_2:
+            rows_start[d_place] = tl.int64(d)
+        tl.clear(z_sums)
+        tl.sync_threads()
+        for t_within_step in tl.serial(0, ((T_length + 31) // 32)):
+            for c in tl.unroll(8):
+                at = c * 256 + thread
+                row, k = at % 64, t_within_step * 32 + at // 64
+                dz_tile[row, at // 64] = tl.if_then_else(
+                    (dz_start[row] != -1) & (k < T_length), dz[dz_start[row] + tl.int64(k) * dz_t_within_stride],
+                    tl.Cast("bfloat16", 0)
+                )
+            for c in tl.unroll(8):
+                at = c * 256 + thread
+                row, k = at % 64, t_within_step * 32 + at // 64
+                rows_tile[row, at // 64] = tl.if_then_else(
+                    (rows_start[row] != -1) & (k < T_length),
+                    rows[rows_start[row] + tl.int64(k) * rows_t_within_stride], tl.Cast("bfloat16", 0)
+                )
+            tl.sync_threads()
+            tl.gemm(dz_tile, rows_tile, z_sums, transpose_B=True)
+            tl.sync_threads()
+        tl.copy(z_sums, z_tile)
+        tl.sync_threads()
+        for c in tl.unroll(16):
+            v_within_place_2[c] = thread // 64 * 16 + c
+        d_place_2 = thread % 64
+        for c in tl.unroll(16):
+            z[c] = z_tile[v_within_place_2[c], d_place_2]
             as_bf16[c] = tl.Cast("bfloat16", z[c])  # linear_logp.py:111
-            if v_within_inside[c]:  # linear_logp.py:111
-                d_weight[tl.int64(v[c]) * d_weight_v_stride + d] = as_bf16[c]  # linear_logp.py:111
+            if v_within_inside[c]:
+                d_weight[tl.int64(v[c]) * d_weight_v_stride + d] = as_bf16[c]
 
 
-def call(kernels, hidden, ids, order, rows, weight, lse, entropy, d_logp, d_lse, d_entropy, dz, merged_3_0, merged_3_1, merged_3_2, d_hidden, d_weight, ignore_index, inv_temperature, T, hidden_t_stride, rows_t_within_stride, weight_v_stride, dz_t_within_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, d_hidden_t_stride, d_weight_v_stride):
+def call(
+    kernels, hidden, ids, order, rows, weight, lse, entropy, d_logp, d_lse, d_entropy, dz, merged_3_0, merged_3_1,
+    merged_3_2, d_hidden, d_weight, ignore_index, inv_temperature, T, hidden_t_stride, rows_t_within_stride,
+    weight_v_stride, dz_t_within_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride,
+    merged_3_2_t_within_stride, d_hidden_t_stride, d_weight_v_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     for T_piece in range((T + 8191) // 8192):
         T_length = min(8192, T - T_piece * 8192)
         programs = T_length * 2
         if programs > 0:
-            kernels.linear_logp_grad_1((programs,), hidden, ids, order, rows, hidden_t_stride, rows_t_within_stride, T_length, ignore_index, T_piece)
+            kernels.linear_logp_grad_1(
+                (programs,), hidden, ids, order, rows, hidden_t_stride, rows_t_within_stride, T_length, ignore_index,
+                T_piece
+            )
         for V_piece in range(8):
             programs = ((T_length + 63) // 64) * 251
             if programs > 0:
-                kernels.linear_logp_grad_2((programs,), weight, ids, lse, entropy, order, d_logp, d_lse, d_entropy, rows, dz, T_length, rows_t_within_stride, weight_v_stride, dz_t_within_stride, inv_temperature, ignore_index, T_piece, V_piece)
+                kernels.linear_logp_grad_2(
+                    (programs,), weight, ids, lse, entropy, order, d_logp, d_lse, d_entropy, rows, dz, T_length,
+                    rows_t_within_stride, weight_v_stride, dz_t_within_stride, inv_temperature, ignore_index, T_piece,
+                    V_piece
+                )
             if V_piece in (0, 2, 4, 6):
                 programs = ((T_length + 63) // 64) * 64
                 if programs > 0:
-                    kernels.linear_logp_grad_3_0((programs,), weight, dz, merged_3_0, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, V_piece)
+                    kernels.linear_logp_grad_3_0(
+                        (programs,), weight, dz, merged_3_0, T_length, dz_t_within_stride, weight_v_stride,
+                        merged_3_0_t_within_stride, V_piece
+                    )
             if V_piece in (1, 5):
                 programs = ((T_length + 63) // 64) * 64
                 if programs > 0:
-                    kernels.linear_logp_grad_3_1((programs,), weight, dz, merged_3_0, merged_3_1, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, V_piece)
+                    kernels.linear_logp_grad_3_1(
+                        (programs,), weight, dz, merged_3_0, merged_3_1, T_length, dz_t_within_stride, weight_v_stride,
+                        merged_3_0_t_within_stride, merged_3_1_t_within_stride, V_piece
+                    )
             if V_piece == 3:
                 programs = ((T_length + 63) // 64) * 64
                 if programs > 0:
-                    kernels.linear_logp_grad_3_2((programs,), weight, dz, merged_3_0, merged_3_1, merged_3_2, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, V_piece)
+                    kernels.linear_logp_grad_3_2(
+                        (programs,), weight, dz, merged_3_0, merged_3_1, merged_3_2, T_length, dz_t_within_stride,
+                        weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride,
+                        merged_3_2_t_within_stride, V_piece
+                    )
             if V_piece == 7:
                 programs = ((T_length + 63) // 64) * 64
                 if programs > 0:
-                    kernels.linear_logp_grad_3_3((programs,), weight, order, d_hidden, dz, merged_3_0, merged_3_1, merged_3_2, T_length, dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride, merged_3_2_t_within_stride, d_hidden_t_stride, T_piece, V_piece)
+                    kernels.linear_logp_grad_3_3(
+                        (programs,), weight, order, d_hidden, dz, merged_3_0, merged_3_1, merged_3_2, T_length,
+                        dz_t_within_stride, weight_v_stride, merged_3_0_t_within_stride, merged_3_1_t_within_stride,
+                        merged_3_2_t_within_stride, d_hidden_t_stride, T_piece, V_piece
+                    )
             programs = 251 * 64
             if programs > 0:
-                kernels.linear_logp_grad_4((programs,), d_weight, rows, dz, T_length, dz_t_within_stride, rows_t_within_stride, d_weight_v_stride, V_piece)
+                kernels.linear_logp_grad_4(
+                    (programs,), d_weight, rows, dz, T_length, dz_t_within_stride, rows_t_within_stride,
+                    d_weight_v_stride, V_piece
+                )

@@ -182,11 +182,20 @@ def smaller(a, b):
 def softmax_sum_over_v_piece(m, s, centred):
     # The states merged over V.piece, pairwise.
     for c in tl.unroll(1):
-        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 8, width=64), tl.shfl_xor(s[c], 8, width=64), tl.shfl_xor(centred[c], 8, width=64))
+        m[c], s[c], centred[c] = merge_softmax_sum(
+            m[c], s[c], centred[c], tl.shfl_xor(m[c], 8, width=64), tl.shfl_xor(s[c], 8, width=64),
+            tl.shfl_xor(centred[c], 8, width=64)
+        )
     for c in tl.unroll(1):
-        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 16, width=64), tl.shfl_xor(s[c], 16, width=64), tl.shfl_xor(centred[c], 16, width=64))
+        m[c], s[c], centred[c] = merge_softmax_sum(
+            m[c], s[c], centred[c], tl.shfl_xor(m[c], 16, width=64), tl.shfl_xor(s[c], 16, width=64),
+            tl.shfl_xor(centred[c], 16, width=64)
+        )
     for c in tl.unroll(1):
-        m[c], s[c], centred[c] = merge_softmax_sum(m[c], s[c], centred[c], tl.shfl_xor(m[c], 32, width=64), tl.shfl_xor(s[c], 32, width=64), tl.shfl_xor(centred[c], 32, width=64))
+        m[c], s[c], centred[c] = merge_softmax_sum(
+            m[c], s[c], centred[c], tl.shfl_xor(m[c], 32, width=64), tl.shfl_xor(s[c], 32, width=64),
+            tl.shfl_xor(centred[c], 32, width=64)
+        )
 
 
 @tl.macro
@@ -215,8 +224,14 @@ def sum_over_v_lane(x, x_reduce_smem, thread):
 
 
 @tl.prim_func
-def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp: memory("logp", "float32"), lse: memory("lse", "float32"), entropy: memory("entropy", "float32"), logits_t_stride: tl.int64, errors: memory("errors", "int32"), T: tl.int32, inv_temperature: tl.float32, ignore_index: tl.int64, programs: tl.int32):
-    # A block owns 1 of T (rows). V.piece: 8 indices, 1 to each of 8 threads; V.lane: 256 indices, 16 to each of 16 threads.
+def logp(
+    logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp: memory("logp", "float32"),
+    lse: memory("lse", "float32"), entropy: memory("entropy", "float32"), logits_t_stride: tl.int64,
+    errors: memory("errors", "int32"), T: tl.int32, inv_temperature: tl.float32, ignore_index: tl.int64,
+    programs: tl.int32
+):
+    # A block owns 1 of T (rows). V.piece: 8 indices, 1 to each of 8 threads; V.lane: 256 indices, 16 to each of 16
+    # threads.
     with tl.Kernel(programs, threads=128) as block:
         thread = tl.get_thread_binding()
         f32_reduce_smem = tl.alloc_shared((16, 128), "float32", "shared")
@@ -261,159 +276,165 @@ def logp(logits: memory("logits", "bfloat16"), ids: memory("ids", "int64"), logp
         writes = thread == 0
         ids_2 = tl.alloc_var("int64", ids[t])  # logp.py:134
         at_most = tl.alloc_var("bool", 0 <= ids_2)  # logp.py:146
-        below = tl.alloc_var("bool", ids_2 < 128256)  # logp.py:146
-        both = tl.alloc_var("bool", at_most & below)  # logp.py:146
-        as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(float("nan"))))  # logp.py:146
-        logits_2 = tl.alloc_var("bfloat16", tl.if_then_else(both, logits[tl.int64(t) * logits_t_stride + ids_2], as_bf16))  # logp.py:146
+        below = tl.alloc_var("bool", ids_2 < 128256)
+        both = tl.alloc_var("bool", at_most & below)
+        as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", f32(float("nan"))))
+        logits_2 = tl.alloc_var(
+            "bfloat16", tl.if_then_else(both, logits[tl.int64(t) * logits_t_stride + ids_2], as_bf16)
+        )
         inv_temperature_2 = tl.alloc_var("float32", inv_temperature)
         ignore_index_2 = tl.alloc_var("int64", ignore_index)
         differs = tl.alloc_var("bool", ids_2 != ignore_index_2)  # logp.py:200
         v_piece = tl.alloc_var("int32", thread // 8 % 8)  # logp.py:138
-        product = tl.alloc_var("int32", v_piece * 16032)  # logp.py:138
-        piece_begin = tl.alloc_var("int32", tl.min(tl.int32(128256), product))  # logp.py:138
-        total = tl.alloc_var("int32", piece_begin + 16032)  # logp.py:138
-        piece_end = tl.alloc_var("int32", tl.min(tl.int32(128256), total))  # logp.py:138
-        for c in tl.unroll(16):  # logp.py:138
-            v_lane[c] = thread % 8 * 8 + thread // 64 * 64 + c % 8 + c // 8 * 128  # logp.py:138
-        steps = tl.alloc_var("int32", tl.Select(differs, tl.int32(63), tl.int32(0)))  # logp.py:138
-        full_steps = tl.alloc_var("int32", tl.Select(differs, tl.int32(62), tl.int32(0)))  # logp.py:138
-        m = f32(float("-inf"))  # logp.py:138
-        s = f32(0.0)  # logp.py:138
-        centred = f32(-0.0)  # logp.py:138
-        for v_step in tl.serial(0, full_steps):  # logp.py:138
-            product_2 = tl.alloc_var("int32", v_step * 256)  # logp.py:138
-            total_2 = tl.alloc_var("int32", piece_begin + product_2)  # logp.py:138
-            for c in tl.unroll(16):  # logp.py:138
-                v[c] = total_2 + v_lane[c]  # logp.py:138
+        product = tl.alloc_var("int32", v_piece * 16032)
+        piece_begin = tl.alloc_var("int32", tl.min(tl.int32(128256), product))
+        total = tl.alloc_var("int32", piece_begin + 16032)
+        piece_end = tl.alloc_var("int32", tl.min(tl.int32(128256), total))
+        for c in tl.unroll(16):
+            v_lane[c] = thread % 8 * 8 + thread // 64 * 64 + c % 8 + c // 8 * 128
+        steps = tl.alloc_var("int32", tl.Select(differs, tl.int32(63), tl.int32(0)))
+        full_steps = tl.alloc_var("int32", tl.Select(differs, tl.int32(62), tl.int32(0)))
+        m = f32(float("-inf"))
+        s = f32(0.0)
+        centred = f32(-0.0)
+        for v_step in tl.serial(0, full_steps):
+            product_2 = tl.alloc_var("int32", v_step * 256)
+            total_2 = tl.alloc_var("int32", piece_begin + product_2)
+            for c in tl.unroll(16):
+                v[c] = total_2 + v_lane[c]
                 logits_3[c] = logits[tl.int64(t) * logits_t_stride + v[c]]  # logp.py:139
                 as_f32[c] = tl.Cast("float32", logits_3[c])  # logp.py:48
                 product_3[c] = as_f32[c] * inv_temperature_2  # logp.py:57
                 m_chunk[c] = product_3[c]  # logp.py:138
-            max_over_v_lane(m_chunk, f32_reduce_smem, thread)  # logp.py:138
-            m_chunk_2 = m_chunk[0]  # logp.py:138
-            equal = tl.alloc_var("bool", m_chunk_2 == f32(float("-inf")))  # logp.py:138
-            chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_chunk_2))  # logp.py:138
-            for c in tl.unroll(16):  # logp.py:138
-                difference[c] = product_3[c] - chosen  # logp.py:138
-                product_4[c] = difference[c] * f32(1.4426950216293335)  # logp.py:138
-                e[c] = portable_exp2(product_4[c])  # logp.py:138
-                larger_2[c] = larger(difference[c], f32(-3.4028234663852886e+38))  # logp.py:138
-                product_5[c] = e[c] * larger_2[c]  # logp.py:138
-                s_chunk[c] = e[c]  # logp.py:138
-            sum_over_v_lane(s_chunk, f32_reduce_smem, thread)  # logp.py:138
-            s_chunk_2 = s_chunk[0]  # logp.py:138
-            for c in tl.unroll(16):  # logp.py:138
-                centred_chunk[c] = product_5[c]  # logp.py:138
-            sum_over_v_lane(centred_chunk, f32_reduce_smem, thread)  # logp.py:138
-            centred_chunk_2 = centred_chunk[0]  # logp.py:138
-            m_2 = tl.alloc_var("float32", larger(m, m_chunk_2))  # logp.py:138
-            equal_2 = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # logp.py:138
-            chosen_2 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_2))  # logp.py:138
-            difference_2 = tl.alloc_var("float32", m - chosen_2)  # logp.py:138
-            product_6 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))  # logp.py:138
-            exp2 = tl.alloc_var("float32", portable_exp2(product_6))  # logp.py:138
-            larger_3 = tl.alloc_var("float32", larger(difference_2, f32(-3.4028234663852886e+38)))  # logp.py:138
-            difference_3 = tl.alloc_var("float32", m_chunk_2 - chosen_2)  # logp.py:138
-            product_7 = tl.alloc_var("float32", difference_3 * f32(1.4426950216293335))  # logp.py:138
-            exp2_2 = tl.alloc_var("float32", portable_exp2(product_7))  # logp.py:138
-            larger_4 = tl.alloc_var("float32", larger(difference_3, f32(-3.4028234663852886e+38)))  # logp.py:138
-            product_8 = tl.alloc_var("float32", s * exp2)  # logp.py:138
-            product_9 = tl.alloc_var("float32", s_chunk_2 * exp2_2)  # logp.py:138
-            total_3 = tl.alloc_var("float32", product_8 + product_9)  # logp.py:138
-            product_10 = tl.alloc_var("float32", centred * exp2)  # logp.py:138
-            product_11 = tl.alloc_var("float32", centred_chunk_2 * exp2_2)  # logp.py:138
-            fused = tl.alloc_var("float32", fma(product_8, larger_3, product_10))  # logp.py:138
-            fused_2 = tl.alloc_var("float32", fma(product_9, larger_4, product_11))  # logp.py:138
-            total_4 = tl.alloc_var("float32", fused + fused_2)  # logp.py:138
-            m = m_2  # logp.py:138
-            s = total_3  # logp.py:138
-            centred = total_4  # logp.py:138
-        m_3 = m  # logp.py:138
-        s_2 = s  # logp.py:138
-        centred_2 = centred  # logp.py:138
-        for v_step_2 in tl.serial(full_steps, steps):  # logp.py:138
-            product_12 = tl.alloc_var("int32", v_step_2 * 256)  # logp.py:138
-            total_5 = tl.alloc_var("int32", piece_begin + product_12)  # logp.py:138
-            for c in tl.unroll(16):  # logp.py:138
-                v_2[c] = total_5 + v_lane[c]  # logp.py:138
-                exists[c] = v_2[c] < piece_end  # logp.py:138
-                exists_2[c] = exists[c] & differs  # logp.py:138
-                logits_4[c] = tl.if_then_else(exists_2[c], logits[tl.int64(t) * logits_t_stride + v_2[c]], tl.Cast("bfloat16", 0))  # logp.py:139
+            max_over_v_lane(m_chunk, f32_reduce_smem, thread)
+            m_chunk_2 = m_chunk[0]
+            equal = tl.alloc_var("bool", m_chunk_2 == f32(float("-inf")))
+            chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_chunk_2))
+            for c in tl.unroll(16):
+                difference[c] = product_3[c] - chosen
+                product_4[c] = difference[c] * f32(1.4426950216293335)
+                e[c] = portable_exp2(product_4[c])
+                larger_2[c] = larger(difference[c], f32(-3.4028234663852886e+38))
+                product_5[c] = e[c] * larger_2[c]
+                s_chunk[c] = e[c]
+            sum_over_v_lane(s_chunk, f32_reduce_smem, thread)
+            s_chunk_2 = s_chunk[0]
+            for c in tl.unroll(16):
+                centred_chunk[c] = product_5[c]
+            sum_over_v_lane(centred_chunk, f32_reduce_smem, thread)
+            centred_chunk_2 = centred_chunk[0]
+            m_2 = tl.alloc_var("float32", larger(m, m_chunk_2))
+            equal_2 = tl.alloc_var("bool", m_2 == f32(float("-inf")))
+            chosen_2 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_2))
+            difference_2 = tl.alloc_var("float32", m - chosen_2)
+            product_6 = tl.alloc_var("float32", difference_2 * f32(1.4426950216293335))
+            exp2 = tl.alloc_var("float32", portable_exp2(product_6))
+            larger_3 = tl.alloc_var("float32", larger(difference_2, f32(-3.4028234663852886e+38)))
+            difference_3 = tl.alloc_var("float32", m_chunk_2 - chosen_2)
+            product_7 = tl.alloc_var("float32", difference_3 * f32(1.4426950216293335))
+            exp2_2 = tl.alloc_var("float32", portable_exp2(product_7))
+            larger_4 = tl.alloc_var("float32", larger(difference_3, f32(-3.4028234663852886e+38)))
+            product_8 = tl.alloc_var("float32", s * exp2)
+            product_9 = tl.alloc_var("float32", s_chunk_2 * exp2_2)
+            total_3 = tl.alloc_var("float32", product_8 + product_9)
+            product_10 = tl.alloc_var("float32", centred * exp2)
+            product_11 = tl.alloc_var("float32", centred_chunk_2 * exp2_2)
+            fused = tl.alloc_var("float32", fma(product_8, larger_3, product_10))
+            fused_2 = tl.alloc_var("float32", fma(product_9, larger_4, product_11))
+            total_4 = tl.alloc_var("float32", fused + fused_2)
+            m = m_2
+            s = total_3
+            centred = total_4
+        m_3 = m
+        s_2 = s
+        centred_2 = centred
+        for v_step_2 in tl.serial(full_steps, steps):
+            product_12 = tl.alloc_var("int32", v_step_2 * 256)
+            total_5 = tl.alloc_var("int32", piece_begin + product_12)
+            for c in tl.unroll(16):
+                v_2[c] = total_5 + v_lane[c]
+                exists[c] = v_2[c] < piece_end
+                exists_2[c] = exists[c] & differs
+                logits_4[c] = tl.if_then_else(  # logp.py:139
+                    exists_2[c], logits[tl.int64(t) * logits_t_stride + v_2[c]], tl.Cast("bfloat16", 0)
+                )
                 as_f32_2[c] = tl.Cast("float32", logits_4[c])  # logp.py:48
                 product_13[c] = as_f32_2[c] * inv_temperature_2  # logp.py:57
                 chosen_3[c] = tl.Select(exists_2[c], product_13[c], f32(float("-inf")))  # logp.py:138
-                m_chunk_3[c] = chosen_3[c]  # logp.py:138
-            max_over_v_lane(m_chunk_3, f32_reduce_smem, thread)  # logp.py:138
-            m_chunk_4 = m_chunk_3[0]  # logp.py:138
-            equal_3 = tl.alloc_var("bool", m_chunk_4 == f32(float("-inf")))  # logp.py:138
-            chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_chunk_4))  # logp.py:138
-            for c in tl.unroll(16):  # logp.py:138
-                difference_4[c] = chosen_3[c] - chosen_4  # logp.py:138
-                product_14[c] = difference_4[c] * f32(1.4426950216293335)  # logp.py:138
-                e_2[c] = portable_exp2(product_14[c])  # logp.py:138
-                larger_5[c] = larger(difference_4[c], f32(-3.4028234663852886e+38))  # logp.py:138
-                product_15[c] = e_2[c] * larger_5[c]  # logp.py:138
-                s_chunk_3[c] = e_2[c]  # logp.py:138
-            sum_over_v_lane(s_chunk_3, f32_reduce_smem, thread)  # logp.py:138
-            s_chunk_4 = s_chunk_3[0]  # logp.py:138
-            for c in tl.unroll(16):  # logp.py:138
-                centred_chunk_3[c] = product_15[c]  # logp.py:138
-            sum_over_v_lane(centred_chunk_3, f32_reduce_smem, thread)  # logp.py:138
-            centred_chunk_4 = centred_chunk_3[0]  # logp.py:138
-            m_4 = tl.alloc_var("float32", larger(m_3, m_chunk_4))  # logp.py:138
-            equal_4 = tl.alloc_var("bool", m_4 == f32(float("-inf")))  # logp.py:138
-            chosen_5 = tl.alloc_var("float32", tl.Select(equal_4, f32(0.0), m_4))  # logp.py:138
-            difference_5 = tl.alloc_var("float32", m_3 - chosen_5)  # logp.py:138
-            product_16 = tl.alloc_var("float32", difference_5 * f32(1.4426950216293335))  # logp.py:138
-            exp2_3 = tl.alloc_var("float32", portable_exp2(product_16))  # logp.py:138
-            larger_6 = tl.alloc_var("float32", larger(difference_5, f32(-3.4028234663852886e+38)))  # logp.py:138
-            difference_6 = tl.alloc_var("float32", m_chunk_4 - chosen_5)  # logp.py:138
-            product_17 = tl.alloc_var("float32", difference_6 * f32(1.4426950216293335))  # logp.py:138
-            exp2_4 = tl.alloc_var("float32", portable_exp2(product_17))  # logp.py:138
-            larger_7 = tl.alloc_var("float32", larger(difference_6, f32(-3.4028234663852886e+38)))  # logp.py:138
-            product_18 = tl.alloc_var("float32", s_2 * exp2_3)  # logp.py:138
-            product_19 = tl.alloc_var("float32", s_chunk_4 * exp2_4)  # logp.py:138
-            total_6 = tl.alloc_var("float32", product_18 + product_19)  # logp.py:138
-            product_20 = tl.alloc_var("float32", centred_2 * exp2_3)  # logp.py:138
-            product_21 = tl.alloc_var("float32", centred_chunk_4 * exp2_4)  # logp.py:138
-            fused_3 = tl.alloc_var("float32", fma(product_18, larger_6, product_20))  # logp.py:138
-            fused_4 = tl.alloc_var("float32", fma(product_19, larger_7, product_21))  # logp.py:138
-            total_7 = tl.alloc_var("float32", fused_3 + fused_4)  # logp.py:138
-            m_3 = m_4  # logp.py:138
-            s_2 = total_6  # logp.py:138
-            centred_2 = total_7  # logp.py:138
-        m_5[0] = m_3  # logp.py:138
-        s_3[0] = s_2  # logp.py:138
-        centred_3[0] = centred_2  # logp.py:138
-        softmax_sum_over_v_piece(m_5, s_3, centred_3)  # logp.py:138
-        m_6 = m_5[0]  # logp.py:138
-        s_4 = s_3[0]  # logp.py:138
-        centred_4 = centred_3[0]  # logp.py:138
+                m_chunk_3[c] = chosen_3[c]
+            max_over_v_lane(m_chunk_3, f32_reduce_smem, thread)
+            m_chunk_4 = m_chunk_3[0]
+            equal_3 = tl.alloc_var("bool", m_chunk_4 == f32(float("-inf")))
+            chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_chunk_4))
+            for c in tl.unroll(16):
+                difference_4[c] = chosen_3[c] - chosen_4
+                product_14[c] = difference_4[c] * f32(1.4426950216293335)
+                e_2[c] = portable_exp2(product_14[c])
+                larger_5[c] = larger(difference_4[c], f32(-3.4028234663852886e+38))
+                product_15[c] = e_2[c] * larger_5[c]
+                s_chunk_3[c] = e_2[c]
+            sum_over_v_lane(s_chunk_3, f32_reduce_smem, thread)
+            s_chunk_4 = s_chunk_3[0]
+            for c in tl.unroll(16):
+                centred_chunk_3[c] = product_15[c]
+            sum_over_v_lane(centred_chunk_3, f32_reduce_smem, thread)
+            centred_chunk_4 = centred_chunk_3[0]
+            m_4 = tl.alloc_var("float32", larger(m_3, m_chunk_4))
+            equal_4 = tl.alloc_var("bool", m_4 == f32(float("-inf")))
+            chosen_5 = tl.alloc_var("float32", tl.Select(equal_4, f32(0.0), m_4))
+            difference_5 = tl.alloc_var("float32", m_3 - chosen_5)
+            product_16 = tl.alloc_var("float32", difference_5 * f32(1.4426950216293335))
+            exp2_3 = tl.alloc_var("float32", portable_exp2(product_16))
+            larger_6 = tl.alloc_var("float32", larger(difference_5, f32(-3.4028234663852886e+38)))
+            difference_6 = tl.alloc_var("float32", m_chunk_4 - chosen_5)
+            product_17 = tl.alloc_var("float32", difference_6 * f32(1.4426950216293335))
+            exp2_4 = tl.alloc_var("float32", portable_exp2(product_17))
+            larger_7 = tl.alloc_var("float32", larger(difference_6, f32(-3.4028234663852886e+38)))
+            product_18 = tl.alloc_var("float32", s_2 * exp2_3)
+            product_19 = tl.alloc_var("float32", s_chunk_4 * exp2_4)
+            total_6 = tl.alloc_var("float32", product_18 + product_19)
+            product_20 = tl.alloc_var("float32", centred_2 * exp2_3)
+            product_21 = tl.alloc_var("float32", centred_chunk_4 * exp2_4)
+            fused_3 = tl.alloc_var("float32", fma(product_18, larger_6, product_20))
+            fused_4 = tl.alloc_var("float32", fma(product_19, larger_7, product_21))
+            total_7 = tl.alloc_var("float32", fused_3 + fused_4)
+            m_3 = m_4
+            s_2 = total_6
+            centred_2 = total_7
+        m_5[0] = m_3
+        s_3[0] = s_2
+        centred_3[0] = centred_2
+        softmax_sum_over_v_piece(m_5, s_3, centred_3)
+        m_6 = m_5[0]
+        s_4 = s_3[0]
+        centred_4 = centred_3[0]
         as_f32_3 = tl.alloc_var("float32", tl.Cast("float32", logits_2))  # logp.py:48
         product_22 = tl.alloc_var("float32", as_f32_3 * inv_temperature_2)  # logp.py:57
         log = tl.alloc_var("float32", portable_log(s_4))  # logp.py:149
-        total_8 = tl.alloc_var("float32", m_6 + log)  # logp.py:149
+        total_8 = tl.alloc_var("float32", m_6 + log)
         difference_7 = tl.alloc_var("float32", product_22 - total_8)  # logp.py:150
         is_nan_2 = tl.alloc_var("bool", is_nan(difference_7))  # logp.py:151
-        both_2 = tl.alloc_var("bool", differs & is_nan_2)  # logp.py:151
-        if both_2 & writes:  # logp.py:151
-            tl.atomic_max(errors[0], 1)  # logp.py:151
-            tl.atomic_max(errors[1], t + 1)  # logp.py:151
+        both_2 = tl.alloc_var("bool", differs & is_nan_2)
+        if both_2 & writes:
+            tl.atomic_max(errors[0], 1)
+            tl.atomic_max(errors[1], t + 1)
         chosen_6 = tl.alloc_var("float32", tl.Select(differs, difference_7, f32(0.0)))  # logp.py:153
         chosen_7 = tl.alloc_var("float32", tl.Select(differs, total_8, f32(0.0)))  # logp.py:154
         quotient = tl.alloc_var("float32", centred_4 / s_4)  # logp.py:155
-        difference_8 = tl.alloc_var("float32", log - quotient)  # logp.py:155
-        chosen_8 = tl.alloc_var("float32", tl.Select(differs, difference_8, f32(0.0)))  # logp.py:155
+        difference_8 = tl.alloc_var("float32", log - quotient)
+        chosen_8 = tl.alloc_var("float32", tl.Select(differs, difference_8, f32(0.0)))
         if writes:  # logp.py:152
-            logp[t] = chosen_6  # logp.py:152
-        if writes:  # logp.py:152
-            lse[t] = chosen_7  # logp.py:152
-        if writes:  # logp.py:152
-            entropy[t] = chosen_8  # logp.py:152
+            logp[t] = chosen_6
+        if writes:
+            lse[t] = chosen_7
+        if writes:
+            entropy[t] = chosen_8
 
 
 def call(kernels, logits, ids, logp, lse, entropy, inv_temperature, ignore_index, T, logits_t_stride, errors):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T
     if programs > 0:
-        kernels.logp((programs,), logits, ids, logp, lse, entropy, logits_t_stride, errors, T, inv_temperature, ignore_index)
+        kernels.logp(
+            (programs,), logits, ids, logp, lse, entropy, logits_t_stride, errors, T, inv_temperature, ignore_index
+        )

@@ -136,7 +136,13 @@ def smaller(a, b):
 
 
 @tl.prim_func
-def policy_loss_grad(logp: memory("logp", "float32"), old_logp: memory("old_logp", "float32"), advantages: memory("advantages", "float32"), ref_logp: memory("ref_logp", "float32"), active: memory("active", "bool"), sequence: memory("sequence", "int32"), count: memory("count", "int32"), d_loss: memory("d_loss", "float32"), d_logp: memory("d_logp", "float32"), T: tl.int32, B: tl.int32, beta: tl.float32, surrogate_least: tl.float32, surrogate_most: tl.float32, programs: tl.int32):
+def policy_loss_grad(
+    logp: memory("logp", "float32"), old_logp: memory("old_logp", "float32"),
+    advantages: memory("advantages", "float32"), ref_logp: memory("ref_logp", "float32"),
+    active: memory("active", "bool"), sequence: memory("sequence", "int32"), count: memory("count", "int32"),
+    d_loss: memory("d_loss", "float32"), d_logp: memory("d_logp", "float32"), T: tl.int32, B: tl.int32,
+    beta: tl.float32, surrogate_least: tl.float32, surrogate_most: tl.float32, programs: tl.int32
+):
     # A block owns 2048 of T (rows). T: 2048 indices, 8 to each of 256 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
@@ -179,50 +185,56 @@ def policy_loss_grad(logp: memory("logp", "float32"), old_logp: memory("old_logp
         d_loss_2 = tl.alloc_var("float32", d_loss[0])  # policy.py:707
         count_2 = tl.alloc_var("int32", count[0])  # policy.py:550
         for c in tl.unroll(8):  # policy.py:140
-            active_2[c] = tl.if_then_else(t_inside[c], active[t[c]], tl.Cast("bool", 0))  # policy.py:140
-            sequence_2[c] = tl.if_then_else(t_inside[c], sequence[t[c]], tl.Cast("int32", 0))  # policy.py:140
+            active_2[c] = tl.if_then_else(t_inside[c], active[t[c]], tl.Cast("bool", 0))
+            sequence_2[c] = tl.if_then_else(t_inside[c], sequence[t[c]], tl.Cast("int32", 0))
             at_most[c] = 0 <= sequence_2[c]  # policy.py:146
-            below[c] = sequence_2[c] < B  # policy.py:146
-            both[c] = at_most[c] & below[c]  # policy.py:146
-            advantages_2[c] = tl.if_then_else(both[c] & t_inside[c], advantages[sequence_2[c]], tl.Cast("float32", 0))  # policy.py:146
+            below[c] = sequence_2[c] < B
+            both[c] = at_most[c] & below[c]
+            advantages_2[c] = tl.if_then_else(both[c] & t_inside[c], advantages[sequence_2[c]], tl.Cast("float32", 0))
             logp_2[c] = tl.if_then_else(t_inside[c], logp[t[c]], tl.Cast("float32", 0))  # policy.py:140
-            old_logp_2[c] = tl.if_then_else(t_inside[c], old_logp[t[c]], tl.Cast("float32", 0))  # policy.py:140
-            ref_logp_2[c] = tl.if_then_else(t_inside[c], ref_logp[t[c]], tl.Cast("float32", 0))  # policy.py:140
+            old_logp_2[c] = tl.if_then_else(t_inside[c], old_logp[t[c]], tl.Cast("float32", 0))
+            ref_logp_2[c] = tl.if_then_else(t_inside[c], ref_logp[t[c]], tl.Cast("float32", 0))
         beta_2 = tl.alloc_var("float32", beta)
         surrogate_least_2 = tl.alloc_var("float32", surrogate_least)
         surrogate_most_2 = tl.alloc_var("float32", surrogate_most)
         larger_2 = tl.alloc_var("int32", tl.max(count_2, tl.int32(1)))  # policy.py:550
-        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))  # policy.py:550
+        as_f32 = tl.alloc_var("float32", tl.Cast("float32", larger_2))
         quotient = tl.alloc_var("float32", d_loss_2 / as_f32)  # policy.py:560
         for c in tl.unroll(8):  # policy.py:191
-            difference[c] = logp_2[c] - old_logp_2[c]  # policy.py:191
+            difference[c] = logp_2[c] - old_logp_2[c]
             exp[c] = portable_exp(difference[c])  # policy.py:369
             equal[c] = advantages_2[c] == f32(0.0)  # policy.py:371
-            chosen[c] = tl.Select(equal[c], f32(1.0), exp[c])  # policy.py:371
+            chosen[c] = tl.Select(equal[c], f32(1.0), exp[c])
             product[c] = chosen[c] * advantages_2[c]  # surrogates.py:58
-            negative[c] = product[c] * f32(-1.0)  # surrogates.py:58
+            negative[c] = product[c] * f32(-1.0)
             larger_3[c] = larger(chosen[c], surrogate_least_2)  # surrogates.py:61
             smaller_2[c] = smaller(larger_3[c], surrogate_most_2)  # surrogates.py:63
             product_2[c] = smaller_2[c] * advantages_2[c]  # surrogates.py:64
-            negative_2[c] = product_2[c] * f32(-1.0)  # surrogates.py:64
+            negative_2[c] = product_2[c] * f32(-1.0)
             below_2[c] = negative[c] < negative_2[c]  # surrogates.py:67
-            unless[c] = tl.Not(below_2[c])  # surrogates.py:67
+            unless[c] = tl.Not(below_2[c])
             differs[c] = advantages_2[c] != f32(0.0)  # surrogates.py:76
-            both_2[c] = unless[c] & differs[c]  # surrogates.py:76
-            chosen_2[c] = tl.Select(both_2[c], negative[c], f32(0.0))  # surrogates.py:76
+            both_2[c] = unless[c] & differs[c]
+            chosen_2[c] = tl.Select(both_2[c], negative[c], f32(0.0))
             difference_2[c] = ref_logp_2[c] - logp_2[c]  # policy.py:331
             expm1[c] = portable_expm1(difference_2[c])  # loss.py:36
-            negative_3[c] = expm1[c] * f32(-1.0)  # loss.py:36
+            negative_3[c] = expm1[c] * f32(-1.0)
             product_3[c] = beta_2 * negative_3[c]  # policy.py:386
             total[c] = chosen_2[c] + product_3[c]  # policy.py:457
             product_4[c] = quotient * total[c]  # policy.py:619
             chosen_3[c] = tl.Select(active_2[c], product_4[c], f32(0.0))  # policy.py:600
             if t_inside[c]:  # policy.py:602
-                d_logp[t[c]] = chosen_3[c]  # policy.py:602
+                d_logp[t[c]] = chosen_3[c]
 
 
-def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least, surrogate_most, T, B):
+def call(
+    kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least,
+    surrogate_most, T, B
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((T + 2047) // 2048)
     if programs > 0:
-        kernels.policy_loss_grad((programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta, surrogate_least, surrogate_most)
+        kernels.policy_loss_grad(
+            (programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta,
+            surrogate_least, surrogate_most
+        )

@@ -268,8 +268,24 @@ def sum_over_s_lane(x):
 
 
 @tl.prim_func
-def prefix_attention_1(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", "bfloat16"), v_prefix: memory("v_prefix", "bfloat16"), begin_prefix: memory("begin_prefix", "int32"), end_prefix: memory("end_prefix", "int32"), begin_asks: memory("begin_asks", "int32"), end_asks: memory("end_asks", "int32"), place: memory("place", "int32"), m_of_piece: memory("m_of_piece", "float32"), s_of_piece: memory("s_of_piece", "float32"), o_of_piece: memory("o_of_piece", "float32"), m_of_prompt: memory("m_of_prompt", "float32"), s_of_prompt: memory("s_of_prompt", "float32"), o_of_prompt: memory("o_of_prompt", "float32"), C: tl.int32, N: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, k_prefix_k_stride: tl.int64, k_prefix_h_stride: tl.int64, v_prefix_k_stride: tl.int64, v_prefix_h_stride: tl.int64, m_of_piece_t_stride: tl.int64, m_of_piece_h_stride: tl.int64, s_of_piece_t_stride: tl.int64, s_of_piece_h_stride: tl.int64, o_of_piece_t_stride: tl.int64, o_of_piece_h_stride: tl.int64, o_of_piece_g_stride: tl.int64, m_of_prompt_t_stride: tl.int64, m_of_prompt_h_stride: tl.int64, s_of_prompt_t_stride: tl.int64, s_of_prompt_h_stride: tl.int64, o_of_prompt_t_stride: tl.int64, o_of_prompt_h_stride: tl.int64, o_of_prompt_g_stride: tl.int64, scale: tl.float32, programs: tl.int32):
-    # A block owns 1 of H, 1 of N, 128 of W, 64 of C*G (back_to_back_gemm). C*G: 64 indices, 1 to each of 64 threads; K.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each of 4 threads.
+def prefix_attention_1(
+    q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", "bfloat16"), v_prefix: memory("v_prefix", "bfloat16"),
+    begin_prefix: memory("begin_prefix", "int32"), end_prefix: memory("end_prefix", "int32"),
+    begin_asks: memory("begin_asks", "int32"), end_asks: memory("end_asks", "int32"), place: memory("place", "int32"),
+    m_of_piece: memory("m_of_piece", "float32"), s_of_piece: memory("s_of_piece", "float32"),
+    o_of_piece: memory("o_of_piece", "float32"), m_of_prompt: memory("m_of_prompt", "float32"),
+    s_of_prompt: memory("s_of_prompt", "float32"), o_of_prompt: memory("o_of_prompt", "float32"), C: tl.int32,
+    N: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64,
+    k_prefix_k_stride: tl.int64, k_prefix_h_stride: tl.int64, v_prefix_k_stride: tl.int64, v_prefix_h_stride: tl.int64,
+    m_of_piece_t_stride: tl.int64, m_of_piece_h_stride: tl.int64, s_of_piece_t_stride: tl.int64,
+    s_of_piece_h_stride: tl.int64, o_of_piece_t_stride: tl.int64, o_of_piece_h_stride: tl.int64,
+    o_of_piece_g_stride: tl.int64, m_of_prompt_t_stride: tl.int64, m_of_prompt_h_stride: tl.int64,
+    s_of_prompt_t_stride: tl.int64, s_of_prompt_h_stride: tl.int64, o_of_prompt_t_stride: tl.int64,
+    o_of_prompt_h_stride: tl.int64, o_of_prompt_g_stride: tl.int64, scale: tl.float32, programs: tl.int32
+):
+    # A block owns 1 of H, 1 of N, 128 of W, 64 of C*G (back_to_back_gemm). C*G: 64 indices, 1 to each of 64 threads;
+    # K.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each
+    # of 4 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         i32_reduce_smem = tl.alloc_shared((1, 256), "int32", "shared")
@@ -319,160 +335,221 @@ def prefix_attention_1(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", 
                 e[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
             begin_asks_2 = tl.alloc_var("int32", begin_asks[n])  # attention.py:247
             end_asks_2 = tl.alloc_var("int32", end_asks[n])  # attention.py:248
-            c_2 = tl.alloc_var("int32", tl.truncdiv(c_g, tl.int32(4)))  # attention.py:248
-            total = tl.alloc_var("int32", begin_asks_2 + c_2)  # attention.py:248
-            difference = tl.alloc_var("int32", end_asks_2 - begin_asks_2)  # attention.py:248
-            below = tl.alloc_var("bool", c_2 < difference)  # attention.py:248
+            c_2 = tl.alloc_var("int32", tl.truncdiv(c_g, tl.int32(4)))
+            total = tl.alloc_var("int32", begin_asks_2 + c_2)
+            difference = tl.alloc_var("int32", end_asks_2 - begin_asks_2)
+            below = tl.alloc_var("bool", c_2 < difference)
             at_most = tl.alloc_var("bool", 0 <= total)  # attention.py:250
-            below_2 = tl.alloc_var("bool", total < T)  # attention.py:250
-            both = tl.alloc_var("bool", at_most & below_2)  # attention.py:250
-            both_2 = tl.alloc_var("bool", below & both)  # attention.py:250
-            g = tl.alloc_var("int32", tl.truncmod(c_g, tl.int32(4)))  # attention.py:250
-            for c in tl.unroll(32):  # attention.py:250
-                q_2[c] = tl.if_then_else(both_2 & (c_g < end - begin), q[tl.int64(total) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]], tl.Cast("bfloat16", 0))  # attention.py:250
+            below_2 = tl.alloc_var("bool", total < T)
+            both = tl.alloc_var("bool", at_most & below_2)
+            both_2 = tl.alloc_var("bool", below & both)
+            g = tl.alloc_var("int32", tl.truncmod(c_g, tl.int32(4)))
+            for c in tl.unroll(32):
+                q_2[c] = tl.if_then_else(
+                    both_2 & (c_g < end - begin),
+                    q[tl.int64(total) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]],
+                    tl.Cast("bfloat16", 0)
+                )
             begin_prefix_2 = tl.alloc_var("int32", begin_prefix[n])  # attention.py:247
             end_prefix_2 = tl.alloc_var("int32", end_prefix[n])  # attention.py:251
-            place_2 = tl.alloc_var("int32", tl.if_then_else(below & (c_g < end - begin), place[total], tl.int32(1073741824)))  # attention.py:249
+            place_2 = tl.alloc_var(  # attention.py:249
+                "int32", tl.if_then_else(below & (c_g < end - begin), place[total], tl.int32(1073741824))
+            )
             scale_2 = tl.alloc_var("float32", scale)
             difference_2 = tl.alloc_var("int32", end_prefix_2 - begin_prefix_2)  # attention.py:251
-            quotient = tl.alloc_var("int32", tl.truncdiv(difference_2, tl.int32(64)))  # attention.py:251
-            product = tl.alloc_var("int32", quotient * 64)  # attention.py:251
+            quotient = tl.alloc_var("int32", tl.truncdiv(difference_2, tl.int32(64)))
+            product = tl.alloc_var("int32", quotient * 64)
             total_2 = tl.alloc_var("int32", begin_prefix_2 + product)  # attention.py:253
             total_3 = tl.alloc_var("int32", place_2 + 1)  # attention.py:309
-            total_4 = tl.alloc_var("int32", total_3 + begin_prefix_2)  # attention.py:309
+            total_4 = tl.alloc_var("int32", total_3 + begin_prefix_2)
             difference_3 = tl.alloc_var("int32", total_2 - begin_prefix_2)  # attention.py:253
-            larger_2 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_3))  # attention.py:253
-            difference_4 = tl.alloc_var("int32", total_4 - begin_prefix_2)  # attention.py:253
-            larger_3 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_4))  # attention.py:253
-            seen = tl.alloc_var("int32", tl.min(larger_2, larger_3))  # attention.py:253
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))  # attention.py:253
-            total_5 = tl.alloc_var("int32", seen + 63)  # attention.py:253
-            steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:253
+            larger_2 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_3))
+            difference_4 = tl.alloc_var("int32", total_4 - begin_prefix_2)
+            larger_3 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_4))
+            seen = tl.alloc_var("int32", tl.min(larger_2, larger_3))
+            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
+            total_5 = tl.alloc_var("int32", seen + 63)
+            steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))
             product_2 = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:277
             most_c_g[0] = steps  # attention.py:253
-            most_over_c_g(most_c_g, i32_reduce_smem, thread)  # attention.py:253
-            most_c_g_2 = most_c_g[0]  # attention.py:253
-            max_of_piece = f32(float("-inf"))  # attention.py:253
-            sum_of_piece = f32(0.0)  # attention.py:253
-            for c in tl.unroll(32):  # attention.py:253
-                o_of_piece_2[c] = f32(0.0)  # attention.py:253
-            m = f32(float("-inf"))  # attention.py:253
-            s = f32(-0.0)  # attention.py:253
-            for c in tl.unroll(32):  # attention.py:253
-                o[c] = f32(-0.0)  # attention.py:253
-            for k_step in tl.serial(0, most_c_g_2):  # attention.py:253
-                product_3 = tl.alloc_var("int32", k_step * 64)  # attention.py:253
-                total_6 = tl.alloc_var("int32", begin_prefix_2 + product_3)  # attention.py:253
+            most_over_c_g(most_c_g, i32_reduce_smem, thread)
+            most_c_g_2 = most_c_g[0]
+            max_of_piece = f32(float("-inf"))
+            sum_of_piece = f32(0.0)
+            for c in tl.unroll(32):
+                o_of_piece_2[c] = f32(0.0)
+            m = f32(float("-inf"))
+            s = f32(-0.0)
+            for c in tl.unroll(32):
+                o[c] = f32(-0.0)
+            for k_step in tl.serial(0, most_c_g_2):
+                product_3 = tl.alloc_var("int32", k_step * 64)
+                total_6 = tl.alloc_var("int32", begin_prefix_2 + product_3)
                 tl.sync_threads()  # attention.py:254
-                for c in tl.unroll(4):  # attention.py:254
-                    k_prefix_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < total_2), tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * k_prefix_k_stride + tl.int64(h) * k_prefix_h_stride), tl.int64(-1))  # attention.py:254
-                for c in tl.unroll(4):  # attention.py:254
-                    row = thread // 16 + c * 16  # attention.py:254
-                    at = thread % 16 * 8  # attention.py:254
-                    if k_prefix_from[c] != -1:  # attention.py:254
-                        for i in tl.unroll(8):  # attention.py:254
-                            k_prefix_tile[row, at + i] = k_prefix[k_prefix_from[c] + at + i]  # attention.py:254
-                    else:  # attention.py:254
-                        for i in tl.unroll(8):  # attention.py:254
-                            k_prefix_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:254
-                for c in tl.unroll(4):  # attention.py:254
-                    v_prefix_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < total_2), tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * v_prefix_k_stride + tl.int64(h) * v_prefix_h_stride), tl.int64(-1))  # attention.py:254
-                for c in tl.unroll(4):  # attention.py:254
-                    row = thread // 16 + c * 16  # attention.py:254
-                    at = thread % 16 * 8  # attention.py:254
-                    if v_prefix_from[c] != -1:  # attention.py:254
-                        for i in tl.unroll(8):  # attention.py:254
-                            v_prefix_tile[row, at + i] = v_prefix[v_prefix_from[c] + at + i]  # attention.py:254
-                    else:  # attention.py:254
-                        for i in tl.unroll(8):  # attention.py:254
-                            v_prefix_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:254
+                for c in tl.unroll(4):
+                    k_prefix_from[c] = tl.Select(
+                        ((total_6 + (thread // 16 + c * 16)) < total_2),
+                        tl.int64(
+                            tl.int64((total_6 + (thread // 16 + c * 16))) * k_prefix_k_stride
+                            + tl.int64(h) * k_prefix_h_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if k_prefix_from[c] != -1:
+                        for i in tl.unroll(8):
+                            k_prefix_tile[row, at + i] = k_prefix[k_prefix_from[c] + at + i]
+                    else:
+                        for i in tl.unroll(8):
+                            k_prefix_tile[row, at + i] = tl.Cast("bfloat16", 0)
+                for c in tl.unroll(4):
+                    v_prefix_from[c] = tl.Select(
+                        ((total_6 + (thread // 16 + c * 16)) < total_2),
+                        tl.int64(
+                            tl.int64((total_6 + (thread // 16 + c * 16))) * v_prefix_k_stride
+                            + tl.int64(h) * v_prefix_h_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if v_prefix_from[c] != -1:
+                        for i in tl.unroll(8):
+                            v_prefix_tile[row, at + i] = v_prefix[v_prefix_from[c] + at + i]
+                    else:
+                        for i in tl.unroll(8):
+                            v_prefix_tile[row, at + i] = tl.Cast("bfloat16", 0)
                 tl.sync_threads()  # attention.py:245
-                for c in tl.unroll(16):  # attention.py:245
-                    z[c] = f32(0.0)  # attention.py:245
-                for column in tl.unroll(4):  # attention.py:245
-                    for step in tl.unroll(8):  # attention.py:245
-                        for i in tl.vectorized(4):  # attention.py:245
-                            k_prefix_tile_part[i] = k_prefix_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:245
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", k_prefix_tile_part.data, 0, q_2.data, step, z.data, column, dtype="float32x4")  # attention.py:245
+                for c in tl.unroll(16):
+                    z[c] = f32(0.0)
+                for column in tl.unroll(4):
+                    for step in tl.unroll(8):
+                        for i in tl.vectorized(4):
+                            k_prefix_tile_part[i] = k_prefix_tile[
+                                column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i
+                            ]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            k_prefix_tile_part.data, 0, q_2.data, step, z.data, column, dtype="float32x4"
+                        )
                 for c in tl.unroll(16):  # attention.py:277
-                    product_4[c] = z[c] * product_2  # attention.py:277
+                    product_4[c] = z[c] * product_2
                 remainder = tl.alloc_var("int32", tl.truncmod(k_step, tl.int32(8)))  # attention.py:253
-                turn = tl.alloc_var("bool", remainder == 0)  # attention.py:253
-                if turn:  # attention.py:253
-                    m_2 = tl.alloc_var("float32", larger(m, max_of_piece))  # attention.py:253
-                    equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # attention.py:253
-                    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))  # attention.py:253
-                    difference_5 = tl.alloc_var("float32", m - chosen)  # attention.py:253
-                    exp2 = tl.alloc_var("float32", portable_exp2(difference_5))  # attention.py:253
-                    difference_6 = tl.alloc_var("float32", max_of_piece - chosen)  # attention.py:253
-                    exp2_2 = tl.alloc_var("float32", portable_exp2(difference_6))  # attention.py:253
-                    product_5 = tl.alloc_var("float32", s * exp2)  # attention.py:253
-                    product_6 = tl.alloc_var("float32", sum_of_piece * exp2_2)  # attention.py:253
-                    total_7 = tl.alloc_var("float32", product_5 + product_6)  # attention.py:253
-                    for c in tl.unroll(32):  # attention.py:253
-                        product_7[c] = o[c] * exp2  # attention.py:253
-                        product_8[c] = o_of_piece_2[c] * exp2_2  # attention.py:253
-                        total_8[c] = product_7[c] + product_8[c]  # attention.py:253
-                    max_of_piece = f32(float("-inf"))  # attention.py:253
-                    m = m_2  # attention.py:253
-                    s = total_7  # attention.py:253
-                    for c in tl.unroll(32):  # attention.py:253
-                        o[c] = total_8[c]  # attention.py:253
-                for c in tl.unroll(16):  # attention.py:253
-                    chosen_2[c] = tl.Select((((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_2) & ((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_4)), product_4[c], f32(float("-inf")))  # attention.py:253
-                    m_chunk[c] = chosen_2[c]  # attention.py:253
-                max_over_k_lane(m_chunk)  # attention.py:253
-                m_chunk_2 = m_chunk[0]  # attention.py:253
-                total_9 = tl.alloc_var("float32", max_of_piece + f32(8.0))  # attention.py:253
-                below_3 = tl.alloc_var("bool", total_9 < m_chunk_2)  # attention.py:253
-                m_new = tl.alloc_var("float32", tl.Select(below_3, m_chunk_2, max_of_piece))  # attention.py:253
-                equal_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))  # attention.py:253
-                chosen_3 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_new))  # attention.py:253
-                difference_7 = tl.alloc_var("float32", max_of_piece - chosen_3)  # attention.py:253
-                again = tl.alloc_var("float32", portable_exp2(difference_7))  # attention.py:253
-                for c in tl.unroll(16):  # attention.py:253
-                    difference_8[c] = chosen_2[c] - chosen_3  # attention.py:253
-                    e_2[c] = portable_exp2(difference_8[c])  # attention.py:253
-                product_9 = tl.alloc_var("float32", sum_of_piece * again)  # attention.py:253
-                for c in tl.unroll(16):  # attention.py:253
-                    s_chunk[c] = e_2[c]  # attention.py:253
-                sum_over_k_lane(s_chunk)  # attention.py:253
-                s_chunk_2 = s_chunk[0]  # attention.py:253
-                s_new = tl.alloc_var("float32", product_9 + s_chunk_2)  # attention.py:253
-                for c in tl.unroll(32):  # attention.py:253
-                    o_before[c] = o_of_piece_2[c] * again  # attention.py:253
-                for c in tl.unroll(16):  # attention.py:253
-                    p[c] = tl.Cast("bfloat16", e_2[c])  # attention.py:253
-                for c in tl.unroll(32):  # attention.py:253
-                    o_new[c] = o_before[c]  # attention.py:253
-                for column in tl.unroll(8):  # attention.py:253
-                    for step in tl.unroll(4):  # attention.py:253
-                        for i in tl.unroll(4):  # attention.py:253
-                            v_prefix_tile_part[i] = v_prefix_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]  # attention.py:253
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", v_prefix_tile_part.data, 0, p.data, step, o_new.data, column, dtype="float32x4")  # attention.py:253
-                max_of_piece = m_new  # attention.py:253
-                sum_of_piece = s_new  # attention.py:253
-                for c in tl.unroll(32):  # attention.py:253
-                    o_of_piece_2[c] = o_new[c]  # attention.py:253
+                turn = tl.alloc_var("bool", remainder == 0)
+                if turn:
+                    m_2 = tl.alloc_var("float32", larger(m, max_of_piece))
+                    equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))
+                    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))
+                    difference_5 = tl.alloc_var("float32", m - chosen)
+                    exp2 = tl.alloc_var("float32", portable_exp2(difference_5))
+                    difference_6 = tl.alloc_var("float32", max_of_piece - chosen)
+                    exp2_2 = tl.alloc_var("float32", portable_exp2(difference_6))
+                    product_5 = tl.alloc_var("float32", s * exp2)
+                    product_6 = tl.alloc_var("float32", sum_of_piece * exp2_2)
+                    total_7 = tl.alloc_var("float32", product_5 + product_6)
+                    for c in tl.unroll(32):
+                        product_7[c] = o[c] * exp2
+                        product_8[c] = o_of_piece_2[c] * exp2_2
+                        total_8[c] = product_7[c] + product_8[c]
+                    max_of_piece = f32(float("-inf"))
+                    m = m_2
+                    s = total_7
+                    for c in tl.unroll(32):
+                        o[c] = total_8[c]
+                for c in tl.unroll(16):
+                    chosen_2[c] = tl.Select(
+                        (
+                            ((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_2)
+                            & ((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_4)
+                        ),
+                        product_4[c], f32(float("-inf"))
+                    )
+                    m_chunk[c] = chosen_2[c]
+                max_over_k_lane(m_chunk)
+                m_chunk_2 = m_chunk[0]
+                total_9 = tl.alloc_var("float32", max_of_piece + f32(8.0))
+                below_3 = tl.alloc_var("bool", total_9 < m_chunk_2)
+                m_new = tl.alloc_var("float32", tl.Select(below_3, m_chunk_2, max_of_piece))
+                equal_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))
+                chosen_3 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_new))
+                difference_7 = tl.alloc_var("float32", max_of_piece - chosen_3)
+                again = tl.alloc_var("float32", portable_exp2(difference_7))
+                for c in tl.unroll(16):
+                    difference_8[c] = chosen_2[c] - chosen_3
+                    e_2[c] = portable_exp2(difference_8[c])
+                product_9 = tl.alloc_var("float32", sum_of_piece * again)
+                for c in tl.unroll(16):
+                    s_chunk[c] = e_2[c]
+                sum_over_k_lane(s_chunk)
+                s_chunk_2 = s_chunk[0]
+                s_new = tl.alloc_var("float32", product_9 + s_chunk_2)
+                for c in tl.unroll(32):
+                    o_before[c] = o_of_piece_2[c] * again
+                for c in tl.unroll(16):
+                    p[c] = tl.Cast("bfloat16", e_2[c])
+                for c in tl.unroll(32):
+                    o_new[c] = o_before[c]
+                for column in tl.unroll(8):
+                    for step in tl.unroll(4):
+                        for i in tl.unroll(4):
+                            v_prefix_tile_part[i] = v_prefix_tile[
+                                step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16
+                            ]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            v_prefix_tile_part.data, 0, p.data, step, o_new.data, column, dtype="float32x4"
+                        )
+                max_of_piece = m_new
+                sum_of_piece = s_new
+                for c in tl.unroll(32):
+                    o_of_piece_2[c] = o_new[c]
             if below & (c_g < end - begin) & writes:  # attention.py:285
-                m_of_piece[tl.int64(total) * m_of_piece_t_stride + tl.int64(h) * m_of_piece_h_stride + g] = max_of_piece  # attention.py:285
-            if below & (c_g < end - begin) & writes:  # attention.py:285
-                s_of_piece[tl.int64(total) * s_of_piece_t_stride + tl.int64(h) * s_of_piece_h_stride + g] = sum_of_piece  # attention.py:285
-            for c in tl.unroll(32):  # attention.py:285
-                if below & (c_g < end - begin):  # attention.py:285
-                    o_of_piece[tl.int64(total) * o_of_piece_t_stride + tl.int64(h) * o_of_piece_h_stride + tl.int64(g) * o_of_piece_g_stride + w[c]] = o_of_piece_2[c]  # attention.py:285
-            if below & (c_g < end - begin) & writes:  # attention.py:285
-                m_of_prompt[tl.int64(total) * m_of_prompt_t_stride + tl.int64(h) * m_of_prompt_h_stride + g] = m  # attention.py:285
-            if below & (c_g < end - begin) & writes:  # attention.py:285
-                s_of_prompt[tl.int64(total) * s_of_prompt_t_stride + tl.int64(h) * s_of_prompt_h_stride + g] = s  # attention.py:285
-            for c in tl.unroll(32):  # attention.py:285
-                if below & (c_g < end - begin):  # attention.py:285
-                    o_of_prompt[tl.int64(total) * o_of_prompt_t_stride + tl.int64(h) * o_of_prompt_h_stride + tl.int64(g) * o_of_prompt_g_stride + w[c]] = o[c]  # attention.py:285
+                m_of_piece[tl.int64(total) * m_of_piece_t_stride + tl.int64(h) * m_of_piece_h_stride + g] = max_of_piece
+            if below & (c_g < end - begin) & writes:
+                s_of_piece[tl.int64(total) * s_of_piece_t_stride + tl.int64(h) * s_of_piece_h_stride + g] = sum_of_piece
+            for c in tl.unroll(32):
+                if below & (c_g < end - begin):
+                    o_of_piece[
+                        tl.int64(total) * o_of_piece_t_stride + tl.int64(h) * o_of_piece_h_stride
+                        + tl.int64(g) * o_of_piece_g_stride + w[c]
+                    ] = o_of_piece_2[c]
+            if below & (c_g < end - begin) & writes:
+                m_of_prompt[tl.int64(total) * m_of_prompt_t_stride + tl.int64(h) * m_of_prompt_h_stride + g] = m
+            if below & (c_g < end - begin) & writes:
+                s_of_prompt[tl.int64(total) * s_of_prompt_t_stride + tl.int64(h) * s_of_prompt_h_stride + g] = s
+            for c in tl.unroll(32):
+                if below & (c_g < end - begin):
+                    o_of_prompt[
+                        tl.int64(total) * o_of_prompt_t_stride + tl.int64(h) * o_of_prompt_h_stride
+                        + tl.int64(g) * o_of_prompt_g_stride + w[c]
+                    ] = o[c]
 
 
 @tl.prim_func
-def prefix_attention_2(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", "bfloat16"), v_prefix: memory("v_prefix", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"), begin_shared: memory("begin_shared", "int32"), end_shared: memory("end_shared", "int32"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"), end_k: memory("end_k", "int32"), m_of_piece: memory("m_of_piece", "float32"), s_of_piece: memory("s_of_piece", "float32"), o_of_piece: memory("o_of_piece", "float32"), m_of_prompt: memory("m_of_prompt", "float32"), s_of_prompt: memory("s_of_prompt", "float32"), o_of_prompt: memory("o_of_prompt", "float32"), o: memory("o", "bfloat16"), lse: memory("lse", "float32"), Q: tl.int32, B: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, m_of_piece_t_stride: tl.int64, m_of_piece_h_stride: tl.int64, s_of_piece_t_stride: tl.int64, s_of_piece_h_stride: tl.int64, o_of_piece_t_stride: tl.int64, o_of_piece_h_stride: tl.int64, o_of_piece_g_stride: tl.int64, m_of_prompt_t_stride: tl.int64, m_of_prompt_h_stride: tl.int64, s_of_prompt_t_stride: tl.int64, s_of_prompt_h_stride: tl.int64, o_of_prompt_t_stride: tl.int64, o_of_prompt_h_stride: tl.int64, o_of_prompt_g_stride: tl.int64, k_s_stride: tl.int64, k_h_stride: tl.int64, k_prefix_k_stride: tl.int64, k_prefix_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64, v_prefix_k_stride: tl.int64, v_prefix_h_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64, o_g_stride: tl.int64, lse_h_stride: tl.int64, lse_g_stride: tl.int64, scale: tl.float32, programs: tl.int32):
-    # A block owns 1 of H, 128 of W, 1 of B, 64 of Q*G (back_to_back_gemm). Q*G: 64 indices, 1 to each of 64 threads; S.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each of 4 threads.
+def prefix_attention_2(
+    q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", "bfloat16"), v_prefix: memory("v_prefix", "bfloat16"),
+    k: memory("k", "bfloat16"), v: memory("v", "bfloat16"), begin_shared: memory("begin_shared", "int32"),
+    end_shared: memory("end_shared", "int32"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"),
+    begin_k: memory("begin_k", "int32"), end_k: memory("end_k", "int32"), m_of_piece: memory("m_of_piece", "float32"),
+    s_of_piece: memory("s_of_piece", "float32"), o_of_piece: memory("o_of_piece", "float32"),
+    m_of_prompt: memory("m_of_prompt", "float32"), s_of_prompt: memory("s_of_prompt", "float32"),
+    o_of_prompt: memory("o_of_prompt", "float32"), o: memory("o", "bfloat16"), lse: memory("lse", "float32"),
+    Q: tl.int32, B: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64,
+    m_of_piece_t_stride: tl.int64, m_of_piece_h_stride: tl.int64, s_of_piece_t_stride: tl.int64,
+    s_of_piece_h_stride: tl.int64, o_of_piece_t_stride: tl.int64, o_of_piece_h_stride: tl.int64,
+    o_of_piece_g_stride: tl.int64, m_of_prompt_t_stride: tl.int64, m_of_prompt_h_stride: tl.int64,
+    s_of_prompt_t_stride: tl.int64, s_of_prompt_h_stride: tl.int64, o_of_prompt_t_stride: tl.int64,
+    o_of_prompt_h_stride: tl.int64, o_of_prompt_g_stride: tl.int64, k_s_stride: tl.int64, k_h_stride: tl.int64,
+    k_prefix_k_stride: tl.int64, k_prefix_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64,
+    v_prefix_k_stride: tl.int64, v_prefix_h_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64,
+    o_g_stride: tl.int64, lse_h_stride: tl.int64, lse_g_stride: tl.int64, scale: tl.float32, programs: tl.int32
+):
+    # A block owns 1 of H, 128 of W, 1 of B, 64 of Q*G (back_to_back_gemm). Q*G: 64 indices, 1 to each of 64 threads;
+    # S.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each
+    # of 4 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         i32_reduce_smem = tl.alloc_shared((1, 256), "int32", "shared")
@@ -537,191 +614,315 @@ def prefix_attention_2(q: memory("q", "bfloat16"), k_prefix: memory("k_prefix", 
             q_2 = tl.alloc_var("int32", tl.truncdiv(q_g, tl.int32(4)))  # attention.py:301
             difference = tl.alloc_var("int32", end_q_2 - begin_q_2)  # attention.py:302
             total = tl.alloc_var("int32", begin_q_2 + q_2)  # attention.py:303
-            below = tl.alloc_var("bool", q_2 < difference)  # attention.py:303
+            below = tl.alloc_var("bool", q_2 < difference)
             at_most = tl.alloc_var("bool", 0 <= total)  # attention.py:260
-            below_2 = tl.alloc_var("bool", total < T)  # attention.py:260
-            both = tl.alloc_var("bool", at_most & below_2)  # attention.py:260
-            both_2 = tl.alloc_var("bool", below & both)  # attention.py:260
-            for c in tl.unroll(32):  # attention.py:260
-                q_3[c] = tl.if_then_else(both_2 & (q_g < end - begin), q[tl.int64(total) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]], tl.Cast("bfloat16", 0))  # attention.py:260
+            below_2 = tl.alloc_var("bool", total < T)
+            both = tl.alloc_var("bool", at_most & below_2)
+            both_2 = tl.alloc_var("bool", below & both)
+            for c in tl.unroll(32):
+                q_3[c] = tl.if_then_else(
+                    both_2 & (q_g < end - begin),
+                    q[tl.int64(total) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]],
+                    tl.Cast("bfloat16", 0)
+                )
             begin_shared_2 = tl.alloc_var("int32", begin_shared[b])  # attention.py:256
-            begin_k_2 = tl.alloc_var("int32", begin_k[b])  # attention.py:256
+            begin_k_2 = tl.alloc_var("int32", begin_k[b])
             end_shared_2 = tl.alloc_var("int32", end_shared[b])  # attention.py:257
             end_k_2 = tl.alloc_var("int32", end_k[b])  # attention.py:258
             scale_2 = tl.alloc_var("float32", scale)
             product = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:277
             difference_2 = tl.alloc_var("int32", end_shared_2 - begin_shared_2)  # attention.py:257
             difference_3 = tl.alloc_var("int32", end_k_2 - begin_k_2)  # attention.py:258
-            total_2 = tl.alloc_var("int32", difference_2 + difference_3)  # attention.py:258
+            total_2 = tl.alloc_var("int32", difference_2 + difference_3)
             difference_4 = tl.alloc_var("int32", total_2 - difference)  # attention.py:303
-            total_3 = tl.alloc_var("int32", q_2 + difference_4)  # attention.py:303
-            m_of_piece_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), m_of_piece[tl.int64(total) * m_of_piece_t_stride + tl.int64(h) * m_of_piece_h_stride + g], tl.Cast("float32", 0)))  # attention.py:261
-            s_of_piece_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), s_of_piece[tl.int64(total) * s_of_piece_t_stride + tl.int64(h) * s_of_piece_h_stride + g], tl.Cast("float32", 0)))  # attention.py:261
-            for c in tl.unroll(32):  # attention.py:261
-                o_of_piece_2[c] = tl.if_then_else(below & (q_g < end - begin), o_of_piece[tl.int64(total) * o_of_piece_t_stride + tl.int64(h) * o_of_piece_h_stride + tl.int64(g) * o_of_piece_g_stride + w[c]], tl.Cast("float32", 0))  # attention.py:261
-            m_of_prompt_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), m_of_prompt[tl.int64(total) * m_of_prompt_t_stride + tl.int64(h) * m_of_prompt_h_stride + g], tl.Cast("float32", 0)))  # attention.py:261
-            s_of_prompt_2 = tl.alloc_var("float32", tl.if_then_else(below & (q_g < end - begin), s_of_prompt[tl.int64(total) * s_of_prompt_t_stride + tl.int64(h) * s_of_prompt_h_stride + g], tl.Cast("float32", 0)))  # attention.py:261
-            for c in tl.unroll(32):  # attention.py:261
-                o_of_prompt_2[c] = tl.if_then_else(below & (q_g < end - begin), o_of_prompt[tl.int64(total) * o_of_prompt_t_stride + tl.int64(h) * o_of_prompt_h_stride + tl.int64(g) * o_of_prompt_g_stride + w[c]], tl.Cast("float32", 0))  # attention.py:261
+            total_3 = tl.alloc_var("int32", q_2 + difference_4)
+            m_of_piece_2 = tl.alloc_var(  # attention.py:261
+                "float32",
+                tl.if_then_else(
+                    below & (q_g < end - begin),
+                    m_of_piece[tl.int64(total) * m_of_piece_t_stride + tl.int64(h) * m_of_piece_h_stride + g],
+                    tl.Cast("float32", 0)
+                )
+            )
+            s_of_piece_2 = tl.alloc_var(
+                "float32",
+                tl.if_then_else(
+                    below & (q_g < end - begin),
+                    s_of_piece[tl.int64(total) * s_of_piece_t_stride + tl.int64(h) * s_of_piece_h_stride + g],
+                    tl.Cast("float32", 0)
+                )
+            )
+            for c in tl.unroll(32):
+                o_of_piece_2[c] = tl.if_then_else(
+                    below & (q_g < end - begin),
+                    o_of_piece[
+                        tl.int64(total) * o_of_piece_t_stride + tl.int64(h) * o_of_piece_h_stride
+                        + tl.int64(g) * o_of_piece_g_stride + w[c]
+                    ],
+                    tl.Cast("float32", 0)
+                )
+            m_of_prompt_2 = tl.alloc_var(
+                "float32",
+                tl.if_then_else(
+                    below & (q_g < end - begin),
+                    m_of_prompt[tl.int64(total) * m_of_prompt_t_stride + tl.int64(h) * m_of_prompt_h_stride + g],
+                    tl.Cast("float32", 0)
+                )
+            )
+            s_of_prompt_2 = tl.alloc_var(
+                "float32",
+                tl.if_then_else(
+                    below & (q_g < end - begin),
+                    s_of_prompt[tl.int64(total) * s_of_prompt_t_stride + tl.int64(h) * s_of_prompt_h_stride + g],
+                    tl.Cast("float32", 0)
+                )
+            )
+            for c in tl.unroll(32):
+                o_of_prompt_2[c] = tl.if_then_else(
+                    below & (q_g < end - begin),
+                    o_of_prompt[
+                        tl.int64(total) * o_of_prompt_t_stride + tl.int64(h) * o_of_prompt_h_stride
+                        + tl.int64(g) * o_of_prompt_g_stride + w[c]
+                    ],
+                    tl.Cast("float32", 0)
+                )
             quotient = tl.alloc_var("int32", tl.truncdiv(difference_2, tl.int32(64)))  # attention.py:262
-            product_2 = tl.alloc_var("int32", quotient * 64)  # attention.py:262
+            product_2 = tl.alloc_var("int32", quotient * 64)
             total_4 = tl.alloc_var("int32", total_3 + 1)  # attention.py:309
             larger_2 = tl.alloc_var("int32", tl.max(tl.int32(0), total_2))  # attention.py:263
-            larger_3 = tl.alloc_var("int32", tl.max(tl.int32(0), total_4))  # attention.py:263
-            seen = tl.alloc_var("int32", tl.min(larger_2, larger_3))  # attention.py:263
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))  # attention.py:263
-            quotient_2 = tl.alloc_var("int32", tl.truncdiv(product_2, tl.int32(64)))  # attention.py:263
-            first_step = tl.alloc_var("int32", tl.max(tl.int32(0), quotient_2))  # attention.py:263
-            full_steps_2 = tl.alloc_var("int32", tl.max(first_step, full_steps))  # attention.py:263
-            total_5 = tl.alloc_var("int32", seen + 63)  # attention.py:263
-            steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:263
-            most_q_g[0] = steps  # attention.py:263
-            most_over_q_g(most_q_g, i32_reduce_smem, thread)  # attention.py:263
-            most_q_g_2 = most_q_g[0]  # attention.py:263
-            max_of_piece = m_of_piece_2  # attention.py:263
-            sum_of_piece = s_of_piece_2  # attention.py:263
-            for c in tl.unroll(32):  # attention.py:263
-                o_of_piece_3[c] = o_of_piece_2[c]  # attention.py:263
-            m = m_of_prompt_2  # attention.py:263
-            s = s_of_prompt_2  # attention.py:263
-            for c in tl.unroll(32):  # attention.py:263
-                o_2[c] = o_of_prompt_2[c]  # attention.py:263
-            for s_step in tl.serial(first_step, most_q_g_2):  # attention.py:263
-                product_3 = tl.alloc_var("int32", s_step * 64)  # attention.py:263
+            larger_3 = tl.alloc_var("int32", tl.max(tl.int32(0), total_4))
+            seen = tl.alloc_var("int32", tl.min(larger_2, larger_3))
+            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
+            quotient_2 = tl.alloc_var("int32", tl.truncdiv(product_2, tl.int32(64)))
+            first_step = tl.alloc_var("int32", tl.max(tl.int32(0), quotient_2))
+            full_steps_2 = tl.alloc_var("int32", tl.max(first_step, full_steps))
+            total_5 = tl.alloc_var("int32", seen + 63)
+            steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))
+            most_q_g[0] = steps
+            most_over_q_g(most_q_g, i32_reduce_smem, thread)
+            most_q_g_2 = most_q_g[0]
+            max_of_piece = m_of_piece_2
+            sum_of_piece = s_of_piece_2
+            for c in tl.unroll(32):
+                o_of_piece_3[c] = o_of_piece_2[c]
+            m = m_of_prompt_2
+            s = s_of_prompt_2
+            for c in tl.unroll(32):
+                o_2[c] = o_of_prompt_2[c]
+            for s_step in tl.serial(first_step, most_q_g_2):
+                product_3 = tl.alloc_var("int32", s_step * 64)
                 tl.sync_threads()  # attention.py:267
-                for c in tl.unroll(4):  # attention.py:267
-                    k_from[c] = tl.Select((((product_3 + (thread // 16 + c * 16)) < total_2) & (difference_2 <= (product_3 + (thread // 16 + c * 16)))), tl.int64(tl.int64((begin_k_2 + ((product_3 + (thread // 16 + c * 16)) - difference_2))) * k_s_stride + tl.int64(h) * k_h_stride), tl.int64(-1))  # attention.py:267
-                    k_prefix_from[c] = tl.Select((((product_3 + (thread // 16 + c * 16)) < total_2) & (tl.Not((difference_2 <= (product_3 + (thread // 16 + c * 16)))))), tl.int64(tl.int64((begin_shared_2 + (product_3 + (thread // 16 + c * 16)))) * k_prefix_k_stride + tl.int64(h) * k_prefix_h_stride), tl.int64(-1))  # attention.py:267
-                for c in tl.unroll(4):  # attention.py:267
-                    row = thread // 16 + c * 16  # attention.py:267
-                    at = thread % 16 * 8  # attention.py:267
-                    if k_from[c] != -1:  # attention.py:267
-                        for i in tl.unroll(8):  # attention.py:267
-                            k_tile[row, at + i] = k[k_from[c] + at + i]  # attention.py:267
-                    else:  # attention.py:267
-                        if k_prefix_from[c] != -1:  # attention.py:267
-                            for i in tl.unroll(8):  # attention.py:267
-                                k_tile[row, at + i] = k_prefix[k_prefix_from[c] + at + i]  # attention.py:267
-                        else:  # attention.py:267
-                            for i in tl.unroll(8):  # attention.py:267
-                                k_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:267
-                for c in tl.unroll(4):  # attention.py:267
-                    v_from[c] = tl.Select((((product_3 + (thread // 16 + c * 16)) < total_2) & (difference_2 <= (product_3 + (thread // 16 + c * 16)))), tl.int64(tl.int64((begin_k_2 + ((product_3 + (thread // 16 + c * 16)) - difference_2))) * v_s_stride + tl.int64(h) * v_h_stride), tl.int64(-1))  # attention.py:267
-                    v_prefix_from[c] = tl.Select((((product_3 + (thread // 16 + c * 16)) < total_2) & (tl.Not((difference_2 <= (product_3 + (thread // 16 + c * 16)))))), tl.int64(tl.int64((begin_shared_2 + (product_3 + (thread // 16 + c * 16)))) * v_prefix_k_stride + tl.int64(h) * v_prefix_h_stride), tl.int64(-1))  # attention.py:267
-                for c in tl.unroll(4):  # attention.py:267
-                    row = thread // 16 + c * 16  # attention.py:267
-                    at = thread % 16 * 8  # attention.py:267
-                    if v_from[c] != -1:  # attention.py:267
-                        for i in tl.unroll(8):  # attention.py:267
-                            v_tile[row, at + i] = v[v_from[c] + at + i]  # attention.py:267
-                    else:  # attention.py:267
-                        if v_prefix_from[c] != -1:  # attention.py:267
-                            for i in tl.unroll(8):  # attention.py:267
-                                v_tile[row, at + i] = v_prefix[v_prefix_from[c] + at + i]  # attention.py:267
-                        else:  # attention.py:267
-                            for i in tl.unroll(8):  # attention.py:267
-                                v_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:267
+                for c in tl.unroll(4):
+                    k_from[c] = tl.Select(
+                        (
+                            ((product_3 + (thread // 16 + c * 16)) < total_2)
+                            & (difference_2 <= (product_3 + (thread // 16 + c * 16)))
+                        ),
+                        tl.int64(
+                            tl.int64((begin_k_2 + ((product_3 + (thread // 16 + c * 16)) - difference_2))) * k_s_stride
+                            + tl.int64(h) * k_h_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                    k_prefix_from[c] = tl.Select(
+                        (
+                            ((product_3 + (thread // 16 + c * 16)) < total_2)
+                            & (tl.Not((difference_2 <= (product_3 + (thread // 16 + c * 16)))))
+                        ),
+                        tl.int64(
+                            tl.int64((begin_shared_2 + (product_3 + (thread // 16 + c * 16)))) * k_prefix_k_stride
+                            + tl.int64(h) * k_prefix_h_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if k_from[c] != -1:
+                        for i in tl.unroll(8):
+                            k_tile[row, at + i] = k[k_from[c] + at + i]
+                    else:
+                        if k_prefix_from[c] != -1:
+                            for i in tl.unroll(8):
+                                k_tile[row, at + i] = k_prefix[k_prefix_from[c] + at + i]
+                        else:
+                            for i in tl.unroll(8):
+                                k_tile[row, at + i] = tl.Cast("bfloat16", 0)
+                for c in tl.unroll(4):
+                    v_from[c] = tl.Select(
+                        (
+                            ((product_3 + (thread // 16 + c * 16)) < total_2)
+                            & (difference_2 <= (product_3 + (thread // 16 + c * 16)))
+                        ),
+                        tl.int64(
+                            tl.int64((begin_k_2 + ((product_3 + (thread // 16 + c * 16)) - difference_2))) * v_s_stride
+                            + tl.int64(h) * v_h_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                    v_prefix_from[c] = tl.Select(
+                        (
+                            ((product_3 + (thread // 16 + c * 16)) < total_2)
+                            & (tl.Not((difference_2 <= (product_3 + (thread // 16 + c * 16)))))
+                        ),
+                        tl.int64(
+                            tl.int64((begin_shared_2 + (product_3 + (thread // 16 + c * 16)))) * v_prefix_k_stride
+                            + tl.int64(h) * v_prefix_h_stride
+                        ),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if v_from[c] != -1:
+                        for i in tl.unroll(8):
+                            v_tile[row, at + i] = v[v_from[c] + at + i]
+                    else:
+                        if v_prefix_from[c] != -1:
+                            for i in tl.unroll(8):
+                                v_tile[row, at + i] = v_prefix[v_prefix_from[c] + at + i]
+                        else:
+                            for i in tl.unroll(8):
+                                v_tile[row, at + i] = tl.Cast("bfloat16", 0)
                 tl.sync_threads()  # attention.py:245
-                for c in tl.unroll(16):  # attention.py:245
-                    z[c] = f32(0.0)  # attention.py:245
-                for column in tl.unroll(4):  # attention.py:245
-                    for step in tl.unroll(8):  # attention.py:245
-                        for i in tl.vectorized(4):  # attention.py:245
-                            k_tile_part[i] = k_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:245
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", k_tile_part.data, 0, q_3.data, step, z.data, column, dtype="float32x4")  # attention.py:245
+                for c in tl.unroll(16):
+                    z[c] = f32(0.0)
+                for column in tl.unroll(4):
+                    for step in tl.unroll(8):
+                        for i in tl.vectorized(4):
+                            k_tile_part[i] = k_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            k_tile_part.data, 0, q_3.data, step, z.data, column, dtype="float32x4"
+                        )
                 for c in tl.unroll(16):  # attention.py:277
-                    product_4[c] = z[c] * product  # attention.py:277
+                    product_4[c] = z[c] * product
                 remainder = tl.alloc_var("int32", tl.truncmod(s_step, tl.int32(8)))  # attention.py:263
-                turn = tl.alloc_var("bool", remainder == 0)  # attention.py:263
-                if turn:  # attention.py:263
-                    m_2 = tl.alloc_var("float32", larger(m, max_of_piece))  # attention.py:263
-                    equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # attention.py:263
-                    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))  # attention.py:263
-                    difference_5 = tl.alloc_var("float32", m - chosen)  # attention.py:263
-                    exp2 = tl.alloc_var("float32", portable_exp2(difference_5))  # attention.py:263
-                    difference_6 = tl.alloc_var("float32", max_of_piece - chosen)  # attention.py:263
-                    exp2_2 = tl.alloc_var("float32", portable_exp2(difference_6))  # attention.py:263
-                    product_5 = tl.alloc_var("float32", s * exp2)  # attention.py:263
-                    product_6 = tl.alloc_var("float32", sum_of_piece * exp2_2)  # attention.py:263
-                    total_6 = tl.alloc_var("float32", product_5 + product_6)  # attention.py:263
-                    for c in tl.unroll(32):  # attention.py:263
-                        product_7[c] = o_2[c] * exp2  # attention.py:263
-                        product_8[c] = o_of_piece_3[c] * exp2_2  # attention.py:263
-                        total_7[c] = product_7[c] + product_8[c]  # attention.py:263
-                    max_of_piece = f32(float("-inf"))  # attention.py:263
-                    m = m_2  # attention.py:263
-                    s = total_6  # attention.py:263
-                    for c in tl.unroll(32):  # attention.py:263
-                        o_2[c] = total_7[c]  # attention.py:263
-                for c in tl.unroll(16):  # attention.py:263
-                    chosen_2[c] = tl.Select((((product_3 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_2) & ((product_3 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_4)), product_4[c], f32(float("-inf")))  # attention.py:263
-                    m_chunk[c] = chosen_2[c]  # attention.py:263
-                max_over_s_lane(m_chunk)  # attention.py:263
-                m_chunk_2 = m_chunk[0]  # attention.py:263
-                total_8 = tl.alloc_var("float32", max_of_piece + f32(8.0))  # attention.py:263
-                below_3 = tl.alloc_var("bool", total_8 < m_chunk_2)  # attention.py:263
-                m_new = tl.alloc_var("float32", tl.Select(below_3, m_chunk_2, max_of_piece))  # attention.py:263
-                equal_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))  # attention.py:263
-                chosen_3 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_new))  # attention.py:263
-                difference_7 = tl.alloc_var("float32", max_of_piece - chosen_3)  # attention.py:263
-                again = tl.alloc_var("float32", portable_exp2(difference_7))  # attention.py:263
-                for c in tl.unroll(16):  # attention.py:263
-                    difference_8[c] = chosen_2[c] - chosen_3  # attention.py:263
-                    e_2[c] = portable_exp2(difference_8[c])  # attention.py:263
-                product_9 = tl.alloc_var("float32", sum_of_piece * again)  # attention.py:263
-                for c in tl.unroll(16):  # attention.py:263
-                    s_chunk[c] = e_2[c]  # attention.py:263
-                sum_over_s_lane(s_chunk)  # attention.py:263
-                s_chunk_2 = s_chunk[0]  # attention.py:263
-                s_new = tl.alloc_var("float32", product_9 + s_chunk_2)  # attention.py:263
-                for c in tl.unroll(32):  # attention.py:263
-                    o_before[c] = o_of_piece_3[c] * again  # attention.py:263
-                for c in tl.unroll(16):  # attention.py:263
-                    p[c] = tl.Cast("bfloat16", e_2[c])  # attention.py:263
-                for c in tl.unroll(32):  # attention.py:263
-                    o_new[c] = o_before[c]  # attention.py:263
-                for column in tl.unroll(8):  # attention.py:263
-                    for step in tl.unroll(4):  # attention.py:263
-                        for i in tl.unroll(4):  # attention.py:263
-                            v_tile_part[i] = v_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]  # attention.py:263
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", v_tile_part.data, 0, p.data, step, o_new.data, column, dtype="float32x4")  # attention.py:263
-                max_of_piece = m_new  # attention.py:263
-                sum_of_piece = s_new  # attention.py:263
-                for c in tl.unroll(32):  # attention.py:263
-                    o_of_piece_3[c] = o_new[c]  # attention.py:263
-            m_3 = tl.alloc_var("float32", larger(m, max_of_piece))  # attention.py:263
-            equal_3 = tl.alloc_var("bool", m_3 == f32(float("-inf")))  # attention.py:263
-            chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_3))  # attention.py:263
-            difference_9 = tl.alloc_var("float32", m - chosen_4)  # attention.py:263
-            exp2_3 = tl.alloc_var("float32", portable_exp2(difference_9))  # attention.py:263
-            difference_10 = tl.alloc_var("float32", max_of_piece - chosen_4)  # attention.py:263
-            exp2_4 = tl.alloc_var("float32", portable_exp2(difference_10))  # attention.py:263
-            product_10 = tl.alloc_var("float32", s * exp2_3)  # attention.py:263
-            product_11 = tl.alloc_var("float32", sum_of_piece * exp2_4)  # attention.py:263
-            total_9 = tl.alloc_var("float32", product_10 + product_11)  # attention.py:263
-            for c in tl.unroll(32):  # attention.py:263
-                product_12[c] = o_2[c] * exp2_3  # attention.py:263
-                product_13[c] = o_of_piece_3[c] * exp2_4  # attention.py:263
-                total_10[c] = product_12[c] + product_13[c]  # attention.py:263
+                turn = tl.alloc_var("bool", remainder == 0)
+                if turn:
+                    m_2 = tl.alloc_var("float32", larger(m, max_of_piece))
+                    equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))
+                    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))
+                    difference_5 = tl.alloc_var("float32", m - chosen)
+                    exp2 = tl.alloc_var("float32", portable_exp2(difference_5))
+                    difference_6 = tl.alloc_var("float32", max_of_piece - chosen)
+                    exp2_2 = tl.alloc_var("float32", portable_exp2(difference_6))
+                    product_5 = tl.alloc_var("float32", s * exp2)
+                    product_6 = tl.alloc_var("float32", sum_of_piece * exp2_2)
+                    total_6 = tl.alloc_var("float32", product_5 + product_6)
+                    for c in tl.unroll(32):
+                        product_7[c] = o_2[c] * exp2
+                        product_8[c] = o_of_piece_3[c] * exp2_2
+                        total_7[c] = product_7[c] + product_8[c]
+                    max_of_piece = f32(float("-inf"))
+                    m = m_2
+                    s = total_6
+                    for c in tl.unroll(32):
+                        o_2[c] = total_7[c]
+                for c in tl.unroll(16):
+                    chosen_2[c] = tl.Select(
+                        (
+                            ((product_3 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_2)
+                            & ((product_3 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_4)
+                        ),
+                        product_4[c], f32(float("-inf"))
+                    )
+                    m_chunk[c] = chosen_2[c]
+                max_over_s_lane(m_chunk)
+                m_chunk_2 = m_chunk[0]
+                total_8 = tl.alloc_var("float32", max_of_piece + f32(8.0))
+                below_3 = tl.alloc_var("bool", total_8 < m_chunk_2)
+                m_new = tl.alloc_var("float32", tl.Select(below_3, m_chunk_2, max_of_piece))
+                equal_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))
+                chosen_3 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_new))
+                difference_7 = tl.alloc_var("float32", max_of_piece - chosen_3)
+                again = tl.alloc_var("float32", portable_exp2(difference_7))
+                for c in tl.unroll(16):
+                    difference_8[c] = chosen_2[c] - chosen_3
+                    e_2[c] = portable_exp2(difference_8[c])
+                product_9 = tl.alloc_var("float32", sum_of_piece * again)
+                for c in tl.unroll(16):
+                    s_chunk[c] = e_2[c]
+                sum_over_s_lane(s_chunk)
+                s_chunk_2 = s_chunk[0]
+                s_new = tl.alloc_var("float32", product_9 + s_chunk_2)
+                for c in tl.unroll(32):
+                    o_before[c] = o_of_piece_3[c] * again
+                for c in tl.unroll(16):
+                    p[c] = tl.Cast("bfloat16", e_2[c])
+                for c in tl.unroll(32):
+                    o_new[c] = o_before[c]
+                for column in tl.unroll(8):
+                    for step in tl.unroll(4):
+                        for i in tl.unroll(4):
+                            v_tile_part[i] = v_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            v_tile_part.data, 0, p.data, step, o_new.data, column, dtype="float32x4"
+                        )
+                max_of_piece = m_new
+                sum_of_piece = s_new
+                for c in tl.unroll(32):
+                    o_of_piece_3[c] = o_new[c]
+            m_3 = tl.alloc_var("float32", larger(m, max_of_piece))
+            equal_3 = tl.alloc_var("bool", m_3 == f32(float("-inf")))
+            chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_3))
+            difference_9 = tl.alloc_var("float32", m - chosen_4)
+            exp2_3 = tl.alloc_var("float32", portable_exp2(difference_9))
+            difference_10 = tl.alloc_var("float32", max_of_piece - chosen_4)
+            exp2_4 = tl.alloc_var("float32", portable_exp2(difference_10))
+            product_10 = tl.alloc_var("float32", s * exp2_3)
+            product_11 = tl.alloc_var("float32", sum_of_piece * exp2_4)
+            total_9 = tl.alloc_var("float32", product_10 + product_11)
+            for c in tl.unroll(32):
+                product_12[c] = o_2[c] * exp2_3
+                product_13[c] = o_of_piece_3[c] * exp2_4
+                total_10[c] = product_12[c] + product_13[c]
             equal_4 = tl.alloc_var("bool", total_9 == f32(0.0))  # attention.py:325
-            for c in tl.unroll(32):  # attention.py:325
-                quotient_3[c] = total_10[c] / total_9  # attention.py:325
-                chosen_5[c] = tl.Select(equal_4, f32(0.0), quotient_3[c])  # attention.py:325
-                total_11[c] = chosen_5[c] + f32(0.0)  # attention.py:325
+            for c in tl.unroll(32):
+                quotient_3[c] = total_10[c] / total_9
+                chosen_5[c] = tl.Select(equal_4, f32(0.0), quotient_3[c])
+                total_11[c] = chosen_5[c] + f32(0.0)
                 as_bf16[c] = tl.Cast("bfloat16", total_11[c])  # attention.py:326
-                if below & (q_g < end - begin):  # attention.py:326
-                    o[tl.int64(total) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g) * o_g_stride + w[c]] = as_bf16[c]  # attention.py:326
+                if below & (q_g < end - begin):
+                    o[
+                        tl.int64(total) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g) * o_g_stride + w[c]
+                    ] = as_bf16[c]
             log = tl.alloc_var("float32", portable_log(total_9))  # attention.py:327
-            fused = tl.alloc_var("float32", fma(m_3, f32(0.6931471824645996), log))  # attention.py:327
-            if below & (q_g < end - begin) & writes:  # attention.py:327
-                lse[tl.int64(h) * lse_h_stride + tl.int64(g) * lse_g_stride + total] = fused  # attention.py:327
+            fused = tl.alloc_var("float32", fma(m_3, f32(0.6931471824645996), log))
+            if below & (q_g < end - begin) & writes:
+                lse[tl.int64(h) * lse_h_stride + tl.int64(g) * lse_g_stride + total] = fused
 
 
-def call(kernels, q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, o, lse, scale, C, N, T, Q, B, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride):
+def call(
+    kernels, q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece,
+    o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k,
+    o, lse, scale, C, N, T, Q, B, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride,
+    v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride,
+    s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride,
+    m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride,
+    o_of_prompt_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride,
+    lse_h_stride, lse_g_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = (C * 4 // 64 + N) * 8 * 1
     if programs > 0:
-        kernels.prefix_attention_1((programs,), q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, C, N, T, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, scale)
+        kernels.prefix_attention_1(
+            (programs,), q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece,
+            s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, C, N, T, q_t_stride, q_h_stride, q_g_stride,
+            k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride,
+            m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride,
+            o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride,
+            o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, scale
+        )
     programs = (Q * 4 // 64 + B) * 8 * 1
     if programs > 0:
-        kernels.prefix_attention_2((programs,), q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, Q, B, T, q_t_stride, q_h_stride, q_g_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_s_stride, k_h_stride, k_prefix_k_stride, k_prefix_h_stride, v_s_stride, v_h_stride, v_prefix_k_stride, v_prefix_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.prefix_attention_2(
+            (programs,), q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k,
+            m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, Q, B, T, q_t_stride,
+            q_h_stride, q_g_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride,
+            o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride,
+            s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride,
+            o_of_prompt_g_stride, k_s_stride, k_h_stride, k_prefix_k_stride, k_prefix_h_stride, v_s_stride, v_h_stride,
+            v_prefix_k_stride, v_prefix_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale
+        )

@@ -116,7 +116,12 @@ def sum_over_n(x, x_reduce_smem, thread):
 
 
 @tl.prim_func
-def rms_norm(x: memory("x", "bfloat16"), weight: memory("weight", "bfloat16"), residual: memory("residual", "bfloat16"), y: memory("y", "bfloat16"), residual_out: memory("residual_out", "bfloat16"), rstd: memory("rstd", "float32"), x_t_stride: tl.int64, residual_t_stride: tl.int64, y_t_stride: tl.int64, residual_out_t_stride: tl.int64, T: tl.int32, eps: tl.float32, programs: tl.int32):
+def rms_norm(
+    x: memory("x", "bfloat16"), weight: memory("weight", "bfloat16"), residual: memory("residual", "bfloat16"),
+    y: memory("y", "bfloat16"), residual_out: memory("residual_out", "bfloat16"), rstd: memory("rstd", "float32"),
+    x_t_stride: tl.int64, residual_t_stride: tl.int64, y_t_stride: tl.int64, residual_out_t_stride: tl.int64,
+    T: tl.int32, eps: tl.float32, programs: tl.int32
+):
     # A block owns 1 of T (rows). N: 4096 indices, 8 to each of 512 threads.
     with tl.Kernel(programs, threads=512) as block:
         thread = tl.get_thread_binding()
@@ -141,39 +146,45 @@ def rms_norm(x: memory("x", "bfloat16"), weight: memory("weight", "bfloat16"), r
         t = block
         writes = thread == 0
         for c in tl.unroll(8):  # norm.py:34
-            n[c] = thread + c * 512  # norm.py:34
-            x_2[c] = x[tl.int64(t) * x_t_stride + n[c]]  # norm.py:34
+            n[c] = thread + c * 512
+            x_2[c] = x[tl.int64(t) * x_t_stride + n[c]]
             residual_2[c] = residual[tl.int64(t) * residual_t_stride + n[c]]  # norm.py:36
             weight_2[c] = weight[n[c]]  # norm.py:16
         eps_2 = tl.alloc_var("float32", eps)
         for c in tl.unroll(8):  # norm.py:34
-            as_f32[c] = tl.Cast("float32", x_2[c])  # norm.py:34
+            as_f32[c] = tl.Cast("float32", x_2[c])
             as_f32_2[c] = tl.Cast("float32", residual_2[c])  # norm.py:36
-            total[c] = as_f32[c] + as_f32_2[c]  # norm.py:36
+            total[c] = as_f32[c] + as_f32_2[c]
             as_bf16[c] = tl.Cast("bfloat16", total[c])  # norm.py:37
             as_f32_3[c] = tl.Cast("float32", as_bf16[c])  # norm.py:39
             product[c] = as_f32_3[c] * as_f32_3[c]  # norm.py:40
-            sum_n[c] = product[c]  # norm.py:40
-        sum_over_n(sum_n, f32_reduce_smem, thread)  # norm.py:40
-        sum_n_2 = sum_n[0]  # norm.py:40
-        quotient = tl.alloc_var("float32", sum_n_2 / f32(4096.0))  # norm.py:40
+            sum_n[c] = product[c]
+        sum_over_n(sum_n, f32_reduce_smem, thread)
+        sum_n_2 = sum_n[0]
+        quotient = tl.alloc_var("float32", sum_n_2 / f32(4096.0))
         total_2 = tl.alloc_var("float32", quotient + eps_2)  # norm.py:41
-        rsqrt = tl.alloc_var("float32", portable_rsqrt(total_2))  # norm.py:41
+        rsqrt = tl.alloc_var("float32", portable_rsqrt(total_2))
         for c in tl.unroll(8):  # norm.py:42
-            product_2[c] = as_f32_3[c] * rsqrt  # norm.py:42
+            product_2[c] = as_f32_3[c] * rsqrt
             as_bf16_2[c] = tl.Cast("bfloat16", product_2[c])  # norm.py:44
-            as_f32_4[c] = tl.Cast("float32", as_bf16_2[c])  # norm.py:44
+            as_f32_4[c] = tl.Cast("float32", as_bf16_2[c])
             as_f32_5[c] = tl.Cast("float32", weight_2[c])  # norm.py:16
             product_3[c] = as_f32_4[c] * as_f32_5[c]  # norm.py:46
-            as_bf16_3[c] = tl.Cast("bfloat16", product_3[c])  # norm.py:46
+            as_bf16_3[c] = tl.Cast("bfloat16", product_3[c])
             y[tl.int64(t) * y_t_stride + n[c]] = as_bf16_3[c]  # norm.py:45
-            residual_out[tl.int64(t) * residual_out_t_stride + n[c]] = as_bf16[c]  # norm.py:45
-        if writes:  # norm.py:45
-            rstd[t] = rsqrt  # norm.py:45
+            residual_out[tl.int64(t) * residual_out_t_stride + n[c]] = as_bf16[c]
+        if writes:
+            rstd[t] = rsqrt
 
 
-def call(kernels, x, weight, residual, y, residual_out, rstd, eps, T, x_t_stride, residual_t_stride, y_t_stride, residual_out_t_stride):
+def call(
+    kernels, x, weight, residual, y, residual_out, rstd, eps, T, x_t_stride, residual_t_stride, y_t_stride,
+    residual_out_t_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T
     if programs > 0:
-        kernels.rms_norm((programs,), x, weight, residual, y, residual_out, rstd, x_t_stride, residual_t_stride, y_t_stride, residual_out_t_stride, T, eps)
+        kernels.rms_norm(
+            (programs,), x, weight, residual, y, residual_out, rstd, x_t_stride, residual_t_stride, y_t_stride,
+            residual_out_t_stride, T, eps
+        )

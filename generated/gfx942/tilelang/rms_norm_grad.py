@@ -64,7 +64,14 @@ def sum_over_n(x, x_reduce_smem, thread):
 
 
 @tl.prim_func
-def rms_norm_grad_1(weight: memory("weight", "bfloat16"), residual_out: memory("residual_out", "bfloat16"), rstd: memory("rstd", "float32"), d_y: memory("d_y", "bfloat16"), d_residual_out: memory("d_residual_out", "bfloat16"), d_x: memory("d_x", "bfloat16"), d_residual: memory("d_residual", "bfloat16"), sum_of_piece: memory("sum_of_piece", "float32"), T: tl.int32, residual_out_t_stride: tl.int64, d_y_t_stride: tl.int64, d_residual_out_t_stride: tl.int64, d_x_t_stride: tl.int64, d_residual_t_stride: tl.int64, sum_of_piece_t_piece_stride: tl.int64, programs: tl.int32):
+def rms_norm_grad_1(
+    weight: memory("weight", "bfloat16"), residual_out: memory("residual_out", "bfloat16"),
+    rstd: memory("rstd", "float32"), d_y: memory("d_y", "bfloat16"),
+    d_residual_out: memory("d_residual_out", "bfloat16"), d_x: memory("d_x", "bfloat16"),
+    d_residual: memory("d_residual", "bfloat16"), sum_of_piece: memory("sum_of_piece", "float32"), T: tl.int32,
+    residual_out_t_stride: tl.int64, d_y_t_stride: tl.int64, d_residual_out_t_stride: tl.int64, d_x_t_stride: tl.int64,
+    d_residual_t_stride: tl.int64, sum_of_piece_t_piece_stride: tl.int64, programs: tl.int32
+):
     # A block owns 1 of T.piece (rows). N: 4096 indices, 16 to each of 256 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
@@ -95,53 +102,56 @@ def rms_norm_grad_1(weight: memory("weight", "bfloat16"), residual_out: memory("
         s_3 = tl.alloc_local((16,), "float32")
         t_piece = block
         for c in tl.unroll(16):  # norm.py:16
-            n[c] = thread + c * 256  # norm.py:16
-            weight_2[c] = weight[n[c]]  # norm.py:16
-            as_f32[c] = tl.Cast("float32", weight_2[c])  # norm.py:16
+            n[c] = thread + c * 256
+            weight_2[c] = weight[n[c]]
+            as_f32[c] = tl.Cast("float32", weight_2[c])
         product = tl.alloc_var("int32", t_piece * 64)  # norm.py:61
-        piece_begin = tl.alloc_var("int32", tl.min(T, product))  # norm.py:61
-        total = tl.alloc_var("int32", piece_begin + 64)  # norm.py:61
-        piece_end = tl.alloc_var("int32", tl.min(T, total))  # norm.py:61
-        difference = tl.alloc_var("int32", piece_end - piece_begin)  # norm.py:61
-        for c in tl.unroll(16):  # norm.py:61
-            s[c] = f32(-0.0)  # norm.py:61
-        for t_step in tl.serial(0, difference):  # norm.py:61
-            total_2 = tl.alloc_var("int32", piece_begin + t_step)  # norm.py:61
+        piece_begin = tl.alloc_var("int32", tl.min(T, product))
+        total = tl.alloc_var("int32", piece_begin + 64)
+        piece_end = tl.alloc_var("int32", tl.min(T, total))
+        difference = tl.alloc_var("int32", piece_end - piece_begin)
+        for c in tl.unroll(16):
+            s[c] = f32(-0.0)
+        for t_step in tl.serial(0, difference):
+            total_2 = tl.alloc_var("int32", piece_begin + t_step)
             rstd_2 = tl.alloc_var("float32", rstd[total_2])  # norm.py:62
             for c in tl.unroll(16):  # norm.py:63
-                residual_out_2[c] = residual_out[tl.int64(total_2) * residual_out_t_stride + n[c]]  # norm.py:63
+                residual_out_2[c] = residual_out[tl.int64(total_2) * residual_out_t_stride + n[c]]
                 d_y_2[c] = d_y[tl.int64(total_2) * d_y_t_stride + n[c]]  # norm.py:64
                 d_residual_out_2[c] = d_residual_out[tl.int64(total_2) * d_residual_out_t_stride + n[c]]  # norm.py:69
                 as_f32_2[c] = tl.Cast("float32", residual_out_2[c])  # norm.py:63
-                product_2[c] = as_f32_2[c] * rstd_2  # norm.py:63
+                product_2[c] = as_f32_2[c] * rstd_2
                 as_f32_3[c] = tl.Cast("float32", d_y_2[c])  # norm.py:64
                 product_3[c] = as_f32_3[c] * as_f32[c]  # norm.py:65
                 product_4[c] = product_3[c] * product_2[c]  # norm.py:66
-                sum_n[c] = product_4[c]  # norm.py:66
-            sum_over_n(sum_n, f32_reduce_smem, thread)  # norm.py:66
-            sum_n_2 = sum_n[0]  # norm.py:66
-            quotient = tl.alloc_var("float32", sum_n_2 / f32(4096.0))  # norm.py:66
+                sum_n[c] = product_4[c]
+            sum_over_n(sum_n, f32_reduce_smem, thread)
+            sum_n_2 = sum_n[0]
+            quotient = tl.alloc_var("float32", sum_n_2 / f32(4096.0))
             for c in tl.unroll(16):  # norm.py:67
-                product_5[c] = product_2[c] * quotient  # norm.py:67
-                difference_2[c] = product_3[c] - product_5[c]  # norm.py:67
-                product_6[c] = difference_2[c] * rstd_2  # norm.py:67
+                product_5[c] = product_2[c] * quotient
+                difference_2[c] = product_3[c] - product_5[c]
+                product_6[c] = difference_2[c] * rstd_2
                 as_f32_4[c] = tl.Cast("float32", d_residual_out_2[c])  # norm.py:69
-                total_3[c] = product_6[c] + as_f32_4[c]  # norm.py:69
+                total_3[c] = product_6[c] + as_f32_4[c]
                 as_bf16[c] = tl.Cast("bfloat16", total_3[c])  # norm.py:70
                 d_x[tl.int64(total_2) * d_x_t_stride + n[c]] = as_bf16[c]  # norm.py:72
                 d_residual[tl.int64(total_2) * d_residual_t_stride + n[c]] = as_bf16[c]  # norm.py:74
                 as_bf16_2[c] = tl.Cast("bfloat16", product_2[c])  # norm.py:76
-                as_f32_5[c] = tl.Cast("float32", as_bf16_2[c])  # norm.py:76
-                product_7[c] = as_f32_3[c] * as_f32_5[c]  # norm.py:76
+                as_f32_5[c] = tl.Cast("float32", as_bf16_2[c])
+                product_7[c] = as_f32_3[c] * as_f32_5[c]
                 s_2[c] = s[c] + product_7[c]  # norm.py:61
-                s[c] = s_2[c]  # norm.py:61
-        for c in tl.unroll(16):  # norm.py:61
-            s_3[c] = s[c]  # norm.py:61
-            sum_of_piece[tl.int64(t_piece) * sum_of_piece_t_piece_stride + n[c]] = s_3[c]  # norm.py:61
+                s[c] = s_2[c]
+        for c in tl.unroll(16):
+            s_3[c] = s[c]
+            sum_of_piece[tl.int64(t_piece) * sum_of_piece_t_piece_stride + n[c]] = s_3[c]
 
 
 @tl.prim_func
-def rms_norm_grad_2(d_weight: memory("d_weight", "bfloat16"), sum_of_piece: memory("sum_of_piece", "float32"), T: tl.int32, sum_of_piece_t_piece_stride: tl.int64, programs: tl.int32):
+def rms_norm_grad_2(
+    d_weight: memory("d_weight", "bfloat16"), sum_of_piece: memory("sum_of_piece", "float32"), T: tl.int32,
+    sum_of_piece_t_piece_stride: tl.int64, programs: tl.int32
+):
     # A block owns 32 of N (merge). N: 32 indices, 1 to each of 32 threads.
     with tl.Kernel(programs, threads=64) as block:
         thread = tl.get_thread_binding()
@@ -149,20 +159,30 @@ def rms_norm_grad_2(d_weight: memory("d_weight", "bfloat16"), sum_of_piece: memo
         n = block * 32 + thread % 32
         writes = (thread & 32) == 0
         s = f32(-0.0)  # norm.py:61
-        for t_piece_step in tl.serial(0, ((T + 63) // 64)):  # norm.py:61
-            sum_of_piece_2 = tl.alloc_var("float32", sum_of_piece[tl.int64(t_piece_step) * sum_of_piece_t_piece_stride + n])  # norm.py:61
-            s_2 = tl.alloc_var("float32", s + sum_of_piece_2)  # norm.py:61
-            s = s_2  # norm.py:61
+        for t_piece_step in tl.serial(0, ((T + 63) // 64)):
+            sum_of_piece_2 = tl.alloc_var(
+                "float32", sum_of_piece[tl.int64(t_piece_step) * sum_of_piece_t_piece_stride + n]
+            )
+            s_2 = tl.alloc_var("float32", s + sum_of_piece_2)
+            s = s_2
         as_bf16 = tl.alloc_var("bfloat16", tl.Cast("bfloat16", s))  # norm.py:77
-        if writes:  # norm.py:77
-            d_weight[n] = as_bf16  # norm.py:77
+        if writes:
+            d_weight[n] = as_bf16
 
 
-def call(kernels, weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, d_weight, T, residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride, sum_of_piece_t_piece_stride):
+def call(
+    kernels, weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, d_weight, T,
+    residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride,
+    sum_of_piece_t_piece_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((T + 63) // 64)
     if programs > 0:
-        kernels.rms_norm_grad_1((programs,), weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, T, residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride, sum_of_piece_t_piece_stride)
+        kernels.rms_norm_grad_1(
+            (programs,), weight, residual_out, rstd, d_y, d_residual_out, d_x, d_residual, sum_of_piece, T,
+            residual_out_t_stride, d_y_t_stride, d_residual_out_t_stride, d_x_t_stride, d_residual_t_stride,
+            sum_of_piece_t_piece_stride
+        )
     programs = 128
     if programs > 0:
         kernels.rms_norm_grad_2((programs,), d_weight, sum_of_piece, T, sum_of_piece_t_piece_stride)

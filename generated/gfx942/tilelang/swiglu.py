@@ -105,7 +105,10 @@ def portable_sigmoid(x):
 
 
 @tl.prim_func
-def swiglu(gate: memory("gate", "bfloat16"), up: memory("up", "bfloat16"), y: memory("y", "bfloat16"), gate_t_stride: tl.int64, up_t_stride: tl.int64, y_t_stride: tl.int64, T: tl.int32, programs: tl.int32):
+def swiglu(
+    gate: memory("gate", "bfloat16"), up: memory("up", "bfloat16"), y: memory("y", "bfloat16"), gate_t_stride: tl.int64,
+    up_t_stride: tl.int64, y_t_stride: tl.int64, T: tl.int32, programs: tl.int32
+):
     # A block owns 1 of T, 2048 of N (rows). N: 2048 indices, 8 to each of 256 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
@@ -128,13 +131,13 @@ def swiglu(gate: memory("gate", "bfloat16"), up: memory("up", "bfloat16"), y: me
             up_2[c] = up[tl.int64(t) * up_t_stride + n[c]]  # model.py:29
             as_f32[c] = tl.Cast("float32", gate_2[c])  # model.py:27
             sigmoid[c] = portable_sigmoid(as_f32[c])  # model.py:28
-            product[c] = as_f32[c] * sigmoid[c]  # model.py:28
-            as_bf16[c] = tl.Cast("bfloat16", product[c])  # model.py:28
+            product[c] = as_f32[c] * sigmoid[c]
+            as_bf16[c] = tl.Cast("bfloat16", product[c])
             as_f32_2[c] = tl.Cast("float32", as_bf16[c])  # model.py:29
-            as_f32_3[c] = tl.Cast("float32", up_2[c])  # model.py:29
-            product_2[c] = as_f32_2[c] * as_f32_3[c]  # model.py:29
-            as_bf16_2[c] = tl.Cast("bfloat16", product_2[c])  # model.py:29
-            y[tl.int64(t) * y_t_stride + n[c]] = as_bf16_2[c]  # model.py:29
+            as_f32_3[c] = tl.Cast("float32", up_2[c])
+            product_2[c] = as_f32_2[c] * as_f32_3[c]
+            as_bf16_2[c] = tl.Cast("bfloat16", product_2[c])
+            y[tl.int64(t) * y_t_stride + n[c]] = as_bf16_2[c]
 
 
 def call(kernels, gate, up, y, T, gate_t_stride, up_t_stride, y_t_stride):

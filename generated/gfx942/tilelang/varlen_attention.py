@@ -208,8 +208,17 @@ def sum_over_s_lane(x):
 
 
 @tl.prim_func
-def varlen_attention(q: memory("q", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"), begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"), end_k: memory("end_k", "int32"), o: memory("o", "bfloat16"), lse: memory("lse", "float32"), Q: tl.int32, B: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, k_s_stride: tl.int64, k_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64, o_g_stride: tl.int64, lse_h_stride: tl.int64, lse_g_stride: tl.int64, scale: tl.float32, programs: tl.int32):
-    # A block owns 1 of H, 128 of W, 1 of B, 64 of Q*G (back_to_back_gemm). Q*G: 64 indices, 1 to each of 64 threads; S.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each of 4 threads.
+def varlen_attention(
+    q: memory("q", "bfloat16"), k: memory("k", "bfloat16"), v: memory("v", "bfloat16"),
+    begin_q: memory("begin_q", "int32"), end_q: memory("end_q", "int32"), begin_k: memory("begin_k", "int32"),
+    end_k: memory("end_k", "int32"), o: memory("o", "bfloat16"), lse: memory("lse", "float32"), Q: tl.int32,
+    B: tl.int32, T: tl.int32, q_t_stride: tl.int64, q_h_stride: tl.int64, q_g_stride: tl.int64, k_s_stride: tl.int64,
+    k_h_stride: tl.int64, v_s_stride: tl.int64, v_h_stride: tl.int64, o_t_stride: tl.int64, o_h_stride: tl.int64,
+    o_g_stride: tl.int64, lse_h_stride: tl.int64, lse_g_stride: tl.int64, scale: tl.float32, programs: tl.int32
+):
+    # A block owns 1 of H, 128 of W, 1 of B, 64 of Q*G (back_to_back_gemm). Q*G: 64 indices, 1 to each of 64 threads;
+    # S.lane: 64 indices, 16 to each of 4 threads; W: 128 indices, 32 to each of 4 threads; E: 128 indices, 32 to each
+    # of 4 threads.
     with tl.Kernel(programs, threads=256) as block:
         thread = tl.get_thread_binding()
         i32_reduce_smem = tl.alloc_shared((1, 256), "int32", "shared")
@@ -269,165 +278,198 @@ def varlen_attention(q: memory("q", "bfloat16"), k: memory("k", "bfloat16"), v: 
             q_2 = tl.alloc_var("int32", tl.truncdiv(q_g, tl.int32(4)))  # attention.py:301
             difference = tl.alloc_var("int32", end_q_2 - begin_q_2)  # attention.py:302
             total = tl.alloc_var("int32", begin_q_2 + q_2)  # attention.py:303
-            below = tl.alloc_var("bool", q_2 < difference)  # attention.py:303
+            below = tl.alloc_var("bool", q_2 < difference)
             at_most = tl.alloc_var("bool", 0 <= total)  # attention.py:77
-            below_2 = tl.alloc_var("bool", total < T)  # attention.py:77
-            both = tl.alloc_var("bool", at_most & below_2)  # attention.py:77
-            both_2 = tl.alloc_var("bool", below & both)  # attention.py:77
-            g = tl.alloc_var("int32", tl.truncmod(q_g, tl.int32(4)))  # attention.py:77
-            for c in tl.unroll(32):  # attention.py:77
-                q_3[c] = tl.if_then_else(both_2 & (q_g < end - begin), q[tl.int64(total) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]], tl.Cast("bfloat16", 0))  # attention.py:77
+            below_2 = tl.alloc_var("bool", total < T)
+            both = tl.alloc_var("bool", at_most & below_2)
+            both_2 = tl.alloc_var("bool", below & both)
+            g = tl.alloc_var("int32", tl.truncmod(q_g, tl.int32(4)))
+            for c in tl.unroll(32):
+                q_3[c] = tl.if_then_else(
+                    both_2 & (q_g < end - begin),
+                    q[tl.int64(total) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]],
+                    tl.Cast("bfloat16", 0)
+                )
             begin_k_2 = tl.alloc_var("int32", begin_k[b])  # attention.py:75
             end_k_2 = tl.alloc_var("int32", end_k[b])  # attention.py:76
             scale_2 = tl.alloc_var("float32", scale)
-            difference_2 = tl.alloc_var("int32", end_k_2 - begin_k_2)  # attention.py:76
+            difference_2 = tl.alloc_var("int32", end_k_2 - begin_k_2)
             difference_3 = tl.alloc_var("int32", difference_2 - difference)  # attention.py:303
-            total_2 = tl.alloc_var("int32", q_2 + difference_3)  # attention.py:303
+            total_2 = tl.alloc_var("int32", q_2 + difference_3)
             total_3 = tl.alloc_var("int32", total_2 + 1)  # attention.py:309
-            total_4 = tl.alloc_var("int32", total_3 + begin_k_2)  # attention.py:309
+            total_4 = tl.alloc_var("int32", total_3 + begin_k_2)
             larger_2 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_2))  # attention.py:79
-            difference_4 = tl.alloc_var("int32", total_4 - begin_k_2)  # attention.py:79
-            larger_3 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_4))  # attention.py:79
-            seen = tl.alloc_var("int32", tl.min(larger_2, larger_3))  # attention.py:79
-            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))  # attention.py:79
-            total_5 = tl.alloc_var("int32", seen + 63)  # attention.py:79
-            steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))  # attention.py:79
+            difference_4 = tl.alloc_var("int32", total_4 - begin_k_2)
+            larger_3 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_4))
+            seen = tl.alloc_var("int32", tl.min(larger_2, larger_3))
+            full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
+            total_5 = tl.alloc_var("int32", seen + 63)
+            steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))
             product = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:277
             most_q_g[0] = steps  # attention.py:79
-            most_over_q_g(most_q_g, i32_reduce_smem, thread)  # attention.py:79
-            most_q_g_2 = most_q_g[0]  # attention.py:79
-            max_of_piece = f32(float("-inf"))  # attention.py:79
-            sum_of_piece = f32(0.0)  # attention.py:79
-            for c in tl.unroll(32):  # attention.py:79
-                o_of_piece[c] = f32(0.0)  # attention.py:79
-            m = f32(float("-inf"))  # attention.py:79
-            s = f32(-0.0)  # attention.py:79
-            for c in tl.unroll(32):  # attention.py:79
-                o_2[c] = f32(-0.0)  # attention.py:79
-            for s_step in tl.serial(0, most_q_g_2):  # attention.py:79
-                product_2 = tl.alloc_var("int32", s_step * 64)  # attention.py:79
-                total_6 = tl.alloc_var("int32", begin_k_2 + product_2)  # attention.py:79
+            most_over_q_g(most_q_g, i32_reduce_smem, thread)
+            most_q_g_2 = most_q_g[0]
+            max_of_piece = f32(float("-inf"))
+            sum_of_piece = f32(0.0)
+            for c in tl.unroll(32):
+                o_of_piece[c] = f32(0.0)
+            m = f32(float("-inf"))
+            s = f32(-0.0)
+            for c in tl.unroll(32):
+                o_2[c] = f32(-0.0)
+            for s_step in tl.serial(0, most_q_g_2):
+                product_2 = tl.alloc_var("int32", s_step * 64)
+                total_6 = tl.alloc_var("int32", begin_k_2 + product_2)
                 tl.sync_threads()  # attention.py:80
-                for c in tl.unroll(4):  # attention.py:80
-                    k_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < end_k_2), tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * k_s_stride + tl.int64(h) * k_h_stride), tl.int64(-1))  # attention.py:80
-                for c in tl.unroll(4):  # attention.py:80
-                    row = thread // 16 + c * 16  # attention.py:80
-                    at = thread % 16 * 8  # attention.py:80
-                    if k_from[c] != -1:  # attention.py:80
-                        for i in tl.unroll(8):  # attention.py:80
-                            k_tile[row, at + i] = k[k_from[c] + at + i]  # attention.py:80
-                    else:  # attention.py:80
-                        for i in tl.unroll(8):  # attention.py:80
-                            k_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:80
+                for c in tl.unroll(4):
+                    k_from[c] = tl.Select(
+                        ((total_6 + (thread // 16 + c * 16)) < end_k_2),
+                        tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * k_s_stride + tl.int64(h) * k_h_stride),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if k_from[c] != -1:
+                        for i in tl.unroll(8):
+                            k_tile[row, at + i] = k[k_from[c] + at + i]
+                    else:
+                        for i in tl.unroll(8):
+                            k_tile[row, at + i] = tl.Cast("bfloat16", 0)
                 for c in tl.unroll(4):  # attention.py:81
-                    v_from[c] = tl.Select(((total_6 + (thread // 16 + c * 16)) < end_k_2), tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * v_s_stride + tl.int64(h) * v_h_stride), tl.int64(-1))  # attention.py:81
-                for c in tl.unroll(4):  # attention.py:81
-                    row = thread // 16 + c * 16  # attention.py:81
-                    at = thread % 16 * 8  # attention.py:81
-                    if v_from[c] != -1:  # attention.py:81
-                        for i in tl.unroll(8):  # attention.py:81
-                            v_tile[row, at + i] = v[v_from[c] + at + i]  # attention.py:81
-                    else:  # attention.py:81
-                        for i in tl.unroll(8):  # attention.py:81
-                            v_tile[row, at + i] = tl.Cast("bfloat16", 0)  # attention.py:81
+                    v_from[c] = tl.Select(
+                        ((total_6 + (thread // 16 + c * 16)) < end_k_2),
+                        tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * v_s_stride + tl.int64(h) * v_h_stride),
+                        tl.int64(-1)
+                    )
+                for c in tl.unroll(4):
+                    row = thread // 16 + c * 16
+                    at = thread % 16 * 8
+                    if v_from[c] != -1:
+                        for i in tl.unroll(8):
+                            v_tile[row, at + i] = v[v_from[c] + at + i]
+                    else:
+                        for i in tl.unroll(8):
+                            v_tile[row, at + i] = tl.Cast("bfloat16", 0)
                 tl.sync_threads()  # attention.py:80
-                for c in tl.unroll(16):  # attention.py:80
-                    z[c] = f32(0.0)  # attention.py:80
-                for column in tl.unroll(4):  # attention.py:80
-                    for step in tl.unroll(8):  # attention.py:80
-                        for i in tl.vectorized(4):  # attention.py:80
-                            k_tile_part[i] = k_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]  # attention.py:80
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", k_tile_part.data, 0, q_3.data, step, z.data, column, dtype="float32x4")  # attention.py:80
+                for c in tl.unroll(16):
+                    z[c] = f32(0.0)
+                for column in tl.unroll(4):
+                    for step in tl.unroll(8):
+                        for i in tl.vectorized(4):
+                            k_tile_part[i] = k_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            k_tile_part.data, 0, q_3.data, step, z.data, column, dtype="float32x4"
+                        )
                 for c in tl.unroll(16):  # attention.py:277
-                    product_3[c] = z[c] * product  # attention.py:277
+                    product_3[c] = z[c] * product
                 remainder = tl.alloc_var("int32", tl.truncmod(s_step, tl.int32(8)))  # attention.py:79
-                turn = tl.alloc_var("bool", remainder == 0)  # attention.py:79
-                if turn:  # attention.py:79
-                    m_2 = tl.alloc_var("float32", larger(m, max_of_piece))  # attention.py:79
-                    equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))  # attention.py:79
-                    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))  # attention.py:79
-                    difference_5 = tl.alloc_var("float32", m - chosen)  # attention.py:79
-                    exp2 = tl.alloc_var("float32", portable_exp2(difference_5))  # attention.py:79
-                    difference_6 = tl.alloc_var("float32", max_of_piece - chosen)  # attention.py:79
-                    exp2_2 = tl.alloc_var("float32", portable_exp2(difference_6))  # attention.py:79
-                    product_4 = tl.alloc_var("float32", s * exp2)  # attention.py:79
-                    product_5 = tl.alloc_var("float32", sum_of_piece * exp2_2)  # attention.py:79
-                    total_7 = tl.alloc_var("float32", product_4 + product_5)  # attention.py:79
-                    for c in tl.unroll(32):  # attention.py:79
-                        product_6[c] = o_2[c] * exp2  # attention.py:79
-                        product_7[c] = o_of_piece[c] * exp2_2  # attention.py:79
-                        total_8[c] = product_6[c] + product_7[c]  # attention.py:79
-                    max_of_piece = f32(float("-inf"))  # attention.py:79
-                    m = m_2  # attention.py:79
-                    s = total_7  # attention.py:79
-                    for c in tl.unroll(32):  # attention.py:79
-                        o_2[c] = total_8[c]  # attention.py:79
-                for c in tl.unroll(16):  # attention.py:79
-                    chosen_2[c] = tl.Select((((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_k_2) & ((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_4)), product_3[c], f32(float("-inf")))  # attention.py:79
-                    m_chunk[c] = chosen_2[c]  # attention.py:79
-                max_over_s_lane(m_chunk)  # attention.py:79
-                m_chunk_2 = m_chunk[0]  # attention.py:79
-                total_9 = tl.alloc_var("float32", max_of_piece + f32(8.0))  # attention.py:79
-                below_3 = tl.alloc_var("bool", total_9 < m_chunk_2)  # attention.py:79
-                m_new = tl.alloc_var("float32", tl.Select(below_3, m_chunk_2, max_of_piece))  # attention.py:79
-                equal_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))  # attention.py:79
-                chosen_3 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_new))  # attention.py:79
-                difference_7 = tl.alloc_var("float32", max_of_piece - chosen_3)  # attention.py:79
-                again = tl.alloc_var("float32", portable_exp2(difference_7))  # attention.py:79
-                for c in tl.unroll(16):  # attention.py:79
-                    difference_8[c] = chosen_2[c] - chosen_3  # attention.py:79
-                    e_2[c] = portable_exp2(difference_8[c])  # attention.py:79
-                product_8 = tl.alloc_var("float32", sum_of_piece * again)  # attention.py:79
-                for c in tl.unroll(16):  # attention.py:79
-                    s_chunk[c] = e_2[c]  # attention.py:79
-                sum_over_s_lane(s_chunk)  # attention.py:79
-                s_chunk_2 = s_chunk[0]  # attention.py:79
-                s_new = tl.alloc_var("float32", product_8 + s_chunk_2)  # attention.py:79
-                for c in tl.unroll(32):  # attention.py:79
-                    o_before[c] = o_of_piece[c] * again  # attention.py:79
-                for c in tl.unroll(16):  # attention.py:79
-                    p[c] = tl.Cast("bfloat16", e_2[c])  # attention.py:79
-                for c in tl.unroll(32):  # attention.py:79
-                    o_new[c] = o_before[c]  # attention.py:79
-                for column in tl.unroll(8):  # attention.py:79
-                    for step in tl.unroll(4):  # attention.py:79
-                        for i in tl.unroll(4):  # attention.py:79
-                            v_tile_part[i] = v_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]  # attention.py:79
-                        tvm_mfma("f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4", v_tile_part.data, 0, p.data, step, o_new.data, column, dtype="float32x4")  # attention.py:79
-                max_of_piece = m_new  # attention.py:79
-                sum_of_piece = s_new  # attention.py:79
-                for c in tl.unroll(32):  # attention.py:79
-                    o_of_piece[c] = o_new[c]  # attention.py:79
-            m_3 = tl.alloc_var("float32", larger(m, max_of_piece))  # attention.py:79
-            equal_3 = tl.alloc_var("bool", m_3 == f32(float("-inf")))  # attention.py:79
-            chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_3))  # attention.py:79
-            difference_9 = tl.alloc_var("float32", m - chosen_4)  # attention.py:79
-            exp2_3 = tl.alloc_var("float32", portable_exp2(difference_9))  # attention.py:79
-            difference_10 = tl.alloc_var("float32", max_of_piece - chosen_4)  # attention.py:79
-            exp2_4 = tl.alloc_var("float32", portable_exp2(difference_10))  # attention.py:79
-            product_9 = tl.alloc_var("float32", s * exp2_3)  # attention.py:79
-            product_10 = tl.alloc_var("float32", sum_of_piece * exp2_4)  # attention.py:79
-            total_10 = tl.alloc_var("float32", product_9 + product_10)  # attention.py:79
-            for c in tl.unroll(32):  # attention.py:79
-                product_11[c] = o_2[c] * exp2_3  # attention.py:79
-                product_12[c] = o_of_piece[c] * exp2_4  # attention.py:79
-                total_11[c] = product_11[c] + product_12[c]  # attention.py:79
+                turn = tl.alloc_var("bool", remainder == 0)
+                if turn:
+                    m_2 = tl.alloc_var("float32", larger(m, max_of_piece))
+                    equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))
+                    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))
+                    difference_5 = tl.alloc_var("float32", m - chosen)
+                    exp2 = tl.alloc_var("float32", portable_exp2(difference_5))
+                    difference_6 = tl.alloc_var("float32", max_of_piece - chosen)
+                    exp2_2 = tl.alloc_var("float32", portable_exp2(difference_6))
+                    product_4 = tl.alloc_var("float32", s * exp2)
+                    product_5 = tl.alloc_var("float32", sum_of_piece * exp2_2)
+                    total_7 = tl.alloc_var("float32", product_4 + product_5)
+                    for c in tl.unroll(32):
+                        product_6[c] = o_2[c] * exp2
+                        product_7[c] = o_of_piece[c] * exp2_2
+                        total_8[c] = product_6[c] + product_7[c]
+                    max_of_piece = f32(float("-inf"))
+                    m = m_2
+                    s = total_7
+                    for c in tl.unroll(32):
+                        o_2[c] = total_8[c]
+                for c in tl.unroll(16):
+                    chosen_2[c] = tl.Select(
+                        (
+                            ((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_k_2)
+                            & ((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_4)
+                        ),
+                        product_3[c], f32(float("-inf"))
+                    )
+                    m_chunk[c] = chosen_2[c]
+                max_over_s_lane(m_chunk)
+                m_chunk_2 = m_chunk[0]
+                total_9 = tl.alloc_var("float32", max_of_piece + f32(8.0))
+                below_3 = tl.alloc_var("bool", total_9 < m_chunk_2)
+                m_new = tl.alloc_var("float32", tl.Select(below_3, m_chunk_2, max_of_piece))
+                equal_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))
+                chosen_3 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_new))
+                difference_7 = tl.alloc_var("float32", max_of_piece - chosen_3)
+                again = tl.alloc_var("float32", portable_exp2(difference_7))
+                for c in tl.unroll(16):
+                    difference_8[c] = chosen_2[c] - chosen_3
+                    e_2[c] = portable_exp2(difference_8[c])
+                product_8 = tl.alloc_var("float32", sum_of_piece * again)
+                for c in tl.unroll(16):
+                    s_chunk[c] = e_2[c]
+                sum_over_s_lane(s_chunk)
+                s_chunk_2 = s_chunk[0]
+                s_new = tl.alloc_var("float32", product_8 + s_chunk_2)
+                for c in tl.unroll(32):
+                    o_before[c] = o_of_piece[c] * again
+                for c in tl.unroll(16):
+                    p[c] = tl.Cast("bfloat16", e_2[c])
+                for c in tl.unroll(32):
+                    o_new[c] = o_before[c]
+                for column in tl.unroll(8):
+                    for step in tl.unroll(4):
+                        for i in tl.unroll(4):
+                            v_tile_part[i] = v_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]
+                        tvm_mfma(
+                            "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
+                            v_tile_part.data, 0, p.data, step, o_new.data, column, dtype="float32x4"
+                        )
+                max_of_piece = m_new
+                sum_of_piece = s_new
+                for c in tl.unroll(32):
+                    o_of_piece[c] = o_new[c]
+            m_3 = tl.alloc_var("float32", larger(m, max_of_piece))
+            equal_3 = tl.alloc_var("bool", m_3 == f32(float("-inf")))
+            chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_3))
+            difference_9 = tl.alloc_var("float32", m - chosen_4)
+            exp2_3 = tl.alloc_var("float32", portable_exp2(difference_9))
+            difference_10 = tl.alloc_var("float32", max_of_piece - chosen_4)
+            exp2_4 = tl.alloc_var("float32", portable_exp2(difference_10))
+            product_9 = tl.alloc_var("float32", s * exp2_3)
+            product_10 = tl.alloc_var("float32", sum_of_piece * exp2_4)
+            total_10 = tl.alloc_var("float32", product_9 + product_10)
+            for c in tl.unroll(32):
+                product_11[c] = o_2[c] * exp2_3
+                product_12[c] = o_of_piece[c] * exp2_4
+                total_11[c] = product_11[c] + product_12[c]
             equal_4 = tl.alloc_var("bool", total_10 == f32(0.0))  # attention.py:325
-            for c in tl.unroll(32):  # attention.py:325
-                quotient[c] = total_11[c] / total_10  # attention.py:325
-                chosen_5[c] = tl.Select(equal_4, f32(0.0), quotient[c])  # attention.py:325
-                total_12[c] = chosen_5[c] + f32(0.0)  # attention.py:325
+            for c in tl.unroll(32):
+                quotient[c] = total_11[c] / total_10
+                chosen_5[c] = tl.Select(equal_4, f32(0.0), quotient[c])
+                total_12[c] = chosen_5[c] + f32(0.0)
                 as_bf16[c] = tl.Cast("bfloat16", total_12[c])  # attention.py:326
-                if below & (q_g < end - begin):  # attention.py:326
-                    o[tl.int64(total) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g) * o_g_stride + w[c]] = as_bf16[c]  # attention.py:326
+                if below & (q_g < end - begin):
+                    o[
+                        tl.int64(total) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g) * o_g_stride + w[c]
+                    ] = as_bf16[c]
             log = tl.alloc_var("float32", portable_log(total_10))  # attention.py:327
-            fused = tl.alloc_var("float32", fma(m_3, f32(0.6931471824645996), log))  # attention.py:327
-            if below & (q_g < end - begin) & writes:  # attention.py:327
-                lse[tl.int64(h) * lse_h_stride + tl.int64(g) * lse_g_stride + total] = fused  # attention.py:327
+            fused = tl.alloc_var("float32", fma(m_3, f32(0.6931471824645996), log))
+            if below & (q_g < end - begin) & writes:
+                lse[tl.int64(h) * lse_h_stride + tl.int64(g) * lse_g_stride + total] = fused
 
 
-def call(kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, q_t_stride, q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride):
+def call(
+    kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, q_t_stride, q_h_stride, q_g_stride,
+    k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = (Q * 4 // 64 + B) * 8 * 1
     if programs > 0:
-        kernels.varlen_attention((programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, Q, B, T, q_t_stride, q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.varlen_attention(
+            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, Q, B, T, q_t_stride, q_h_stride, q_g_stride,
+            k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride,
+            lse_g_stride, scale
+        )

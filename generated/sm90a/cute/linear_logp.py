@@ -141,7 +141,9 @@ def merged_across(states, reduce_buffers, strides, thread, merge):
     far = [sum(a for k, a in enumerate(strides) if j >> k & 1) for j in range(1 << len(strides))]
     each = []
     for i in range(count):
-        terms = [[x[i], *(reduce_smem[i, thread ^ f] for f in far[1:])] for x, reduce_smem in zip(states, reduce_buffers)]
+        terms = [
+            [x[i], *(reduce_smem[i, thread ^ f] for f in far[1:])] for x, reduce_smem in zip(states, reduce_buffers)
+        ]
         for _ in strides:
             terms = merged(terms, 1, merge)
         each.append([x[0] for x in terms])
@@ -199,7 +201,9 @@ def select(condition, a, b):
 
 def softmax_sum_over_v_piece(max, sum, centred, thread, reduce_buffers):
     # The states merged over V.piece, pairwise.
-    max, sum, centred = merged_across((max, sum, centred,), reduce_buffers[0:3], (32, 64, 128), thread, merge_softmax_sum)
+    max, sum, centred = merged_across(
+        (max, sum, centred,), reduce_buffers[0:3], (32, 64, 128), thread, merge_softmax_sum
+    )
     return max[0], sum[0], centred[0]
 
 
@@ -269,8 +273,9 @@ def linear_logp_1_place(item, tiles):
 
 @cute.kernel
 def linear_logp_1(
-    tma_a: cute.CopyAtom, hidden: cute.Tensor, tma_b: cute.CopyAtom, weight: cute.Tensor,
-    unit: cute.TiledMma, ids: cute.Tensor, max_of_step: cute.Tensor, sum_of_step1: cute.Tensor, centred_of_step2: cute.Tensor, sum_of_step3: cute.Tensor, T: Int32, inv_temperature: Float32, ignore_index: Int64
+    tma_a: cute.CopyAtom, hidden: cute.Tensor, tma_b: cute.CopyAtom, weight: cute.Tensor, unit: cute.TiledMma,
+    ids: cute.Tensor, max_of_step: cute.Tensor, sum_of_step1: cute.Tensor, centred_of_step2: cute.Tensor,
+    sum_of_step3: cute.Tensor, T: Int32, inv_temperature: Float32, ignore_index: Int64
 ):
     # A block owns 128 of T, 1 of V.step, 1 of V.piece (stream_dot).
     thread, _, _ = cute.arch.thread_idx()
@@ -308,9 +313,9 @@ def linear_logp_1(
                 v_piece = v_piece_tile
                 t_first = (row_tile * 2 + rank) * 128
                 product = v_piece * 16032  # linear_logp.py:64
-                piece_begin = cutlass.min(128256, product)  # linear_logp.py:64
-                product_2 = v_step * 256  # linear_logp.py:64
-                total = piece_begin + product_2  # linear_logp.py:64
+                piece_begin = cutlass.min(128256, product)
+                product_2 = v_step * 256
+                total = piece_begin + product_2
                 a_from = cute.local_tile(
                     cute.domain_offset((t_first, 0), hidden), (128, 64), (0, None)
                 )
@@ -353,11 +358,11 @@ def linear_logp_1(
         free = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
         while item < items:
             row_tile, v_piece_tile, v_step_tile = linear_logp_1_place(item, tiles)
-            v_step = v_step_tile  # linear_logp.py:64
-            v_piece = v_piece_tile  # linear_logp.py:64
-            t_first = (row_tile * 2 + rank) * 128  # linear_logp.py:64
-            t = [t_first + row + 8 * r for r in range(2)]  # linear_logp.py:64
-            t_inside = [t[r] < T for r in range(2)]  # linear_logp.py:64
+            v_step = v_step_tile
+            v_piece = v_piece_tile
+            t_first = (row_tile * 2 + rank) * 128
+            t = [t_first + row + 8 * r for r in range(2)]
+            t_inside = [t[r] < T for r in range(2)]
             ids_2 = [load_where(t_inside[r], ids, t[r], Int64(0)) for r in range(2)]  # linear_logp.py:61
             ring.consumer_wait(get)
             warpgroup.fence()
@@ -381,60 +386,90 @@ def linear_logp_1(
             ring.consumer_release(free)
             free.advance()
             product = v_piece * 16032  # linear_logp.py:64
-            piece_begin = cutlass.min(128256, product)  # linear_logp.py:64
-            total = piece_begin + 16032  # linear_logp.py:64
-            piece_end = cutlass.min(128256, total)  # linear_logp.py:64
-            product_2 = v_step * 256  # linear_logp.py:64
-            total_2 = piece_begin + product_2  # linear_logp.py:64
-            v = total_2 + quad  # linear_logp.py:64
-            exists = [(v + 8 * (c // 2) + c % 2) < piece_end for c in range(64)]  # linear_logp.py:64
+            piece_begin = cutlass.min(128256, product)
+            total = piece_begin + 16032
+            piece_end = cutlass.min(128256, total)
+            product_2 = v_step * 256
+            total_2 = piece_begin + product_2
+            v = total_2 + quad
+            exists = [(v + 8 * (c // 2) + c % 2) < piece_end for c in range(64)]
             for r in cutlass.range_constexpr(2):
                 differs = ids_2[r] != ignore_index  # logp.py:200
                 end = select(differs, piece_end, Int32(0))  # linear_logp.py:64
-                at = end - v  # linear_logp.py:64
+                at = end - v
                 product_3 = []  # linear_logp.py:65
-                for c in cutlass.range_constexpr(64):  # linear_logp.py:65
-                    z = acc[r, c]  # linear_logp.py:65
+                for c in cutlass.range_constexpr(64):
+                    z = acc[r, c]
                     product_3.append(mul(z, inv_temperature))  # logp.py:57
                 selected_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
-                ahead = ids_2[r] - Int64(total_2)  # linear_logp.py:64
-                if any_lane((ahead >= 0) & (ahead < 256)):  # linear_logp.py:64
+                ahead = ids_2[r] - Int64(total_2)
+                if any_lane((ahead >= 0) & (ahead < 256)):
                     at_2 = ids_2[r] - Int64(v)  # linear_logp.py:71
-                    chosen = [select((at_2 == 8 * (c // 2) + c % 2), product_3[c], Int32(-(2**31)).bitcast(Float32)) for c in range(64)]  # linear_logp.py:71
-                    chosen_2 = [select((at > 8 * (c // 2) + c % 2), chosen[c], Int32(-(2**31)).bitcast(Float32)) for c in range(64)]  # linear_logp.py:64
-                    selected_v_lane = sum_over_v_lane(chosen_2)  # linear_logp.py:64
-                chosen = tuple(product_3)  # linear_logp.py:64
-                if any_lane(at <= 249):  # linear_logp.py:64
-                    chosen = tuple([select((at > 8 * (c // 2) + c % 2), product_3[c], Float32(float("-inf"))) for c in range(64)])  # linear_logp.py:64
-                m_chunk = max_over_v_lane(chosen)  # linear_logp.py:64
-                store_where(t_inside[r] & first_of_quad, sum_of_step3, (v_step, v_piece, t[r]), selected_v_lane)  # linear_logp.py:64
-                equal = m_chunk == Float32(float("-inf"))  # linear_logp.py:64
-                chosen_2 = select(equal, Float32(0.0), m_chunk)  # linear_logp.py:64
-                e, product_4 = [], []  # linear_logp.py:64
-                for c in cutlass.range_constexpr(64):  # linear_logp.py:64
-                    difference = chosen[c] - chosen_2  # linear_logp.py:64
-                    product_5 = mul(difference, Float32(1.4426950216293335))  # linear_logp.py:64
-                    e.append(exp2(product_5))  # linear_logp.py:64
-                    larger = fmax(difference, Float32(-3.4028234663852886e+38))  # linear_logp.py:64
-                    product_4.append(mul(e[c], larger))  # linear_logp.py:64
-                s_chunk = sum_over_v_lane(e)  # linear_logp.py:64
-                centred_chunk = sum_over_v_lane(product_4)  # linear_logp.py:64
-                store_where(t_inside[r] & first_of_quad, max_of_step, (v_step, v_piece, t[r]), m_chunk)  # linear_logp.py:64
-                store_where(t_inside[r] & first_of_quad, sum_of_step1, (v_step, v_piece, t[r]), s_chunk)  # linear_logp.py:64
-                store_where(t_inside[r] & first_of_quad, centred_of_step2, (v_step, v_piece, t[r]), centred_chunk)  # linear_logp.py:64
+                    chosen = [
+                        select((at_2 == 8 * (c // 2) + c % 2), product_3[c], Int32(-(2**31)).bitcast(Float32))
+                        for c in range(64)
+                    ]
+                    chosen_2 = [  # linear_logp.py:64
+                        select((at > 8 * (c // 2) + c % 2), chosen[c], Int32(-(2**31)).bitcast(Float32))
+                        for c in range(64)
+                    ]
+                    selected_v_lane = sum_over_v_lane(chosen_2)
+                chosen = tuple(product_3)
+                if any_lane(at <= 249):
+                    chosen = tuple(
+                        [select((at > 8 * (c // 2) + c % 2), product_3[c], Float32(float("-inf"))) for c in range(64)]
+                    )
+                m_chunk = max_over_v_lane(chosen)
+                store_where(t_inside[r] & first_of_quad, sum_of_step3, (v_step, v_piece, t[r]), selected_v_lane)
+                equal = m_chunk == Float32(float("-inf"))
+                chosen_2 = select(equal, Float32(0.0), m_chunk)
+                e, product_4 = [], []
+                for c in cutlass.range_constexpr(64):
+                    difference = chosen[c] - chosen_2
+                    product_5 = mul(difference, Float32(1.4426950216293335))
+                    e.append(exp2(product_5))
+                    larger = fmax(difference, Float32(-3.4028234663852886e+38))
+                    product_4.append(mul(e[c], larger))
+                s_chunk = sum_over_v_lane(e)
+                centred_chunk = sum_over_v_lane(product_4)
+                store_where(t_inside[r] & first_of_quad, max_of_step, (v_step, v_piece, t[r]), m_chunk)
+                store_where(t_inside[r] & first_of_quad, sum_of_step1, (v_step, v_piece, t[r]), s_chunk)
+                store_where(t_inside[r] & first_of_quad, centred_of_step2, (v_step, v_piece, t[r]), centred_chunk)
             item += blocks // 2
 
 
 @cute.jit
-def launch_linear_logp_1(hidden_ptr: cute.Pointer, weight_ptr: cute.Pointer, ids_ptr: cute.Pointer, max_of_step_ptr: cute.Pointer, sum_of_step1_ptr: cute.Pointer, centred_of_step2_ptr: cute.Pointer, sum_of_step3_ptr: cute.Pointer, T: Int32, hidden_t_stride: Int64, weight_v_stride: Int64, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64, sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, centred_of_step2_v_step_stride: Int64, centred_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64, sum_of_step3_v_piece_stride: Int64, inv_temperature: Float32, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_linear_logp_1(
+    hidden_ptr: cute.Pointer, weight_ptr: cute.Pointer, ids_ptr: cute.Pointer, max_of_step_ptr: cute.Pointer,
+    sum_of_step1_ptr: cute.Pointer, centred_of_step2_ptr: cute.Pointer, sum_of_step3_ptr: cute.Pointer, T: Int32,
+    hidden_t_stride: Int64, weight_v_stride: Int64, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64,
+    sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, centred_of_step2_v_step_stride: Int64,
+    centred_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64, sum_of_step3_v_piece_stride: Int64,
+    inv_temperature: Float32, ignore_index: Int64, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    hidden = cute.make_tensor(hidden_ptr, cute.make_layout((T, 4096), stride=(cute.assume(hidden_t_stride, divby=8), 1)))
-    weight = cute.make_tensor(weight_ptr, cute.make_layout((128256, 4096), stride=(cute.assume(weight_v_stride, divby=8), 1)))
+    hidden = cute.make_tensor(
+        hidden_ptr, cute.make_layout((T, 4096), stride=(cute.assume(hidden_t_stride, divby=8), 1))
+    )
+    weight = cute.make_tensor(
+        weight_ptr, cute.make_layout((128256, 4096), stride=(cute.assume(weight_v_stride, divby=8), 1))
+    )
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
-    max_of_step = cute.make_tensor(max_of_step_ptr, cute.make_layout((63, 8, T), stride=(max_of_step_v_step_stride, max_of_step_v_piece_stride, 1)))
-    sum_of_step1 = cute.make_tensor(sum_of_step1_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, 1)))
-    centred_of_step2 = cute.make_tensor(centred_of_step2_ptr, cute.make_layout((63, 8, T), stride=(centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, 1)))
-    sum_of_step3 = cute.make_tensor(sum_of_step3_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, 1)))
+    max_of_step = cute.make_tensor(
+        max_of_step_ptr, cute.make_layout((63, 8, T), stride=(max_of_step_v_step_stride, max_of_step_v_piece_stride, 1))
+    )
+    sum_of_step1 = cute.make_tensor(
+        sum_of_step1_ptr,
+        cute.make_layout((63, 8, T), stride=(sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, 1))
+    )
+    centred_of_step2 = cute.make_tensor(
+        centred_of_step2_ptr,
+        cute.make_layout((63, 8, T), stride=(centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, 1))
+    )
+    sum_of_step3 = cute.make_tensor(
+        sum_of_step3_ptr,
+        cute.make_layout((63, 8, T), stride=(sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, 1))
+    )
     layout_a, layout_b = linear_logp_1_layouts()
     tma_a, hidden = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), hidden,
@@ -445,15 +480,17 @@ def launch_linear_logp_1(hidden_ptr: cute.Pointer, weight_ptr: cute.Pointer, ids
         cute.slice_(layout_b, (None, None, 0)), (256, 64), 2,
     )
     linear_logp_1(
-        tma_a, hidden, tma_b, weight, linear_logp_1_unit(), ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, inv_temperature, ignore_index
-    ).launch(
-        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1),
-        min_blocks_per_mp=1, stream=stream,
-    )
+        tma_a, hidden, tma_b, weight, linear_logp_1_unit(), ids, max_of_step, sum_of_step1, centred_of_step2,
+        sum_of_step3, T, inv_temperature, ignore_index
+    ).launch(grid=(programs, 1, 1), block=(384, 1, 1), cluster=(2, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
 @cute.kernel
-def linear_logp_2_rows(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, max_of_step: cute.Tensor, sum_of_step1: cute.Tensor, centred_of_step2: cute.Tensor, sum_of_step3: cute.Tensor, T: Int32, errors: cute.Pointer, ignore_index: Int64):
+def linear_logp_2_rows(
+    ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, max_of_step: cute.Tensor,
+    sum_of_step1: cute.Tensor, centred_of_step2: cute.Tensor, sum_of_step3: cute.Tensor, T: Int32, errors: cute.Pointer,
+    ignore_index: Int64
+):
     # A block owns 32 of T (merge). V.piece: 8 indices, 1 to each of 8 threads; T: 32 indices, 1 to each of 32 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -468,79 +505,115 @@ def linear_logp_2_rows(ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, en
     ids_2 = load_where(t_inside, ids, t, Int64(0))  # linear_logp.py:61
     differs = ids_2 != ignore_index  # logp.py:200
     v_piece = thread // 32  # linear_logp.py:64
-    m = Float32(float("-inf"))  # linear_logp.py:64
-    s = Float32(0.0)  # linear_logp.py:64
-    centred = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
-    s_2 = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
-    for v_step_step in cutlass.range(0, 63, unroll=8):  # linear_logp.py:64
-        max_of_step_2 = load_where(t_inside, max_of_step, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
-        sum_of_step1_2 = load_where(t_inside, sum_of_step1, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
-        centred_of_step2_2 = load_where(t_inside, centred_of_step2, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
-        sum_of_step3_2 = load_where(t_inside, sum_of_step3, (v_step_step, v_piece, t), Float32(0))  # linear_logp.py:64
-        m_2 = fmax(m, max_of_step_2)  # linear_logp.py:64
-        equal = m_2 == Float32(float("-inf"))  # linear_logp.py:64
-        chosen = select(equal, Float32(0.0), m_2)  # linear_logp.py:64
-        difference = m - chosen  # linear_logp.py:64
-        product = mul(difference, Float32(1.4426950216293335))  # linear_logp.py:64
-        power = exp2(product)  # linear_logp.py:64
-        larger = fmax(difference, Float32(-3.4028234663852886e+38))  # linear_logp.py:64
-        difference_2 = max_of_step_2 - chosen  # linear_logp.py:64
-        product_2 = mul(difference_2, Float32(1.4426950216293335))  # linear_logp.py:64
-        power_2 = exp2(product_2)  # linear_logp.py:64
-        larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))  # linear_logp.py:64
-        product_3 = mul(s, power)  # linear_logp.py:64
-        product_4 = mul(sum_of_step1_2, power_2)  # linear_logp.py:64
-        total = product_3 + product_4  # linear_logp.py:64
-        product_5 = mul(centred, power)  # linear_logp.py:64
-        product_6 = mul(centred_of_step2_2, power_2)  # linear_logp.py:64
-        fused_sum = fma(product_3, larger, product_5)  # linear_logp.py:64
-        fused_sum_2 = fma(product_4, larger_2, product_6)  # linear_logp.py:64
-        total_2 = fused_sum + fused_sum_2  # linear_logp.py:64
-        s_3 = s_2 + sum_of_step3_2  # linear_logp.py:64
-        m, s, centred, s_2 = m_2, total, total_2, s_3  # linear_logp.py:64
-    m_2, s_3, centred_2 = softmax_sum_over_v_piece([m], [s], [centred], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,))  # linear_logp.py:64
-    s_4 = total_over_v_piece([s_2], thread, (reduce_smem_4,))  # linear_logp.py:64
+    m = Float32(float("-inf"))
+    s = Float32(0.0)
+    centred = Int32(-(2**31)).bitcast(Float32)
+    s_2 = Int32(-(2**31)).bitcast(Float32)
+    for v_step_step in cutlass.range(0, 63, unroll=8):
+        max_of_step_2 = load_where(t_inside, max_of_step, (v_step_step, v_piece, t), Float32(0))
+        sum_of_step1_2 = load_where(t_inside, sum_of_step1, (v_step_step, v_piece, t), Float32(0))
+        centred_of_step2_2 = load_where(t_inside, centred_of_step2, (v_step_step, v_piece, t), Float32(0))
+        sum_of_step3_2 = load_where(t_inside, sum_of_step3, (v_step_step, v_piece, t), Float32(0))
+        m_2 = fmax(m, max_of_step_2)
+        equal = m_2 == Float32(float("-inf"))
+        chosen = select(equal, Float32(0.0), m_2)
+        difference = m - chosen
+        product = mul(difference, Float32(1.4426950216293335))
+        power = exp2(product)
+        larger = fmax(difference, Float32(-3.4028234663852886e+38))
+        difference_2 = max_of_step_2 - chosen
+        product_2 = mul(difference_2, Float32(1.4426950216293335))
+        power_2 = exp2(product_2)
+        larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))
+        product_3 = mul(s, power)
+        product_4 = mul(sum_of_step1_2, power_2)
+        total = product_3 + product_4
+        product_5 = mul(centred, power)
+        product_6 = mul(centred_of_step2_2, power_2)
+        fused_sum = fma(product_3, larger, product_5)
+        fused_sum_2 = fma(product_4, larger_2, product_6)
+        total_2 = fused_sum + fused_sum_2
+        s_3 = s_2 + sum_of_step3_2
+        m, s, centred, s_2 = m_2, total, total_2, s_3
+    m_2, s_3, centred_2 = softmax_sum_over_v_piece(
+        [m], [s], [centred], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,)
+    )
+    s_4 = total_over_v_piece([s_2], thread, (reduce_smem_4,))
     at_most = 0 <= ids_2  # linear_logp.py:78
-    below = ids_2 < 128256  # linear_logp.py:78
-    both = at_most & below  # linear_logp.py:78
+    below = ids_2 < 128256
+    both = at_most & below
     log_of = portable_log(s_3)  # linear_logp.py:83
-    total = m_2 + log_of  # linear_logp.py:83
+    total = m_2 + log_of
     chosen = select(both, s_4, Float32(float("nan")))  # linear_logp.py:84
-    difference = chosen - total  # linear_logp.py:84
+    difference = chosen - total
     is_nan = difference != difference  # linear_logp.py:85
-    both_2 = differs & is_nan  # linear_logp.py:85
-    report_where(both_2 & t_inside & writes, errors, 1, t + 1)  # linear_logp.py:85
+    both_2 = differs & is_nan
+    report_where(both_2 & t_inside & writes, errors, 1, t + 1)
     chosen_2 = select(differs, difference, Float32(0.0))  # linear_logp.py:87
     chosen_3 = select(differs, total, Float32(0.0))  # linear_logp.py:88
     quotient = div(centred_2, s_3)  # linear_logp.py:89
-    difference_2 = log_of - quotient  # linear_logp.py:89
-    chosen_4 = select(differs, difference_2, Float32(0.0))  # linear_logp.py:89
+    difference_2 = log_of - quotient
+    chosen_4 = select(differs, difference_2, Float32(0.0))
     store_where(t_inside & writes, logp, t, chosen_2)  # linear_logp.py:86
-    store_where(t_inside & writes, lse, t, chosen_3)  # linear_logp.py:86
-    store_where(t_inside & writes, entropy, t, chosen_4)  # linear_logp.py:86
+    store_where(t_inside & writes, lse, t, chosen_3)
+    store_where(t_inside & writes, entropy, t, chosen_4)
 
 
 @cute.jit
-def launch_linear_logp_2(ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer, max_of_step_ptr: cute.Pointer, sum_of_step1_ptr: cute.Pointer, centred_of_step2_ptr: cute.Pointer, sum_of_step3_ptr: cute.Pointer, T: Int32, errors_ptr: cute.Pointer, max_of_step_v_step_stride: Int64, max_of_step_v_piece_stride: Int64, sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64, centred_of_step2_v_step_stride: Int64, centred_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64, sum_of_step3_v_piece_stride: Int64, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_linear_logp_2(
+    ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer,
+    max_of_step_ptr: cute.Pointer, sum_of_step1_ptr: cute.Pointer, centred_of_step2_ptr: cute.Pointer,
+    sum_of_step3_ptr: cute.Pointer, T: Int32, errors_ptr: cute.Pointer, max_of_step_v_step_stride: Int64,
+    max_of_step_v_piece_stride: Int64, sum_of_step1_v_step_stride: Int64, sum_of_step1_v_piece_stride: Int64,
+    centred_of_step2_v_step_stride: Int64, centred_of_step2_v_piece_stride: Int64, sum_of_step3_v_step_stride: Int64,
+    sum_of_step3_v_piece_stride: Int64, ignore_index: Int64, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
     logp = cute.make_tensor(logp_ptr, cute.make_layout((T,), stride=(1,)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((T,), stride=(1,)))
     entropy = cute.make_tensor(entropy_ptr, cute.make_layout((T,), stride=(1,)))
-    max_of_step = cute.make_tensor(max_of_step_ptr, cute.make_layout((63, 8, T), stride=(max_of_step_v_step_stride, max_of_step_v_piece_stride, 1)))
-    sum_of_step1 = cute.make_tensor(sum_of_step1_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, 1)))
-    centred_of_step2 = cute.make_tensor(centred_of_step2_ptr, cute.make_layout((63, 8, T), stride=(centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, 1)))
-    sum_of_step3 = cute.make_tensor(sum_of_step3_ptr, cute.make_layout((63, 8, T), stride=(sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, 1)))
-    linear_logp_2_rows(ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, errors_ptr, ignore_index).launch(
-        grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,
+    max_of_step = cute.make_tensor(
+        max_of_step_ptr, cute.make_layout((63, 8, T), stride=(max_of_step_v_step_stride, max_of_step_v_piece_stride, 1))
     )
+    sum_of_step1 = cute.make_tensor(
+        sum_of_step1_ptr,
+        cute.make_layout((63, 8, T), stride=(sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, 1))
+    )
+    centred_of_step2 = cute.make_tensor(
+        centred_of_step2_ptr,
+        cute.make_layout((63, 8, T), stride=(centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, 1))
+    )
+    sum_of_step3 = cute.make_tensor(
+        sum_of_step3_ptr,
+        cute.make_layout((63, 8, T), stride=(sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, 1))
+    )
+    linear_logp_2_rows(
+        ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, errors_ptr, ignore_index
+    ).launch(grid=(programs, 1, 1), block=(256, 1, 1), stream=stream,)
 
 
-def call(kernels, hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, logp, lse, entropy, inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors):
+def call(
+    kernels, hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, logp, lse, entropy,
+    inv_temperature, ignore_index, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride,
+    max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride,
+    centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, errors
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = min(2 * ((T + 255) // 256) * 504, 132)
     if programs > 0:
-        kernels.linear_logp_1((programs,), hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature, ignore_index)
+        kernels.linear_logp_1(
+            (programs,), hidden, weight, ids, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T,
+            hidden_t_stride, weight_v_stride, max_of_step_v_step_stride, max_of_step_v_piece_stride,
+            sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride,
+            centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, inv_temperature,
+            ignore_index
+        )
     programs = ((T + 31) // 32)
     if programs > 0:
-        kernels.linear_logp_2((programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, errors, max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride, sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride, sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, ignore_index)
+        kernels.linear_logp_2(
+            (programs,), ids, logp, lse, entropy, max_of_step, sum_of_step1, centred_of_step2, sum_of_step3, T, errors,
+            max_of_step_v_step_stride, max_of_step_v_piece_stride, sum_of_step1_v_step_stride,
+            sum_of_step1_v_piece_stride, centred_of_step2_v_step_stride, centred_of_step2_v_piece_stride,
+            sum_of_step3_v_step_stride, sum_of_step3_v_piece_stride, ignore_index
+        )

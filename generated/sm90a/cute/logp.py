@@ -147,7 +147,9 @@ def merged_across(states, reduce_buffers, strides, thread, merge):
     far = [sum(a for k, a in enumerate(strides) if j >> k & 1) for j in range(1 << len(strides))]
     each = []
     for i in range(count):
-        terms = [[x[i], *(reduce_smem[i, thread ^ f] for f in far[1:])] for x, reduce_smem in zip(states, reduce_buffers)]
+        terms = [
+            [x[i], *(reduce_smem[i, thread ^ f] for f in far[1:])] for x, reduce_smem in zip(states, reduce_buffers)
+        ]
         for _ in strides:
             terms = merged(terms, 1, merge)
         each.append([x[0] for x in terms])
@@ -245,8 +247,12 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor, errors: cute.Pointer, T: Int32, inv_temperature: Float32, ignore_index: Int64):
-    # A block owns 1 of T (rows). V.piece: 8 indices, 1 to each of 8 threads; V.lane: 256 indices, 32 to each of 8 threads.
+def logp_rows(
+    logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cute.Tensor, entropy: cute.Tensor,
+    errors: cute.Pointer, T: Int32, inv_temperature: Float32, ignore_index: Int64
+):
+    # A block owns 1 of T (rows). V.piece: 8 indices, 1 to each of 8 threads; V.lane: 256 indices, 32 to each of 8
+    # threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     shared = utils.SmemAllocator()
@@ -257,132 +263,143 @@ def logp_rows(logits: cute.Tensor, ids: cute.Tensor, logp: cute.Tensor, lse: cut
     writes = thread == 0
     ids_2 = ids[t]  # logp.py:134
     at_most = 0 <= ids_2  # logp.py:146
-    below = ids_2 < 128256  # logp.py:146
-    both = at_most & below  # logp.py:146
-    as_bf16 = Float32(float("nan")).to(BFloat16)  # logp.py:146
-    logits_2 = load_where(both, logits, (t, ids_2.to(Int32)), as_bf16)  # logp.py:146
+    below = ids_2 < 128256
+    both = at_most & below
+    as_bf16 = Float32(float("nan")).to(BFloat16)
+    logits_2 = load_where(both, logits, (t, ids_2.to(Int32)), as_bf16)
     differs = ids_2 != ignore_index  # logp.py:200
     v_piece = thread // 8  # logp.py:138
-    product = v_piece * 16032  # logp.py:138
-    piece_begin = cutlass.min(128256, product)  # logp.py:138
-    total = piece_begin + 16032  # logp.py:138
-    piece_end = cutlass.min(128256, total)  # logp.py:138
-    v_lane = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(32)]  # logp.py:138
-    steps = select(differs, Int32(63), Int32(0))  # logp.py:138
-    full_steps = select(differs, Int32(62), Int32(0))  # logp.py:138
-    m = Float32(float("-inf"))  # logp.py:138
-    s = Float32(0.0)  # logp.py:138
-    centred = Int32(-(2**31)).bitcast(Float32)  # logp.py:138
-    next_v = Int32(0)  # logp.py:138
-    comes = next_v < full_steps  # logp.py:138
-    product_2 = next_v * 256  # logp.py:138
-    total_2 = piece_begin + product_2  # logp.py:138
-    v = [total_2 + v_lane[c] for c in range(32)]  # logp.py:138
-    logits_3 = [one for c in range(0, 32, 8) for one in load_vector_where(comes, logits, (t, v[c]), BFloat16(0), 8)]  # logp.py:139
-    logits_ahead = tuple(logits_3)  # logp.py:139
+    product = v_piece * 16032
+    piece_begin = cutlass.min(128256, product)
+    total = piece_begin + 16032
+    piece_end = cutlass.min(128256, total)
+    v_lane = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(32)]
+    steps = select(differs, Int32(63), Int32(0))
+    full_steps = select(differs, Int32(62), Int32(0))
+    m = Float32(float("-inf"))
+    s = Float32(0.0)
+    centred = Int32(-(2**31)).bitcast(Float32)
+    next_v = Int32(0)
+    comes = next_v < full_steps
+    product_2 = next_v * 256
+    total_2 = piece_begin + product_2
+    v = [total_2 + v_lane[c] for c in range(32)]
+    # logp.py:139
+    logits_3 = [one for c in range(0, 32, 8) for one in load_vector_where(comes, logits, (t, v[c]), BFloat16(0), 8)]
+    logits_ahead = tuple(logits_3)
     for v_step in cutlass.range(0, full_steps, unroll=1):  # logp.py:138
-        next_v_2 = v_step + 1  # logp.py:138
-        comes_2 = next_v_2 < full_steps  # logp.py:138
-        product_3 = next_v_2 * 256  # logp.py:138
-        total_3 = piece_begin + product_3  # logp.py:138
-        v_2 = [total_3 + v_lane[c] for c in range(32)]  # logp.py:138
-        logits_4 = [one for c in range(0, 32, 8) for one in load_vector_where(comes_2, logits, (t, v_2[c]), BFloat16(0), 8)]  # logp.py:139
+        next_v_2 = v_step + 1
+        comes_2 = next_v_2 < full_steps
+        product_3 = next_v_2 * 256
+        total_3 = piece_begin + product_3
+        v_2 = [total_3 + v_lane[c] for c in range(32)]
+        logits_4 = [  # logp.py:139
+            one for c in range(0, 32, 8) for one in load_vector_where(comes_2, logits, (t, v_2[c]), BFloat16(0), 8)
+        ]
         as_f32 = [BFloat16(logits_ahead[c]).to(Float32) for c in range(32)]  # logp.py:48
         product_4 = [mul(as_f32[c], inv_temperature) for c in range(32)]  # logp.py:57
         m_chunk = max_over_v_lane(product_4)  # logp.py:138
-        equal = m_chunk == Float32(float("-inf"))  # logp.py:138
-        chosen = select(equal, Float32(0.0), m_chunk)  # logp.py:138
-        difference = [product_4[c] - chosen for c in range(32)]  # logp.py:138
-        product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]  # logp.py:138
-        e = [exp2(product_5[c]) for c in range(32)]  # logp.py:138
-        larger = [fmax(difference[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:138
-        product_6 = [mul(e[c], larger[c]) for c in range(32)]  # logp.py:138
-        s_chunk = sum_over_v_lane(e, thread)  # logp.py:138
-        centred_chunk = sum_over_v_lane(product_6, thread)  # logp.py:138
-        m_2 = fmax(m, m_chunk)  # logp.py:138
-        equal_2 = m_2 == Float32(float("-inf"))  # logp.py:138
-        chosen_2 = select(equal_2, Float32(0.0), m_2)  # logp.py:138
-        difference_2 = m - chosen_2  # logp.py:138
-        product_7 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:138
-        power = exp2(product_7)  # logp.py:138
-        larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))  # logp.py:138
-        difference_3 = m_chunk - chosen_2  # logp.py:138
-        product_8 = mul(difference_3, Float32(1.4426950216293335))  # logp.py:138
-        power_2 = exp2(product_8)  # logp.py:138
-        larger_3 = fmax(difference_3, Float32(-3.4028234663852886e+38))  # logp.py:138
-        product_9 = mul(s, power)  # logp.py:138
-        product_10 = mul(s_chunk, power_2)  # logp.py:138
-        total_4 = product_9 + product_10  # logp.py:138
-        product_11 = mul(centred, power)  # logp.py:138
-        product_12 = mul(centred_chunk, power_2)  # logp.py:138
-        fused_sum = fma(product_9, larger_2, product_11)  # logp.py:138
-        fused_sum_2 = fma(product_10, larger_3, product_12)  # logp.py:138
-        total_5 = fused_sum + fused_sum_2  # logp.py:138
-        m, s, centred, logits_ahead = m_2, total_4, total_5, tuple(logits_4)  # logp.py:138
-    m_2 = m  # logp.py:138
-    s_2 = s  # logp.py:138
-    centred_2 = centred  # logp.py:138
-    for v_step_2 in cutlass.range(full_steps, steps, unroll=1):  # logp.py:138
-        product_3 = v_step_2 * 256  # logp.py:138
-        total_3 = piece_begin + product_3  # logp.py:138
-        v_2 = [total_3 + v_lane[c] for c in range(32)]  # logp.py:138
-        exists = [v_2[c] < piece_end for c in range(32)]  # logp.py:138
-        exists_2 = [exists[c] & differs for c in range(32)]  # logp.py:138
-        logits_4 = [one for c in range(0, 32, 8) for one in load_vector_where(exists_2[c], logits, (t, v_2[c]), BFloat16(0), 8)]  # logp.py:139
+        equal = m_chunk == Float32(float("-inf"))
+        chosen = select(equal, Float32(0.0), m_chunk)
+        difference = [product_4[c] - chosen for c in range(32)]
+        product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]
+        e = [exp2(product_5[c]) for c in range(32)]
+        larger = [fmax(difference[c], Float32(-3.4028234663852886e+38)) for c in range(32)]
+        product_6 = [mul(e[c], larger[c]) for c in range(32)]
+        s_chunk = sum_over_v_lane(e, thread)
+        centred_chunk = sum_over_v_lane(product_6, thread)
+        m_2 = fmax(m, m_chunk)
+        equal_2 = m_2 == Float32(float("-inf"))
+        chosen_2 = select(equal_2, Float32(0.0), m_2)
+        difference_2 = m - chosen_2
+        product_7 = mul(difference_2, Float32(1.4426950216293335))
+        power = exp2(product_7)
+        larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))
+        difference_3 = m_chunk - chosen_2
+        product_8 = mul(difference_3, Float32(1.4426950216293335))
+        power_2 = exp2(product_8)
+        larger_3 = fmax(difference_3, Float32(-3.4028234663852886e+38))
+        product_9 = mul(s, power)
+        product_10 = mul(s_chunk, power_2)
+        total_4 = product_9 + product_10
+        product_11 = mul(centred, power)
+        product_12 = mul(centred_chunk, power_2)
+        fused_sum = fma(product_9, larger_2, product_11)
+        fused_sum_2 = fma(product_10, larger_3, product_12)
+        total_5 = fused_sum + fused_sum_2
+        m, s, centred, logits_ahead = m_2, total_4, total_5, tuple(logits_4)
+    m_2 = m
+    s_2 = s
+    centred_2 = centred
+    for v_step_2 in cutlass.range(full_steps, steps, unroll=1):
+        product_3 = v_step_2 * 256
+        total_3 = piece_begin + product_3
+        v_2 = [total_3 + v_lane[c] for c in range(32)]
+        exists = [v_2[c] < piece_end for c in range(32)]
+        exists_2 = [exists[c] & differs for c in range(32)]
+        logits_4 = [  # logp.py:139
+            one for c in range(0, 32, 8) for one in load_vector_where(exists_2[c], logits, (t, v_2[c]), BFloat16(0), 8)
+        ]
         as_f32 = [BFloat16(logits_4[c]).to(Float32) for c in range(32)]  # logp.py:48
         product_4 = [mul(as_f32[c], inv_temperature) for c in range(32)]  # logp.py:57
         chosen = [select(exists_2[c], product_4[c], Float32(float("-inf"))) for c in range(32)]  # logp.py:138
-        m_chunk = max_over_v_lane(chosen)  # logp.py:138
-        equal = m_chunk == Float32(float("-inf"))  # logp.py:138
-        chosen_2 = select(equal, Float32(0.0), m_chunk)  # logp.py:138
-        difference = [chosen[c] - chosen_2 for c in range(32)]  # logp.py:138
-        product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]  # logp.py:138
-        e = [exp2(product_5[c]) for c in range(32)]  # logp.py:138
-        larger = [fmax(difference[c], Float32(-3.4028234663852886e+38)) for c in range(32)]  # logp.py:138
-        product_6 = [mul(e[c], larger[c]) for c in range(32)]  # logp.py:138
-        s_chunk = sum_over_v_lane(e, thread)  # logp.py:138
-        centred_chunk = sum_over_v_lane(product_6, thread)  # logp.py:138
-        m_3 = fmax(m_2, m_chunk)  # logp.py:138
-        equal_2 = m_3 == Float32(float("-inf"))  # logp.py:138
-        chosen_3 = select(equal_2, Float32(0.0), m_3)  # logp.py:138
-        difference_2 = m_2 - chosen_3  # logp.py:138
-        product_7 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:138
-        power = exp2(product_7)  # logp.py:138
-        larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))  # logp.py:138
-        difference_3 = m_chunk - chosen_3  # logp.py:138
-        product_8 = mul(difference_3, Float32(1.4426950216293335))  # logp.py:138
-        power_2 = exp2(product_8)  # logp.py:138
-        larger_3 = fmax(difference_3, Float32(-3.4028234663852886e+38))  # logp.py:138
-        product_9 = mul(s_2, power)  # logp.py:138
-        product_10 = mul(s_chunk, power_2)  # logp.py:138
-        total_4 = product_9 + product_10  # logp.py:138
-        product_11 = mul(centred_2, power)  # logp.py:138
-        product_12 = mul(centred_chunk, power_2)  # logp.py:138
-        fused_sum = fma(product_9, larger_2, product_11)  # logp.py:138
-        fused_sum_2 = fma(product_10, larger_3, product_12)  # logp.py:138
-        total_5 = fused_sum + fused_sum_2  # logp.py:138
-        m_2, s_2, centred_2 = m_3, total_4, total_5  # logp.py:138
-    m_3, s_3, centred_3 = softmax_sum_over_v_piece([m_2], [s_2], [centred_2], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,))  # logp.py:138
+        m_chunk = max_over_v_lane(chosen)
+        equal = m_chunk == Float32(float("-inf"))
+        chosen_2 = select(equal, Float32(0.0), m_chunk)
+        difference = [chosen[c] - chosen_2 for c in range(32)]
+        product_5 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(32)]
+        e = [exp2(product_5[c]) for c in range(32)]
+        larger = [fmax(difference[c], Float32(-3.4028234663852886e+38)) for c in range(32)]
+        product_6 = [mul(e[c], larger[c]) for c in range(32)]
+        s_chunk = sum_over_v_lane(e, thread)
+        centred_chunk = sum_over_v_lane(product_6, thread)
+        m_3 = fmax(m_2, m_chunk)
+        equal_2 = m_3 == Float32(float("-inf"))
+        chosen_3 = select(equal_2, Float32(0.0), m_3)
+        difference_2 = m_2 - chosen_3
+        product_7 = mul(difference_2, Float32(1.4426950216293335))
+        power = exp2(product_7)
+        larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))
+        difference_3 = m_chunk - chosen_3
+        product_8 = mul(difference_3, Float32(1.4426950216293335))
+        power_2 = exp2(product_8)
+        larger_3 = fmax(difference_3, Float32(-3.4028234663852886e+38))
+        product_9 = mul(s_2, power)
+        product_10 = mul(s_chunk, power_2)
+        total_4 = product_9 + product_10
+        product_11 = mul(centred_2, power)
+        product_12 = mul(centred_chunk, power_2)
+        fused_sum = fma(product_9, larger_2, product_11)
+        fused_sum_2 = fma(product_10, larger_3, product_12)
+        total_5 = fused_sum + fused_sum_2
+        m_2, s_2, centred_2 = m_3, total_4, total_5
+    m_3, s_3, centred_3 = softmax_sum_over_v_piece(
+        [m_2], [s_2], [centred_2], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,)
+    )
     as_f32 = BFloat16(logits_2).to(Float32)  # logp.py:48
     product_3 = mul(as_f32, inv_temperature)  # logp.py:57
     log_of = portable_log(s_3)  # logp.py:149
-    total_3 = m_3 + log_of  # logp.py:149
+    total_3 = m_3 + log_of
     difference = product_3 - total_3  # logp.py:150
     is_nan = difference != difference  # logp.py:151
-    both_2 = differs & is_nan  # logp.py:151
-    report_where(both_2 & writes, errors, 1, t + 1)  # logp.py:151
+    both_2 = differs & is_nan
+    report_where(both_2 & writes, errors, 1, t + 1)
     chosen = select(differs, difference, Float32(0.0))  # logp.py:153
     chosen_2 = select(differs, total_3, Float32(0.0))  # logp.py:154
     quotient = div(centred_3, s_3)  # logp.py:155
-    difference_2 = log_of - quotient  # logp.py:155
-    chosen_3 = select(differs, difference_2, Float32(0.0))  # logp.py:155
+    difference_2 = log_of - quotient
+    chosen_3 = select(differs, difference_2, Float32(0.0))
     store_where(writes, logp, t, chosen)  # logp.py:152
-    store_where(writes, lse, t, chosen_2)  # logp.py:152
-    store_where(writes, entropy, t, chosen_3)  # logp.py:152
+    store_where(writes, lse, t, chosen_2)
+    store_where(writes, entropy, t, chosen_3)
 
 
 @cute.jit
-def launch_logp(logits_ptr: cute.Pointer, ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr: cute.Pointer, entropy_ptr: cute.Pointer, errors_ptr: cute.Pointer, T: Int32, logits_t_stride: Int64, inv_temperature: Float32, ignore_index: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_logp(
+    logits_ptr: cute.Pointer, ids_ptr: cute.Pointer, logp_ptr: cute.Pointer, lse_ptr: cute.Pointer,
+    entropy_ptr: cute.Pointer, errors_ptr: cute.Pointer, T: Int32, logits_t_stride: Int64, inv_temperature: Float32,
+    ignore_index: Int64, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     logits = cute.make_tensor(logits_ptr, cute.make_layout((T, 128256), stride=(logits_t_stride, 1)))
     ids = cute.make_tensor(ids_ptr, cute.make_layout((T,), stride=(1,)))
@@ -399,4 +416,6 @@ def call(kernels, logits, ids, logp, lse, entropy, inv_temperature, ignore_index
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = T
     if programs > 0:
-        kernels.logp((programs,), logits, ids, logp, lse, entropy, errors, T, logits_t_stride, inv_temperature, ignore_index)
+        kernels.logp(
+            (programs,), logits, ids, logp, lse, entropy, errors, T, logits_t_stride, inv_temperature, ignore_index
+        )

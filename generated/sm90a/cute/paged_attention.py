@@ -322,7 +322,11 @@ def paged_attention_units():
 
 
 @cute.kernel
-def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tensor, k_cache: cute.Tensor, v_cache: cute.Tensor, block_table: cute.Tensor, context_lens: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, o: cute.Tensor, lse: cute.Tensor, Q: Int32, B: Int32, T: Int32, M: Int32, P: Int32, scale: Float32):
+def paged_attention(
+    scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tensor, k_cache: cute.Tensor, v_cache: cute.Tensor,
+    block_table: cute.Tensor, context_lens: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, o: cute.Tensor,
+    lse: cute.Tensor, Q: Int32, B: Int32, T: Int32, M: Int32, P: Int32, scale: Float32
+):
     # A block owns 64 of Q*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -360,9 +364,9 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
     h = block // tiles
     begin_q_2 = begin_q[b]  # attention.py:301
     end_q_2 = end_q[b]  # attention.py:302
-    difference = end_q_2 - begin_q_2  # attention.py:302
+    difference = end_q_2 - begin_q_2
     context_lens_2 = context_lens[b]  # attention.py:303
-    difference_2 = context_lens_2 - difference  # attention.py:303
+    difference_2 = context_lens_2 - difference
     larger = cutlass.max(0, context_lens_2)  # attention.py:205
     product = mul(scale, Float32(1.4426950216293335))  # attention.py:277
     q_g = [first + lane + 32 * r for r in range(2)]
@@ -370,86 +374,92 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
     total = [q_2[r] + difference_2 for r in range(2)]  # attention.py:303
     total_2 = [total[r] + 1 for r in range(2)]  # attention.py:309
     larger_2 = [cutlass.max(0, total_2[r]) for r in range(2)]  # attention.py:205
-    seen = [cutlass.min(larger, larger_2[r]) for r in range(2)]  # attention.py:205
-    full_steps_2 = [seen[r] // 64 for r in range(2)]  # attention.py:205
-    total_3 = [seen[r] + 63 for r in range(2)]  # attention.py:205
-    steps = [total_3[r] // 64 for r in range(2)]  # attention.py:205
-    first_steps = Int32(0)  # attention.py:205
-    last_steps = select(first < count, most(of_rows(steps, most), first_steps + 1), first_steps + 1)  # attention.py:205
-    full_steps = most(first_steps, least(of_rows(full_steps_2, least), last_steps - 1))  # attention.py:205
+    seen = [cutlass.min(larger, larger_2[r]) for r in range(2)]
+    full_steps_2 = [seen[r] // 64 for r in range(2)]
+    total_3 = [seen[r] + 63 for r in range(2)]
+    steps = [total_3[r] // 64 for r in range(2)]
+    first_steps = Int32(0)
+    last_steps = select(first < count, most(of_rows(steps, most), first_steps + 1), first_steps + 1)
+    full_steps = most(first_steps, least(of_rows(full_steps_2, least), last_steps - 1))
     if group == 0:
         # Producer: each thread copies vectors by cp.async, zeros for out-of-bounds rows.
         cute.arch.setmaxregister_decrease(96)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         q_ring.producer_acquire(put)
-        column = 8 * (thread % 8)  # attention.py:205
-        for i in cutlass.range_constexpr(4):  # attention.py:205
-            down = thread // 8 + 16 * i  # attention.py:205
-            q_g_2 = first + down  # attention.py:205
+        column = 8 * (thread % 8)
+        for i in cutlass.range_constexpr(4):
+            down = thread // 8 + 16 * i
+            q_g_2 = first + down
             q_3 = q_g_2 // 4  # attention.py:301
             total_4 = begin_q_2 + q_3  # attention.py:303
-            below = q_3 < difference  # attention.py:303
+            below = q_3 < difference
             at_most = 0 <= total_4  # attention.py:203
-            below_2 = total_4 < T  # attention.py:203
-            both = at_most & below_2  # attention.py:203
-            both_2 = below & both  # attention.py:203
-            g = q_g_2 % 4  # attention.py:203
-            for j in cutlass.range_constexpr(2):  # attention.py:203
-                copy_vector_where(both_2, q, (total_4, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)  # attention.py:203
+            below_2 = total_4 < T
+            both = at_most & below_2
+            both_2 = below & both
+            g = q_g_2 % 4
+            for j in cutlass.range_constexpr(2):
+                copy_vector_where(both_2, q, (total_4, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)
         q_ring.producer_commit(put)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 5)
         for s_step in cutlass.range(first_steps, last_steps, unroll=1):
             k_cache_ring.producer_acquire(put)
             product_2 = s_step * 64  # attention.py:205
-            column = 8 * (thread % 8)  # attention.py:205
-            for i in cutlass.range_constexpr(4):  # attention.py:205
-                down = thread // 8 + 16 * i  # attention.py:205
-                s_lane = down  # attention.py:205
-                s = product_2 + s_lane  # attention.py:205
-                exists = s < context_lens_2  # attention.py:205
+            column = 8 * (thread % 8)
+            for i in cutlass.range_constexpr(4):
+                down = thread // 8 + 16 * i
+                s_lane = down
+                s = product_2 + s_lane
+                exists = s < context_lens_2
                 quotient = s // 64  # attention.py:206
-                at_most = 0 <= quotient  # attention.py:206
-                below = quotient < M  # attention.py:206
-                both = at_most & below  # attention.py:206
-                both_2 = exists & both  # attention.py:206
-                block_table_2 = load_where(both_2, block_table, (b, quotient), Int32(0))  # attention.py:206
-                remainder = s % 64  # attention.py:206
+                at_most = 0 <= quotient
+                below = quotient < M
+                both = at_most & below
+                both_2 = exists & both
+                block_table_2 = load_where(both_2, block_table, (b, quotient), Int32(0))
+                remainder = s % 64
                 at_most_2 = 0 <= block_table_2  # attention.py:207
-                below_2 = block_table_2 < P  # attention.py:207
-                both_3 = at_most_2 & below_2  # attention.py:207
-                at_most_3 = 0 <= remainder  # attention.py:207
-                below_3 = remainder < 64  # attention.py:207
-                both_4 = at_most_3 & below_3  # attention.py:207
-                both_5 = both_3 & both_4  # attention.py:207
-                both_6 = exists & both_5  # attention.py:207
-                for j in cutlass.range_constexpr(2):  # attention.py:207
-                    copy_vector_where(both_6, k_cache, (block_table_2, remainder, h, (column + 64 * j)), k_cache_tiles, (down, column + 64 * j, put.index), 8)  # attention.py:207
+                below_2 = block_table_2 < P
+                both_3 = at_most_2 & below_2
+                at_most_3 = 0 <= remainder
+                below_3 = remainder < 64
+                both_4 = at_most_3 & below_3
+                both_5 = both_3 & both_4
+                both_6 = exists & both_5
+                for j in cutlass.range_constexpr(2):
+                    copy_vector_where(
+                        both_6, k_cache, (block_table_2, remainder, h, (column + 64 * j)), k_cache_tiles,
+                        (down, column + 64 * j, put.index), 8
+                    )
             k_cache_ring.producer_commit(put)
             v_cache_ring.producer_acquire(put)
             product_2 = s_step * 64  # attention.py:205
-            column = 8 * (thread % 8)  # attention.py:205
-            for i in cutlass.range_constexpr(4):  # attention.py:205
-                down = thread // 8 + 16 * i  # attention.py:205
-                s_lane = down  # attention.py:205
-                s = product_2 + s_lane  # attention.py:205
-                exists = s < context_lens_2  # attention.py:205
+            column = 8 * (thread % 8)
+            for i in cutlass.range_constexpr(4):
+                down = thread // 8 + 16 * i
+                s_lane = down
+                s = product_2 + s_lane
+                exists = s < context_lens_2
                 quotient = s // 64  # attention.py:206
-                at_most = 0 <= quotient  # attention.py:206
-                below = quotient < M  # attention.py:206
-                both = at_most & below  # attention.py:206
-                both_2 = exists & both  # attention.py:206
-                block_table_2 = load_where(both_2, block_table, (b, quotient), Int32(0))  # attention.py:206
-                remainder = s % 64  # attention.py:206
+                at_most = 0 <= quotient
+                below = quotient < M
+                both = at_most & below
+                both_2 = exists & both
+                block_table_2 = load_where(both_2, block_table, (b, quotient), Int32(0))
+                remainder = s % 64
                 at_most_2 = 0 <= block_table_2  # attention.py:207
-                below_2 = block_table_2 < P  # attention.py:207
-                both_3 = at_most_2 & below_2  # attention.py:207
-                at_most_3 = 0 <= remainder  # attention.py:207
-                below_3 = remainder < 64  # attention.py:207
-                both_4 = at_most_3 & below_3  # attention.py:207
-                both_5 = both_3 & both_4  # attention.py:207
-                both_6 = exists & both_5  # attention.py:207
-                for j in cutlass.range_constexpr(2):  # attention.py:207
-                    copy_vector_where(both_6, v_cache, (block_table_2, remainder, h, (column + 64 * j)), v_cache_tiles, (column + 64 * j, down, put.index), 8)  # attention.py:207
+                below_2 = block_table_2 < P
+                both_3 = at_most_2 & below_2
+                at_most_3 = 0 <= remainder
+                below_3 = remainder < 64
+                both_4 = at_most_3 & below_3
+                both_5 = both_3 & both_4
+                both_6 = exists & both_5
+                for j in cutlass.range_constexpr(2):
+                    copy_vector_where(
+                        both_6, v_cache, (block_table_2, remainder, h, (column + 64 * j)), v_cache_tiles,
+                        (column + 64 * j, down, put.index), 8
+                    )
             v_cache_ring.producer_commit(put)
             put.advance()
     else:
@@ -471,259 +481,301 @@ def paged_attention(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tens
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
         got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 5)
-        q_g_2 = [first + row + 8 * r for r in range(2)]  # attention.py:207
+        q_g_2 = [first + row + 8 * r for r in range(2)]
         q_3 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:301
         total_4 = [q_3[r] + difference_2 for r in range(2)]  # attention.py:303
         total_5 = [total_4[r] + 1 for r in range(2)]  # attention.py:309
         max_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:205
-        max_of_piece.fill(Float32(float("-inf")))  # attention.py:205
-        sum_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:205
-        sum_of_piece.fill(Float32(0.0))  # attention.py:205
-        o_of_piece_acc = cute.make_rmem_tensor(summing.partition_shape_C((64, 128)), Float32)  # attention.py:205
-        o_of_piece_acc.fill(Float32(0.0))  # attention.py:205
-        o_of_piece = by_rows(o_of_piece_acc, 16)  # attention.py:205
-        m = cute.make_rmem_tensor((2,), Float32)  # attention.py:205
-        m.fill(Float32(float("-inf")))  # attention.py:205
-        s = cute.make_rmem_tensor((2,), Float32)  # attention.py:205
-        s.fill(Int32(-(2**31)).bitcast(Float32))  # attention.py:205
-        o_2_acc = cute.make_rmem_tensor(summing.partition_shape_C((64, 128)), Float32)  # attention.py:205
-        o_2_acc.fill(Int32(-(2**31)).bitcast(Float32))  # attention.py:205
-        o_2 = by_rows(o_2_acc, 16)  # attention.py:205
-        q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:205
-        k_cache_ring.consumer_wait(get)  # attention.py:205
-        cute.arch.fence_view_async_shared()  # attention.py:205
-        multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False, 8)  # attention.py:205
-        warpgroup.wait_group(0)  # attention.py:205
-        with cute.arch.elect_one():  # attention.py:205
-            k_cache_ring.consumer_release(get)  # attention.py:205
-        get.advance()  # attention.py:205
-        for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:205
-            remainder = s_step % 8  # attention.py:205
-            turn = remainder == 0  # attention.py:205
-            if turn & (s_step > first_steps):  # attention.py:205
-                for r in cutlass.range_constexpr(2):  # attention.py:205
-                    m_2 = fmax(m[r], max_of_piece[r])  # attention.py:205
-                    equal = m_2 == Float32(float("-inf"))  # attention.py:205
-                    chosen = select(equal, Float32(0.0), m_2)  # attention.py:205
-                    difference_3 = m[r] - chosen  # attention.py:205
-                    difference_4 = max_of_piece[r] - chosen  # attention.py:205
-                    power = exp2(difference_3)  # attention.py:205
-                    power_2 = exp2(difference_4)  # attention.py:205
-                    product_2 = mul(s[r], power)  # attention.py:205
-                    product_3 = mul(sum_of_piece[r], power_2)  # attention.py:205
-                    total_6 = product_2 + product_3  # attention.py:205
-                    for c in cutlass.range_constexpr(32):  # attention.py:205
-                        product_4 = mul(o_2[r, c], power)  # attention.py:205
-                        product_5 = mul(o_of_piece[r, c], power_2)  # attention.py:205
-                        o_2[r, c] = product_4 + product_5  # attention.py:205
-                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_6  # attention.py:205
+        max_of_piece.fill(Float32(float("-inf")))
+        sum_of_piece = cute.make_rmem_tensor((2,), Float32)
+        sum_of_piece.fill(Float32(0.0))
+        o_of_piece_acc = cute.make_rmem_tensor(summing.partition_shape_C((64, 128)), Float32)
+        o_of_piece_acc.fill(Float32(0.0))
+        o_of_piece = by_rows(o_of_piece_acc, 16)
+        m = cute.make_rmem_tensor((2,), Float32)
+        m.fill(Float32(float("-inf")))
+        s = cute.make_rmem_tensor((2,), Float32)
+        s.fill(Int32(-(2**31)).bitcast(Float32))
+        o_2_acc = cute.make_rmem_tensor(summing.partition_shape_C((64, 128)), Float32)
+        o_2_acc.fill(Int32(-(2**31)).bitcast(Float32))
+        o_2 = by_rows(o_2_acc, 16)
+        q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+        k_cache_ring.consumer_wait(get)
+        cute.arch.fence_view_async_shared()
+        multiply(
+            scoring, acc_of_scores, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False, 8
+        )
+        warpgroup.wait_group(0)
+        with cute.arch.elect_one():
+            k_cache_ring.consumer_release(get)
+        get.advance()
+        for s_step in cutlass.range(first_steps, full_steps, unroll=1):
+            remainder = s_step % 8
+            turn = remainder == 0
+            if turn & (s_step > first_steps):
+                for r in cutlass.range_constexpr(2):
+                    m_2 = fmax(m[r], max_of_piece[r])
+                    equal = m_2 == Float32(float("-inf"))
+                    chosen = select(equal, Float32(0.0), m_2)
+                    difference_3 = m[r] - chosen
+                    difference_4 = max_of_piece[r] - chosen
+                    power = exp2(difference_3)
+                    power_2 = exp2(difference_4)
+                    product_2 = mul(s[r], power)
+                    product_3 = mul(sum_of_piece[r], power_2)
+                    total_6 = product_2 + product_3
+                    for c in cutlass.range_constexpr(32):
+                        product_4 = mul(o_2[r, c], power)
+                        product_5 = mul(o_of_piece[r, c], power_2)
+                        o_2[r, c] = product_4 + product_5
+                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_6
             product_2 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-            k_cache_ring.consumer_wait(get)  # attention.py:277
-            cute.arch.fence_view_async_shared()  # attention.py:277
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False, 8)  # attention.py:277
+            k_cache_ring.consumer_wait(get)
+            cute.arch.fence_view_async_shared()
+            multiply(
+                scoring, acc_of_scores, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index],
+                False, 8
+            )
             total_6 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:205
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(product_2[r])]  # attention.py:205
-            m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:205
-            below = [total_6[r] < m_chunk[r] for r in range(2)]  # attention.py:205
-            m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:205
-            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:205
-            chosen = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:205
-            difference_3 = [max_of_piece[r] - chosen[r] for r in range(2)]  # attention.py:205
-            again = [exp2(difference_3[r]) for r in range(2)]  # attention.py:205
-            product_3 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:205
-            e = [[], []]  # attention.py:205
-            for r in cutlass.range_constexpr(2):  # attention.py:205
-                for c in cutlass.range_constexpr(16):  # attention.py:205
-                    difference_4 = product_2[r][c] - chosen[r]  # attention.py:205
-                    e[r].append(exp2(difference_4))  # attention.py:205
-                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:205
-            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:205
-                for r in cutlass.range_constexpr(2):  # attention.py:205
-                    for c in cutlass.range_constexpr(32):  # attention.py:205
-                        o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])  # attention.py:205
-            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:205
-            v_cache_ring.consumer_wait(got)  # attention.py:205
-            cute.arch.fence_view_async_shared()  # attention.py:205
-            multiply(summing, o_of_piece_acc, acc_of_probs, v_cache_factor[None, None, None, got.index], True, 4)  # attention.py:205
-            s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:205
-            s_new = [product_3[r] + s_chunk[r] for r in range(2)]  # attention.py:205
-            for r in cutlass.range_constexpr(2):  # attention.py:205
-                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:205
-            warpgroup.wait_group(0)  # attention.py:205
-            with cute.arch.elect_one():  # attention.py:205
-                k_cache_ring.consumer_release(get)  # attention.py:205
-                v_cache_ring.consumer_release(got)  # attention.py:205
-            get.advance()  # attention.py:205
-            got.advance()  # attention.py:205
-        for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):  # attention.py:205
-            product_2 = s_step * 64  # attention.py:205
-            remainder = s_step % 8  # attention.py:205
-            turn = remainder == 0  # attention.py:205
-            if turn & (s_step > first_steps):  # attention.py:205
-                for r in cutlass.range_constexpr(2):  # attention.py:205
-                    m_2 = fmax(m[r], max_of_piece[r])  # attention.py:205
-                    equal = m_2 == Float32(float("-inf"))  # attention.py:205
-                    chosen = select(equal, Float32(0.0), m_2)  # attention.py:205
-                    difference_3 = m[r] - chosen  # attention.py:205
-                    difference_4 = max_of_piece[r] - chosen  # attention.py:205
-                    power = exp2(difference_3)  # attention.py:205
-                    power_2 = exp2(difference_4)  # attention.py:205
-                    product_3 = mul(s[r], power)  # attention.py:205
-                    product_4 = mul(sum_of_piece[r], power_2)  # attention.py:205
-                    total_6 = product_3 + product_4  # attention.py:205
-                    for c in cutlass.range_constexpr(32):  # attention.py:205
-                        product_5 = mul(o_2[r, c], power)  # attention.py:205
-                        product_6 = mul(o_of_piece[r, c], power_2)  # attention.py:205
-                        o_2[r, c] = product_5 + product_6  # attention.py:205
-                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_6  # attention.py:205
+            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(product_2[r])]
+            m_chunk = max_over_s_lane(m_chunk_parts)
+            below = [total_6[r] < m_chunk[r] for r in range(2)]
+            m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]
+            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+            chosen = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]
+            difference_3 = [max_of_piece[r] - chosen[r] for r in range(2)]
+            again = [exp2(difference_3[r]) for r in range(2)]
+            product_3 = [mul(sum_of_piece[r], again[r]) for r in range(2)]
+            e = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    difference_4 = product_2[r][c] - chosen[r]
+                    e[r].append(exp2(difference_4))
+                    probs[r, c] = Float32(e[r][c]).to(BFloat16)
+            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(32):
+                        o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])
+            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]
+            v_cache_ring.consumer_wait(got)
+            cute.arch.fence_view_async_shared()
+            multiply(summing, o_of_piece_acc, acc_of_probs, v_cache_factor[None, None, None, got.index], True, 4)
+            s_chunk = sum_over_s_lane(s_chunk_parts)
+            s_new = [product_3[r] + s_chunk[r] for r in range(2)]
+            for r in cutlass.range_constexpr(2):
+                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]
+            warpgroup.wait_group(0)
+            with cute.arch.elect_one():
+                k_cache_ring.consumer_release(get)
+                v_cache_ring.consumer_release(got)
+            get.advance()
+            got.advance()
+        for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
+            product_2 = s_step * 64
+            remainder = s_step % 8
+            turn = remainder == 0
+            if turn & (s_step > first_steps):
+                for r in cutlass.range_constexpr(2):
+                    m_2 = fmax(m[r], max_of_piece[r])
+                    equal = m_2 == Float32(float("-inf"))
+                    chosen = select(equal, Float32(0.0), m_2)
+                    difference_3 = m[r] - chosen
+                    difference_4 = max_of_piece[r] - chosen
+                    power = exp2(difference_3)
+                    power_2 = exp2(difference_4)
+                    product_3 = mul(s[r], power)
+                    product_4 = mul(sum_of_piece[r], power_2)
+                    total_6 = product_3 + product_4
+                    for c in cutlass.range_constexpr(32):
+                        product_5 = mul(o_2[r, c], power)
+                        product_6 = mul(o_of_piece[r, c], power_2)
+                        o_2[r, c] = product_5 + product_6
+                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_6
             product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-            k_cache_ring.consumer_wait(get)  # attention.py:277
-            cute.arch.fence_view_async_shared()  # attention.py:277
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index], False, 8)  # attention.py:277
+            k_cache_ring.consumer_wait(get)
+            cute.arch.fence_view_async_shared()
+            multiply(
+                scoring, acc_of_scores, q_factor[None, None, None, 0], k_cache_factor[None, None, None, get.index],
+                False, 8
+            )
             total_6 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:205
-            chosen = [[], []]  # attention.py:205
-            for r in cutlass.range_constexpr(2):  # attention.py:205
-                for c in cutlass.range_constexpr(16):  # attention.py:205
-                    s_2 = product_2 + (quad + 8 * (c // 2) + c % 2)  # attention.py:205
-                    exists = s_2 < context_lens_2  # attention.py:205
-                    below = s_2 < total_5[r]  # attention.py:205
-                    exists_2 = exists & below  # attention.py:205
-                    chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))  # attention.py:205
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]  # attention.py:205
-            m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:205
-            below = [total_6[r] < m_chunk[r] for r in range(2)]  # attention.py:205
-            m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:205
-            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:205
-            chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:205
-            difference_3 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:205
-            again = [exp2(difference_3[r]) for r in range(2)]  # attention.py:205
-            product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:205
-            e = [[], []]  # attention.py:205
-            for r in cutlass.range_constexpr(2):  # attention.py:205
-                for c in cutlass.range_constexpr(16):  # attention.py:205
-                    difference_4 = chosen[r][c] - chosen_2[r]  # attention.py:205
-                    e[r].append(exp2(difference_4))  # attention.py:205
-                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:205
-            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:205
-                for r in cutlass.range_constexpr(2):  # attention.py:205
-                    for c in cutlass.range_constexpr(32):  # attention.py:205
-                        o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])  # attention.py:205
-            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:205
-            v_cache_ring.consumer_wait(got)  # attention.py:205
-            cute.arch.fence_view_async_shared()  # attention.py:205
-            multiply(summing, o_of_piece_acc, acc_of_probs, v_cache_factor[None, None, None, got.index], True, 4)  # attention.py:205
-            s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:205
-            s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:205
-            for r in cutlass.range_constexpr(2):  # attention.py:205
-                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:205
-            warpgroup.wait_group(0)  # attention.py:205
-            with cute.arch.elect_one():  # attention.py:205
-                k_cache_ring.consumer_release(get)  # attention.py:205
-                v_cache_ring.consumer_release(got)  # attention.py:205
-            get.advance()  # attention.py:205
-            got.advance()  # attention.py:205
-        product_2 = (last_steps - 1) * 64  # attention.py:205
-        remainder = (last_steps - 1) % 8  # attention.py:205
-        turn = remainder == 0  # attention.py:205
-        if turn & ((last_steps - 1) > first_steps):  # attention.py:205
-            for r in cutlass.range_constexpr(2):  # attention.py:205
-                m_2 = fmax(m[r], max_of_piece[r])  # attention.py:205
-                equal = m_2 == Float32(float("-inf"))  # attention.py:205
-                chosen = select(equal, Float32(0.0), m_2)  # attention.py:205
-                difference_3 = m[r] - chosen  # attention.py:205
-                difference_4 = max_of_piece[r] - chosen  # attention.py:205
-                power = exp2(difference_3)  # attention.py:205
-                power_2 = exp2(difference_4)  # attention.py:205
-                product_3 = mul(s[r], power)  # attention.py:205
-                product_4 = mul(sum_of_piece[r], power_2)  # attention.py:205
-                total_6 = product_3 + product_4  # attention.py:205
-                for c in cutlass.range_constexpr(32):  # attention.py:205
-                    product_5 = mul(o_2[r, c], power)  # attention.py:205
-                    product_6 = mul(o_of_piece[r, c], power_2)  # attention.py:205
-                    o_2[r, c] = product_5 + product_6  # attention.py:205
-                max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_6  # attention.py:205
+            chosen = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    s_2 = product_2 + (quad + 8 * (c // 2) + c % 2)
+                    exists = s_2 < context_lens_2
+                    below = s_2 < total_5[r]
+                    exists_2 = exists & below
+                    chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))
+            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]
+            m_chunk = max_over_s_lane(m_chunk_parts)
+            below = [total_6[r] < m_chunk[r] for r in range(2)]
+            m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]
+            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+            chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]
+            difference_3 = [max_of_piece[r] - chosen_2[r] for r in range(2)]
+            again = [exp2(difference_3[r]) for r in range(2)]
+            product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]
+            e = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    difference_4 = chosen[r][c] - chosen_2[r]
+                    e[r].append(exp2(difference_4))
+                    probs[r, c] = Float32(e[r][c]).to(BFloat16)
+            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(32):
+                        o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])
+            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]
+            v_cache_ring.consumer_wait(got)
+            cute.arch.fence_view_async_shared()
+            multiply(summing, o_of_piece_acc, acc_of_probs, v_cache_factor[None, None, None, got.index], True, 4)
+            s_chunk = sum_over_s_lane(s_chunk_parts)
+            s_new = [product_4[r] + s_chunk[r] for r in range(2)]
+            for r in cutlass.range_constexpr(2):
+                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]
+            warpgroup.wait_group(0)
+            with cute.arch.elect_one():
+                k_cache_ring.consumer_release(get)
+                v_cache_ring.consumer_release(got)
+            get.advance()
+            got.advance()
+        product_2 = (last_steps - 1) * 64
+        remainder = (last_steps - 1) % 8
+        turn = remainder == 0
+        if turn & ((last_steps - 1) > first_steps):
+            for r in cutlass.range_constexpr(2):
+                m_2 = fmax(m[r], max_of_piece[r])
+                equal = m_2 == Float32(float("-inf"))
+                chosen = select(equal, Float32(0.0), m_2)
+                difference_3 = m[r] - chosen
+                difference_4 = max_of_piece[r] - chosen
+                power = exp2(difference_3)
+                power_2 = exp2(difference_4)
+                product_3 = mul(s[r], power)
+                product_4 = mul(sum_of_piece[r], power_2)
+                total_6 = product_3 + product_4
+                for c in cutlass.range_constexpr(32):
+                    product_5 = mul(o_2[r, c], power)
+                    product_6 = mul(o_of_piece[r, c], power_2)
+                    o_2[r, c] = product_5 + product_6
+                max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_6
         product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
         total_6 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:205
-        chosen = [[], []]  # attention.py:205
-        for r in cutlass.range_constexpr(2):  # attention.py:205
-            for c in cutlass.range_constexpr(16):  # attention.py:205
-                s_2 = product_2 + (quad + 8 * (c // 2) + c % 2)  # attention.py:205
-                exists = s_2 < context_lens_2  # attention.py:205
-                below = s_2 < total_5[r]  # attention.py:205
-                exists_2 = exists & below  # attention.py:205
-                chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))  # attention.py:205
-        m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]  # attention.py:205
-        m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:205
-        below = [total_6[r] < m_chunk[r] for r in range(2)]  # attention.py:205
-        m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:205
-        equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:205
-        chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:205
-        difference_3 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:205
-        again = [exp2(difference_3[r]) for r in range(2)]  # attention.py:205
-        product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:205
-        e = [[], []]  # attention.py:205
-        for r in cutlass.range_constexpr(2):  # attention.py:205
-            for c in cutlass.range_constexpr(16):  # attention.py:205
-                difference_4 = chosen[r][c] - chosen_2[r]  # attention.py:205
-                e[r].append(exp2(difference_4))  # attention.py:205
-                probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:205
-        if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:205
-            for r in cutlass.range_constexpr(2):  # attention.py:205
-                for c in cutlass.range_constexpr(32):  # attention.py:205
-                    o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])  # attention.py:205
-        s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:205
-        v_cache_ring.consumer_wait(got)  # attention.py:205
-        cute.arch.fence_view_async_shared()  # attention.py:205
-        multiply(summing, o_of_piece_acc, acc_of_probs, v_cache_factor[None, None, None, got.index], True, 4)  # attention.py:205
-        s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:205
-        s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:205
-        for r in cutlass.range_constexpr(2):  # attention.py:205
-            max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:205
-        warpgroup.wait_group(0)  # attention.py:205
-        with cute.arch.elect_one():  # attention.py:205
-            v_cache_ring.consumer_release(got)  # attention.py:205
-        got.advance()  # attention.py:205
+        chosen = [[], []]
+        for r in cutlass.range_constexpr(2):
+            for c in cutlass.range_constexpr(16):
+                s_2 = product_2 + (quad + 8 * (c // 2) + c % 2)
+                exists = s_2 < context_lens_2
+                below = s_2 < total_5[r]
+                exists_2 = exists & below
+                chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))
+        m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]
+        m_chunk = max_over_s_lane(m_chunk_parts)
+        below = [total_6[r] < m_chunk[r] for r in range(2)]
+        m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]
+        equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+        chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]
+        difference_3 = [max_of_piece[r] - chosen_2[r] for r in range(2)]
+        again = [exp2(difference_3[r]) for r in range(2)]
+        product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]
+        e = [[], []]
+        for r in cutlass.range_constexpr(2):
+            for c in cutlass.range_constexpr(16):
+                difference_4 = chosen[r][c] - chosen_2[r]
+                e[r].append(exp2(difference_4))
+                probs[r, c] = Float32(e[r][c]).to(BFloat16)
+        if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(32):
+                    o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])
+        s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]
+        v_cache_ring.consumer_wait(got)
+        cute.arch.fence_view_async_shared()
+        multiply(summing, o_of_piece_acc, acc_of_probs, v_cache_factor[None, None, None, got.index], True, 4)
+        s_chunk = sum_over_s_lane(s_chunk_parts)
+        s_new = [product_4[r] + s_chunk[r] for r in range(2)]
+        for r in cutlass.range_constexpr(2):
+            max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]
+        warpgroup.wait_group(0)
+        with cute.arch.elect_one():
+            v_cache_ring.consumer_release(got)
+        got.advance()
         for r in cutlass.range_constexpr(2):
             total_6 = begin_q_2 + q_3[r]  # attention.py:303
-            below = q_3[r] < difference  # attention.py:303
+            below = q_3[r] < difference
             g = q_g_2[r] % 4  # attention.py:203
             m_2 = fmax(m[r], max_of_piece[r])  # attention.py:205
-            equal = m_2 == Float32(float("-inf"))  # attention.py:205
-            chosen = select(equal, Float32(0.0), m_2)  # attention.py:205
-            difference_3 = m[r] - chosen  # attention.py:205
-            difference_4 = max_of_piece[r] - chosen  # attention.py:205
-            power = exp2(difference_3)  # attention.py:205
-            power_2 = exp2(difference_4)  # attention.py:205
-            product_2 = mul(s[r], power)  # attention.py:205
-            product_3 = mul(sum_of_piece[r], power_2)  # attention.py:205
-            total_7 = product_2 + product_3  # attention.py:205
+            equal = m_2 == Float32(float("-inf"))
+            chosen = select(equal, Float32(0.0), m_2)
+            difference_3 = m[r] - chosen
+            difference_4 = max_of_piece[r] - chosen
+            power = exp2(difference_3)
+            power_2 = exp2(difference_4)
+            product_2 = mul(s[r], power)
+            product_3 = mul(sum_of_piece[r], power_2)
+            total_7 = product_2 + product_3
             equal_2 = total_7 == Float32(0.0)  # attention.py:325
             log_of = portable_log(total_7)  # attention.py:327
-            fused_sum = fma(m_2, Float32(0.6931471824645996), log_of)  # attention.py:327
-            store_where(below & first_of_quad, lse, (h, g, total_6), fused_sum)  # attention.py:327
+            fused_sum = fma(m_2, Float32(0.6931471824645996), log_of)
+            store_where(below & first_of_quad, lse, (h, g, total_6), fused_sum)
             total_8 = []  # attention.py:205
-            for c in cutlass.range_constexpr(32):  # attention.py:205
-                product_4 = mul(o_2[r, c], power)  # attention.py:205
-                product_5 = mul(o_of_piece[r, c], power_2)  # attention.py:205
-                total_8.append(product_4 + product_5)  # attention.py:205
+            for c in cutlass.range_constexpr(32):
+                product_4 = mul(o_2[r, c], power)
+                product_5 = mul(o_of_piece[r, c], power_2)
+                total_8.append(product_4 + product_5)
             quotient = divided(total_8, total_7)  # attention.py:325
-            as_bf16 = []  # attention.py:325
-            for c in cutlass.range_constexpr(32):  # attention.py:325
-                chosen_2 = select(equal_2, Float32(0.0), quotient[c])  # attention.py:325
-                total_9 = chosen_2 + Float32(0.0)  # attention.py:325
+            as_bf16 = []
+            for c in cutlass.range_constexpr(32):
+                chosen_2 = select(equal_2, Float32(0.0), quotient[c])
+                total_9 = chosen_2 + Float32(0.0)
                 as_bf16.append(Float32(total_9).to(BFloat16))  # attention.py:326
-            for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:326
-                vectors = to_vectors(epilogue_tile, o.element_type, as_bf16[c : c + 16])  # attention.py:326
-                for i in cutlass.range_constexpr(2):  # attention.py:326
-                    store_vector_where(below, o, (total_6, h, g, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:326
+            for c in cutlass.range_constexpr(0, 32, 16):
+                vectors = to_vectors(epilogue_tile, o.element_type, as_bf16[c : c + 16])
+                for i in cutlass.range_constexpr(2):
+                    store_vector_where(below, o, (total_6, h, g, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])
 
 
 @cute.jit
-def launch_paged_attention(q_ptr: cute.Pointer, k_cache_ptr: cute.Pointer, v_cache_ptr: cute.Pointer, block_table_ptr: cute.Pointer, context_lens_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, M: Int32, P: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, k_cache_p_stride: Int64, k_cache_o_stride: Int64, k_cache_h_stride: Int64, v_cache_p_stride: Int64, v_cache_o_stride: Int64, v_cache_h_stride: Int64, block_table_b_stride: Int64, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_paged_attention(
+    q_ptr: cute.Pointer, k_cache_ptr: cute.Pointer, v_cache_ptr: cute.Pointer, block_table_ptr: cute.Pointer,
+    context_lens_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, o_ptr: cute.Pointer,
+    lse_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, M: Int32, P: Int32, q_t_stride: Int64, q_h_stride: Int64,
+    q_g_stride: Int64, k_cache_p_stride: Int64, k_cache_o_stride: Int64, k_cache_h_stride: Int64,
+    v_cache_p_stride: Int64, v_cache_o_stride: Int64, v_cache_h_stride: Int64, block_table_b_stride: Int64,
+    o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32,
+    programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
-    k_cache = cute.make_tensor(k_cache_ptr, cute.make_layout((P, 64, 8, 128), stride=(cute.assume(k_cache_p_stride, divby=8), cute.assume(k_cache_o_stride, divby=8), cute.assume(k_cache_h_stride, divby=8), 1)))
-    v_cache = cute.make_tensor(v_cache_ptr, cute.make_layout((P, 64, 8, 128), stride=(cute.assume(v_cache_p_stride, divby=8), cute.assume(v_cache_o_stride, divby=8), cute.assume(v_cache_h_stride, divby=8), 1)))
+    q = cute.make_tensor(
+        q_ptr,
+        cute.make_layout(
+            (T, 8, 4, 128),
+            stride=(
+                cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1
+            )
+        )
+    )
+    k_cache = cute.make_tensor(
+        k_cache_ptr,
+        cute.make_layout(
+            (P, 64, 8, 128),
+            stride=(
+                cute.assume(k_cache_p_stride, divby=8), cute.assume(k_cache_o_stride, divby=8),
+                cute.assume(k_cache_h_stride, divby=8), 1
+            )
+        )
+    )
+    v_cache = cute.make_tensor(
+        v_cache_ptr,
+        cute.make_layout(
+            (P, 64, 8, 128),
+            stride=(
+                cute.assume(v_cache_p_stride, divby=8), cute.assume(v_cache_o_stride, divby=8),
+                cute.assume(v_cache_h_stride, divby=8), 1
+            )
+        )
+    )
     block_table = cute.make_tensor(block_table_ptr, cute.make_layout((B, M), stride=(block_table_b_stride, 1)))
     context_lens = cute.make_tensor(context_lens_ptr, cute.make_layout((B,), stride=(1,)))
     begin_q = cute.make_tensor(begin_q_ptr, cute.make_layout((B,), stride=(1,)))
@@ -731,14 +783,22 @@ def launch_paged_attention(q_ptr: cute.Pointer, k_cache_ptr: cute.Pointer, v_cac
     o = cute.make_tensor(o_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_t_stride, o_h_stride, o_g_stride, 1)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((8, 4, T), stride=(lse_h_stride, lse_g_stride, 1)))
     scoring, summing = paged_attention_units()
-    paged_attention(scoring, summing, q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, Q, B, T, M, P, scale).launch(
-        grid=(programs, 1, 1), block=(256, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
-        stream=stream,
-    )
+    paged_attention(
+        scoring, summing, q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, Q, B, T, M, P, scale
+    ).launch(grid=(programs, 1, 1), block=(256, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
-def call(kernels, q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, scale, Q, B, T, M, P, q_t_stride, q_h_stride, q_g_stride, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride, v_cache_o_stride, v_cache_h_stride, block_table_b_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride):
+def call(
+    kernels, q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, scale, Q, B, T, M, P, q_t_stride,
+    q_h_stride, q_g_stride, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride, v_cache_o_stride,
+    v_cache_h_stride, block_table_b_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = (Q * 4 // 64 + B) * 8
     if programs > 0:
-        kernels.paged_attention((programs,), q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, Q, B, T, M, P, q_t_stride, q_h_stride, q_g_stride, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride, v_cache_o_stride, v_cache_h_stride, block_table_b_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.paged_attention(
+            (programs,), q, k_cache, v_cache, block_table, context_lens, begin_q, end_q, o, lse, Q, B, T, M, P,
+            q_t_stride, q_h_stride, q_g_stride, k_cache_p_stride, k_cache_o_stride, k_cache_h_stride, v_cache_p_stride,
+            v_cache_o_stride, v_cache_h_stride, block_table_b_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride,
+            lse_g_stride, scale
+        )

@@ -43,7 +43,10 @@ def clear_vector_where(condition, tiles: cute.Tensor, place, count: cutlass.Cons
         cute.autovec_copy(zeros, cute.make_tensor(tiles.iterator + at, (count,)))
 
 
-def copy_either_vector(condition, memory: cute.Tensor, index, otherwise, other: cute.Tensor, beside, tiles: cute.Tensor, place, count: cutlass.Constexpr):
+def copy_either_vector(
+    condition, memory: cute.Tensor, index, otherwise, other: cute.Tensor, beside, tiles: cute.Tensor, place,
+    count: cutlass.Constexpr
+):
     # cp.async of 16 bytes of one of two tensors to shared memory, zeros where neither has them.
     way = cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL)
     atom = cute.make_copy_atom(way, memory.element_type, num_bits_per_copy=128)
@@ -365,7 +368,9 @@ def sum_over_s_lane_of_thread(x):
 
 
 @cute.jit
-def tma_load(ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor):
+def tma_load(
+    ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor
+):
     # Issue a TMA load to a stage once it is free (warp 0); zeros out of the tensor's bounds.
     if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0:
         ring.producer_acquire(state)
@@ -443,7 +448,14 @@ def prefix_attention_1_units():
 
 
 @cute.kernel
-def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_prefix: cute.CopyAtom, k_prefix: cute.Tensor, tma_v_prefix: cute.CopyAtom, v_prefix: cute.Tensor, q: cute.Tensor, begin_prefix: cute.Tensor, end_prefix: cute.Tensor, begin_asks: cute.Tensor, end_asks: cute.Tensor, place: cute.Tensor, m_of_piece: cute.Tensor, s_of_piece: cute.Tensor, o_of_piece: cute.Tensor, m_of_prompt: cute.Tensor, s_of_prompt: cute.Tensor, o_of_prompt: cute.Tensor, prefix_attention_1_work_counter: cute.Pointer, C: Int32, N: Int32, T: Int32, K: Int32, scale: Float32):
+def prefix_attention_1(
+    scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_prefix: cute.CopyAtom, k_prefix: cute.Tensor,
+    tma_v_prefix: cute.CopyAtom, v_prefix: cute.Tensor, q: cute.Tensor, begin_prefix: cute.Tensor,
+    end_prefix: cute.Tensor, begin_asks: cute.Tensor, end_asks: cute.Tensor, place: cute.Tensor,
+    m_of_piece: cute.Tensor, s_of_piece: cute.Tensor, o_of_piece: cute.Tensor, m_of_prompt: cute.Tensor,
+    s_of_prompt: cute.Tensor, o_of_prompt: cute.Tensor, prefix_attention_1_work_counter: cute.Pointer, C: Int32,
+    N: Int32, T: Int32, K: Int32, scale: Float32
+):
     # A block owns 192 of C*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -501,57 +513,74 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
             first = (tile - (begin // 192 + n)) * 192
             h = item // tiles
             begin_prefix_2 = begin_prefix[n]  # attention.py:247
-            begin_asks_2 = begin_asks[n]  # attention.py:247
+            begin_asks_2 = begin_asks[n]
             end_asks_2 = end_asks[n]  # attention.py:248
-            difference = end_asks_2 - begin_asks_2  # attention.py:248
+            difference = end_asks_2 - begin_asks_2
             end_prefix_2 = end_prefix[n]  # attention.py:251
-            difference_2 = end_prefix_2 - begin_prefix_2  # attention.py:251
-            quotient = difference_2 // 64  # attention.py:251
-            product = quotient * 64  # attention.py:251
+            difference_2 = end_prefix_2 - begin_prefix_2
+            quotient = difference_2 // 64
+            product = quotient * 64
             total = begin_prefix_2 + product  # attention.py:253
-            difference_3 = total - begin_prefix_2  # attention.py:253
-            larger = cutlass.max(0, difference_3)  # attention.py:253
+            difference_3 = total - begin_prefix_2
+            larger = cutlass.max(0, difference_3)
             product_2 = mul(scale, Float32(1.4426950216293335))  # attention.py:277
             c_g = [first + lane + 32 * r for r in range(6)]
             c_2 = [c_g[r] // 4 for r in range(6)]  # attention.py:248
-            total_2 = [begin_asks_2 + c_2[r] for r in range(6)]  # attention.py:248
-            below = [c_2[r] < difference for r in range(6)]  # attention.py:248
+            total_2 = [begin_asks_2 + c_2[r] for r in range(6)]
+            below = [c_2[r] < difference for r in range(6)]
             place_2 = [load_where(below[r], place, total_2[r], Int32(1073741824)) for r in range(6)]  # attention.py:249
             total_3 = [place_2[r] + 1 for r in range(6)]  # attention.py:309
-            total_4 = [total_3[r] + begin_prefix_2 for r in range(6)]  # attention.py:309
+            total_4 = [total_3[r] + begin_prefix_2 for r in range(6)]
             difference_4 = [total_4[r] - begin_prefix_2 for r in range(6)]  # attention.py:253
-            larger_2 = [cutlass.max(0, difference_4[r]) for r in range(6)]  # attention.py:253
-            seen = [cutlass.min(larger, larger_2[r]) for r in range(6)]  # attention.py:253
-            full_steps_2 = [seen[r] // 64 for r in range(6)]  # attention.py:253
-            total_5 = [seen[r] + 63 for r in range(6)]  # attention.py:253
-            steps = [total_5[r] // 64 for r in range(6)]  # attention.py:253
-            first_steps = Int32(0)  # attention.py:253
-            last_of = [select(first + 64 * g < count, most(of_rows(steps[2 * g : 2 * (g + 1)], most), first_steps + 1), first_steps + 1) for g in range(3)]  # attention.py:253
-            full_of = [most(first_steps, least(of_rows(full_steps_2[2 * g : 2 * (g + 1)], least), last_of[g] - 1)) for g in range(3)]  # attention.py:253
-            last_steps = most(most(last_of[0], last_of[1]), last_of[2])  # attention.py:253
-            publish_work_tile(thread, work_tile_pipeline, own, work_tile, (item, n, first_steps, last_steps, *full_of, *last_of))
+            larger_2 = [cutlass.max(0, difference_4[r]) for r in range(6)]
+            seen = [cutlass.min(larger, larger_2[r]) for r in range(6)]
+            full_steps_2 = [seen[r] // 64 for r in range(6)]
+            total_5 = [seen[r] + 63 for r in range(6)]
+            steps = [total_5[r] // 64 for r in range(6)]
+            first_steps = Int32(0)
+            last_of = [
+                select(
+                    first + 64 * g < count, most(of_rows(steps[2 * g : 2 * (g + 1)], most), first_steps + 1),
+                    first_steps + 1
+                )
+                for g in range(3)
+            ]
+            full_of = [
+                most(first_steps, least(of_rows(full_steps_2[2 * g : 2 * (g + 1)], least), last_of[g] - 1))
+                for g in range(3)
+            ]
+            last_steps = most(most(last_of[0], last_of[1]), last_of[2])
+            publish_work_tile(
+                thread, work_tile_pipeline, own, work_tile, (item, n, first_steps, last_steps, *full_of, *last_of)
+            )
             q_ring.producer_acquire(own)
-            column = 8 * (thread % 8)  # attention.py:253
-            for i in cutlass.range_constexpr(12):  # attention.py:253
-                down = thread // 8 + 16 * i  # attention.py:253
-                c_g_2 = first + down  # attention.py:253
+            column = 8 * (thread % 8)
+            for i in cutlass.range_constexpr(12):
+                down = thread // 8 + 16 * i
+                c_g_2 = first + down
                 c_3 = c_g_2 // 4  # attention.py:248
-                total_6 = begin_asks_2 + c_3  # attention.py:248
-                below_2 = c_3 < difference  # attention.py:248
+                total_6 = begin_asks_2 + c_3
+                below_2 = c_3 < difference
                 at_most = 0 <= total_6  # attention.py:250
-                below_3 = total_6 < T  # attention.py:250
-                both = at_most & below_3  # attention.py:250
-                both_2 = below_2 & both  # attention.py:250
-                g = c_g_2 % 4  # attention.py:250
-                for j in cutlass.range_constexpr(2):  # attention.py:250
-                    copy_vector_where(both_2, q, (total_6, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)  # attention.py:250
+                below_3 = total_6 < T
+                both = at_most & below_3
+                both_2 = below_2 & both
+                g = c_g_2 % 4
+                for j in cutlass.range_constexpr(2):
+                    copy_vector_where(
+                        both_2, q, (total_6, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
+                    )
             q_ring.producer_commit(own)
             own.advance()
             for k_step in cutlass.range(first_steps, last_steps, unroll=1):
                 product_3 = k_step * 64  # attention.py:253
-                total_6 = begin_prefix_2 + product_3  # attention.py:253
-                tma_load(k_prefix_ring, put, tma_k_prefix, k_prefix[None, None, h], (total_6, 0), (64, 128), k_prefix_tiles)  # attention.py:253
-                tma_load(v_prefix_ring, put, tma_v_prefix, v_prefix[None, None, h], (0, total_6), (128, 64), v_prefix_tiles)  # attention.py:253
+                total_6 = begin_prefix_2 + product_3
+                tma_load(
+                    k_prefix_ring, put, tma_k_prefix, k_prefix[None, None, h], (total_6, 0), (64, 128), k_prefix_tiles
+                )
+                tma_load(
+                    v_prefix_ring, put, tma_v_prefix, v_prefix[None, None, h], (0, total_6), (128, 64), v_prefix_tiles
+                )
                 put.advance()
             item = next_work_tile(thread, next_tile, prefix_attention_1_work_counter, blocks)
         publish_work_tile(thread, work_tile_pipeline, own, work_tile, (items, *[0] * 9))
@@ -575,7 +604,9 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
-        item, n, first_steps, all_steps, full_steps, last_steps = read_work_tile(work_tile_pipeline, own, work_tile, group, 4, 3)
+        item, n, first_steps, all_steps, full_steps, last_steps = read_work_tile(
+            work_tile_pipeline, own, work_tile, group, 4, 3
+        )
         while item < items:
             tile = tiles - 1 - item % tiles
             begin = begin_asks[n].to(Int32) * 4
@@ -583,297 +614,370 @@ def prefix_attention_1(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k_pre
             first = (tile - (begin // 192 + n)) * 192
             h = item // tiles
             begin_prefix_2 = begin_prefix[n]  # attention.py:247
-            begin_asks_2 = begin_asks[n]  # attention.py:247
+            begin_asks_2 = begin_asks[n]
             end_asks_2 = end_asks[n]  # attention.py:248
-            difference = end_asks_2 - begin_asks_2  # attention.py:248
+            difference = end_asks_2 - begin_asks_2
             end_prefix_2 = end_prefix[n]  # attention.py:251
-            difference_2 = end_prefix_2 - begin_prefix_2  # attention.py:251
-            quotient = difference_2 // 64  # attention.py:251
-            product = quotient * 64  # attention.py:251
+            difference_2 = end_prefix_2 - begin_prefix_2
+            quotient = difference_2 // 64
+            product = quotient * 64
             total = begin_prefix_2 + product  # attention.py:253
-            difference_3 = total - begin_prefix_2  # attention.py:253
-            larger = cutlass.max(0, difference_3)  # attention.py:253
+            difference_3 = total - begin_prefix_2
+            larger = cutlass.max(0, difference_3)
             product_2 = mul(scale, Float32(1.4426950216293335))  # attention.py:277
             c_g_2 = [first + row + 8 * r for r in range(2)]  # attention.py:253
             c_3 = [c_g_2[r] // 4 for r in range(2)]  # attention.py:248
-            total_6 = [begin_asks_2 + c_3[r] for r in range(2)]  # attention.py:248
-            below_2 = [c_3[r] < difference for r in range(2)]  # attention.py:248
-            place_3 = [load_where(below_2[r], place, total_6[r], Int32(1073741824)) for r in range(2)]  # attention.py:249
+            total_6 = [begin_asks_2 + c_3[r] for r in range(2)]
+            below_2 = [c_3[r] < difference for r in range(2)]
+            # attention.py:249
+            place_3 = [load_where(below_2[r], place, total_6[r], Int32(1073741824)) for r in range(2)]
             total_7 = [place_3[r] + 1 for r in range(2)]  # attention.py:309
-            total_8 = [total_7[r] + begin_prefix_2 for r in range(2)]  # attention.py:309
+            total_8 = [total_7[r] + begin_prefix_2 for r in range(2)]
             max_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:253
-            max_of_piece.fill(Float32(float("-inf")))  # attention.py:253
-            sum_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:253
-            sum_of_piece.fill(Float32(0.0))  # attention.py:253
-            o_of_piece_2_acc = cute.make_rmem_tensor(summing.partition_shape_C((192, 128)), Float32)  # attention.py:253
-            o_of_piece_2_acc.fill(Float32(0.0))  # attention.py:253
-            o_of_piece_2 = by_rows(o_of_piece_2_acc, 16)  # attention.py:253
-            m = cute.make_rmem_tensor((2,), Float32)  # attention.py:253
-            m.fill(Float32(float("-inf")))  # attention.py:253
-            s = cute.make_rmem_tensor((2,), Float32)  # attention.py:253
-            s.fill(Int32(-(2**31)).bitcast(Float32))  # attention.py:253
-            o = cute.make_tensor(memory.o.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536))))  # attention.py:253
-            rescales = Int32(0)  # attention.py:253
-            q_ring.consumer_wait(own)  # attention.py:253
-            cute.arch.fence_view_async_shared()  # attention.py:253
-            k_prefix_ring.consumer_wait(get)  # attention.py:253
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index], False, 8)  # attention.py:253
-            warpgroup.wait_group(0)  # attention.py:253
-            k_prefix_ring.consumer_release(get)  # attention.py:253
-            get.advance()  # attention.py:253
-            for k_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:253
-                remainder = k_step % 8  # attention.py:253
-                turn = remainder == 0  # attention.py:253
-                if turn & (k_step > first_steps):  # attention.py:253
-                    for r in cutlass.range_constexpr(2):  # attention.py:253
-                        earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:253
-                        m_2 = fmax(m[r], max_of_piece[r])  # attention.py:253
-                        equal = m_2 == Float32(float("-inf"))  # attention.py:253
-                        chosen = select(equal, Float32(0.0), m_2)  # attention.py:253
-                        difference_5 = m[r] - chosen  # attention.py:253
-                        difference_6 = max_of_piece[r] - chosen  # attention.py:253
-                        power = exp2(difference_5)  # attention.py:253
-                        power_2 = exp2(difference_6)  # attention.py:253
-                        product_3 = mul(s[r], power)  # attention.py:253
-                        product_4 = mul(sum_of_piece[r], power_2)  # attention.py:253
-                        total_9 = product_3 + product_4  # attention.py:253
-                        for c in cutlass.range_constexpr(32):  # attention.py:253
-                            product_5 = mul(earlier_o[c], power)  # attention.py:253
-                            product_6 = mul(o_of_piece_2[r, c], power_2)  # attention.py:253
-                            o[r, c] = product_5 + product_6  # attention.py:253
-                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9  # attention.py:253
-                    rescales = rescales + 1  # attention.py:253
-                product_3 = [[mul(acc_scores[r, c], product_2) for c in range(16)] for r in range(2)]  # attention.py:277
-                k_prefix_ring.consumer_wait(get)  # attention.py:277
-                multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index], False, 8)  # attention.py:277
+            max_of_piece.fill(Float32(float("-inf")))
+            sum_of_piece = cute.make_rmem_tensor((2,), Float32)
+            sum_of_piece.fill(Float32(0.0))
+            o_of_piece_2_acc = cute.make_rmem_tensor(summing.partition_shape_C((192, 128)), Float32)
+            o_of_piece_2_acc.fill(Float32(0.0))
+            o_of_piece_2 = by_rows(o_of_piece_2_acc, 16)
+            m = cute.make_rmem_tensor((2,), Float32)
+            m.fill(Float32(float("-inf")))
+            s = cute.make_rmem_tensor((2,), Float32)
+            s.fill(Int32(-(2**31)).bitcast(Float32))
+            o = cute.make_tensor(
+                memory.o.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
+            )
+            rescales = Int32(0)
+            q_ring.consumer_wait(own)
+            cute.arch.fence_view_async_shared()
+            k_prefix_ring.consumer_wait(get)
+            multiply(
+                scoring, acc_of_scores, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index],
+                False, 8
+            )
+            warpgroup.wait_group(0)
+            k_prefix_ring.consumer_release(get)
+            get.advance()
+            for k_step in cutlass.range(first_steps, full_steps, unroll=1):
+                remainder = k_step % 8
+                turn = remainder == 0
+                if turn & (k_step > first_steps):
+                    for r in cutlass.range_constexpr(2):
+                        earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))
+                        m_2 = fmax(m[r], max_of_piece[r])
+                        equal = m_2 == Float32(float("-inf"))
+                        chosen = select(equal, Float32(0.0), m_2)
+                        difference_5 = m[r] - chosen
+                        difference_6 = max_of_piece[r] - chosen
+                        power = exp2(difference_5)
+                        power_2 = exp2(difference_6)
+                        product_3 = mul(s[r], power)
+                        product_4 = mul(sum_of_piece[r], power_2)
+                        total_9 = product_3 + product_4
+                        for c in cutlass.range_constexpr(32):
+                            product_5 = mul(earlier_o[c], power)
+                            product_6 = mul(o_of_piece_2[r, c], power_2)
+                            o[r, c] = product_5 + product_6
+                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9
+                    rescales = rescales + 1
+                # attention.py:277
+                product_3 = [[mul(acc_scores[r, c], product_2) for c in range(16)] for r in range(2)]
+                k_prefix_ring.consumer_wait(get)
+                multiply(
+                    scoring, acc_of_scores, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index],
+                    False, 8
+                )
                 total_9 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:253
-                m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(product_3[r])]  # attention.py:253
-                m_chunk = max_over_k_lane(m_chunk_parts)  # attention.py:253
-                below_3 = [total_9[r] < m_chunk[r] for r in range(2)]  # attention.py:253
-                m_new = [select(below_3[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:253
-                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:253
-                chosen = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:253
-                difference_5 = [max_of_piece[r] - chosen[r] for r in range(2)]  # attention.py:253
-                again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:253
-                product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:253
-                e = [[], []]  # attention.py:253
-                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:253
-                    for r in cutlass.range_constexpr(2):  # attention.py:253
-                        for c in cutlass.range_constexpr(32):  # attention.py:253
-                            o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])  # attention.py:253
-                for r in cutlass.range_constexpr(2):  # attention.py:253
-                    for c in cutlass.range_constexpr(16):  # attention.py:253
-                        difference_6 = product_3[r][c] - chosen[r]  # attention.py:253
-                        e[r].append(exp2(difference_6))  # attention.py:253
-                        probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:253
-                s_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(e[r])]  # attention.py:253
-                v_prefix_ring.consumer_wait(got)  # attention.py:253
-                multiply(summing, o_of_piece_2_acc, acc_of_probs, v_prefix_factor[None, None, None, got.index], True, 4)  # attention.py:253
-                s_chunk = sum_over_k_lane(s_chunk_parts)  # attention.py:253
-                s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:253
-                for r in cutlass.range_constexpr(2):  # attention.py:253
-                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:253
-                warpgroup.wait_group(0)  # attention.py:253
-                k_prefix_ring.consumer_release(get)  # attention.py:253
-                v_prefix_ring.consumer_release(got)  # attention.py:253
-                get.advance()  # attention.py:253
-                got.advance()  # attention.py:253
-            for k_step in cutlass.range(full_steps, last_steps - 1, unroll=1):  # attention.py:253
-                product_3 = k_step * 64  # attention.py:253
-                total_9 = begin_prefix_2 + product_3  # attention.py:253
-                remainder = k_step % 8  # attention.py:253
-                turn = remainder == 0  # attention.py:253
-                if turn & (k_step > first_steps):  # attention.py:253
-                    for r in cutlass.range_constexpr(2):  # attention.py:253
-                        earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:253
-                        m_2 = fmax(m[r], max_of_piece[r])  # attention.py:253
-                        equal = m_2 == Float32(float("-inf"))  # attention.py:253
-                        chosen = select(equal, Float32(0.0), m_2)  # attention.py:253
-                        difference_5 = m[r] - chosen  # attention.py:253
-                        difference_6 = max_of_piece[r] - chosen  # attention.py:253
-                        power = exp2(difference_5)  # attention.py:253
-                        power_2 = exp2(difference_6)  # attention.py:253
-                        product_4 = mul(s[r], power)  # attention.py:253
-                        product_5 = mul(sum_of_piece[r], power_2)  # attention.py:253
-                        total_10 = product_4 + product_5  # attention.py:253
-                        for c in cutlass.range_constexpr(32):  # attention.py:253
-                            product_6 = mul(earlier_o[c], power)  # attention.py:253
-                            product_7 = mul(o_of_piece_2[r, c], power_2)  # attention.py:253
-                            o[r, c] = product_6 + product_7  # attention.py:253
-                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_10  # attention.py:253
-                    rescales = rescales + 1  # attention.py:253
-                product_4 = [[mul(acc_scores[r, c], product_2) for c in range(16)] for r in range(2)]  # attention.py:277
-                k_prefix_ring.consumer_wait(get)  # attention.py:277
-                multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index], False, 8)  # attention.py:277
+                m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(product_3[r])]
+                m_chunk = max_over_k_lane(m_chunk_parts)
+                below_3 = [total_9[r] < m_chunk[r] for r in range(2)]
+                m_new = [select(below_3[r], m_chunk[r], max_of_piece[r]) for r in range(2)]
+                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+                chosen = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]
+                difference_5 = [max_of_piece[r] - chosen[r] for r in range(2)]
+                again = [exp2(difference_5[r]) for r in range(2)]
+                product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]
+                e = [[], []]
+                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):
+                    for r in cutlass.range_constexpr(2):
+                        for c in cutlass.range_constexpr(32):
+                            o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(16):
+                        difference_6 = product_3[r][c] - chosen[r]
+                        e[r].append(exp2(difference_6))
+                        probs[r, c] = Float32(e[r][c]).to(BFloat16)
+                s_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(e[r])]
+                v_prefix_ring.consumer_wait(got)
+                multiply(summing, o_of_piece_2_acc, acc_of_probs, v_prefix_factor[None, None, None, got.index], True, 4)
+                s_chunk = sum_over_k_lane(s_chunk_parts)
+                s_new = [product_4[r] + s_chunk[r] for r in range(2)]
+                for r in cutlass.range_constexpr(2):
+                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]
+                warpgroup.wait_group(0)
+                k_prefix_ring.consumer_release(get)
+                v_prefix_ring.consumer_release(got)
+                get.advance()
+                got.advance()
+            for k_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
+                product_3 = k_step * 64
+                total_9 = begin_prefix_2 + product_3
+                remainder = k_step % 8
+                turn = remainder == 0
+                if turn & (k_step > first_steps):
+                    for r in cutlass.range_constexpr(2):
+                        earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))
+                        m_2 = fmax(m[r], max_of_piece[r])
+                        equal = m_2 == Float32(float("-inf"))
+                        chosen = select(equal, Float32(0.0), m_2)
+                        difference_5 = m[r] - chosen
+                        difference_6 = max_of_piece[r] - chosen
+                        power = exp2(difference_5)
+                        power_2 = exp2(difference_6)
+                        product_4 = mul(s[r], power)
+                        product_5 = mul(sum_of_piece[r], power_2)
+                        total_10 = product_4 + product_5
+                        for c in cutlass.range_constexpr(32):
+                            product_6 = mul(earlier_o[c], power)
+                            product_7 = mul(o_of_piece_2[r, c], power_2)
+                            o[r, c] = product_6 + product_7
+                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_10
+                    rescales = rescales + 1
+                # attention.py:277
+                product_4 = [[mul(acc_scores[r, c], product_2) for c in range(16)] for r in range(2)]
+                k_prefix_ring.consumer_wait(get)
+                multiply(
+                    scoring, acc_of_scores, q_factor[None, None, None, 0], k_prefix_factor[None, None, None, get.index],
+                    False, 8
+                )
                 total_10 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:253
-                chosen = [[], []]  # attention.py:253
-                for r in cutlass.range_constexpr(2):  # attention.py:253
-                    for c in cutlass.range_constexpr(16):  # attention.py:253
-                        k = total_9 + (quad + 8 * (c // 2) + c % 2)  # attention.py:253
-                        exists = k < total  # attention.py:253
-                        below_3 = k < total_8[r]  # attention.py:253
-                        exists_2 = exists & below_3  # attention.py:253
-                        chosen[r].append(select(exists_2, product_4[r][c], Float32(float("-inf"))))  # attention.py:253
-                m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(chosen[r])]  # attention.py:253
-                m_chunk = max_over_k_lane(m_chunk_parts)  # attention.py:253
-                below_3 = [total_10[r] < m_chunk[r] for r in range(2)]  # attention.py:253
-                m_new = [select(below_3[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:253
-                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:253
-                chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:253
-                difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:253
-                again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:253
-                product_5 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:253
-                e = [[], []]  # attention.py:253
-                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:253
-                    for r in cutlass.range_constexpr(2):  # attention.py:253
-                        for c in cutlass.range_constexpr(32):  # attention.py:253
-                            o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])  # attention.py:253
-                for r in cutlass.range_constexpr(2):  # attention.py:253
-                    for c in cutlass.range_constexpr(16):  # attention.py:253
-                        difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:253
-                        e[r].append(exp2(difference_6))  # attention.py:253
-                        probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:253
-                s_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(e[r])]  # attention.py:253
-                v_prefix_ring.consumer_wait(got)  # attention.py:253
-                if (total < total_9 + 64):  # attention.py:253
-                    column = 8 * (mine % 8)  # attention.py:253
-                    for i in cutlass.range_constexpr(4):  # attention.py:253
-                        down = mine % 128 // 8 + 16 * i  # attention.py:253
-                        k = total_9 + down  # attention.py:253
-                        exists = k < total  # attention.py:253
-                        for j in cutlass.range_constexpr(2):  # attention.py:253
-                            clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_prefix_tiles, (column + 64 * j, down, got.index), 8)  # attention.py:253
-                    cute.arch.fence_view_async_shared()  # attention.py:253
-                    cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:253
-                multiply(summing, o_of_piece_2_acc, acc_of_probs, v_prefix_factor[None, None, None, got.index], True, 4)  # attention.py:253
-                s_chunk = sum_over_k_lane(s_chunk_parts)  # attention.py:253
-                s_new = [product_5[r] + s_chunk[r] for r in range(2)]  # attention.py:253
-                for r in cutlass.range_constexpr(2):  # attention.py:253
-                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:253
-                warpgroup.wait_group(0)  # attention.py:253
-                k_prefix_ring.consumer_release(get)  # attention.py:253
-                v_prefix_ring.consumer_release(got)  # attention.py:253
-                get.advance()  # attention.py:253
-                got.advance()  # attention.py:253
-            with cute.arch.elect_one():  # attention.py:253
-                q_ring.consumer_release(own)  # attention.py:253
-            product_3 = (last_steps - 1) * 64  # attention.py:253
-            total_9 = begin_prefix_2 + product_3  # attention.py:253
-            remainder = (last_steps - 1) % 8  # attention.py:253
-            turn = remainder == 0  # attention.py:253
-            if turn & ((last_steps - 1) > first_steps):  # attention.py:253
-                for r in cutlass.range_constexpr(2):  # attention.py:253
-                    earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:253
-                    m_2 = fmax(m[r], max_of_piece[r])  # attention.py:253
-                    equal = m_2 == Float32(float("-inf"))  # attention.py:253
-                    chosen = select(equal, Float32(0.0), m_2)  # attention.py:253
-                    difference_5 = m[r] - chosen  # attention.py:253
-                    difference_6 = max_of_piece[r] - chosen  # attention.py:253
-                    power = exp2(difference_5)  # attention.py:253
-                    power_2 = exp2(difference_6)  # attention.py:253
-                    product_4 = mul(s[r], power)  # attention.py:253
-                    product_5 = mul(sum_of_piece[r], power_2)  # attention.py:253
-                    total_10 = product_4 + product_5  # attention.py:253
-                    for c in cutlass.range_constexpr(32):  # attention.py:253
-                        product_6 = mul(earlier_o[c], power)  # attention.py:253
-                        product_7 = mul(o_of_piece_2[r, c], power_2)  # attention.py:253
-                        o[r, c] = product_6 + product_7  # attention.py:253
-                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_10  # attention.py:253
-                rescales = rescales + 1  # attention.py:253
+                chosen = [[], []]
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(16):
+                        k = total_9 + (quad + 8 * (c // 2) + c % 2)
+                        exists = k < total
+                        below_3 = k < total_8[r]
+                        exists_2 = exists & below_3
+                        chosen[r].append(select(exists_2, product_4[r][c], Float32(float("-inf"))))
+                m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(chosen[r])]
+                m_chunk = max_over_k_lane(m_chunk_parts)
+                below_3 = [total_10[r] < m_chunk[r] for r in range(2)]
+                m_new = [select(below_3[r], m_chunk[r], max_of_piece[r]) for r in range(2)]
+                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+                chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]
+                difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]
+                again = [exp2(difference_5[r]) for r in range(2)]
+                product_5 = [mul(sum_of_piece[r], again[r]) for r in range(2)]
+                e = [[], []]
+                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):
+                    for r in cutlass.range_constexpr(2):
+                        for c in cutlass.range_constexpr(32):
+                            o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(16):
+                        difference_6 = chosen[r][c] - chosen_2[r]
+                        e[r].append(exp2(difference_6))
+                        probs[r, c] = Float32(e[r][c]).to(BFloat16)
+                s_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(e[r])]
+                v_prefix_ring.consumer_wait(got)
+                if (total < total_9 + 64):
+                    column = 8 * (mine % 8)
+                    for i in cutlass.range_constexpr(4):
+                        down = mine % 128 // 8 + 16 * i
+                        k = total_9 + down
+                        exists = k < total
+                        for j in cutlass.range_constexpr(2):
+                            clear_vector_where(
+                                select(exists, Boolean(False), Boolean(True)), v_prefix_tiles,
+                                (column + 64 * j, down, got.index), 8
+                            )
+                    cute.arch.fence_view_async_shared()
+                    cute.arch.barrier(barrier_id=group, number_of_threads=128)
+                multiply(summing, o_of_piece_2_acc, acc_of_probs, v_prefix_factor[None, None, None, got.index], True, 4)
+                s_chunk = sum_over_k_lane(s_chunk_parts)
+                s_new = [product_5[r] + s_chunk[r] for r in range(2)]
+                for r in cutlass.range_constexpr(2):
+                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]
+                warpgroup.wait_group(0)
+                k_prefix_ring.consumer_release(get)
+                v_prefix_ring.consumer_release(got)
+                get.advance()
+                got.advance()
+            with cute.arch.elect_one():
+                q_ring.consumer_release(own)
+            product_3 = (last_steps - 1) * 64
+            total_9 = begin_prefix_2 + product_3
+            remainder = (last_steps - 1) % 8
+            turn = remainder == 0
+            if turn & ((last_steps - 1) > first_steps):
+                for r in cutlass.range_constexpr(2):
+                    earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))
+                    m_2 = fmax(m[r], max_of_piece[r])
+                    equal = m_2 == Float32(float("-inf"))
+                    chosen = select(equal, Float32(0.0), m_2)
+                    difference_5 = m[r] - chosen
+                    difference_6 = max_of_piece[r] - chosen
+                    power = exp2(difference_5)
+                    power_2 = exp2(difference_6)
+                    product_4 = mul(s[r], power)
+                    product_5 = mul(sum_of_piece[r], power_2)
+                    total_10 = product_4 + product_5
+                    for c in cutlass.range_constexpr(32):
+                        product_6 = mul(earlier_o[c], power)
+                        product_7 = mul(o_of_piece_2[r, c], power_2)
+                        o[r, c] = product_6 + product_7
+                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_10
+                rescales = rescales + 1
             product_4 = [[mul(acc_scores[r, c], product_2) for c in range(16)] for r in range(2)]  # attention.py:277
             total_10 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:253
-            chosen = [[], []]  # attention.py:253
-            for r in cutlass.range_constexpr(2):  # attention.py:253
-                for c in cutlass.range_constexpr(16):  # attention.py:253
-                    k = total_9 + (quad + 8 * (c // 2) + c % 2)  # attention.py:253
-                    exists = k < total  # attention.py:253
-                    below_3 = k < total_8[r]  # attention.py:253
-                    exists_2 = exists & below_3  # attention.py:253
-                    chosen[r].append(select(exists_2, product_4[r][c], Float32(float("-inf"))))  # attention.py:253
-            m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(chosen[r])]  # attention.py:253
-            m_chunk = max_over_k_lane(m_chunk_parts)  # attention.py:253
-            below_3 = [total_10[r] < m_chunk[r] for r in range(2)]  # attention.py:253
-            m_new = [select(below_3[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:253
-            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:253
-            chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:253
-            difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:253
-            again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:253
-            product_5 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:253
-            e = [[], []]  # attention.py:253
-            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:253
-                for r in cutlass.range_constexpr(2):  # attention.py:253
-                    for c in cutlass.range_constexpr(32):  # attention.py:253
-                        o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])  # attention.py:253
-            for r in cutlass.range_constexpr(2):  # attention.py:253
-                for c in cutlass.range_constexpr(16):  # attention.py:253
-                    difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:253
-                    e[r].append(exp2(difference_6))  # attention.py:253
-                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:253
-            s_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(e[r])]  # attention.py:253
-            v_prefix_ring.consumer_wait(got)  # attention.py:253
-            if (total < total_9 + 64):  # attention.py:253
-                column = 8 * (mine % 8)  # attention.py:253
-                for i in cutlass.range_constexpr(4):  # attention.py:253
-                    down = mine % 128 // 8 + 16 * i  # attention.py:253
-                    k = total_9 + down  # attention.py:253
-                    exists = k < total  # attention.py:253
-                    for j in cutlass.range_constexpr(2):  # attention.py:253
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_prefix_tiles, (column + 64 * j, down, got.index), 8)  # attention.py:253
-                cute.arch.fence_view_async_shared()  # attention.py:253
-                cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:253
-            multiply(summing, o_of_piece_2_acc, acc_of_probs, v_prefix_factor[None, None, None, got.index], True, 4)  # attention.py:253
-            s_chunk = sum_over_k_lane(s_chunk_parts)  # attention.py:253
-            s_new = [product_5[r] + s_chunk[r] for r in range(2)]  # attention.py:253
-            for r in cutlass.range_constexpr(2):  # attention.py:253
-                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:253
-            warpgroup.wait_group(0)  # attention.py:253
-            v_prefix_ring.consumer_release(got)  # attention.py:253
-            got.advance()  # attention.py:253
-            for k_step_2 in cutlass.range(last_steps, all_steps, unroll=1):  # attention.py:253
-                k_prefix_ring.consumer_wait(get)  # attention.py:253
-                v_prefix_ring.consumer_wait(got)  # attention.py:253
-                k_prefix_ring.consumer_release(get)  # attention.py:253
-                v_prefix_ring.consumer_release(got)  # attention.py:253
-                get.advance()  # attention.py:253
-                got.advance()  # attention.py:253
+            chosen = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    k = total_9 + (quad + 8 * (c // 2) + c % 2)
+                    exists = k < total
+                    below_3 = k < total_8[r]
+                    exists_2 = exists & below_3
+                    chosen[r].append(select(exists_2, product_4[r][c], Float32(float("-inf"))))
+            m_chunk_parts = [x for r in range(2) for x in max_over_k_lane_of_thread(chosen[r])]
+            m_chunk = max_over_k_lane(m_chunk_parts)
+            below_3 = [total_10[r] < m_chunk[r] for r in range(2)]
+            m_new = [select(below_3[r], m_chunk[r], max_of_piece[r]) for r in range(2)]
+            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+            chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]
+            difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]
+            again = [exp2(difference_5[r]) for r in range(2)]
+            product_5 = [mul(sum_of_piece[r], again[r]) for r in range(2)]
+            e = [[], []]
+            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(32):
+                        o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    difference_6 = chosen[r][c] - chosen_2[r]
+                    e[r].append(exp2(difference_6))
+                    probs[r, c] = Float32(e[r][c]).to(BFloat16)
+            s_chunk_parts = [x for r in range(2) for x in sum_over_k_lane_of_thread(e[r])]
+            v_prefix_ring.consumer_wait(got)
+            if (total < total_9 + 64):
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    k = total_9 + down
+                    exists = k < total
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), v_prefix_tiles,
+                            (column + 64 * j, down, got.index), 8
+                        )
+                cute.arch.fence_view_async_shared()
+                cute.arch.barrier(barrier_id=group, number_of_threads=128)
+            multiply(summing, o_of_piece_2_acc, acc_of_probs, v_prefix_factor[None, None, None, got.index], True, 4)
+            s_chunk = sum_over_k_lane(s_chunk_parts)
+            s_new = [product_5[r] + s_chunk[r] for r in range(2)]
+            for r in cutlass.range_constexpr(2):
+                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]
+            warpgroup.wait_group(0)
+            v_prefix_ring.consumer_release(got)
+            got.advance()
+            for k_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
+                k_prefix_ring.consumer_wait(get)
+                v_prefix_ring.consumer_wait(got)
+                k_prefix_ring.consumer_release(get)
+                v_prefix_ring.consumer_release(got)
+                get.advance()
+                got.advance()
             for r in cutlass.range_constexpr(2):  # attention.py:254
-                earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:254
+                earlier_o = earlier(rescales, o, r, 32, Int32(-(2**31)).bitcast(Float32))
                 g = c_g_2[r] % 4  # attention.py:250
-                store_where(below_2[r] & first_of_quad, m_of_piece, (total_6[r], h, g), max_of_piece[r])  # attention.py:285
-                store_where(below_2[r] & first_of_quad, s_of_piece, (total_6[r], h, g), sum_of_piece[r])  # attention.py:285
-                row_of_o_of_piece = [o_of_piece_2[r, c] for c in range(32)]  # attention.py:285
-                for c in cutlass.range_constexpr(0, 32, 8):  # attention.py:285
-                    vectors = to_vectors(epilogue_tile, o_of_piece.element_type, row_of_o_of_piece[c : c + 8])  # attention.py:285
-                    for i in cutlass.range_constexpr(2):  # attention.py:285
-                        store_vector_where(below_2[r], o_of_piece, (total_6[r], h, g, (quad + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # attention.py:285
-                store_where(below_2[r] & first_of_quad, m_of_prompt, (total_6[r], h, g), m[r])  # attention.py:285
-                store_where(below_2[r] & first_of_quad, s_of_prompt, (total_6[r], h, g), s[r])  # attention.py:285
-                row_of_o_of_prompt = [earlier_o[c] for c in range(32)]  # attention.py:285
-                for c in cutlass.range_constexpr(0, 32, 8):  # attention.py:285
-                    vectors = to_vectors(epilogue_tile, o_of_prompt.element_type, row_of_o_of_prompt[c : c + 8])  # attention.py:285
-                    for i in cutlass.range_constexpr(2):  # attention.py:285
-                        store_vector_where(below_2[r], o_of_prompt, (total_6[r], h, g, (quad + 8 * (c // 2) + 1 * quad + 16 * i)), vectors[i])  # attention.py:285
+                # attention.py:285
+                store_where(below_2[r] & first_of_quad, m_of_piece, (total_6[r], h, g), max_of_piece[r])
+                store_where(below_2[r] & first_of_quad, s_of_piece, (total_6[r], h, g), sum_of_piece[r])
+                row_of_o_of_piece = [o_of_piece_2[r, c] for c in range(32)]
+                for c in cutlass.range_constexpr(0, 32, 8):
+                    vectors = to_vectors(epilogue_tile, o_of_piece.element_type, row_of_o_of_piece[c : c + 8])
+                    for i in cutlass.range_constexpr(2):
+                        store_vector_where(
+                            below_2[r], o_of_piece, (total_6[r], h, g, (quad + 8 * (c // 2) + 1 * quad + 16 * i)),
+                            vectors[i]
+                        )
+                store_where(below_2[r] & first_of_quad, m_of_prompt, (total_6[r], h, g), m[r])
+                store_where(below_2[r] & first_of_quad, s_of_prompt, (total_6[r], h, g), s[r])
+                row_of_o_of_prompt = [earlier_o[c] for c in range(32)]
+                for c in cutlass.range_constexpr(0, 32, 8):
+                    vectors = to_vectors(epilogue_tile, o_of_prompt.element_type, row_of_o_of_prompt[c : c + 8])
+                    for i in cutlass.range_constexpr(2):
+                        store_vector_where(
+                            below_2[r], o_of_prompt, (total_6[r], h, g, (quad + 8 * (c // 2) + 1 * quad + 16 * i)),
+                            vectors[i]
+                        )
             own.advance()
-            item, n, first_steps, all_steps, full_steps, last_steps = read_work_tile(work_tile_pipeline, own, work_tile, group, 4, 3)
+            item, n, first_steps, all_steps, full_steps, last_steps = read_work_tile(
+                work_tile_pipeline, own, work_tile, group, 4, 3
+            )
 
 
 @cute.jit
-def launch_prefix_attention_1(q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v_prefix_ptr: cute.Pointer, begin_prefix_ptr: cute.Pointer, end_prefix_ptr: cute.Pointer, begin_asks_ptr: cute.Pointer, end_asks_ptr: cute.Pointer, place_ptr: cute.Pointer, m_of_piece_ptr: cute.Pointer, s_of_piece_ptr: cute.Pointer, o_of_piece_ptr: cute.Pointer, m_of_prompt_ptr: cute.Pointer, s_of_prompt_ptr: cute.Pointer, o_of_prompt_ptr: cute.Pointer, prefix_attention_1_work_counter_ptr: cute.Pointer, C: Int32, N: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, K: Int32, k_prefix_k_stride: Int64, k_prefix_h_stride: Int64, v_prefix_k_stride: Int64, v_prefix_h_stride: Int64, m_of_piece_t_stride: Int64, m_of_piece_h_stride: Int64, s_of_piece_t_stride: Int64, s_of_piece_h_stride: Int64, o_of_piece_t_stride: Int64, o_of_piece_h_stride: Int64, o_of_piece_g_stride: Int64, m_of_prompt_t_stride: Int64, m_of_prompt_h_stride: Int64, s_of_prompt_t_stride: Int64, s_of_prompt_h_stride: Int64, o_of_prompt_t_stride: Int64, o_of_prompt_h_stride: Int64, o_of_prompt_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_prefix_attention_1(
+    q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v_prefix_ptr: cute.Pointer, begin_prefix_ptr: cute.Pointer,
+    end_prefix_ptr: cute.Pointer, begin_asks_ptr: cute.Pointer, end_asks_ptr: cute.Pointer, place_ptr: cute.Pointer,
+    m_of_piece_ptr: cute.Pointer, s_of_piece_ptr: cute.Pointer, o_of_piece_ptr: cute.Pointer,
+    m_of_prompt_ptr: cute.Pointer, s_of_prompt_ptr: cute.Pointer, o_of_prompt_ptr: cute.Pointer,
+    prefix_attention_1_work_counter_ptr: cute.Pointer, C: Int32, N: Int32, T: Int32, q_t_stride: Int64,
+    q_h_stride: Int64, q_g_stride: Int64, K: Int32, k_prefix_k_stride: Int64, k_prefix_h_stride: Int64,
+    v_prefix_k_stride: Int64, v_prefix_h_stride: Int64, m_of_piece_t_stride: Int64, m_of_piece_h_stride: Int64,
+    s_of_piece_t_stride: Int64, s_of_piece_h_stride: Int64, o_of_piece_t_stride: Int64, o_of_piece_h_stride: Int64,
+    o_of_piece_g_stride: Int64, m_of_prompt_t_stride: Int64, m_of_prompt_h_stride: Int64, s_of_prompt_t_stride: Int64,
+    s_of_prompt_h_stride: Int64, o_of_prompt_t_stride: Int64, o_of_prompt_h_stride: Int64, o_of_prompt_g_stride: Int64,
+    scale: Float32, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
-    k_prefix = cute.make_tensor(k_prefix_ptr, cute.make_layout((K, 128, 8), stride=(cute.assume(k_prefix_k_stride, divby=8), 1, cute.assume(k_prefix_h_stride, divby=8))))
-    v_prefix = cute.make_tensor(v_prefix_ptr, cute.make_layout((128, K, 8), stride=(1, cute.assume(v_prefix_k_stride, divby=8), cute.assume(v_prefix_h_stride, divby=8))))
+    q = cute.make_tensor(
+        q_ptr,
+        cute.make_layout(
+            (T, 8, 4, 128),
+            stride=(
+                cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1
+            )
+        )
+    )
+    k_prefix = cute.make_tensor(
+        k_prefix_ptr,
+        cute.make_layout(
+            (K, 128, 8), stride=(cute.assume(k_prefix_k_stride, divby=8), 1, cute.assume(k_prefix_h_stride, divby=8))
+        )
+    )
+    v_prefix = cute.make_tensor(
+        v_prefix_ptr,
+        cute.make_layout(
+            (128, K, 8), stride=(1, cute.assume(v_prefix_k_stride, divby=8), cute.assume(v_prefix_h_stride, divby=8))
+        )
+    )
     begin_prefix = cute.make_tensor(begin_prefix_ptr, cute.make_layout((N,), stride=(1,)))
     end_prefix = cute.make_tensor(end_prefix_ptr, cute.make_layout((N,), stride=(1,)))
     begin_asks = cute.make_tensor(begin_asks_ptr, cute.make_layout((N,), stride=(1,)))
     end_asks = cute.make_tensor(end_asks_ptr, cute.make_layout((N,), stride=(1,)))
     place = cute.make_tensor(place_ptr, cute.make_layout((T,), stride=(1,)))
-    m_of_piece = cute.make_tensor(m_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(m_of_piece_t_stride, m_of_piece_h_stride, 1)))
-    s_of_piece = cute.make_tensor(s_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(s_of_piece_t_stride, s_of_piece_h_stride, 1)))
-    o_of_piece = cute.make_tensor(o_of_piece_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, 1)))
-    m_of_prompt = cute.make_tensor(m_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(m_of_prompt_t_stride, m_of_prompt_h_stride, 1)))
-    s_of_prompt = cute.make_tensor(s_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(s_of_prompt_t_stride, s_of_prompt_h_stride, 1)))
-    o_of_prompt = cute.make_tensor(o_of_prompt_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, 1)))
+    m_of_piece = cute.make_tensor(
+        m_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(m_of_piece_t_stride, m_of_piece_h_stride, 1))
+    )
+    s_of_piece = cute.make_tensor(
+        s_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(s_of_piece_t_stride, s_of_piece_h_stride, 1))
+    )
+    o_of_piece = cute.make_tensor(
+        o_of_piece_ptr,
+        cute.make_layout((T, 8, 4, 128), stride=(o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, 1))
+    )
+    m_of_prompt = cute.make_tensor(
+        m_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(m_of_prompt_t_stride, m_of_prompt_h_stride, 1))
+    )
+    s_of_prompt = cute.make_tensor(
+        s_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(s_of_prompt_t_stride, s_of_prompt_h_stride, 1))
+    )
+    o_of_prompt = cute.make_tensor(
+        o_of_prompt_ptr,
+        cute.make_layout((T, 8, 4, 128), stride=(o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, 1))
+    )
     scoring, summing = prefix_attention_1_units()
     layouts = prefix_attention_1_layouts()
     tma_k_prefix, k_prefix = cpasync.make_tiled_tma_atom(
@@ -882,10 +986,11 @@ def launch_prefix_attention_1(q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v
     tma_v_prefix, v_prefix = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), v_prefix, cute.slice_(layouts[2], (None, None, 0)), (128, 64)
     )
-    prefix_attention_1(scoring, summing, tma_k_prefix, k_prefix, tma_v_prefix, v_prefix, q, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, prefix_attention_1_work_counter_ptr, C, N, T, K, scale).launch(
-        grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
-        stream=stream,
-    )
+    prefix_attention_1(
+        scoring, summing, tma_k_prefix, k_prefix, tma_v_prefix, v_prefix, q, begin_prefix, end_prefix, begin_asks,
+        end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt,
+        prefix_attention_1_work_counter_ptr, C, N, T, K, scale
+    ).launch(grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
 @cute.struct
@@ -925,7 +1030,13 @@ def prefix_attention_2_units():
 
 
 @cute.kernel
-def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tensor, k_prefix: cute.Tensor, v_prefix: cute.Tensor, k: cute.Tensor, v: cute.Tensor, begin_shared: cute.Tensor, end_shared: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, m_of_piece: cute.Tensor, s_of_piece: cute.Tensor, o_of_piece: cute.Tensor, m_of_prompt: cute.Tensor, s_of_prompt: cute.Tensor, o_of_prompt: cute.Tensor, o: cute.Tensor, lse: cute.Tensor, Q: Int32, B: Int32, T: Int32, K: Int32, S: Int32, scale: Float32):
+def prefix_attention_2(
+    scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.Tensor, k_prefix: cute.Tensor, v_prefix: cute.Tensor,
+    k: cute.Tensor, v: cute.Tensor, begin_shared: cute.Tensor, end_shared: cute.Tensor, begin_q: cute.Tensor,
+    end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, m_of_piece: cute.Tensor, s_of_piece: cute.Tensor,
+    o_of_piece: cute.Tensor, m_of_prompt: cute.Tensor, s_of_prompt: cute.Tensor, o_of_prompt: cute.Tensor,
+    o: cute.Tensor, lse: cute.Tensor, Q: Int32, B: Int32, T: Int32, K: Int32, S: Int32, scale: Float32
+):
     # A block owns 192 of Q*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -963,91 +1074,97 @@ def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.T
     h = block // tiles
     product = mul(scale, Float32(1.4426950216293335))  # attention.py:277
     begin_shared_2 = begin_shared[b]  # attention.py:256
-    begin_k_2 = begin_k[b]  # attention.py:256
+    begin_k_2 = begin_k[b]
     end_shared_2 = end_shared[b]  # attention.py:257
-    difference = end_shared_2 - begin_shared_2  # attention.py:257
+    difference = end_shared_2 - begin_shared_2
     end_k_2 = end_k[b]  # attention.py:258
-    difference_2 = end_k_2 - begin_k_2  # attention.py:258
-    total = difference + difference_2  # attention.py:258
+    difference_2 = end_k_2 - begin_k_2
+    total = difference + difference_2
     begin_q_2 = begin_q[b]  # attention.py:301
     end_q_2 = end_q[b]  # attention.py:302
-    difference_3 = end_q_2 - begin_q_2  # attention.py:302
+    difference_3 = end_q_2 - begin_q_2
     difference_4 = total - difference_3  # attention.py:303
     quotient = difference // 64  # attention.py:262
-    product_2 = quotient * 64  # attention.py:262
+    product_2 = quotient * 64
     larger = cutlass.max(0, total)  # attention.py:263
-    quotient_2 = product_2 // 64  # attention.py:263
-    first_step = cutlass.max(0, quotient_2)  # attention.py:263
-    q_g = [first + lane + 32 * r for r in range(6)]  # attention.py:263
+    quotient_2 = product_2 // 64
+    first_step = cutlass.max(0, quotient_2)
+    q_g = [first + lane + 32 * r for r in range(6)]
     q_2 = [q_g[r] // 4 for r in range(6)]  # attention.py:301
     total_2 = [q_2[r] + difference_4 for r in range(6)]  # attention.py:303
     total_3 = [total_2[r] + 1 for r in range(6)]  # attention.py:309
     larger_2 = [cutlass.max(0, total_3[r]) for r in range(6)]  # attention.py:263
-    seen = [cutlass.min(larger, larger_2[r]) for r in range(6)]  # attention.py:263
-    full_steps_2 = [seen[r] // 64 for r in range(6)]  # attention.py:263
-    full_steps_3 = [cutlass.max(first_step, full_steps_2[r]) for r in range(6)]  # attention.py:263
-    total_4 = [seen[r] + 63 for r in range(6)]  # attention.py:263
-    steps = [total_4[r] // 64 for r in range(6)]  # attention.py:263
-    first_steps = Int32(first_step)  # attention.py:263
-    last_steps = select(first < count, most(of_rows(steps, most), first_steps + 1), first_steps + 1)  # attention.py:263
-    full_steps = most(first_steps, least(of_rows(full_steps_3, least), last_steps - 1))  # attention.py:263
+    seen = [cutlass.min(larger, larger_2[r]) for r in range(6)]
+    full_steps_2 = [seen[r] // 64 for r in range(6)]
+    full_steps_3 = [cutlass.max(first_step, full_steps_2[r]) for r in range(6)]
+    total_4 = [seen[r] + 63 for r in range(6)]
+    steps = [total_4[r] // 64 for r in range(6)]
+    first_steps = Int32(first_step)
+    last_steps = select(first < count, most(of_rows(steps, most), first_steps + 1), first_steps + 1)
+    full_steps = most(first_steps, least(of_rows(full_steps_3, least), last_steps - 1))
     if group == 0:
         # Producer: each thread copies vectors by cp.async, zeros for out-of-bounds rows.
         cute.arch.setmaxregister_decrease(32)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         q_ring.producer_acquire(put)
-        column = 8 * (thread % 8)  # attention.py:263
-        for i in cutlass.range_constexpr(12):  # attention.py:263
-            down = thread // 8 + 16 * i  # attention.py:263
-            q_g_2 = first + down  # attention.py:263
+        column = 8 * (thread % 8)
+        for i in cutlass.range_constexpr(12):
+            down = thread // 8 + 16 * i
+            q_g_2 = first + down
             g = q_g_2 % 4  # attention.py:250
             q_3 = q_g_2 // 4  # attention.py:301
             total_5 = begin_q_2 + q_3  # attention.py:303
-            below = q_3 < difference_3  # attention.py:303
+            below = q_3 < difference_3
             at_most = 0 <= total_5  # attention.py:260
-            below_2 = total_5 < T  # attention.py:260
-            both = at_most & below_2  # attention.py:260
-            both_2 = below & both  # attention.py:260
-            for j in cutlass.range_constexpr(2):  # attention.py:260
-                copy_vector_where(both_2, q, (total_5, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)  # attention.py:260
+            below_2 = total_5 < T
+            both = at_most & below_2
+            both_2 = below & both
+            for j in cutlass.range_constexpr(2):
+                copy_vector_where(both_2, q, (total_5, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)
         q_ring.producer_commit(put)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 2)
         for s_step in cutlass.range(first_steps, last_steps, unroll=1):
             k_ring.producer_acquire(put)
             product_3 = s_step * 64  # attention.py:263
-            column = 8 * (thread % 8)  # attention.py:263
-            for i in cutlass.range_constexpr(4):  # attention.py:263
-                down = thread // 8 + 16 * i  # attention.py:263
-                s_lane = down  # attention.py:263
-                s = product_3 + s_lane  # attention.py:263
-                exists = s < total  # attention.py:263
+            column = 8 * (thread % 8)
+            for i in cutlass.range_constexpr(4):
+                down = thread // 8 + 16 * i
+                s_lane = down
+                s = product_3 + s_lane
+                exists = s < total
                 at_most = difference <= s  # attention.py:264
                 total_5 = begin_shared_2 + s  # attention.py:265
-                difference_5 = s - difference  # attention.py:265
-                total_6 = begin_k_2 + difference_5  # attention.py:265
+                difference_5 = s - difference
+                total_6 = begin_k_2 + difference_5
                 unless = select(at_most, Boolean(False), Boolean(True))  # attention.py:267
-                both = exists & unless  # attention.py:267
-                both_2 = exists & at_most  # attention.py:267
-                for j in cutlass.range_constexpr(2):  # attention.py:267
-                    copy_either_vector(both_2, k, (total_6, h, (column + 64 * j)), both, k_prefix, (total_5, h, (column + 64 * j)), k_tiles, (down, column + 64 * j, put.index), 8)  # attention.py:267
+                both = exists & unless
+                both_2 = exists & at_most
+                for j in cutlass.range_constexpr(2):
+                    copy_either_vector(
+                        both_2, k, (total_6, h, (column + 64 * j)), both, k_prefix, (total_5, h, (column + 64 * j)),
+                        k_tiles, (down, column + 64 * j, put.index), 8
+                    )
             k_ring.producer_commit(put)
             v_ring.producer_acquire(put)
             product_3 = s_step * 64  # attention.py:263
-            column = 8 * (thread % 8)  # attention.py:263
-            for i in cutlass.range_constexpr(4):  # attention.py:263
-                down = thread // 8 + 16 * i  # attention.py:263
-                s_lane = down  # attention.py:263
-                s = product_3 + s_lane  # attention.py:263
-                exists = s < total  # attention.py:263
+            column = 8 * (thread % 8)
+            for i in cutlass.range_constexpr(4):
+                down = thread // 8 + 16 * i
+                s_lane = down
+                s = product_3 + s_lane
+                exists = s < total
                 at_most = difference <= s  # attention.py:264
                 total_5 = begin_shared_2 + s  # attention.py:265
-                difference_5 = s - difference  # attention.py:265
-                total_6 = begin_k_2 + difference_5  # attention.py:265
+                difference_5 = s - difference
+                total_6 = begin_k_2 + difference_5
                 unless = select(at_most, Boolean(False), Boolean(True))  # attention.py:267
-                both = exists & unless  # attention.py:267
-                both_2 = exists & at_most  # attention.py:267
-                for j in cutlass.range_constexpr(2):  # attention.py:267
-                    copy_either_vector(both_2, v, (total_6, h, (column + 64 * j)), both, v_prefix, (total_5, h, (column + 64 * j)), v_tiles, (column + 64 * j, down, put.index), 8)  # attention.py:267
+                both = exists & unless
+                both_2 = exists & at_most
+                for j in cutlass.range_constexpr(2):
+                    copy_either_vector(
+                        both_2, v, (total_6, h, (column + 64 * j)), both, v_prefix, (total_5, h, (column + 64 * j)),
+                        v_tiles, (column + 64 * j, down, put.index), 8
+                    )
             v_ring.producer_commit(put)
             put.advance()
     else:
@@ -1069,298 +1186,389 @@ def prefix_attention_2(scoring: cute.TiledMma, summing: cute.TiledMma, q: cute.T
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
-        q_g_2 = [first + row + 8 * r for r in range(2)]  # attention.py:267
+        q_g_2 = [first + row + 8 * r for r in range(2)]
         g = [q_g_2[r] % 4 for r in range(2)]  # attention.py:250
         q_3 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:301
         total_5 = [begin_q_2 + q_3[r] for r in range(2)]  # attention.py:303
-        below = [q_3[r] < difference_3 for r in range(2)]  # attention.py:303
-        total_6 = [q_3[r] + difference_4 for r in range(2)]  # attention.py:303
-        m_of_piece_2 = [load_where(below[r], m_of_piece, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]  # attention.py:261
-        s_of_piece_2 = [load_where(below[r], s_of_piece, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]  # attention.py:261
-        m_of_prompt_2 = [load_where(below[r], m_of_prompt, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]  # attention.py:261
-        s_of_prompt_2 = [load_where(below[r], s_of_prompt, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]  # attention.py:261
+        below = [q_3[r] < difference_3 for r in range(2)]
+        total_6 = [q_3[r] + difference_4 for r in range(2)]
+        # attention.py:261
+        m_of_piece_2 = [load_where(below[r], m_of_piece, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]
+        s_of_piece_2 = [load_where(below[r], s_of_piece, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]
+        m_of_prompt_2 = [load_where(below[r], m_of_prompt, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]
+        s_of_prompt_2 = [load_where(below[r], s_of_prompt, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]
         total_7 = [total_6[r] + 1 for r in range(2)]  # attention.py:309
         max_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            max_of_piece[r] = m_of_piece_2[r]  # attention.py:263
-        sum_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            sum_of_piece[r] = s_of_piece_2[r]  # attention.py:263
-        o_of_piece_2_acc = cute.make_rmem_tensor(summing.partition_shape_C((192, 128)), Float32)  # attention.py:263
-        o_of_piece_2 = by_rows(o_of_piece_2_acc, 16)  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            for c in cutlass.range_constexpr(32):  # attention.py:263
-                o_of_piece_2[r, c] = load_where(below[r], o_of_piece, (total_5[r], h, g[r], (quad + 8 * (c // 2) + c % 2)), Float32(0.0))  # attention.py:263
-        m = cute.make_rmem_tensor((2,), Float32)  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            m[r] = m_of_prompt_2[r]  # attention.py:263
-        s = cute.make_rmem_tensor((2,), Float32)  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            s[r] = s_of_prompt_2[r]  # attention.py:263
-        o_2 = cute.make_tensor(memory.o_2.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536))))  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            for c in cutlass.range_constexpr(32):  # attention.py:263
-                o_2[r, c] = load_where(below[r], o_of_prompt, (total_5[r], h, g[r], (quad + 8 * (c // 2) + c % 2)), Float32(0.0))  # attention.py:263
-        q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:263
-        k_ring.consumer_wait(get)  # attention.py:263
-        cute.arch.fence_view_async_shared()  # attention.py:263
-        multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:263
-        warpgroup.wait_group(0)  # attention.py:263
-        with cute.arch.elect_one():  # attention.py:263
-            k_ring.consumer_release(get)  # attention.py:263
-        get.advance()  # attention.py:263
-        for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:263
-            remainder = s_step % 8  # attention.py:263
-            turn = remainder == 0  # attention.py:263
-            if turn:  # attention.py:263
-                for r in cutlass.range_constexpr(2):  # attention.py:263
-                    m_2 = fmax(m[r], max_of_piece[r])  # attention.py:263
-                    equal = m_2 == Float32(float("-inf"))  # attention.py:263
-                    chosen = select(equal, Float32(0.0), m_2)  # attention.py:263
-                    difference_5 = m[r] - chosen  # attention.py:263
-                    difference_6 = max_of_piece[r] - chosen  # attention.py:263
-                    power = exp2(difference_5)  # attention.py:263
-                    power_2 = exp2(difference_6)  # attention.py:263
-                    product_3 = mul(s[r], power)  # attention.py:263
-                    product_4 = mul(sum_of_piece[r], power_2)  # attention.py:263
-                    total_8 = product_3 + product_4  # attention.py:263
-                    for c in cutlass.range_constexpr(32):  # attention.py:263
-                        product_5 = mul(o_2[r, c], power)  # attention.py:263
-                        product_6 = mul(o_of_piece_2[r, c], power_2)  # attention.py:263
-                        o_2[r, c] = product_5 + product_6  # attention.py:263
-                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_8  # attention.py:263
+        for r in cutlass.range_constexpr(2):
+            max_of_piece[r] = m_of_piece_2[r]
+        sum_of_piece = cute.make_rmem_tensor((2,), Float32)
+        for r in cutlass.range_constexpr(2):
+            sum_of_piece[r] = s_of_piece_2[r]
+        o_of_piece_2_acc = cute.make_rmem_tensor(summing.partition_shape_C((192, 128)), Float32)
+        o_of_piece_2 = by_rows(o_of_piece_2_acc, 16)
+        for r in cutlass.range_constexpr(2):
+            for c in cutlass.range_constexpr(32):
+                o_of_piece_2[r, c] = load_where(
+                    below[r], o_of_piece, (total_5[r], h, g[r], (quad + 8 * (c // 2) + c % 2)), Float32(0.0)
+                )
+        m = cute.make_rmem_tensor((2,), Float32)
+        for r in cutlass.range_constexpr(2):
+            m[r] = m_of_prompt_2[r]
+        s = cute.make_rmem_tensor((2,), Float32)
+        for r in cutlass.range_constexpr(2):
+            s[r] = s_of_prompt_2[r]
+        o_2 = cute.make_tensor(
+            memory.o_2.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
+        )
+        for r in cutlass.range_constexpr(2):
+            for c in cutlass.range_constexpr(32):
+                o_2[r, c] = load_where(
+                    below[r], o_of_prompt, (total_5[r], h, g[r], (quad + 8 * (c // 2) + c % 2)), Float32(0.0)
+                )
+        q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+        k_ring.consumer_wait(get)
+        cute.arch.fence_view_async_shared()
+        multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)
+        warpgroup.wait_group(0)
+        with cute.arch.elect_one():
+            k_ring.consumer_release(get)
+        get.advance()
+        for s_step in cutlass.range(first_steps, full_steps, unroll=1):
+            remainder = s_step % 8
+            turn = remainder == 0
+            if turn:
+                for r in cutlass.range_constexpr(2):
+                    m_2 = fmax(m[r], max_of_piece[r])
+                    equal = m_2 == Float32(float("-inf"))
+                    chosen = select(equal, Float32(0.0), m_2)
+                    difference_5 = m[r] - chosen
+                    difference_6 = max_of_piece[r] - chosen
+                    power = exp2(difference_5)
+                    power_2 = exp2(difference_6)
+                    product_3 = mul(s[r], power)
+                    product_4 = mul(sum_of_piece[r], power_2)
+                    total_8 = product_3 + product_4
+                    for c in cutlass.range_constexpr(32):
+                        product_5 = mul(o_2[r, c], power)
+                        product_6 = mul(o_of_piece_2[r, c], power_2)
+                        o_2[r, c] = product_5 + product_6
+                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_8
             product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-            k_ring.consumer_wait(get)  # attention.py:277
-            cute.arch.fence_view_async_shared()  # attention.py:277
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:277
+            k_ring.consumer_wait(get)
+            cute.arch.fence_view_async_shared()
+            multiply(
+                scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+            )
             total_8 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:263
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(product_3[r])]  # attention.py:263
-            m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:263
-            below_2 = [total_8[r] < m_chunk[r] for r in range(2)]  # attention.py:263
-            m_new = [select(below_2[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:263
-            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:263
-            chosen = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:263
-            difference_5 = [max_of_piece[r] - chosen[r] for r in range(2)]  # attention.py:263
-            again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:263
-            product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:263
-            e = [[], []]  # attention.py:263
-            for r in cutlass.range_constexpr(2):  # attention.py:263
-                for c in cutlass.range_constexpr(16):  # attention.py:263
-                    difference_6 = product_3[r][c] - chosen[r]  # attention.py:263
-                    e[r].append(exp2(difference_6))  # attention.py:263
-                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:263
-            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:263
-                for r in cutlass.range_constexpr(2):  # attention.py:263
-                    for c in cutlass.range_constexpr(32):  # attention.py:263
-                        o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])  # attention.py:263
-            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:263
-            v_ring.consumer_wait(got)  # attention.py:263
-            cute.arch.fence_view_async_shared()  # attention.py:263
-            multiply(summing, o_of_piece_2_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:263
-            s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:263
-            s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:263
-            for r in cutlass.range_constexpr(2):  # attention.py:263
-                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:263
-            warpgroup.wait_group(0)  # attention.py:263
-            with cute.arch.elect_one():  # attention.py:263
-                k_ring.consumer_release(get)  # attention.py:263
-                v_ring.consumer_release(got)  # attention.py:263
-            get.advance()  # attention.py:263
-            got.advance()  # attention.py:263
-        for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):  # attention.py:263
-            product_3 = s_step * 64  # attention.py:263
-            remainder = s_step % 8  # attention.py:263
-            turn = remainder == 0  # attention.py:263
-            if turn:  # attention.py:263
-                for r in cutlass.range_constexpr(2):  # attention.py:263
-                    m_2 = fmax(m[r], max_of_piece[r])  # attention.py:263
-                    equal = m_2 == Float32(float("-inf"))  # attention.py:263
-                    chosen = select(equal, Float32(0.0), m_2)  # attention.py:263
-                    difference_5 = m[r] - chosen  # attention.py:263
-                    difference_6 = max_of_piece[r] - chosen  # attention.py:263
-                    power = exp2(difference_5)  # attention.py:263
-                    power_2 = exp2(difference_6)  # attention.py:263
-                    product_4 = mul(s[r], power)  # attention.py:263
-                    product_5 = mul(sum_of_piece[r], power_2)  # attention.py:263
-                    total_8 = product_4 + product_5  # attention.py:263
-                    for c in cutlass.range_constexpr(32):  # attention.py:263
-                        product_6 = mul(o_2[r, c], power)  # attention.py:263
-                        product_7 = mul(o_of_piece_2[r, c], power_2)  # attention.py:263
-                        o_2[r, c] = product_6 + product_7  # attention.py:263
-                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_8  # attention.py:263
+            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(product_3[r])]
+            m_chunk = max_over_s_lane(m_chunk_parts)
+            below_2 = [total_8[r] < m_chunk[r] for r in range(2)]
+            m_new = [select(below_2[r], m_chunk[r], max_of_piece[r]) for r in range(2)]
+            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+            chosen = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]
+            difference_5 = [max_of_piece[r] - chosen[r] for r in range(2)]
+            again = [exp2(difference_5[r]) for r in range(2)]
+            product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]
+            e = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    difference_6 = product_3[r][c] - chosen[r]
+                    e[r].append(exp2(difference_6))
+                    probs[r, c] = Float32(e[r][c]).to(BFloat16)
+            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(32):
+                        o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])
+            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]
+            v_ring.consumer_wait(got)
+            cute.arch.fence_view_async_shared()
+            multiply(summing, o_of_piece_2_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)
+            s_chunk = sum_over_s_lane(s_chunk_parts)
+            s_new = [product_4[r] + s_chunk[r] for r in range(2)]
+            for r in cutlass.range_constexpr(2):
+                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]
+            warpgroup.wait_group(0)
+            with cute.arch.elect_one():
+                k_ring.consumer_release(get)
+                v_ring.consumer_release(got)
+            get.advance()
+            got.advance()
+        for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
+            product_3 = s_step * 64
+            remainder = s_step % 8
+            turn = remainder == 0
+            if turn:
+                for r in cutlass.range_constexpr(2):
+                    m_2 = fmax(m[r], max_of_piece[r])
+                    equal = m_2 == Float32(float("-inf"))
+                    chosen = select(equal, Float32(0.0), m_2)
+                    difference_5 = m[r] - chosen
+                    difference_6 = max_of_piece[r] - chosen
+                    power = exp2(difference_5)
+                    power_2 = exp2(difference_6)
+                    product_4 = mul(s[r], power)
+                    product_5 = mul(sum_of_piece[r], power_2)
+                    total_8 = product_4 + product_5
+                    for c in cutlass.range_constexpr(32):
+                        product_6 = mul(o_2[r, c], power)
+                        product_7 = mul(o_of_piece_2[r, c], power_2)
+                        o_2[r, c] = product_6 + product_7
+                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_8
             product_4 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-            k_ring.consumer_wait(get)  # attention.py:277
-            cute.arch.fence_view_async_shared()  # attention.py:277
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:277
+            k_ring.consumer_wait(get)
+            cute.arch.fence_view_async_shared()
+            multiply(
+                scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+            )
             total_8 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:263
-            chosen = [[], []]  # attention.py:263
-            for r in cutlass.range_constexpr(2):  # attention.py:263
-                for c in cutlass.range_constexpr(16):  # attention.py:263
-                    s_2 = product_3 + (quad + 8 * (c // 2) + c % 2)  # attention.py:263
-                    exists = s_2 < total  # attention.py:263
-                    below_2 = s_2 < total_7[r]  # attention.py:263
-                    exists_2 = exists & below_2  # attention.py:263
-                    chosen[r].append(select(exists_2, product_4[r][c], Float32(float("-inf"))))  # attention.py:263
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]  # attention.py:263
-            m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:263
-            below_2 = [total_8[r] < m_chunk[r] for r in range(2)]  # attention.py:263
-            m_new = [select(below_2[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:263
-            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:263
-            chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:263
-            difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:263
-            again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:263
-            product_5 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:263
-            e = [[], []]  # attention.py:263
-            for r in cutlass.range_constexpr(2):  # attention.py:263
-                for c in cutlass.range_constexpr(16):  # attention.py:263
-                    difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:263
-                    e[r].append(exp2(difference_6))  # attention.py:263
-                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:263
-            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:263
-                for r in cutlass.range_constexpr(2):  # attention.py:263
-                    for c in cutlass.range_constexpr(32):  # attention.py:263
-                        o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])  # attention.py:263
-            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:263
-            v_ring.consumer_wait(got)  # attention.py:263
-            cute.arch.fence_view_async_shared()  # attention.py:263
-            multiply(summing, o_of_piece_2_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:263
-            s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:263
-            s_new = [product_5[r] + s_chunk[r] for r in range(2)]  # attention.py:263
-            for r in cutlass.range_constexpr(2):  # attention.py:263
-                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:263
-            warpgroup.wait_group(0)  # attention.py:263
-            with cute.arch.elect_one():  # attention.py:263
-                k_ring.consumer_release(get)  # attention.py:263
-                v_ring.consumer_release(got)  # attention.py:263
-            get.advance()  # attention.py:263
-            got.advance()  # attention.py:263
-        product_3 = (last_steps - 1) * 64  # attention.py:263
-        remainder = (last_steps - 1) % 8  # attention.py:263
-        turn = remainder == 0  # attention.py:263
-        if turn:  # attention.py:263
-            for r in cutlass.range_constexpr(2):  # attention.py:263
-                m_2 = fmax(m[r], max_of_piece[r])  # attention.py:263
-                equal = m_2 == Float32(float("-inf"))  # attention.py:263
-                chosen = select(equal, Float32(0.0), m_2)  # attention.py:263
-                difference_5 = m[r] - chosen  # attention.py:263
-                difference_6 = max_of_piece[r] - chosen  # attention.py:263
-                power = exp2(difference_5)  # attention.py:263
-                power_2 = exp2(difference_6)  # attention.py:263
-                product_4 = mul(s[r], power)  # attention.py:263
-                product_5 = mul(sum_of_piece[r], power_2)  # attention.py:263
-                total_8 = product_4 + product_5  # attention.py:263
-                for c in cutlass.range_constexpr(32):  # attention.py:263
-                    product_6 = mul(o_2[r, c], power)  # attention.py:263
-                    product_7 = mul(o_of_piece_2[r, c], power_2)  # attention.py:263
-                    o_2[r, c] = product_6 + product_7  # attention.py:263
-                max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_8  # attention.py:263
+            chosen = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    s_2 = product_3 + (quad + 8 * (c // 2) + c % 2)
+                    exists = s_2 < total
+                    below_2 = s_2 < total_7[r]
+                    exists_2 = exists & below_2
+                    chosen[r].append(select(exists_2, product_4[r][c], Float32(float("-inf"))))
+            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]
+            m_chunk = max_over_s_lane(m_chunk_parts)
+            below_2 = [total_8[r] < m_chunk[r] for r in range(2)]
+            m_new = [select(below_2[r], m_chunk[r], max_of_piece[r]) for r in range(2)]
+            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+            chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]
+            difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]
+            again = [exp2(difference_5[r]) for r in range(2)]
+            product_5 = [mul(sum_of_piece[r], again[r]) for r in range(2)]
+            e = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    difference_6 = chosen[r][c] - chosen_2[r]
+                    e[r].append(exp2(difference_6))
+                    probs[r, c] = Float32(e[r][c]).to(BFloat16)
+            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(32):
+                        o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])
+            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]
+            v_ring.consumer_wait(got)
+            cute.arch.fence_view_async_shared()
+            multiply(summing, o_of_piece_2_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)
+            s_chunk = sum_over_s_lane(s_chunk_parts)
+            s_new = [product_5[r] + s_chunk[r] for r in range(2)]
+            for r in cutlass.range_constexpr(2):
+                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]
+            warpgroup.wait_group(0)
+            with cute.arch.elect_one():
+                k_ring.consumer_release(get)
+                v_ring.consumer_release(got)
+            get.advance()
+            got.advance()
+        product_3 = (last_steps - 1) * 64
+        remainder = (last_steps - 1) % 8
+        turn = remainder == 0
+        if turn:
+            for r in cutlass.range_constexpr(2):
+                m_2 = fmax(m[r], max_of_piece[r])
+                equal = m_2 == Float32(float("-inf"))
+                chosen = select(equal, Float32(0.0), m_2)
+                difference_5 = m[r] - chosen
+                difference_6 = max_of_piece[r] - chosen
+                power = exp2(difference_5)
+                power_2 = exp2(difference_6)
+                product_4 = mul(s[r], power)
+                product_5 = mul(sum_of_piece[r], power_2)
+                total_8 = product_4 + product_5
+                for c in cutlass.range_constexpr(32):
+                    product_6 = mul(o_2[r, c], power)
+                    product_7 = mul(o_of_piece_2[r, c], power_2)
+                    o_2[r, c] = product_6 + product_7
+                max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_8
         product_4 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
         total_8 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:263
-        chosen = [[], []]  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            for c in cutlass.range_constexpr(16):  # attention.py:263
-                s_2 = product_3 + (quad + 8 * (c // 2) + c % 2)  # attention.py:263
-                exists = s_2 < total  # attention.py:263
-                below_2 = s_2 < total_7[r]  # attention.py:263
-                exists_2 = exists & below_2  # attention.py:263
-                chosen[r].append(select(exists_2, product_4[r][c], Float32(float("-inf"))))  # attention.py:263
-        m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]  # attention.py:263
-        m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:263
-        below_2 = [total_8[r] < m_chunk[r] for r in range(2)]  # attention.py:263
-        m_new = [select(below_2[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:263
-        equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:263
-        chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:263
-        difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:263
-        again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:263
-        product_5 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:263
-        e = [[], []]  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            for c in cutlass.range_constexpr(16):  # attention.py:263
-                difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:263
-                e[r].append(exp2(difference_6))  # attention.py:263
-                probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:263
-        if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:263
-            for r in cutlass.range_constexpr(2):  # attention.py:263
-                for c in cutlass.range_constexpr(32):  # attention.py:263
-                    o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])  # attention.py:263
-        s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:263
-        v_ring.consumer_wait(got)  # attention.py:263
-        cute.arch.fence_view_async_shared()  # attention.py:263
-        multiply(summing, o_of_piece_2_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:263
-        s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:263
-        s_new = [product_5[r] + s_chunk[r] for r in range(2)]  # attention.py:263
-        for r in cutlass.range_constexpr(2):  # attention.py:263
-            max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:263
-        warpgroup.wait_group(0)  # attention.py:263
-        with cute.arch.elect_one():  # attention.py:263
-            v_ring.consumer_release(got)  # attention.py:263
-        got.advance()  # attention.py:263
+        chosen = [[], []]
         for r in cutlass.range_constexpr(2):
-            m_2 = fmax(m[r], max_of_piece[r])  # attention.py:263
-            equal = m_2 == Float32(float("-inf"))  # attention.py:263
-            chosen = select(equal, Float32(0.0), m_2)  # attention.py:263
-            difference_5 = m[r] - chosen  # attention.py:263
-            difference_6 = max_of_piece[r] - chosen  # attention.py:263
-            power = exp2(difference_5)  # attention.py:263
-            power_2 = exp2(difference_6)  # attention.py:263
-            product_3 = mul(s[r], power)  # attention.py:263
-            product_4 = mul(sum_of_piece[r], power_2)  # attention.py:263
-            total_8 = product_3 + product_4  # attention.py:263
+            for c in cutlass.range_constexpr(16):
+                s_2 = product_3 + (quad + 8 * (c // 2) + c % 2)
+                exists = s_2 < total
+                below_2 = s_2 < total_7[r]
+                exists_2 = exists & below_2
+                chosen[r].append(select(exists_2, product_4[r][c], Float32(float("-inf"))))
+        m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]
+        m_chunk = max_over_s_lane(m_chunk_parts)
+        below_2 = [total_8[r] < m_chunk[r] for r in range(2)]
+        m_new = [select(below_2[r], m_chunk[r], max_of_piece[r]) for r in range(2)]
+        equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+        chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]
+        difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]
+        again = [exp2(difference_5[r]) for r in range(2)]
+        product_5 = [mul(sum_of_piece[r], again[r]) for r in range(2)]
+        e = [[], []]
+        for r in cutlass.range_constexpr(2):
+            for c in cutlass.range_constexpr(16):
+                difference_6 = chosen[r][c] - chosen_2[r]
+                e[r].append(exp2(difference_6))
+                probs[r, c] = Float32(e[r][c]).to(BFloat16)
+        if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(32):
+                    o_of_piece_2[r, c] = mul(o_of_piece_2[r, c], again[r])
+        s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]
+        v_ring.consumer_wait(got)
+        cute.arch.fence_view_async_shared()
+        multiply(summing, o_of_piece_2_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)
+        s_chunk = sum_over_s_lane(s_chunk_parts)
+        s_new = [product_5[r] + s_chunk[r] for r in range(2)]
+        for r in cutlass.range_constexpr(2):
+            max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]
+        warpgroup.wait_group(0)
+        with cute.arch.elect_one():
+            v_ring.consumer_release(got)
+        got.advance()
+        for r in cutlass.range_constexpr(2):
+            m_2 = fmax(m[r], max_of_piece[r])
+            equal = m_2 == Float32(float("-inf"))
+            chosen = select(equal, Float32(0.0), m_2)
+            difference_5 = m[r] - chosen
+            difference_6 = max_of_piece[r] - chosen
+            power = exp2(difference_5)
+            power_2 = exp2(difference_6)
+            product_3 = mul(s[r], power)
+            product_4 = mul(sum_of_piece[r], power_2)
+            total_8 = product_3 + product_4
             equal_2 = total_8 == Float32(0.0)  # attention.py:325
             log_of = portable_log(total_8)  # attention.py:327
-            fused_sum = fma(m_2, Float32(0.6931471824645996), log_of)  # attention.py:327
-            store_where(below[r] & first_of_quad, lse, (h, g[r], total_5[r]), fused_sum)  # attention.py:327
+            fused_sum = fma(m_2, Float32(0.6931471824645996), log_of)
+            store_where(below[r] & first_of_quad, lse, (h, g[r], total_5[r]), fused_sum)
             total_9 = []  # attention.py:263
-            for c in cutlass.range_constexpr(32):  # attention.py:263
-                product_5 = mul(o_2[r, c], power)  # attention.py:263
-                product_6 = mul(o_of_piece_2[r, c], power_2)  # attention.py:263
-                total_9.append(product_5 + product_6)  # attention.py:263
+            for c in cutlass.range_constexpr(32):
+                product_5 = mul(o_2[r, c], power)
+                product_6 = mul(o_of_piece_2[r, c], power_2)
+                total_9.append(product_5 + product_6)
             quotient_3 = divided(total_9, total_8)  # attention.py:325
-            as_bf16 = []  # attention.py:325
-            for c in cutlass.range_constexpr(32):  # attention.py:325
-                chosen_2 = select(equal_2, Float32(0.0), quotient_3[c])  # attention.py:325
-                total_10 = chosen_2 + Float32(0.0)  # attention.py:325
+            as_bf16 = []
+            for c in cutlass.range_constexpr(32):
+                chosen_2 = select(equal_2, Float32(0.0), quotient_3[c])
+                total_10 = chosen_2 + Float32(0.0)
                 as_bf16.append(Float32(total_10).to(BFloat16))  # attention.py:326
-            for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:326
-                vectors = to_vectors(epilogue_tile, o.element_type, as_bf16[c : c + 16])  # attention.py:326
-                for i in cutlass.range_constexpr(2):  # attention.py:326
-                    store_vector_where(below[r], o, (total_5[r], h, g[r], (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:326
+            for c in cutlass.range_constexpr(0, 32, 16):
+                vectors = to_vectors(epilogue_tile, o.element_type, as_bf16[c : c + 16])
+                for i in cutlass.range_constexpr(2):
+                    store_vector_where(
+                        below[r], o, (total_5[r], h, g[r], (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
+                    )
 
 
 @cute.jit
-def launch_prefix_attention_2(q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v_prefix_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_shared_ptr: cute.Pointer, end_shared_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, m_of_piece_ptr: cute.Pointer, s_of_piece_ptr: cute.Pointer, o_of_piece_ptr: cute.Pointer, m_of_prompt_ptr: cute.Pointer, s_of_prompt_ptr: cute.Pointer, o_of_prompt_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, K: Int32, k_prefix_k_stride: Int64, k_prefix_h_stride: Int64, v_prefix_k_stride: Int64, v_prefix_h_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, m_of_piece_t_stride: Int64, m_of_piece_h_stride: Int64, s_of_piece_t_stride: Int64, s_of_piece_h_stride: Int64, o_of_piece_t_stride: Int64, o_of_piece_h_stride: Int64, o_of_piece_g_stride: Int64, m_of_prompt_t_stride: Int64, m_of_prompt_h_stride: Int64, s_of_prompt_t_stride: Int64, s_of_prompt_h_stride: Int64, o_of_prompt_t_stride: Int64, o_of_prompt_h_stride: Int64, o_of_prompt_g_stride: Int64, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_prefix_attention_2(
+    q_ptr: cute.Pointer, k_prefix_ptr: cute.Pointer, v_prefix_ptr: cute.Pointer, k_ptr: cute.Pointer,
+    v_ptr: cute.Pointer, begin_shared_ptr: cute.Pointer, end_shared_ptr: cute.Pointer, begin_q_ptr: cute.Pointer,
+    end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, m_of_piece_ptr: cute.Pointer,
+    s_of_piece_ptr: cute.Pointer, o_of_piece_ptr: cute.Pointer, m_of_prompt_ptr: cute.Pointer,
+    s_of_prompt_ptr: cute.Pointer, o_of_prompt_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer, Q: Int32,
+    B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, K: Int32, k_prefix_k_stride: Int64,
+    k_prefix_h_stride: Int64, v_prefix_k_stride: Int64, v_prefix_h_stride: Int64, S: Int32, k_s_stride: Int64,
+    k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, m_of_piece_t_stride: Int64, m_of_piece_h_stride: Int64,
+    s_of_piece_t_stride: Int64, s_of_piece_h_stride: Int64, o_of_piece_t_stride: Int64, o_of_piece_h_stride: Int64,
+    o_of_piece_g_stride: Int64, m_of_prompt_t_stride: Int64, m_of_prompt_h_stride: Int64, s_of_prompt_t_stride: Int64,
+    s_of_prompt_h_stride: Int64, o_of_prompt_t_stride: Int64, o_of_prompt_h_stride: Int64, o_of_prompt_g_stride: Int64,
+    o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32,
+    programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
-    k_prefix = cute.make_tensor(k_prefix_ptr, cute.make_layout((K, 8, 128), stride=(cute.assume(k_prefix_k_stride, divby=8), cute.assume(k_prefix_h_stride, divby=8), 1)))
-    v_prefix = cute.make_tensor(v_prefix_ptr, cute.make_layout((K, 8, 128), stride=(cute.assume(v_prefix_k_stride, divby=8), cute.assume(v_prefix_h_stride, divby=8), 1)))
-    k = cute.make_tensor(k_ptr, cute.make_layout((S, 8, 128), stride=(cute.assume(k_s_stride, divby=8), cute.assume(k_h_stride, divby=8), 1)))
-    v = cute.make_tensor(v_ptr, cute.make_layout((S, 8, 128), stride=(cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8), 1)))
+    q = cute.make_tensor(
+        q_ptr,
+        cute.make_layout(
+            (T, 8, 4, 128),
+            stride=(
+                cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1
+            )
+        )
+    )
+    k_prefix = cute.make_tensor(
+        k_prefix_ptr,
+        cute.make_layout(
+            (K, 8, 128), stride=(cute.assume(k_prefix_k_stride, divby=8), cute.assume(k_prefix_h_stride, divby=8), 1)
+        )
+    )
+    v_prefix = cute.make_tensor(
+        v_prefix_ptr,
+        cute.make_layout(
+            (K, 8, 128), stride=(cute.assume(v_prefix_k_stride, divby=8), cute.assume(v_prefix_h_stride, divby=8), 1)
+        )
+    )
+    k = cute.make_tensor(
+        k_ptr,
+        cute.make_layout((S, 8, 128), stride=(cute.assume(k_s_stride, divby=8), cute.assume(k_h_stride, divby=8), 1))
+    )
+    v = cute.make_tensor(
+        v_ptr,
+        cute.make_layout((S, 8, 128), stride=(cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8), 1))
+    )
     begin_shared = cute.make_tensor(begin_shared_ptr, cute.make_layout((B,), stride=(1,)))
     end_shared = cute.make_tensor(end_shared_ptr, cute.make_layout((B,), stride=(1,)))
     begin_q = cute.make_tensor(begin_q_ptr, cute.make_layout((B,), stride=(1,)))
     end_q = cute.make_tensor(end_q_ptr, cute.make_layout((B,), stride=(1,)))
     begin_k = cute.make_tensor(begin_k_ptr, cute.make_layout((B,), stride=(1,)))
     end_k = cute.make_tensor(end_k_ptr, cute.make_layout((B,), stride=(1,)))
-    m_of_piece = cute.make_tensor(m_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(m_of_piece_t_stride, m_of_piece_h_stride, 1)))
-    s_of_piece = cute.make_tensor(s_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(s_of_piece_t_stride, s_of_piece_h_stride, 1)))
-    o_of_piece = cute.make_tensor(o_of_piece_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, 1)))
-    m_of_prompt = cute.make_tensor(m_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(m_of_prompt_t_stride, m_of_prompt_h_stride, 1)))
-    s_of_prompt = cute.make_tensor(s_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(s_of_prompt_t_stride, s_of_prompt_h_stride, 1)))
-    o_of_prompt = cute.make_tensor(o_of_prompt_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, 1)))
+    m_of_piece = cute.make_tensor(
+        m_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(m_of_piece_t_stride, m_of_piece_h_stride, 1))
+    )
+    s_of_piece = cute.make_tensor(
+        s_of_piece_ptr, cute.make_layout((T, 8, 4), stride=(s_of_piece_t_stride, s_of_piece_h_stride, 1))
+    )
+    o_of_piece = cute.make_tensor(
+        o_of_piece_ptr,
+        cute.make_layout((T, 8, 4, 128), stride=(o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, 1))
+    )
+    m_of_prompt = cute.make_tensor(
+        m_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(m_of_prompt_t_stride, m_of_prompt_h_stride, 1))
+    )
+    s_of_prompt = cute.make_tensor(
+        s_of_prompt_ptr, cute.make_layout((T, 8, 4), stride=(s_of_prompt_t_stride, s_of_prompt_h_stride, 1))
+    )
+    o_of_prompt = cute.make_tensor(
+        o_of_prompt_ptr,
+        cute.make_layout((T, 8, 4, 128), stride=(o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, 1))
+    )
     o = cute.make_tensor(o_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_t_stride, o_h_stride, o_g_stride, 1)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((8, 4, T), stride=(lse_h_stride, lse_g_stride, 1)))
     scoring, summing = prefix_attention_2_units()
-    prefix_attention_2(scoring, summing, q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, Q, B, T, K, S, scale).launch(
-        grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
-        stream=stream,
-    )
+    prefix_attention_2(
+        scoring, summing, q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k,
+        m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, Q, B, T, K, S, scale
+    ).launch(grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
-def call(kernels, q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, o, lse, scale, C, N, T, K, Q, B, S, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, prefix_attention_1_work_counter):
+def call(
+    kernels, q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece,
+    o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k,
+    o, lse, scale, C, N, T, K, Q, B, S, q_t_stride, q_h_stride, q_g_stride, k_prefix_k_stride, k_prefix_h_stride,
+    v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride,
+    s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride,
+    m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride,
+    o_of_prompt_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride,
+    lse_h_stride, lse_g_stride, prefix_attention_1_work_counter
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = min((C * 4 // 192 + N) * 8, 132)
     if programs > 0:
-        kernels.prefix_attention_1((programs,), q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, prefix_attention_1_work_counter, C, N, T, q_t_stride, q_h_stride, q_g_stride, K, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, scale)
+        kernels.prefix_attention_1(
+            (programs,), q, k_prefix, v_prefix, begin_prefix, end_prefix, begin_asks, end_asks, place, m_of_piece,
+            s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, prefix_attention_1_work_counter, C, N, T,
+            q_t_stride, q_h_stride, q_g_stride, K, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride,
+            v_prefix_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride,
+            o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride,
+            s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride,
+            o_of_prompt_g_stride, scale
+        )
     programs = (Q * 4 // 192 + B) * 8
     if programs > 0:
-        kernels.prefix_attention_2((programs,), q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k, m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, Q, B, T, q_t_stride, q_h_stride, q_g_stride, K, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, m_of_piece_t_stride, m_of_piece_h_stride, s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride, m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride, o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.prefix_attention_2(
+            (programs,), q, k_prefix, v_prefix, k, v, begin_shared, end_shared, begin_q, end_q, begin_k, end_k,
+            m_of_piece, s_of_piece, o_of_piece, m_of_prompt, s_of_prompt, o_of_prompt, o, lse, Q, B, T, q_t_stride,
+            q_h_stride, q_g_stride, K, k_prefix_k_stride, k_prefix_h_stride, v_prefix_k_stride, v_prefix_h_stride, S,
+            k_s_stride, k_h_stride, v_s_stride, v_h_stride, m_of_piece_t_stride, m_of_piece_h_stride,
+            s_of_piece_t_stride, s_of_piece_h_stride, o_of_piece_t_stride, o_of_piece_h_stride, o_of_piece_g_stride,
+            m_of_prompt_t_stride, m_of_prompt_h_stride, s_of_prompt_t_stride, s_of_prompt_h_stride,
+            o_of_prompt_t_stride, o_of_prompt_h_stride, o_of_prompt_g_stride, o_t_stride, o_h_stride, o_g_stride,
+            lse_h_stride, lse_g_stride, scale
+        )

@@ -316,7 +316,9 @@ def sum_over_s_lane_of_thread(x):
 
 
 @cute.jit
-def tma_load(ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor):
+def tma_load(
+    ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor
+):
     # Issue a TMA load to a stage once it is free (warp 0); zeros out of the tensor's bounds.
     if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0:
         ring.producer_acquire(state)
@@ -394,7 +396,12 @@ def varlen_attention_units():
 
 
 @cute.kernel
-def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom, v: cute.Tensor, q: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, o: cute.Tensor, lse: cute.Tensor, varlen_attention_work_counter: cute.Pointer, Q: Int32, B: Int32, T: Int32, S: Int32, scale: Float32):
+def varlen_attention(
+    scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom,
+    v: cute.Tensor, q: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor,
+    o: cute.Tensor, lse: cute.Tensor, varlen_attention_work_counter: cute.Pointer, Q: Int32, B: Int32, T: Int32,
+    S: Int32, scale: Float32
+):
     # A block owns 192 of Q*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -453,10 +460,10 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
             h = item // tiles
             begin_k_2 = begin_k[b]  # attention.py:75
             end_k_2 = end_k[b]  # attention.py:76
-            difference = end_k_2 - begin_k_2  # attention.py:76
+            difference = end_k_2 - begin_k_2
             begin_q_2 = begin_q[b]  # attention.py:301
             end_q_2 = end_q[b]  # attention.py:302
-            difference_2 = end_q_2 - begin_q_2  # attention.py:302
+            difference_2 = end_q_2 - begin_q_2
             difference_3 = difference - difference_2  # attention.py:303
             larger = cutlass.max(0, difference)  # attention.py:79
             product = mul(scale, Float32(1.4426950216293335))  # attention.py:277
@@ -464,40 +471,53 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
             q_2 = [q_g[r] // 4 for r in range(6)]  # attention.py:301
             total = [q_2[r] + difference_3 for r in range(6)]  # attention.py:303
             total_2 = [total[r] + 1 for r in range(6)]  # attention.py:309
-            total_3 = [total_2[r] + begin_k_2 for r in range(6)]  # attention.py:309
+            total_3 = [total_2[r] + begin_k_2 for r in range(6)]
             difference_4 = [total_3[r] - begin_k_2 for r in range(6)]  # attention.py:79
-            larger_2 = [cutlass.max(0, difference_4[r]) for r in range(6)]  # attention.py:79
-            seen = [cutlass.min(larger, larger_2[r]) for r in range(6)]  # attention.py:79
-            full_steps_2 = [seen[r] // 64 for r in range(6)]  # attention.py:79
-            total_4 = [seen[r] + 63 for r in range(6)]  # attention.py:79
-            steps = [total_4[r] // 64 for r in range(6)]  # attention.py:79
-            first_steps = Int32(0)  # attention.py:79
-            last_of = [select(first + 64 * g < count, most(of_rows(steps[2 * g : 2 * (g + 1)], most), first_steps + 1), first_steps + 1) for g in range(3)]  # attention.py:79
-            full_of = [most(first_steps, least(of_rows(full_steps_2[2 * g : 2 * (g + 1)], least), last_of[g] - 1)) for g in range(3)]  # attention.py:79
-            last_steps = most(most(last_of[0], last_of[1]), last_of[2])  # attention.py:79
-            publish_work_tile(thread, work_tile_pipeline, own, work_tile, (item, b, first_steps, last_steps, *full_of, *last_of))
+            larger_2 = [cutlass.max(0, difference_4[r]) for r in range(6)]
+            seen = [cutlass.min(larger, larger_2[r]) for r in range(6)]
+            full_steps_2 = [seen[r] // 64 for r in range(6)]
+            total_4 = [seen[r] + 63 for r in range(6)]
+            steps = [total_4[r] // 64 for r in range(6)]
+            first_steps = Int32(0)
+            last_of = [
+                select(
+                    first + 64 * g < count, most(of_rows(steps[2 * g : 2 * (g + 1)], most), first_steps + 1),
+                    first_steps + 1
+                )
+                for g in range(3)
+            ]
+            full_of = [
+                most(first_steps, least(of_rows(full_steps_2[2 * g : 2 * (g + 1)], least), last_of[g] - 1))
+                for g in range(3)
+            ]
+            last_steps = most(most(last_of[0], last_of[1]), last_of[2])
+            publish_work_tile(
+                thread, work_tile_pipeline, own, work_tile, (item, b, first_steps, last_steps, *full_of, *last_of)
+            )
             q_ring.producer_acquire(own)
-            column = 8 * (thread % 8)  # attention.py:79
-            for i in cutlass.range_constexpr(12):  # attention.py:79
-                down = thread // 8 + 16 * i  # attention.py:79
-                q_g_2 = first + down  # attention.py:79
+            column = 8 * (thread % 8)
+            for i in cutlass.range_constexpr(12):
+                down = thread // 8 + 16 * i
+                q_g_2 = first + down
                 q_3 = q_g_2 // 4  # attention.py:301
                 total_5 = begin_q_2 + q_3  # attention.py:303
-                below = q_3 < difference_2  # attention.py:303
+                below = q_3 < difference_2
                 at_most = 0 <= total_5  # attention.py:77
-                below_2 = total_5 < T  # attention.py:77
-                both = at_most & below_2  # attention.py:77
-                both_2 = below & both  # attention.py:77
-                g = q_g_2 % 4  # attention.py:77
-                for j in cutlass.range_constexpr(2):  # attention.py:77
-                    copy_vector_where(both_2, q, (total_5, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)  # attention.py:77
+                below_2 = total_5 < T
+                both = at_most & below_2
+                both_2 = below & both
+                g = q_g_2 % 4
+                for j in cutlass.range_constexpr(2):
+                    copy_vector_where(
+                        both_2, q, (total_5, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
+                    )
             q_ring.producer_commit(own)
             own.advance()
             for s_step in cutlass.range(first_steps, last_steps, unroll=1):
                 product_2 = s_step * 64  # attention.py:79
-                total_5 = begin_k_2 + product_2  # attention.py:79
-                tma_load(k_ring, put, tma_k, k[None, None, h], (total_5, 0), (64, 128), k_tiles)  # attention.py:79
-                tma_load(v_ring, put, tma_v, v[None, None, h], (0, total_5), (128, 64), v_tiles)  # attention.py:79
+                total_5 = begin_k_2 + product_2
+                tma_load(k_ring, put, tma_k, k[None, None, h], (total_5, 0), (64, 128), k_tiles)
+                tma_load(v_ring, put, tma_v, v[None, None, h], (0, total_5), (128, 64), v_tiles)
                 put.advance()
             item = next_work_tile(thread, next_tile, varlen_attention_work_counter, blocks)
         publish_work_tile(thread, work_tile_pipeline, own, work_tile, (items, *[0] * 9))
@@ -521,7 +541,9 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         got = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 2)
         own = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)
-        item, b, first_steps, all_steps, full_steps, last_steps = read_work_tile(work_tile_pipeline, own, work_tile, group, 4, 3)
+        item, b, first_steps, all_steps, full_steps, last_steps = read_work_tile(
+            work_tile_pipeline, own, work_tile, group, 4, 3
+        )
         while item < items:
             tile = tiles - 1 - item % tiles
             begin = begin_q[b].to(Int32) * 4
@@ -530,10 +552,10 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
             h = item // tiles
             begin_k_2 = begin_k[b]  # attention.py:75
             end_k_2 = end_k[b]  # attention.py:76
-            difference = end_k_2 - begin_k_2  # attention.py:76
+            difference = end_k_2 - begin_k_2
             begin_q_2 = begin_q[b]  # attention.py:301
             end_q_2 = end_q[b]  # attention.py:302
-            difference_2 = end_q_2 - begin_q_2  # attention.py:302
+            difference_2 = end_q_2 - begin_q_2
             difference_3 = difference - difference_2  # attention.py:303
             larger = cutlass.max(0, difference)  # attention.py:79
             product = mul(scale, Float32(1.4426950216293335))  # attention.py:277
@@ -541,286 +563,327 @@ def varlen_attention(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute
             q_3 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:301
             total_5 = [q_3[r] + difference_3 for r in range(2)]  # attention.py:303
             total_6 = [total_5[r] + 1 for r in range(2)]  # attention.py:309
-            total_7 = [total_6[r] + begin_k_2 for r in range(2)]  # attention.py:309
+            total_7 = [total_6[r] + begin_k_2 for r in range(2)]
             max_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
-            max_of_piece.fill(Float32(float("-inf")))  # attention.py:79
-            sum_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
-            sum_of_piece.fill(Float32(0.0))  # attention.py:79
-            o_of_piece_acc = cute.make_rmem_tensor(summing.partition_shape_C((192, 128)), Float32)  # attention.py:79
-            o_of_piece_acc.fill(Float32(0.0))  # attention.py:79
-            o_of_piece = by_rows(o_of_piece_acc, 16)  # attention.py:79
-            m = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
-            m.fill(Float32(float("-inf")))  # attention.py:79
-            s = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
-            s.fill(Int32(-(2**31)).bitcast(Float32))  # attention.py:79
-            o_2 = cute.make_tensor(memory.o_2.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536))))  # attention.py:79
-            rescales = Int32(0)  # attention.py:79
-            q_ring.consumer_wait(own)  # attention.py:79
-            cute.arch.fence_view_async_shared()  # attention.py:79
-            k_ring.consumer_wait(get)  # attention.py:79
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:79
-            warpgroup.wait_group(0)  # attention.py:79
-            k_ring.consumer_release(get)  # attention.py:79
-            get.advance()  # attention.py:79
-            for s_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:79
-                remainder = s_step % 8  # attention.py:79
-                turn = remainder == 0  # attention.py:79
-                if turn & (s_step > first_steps):  # attention.py:79
-                    for r in cutlass.range_constexpr(2):  # attention.py:79
-                        earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:79
-                        m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
-                        equal = m_2 == Float32(float("-inf"))  # attention.py:79
-                        chosen = select(equal, Float32(0.0), m_2)  # attention.py:79
-                        difference_5 = m[r] - chosen  # attention.py:79
-                        difference_6 = max_of_piece[r] - chosen  # attention.py:79
-                        power = exp2(difference_5)  # attention.py:79
-                        power_2 = exp2(difference_6)  # attention.py:79
-                        product_2 = mul(s[r], power)  # attention.py:79
-                        product_3 = mul(sum_of_piece[r], power_2)  # attention.py:79
-                        total_8 = product_2 + product_3  # attention.py:79
-                        for c in cutlass.range_constexpr(32):  # attention.py:79
-                            product_4 = mul(earlier_o_2[c], power)  # attention.py:79
-                            product_5 = mul(o_of_piece[r, c], power_2)  # attention.py:79
-                            o_2[r, c] = product_4 + product_5  # attention.py:79
-                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_8  # attention.py:79
-                    rescales = rescales + 1  # attention.py:79
+            max_of_piece.fill(Float32(float("-inf")))
+            sum_of_piece = cute.make_rmem_tensor((2,), Float32)
+            sum_of_piece.fill(Float32(0.0))
+            o_of_piece_acc = cute.make_rmem_tensor(summing.partition_shape_C((192, 128)), Float32)
+            o_of_piece_acc.fill(Float32(0.0))
+            o_of_piece = by_rows(o_of_piece_acc, 16)
+            m = cute.make_rmem_tensor((2,), Float32)
+            m.fill(Float32(float("-inf")))
+            s = cute.make_rmem_tensor((2,), Float32)
+            s.fill(Int32(-(2**31)).bitcast(Float32))
+            o_2 = cute.make_tensor(
+                memory.o_2.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
+            )
+            rescales = Int32(0)
+            q_ring.consumer_wait(own)
+            cute.arch.fence_view_async_shared()
+            k_ring.consumer_wait(get)
+            multiply(
+                scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+            )
+            warpgroup.wait_group(0)
+            k_ring.consumer_release(get)
+            get.advance()
+            for s_step in cutlass.range(first_steps, full_steps, unroll=1):
+                remainder = s_step % 8
+                turn = remainder == 0
+                if turn & (s_step > first_steps):
+                    for r in cutlass.range_constexpr(2):
+                        earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))
+                        m_2 = fmax(m[r], max_of_piece[r])
+                        equal = m_2 == Float32(float("-inf"))
+                        chosen = select(equal, Float32(0.0), m_2)
+                        difference_5 = m[r] - chosen
+                        difference_6 = max_of_piece[r] - chosen
+                        power = exp2(difference_5)
+                        power_2 = exp2(difference_6)
+                        product_2 = mul(s[r], power)
+                        product_3 = mul(sum_of_piece[r], power_2)
+                        total_8 = product_2 + product_3
+                        for c in cutlass.range_constexpr(32):
+                            product_4 = mul(earlier_o_2[c], power)
+                            product_5 = mul(o_of_piece[r, c], power_2)
+                            o_2[r, c] = product_4 + product_5
+                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_8
+                    rescales = rescales + 1
                 product_2 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-                k_ring.consumer_wait(get)  # attention.py:277
-                multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:277
+                k_ring.consumer_wait(get)
+                multiply(
+                    scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False,
+                    8
+                )
                 total_8 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
-                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(product_2[r])]  # attention.py:79
-                m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:79
-                below = [total_8[r] < m_chunk[r] for r in range(2)]  # attention.py:79
-                m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:79
-                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:79
-                chosen = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:79
-                difference_5 = [max_of_piece[r] - chosen[r] for r in range(2)]  # attention.py:79
-                again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:79
-                product_3 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:79
-                e = [[], []]  # attention.py:79
-                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:79
-                    for r in cutlass.range_constexpr(2):  # attention.py:79
-                        for c in cutlass.range_constexpr(32):  # attention.py:79
-                            o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])  # attention.py:79
-                for r in cutlass.range_constexpr(2):  # attention.py:79
-                    for c in cutlass.range_constexpr(16):  # attention.py:79
-                        difference_6 = product_2[r][c] - chosen[r]  # attention.py:79
-                        e[r].append(exp2(difference_6))  # attention.py:79
-                        probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:79
-                s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:79
-                v_ring.consumer_wait(got)  # attention.py:79
-                multiply(summing, o_of_piece_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:79
-                s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:79
-                s_new = [product_3[r] + s_chunk[r] for r in range(2)]  # attention.py:79
-                for r in cutlass.range_constexpr(2):  # attention.py:79
-                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:79
-                warpgroup.wait_group(0)  # attention.py:79
-                k_ring.consumer_release(get)  # attention.py:79
-                v_ring.consumer_release(got)  # attention.py:79
-                get.advance()  # attention.py:79
-                got.advance()  # attention.py:79
-            for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):  # attention.py:79
-                product_2 = s_step * 64  # attention.py:79
-                total_8 = begin_k_2 + product_2  # attention.py:79
-                remainder = s_step % 8  # attention.py:79
-                turn = remainder == 0  # attention.py:79
-                if turn & (s_step > first_steps):  # attention.py:79
-                    for r in cutlass.range_constexpr(2):  # attention.py:79
-                        earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:79
-                        m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
-                        equal = m_2 == Float32(float("-inf"))  # attention.py:79
-                        chosen = select(equal, Float32(0.0), m_2)  # attention.py:79
-                        difference_5 = m[r] - chosen  # attention.py:79
-                        difference_6 = max_of_piece[r] - chosen  # attention.py:79
-                        power = exp2(difference_5)  # attention.py:79
-                        power_2 = exp2(difference_6)  # attention.py:79
-                        product_3 = mul(s[r], power)  # attention.py:79
-                        product_4 = mul(sum_of_piece[r], power_2)  # attention.py:79
-                        total_9 = product_3 + product_4  # attention.py:79
-                        for c in cutlass.range_constexpr(32):  # attention.py:79
-                            product_5 = mul(earlier_o_2[c], power)  # attention.py:79
-                            product_6 = mul(o_of_piece[r, c], power_2)  # attention.py:79
-                            o_2[r, c] = product_5 + product_6  # attention.py:79
-                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9  # attention.py:79
-                    rescales = rescales + 1  # attention.py:79
+                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(product_2[r])]
+                m_chunk = max_over_s_lane(m_chunk_parts)
+                below = [total_8[r] < m_chunk[r] for r in range(2)]
+                m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]
+                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+                chosen = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]
+                difference_5 = [max_of_piece[r] - chosen[r] for r in range(2)]
+                again = [exp2(difference_5[r]) for r in range(2)]
+                product_3 = [mul(sum_of_piece[r], again[r]) for r in range(2)]
+                e = [[], []]
+                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):
+                    for r in cutlass.range_constexpr(2):
+                        for c in cutlass.range_constexpr(32):
+                            o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(16):
+                        difference_6 = product_2[r][c] - chosen[r]
+                        e[r].append(exp2(difference_6))
+                        probs[r, c] = Float32(e[r][c]).to(BFloat16)
+                s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]
+                v_ring.consumer_wait(got)
+                multiply(summing, o_of_piece_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)
+                s_chunk = sum_over_s_lane(s_chunk_parts)
+                s_new = [product_3[r] + s_chunk[r] for r in range(2)]
+                for r in cutlass.range_constexpr(2):
+                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]
+                warpgroup.wait_group(0)
+                k_ring.consumer_release(get)
+                v_ring.consumer_release(got)
+                get.advance()
+                got.advance()
+            for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
+                product_2 = s_step * 64
+                total_8 = begin_k_2 + product_2
+                remainder = s_step % 8
+                turn = remainder == 0
+                if turn & (s_step > first_steps):
+                    for r in cutlass.range_constexpr(2):
+                        earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))
+                        m_2 = fmax(m[r], max_of_piece[r])
+                        equal = m_2 == Float32(float("-inf"))
+                        chosen = select(equal, Float32(0.0), m_2)
+                        difference_5 = m[r] - chosen
+                        difference_6 = max_of_piece[r] - chosen
+                        power = exp2(difference_5)
+                        power_2 = exp2(difference_6)
+                        product_3 = mul(s[r], power)
+                        product_4 = mul(sum_of_piece[r], power_2)
+                        total_9 = product_3 + product_4
+                        for c in cutlass.range_constexpr(32):
+                            product_5 = mul(earlier_o_2[c], power)
+                            product_6 = mul(o_of_piece[r, c], power_2)
+                            o_2[r, c] = product_5 + product_6
+                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9
+                    rescales = rescales + 1
                 product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-                k_ring.consumer_wait(get)  # attention.py:277
-                multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:277
+                k_ring.consumer_wait(get)
+                multiply(
+                    scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False,
+                    8
+                )
                 total_9 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
-                chosen = [[], []]  # attention.py:79
-                for r in cutlass.range_constexpr(2):  # attention.py:79
-                    for c in cutlass.range_constexpr(16):  # attention.py:79
-                        s_2 = total_8 + (quad + 8 * (c // 2) + c % 2)  # attention.py:79
-                        exists = s_2 < end_k_2  # attention.py:79
-                        below = s_2 < total_7[r]  # attention.py:79
-                        exists_2 = exists & below  # attention.py:79
-                        chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))  # attention.py:79
-                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]  # attention.py:79
-                m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:79
-                below = [total_9[r] < m_chunk[r] for r in range(2)]  # attention.py:79
-                m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:79
-                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:79
-                chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:79
-                difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:79
-                again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:79
-                product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:79
-                e = [[], []]  # attention.py:79
-                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:79
-                    for r in cutlass.range_constexpr(2):  # attention.py:79
-                        for c in cutlass.range_constexpr(32):  # attention.py:79
-                            o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])  # attention.py:79
-                for r in cutlass.range_constexpr(2):  # attention.py:79
-                    for c in cutlass.range_constexpr(16):  # attention.py:79
-                        difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:79
-                        e[r].append(exp2(difference_6))  # attention.py:79
-                        probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:79
-                s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:79
-                v_ring.consumer_wait(got)  # attention.py:79
-                if (end_k_2 < total_8 + 64):  # attention.py:79
-                    column = 8 * (mine % 8)  # attention.py:79
-                    for i in cutlass.range_constexpr(4):  # attention.py:79
-                        down = mine % 128 // 8 + 16 * i  # attention.py:79
-                        s_2 = total_8 + down  # attention.py:79
-                        exists = s_2 < end_k_2  # attention.py:79
-                        for j in cutlass.range_constexpr(2):  # attention.py:79
-                            clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_tiles, (column + 64 * j, down, got.index), 8)  # attention.py:79
-                    cute.arch.fence_view_async_shared()  # attention.py:79
-                    cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:79
-                multiply(summing, o_of_piece_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:79
-                s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:79
-                s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:79
-                for r in cutlass.range_constexpr(2):  # attention.py:79
-                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:79
-                warpgroup.wait_group(0)  # attention.py:79
-                k_ring.consumer_release(get)  # attention.py:79
-                v_ring.consumer_release(got)  # attention.py:79
-                get.advance()  # attention.py:79
-                got.advance()  # attention.py:79
-            with cute.arch.elect_one():  # attention.py:79
-                q_ring.consumer_release(own)  # attention.py:79
-            product_2 = (last_steps - 1) * 64  # attention.py:79
-            total_8 = begin_k_2 + product_2  # attention.py:79
-            remainder = (last_steps - 1) % 8  # attention.py:79
-            turn = remainder == 0  # attention.py:79
-            if turn & ((last_steps - 1) > first_steps):  # attention.py:79
-                for r in cutlass.range_constexpr(2):  # attention.py:79
-                    earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))  # attention.py:79
-                    m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
-                    equal = m_2 == Float32(float("-inf"))  # attention.py:79
-                    chosen = select(equal, Float32(0.0), m_2)  # attention.py:79
-                    difference_5 = m[r] - chosen  # attention.py:79
-                    difference_6 = max_of_piece[r] - chosen  # attention.py:79
-                    power = exp2(difference_5)  # attention.py:79
-                    power_2 = exp2(difference_6)  # attention.py:79
-                    product_3 = mul(s[r], power)  # attention.py:79
-                    product_4 = mul(sum_of_piece[r], power_2)  # attention.py:79
-                    total_9 = product_3 + product_4  # attention.py:79
-                    for c in cutlass.range_constexpr(32):  # attention.py:79
-                        product_5 = mul(earlier_o_2[c], power)  # attention.py:79
-                        product_6 = mul(o_of_piece[r, c], power_2)  # attention.py:79
-                        o_2[r, c] = product_5 + product_6  # attention.py:79
-                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9  # attention.py:79
-                rescales = rescales + 1  # attention.py:79
+                chosen = [[], []]
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(16):
+                        s_2 = total_8 + (quad + 8 * (c // 2) + c % 2)
+                        exists = s_2 < end_k_2
+                        below = s_2 < total_7[r]
+                        exists_2 = exists & below
+                        chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))
+                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]
+                m_chunk = max_over_s_lane(m_chunk_parts)
+                below = [total_9[r] < m_chunk[r] for r in range(2)]
+                m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]
+                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+                chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]
+                difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]
+                again = [exp2(difference_5[r]) for r in range(2)]
+                product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]
+                e = [[], []]
+                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):
+                    for r in cutlass.range_constexpr(2):
+                        for c in cutlass.range_constexpr(32):
+                            o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(16):
+                        difference_6 = chosen[r][c] - chosen_2[r]
+                        e[r].append(exp2(difference_6))
+                        probs[r, c] = Float32(e[r][c]).to(BFloat16)
+                s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]
+                v_ring.consumer_wait(got)
+                if (end_k_2 < total_8 + 64):
+                    column = 8 * (mine % 8)
+                    for i in cutlass.range_constexpr(4):
+                        down = mine % 128 // 8 + 16 * i
+                        s_2 = total_8 + down
+                        exists = s_2 < end_k_2
+                        for j in cutlass.range_constexpr(2):
+                            clear_vector_where(
+                                select(exists, Boolean(False), Boolean(True)), v_tiles,
+                                (column + 64 * j, down, got.index), 8
+                            )
+                    cute.arch.fence_view_async_shared()
+                    cute.arch.barrier(barrier_id=group, number_of_threads=128)
+                multiply(summing, o_of_piece_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)
+                s_chunk = sum_over_s_lane(s_chunk_parts)
+                s_new = [product_4[r] + s_chunk[r] for r in range(2)]
+                for r in cutlass.range_constexpr(2):
+                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]
+                warpgroup.wait_group(0)
+                k_ring.consumer_release(get)
+                v_ring.consumer_release(got)
+                get.advance()
+                got.advance()
+            with cute.arch.elect_one():
+                q_ring.consumer_release(own)
+            product_2 = (last_steps - 1) * 64
+            total_8 = begin_k_2 + product_2
+            remainder = (last_steps - 1) % 8
+            turn = remainder == 0
+            if turn & ((last_steps - 1) > first_steps):
+                for r in cutlass.range_constexpr(2):
+                    earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))
+                    m_2 = fmax(m[r], max_of_piece[r])
+                    equal = m_2 == Float32(float("-inf"))
+                    chosen = select(equal, Float32(0.0), m_2)
+                    difference_5 = m[r] - chosen
+                    difference_6 = max_of_piece[r] - chosen
+                    power = exp2(difference_5)
+                    power_2 = exp2(difference_6)
+                    product_3 = mul(s[r], power)
+                    product_4 = mul(sum_of_piece[r], power_2)
+                    total_9 = product_3 + product_4
+                    for c in cutlass.range_constexpr(32):
+                        product_5 = mul(earlier_o_2[c], power)
+                        product_6 = mul(o_of_piece[r, c], power_2)
+                        o_2[r, c] = product_5 + product_6
+                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9
+                rescales = rescales + 1
             product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
             total_9 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
-            chosen = [[], []]  # attention.py:79
-            for r in cutlass.range_constexpr(2):  # attention.py:79
-                for c in cutlass.range_constexpr(16):  # attention.py:79
-                    s_2 = total_8 + (quad + 8 * (c // 2) + c % 2)  # attention.py:79
-                    exists = s_2 < end_k_2  # attention.py:79
-                    below = s_2 < total_7[r]  # attention.py:79
-                    exists_2 = exists & below  # attention.py:79
-                    chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))  # attention.py:79
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]  # attention.py:79
-            m_chunk = max_over_s_lane(m_chunk_parts)  # attention.py:79
-            below = [total_9[r] < m_chunk[r] for r in range(2)]  # attention.py:79
-            m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]  # attention.py:79
-            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]  # attention.py:79
-            chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]  # attention.py:79
-            difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]  # attention.py:79
-            again = [exp2(difference_5[r]) for r in range(2)]  # attention.py:79
-            product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]  # attention.py:79
-            e = [[], []]  # attention.py:79
-            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):  # attention.py:79
-                for r in cutlass.range_constexpr(2):  # attention.py:79
-                    for c in cutlass.range_constexpr(32):  # attention.py:79
-                        o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])  # attention.py:79
-            for r in cutlass.range_constexpr(2):  # attention.py:79
-                for c in cutlass.range_constexpr(16):  # attention.py:79
-                    difference_6 = chosen[r][c] - chosen_2[r]  # attention.py:79
-                    e[r].append(exp2(difference_6))  # attention.py:79
-                    probs[r, c] = Float32(e[r][c]).to(BFloat16)  # attention.py:79
-            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]  # attention.py:79
-            v_ring.consumer_wait(got)  # attention.py:79
-            if (end_k_2 < total_8 + 64):  # attention.py:79
-                column = 8 * (mine % 8)  # attention.py:79
-                for i in cutlass.range_constexpr(4):  # attention.py:79
-                    down = mine % 128 // 8 + 16 * i  # attention.py:79
-                    s_2 = total_8 + down  # attention.py:79
-                    exists = s_2 < end_k_2  # attention.py:79
-                    for j in cutlass.range_constexpr(2):  # attention.py:79
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_tiles, (column + 64 * j, down, got.index), 8)  # attention.py:79
-                cute.arch.fence_view_async_shared()  # attention.py:79
-                cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:79
-            multiply(summing, o_of_piece_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)  # attention.py:79
-            s_chunk = sum_over_s_lane(s_chunk_parts)  # attention.py:79
-            s_new = [product_4[r] + s_chunk[r] for r in range(2)]  # attention.py:79
-            for r in cutlass.range_constexpr(2):  # attention.py:79
-                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]  # attention.py:79
-            warpgroup.wait_group(0)  # attention.py:79
-            v_ring.consumer_release(got)  # attention.py:79
-            got.advance()  # attention.py:79
-            for s_step_2 in cutlass.range(last_steps, all_steps, unroll=1):  # attention.py:79
-                k_ring.consumer_wait(get)  # attention.py:79
-                v_ring.consumer_wait(got)  # attention.py:79
-                k_ring.consumer_release(get)  # attention.py:79
-                v_ring.consumer_release(got)  # attention.py:79
-                get.advance()  # attention.py:79
-                got.advance()  # attention.py:79
+            chosen = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    s_2 = total_8 + (quad + 8 * (c // 2) + c % 2)
+                    exists = s_2 < end_k_2
+                    below = s_2 < total_7[r]
+                    exists_2 = exists & below
+                    chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))
+            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]
+            m_chunk = max_over_s_lane(m_chunk_parts)
+            below = [total_9[r] < m_chunk[r] for r in range(2)]
+            m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]
+            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+            chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]
+            difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]
+            again = [exp2(difference_5[r]) for r in range(2)]
+            product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]
+            e = [[], []]
+            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):
+                for r in cutlass.range_constexpr(2):
+                    for c in cutlass.range_constexpr(32):
+                        o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    difference_6 = chosen[r][c] - chosen_2[r]
+                    e[r].append(exp2(difference_6))
+                    probs[r, c] = Float32(e[r][c]).to(BFloat16)
+            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]
+            v_ring.consumer_wait(got)
+            if (end_k_2 < total_8 + 64):
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    s_2 = total_8 + down
+                    exists = s_2 < end_k_2
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), v_tiles, (column + 64 * j, down, got.index),
+                            8
+                        )
+                cute.arch.fence_view_async_shared()
+                cute.arch.barrier(barrier_id=group, number_of_threads=128)
+            multiply(summing, o_of_piece_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)
+            s_chunk = sum_over_s_lane(s_chunk_parts)
+            s_new = [product_4[r] + s_chunk[r] for r in range(2)]
+            for r in cutlass.range_constexpr(2):
+                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]
+            warpgroup.wait_group(0)
+            v_ring.consumer_release(got)
+            got.advance()
+            for s_step_2 in cutlass.range(last_steps, all_steps, unroll=1):
+                k_ring.consumer_wait(get)
+                v_ring.consumer_wait(got)
+                k_ring.consumer_release(get)
+                v_ring.consumer_release(got)
+                get.advance()
+                got.advance()
             for r in cutlass.range_constexpr(2):
                 earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))
                 total_8 = begin_q_2 + q_3[r]  # attention.py:303
-                below = q_3[r] < difference_2  # attention.py:303
+                below = q_3[r] < difference_2
                 g = q_g_2[r] % 4  # attention.py:77
                 m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
-                equal = m_2 == Float32(float("-inf"))  # attention.py:79
-                chosen = select(equal, Float32(0.0), m_2)  # attention.py:79
-                difference_5 = m[r] - chosen  # attention.py:79
-                difference_6 = max_of_piece[r] - chosen  # attention.py:79
-                power = exp2(difference_5)  # attention.py:79
-                power_2 = exp2(difference_6)  # attention.py:79
-                product_2 = mul(s[r], power)  # attention.py:79
-                product_3 = mul(sum_of_piece[r], power_2)  # attention.py:79
-                total_9 = product_2 + product_3  # attention.py:79
+                equal = m_2 == Float32(float("-inf"))
+                chosen = select(equal, Float32(0.0), m_2)
+                difference_5 = m[r] - chosen
+                difference_6 = max_of_piece[r] - chosen
+                power = exp2(difference_5)
+                power_2 = exp2(difference_6)
+                product_2 = mul(s[r], power)
+                product_3 = mul(sum_of_piece[r], power_2)
+                total_9 = product_2 + product_3
                 equal_2 = total_9 == Float32(0.0)  # attention.py:325
                 log_of = portable_log(total_9)  # attention.py:327
-                fused_sum = fma(m_2, Float32(0.6931471824645996), log_of)  # attention.py:327
-                store_where(below & first_of_quad, lse, (h, g, total_8), fused_sum)  # attention.py:327
+                fused_sum = fma(m_2, Float32(0.6931471824645996), log_of)
+                store_where(below & first_of_quad, lse, (h, g, total_8), fused_sum)
                 total_10 = []  # attention.py:79
-                for c in cutlass.range_constexpr(32):  # attention.py:79
-                    product_4 = mul(earlier_o_2[c], power)  # attention.py:79
-                    product_5 = mul(o_of_piece[r, c], power_2)  # attention.py:79
-                    total_10.append(product_4 + product_5)  # attention.py:79
+                for c in cutlass.range_constexpr(32):
+                    product_4 = mul(earlier_o_2[c], power)
+                    product_5 = mul(o_of_piece[r, c], power_2)
+                    total_10.append(product_4 + product_5)
                 quotient = divided(total_10, total_9)  # attention.py:325
-                as_bf16 = []  # attention.py:325
-                for c in cutlass.range_constexpr(32):  # attention.py:325
-                    chosen_2 = select(equal_2, Float32(0.0), quotient[c])  # attention.py:325
-                    total_11 = chosen_2 + Float32(0.0)  # attention.py:325
+                as_bf16 = []
+                for c in cutlass.range_constexpr(32):
+                    chosen_2 = select(equal_2, Float32(0.0), quotient[c])
+                    total_11 = chosen_2 + Float32(0.0)
                     as_bf16.append(Float32(total_11).to(BFloat16))  # attention.py:326
-                for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:326
-                    vectors = to_vectors(epilogue_tile, o.element_type, as_bf16[c : c + 16])  # attention.py:326
-                    for i in cutlass.range_constexpr(2):  # attention.py:326
-                        store_vector_where(below, o, (total_8, h, g, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:326
+                for c in cutlass.range_constexpr(0, 32, 16):
+                    vectors = to_vectors(epilogue_tile, o.element_type, as_bf16[c : c + 16])
+                    for i in cutlass.range_constexpr(2):
+                        store_vector_where(
+                            below, o, (total_8, h, g, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
+                        )
             own.advance()
-            item, b, first_steps, all_steps, full_steps, last_steps = read_work_tile(work_tile_pipeline, own, work_tile, group, 4, 3)
+            item, b, first_steps, all_steps, full_steps, last_steps = read_work_tile(
+                work_tile_pipeline, own, work_tile, group, 4, 3
+            )
 
 
 @cute.jit
-def launch_varlen_attention(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer, varlen_attention_work_counter_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_varlen_attention(
+    q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer,
+    begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, o_ptr: cute.Pointer, lse_ptr: cute.Pointer,
+    varlen_attention_work_counter_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64,
+    q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64,
+    o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, scale: Float32,
+    programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
-    k = cute.make_tensor(k_ptr, cute.make_layout((S, 128, 8), stride=(cute.assume(k_s_stride, divby=8), 1, cute.assume(k_h_stride, divby=8))))
-    v = cute.make_tensor(v_ptr, cute.make_layout((128, S, 8), stride=(1, cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8))))
+    q = cute.make_tensor(
+        q_ptr,
+        cute.make_layout(
+            (T, 8, 4, 128),
+            stride=(
+                cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1
+            )
+        )
+    )
+    k = cute.make_tensor(
+        k_ptr,
+        cute.make_layout((S, 128, 8), stride=(cute.assume(k_s_stride, divby=8), 1, cute.assume(k_h_stride, divby=8)))
+    )
+    v = cute.make_tensor(
+        v_ptr,
+        cute.make_layout((128, S, 8), stride=(1, cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8)))
+    )
     begin_q = cute.make_tensor(begin_q_ptr, cute.make_layout((B,), stride=(1,)))
     end_q = cute.make_tensor(end_q_ptr, cute.make_layout((B,), stride=(1,)))
     begin_k = cute.make_tensor(begin_k_ptr, cute.make_layout((B,), stride=(1,)))
@@ -835,14 +898,22 @@ def launch_varlen_attention(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cut
     tma_v, v = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), v, cute.slice_(layouts[2], (None, None, 0)), (128, 64)
     )
-    varlen_attention(scoring, summing, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, o, lse, varlen_attention_work_counter_ptr, Q, B, T, S, scale).launch(
-        grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
-        stream=stream,
-    )
+    varlen_attention(
+        scoring, summing, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, o, lse,
+        varlen_attention_work_counter_ptr, Q, B, T, S, scale
+    ).launch(grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
-def call(kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, S, q_t_stride, q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, varlen_attention_work_counter):
+def call(
+    kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, S, q_t_stride, q_h_stride, q_g_stride,
+    k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride,
+    varlen_attention_work_counter
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = min((Q * 4 // 192 + B) * 8, 132)
     if programs > 0:
-        kernels.varlen_attention((programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, varlen_attention_work_counter, Q, B, T, q_t_stride, q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.varlen_attention(
+            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, varlen_attention_work_counter, Q, B, T,
+            q_t_stride, q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, o_t_stride,
+            o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale
+        )

@@ -230,7 +230,9 @@ def sum_over_w(x, thread):
 
 
 @cute.jit
-def tma_load(ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor):
+def tma_load(
+    ring, state, atom: cute.CopyAtom, memory: cute.Tensor, first, shape: cutlass.Constexpr, tiles: cute.Tensor
+):
     # Issue a TMA load to a stage once it is free (warp 0); zeros out of the tensor's bounds.
     if cute.arch.make_warp_uniform(cute.arch.warp_idx()) == 0:
         ring.producer_acquire(state)
@@ -269,8 +271,12 @@ def vector_of(memory, index, count):
 
 
 @cute.kernel
-def varlen_attention_grad_1_rows(o: cute.Tensor, lse: cute.Tensor, d_o: cute.Tensor, d_lse: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor, T: Int32):
-    # A block owns 4 of T, 1 of H, 4 of G (rows). W: 128 indices, 16 to each of 8 threads; T: 4 indices, 1 to each of 4 threads; G: 4 indices, 1 to each of 4 threads.
+def varlen_attention_grad_1_rows(
+    o: cute.Tensor, lse: cute.Tensor, d_o: cute.Tensor, d_lse: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor,
+    T: Int32
+):
+    # A block owns 4 of T, 1 of H, 4 of G (rows). W: 128 indices, 16 to each of 8 threads; T: 4 indices, 1 to each of 4
+    # threads; G: 4 indices, 1 to each of 4 threads.
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
     rest = block // 8
@@ -281,26 +287,34 @@ def varlen_attention_grad_1_rows(o: cute.Tensor, lse: cute.Tensor, d_o: cute.Ten
     writes = (thread & 7) == 0
     lse_2 = load_where(t_inside, lse, (h, g, t), Float32(0))  # attention.py:97
     w = [thread % 8 * 8 + c % 8 + c // 8 * 64 for c in range(16)]  # attention.py:99
-    d_o_2 = [one for c in range(0, 16, 8) for one in load_vector_where(t_inside, d_o, (t, h, g, w[c]), BFloat16(0), 8)]  # attention.py:99
-    o_2 = [one for c in range(0, 16, 8) for one in load_vector_where(t_inside, o, (t, h, g, w[c]), BFloat16(0), 8)]  # attention.py:99
+    d_o_2 = [one for c in range(0, 16, 8) for one in load_vector_where(t_inside, d_o, (t, h, g, w[c]), BFloat16(0), 8)]
+    o_2 = [one for c in range(0, 16, 8) for one in load_vector_where(t_inside, o, (t, h, g, w[c]), BFloat16(0), 8)]
     d_lse_2 = load_where(t_inside, d_lse, (h, g, t), Float32(0))  # attention.py:100
     product = mul(lse_2, Float32(1.4426950216293335))  # attention.py:97
-    negative = -product  # attention.py:97
-    store_where(t_inside & writes, shift, (t, h, g), negative)  # attention.py:97
+    negative = -product
+    store_where(t_inside & writes, shift, (t, h, g), negative)
     as_f32 = [BFloat16(d_o_2[c]).to(Float32) for c in range(16)]  # attention.py:99
-    as_f32_2 = [BFloat16(o_2[c]).to(Float32) for c in range(16)]  # attention.py:99
-    product_2 = [mul(as_f32[c], as_f32_2[c]) for c in range(16)]  # attention.py:99
-    sum_w = sum_over_w(product_2, thread)  # attention.py:99
+    as_f32_2 = [BFloat16(o_2[c]).to(Float32) for c in range(16)]
+    product_2 = [mul(as_f32[c], as_f32_2[c]) for c in range(16)]
+    sum_w = sum_over_w(product_2, thread)
     difference = sum_w - d_lse_2  # attention.py:100
-    store_where(t_inside & writes, delta, (t, h, g), difference)  # attention.py:100
+    store_where(t_inside & writes, delta, (t, h, g), difference)
 
 
 @cute.jit
-def launch_varlen_attention_grad_1(o_ptr: cute.Pointer, lse_ptr: cute.Pointer, d_o_ptr: cute.Pointer, d_lse_ptr: cute.Pointer, shift_ptr: cute.Pointer, delta_ptr: cute.Pointer, T: Int32, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64, lse_g_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, d_lse_h_stride: Int64, d_lse_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64, programs: Int32, stream: cuda.CUstream):
+def launch_varlen_attention_grad_1(
+    o_ptr: cute.Pointer, lse_ptr: cute.Pointer, d_o_ptr: cute.Pointer, d_lse_ptr: cute.Pointer, shift_ptr: cute.Pointer,
+    delta_ptr: cute.Pointer, T: Int32, o_t_stride: Int64, o_h_stride: Int64, o_g_stride: Int64, lse_h_stride: Int64,
+    lse_g_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, d_lse_h_stride: Int64,
+    d_lse_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64,
+    programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
     o = cute.make_tensor(o_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_t_stride, o_h_stride, o_g_stride, 1)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((8, 4, T), stride=(lse_h_stride, lse_g_stride, 1)))
-    d_o = cute.make_tensor(d_o_ptr, cute.make_layout((T, 8, 4, 128), stride=(d_o_t_stride, d_o_h_stride, d_o_g_stride, 1)))
+    d_o = cute.make_tensor(
+        d_o_ptr, cute.make_layout((T, 8, 4, 128), stride=(d_o_t_stride, d_o_h_stride, d_o_g_stride, 1))
+    )
     d_lse = cute.make_tensor(d_lse_ptr, cute.make_layout((8, 4, T), stride=(d_lse_h_stride, d_lse_g_stride, 1)))
     shift = cute.make_tensor(shift_ptr, cute.make_layout((T, 8, 4), stride=(shift_t_stride, shift_h_stride, 1)))
     delta = cute.make_tensor(delta_ptr, cute.make_layout((T, 8, 4), stride=(delta_t_stride, delta_h_stride, 1)))
@@ -349,7 +363,12 @@ def varlen_attention_grad_2_units():
 
 
 @cute.kernel
-def varlen_attention_grad_2(scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom, v: cute.Tensor, q: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, d_o: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor, d_q: cute.Tensor, Q: Int32, B: Int32, T: Int32, S: Int32, scale: Float32):
+def varlen_attention_grad_2(
+    scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom,
+    v: cute.Tensor, q: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor,
+    d_o: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor, d_q: cute.Tensor, Q: Int32, B: Int32, T: Int32, S: Int32,
+    scale: Float32
+):
     # A block owns 128 of Q*G, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -399,53 +418,55 @@ def varlen_attention_grad_2(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
     h = block // tiles
     begin_k_2 = begin_k[b]  # attention.py:112
     end_k_2 = end_k[b]  # attention.py:113
-    difference = end_k_2 - begin_k_2  # attention.py:113
+    difference = end_k_2 - begin_k_2
     begin_q_2 = begin_q[b]  # attention.py:301
     end_q_2 = end_q[b]  # attention.py:302
-    difference_2 = end_q_2 - begin_q_2  # attention.py:302
+    difference_2 = end_q_2 - begin_q_2
     difference_3 = difference - difference_2  # attention.py:303
     larger = cutlass.max(0, difference)  # attention.py:119
     product = mul(scale, Float32(1.4426950216293335))  # attention.py:166
-    q_g = [first + lane + 32 * r for r in range(4)]  # attention.py:166
+    q_g = [first + lane + 32 * r for r in range(4)]
     q_2 = [q_g[r] // 4 for r in range(4)]  # attention.py:301
     total = [q_2[r] + difference_3 for r in range(4)]  # attention.py:303
     total_2 = [total[r] + 1 for r in range(4)]  # attention.py:309
-    total_3 = [total_2[r] + begin_k_2 for r in range(4)]  # attention.py:309
+    total_3 = [total_2[r] + begin_k_2 for r in range(4)]
     difference_4 = [total_3[r] - begin_k_2 for r in range(4)]  # attention.py:119
-    larger_2 = [cutlass.max(0, difference_4[r]) for r in range(4)]  # attention.py:119
-    seen = [cutlass.min(larger, larger_2[r]) for r in range(4)]  # attention.py:119
-    full_steps_2 = [seen[r] // 64 for r in range(4)]  # attention.py:119
-    total_4 = [seen[r] + 63 for r in range(4)]  # attention.py:119
-    steps = [total_4[r] // 64 for r in range(4)]  # attention.py:119
-    first_steps = Int32(0)  # attention.py:119
-    last_steps = select(first < count, of_rows(steps, most), first_steps)  # attention.py:119
-    full_steps = most(first_steps, least(of_rows(full_steps_2, least), last_steps))  # attention.py:119
+    larger_2 = [cutlass.max(0, difference_4[r]) for r in range(4)]
+    seen = [cutlass.min(larger, larger_2[r]) for r in range(4)]
+    full_steps_2 = [seen[r] // 64 for r in range(4)]
+    total_4 = [seen[r] + 63 for r in range(4)]
+    steps = [total_4[r] // 64 for r in range(4)]
+    first_steps = Int32(0)
+    last_steps = select(first < count, of_rows(steps, most), first_steps)
+    full_steps = most(first_steps, least(of_rows(full_steps_2, least), last_steps))
     if group == 0:
         # Producer: copy the block's rows by cp.async; one warp issues TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(56)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         q_ring.producer_acquire(put)
         d_o_ring.producer_acquire(put)
-        column = 8 * (thread % 8)  # attention.py:119
-        for i in cutlass.range_constexpr(8):  # attention.py:119
-            down = thread // 8 + 16 * i  # attention.py:119
-            q_g_2 = first + down  # attention.py:119
+        column = 8 * (thread % 8)
+        for i in cutlass.range_constexpr(8):
+            down = thread // 8 + 16 * i
+            q_g_2 = first + down
             g = q_g_2 % 4  # attention.py:97
             q_3 = q_g_2 // 4  # attention.py:301
             total_5 = begin_q_2 + q_3  # attention.py:303
-            below = q_3 < difference_2  # attention.py:303
+            below = q_3 < difference_2
             for j in cutlass.range_constexpr(2):  # attention.py:114
-                copy_vector_where(below, q, (total_5, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)  # attention.py:114
+                copy_vector_where(below, q, (total_5, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8)
             for j in cutlass.range_constexpr(2):  # attention.py:99
-                copy_vector_where(below, d_o, (total_5, h, g, (column + 64 * j)), d_o_tiles, (down, column + 64 * j, 0), 8)  # attention.py:99
+                copy_vector_where(
+                    below, d_o, (total_5, h, g, (column + 64 * j)), d_o_tiles, (down, column + 64 * j, 0), 8
+                )
         q_ring.producer_commit(put)
         d_o_ring.producer_commit(put)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
         for z_step in cutlass.range(first_steps, last_steps, unroll=1):
             product_2 = z_step * 64  # attention.py:119
-            total_5 = begin_k_2 + product_2  # attention.py:119
-            tma_load(k_ring, put, tma_k, k[None, None, h], (total_5, 0), (64, 128), k_tiles)  # attention.py:119
-            tma_load(v_ring, put, tma_v, v[None, None, h], (total_5, 0), (64, 128), v_tiles)  # attention.py:119
+            total_5 = begin_k_2 + product_2
+            tma_load(k_ring, put, tma_k, k[None, None, h], (total_5, 0), (64, 128), k_tiles)
+            tma_load(v_ring, put, tma_v, v[None, None, h], (total_5, 0), (64, 128), v_tiles)
             put.advance()
     else:
         # Consumers own 64 rows each; the elementwise work of one overlaps the products of the other.
@@ -469,115 +490,166 @@ def varlen_attention_grad_2(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
-        q_g_2 = [first + row + 8 * r for r in range(2)]  # attention.py:119
+        q_g_2 = [first + row + 8 * r for r in range(2)]
         g = [q_g_2[r] % 4 for r in range(2)]  # attention.py:97
         q_3 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:301
         total_5 = [begin_q_2 + q_3[r] for r in range(2)]  # attention.py:303
-        below = [q_3[r] < difference_2 for r in range(2)]  # attention.py:303
-        total_6 = [q_3[r] + difference_3 for r in range(2)]  # attention.py:303
+        below = [q_3[r] < difference_2 for r in range(2)]
+        total_6 = [q_3[r] + difference_3 for r in range(2)]
         shift_2 = [load_where(below[r], shift, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]  # attention.py:116
         delta_2 = [load_where(below[r], delta, (total_5[r], h, g[r]), Float32(0)) for r in range(2)]  # attention.py:117
         total_7 = [total_6[r] + 1 for r in range(2)]  # attention.py:309
-        total_8 = [total_7[r] + begin_k_2 for r in range(2)]  # attention.py:309
+        total_8 = [total_7[r] + begin_k_2 for r in range(2)]
         s_acc = cute.make_rmem_tensor(summing.partition_shape_C((128, 128)), Float32)  # attention.py:119
-        s_acc.fill(Float32(0.0))  # attention.py:119
-        s = by_rows(s_acc, 16)  # attention.py:119
-        q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:119
-        d_o_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:119
-        cute.arch.fence_view_async_shared()  # attention.py:119
-        for z_step in cutlass.range(first_steps, full_steps, unroll=1):  # attention.py:119
-            k_ring.consumer_wait(get)  # attention.py:119
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:119
-            v_ring.consumer_wait(get)  # attention.py:119
-            multiply(scoring, acc_of_scores_2, d_o_factor[None, None, None, 0], v_factor[None, None, None, get.index], False, 8)  # attention.py:119
-            warpgroup.wait_group(1)  # attention.py:119
-            power = [[], []]  # attention.py:119
-            for r in cutlass.range_constexpr(2):  # attention.py:119
+        s_acc.fill(Float32(0.0))
+        s = by_rows(s_acc, 16)
+        q_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+        d_o_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+        cute.arch.fence_view_async_shared()
+        for z_step in cutlass.range(first_steps, full_steps, unroll=1):
+            k_ring.consumer_wait(get)
+            multiply(
+                scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+            )
+            v_ring.consumer_wait(get)
+            multiply(
+                scoring, acc_of_scores_2, d_o_factor[None, None, None, 0], v_factor[None, None, None, get.index], False,
+                8
+            )
+            warpgroup.wait_group(1)
+            power = [[], []]
+            for r in cutlass.range_constexpr(2):
                 for c in cutlass.range_constexpr(16):  # attention.py:166
-                    fused_sum = fma(acc_scores[r, c], product, shift_2[r])  # attention.py:166
-                    power[r].append(exp2(fused_sum))  # attention.py:166
-            warpgroup.wait_group(0)  # attention.py:166
-            for r in cutlass.range_constexpr(2):  # attention.py:166
+                    fused_sum = fma(acc_scores[r, c], product, shift_2[r])
+                    power[r].append(exp2(fused_sum))
+            warpgroup.wait_group(0)
+            for r in cutlass.range_constexpr(2):
                 for c in cutlass.range_constexpr(16):  # attention.py:122
-                    difference_5 = acc_scores_2[r, c] - delta_2[r]  # attention.py:122
+                    difference_5 = acc_scores_2[r, c] - delta_2[r]
                     product_2 = mul(power[r][c], difference_5)  # attention.py:119
-                    probs[r, c] = Float32(product_2).to(BFloat16)  # attention.py:119
-            multiply(summing, s_acc, acc_of_probs, k_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:119
-            warpgroup.wait_group(0)  # attention.py:119
-            k_ring.consumer_release(get)  # attention.py:119
-            v_ring.consumer_release(get)  # attention.py:119
-            get.advance()  # attention.py:119
-        for z_step in cutlass.range(full_steps, last_steps, unroll=1):  # attention.py:119
-            product_2 = z_step * 64  # attention.py:119
-            total_9 = begin_k_2 + product_2  # attention.py:119
-            k_ring.consumer_wait(get)  # attention.py:119
-            v_ring.consumer_wait(get)  # attention.py:119
-            if (end_k_2 < total_9 + 64):  # attention.py:119
-                column = 8 * (mine % 8)  # attention.py:119
-                for i in cutlass.range_constexpr(4):  # attention.py:119
-                    down = mine % 128 // 8 + 16 * i  # attention.py:119
-                    z = total_9 + down  # attention.py:119
-                    exists = z < end_k_2  # attention.py:119
-                    for j in cutlass.range_constexpr(2):  # attention.py:119
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), k_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:119
-                column = 8 * (mine % 8)  # attention.py:119
-                for i in cutlass.range_constexpr(4):  # attention.py:119
-                    down = mine % 128 // 8 + 16 * i  # attention.py:119
-                    z = total_9 + down  # attention.py:119
-                    exists = z < end_k_2  # attention.py:119
-                    for j in cutlass.range_constexpr(2):  # attention.py:119
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), v_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:119
-                cute.arch.fence_view_async_shared()  # attention.py:119
-                cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:119
-            multiply(scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8)  # attention.py:119
-            multiply(scoring, acc_of_scores_2, d_o_factor[None, None, None, 0], v_factor[None, None, None, get.index], False, 8)  # attention.py:119
-            warpgroup.wait_group(1)  # attention.py:119
-            chosen = [[], []]  # attention.py:119
-            for r in cutlass.range_constexpr(2):  # attention.py:119
-                for c in cutlass.range_constexpr(16):  # attention.py:119
-                    z = total_9 + (quad + 8 * (c // 2) + c % 2)  # attention.py:119
-                    exists = z < end_k_2  # attention.py:119
-                    below_2 = z < total_8[r]  # attention.py:119
-                    exists_2 = exists & below_2  # attention.py:119
+                    probs[r, c] = Float32(product_2).to(BFloat16)
+            multiply(summing, s_acc, acc_of_probs, k_transposed_factor[None, None, None, get.index], True, 4)
+            warpgroup.wait_group(0)
+            k_ring.consumer_release(get)
+            v_ring.consumer_release(get)
+            get.advance()
+        for z_step in cutlass.range(full_steps, last_steps, unroll=1):
+            product_2 = z_step * 64
+            total_9 = begin_k_2 + product_2
+            k_ring.consumer_wait(get)
+            v_ring.consumer_wait(get)
+            if (end_k_2 < total_9 + 64):
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    z = total_9 + down
+                    exists = z < end_k_2
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), k_tiles, (down, column + 64 * j, get.index),
+                            8
+                        )
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    z = total_9 + down
+                    exists = z < end_k_2
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), v_tiles, (down, column + 64 * j, get.index),
+                            8
+                        )
+                cute.arch.fence_view_async_shared()
+                cute.arch.barrier(barrier_id=group, number_of_threads=128)
+            multiply(
+                scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+            )
+            multiply(
+                scoring, acc_of_scores_2, d_o_factor[None, None, None, 0], v_factor[None, None, None, get.index], False,
+                8
+            )
+            warpgroup.wait_group(1)
+            chosen = [[], []]
+            for r in cutlass.range_constexpr(2):
+                for c in cutlass.range_constexpr(16):
+                    z = total_9 + (quad + 8 * (c // 2) + c % 2)
+                    exists = z < end_k_2
+                    below_2 = z < total_8[r]
+                    exists_2 = exists & below_2
                     fused_sum = fma(acc_scores[r, c], product, shift_2[r])  # attention.py:166
-                    power = exp2(fused_sum)  # attention.py:166
+                    power = exp2(fused_sum)
                     chosen[r].append(select(exists_2, power, Float32(0.0)))  # attention.py:119
-            warpgroup.wait_group(0)  # attention.py:119
-            for r in cutlass.range_constexpr(2):  # attention.py:119
+            warpgroup.wait_group(0)
+            for r in cutlass.range_constexpr(2):
                 for c in cutlass.range_constexpr(16):  # attention.py:122
-                    difference_5 = acc_scores_2[r, c] - delta_2[r]  # attention.py:122
+                    difference_5 = acc_scores_2[r, c] - delta_2[r]
                     product_3 = mul(chosen[r][c], difference_5)  # attention.py:119
-                    probs[r, c] = Float32(product_3).to(BFloat16)  # attention.py:119
-            multiply(summing, s_acc, acc_of_probs, k_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:119
-            warpgroup.wait_group(0)  # attention.py:119
-            k_ring.consumer_release(get)  # attention.py:119
-            v_ring.consumer_release(get)  # attention.py:119
-            get.advance()  # attention.py:119
+                    probs[r, c] = Float32(product_3).to(BFloat16)
+            multiply(summing, s_acc, acc_of_probs, k_transposed_factor[None, None, None, get.index], True, 4)
+            warpgroup.wait_group(0)
+            k_ring.consumer_release(get)
+            v_ring.consumer_release(get)
+            get.advance()
         for r in cutlass.range_constexpr(2):  # attention.py:114
             as_bf16 = []  # attention.py:123
-            for c in cutlass.range_constexpr(32):  # attention.py:123
-                product_2 = mul(s[r, c], scale)  # attention.py:123
-                as_bf16.append(Float32(product_2).to(BFloat16))  # attention.py:123
+            for c in cutlass.range_constexpr(32):
+                product_2 = mul(s[r, c], scale)
+                as_bf16.append(Float32(product_2).to(BFloat16))
             for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:124
-                vectors = to_vectors(epilogue_tile, d_q.element_type, as_bf16[c : c + 16])  # attention.py:124
-                for i in cutlass.range_constexpr(2):  # attention.py:124
-                    store_vector_where(below[r], d_q, (total_5[r], h, g[r], (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:124
+                vectors = to_vectors(epilogue_tile, d_q.element_type, as_bf16[c : c + 16])
+                for i in cutlass.range_constexpr(2):
+                    store_vector_where(
+                        below[r], d_q, (total_5[r], h, g[r], (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
+                    )
 
 
 @cute.jit
-def launch_varlen_attention_grad_2(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, d_o_ptr: cute.Pointer, shift_ptr: cute.Pointer, delta_ptr: cute.Pointer, d_q_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64, d_q_t_stride: Int64, d_q_h_stride: Int64, d_q_g_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_varlen_attention_grad_2(
+    q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer,
+    begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, d_o_ptr: cute.Pointer, shift_ptr: cute.Pointer,
+    delta_ptr: cute.Pointer, d_q_ptr: cute.Pointer, Q: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64,
+    q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64,
+    d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64,
+    delta_t_stride: Int64, delta_h_stride: Int64, d_q_t_stride: Int64, d_q_h_stride: Int64, d_q_g_stride: Int64,
+    scale: Float32, programs: Int32, stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    q = cute.make_tensor(q_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1)))
-    k = cute.make_tensor(k_ptr, cute.make_layout((S, 128, 8), stride=(cute.assume(k_s_stride, divby=8), 1, cute.assume(k_h_stride, divby=8))))
-    v = cute.make_tensor(v_ptr, cute.make_layout((S, 128, 8), stride=(cute.assume(v_s_stride, divby=8), 1, cute.assume(v_h_stride, divby=8))))
+    q = cute.make_tensor(
+        q_ptr,
+        cute.make_layout(
+            (T, 8, 4, 128),
+            stride=(
+                cute.assume(q_t_stride, divby=8), cute.assume(q_h_stride, divby=8), cute.assume(q_g_stride, divby=8), 1
+            )
+        )
+    )
+    k = cute.make_tensor(
+        k_ptr,
+        cute.make_layout((S, 128, 8), stride=(cute.assume(k_s_stride, divby=8), 1, cute.assume(k_h_stride, divby=8)))
+    )
+    v = cute.make_tensor(
+        v_ptr,
+        cute.make_layout((S, 128, 8), stride=(cute.assume(v_s_stride, divby=8), 1, cute.assume(v_h_stride, divby=8)))
+    )
     begin_q = cute.make_tensor(begin_q_ptr, cute.make_layout((B,), stride=(1,)))
     end_q = cute.make_tensor(end_q_ptr, cute.make_layout((B,), stride=(1,)))
     begin_k = cute.make_tensor(begin_k_ptr, cute.make_layout((B,), stride=(1,)))
     end_k = cute.make_tensor(end_k_ptr, cute.make_layout((B,), stride=(1,)))
-    d_o = cute.make_tensor(d_o_ptr, cute.make_layout((T, 8, 4, 128), stride=(cute.assume(d_o_t_stride, divby=8), cute.assume(d_o_h_stride, divby=8), cute.assume(d_o_g_stride, divby=8), 1)))
+    d_o = cute.make_tensor(
+        d_o_ptr,
+        cute.make_layout(
+            (T, 8, 4, 128),
+            stride=(
+                cute.assume(d_o_t_stride, divby=8), cute.assume(d_o_h_stride, divby=8),
+                cute.assume(d_o_g_stride, divby=8), 1
+            )
+        )
+    )
     shift = cute.make_tensor(shift_ptr, cute.make_layout((T, 8, 4), stride=(shift_t_stride, shift_h_stride, 1)))
     delta = cute.make_tensor(delta_ptr, cute.make_layout((T, 8, 4), stride=(delta_t_stride, delta_h_stride, 1)))
-    d_q = cute.make_tensor(d_q_ptr, cute.make_layout((T, 8, 4, 128), stride=(d_q_t_stride, d_q_h_stride, d_q_g_stride, 1)))
+    d_q = cute.make_tensor(
+        d_q_ptr, cute.make_layout((T, 8, 4, 128), stride=(d_q_t_stride, d_q_h_stride, d_q_g_stride, 1))
+    )
     scoring, summing = varlen_attention_grad_2_units()
     layouts = varlen_attention_grad_2_layouts()
     tma_k, k = cpasync.make_tiled_tma_atom(
@@ -586,10 +658,10 @@ def launch_varlen_attention_grad_2(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_p
     tma_v, v = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), v, cute.slice_(layouts[4], (None, None, 0)), (64, 128)
     )
-    varlen_attention_grad_2(scoring, summing, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, Q, B, T, S, scale).launch(
-        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
-        stream=stream,
-    )
+    varlen_attention_grad_2(
+        scoring, summing, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, Q, B, T, S,
+        scale
+    ).launch(grid=(programs, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
 @cute.struct
@@ -636,7 +708,12 @@ def varlen_attention_grad_3_units():
 
 
 @cute.kernel
-def varlen_attention_grad_3(scoring: cute.TiledMma, summing: cute.TiledMma, tma_q: cute.CopyAtom, q: cute.Tensor, tma_d_o: cute.CopyAtom, d_o: cute.Tensor, k: cute.Tensor, v: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor, d_k: cute.Tensor, d_v: cute.Tensor, J: Int32, B: Int32, T: Int32, S: Int32, scale: Float32):
+def varlen_attention_grad_3(
+    scoring: cute.TiledMma, summing: cute.TiledMma, tma_q: cute.CopyAtom, q: cute.Tensor, tma_d_o: cute.CopyAtom,
+    d_o: cute.Tensor, k: cute.Tensor, v: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor,
+    end_k: cute.Tensor, shift: cute.Tensor, delta: cute.Tensor, d_k: cute.Tensor, d_v: cute.Tensor, J: Int32, B: Int32,
+    T: Int32, S: Int32, scale: Float32
+):
     # A block owns 128 of J, 1 of H (back_to_back_gemm).
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -695,68 +772,72 @@ def varlen_attention_grad_3(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
     h = block % 8
     begin_k_2 = begin_k[b]  # attention.py:112
     end_k_2 = end_k[b]  # attention.py:113
-    difference = end_k_2 - begin_k_2  # attention.py:113
+    difference = end_k_2 - begin_k_2
     begin_q_2 = begin_q[b]  # attention.py:301
     end_q_2 = end_q[b]  # attention.py:302
-    difference_2 = end_q_2 - begin_q_2  # attention.py:302
+    difference_2 = end_q_2 - begin_q_2
     product = mul(scale, Float32(1.4426950216293335))  # attention.py:166
     product_2 = begin_q_2 * 4  # attention.py:137
-    product_3 = end_q_2 * 4  # attention.py:137
-    difference_3 = product_3 - product_2  # attention.py:137
-    larger = cutlass.max(0, difference_3)  # attention.py:137
-    full_steps_2 = larger // 64  # attention.py:137
-    total = larger + 63  # attention.py:137
-    steps = total // 64  # attention.py:137
-    j_2 = [first + lane + 32 * r for r in range(4)]  # attention.py:137
+    product_3 = end_q_2 * 4
+    difference_3 = product_3 - product_2
+    larger = cutlass.max(0, difference_3)
+    full_steps_2 = larger // 64
+    total = larger + 63
+    steps = total // 64
+    j_2 = [first + lane + 32 * r for r in range(4)]
     total_2 = [j_2[r] + difference_2 for r in range(4)]  # attention.py:135
-    difference_4 = [total_2[r] - difference for r in range(4)]  # attention.py:135
+    difference_4 = [total_2[r] - difference for r in range(4)]
     total_3 = [begin_q_2 + difference_4[r] for r in range(4)]  # attention.py:157
-    product_4 = [total_3[r] * 4 for r in range(4)]  # attention.py:157
+    product_4 = [total_3[r] * 4 for r in range(4)]
     difference_5 = [product_4[r] - product_2 for r in range(4)]  # attention.py:137
-    unseen = [cutlass.max(0, difference_5[r]) for r in range(4)]  # attention.py:137
-    first_step = [unseen[r] // 64 for r in range(4)]  # attention.py:137
-    total_4 = [unseen[r] + 63 for r in range(4)]  # attention.py:137
-    quotient = [total_4[r] // 64 for r in range(4)]  # attention.py:137
-    first_full_step = [cutlass.min(quotient[r], steps) for r in range(4)]  # attention.py:137
-    first_steps = of_rows(first_step, least)  # attention.py:137
-    last_steps = select(first < count, Int32(steps), first_steps)  # attention.py:137
-    late_steps = most(first_steps, least(of_rows(first_full_step, most), last_steps))  # attention.py:137
-    full_steps = most(late_steps, least(Int32(full_steps_2), last_steps))  # attention.py:137
+    unseen = [cutlass.max(0, difference_5[r]) for r in range(4)]
+    first_step = [unseen[r] // 64 for r in range(4)]
+    total_4 = [unseen[r] + 63 for r in range(4)]
+    quotient = [total_4[r] // 64 for r in range(4)]
+    first_full_step = [cutlass.min(quotient[r], steps) for r in range(4)]
+    first_steps = of_rows(first_step, least)
+    last_steps = select(first < count, Int32(steps), first_steps)
+    late_steps = most(first_steps, least(of_rows(first_full_step, most), last_steps))
+    full_steps = most(late_steps, least(Int32(full_steps_2), last_steps))
     if group == 0:
         # Producer: copy the block's rows and per-row numbers by cp.async; TMA loads of streamed tiles.
         cute.arch.setmaxregister_decrease(40)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 1)
         k_ring.producer_acquire(put)
         v_ring.producer_acquire(put)
-        column = 8 * (thread % 8)  # attention.py:137
-        for i in cutlass.range_constexpr(8):  # attention.py:137
-            down = thread // 8 + 16 * i  # attention.py:137
-            j_3 = first + down  # attention.py:137
+        column = 8 * (thread % 8)
+        for i in cutlass.range_constexpr(8):
+            down = thread // 8 + 16 * i
+            j_3 = first + down
             total_5 = begin_k_2 + j_3  # attention.py:131
-            below = j_3 < difference  # attention.py:131
-            for j in cutlass.range_constexpr(2):  # attention.py:131
-                copy_vector_where(below, k, (total_5, h, (column + 64 * j)), k_tiles, (down, column + 64 * j, 0), 8)  # attention.py:131
+            below = j_3 < difference
+            for j in cutlass.range_constexpr(2):
+                copy_vector_where(below, k, (total_5, h, (column + 64 * j)), k_tiles, (down, column + 64 * j, 0), 8)
             for j in cutlass.range_constexpr(2):  # attention.py:99
-                copy_vector_where(below, v, (total_5, h, (column + 64 * j)), v_tiles, (down, column + 64 * j, 0), 8)  # attention.py:99
+                copy_vector_where(below, v, (total_5, h, (column + 64 * j)), v_tiles, (down, column + 64 * j, 0), 8)
         k_ring.producer_commit(put)
         v_ring.producer_commit(put)
         put = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, 4)
         for r_step in cutlass.range(first_steps, last_steps, unroll=1):
             product_5 = r_step * 64  # attention.py:137
-            total_5 = product_2 + product_5  # attention.py:137
-            tma_load(q_ring, put, tma_q, q[None, None, h], ((0, total_5 // 4), 0), (64, 128), q_tiles)  # attention.py:137
-            tma_load(d_o_ring, put, tma_d_o, d_o[None, None, h], ((0, total_5 // 4), 0), (64, 128), d_o_tiles)  # attention.py:137
-            acquire_from(64, thread, shift_ring, put)  # attention.py:137
-            down = thread % 64  # attention.py:137
-            product_5 = r_step * 64  # attention.py:137
-            total_5 = product_2 + product_5  # attention.py:137
-            r_2 = total_5 + down  # attention.py:137
-            exists = r_2 < product_3  # attention.py:137
+            total_5 = product_2 + product_5
+            tma_load(q_ring, put, tma_q, q[None, None, h], ((0, total_5 // 4), 0), (64, 128), q_tiles)
+            tma_load(d_o_ring, put, tma_d_o, d_o[None, None, h], ((0, total_5 // 4), 0), (64, 128), d_o_tiles)
+            acquire_from(64, thread, shift_ring, put)
+            down = thread % 64
+            product_5 = r_step * 64
+            total_5 = product_2 + product_5
+            r_2 = total_5 + down
+            exists = r_2 < product_3
             quotient_2 = r_2 // 4  # attention.py:138
-            remainder = r_2 % 4  # attention.py:138
-            copy_number_where(thread // 64 == 1, exists, shift, (quotient_2, h, remainder), shift_numbers, (down, put.index))  # attention.py:138
-            copy_number_where(thread // 64 == 1, exists, delta, (quotient_2, h, remainder), delta_numbers, (down, put.index))  # attention.py:138
-            commit_from(64, thread, shift_ring, put)  # attention.py:138
+            remainder = r_2 % 4
+            copy_number_where(
+                thread // 64 == 1, exists, shift, (quotient_2, h, remainder), shift_numbers, (down, put.index)
+            )
+            copy_number_where(
+                thread // 64 == 1, exists, delta, (quotient_2, h, remainder), delta_numbers, (down, put.index)
+            )
+            commit_from(64, thread, shift_ring, put)
             put.advance()
     else:
         # Consumers own 64 rows each; the elementwise work of one overlaps the products of the other.
@@ -783,186 +864,246 @@ def varlen_attention_grad_3(scoring: cute.TiledMma, summing: cute.TiledMma, tma_
         # epilogue scratch of a warp: accumulator pairs to 16-byte vectors
         epilogue_tile = memory.epilogue_smem.data_ptr() + cute.assume(mine // 32 * 256, divby=256)
         get = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 4)
-        j_3 = [first + row + 8 * r for r in range(2)]  # attention.py:138
+        j_3 = [first + row + 8 * r for r in range(2)]
         total_5 = [j_3[r] + difference_2 for r in range(2)]  # attention.py:135
-        difference_6 = [total_5[r] - difference for r in range(2)]  # attention.py:135
+        difference_6 = [total_5[r] - difference for r in range(2)]
         total_6 = [begin_q_2 + difference_6[r] for r in range(2)]  # attention.py:157
-        product_5 = [total_6[r] * 4 for r in range(2)]  # attention.py:157
+        product_5 = [total_6[r] * 4 for r in range(2)]
         s_acc = cute.make_rmem_tensor(summing.partition_shape_C((128, 128)), Float32)  # attention.py:137
-        s_acc.fill(Float32(0.0))  # attention.py:137
-        s = by_rows(s_acc, 16)  # attention.py:137
-        s_2_acc = cute.make_rmem_tensor(summing.partition_shape_C((128, 128)), Float32)  # attention.py:137
-        s_2_acc.fill(Float32(0.0))  # attention.py:137
-        s_2 = by_rows(s_2_acc, 16)  # attention.py:137
-        k_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:137
-        v_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))  # attention.py:137
-        cute.arch.fence_view_async_shared()  # attention.py:137
-        for r_step in cutlass.range(first_steps, late_steps, unroll=1):  # attention.py:137
-            product_6 = r_step * 64  # attention.py:137
-            total_7 = product_2 + product_6  # attention.py:137
-            q_ring.consumer_wait(get)  # attention.py:137
-            d_o_ring.consumer_wait(get)  # attention.py:137
-            if (product_3 < total_7 + 64):  # attention.py:137
-                column = 8 * (mine % 8)  # attention.py:137
-                for i in cutlass.range_constexpr(4):  # attention.py:137
-                    down = mine % 128 // 8 + 16 * i  # attention.py:137
-                    r_2 = total_7 + down  # attention.py:137
-                    exists = r_2 < product_3  # attention.py:137
-                    for j in cutlass.range_constexpr(2):  # attention.py:137
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), q_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:137
-                column = 8 * (mine % 8)  # attention.py:137
-                for i in cutlass.range_constexpr(4):  # attention.py:137
-                    down = mine % 128 // 8 + 16 * i  # attention.py:137
-                    r_2 = total_7 + down  # attention.py:137
-                    exists = r_2 < product_3  # attention.py:137
-                    for j in cutlass.range_constexpr(2):  # attention.py:137
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), d_o_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:137
-                cute.arch.fence_view_async_shared()  # attention.py:137
-                cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:137
-            multiply(scoring, acc_of_scores, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)  # attention.py:137
-            multiply(scoring, acc_of_scores_2, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8)  # attention.py:137
-            warpgroup.wait_group(1)  # attention.py:137
-            shift_ring.consumer_wait(get)  # attention.py:137
+        s_acc.fill(Float32(0.0))
+        s = by_rows(s_acc, 16)
+        s_2_acc = cute.make_rmem_tensor(summing.partition_shape_C((128, 128)), Float32)
+        s_2_acc.fill(Float32(0.0))
+        s_2 = by_rows(s_2_acc, 16)
+        k_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+        v_ring.consumer_wait(pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1))
+        cute.arch.fence_view_async_shared()
+        for r_step in cutlass.range(first_steps, late_steps, unroll=1):
+            product_6 = r_step * 64
+            total_7 = product_2 + product_6
+            q_ring.consumer_wait(get)
+            d_o_ring.consumer_wait(get)
+            if (product_3 < total_7 + 64):
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    r_2 = total_7 + down
+                    exists = r_2 < product_3
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), q_tiles, (down, column + 64 * j, get.index),
+                            8
+                        )
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    r_2 = total_7 + down
+                    exists = r_2 < product_3
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), d_o_tiles,
+                            (down, column + 64 * j, get.index), 8
+                        )
+                cute.arch.fence_view_async_shared()
+                cute.arch.barrier(barrier_id=group, number_of_threads=128)
+            multiply(
+                scoring, acc_of_scores, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8
+            )
+            multiply(
+                scoring, acc_of_scores_2, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False,
+                8
+            )
+            warpgroup.wait_group(1)
+            shift_ring.consumer_wait(get)
             shift_2 = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
-            chosen = [[], []]  # attention.py:140
-            for r in cutlass.range_constexpr(2):  # attention.py:140
+            chosen = [[], []]
+            for r in cutlass.range_constexpr(2):
                 for c in cutlass.range_constexpr(16):  # attention.py:137
-                    r_2 = total_7 + (quad + 8 * (c // 2) + c % 2)  # attention.py:137
-                    exists = r_2 < product_3  # attention.py:137
-                    at_most = product_5[r] <= r_2  # attention.py:137
-                    exists_2 = exists & at_most  # attention.py:137
+                    r_2 = total_7 + (quad + 8 * (c // 2) + c % 2)
+                    exists = r_2 < product_3
+                    at_most = product_5[r] <= r_2
+                    exists_2 = exists & at_most
                     fused_sum = fma(acc_scores[r, c], product, shift_2[c])  # attention.py:166
-                    power = exp2(fused_sum)  # attention.py:166
+                    power = exp2(fused_sum)
                     chosen[r].append(select(exists_2, power, Float32(0.0)))  # attention.py:137
-                    probs[r, c] = Float32(chosen[r][c]).to(BFloat16)  # attention.py:137
-            multiply(summing, s_acc, acc_of_probs, d_o_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
-            warpgroup.wait_group(1)  # attention.py:137
+                    probs[r, c] = Float32(chosen[r][c]).to(BFloat16)
+            multiply(summing, s_acc, acc_of_probs, d_o_transposed_factor[None, None, None, get.index], True, 4)
+            warpgroup.wait_group(1)
             delta_2 = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
-            for r in cutlass.range_constexpr(2):  # attention.py:141
+            for r in cutlass.range_constexpr(2):
                 for c in cutlass.range_constexpr(16):  # attention.py:146
-                    difference_7 = acc_scores_2[r, c] - delta_2[c]  # attention.py:146
+                    difference_7 = acc_scores_2[r, c] - delta_2[c]
                     product_7 = mul(chosen[r][c], difference_7)  # attention.py:137
-                    probs_2[r, c] = Float32(product_7).to(BFloat16)  # attention.py:137
-            multiply(summing, s_2_acc, acc_of_probs_2, q_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
-            warpgroup.wait_group(0)  # attention.py:137
-            with cute.arch.elect_one():  # attention.py:137
-                shift_ring.consumer_release(get)  # attention.py:137
-            q_ring.consumer_release(get)  # attention.py:137
-            d_o_ring.consumer_release(get)  # attention.py:137
-            get.advance()  # attention.py:137
-        for r_step in cutlass.range(late_steps, full_steps, unroll=1):  # attention.py:137
-            q_ring.consumer_wait(get)  # attention.py:137
-            multiply(scoring, acc_of_scores, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)  # attention.py:137
-            d_o_ring.consumer_wait(get)  # attention.py:137
-            multiply(scoring, acc_of_scores_2, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8)  # attention.py:137
-            warpgroup.wait_group(1)  # attention.py:137
-            shift_ring.consumer_wait(get)  # attention.py:137
+                    probs_2[r, c] = Float32(product_7).to(BFloat16)
+            multiply(summing, s_2_acc, acc_of_probs_2, q_transposed_factor[None, None, None, get.index], True, 4)
+            warpgroup.wait_group(0)
+            with cute.arch.elect_one():
+                shift_ring.consumer_release(get)
+            q_ring.consumer_release(get)
+            d_o_ring.consumer_release(get)
+            get.advance()
+        for r_step in cutlass.range(late_steps, full_steps, unroll=1):
+            q_ring.consumer_wait(get)
+            multiply(
+                scoring, acc_of_scores, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8
+            )
+            d_o_ring.consumer_wait(get)
+            multiply(
+                scoring, acc_of_scores_2, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False,
+                8
+            )
+            warpgroup.wait_group(1)
+            shift_ring.consumer_wait(get)
             shift_2 = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
-            power = [[], []]  # attention.py:140
-            for r in cutlass.range_constexpr(2):  # attention.py:140
+            power = [[], []]
+            for r in cutlass.range_constexpr(2):
                 for c in cutlass.range_constexpr(16):  # attention.py:166
-                    fused_sum = fma(acc_scores[r, c], product, shift_2[c])  # attention.py:166
-                    power[r].append(exp2(fused_sum))  # attention.py:166
+                    fused_sum = fma(acc_scores[r, c], product, shift_2[c])
+                    power[r].append(exp2(fused_sum))
                     probs[r, c] = Float32(power[r][c]).to(BFloat16)  # attention.py:137
-            multiply(summing, s_acc, acc_of_probs, d_o_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
-            warpgroup.wait_group(1)  # attention.py:137
+            multiply(summing, s_acc, acc_of_probs, d_o_transposed_factor[None, None, None, get.index], True, 4)
+            warpgroup.wait_group(1)
             delta_2 = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
-            for r in cutlass.range_constexpr(2):  # attention.py:141
+            for r in cutlass.range_constexpr(2):
                 for c in cutlass.range_constexpr(16):  # attention.py:146
-                    difference_7 = acc_scores_2[r, c] - delta_2[c]  # attention.py:146
+                    difference_7 = acc_scores_2[r, c] - delta_2[c]
                     product_6 = mul(power[r][c], difference_7)  # attention.py:137
-                    probs_2[r, c] = Float32(product_6).to(BFloat16)  # attention.py:137
-            multiply(summing, s_2_acc, acc_of_probs_2, q_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
-            warpgroup.wait_group(0)  # attention.py:137
-            with cute.arch.elect_one():  # attention.py:137
-                shift_ring.consumer_release(get)  # attention.py:137
-            q_ring.consumer_release(get)  # attention.py:137
-            d_o_ring.consumer_release(get)  # attention.py:137
-            get.advance()  # attention.py:137
-        for r_step in cutlass.range(full_steps, last_steps, unroll=1):  # attention.py:137
-            product_6 = r_step * 64  # attention.py:137
-            total_7 = product_2 + product_6  # attention.py:137
-            q_ring.consumer_wait(get)  # attention.py:137
-            d_o_ring.consumer_wait(get)  # attention.py:137
-            if (product_3 < total_7 + 64):  # attention.py:137
-                column = 8 * (mine % 8)  # attention.py:137
-                for i in cutlass.range_constexpr(4):  # attention.py:137
-                    down = mine % 128 // 8 + 16 * i  # attention.py:137
-                    r_2 = total_7 + down  # attention.py:137
-                    exists = r_2 < product_3  # attention.py:137
-                    for j in cutlass.range_constexpr(2):  # attention.py:137
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), q_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:137
-                column = 8 * (mine % 8)  # attention.py:137
-                for i in cutlass.range_constexpr(4):  # attention.py:137
-                    down = mine % 128 // 8 + 16 * i  # attention.py:137
-                    r_2 = total_7 + down  # attention.py:137
-                    exists = r_2 < product_3  # attention.py:137
-                    for j in cutlass.range_constexpr(2):  # attention.py:137
-                        clear_vector_where(select(exists, Boolean(False), Boolean(True)), d_o_tiles, (down, column + 64 * j, get.index), 8)  # attention.py:137
-                cute.arch.fence_view_async_shared()  # attention.py:137
-                cute.arch.barrier(barrier_id=group, number_of_threads=128)  # attention.py:137
-            multiply(scoring, acc_of_scores, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8)  # attention.py:137
-            multiply(scoring, acc_of_scores_2, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False, 8)  # attention.py:137
-            warpgroup.wait_group(1)  # attention.py:137
-            shift_ring.consumer_wait(get)  # attention.py:137
+                    probs_2[r, c] = Float32(product_6).to(BFloat16)
+            multiply(summing, s_2_acc, acc_of_probs_2, q_transposed_factor[None, None, None, get.index], True, 4)
+            warpgroup.wait_group(0)
+            with cute.arch.elect_one():
+                shift_ring.consumer_release(get)
+            q_ring.consumer_release(get)
+            d_o_ring.consumer_release(get)
+            get.advance()
+        for r_step in cutlass.range(full_steps, last_steps, unroll=1):
+            product_6 = r_step * 64
+            total_7 = product_2 + product_6
+            q_ring.consumer_wait(get)
+            d_o_ring.consumer_wait(get)
+            if (product_3 < total_7 + 64):
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    r_2 = total_7 + down
+                    exists = r_2 < product_3
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), q_tiles, (down, column + 64 * j, get.index),
+                            8
+                        )
+                column = 8 * (mine % 8)
+                for i in cutlass.range_constexpr(4):
+                    down = mine % 128 // 8 + 16 * i
+                    r_2 = total_7 + down
+                    exists = r_2 < product_3
+                    for j in cutlass.range_constexpr(2):
+                        clear_vector_where(
+                            select(exists, Boolean(False), Boolean(True)), d_o_tiles,
+                            (down, column + 64 * j, get.index), 8
+                        )
+                cute.arch.fence_view_async_shared()
+                cute.arch.barrier(barrier_id=group, number_of_threads=128)
+            multiply(
+                scoring, acc_of_scores, k_factor[None, None, None, 0], q_factor[None, None, None, get.index], False, 8
+            )
+            multiply(
+                scoring, acc_of_scores_2, v_factor[None, None, None, 0], d_o_factor[None, None, None, get.index], False,
+                8
+            )
+            warpgroup.wait_group(1)
+            shift_ring.consumer_wait(get)
             shift_2 = numbers_of(shift_numbers, quad, get.index, 16)  # attention.py:140
-            chosen = [[], []]  # attention.py:140
-            for r in cutlass.range_constexpr(2):  # attention.py:140
+            chosen = [[], []]
+            for r in cutlass.range_constexpr(2):
                 for c in cutlass.range_constexpr(16):  # attention.py:137
-                    r_2 = total_7 + (quad + 8 * (c // 2) + c % 2)  # attention.py:137
-                    exists = r_2 < product_3  # attention.py:137
-                    at_most = product_5[r] <= r_2  # attention.py:137
-                    exists_2 = exists & at_most  # attention.py:137
+                    r_2 = total_7 + (quad + 8 * (c // 2) + c % 2)
+                    exists = r_2 < product_3
+                    at_most = product_5[r] <= r_2
+                    exists_2 = exists & at_most
                     fused_sum = fma(acc_scores[r, c], product, shift_2[c])  # attention.py:166
-                    power = exp2(fused_sum)  # attention.py:166
+                    power = exp2(fused_sum)
                     chosen[r].append(select(exists_2, power, Float32(0.0)))  # attention.py:137
-                    probs[r, c] = Float32(chosen[r][c]).to(BFloat16)  # attention.py:137
-            multiply(summing, s_acc, acc_of_probs, d_o_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
-            warpgroup.wait_group(1)  # attention.py:137
+                    probs[r, c] = Float32(chosen[r][c]).to(BFloat16)
+            multiply(summing, s_acc, acc_of_probs, d_o_transposed_factor[None, None, None, get.index], True, 4)
+            warpgroup.wait_group(1)
             delta_2 = numbers_of(delta_numbers, quad, get.index, 16)  # attention.py:141
-            for r in cutlass.range_constexpr(2):  # attention.py:141
+            for r in cutlass.range_constexpr(2):
                 for c in cutlass.range_constexpr(16):  # attention.py:146
-                    difference_7 = acc_scores_2[r, c] - delta_2[c]  # attention.py:146
+                    difference_7 = acc_scores_2[r, c] - delta_2[c]
                     product_7 = mul(chosen[r][c], difference_7)  # attention.py:137
-                    probs_2[r, c] = Float32(product_7).to(BFloat16)  # attention.py:137
-            multiply(summing, s_2_acc, acc_of_probs_2, q_transposed_factor[None, None, None, get.index], True, 4)  # attention.py:137
-            warpgroup.wait_group(0)  # attention.py:137
-            with cute.arch.elect_one():  # attention.py:137
-                shift_ring.consumer_release(get)  # attention.py:137
-            q_ring.consumer_release(get)  # attention.py:137
-            d_o_ring.consumer_release(get)  # attention.py:137
-            get.advance()  # attention.py:137
+                    probs_2[r, c] = Float32(product_7).to(BFloat16)
+            multiply(summing, s_2_acc, acc_of_probs_2, q_transposed_factor[None, None, None, get.index], True, 4)
+            warpgroup.wait_group(0)
+            with cute.arch.elect_one():
+                shift_ring.consumer_release(get)
+            q_ring.consumer_release(get)
+            d_o_ring.consumer_release(get)
+            get.advance()
         for r in cutlass.range_constexpr(2):  # attention.py:114
             total_7 = begin_k_2 + j_3[r]  # attention.py:131
-            below = j_3[r] < difference  # attention.py:131
+            below = j_3[r] < difference
             as_bf16 = []  # attention.py:148
-            for c in cutlass.range_constexpr(32):  # attention.py:148
-                product_6 = mul(s_2[r, c], scale)  # attention.py:148
-                as_bf16.append(Float32(product_6).to(BFloat16))  # attention.py:148
-            for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:148
-                vectors = to_vectors(epilogue_tile, d_k.element_type, as_bf16[c : c + 16])  # attention.py:148
-                for i in cutlass.range_constexpr(2):  # attention.py:148
-                    store_vector_where(below, d_k, (total_7, h, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:148
+            for c in cutlass.range_constexpr(32):
+                product_6 = mul(s_2[r, c], scale)
+                as_bf16.append(Float32(product_6).to(BFloat16))
+            for c in cutlass.range_constexpr(0, 32, 16):
+                vectors = to_vectors(epilogue_tile, d_k.element_type, as_bf16[c : c + 16])
+                for i in cutlass.range_constexpr(2):
+                    store_vector_where(below, d_k, (total_7, h, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])
             as_bf16_2 = []  # attention.py:150
-            for c in cutlass.range_constexpr(32):  # attention.py:150
-                as_bf16_2.append(Float32(s[r, c]).to(BFloat16))  # attention.py:150
-            for c in cutlass.range_constexpr(0, 32, 16):  # attention.py:150
-                vectors = to_vectors(epilogue_tile, d_v.element_type, as_bf16_2[c : c + 16])  # attention.py:150
-                for i in cutlass.range_constexpr(2):  # attention.py:150
-                    store_vector_where(below, d_v, (total_7, h, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])  # attention.py:150
+            for c in cutlass.range_constexpr(32):
+                as_bf16_2.append(Float32(s[r, c]).to(BFloat16))
+            for c in cutlass.range_constexpr(0, 32, 16):
+                vectors = to_vectors(epilogue_tile, d_v.element_type, as_bf16_2[c : c + 16])
+                for i in cutlass.range_constexpr(2):
+                    store_vector_where(below, d_v, (total_7, h, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i])
 
 
 @cute.jit
-def launch_varlen_attention_grad_3(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer, begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, d_o_ptr: cute.Pointer, shift_ptr: cute.Pointer, delta_ptr: cute.Pointer, d_k_ptr: cute.Pointer, d_v_ptr: cute.Pointer, J: Int32, B: Int32, T: Int32, q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64, v_s_stride: Int64, v_h_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64, shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64, d_k_s_stride: Int64, d_k_h_stride: Int64, d_v_s_stride: Int64, d_v_h_stride: Int64, scale: Float32, programs: Int32, stream: cuda.CUstream):
+def launch_varlen_attention_grad_3(
+    q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_ptr: cute.Pointer, begin_q_ptr: cute.Pointer, end_q_ptr: cute.Pointer,
+    begin_k_ptr: cute.Pointer, end_k_ptr: cute.Pointer, d_o_ptr: cute.Pointer, shift_ptr: cute.Pointer,
+    delta_ptr: cute.Pointer, d_k_ptr: cute.Pointer, d_v_ptr: cute.Pointer, J: Int32, B: Int32, T: Int32,
+    q_t_stride: Int64, q_h_stride: Int64, q_g_stride: Int64, S: Int32, k_s_stride: Int64, k_h_stride: Int64,
+    v_s_stride: Int64, v_h_stride: Int64, d_o_t_stride: Int64, d_o_h_stride: Int64, d_o_g_stride: Int64,
+    shift_t_stride: Int64, shift_h_stride: Int64, delta_t_stride: Int64, delta_h_stride: Int64, d_k_s_stride: Int64,
+    d_k_h_stride: Int64, d_v_s_stride: Int64, d_v_h_stride: Int64, scale: Float32, programs: Int32,
+    stream: cuda.CUstream
+):
     # Host side: tensor descriptors and the launch.
-    q = cute.make_tensor(q_ptr, cute.make_layout(((4, T), 128, 8), stride=((cute.assume(q_g_stride, divby=8), cute.assume(q_t_stride, divby=8)), 1, cute.assume(q_h_stride, divby=8))))
-    k = cute.make_tensor(k_ptr, cute.make_layout((S, 8, 128), stride=(cute.assume(k_s_stride, divby=8), cute.assume(k_h_stride, divby=8), 1)))
-    v = cute.make_tensor(v_ptr, cute.make_layout((S, 8, 128), stride=(cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8), 1)))
+    q = cute.make_tensor(
+        q_ptr,
+        cute.make_layout(
+            ((4, T), 128, 8),
+            stride=(
+                (cute.assume(q_g_stride, divby=8), cute.assume(q_t_stride, divby=8)), 1,
+                cute.assume(q_h_stride, divby=8)
+            )
+        )
+    )
+    k = cute.make_tensor(
+        k_ptr,
+        cute.make_layout((S, 8, 128), stride=(cute.assume(k_s_stride, divby=8), cute.assume(k_h_stride, divby=8), 1))
+    )
+    v = cute.make_tensor(
+        v_ptr,
+        cute.make_layout((S, 8, 128), stride=(cute.assume(v_s_stride, divby=8), cute.assume(v_h_stride, divby=8), 1))
+    )
     begin_q = cute.make_tensor(begin_q_ptr, cute.make_layout((B,), stride=(1,)))
     end_q = cute.make_tensor(end_q_ptr, cute.make_layout((B,), stride=(1,)))
     begin_k = cute.make_tensor(begin_k_ptr, cute.make_layout((B,), stride=(1,)))
     end_k = cute.make_tensor(end_k_ptr, cute.make_layout((B,), stride=(1,)))
-    d_o = cute.make_tensor(d_o_ptr, cute.make_layout(((4, T), 128, 8), stride=((cute.assume(d_o_g_stride, divby=8), cute.assume(d_o_t_stride, divby=8)), 1, cute.assume(d_o_h_stride, divby=8))))
+    d_o = cute.make_tensor(
+        d_o_ptr,
+        cute.make_layout(
+            ((4, T), 128, 8),
+            stride=(
+                (cute.assume(d_o_g_stride, divby=8), cute.assume(d_o_t_stride, divby=8)), 1,
+                cute.assume(d_o_h_stride, divby=8)
+            )
+        )
+    )
     shift = cute.make_tensor(shift_ptr, cute.make_layout((T, 8, 4), stride=(shift_t_stride, shift_h_stride, 1)))
     delta = cute.make_tensor(delta_ptr, cute.make_layout((T, 8, 4), stride=(delta_t_stride, delta_h_stride, 1)))
     d_k = cute.make_tensor(d_k_ptr, cute.make_layout((S, 8, 128), stride=(d_k_s_stride, d_k_h_stride, 1)))
@@ -975,20 +1116,40 @@ def launch_varlen_attention_grad_3(q_ptr: cute.Pointer, k_ptr: cute.Pointer, v_p
     tma_d_o, d_o = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), d_o, cute.slice_(layouts[4], (None, None, 0)), (64, 128)
     )
-    varlen_attention_grad_3(scoring, summing, tma_q, q, tma_d_o, d_o, k, v, begin_q, end_q, begin_k, end_k, shift, delta, d_k, d_v, J, B, T, S, scale).launch(
-        grid=(programs, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1,
-        stream=stream,
-    )
+    varlen_attention_grad_3(
+        scoring, summing, tma_q, q, tma_d_o, d_o, k, v, begin_q, end_q, begin_k, end_k, shift, delta, d_k, d_v, J, B, T,
+        S, scale
+    ).launch(grid=(programs, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
 
 
-def call(kernels, o, lse, d_o, d_lse, shift, delta, q, k, v, begin_q, end_q, begin_k, end_k, d_q, d_k, d_v, scale, T, Q, B, S, J, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, q_t_stride, q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride, d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride):
+def call(
+    kernels, o, lse, d_o, d_lse, shift, delta, q, k, v, begin_q, end_q, begin_k, end_k, d_q, d_k, d_v, scale, T, Q, B,
+    S, J, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride,
+    d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, q_t_stride,
+    q_h_stride, q_g_stride, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride,
+    d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((T + 3) // 4) * 8 * 1
     if programs > 0:
-        kernels.varlen_attention_grad_1((programs,), o, lse, d_o, d_lse, shift, delta, T, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride)
+        kernels.varlen_attention_grad_1(
+            (programs,), o, lse, d_o, d_lse, shift, delta, T, o_t_stride, o_h_stride, o_g_stride, lse_h_stride,
+            lse_g_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, d_lse_h_stride, d_lse_g_stride, shift_t_stride,
+            shift_h_stride, delta_t_stride, delta_h_stride
+        )
     programs = (Q * 4 // 128 + B) * 8
     if programs > 0:
-        kernels.varlen_attention_grad_2((programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, Q, B, T, q_t_stride, q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_q_t_stride, d_q_h_stride, d_q_g_stride, scale)
+        kernels.varlen_attention_grad_2(
+            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_q, Q, B, T, q_t_stride,
+            q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_o_t_stride, d_o_h_stride,
+            d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_q_t_stride, d_q_h_stride,
+            d_q_g_stride, scale
+        )
     programs = (J * 1 // 128 + B) * 8
     if programs > 0:
-        kernels.varlen_attention_grad_3((programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_k, d_v, J, B, T, q_t_stride, q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_o_t_stride, d_o_h_stride, d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_k_s_stride, d_k_h_stride, d_v_s_stride, d_v_h_stride, scale)
+        kernels.varlen_attention_grad_3(
+            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, d_o, shift, delta, d_k, d_v, J, B, T, q_t_stride,
+            q_h_stride, q_g_stride, S, k_s_stride, k_h_stride, v_s_stride, v_h_stride, d_o_t_stride, d_o_h_stride,
+            d_o_g_stride, shift_t_stride, shift_h_stride, delta_t_stride, delta_h_stride, d_k_s_stride, d_k_h_stride,
+            d_v_s_stride, d_v_h_stride, scale
+        )

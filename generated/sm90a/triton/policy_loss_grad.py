@@ -78,42 +78,45 @@ def portable_expm1(x):
 
 
 @triton.jit
-def policy_loss_grad(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, active_ptr, sequence_ptr, count_ptr, d_loss_ptr, d_logp_ptr, T, B, beta, surrogate_least, surrogate_most):
+def policy_loss_grad(
+    logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, active_ptr, sequence_ptr, count_ptr, d_loss_ptr, d_logp_ptr,
+    T, B, beta, surrogate_least, surrogate_most
+):
     # A program owns 2048 of T (rows).
     t = tl.program_id(0) * 2048 + tl.arange(0, 2048)
     t_inside = t < T
     d_loss = tl.load(d_loss_ptr)  # policy.py:707
     count = tl.load(count_ptr)  # policy.py:550
     active = tl.load(active_ptr + t, mask=t_inside, other=0)  # policy.py:140
-    sequence = tl.load(sequence_ptr + t, mask=t_inside, other=0)  # policy.py:140
+    sequence = tl.load(sequence_ptr + t, mask=t_inside, other=0)
     at_most = sequence >= 0  # policy.py:146
-    below = sequence < B  # policy.py:146
-    both = at_most & below  # policy.py:146
-    advantages = tl.load(advantages_ptr + sequence, mask=both & t_inside, other=0.0)  # policy.py:146
+    below = sequence < B
+    both = at_most & below
+    advantages = tl.load(advantages_ptr + sequence, mask=both & t_inside, other=0.0)
     logp = tl.load(logp_ptr + t, mask=t_inside, other=0.0)  # policy.py:140
-    old_logp = tl.load(old_logp_ptr + t, mask=t_inside, other=0.0)  # policy.py:140
-    ref_logp = tl.load(ref_logp_ptr + t, mask=t_inside, other=0.0)  # policy.py:140
+    old_logp = tl.load(old_logp_ptr + t, mask=t_inside, other=0.0)
+    ref_logp = tl.load(ref_logp_ptr + t, mask=t_inside, other=0.0)
     larger = tl.maximum(count, 1)  # policy.py:550
-    as_f32 = larger.to(tl.float32)  # policy.py:550
+    as_f32 = larger.to(tl.float32)
     quotient = tl.div_rn(d_loss, as_f32)  # policy.py:560
     difference = logp - old_logp  # policy.py:191
     exp = portable_exp(difference)  # policy.py:369
     equal = advantages == 0.0  # policy.py:371
-    chosen = tl.where(equal, 1.0, exp)  # policy.py:371
+    chosen = tl.where(equal, 1.0, exp)
     product = chosen * advantages  # surrogates.py:58
-    negative = product * -1.0  # surrogates.py:58
+    negative = product * -1.0
     larger_2 = tl.maximum(chosen, surrogate_least)  # surrogates.py:61
     smaller = tl.minimum(larger_2, surrogate_most)  # surrogates.py:63
     product_2 = smaller * advantages  # surrogates.py:64
-    negative_2 = product_2 * -1.0  # surrogates.py:64
+    negative_2 = product_2 * -1.0
     below_2 = negative < negative_2  # surrogates.py:67
-    unless = ~below_2  # surrogates.py:67
+    unless = ~below_2
     differs = advantages != 0.0  # surrogates.py:76
-    both_2 = unless & differs  # surrogates.py:76
-    chosen_2 = tl.where(both_2, negative, 0.0)  # surrogates.py:76
+    both_2 = unless & differs
+    chosen_2 = tl.where(both_2, negative, 0.0)
     difference_2 = ref_logp - logp  # policy.py:331
     expm1 = portable_expm1(difference_2)  # loss.py:36
-    negative_3 = expm1 * -1.0  # loss.py:36
+    negative_3 = expm1 * -1.0
     product_3 = beta * negative_3  # policy.py:386
     total = chosen_2 + product_3  # policy.py:457
     product_4 = quotient * total  # policy.py:619
@@ -121,8 +124,14 @@ def policy_loss_grad(logp_ptr, old_logp_ptr, advantages_ptr, ref_logp_ptr, activ
     tl.store(d_logp_ptr + t, chosen_3, mask=t_inside)  # policy.py:602
 
 
-def call(kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least, surrogate_most, T, B):
+def call(
+    kernels, logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, beta, surrogate_least,
+    surrogate_most, T, B
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = ((T + 2047) // 2048)
     if programs > 0:
-        kernels.policy_loss_grad((programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta, surrogate_least, surrogate_most)
+        kernels.policy_loss_grad(
+            (programs,), logp, old_logp, advantages, ref_logp, active, sequence, count, d_loss, d_logp, T, B, beta,
+            surrogate_least, surrogate_most
+        )

@@ -65,13 +65,13 @@ def swiglu(gate_ptr, up_ptr, y_ptr, gate_t_stride, up_t_stride, y_t_stride):
     up = tl.load(up_ptr + t.to(tl.int64) * up_t_stride + n)  # model.py:29
     as_f32 = gate.to(tl.float32)  # model.py:27
     sigmoid = portable_sigmoid(as_f32)  # model.py:28
-    product = as_f32 * sigmoid  # model.py:28
-    as_bf16 = product.to(tl.bfloat16)  # model.py:28
+    product = as_f32 * sigmoid
+    as_bf16 = product.to(tl.bfloat16)
     as_f32_2 = as_bf16.to(tl.float32)  # model.py:29
-    as_f32_3 = up.to(tl.float32)  # model.py:29
-    product_2 = as_f32_2 * as_f32_3  # model.py:29
-    as_bf16_2 = product_2.to(tl.bfloat16)  # model.py:29
-    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, as_bf16_2)  # model.py:29
+    as_f32_3 = up.to(tl.float32)
+    product_2 = as_f32_2 * as_f32_3
+    as_bf16_2 = product_2.to(tl.bfloat16)
+    tl.store(y_ptr + t.to(tl.int64) * y_t_stride + n, as_bf16_2)
 
 
 def call(kernels, gate, up, y, T, gate_t_stride, up_t_stride, y_t_stride):

@@ -95,7 +95,11 @@ def portable_log(x):
 
 
 @triton.jit
-def varlen_attention(q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k_ptr, end_k_ptr, o_ptr, lse_ptr, k_s_stride, k_h_stride, v_s_stride, v_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale):
+def varlen_attention(
+    q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k_ptr, end_k_ptr, o_ptr, lse_ptr, k_s_stride, k_h_stride,
+    v_s_stride, v_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, o_t_stride, o_h_stride, o_g_stride,
+    lse_h_stride, lse_g_stride, scale
+):
     # A program owns 1 of H, 128 of W, 1 of B, 64 of Q*G (back_to_back_gemm).
     e = tl.arange(0, 128)[None, :]
     tiles = Q * 4 // 64 + B
@@ -116,120 +120,141 @@ def varlen_attention(q_ptr, k_ptr, v_ptr, begin_q_ptr, end_q_ptr, begin_k_ptr, e
     q = q_g // 4  # attention.py:301
     difference = end_q - begin_q  # attention.py:302
     total = begin_q + q  # attention.py:303
-    below = q < difference  # attention.py:303
+    below = q < difference
     at_most = total >= 0  # attention.py:77
-    below_2 = total < T  # attention.py:77
-    both = at_most & below_2  # attention.py:77
-    both_2 = below & both  # attention.py:77
-    g = q_g % 4  # attention.py:77
-    q_2 = tl.load(q_ptr + h.to(tl.int64) * q_h_stride + total.to(tl.int64) * q_t_stride + g.to(tl.int64) * q_g_stride + e, mask=both_2, other=0.0)  # attention.py:77
+    below_2 = total < T
+    both = at_most & below_2
+    both_2 = below & both
+    g = q_g % 4
+    q_2 = tl.load(
+        q_ptr + h.to(tl.int64) * q_h_stride + total.to(tl.int64) * q_t_stride + g.to(tl.int64) * q_g_stride + e,
+        mask=both_2, other=0.0
+    )
     difference_2 = end_k - begin_k  # attention.py:76
     difference_3 = difference_2 - difference  # attention.py:303
-    total_2 = q + difference_3  # attention.py:303
+    total_2 = q + difference_3
     total_3 = total_2 + 1  # attention.py:309
-    total_4 = total_3 + begin_k  # attention.py:309
+    total_4 = total_3 + begin_k
     larger = tl.maximum(difference_2, 0)  # attention.py:79
-    difference_4 = total_4 - begin_k  # attention.py:79
-    larger_2 = tl.maximum(difference_4, 0)  # attention.py:79
-    seen = tl.minimum(larger, larger_2)  # attention.py:79
-    full_steps = seen // 64  # attention.py:79
-    total_5 = seen + 63  # attention.py:79
-    steps = total_5 // 64  # attention.py:79
-    s_lane = tl.arange(0, 64)[None, :]  # attention.py:79
+    difference_4 = total_4 - begin_k
+    larger_2 = tl.maximum(difference_4, 0)
+    seen = tl.minimum(larger, larger_2)
+    full_steps = seen // 64
+    total_5 = seen + 63
+    steps = total_5 // 64
+    s_lane = tl.arange(0, 64)[None, :]
     product = scale * 1.442695  # attention.py:277
     last_steps = tl.max(tl.reshape(steps, (64,)), 0)  # attention.py:79
-    max_of_piece = tl.full((64, 1), float("-inf"), tl.float32)  # attention.py:79
-    sum_of_piece = tl.full((64, 1), 0.0, tl.float32)  # attention.py:79
-    o_of_piece = tl.full((64, 128), 0.0, tl.float32)  # attention.py:79
-    m = tl.full((64, 1), float("-inf"), tl.float32)  # attention.py:79
-    s = tl.full((64, 1), negative_zero(), tl.float32)  # attention.py:79
-    o = tl.full((64, 128), negative_zero(), tl.float32)  # attention.py:79
-    k_base = k_ptr + h.to(tl.int64) * k_h_stride  # attention.py:79
-    v_base = v_ptr + h.to(tl.int64) * v_h_stride  # attention.py:79
-    apart = v_base.to(tl.int64) - k_base.to(tl.int64)  # attention.py:79
-    alone = (k_s_stride != v_s_stride) | (apart == 0) | (tl.abs(apart) >= 1 << 40)  # attention.py:79
-    ordered = alone | (apart > 0)  # attention.py:79
-    k_half = tl.where(ordered, 0, 1)  # attention.py:79
-    v_half = 1 - k_half  # attention.py:79
-    k_rows = tl.make_tensor_descriptor(tl.where(ordered, k_base, v_base), shape=[2, end_k, 128], strides=[tl.where(alone, 8, tl.abs(apart) // 2), k_s_stride, 1], block_shape=[1, 64, 128])  # attention.py:79
-    v_rows = k_rows  # attention.py:79
-    if alone:  # attention.py:79
-        v_half, v_rows = 0, tl.make_tensor_descriptor(v_base, shape=[1, end_k, 128], strides=[8, v_s_stride, 1], block_shape=[1, 64, 128])  # attention.py:79
-    first_full_steps = tl.min(tl.reshape(full_steps, (64,)), 0)  # attention.py:79
-    for s_step in tl.range(0, last_steps, num_stages=3):  # attention.py:79
-        product_2 = s_step * 64  # attention.py:79
-        total_6 = begin_k + product_2  # attention.py:79
+    max_of_piece = tl.full((64, 1), float("-inf"), tl.float32)
+    sum_of_piece = tl.full((64, 1), 0.0, tl.float32)
+    o_of_piece = tl.full((64, 128), 0.0, tl.float32)
+    m = tl.full((64, 1), float("-inf"), tl.float32)
+    s = tl.full((64, 1), negative_zero(), tl.float32)
+    o = tl.full((64, 128), negative_zero(), tl.float32)
+    k_base = k_ptr + h.to(tl.int64) * k_h_stride
+    v_base = v_ptr + h.to(tl.int64) * v_h_stride
+    apart = v_base.to(tl.int64) - k_base.to(tl.int64)
+    alone = (k_s_stride != v_s_stride) | (apart == 0) | (tl.abs(apart) >= 1 << 40)
+    ordered = alone | (apart > 0)
+    k_half = tl.where(ordered, 0, 1)
+    v_half = 1 - k_half
+    k_rows = tl.make_tensor_descriptor(
+        tl.where(ordered, k_base, v_base), shape=[2, end_k, 128],
+        strides=[tl.where(alone, 8, tl.abs(apart) // 2), k_s_stride, 1], block_shape=[1, 64, 128]
+    )
+    v_rows = k_rows
+    if alone:
+        v_half, v_rows = (
+            0,
+            tl.make_tensor_descriptor(
+                v_base, shape=[1, end_k, 128], strides=[8, v_s_stride, 1], block_shape=[1, 64, 128]
+            )
+        )
+    first_full_steps = tl.min(tl.reshape(full_steps, (64,)), 0)
+    for s_step in tl.range(0, last_steps, num_stages=3):
+        product_2 = s_step * 64
+        total_6 = begin_k + product_2
         k = tl.reshape(k_rows.load([k_half, total_6, 0]), (64, 128))  # attention.py:80
-        z = tl.dot(q_2, k.T)  # attention.py:80
+        z = tl.dot(q_2, k.T)
         v = tl.reshape(v_rows.load([v_half, total_6, 0]), (64, 128))  # attention.py:81
         product_3 = z * product  # attention.py:277
         remainder = s_step % 8  # attention.py:79
-        turn = remainder == 0  # attention.py:79
-        if turn:  # attention.py:79
-            m_2 = tl.maximum(m, max_of_piece)  # attention.py:79
-            equal = m_2 == float("-inf")  # attention.py:79
-            chosen = tl.where(equal, 0.0, m_2)  # attention.py:79
-            difference_5 = m - chosen  # attention.py:79
-            exp2 = tl.exp2(difference_5)  # attention.py:79
-            difference_6 = max_of_piece - chosen  # attention.py:79
-            exp2_2 = tl.exp2(difference_6)  # attention.py:79
-            product_4 = s * exp2  # attention.py:79
-            product_5 = sum_of_piece * exp2_2  # attention.py:79
-            total_7 = product_4 + product_5  # attention.py:79
-            product_6 = o * exp2  # attention.py:79
-            product_7 = o_of_piece * exp2_2  # attention.py:79
-            total_8 = product_6 + product_7  # attention.py:79
-            max_of_piece, m, s, o = tl.full((64, 1), float("-inf"), tl.float32), m_2, total_7, total_8  # attention.py:79
-        chosen = product_3  # attention.py:79
-        if s_step >= first_full_steps:  # attention.py:79
-            s_2 = total_6 + s_lane  # attention.py:79
-            exists = s_2 < end_k  # attention.py:79
-            below_3 = s_2 < total_4  # attention.py:79
-            exists_2 = exists & below_3  # attention.py:79
-            chosen = tl.where(exists_2, product_3, float("-inf"))  # attention.py:79
-        m_chunk = max_over_s_lane(chosen)  # attention.py:79
-        total_7 = max_of_piece + 8.0  # attention.py:79
-        below_3 = total_7 < m_chunk  # attention.py:79
-        m_new = tl.where(below_3, m_chunk, max_of_piece)  # attention.py:79
-        equal = m_new == float("-inf")  # attention.py:79
-        chosen_2 = tl.where(equal, 0.0, m_new)  # attention.py:79
-        difference_5 = max_of_piece - chosen_2  # attention.py:79
-        again = tl.exp2(difference_5)  # attention.py:79
-        difference_6 = chosen - chosen_2  # attention.py:79
-        e_2 = tl.exp2(difference_6)  # attention.py:79
-        product_4 = sum_of_piece * again  # attention.py:79
-        s_chunk = sum_over_s_lane(e_2)  # attention.py:79
-        s_new = product_4 + s_chunk  # attention.py:79
-        o_before = o_of_piece * again  # attention.py:79
-        p = e_2.to(tl.bfloat16)  # attention.py:79
-        o_new = tl.dot(p, v, o_before)  # attention.py:79
-        max_of_piece, sum_of_piece, o_of_piece = m_new, s_new, o_new  # attention.py:79
-    m_2 = tl.maximum(m, max_of_piece)  # attention.py:79
-    equal = m_2 == float("-inf")  # attention.py:79
-    chosen = tl.where(equal, 0.0, m_2)  # attention.py:79
-    difference_5 = m - chosen  # attention.py:79
-    exp2 = tl.exp2(difference_5)  # attention.py:79
-    difference_6 = max_of_piece - chosen  # attention.py:79
-    exp2_2 = tl.exp2(difference_6)  # attention.py:79
-    product_2 = s * exp2  # attention.py:79
-    product_3 = sum_of_piece * exp2_2  # attention.py:79
-    total_6 = product_2 + product_3  # attention.py:79
-    product_4 = o * exp2  # attention.py:79
-    product_5 = o_of_piece * exp2_2  # attention.py:79
-    total_7 = product_4 + product_5  # attention.py:79
+        turn = remainder == 0
+        if turn:
+            m_2 = tl.maximum(m, max_of_piece)
+            equal = m_2 == float("-inf")
+            chosen = tl.where(equal, 0.0, m_2)
+            difference_5 = m - chosen
+            exp2 = tl.exp2(difference_5)
+            difference_6 = max_of_piece - chosen
+            exp2_2 = tl.exp2(difference_6)
+            product_4 = s * exp2
+            product_5 = sum_of_piece * exp2_2
+            total_7 = product_4 + product_5
+            product_6 = o * exp2
+            product_7 = o_of_piece * exp2_2
+            total_8 = product_6 + product_7
+            max_of_piece, m, s, o = tl.full((64, 1), float("-inf"), tl.float32), m_2, total_7, total_8
+        chosen = product_3
+        if s_step >= first_full_steps:
+            s_2 = total_6 + s_lane
+            exists = s_2 < end_k
+            below_3 = s_2 < total_4
+            exists_2 = exists & below_3
+            chosen = tl.where(exists_2, product_3, float("-inf"))
+        m_chunk = max_over_s_lane(chosen)
+        total_7 = max_of_piece + 8.0
+        below_3 = total_7 < m_chunk
+        m_new = tl.where(below_3, m_chunk, max_of_piece)
+        equal = m_new == float("-inf")
+        chosen_2 = tl.where(equal, 0.0, m_new)
+        difference_5 = max_of_piece - chosen_2
+        again = tl.exp2(difference_5)
+        difference_6 = chosen - chosen_2
+        e_2 = tl.exp2(difference_6)
+        product_4 = sum_of_piece * again
+        s_chunk = sum_over_s_lane(e_2)
+        s_new = product_4 + s_chunk
+        o_before = o_of_piece * again
+        p = e_2.to(tl.bfloat16)
+        o_new = tl.dot(p, v, o_before)
+        max_of_piece, sum_of_piece, o_of_piece = m_new, s_new, o_new
+    m_2 = tl.maximum(m, max_of_piece)
+    equal = m_2 == float("-inf")
+    chosen = tl.where(equal, 0.0, m_2)
+    difference_5 = m - chosen
+    exp2 = tl.exp2(difference_5)
+    difference_6 = max_of_piece - chosen
+    exp2_2 = tl.exp2(difference_6)
+    product_2 = s * exp2
+    product_3 = sum_of_piece * exp2_2
+    total_6 = product_2 + product_3
+    product_4 = o * exp2
+    product_5 = o_of_piece * exp2_2
+    total_7 = product_4 + product_5
     equal_2 = total_6 == 0.0  # attention.py:325
-    quotient = divided(total_7, total_6)  # attention.py:325
-    chosen_2 = tl.where(equal_2, 0.0, quotient)  # attention.py:325
-    total_8 = chosen_2 + 0.0  # attention.py:325
+    quotient = divided(total_7, total_6)
+    chosen_2 = tl.where(equal_2, 0.0, quotient)
+    total_8 = chosen_2 + 0.0
     as_bf16 = total_8.to(tl.bfloat16)  # attention.py:326
-    tl.store(o_ptr + h.to(tl.int64) * o_h_stride + total.to(tl.int64) * o_t_stride + g.to(tl.int64) * o_g_stride + w, as_bf16, mask=below)  # attention.py:326
+    tl.store(
+        o_ptr + h.to(tl.int64) * o_h_stride + total.to(tl.int64) * o_t_stride + g.to(tl.int64) * o_g_stride + w,
+        as_bf16, mask=below
+    )
     log = portable_log(total_6)  # attention.py:327
-    fused = tl.fma(m_2, 0.6931472, log)  # attention.py:327
-    tl.store(lse_ptr + h.to(tl.int64) * lse_h_stride + g.to(tl.int64) * lse_g_stride + total, fused, mask=below)  # attention.py:327
+    fused = tl.fma(m_2, 0.6931472, log)
+    tl.store(lse_ptr + h.to(tl.int64) * lse_h_stride + g.to(tl.int64) * lse_g_stride + total, fused, mask=below)
 
 
-def call(kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, k_s_stride, k_h_stride, v_s_stride, v_h_stride, q_t_stride, q_h_stride, q_g_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride):
+def call(
+    kernels, q, k, v, begin_q, end_q, begin_k, end_k, o, lse, scale, Q, B, T, k_s_stride, k_h_stride, v_s_stride,
+    v_h_stride, q_t_stride, q_h_stride, q_g_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride
+):
     """Launch every kernel in order; `kernels` holds them, loaded, by name."""
     programs = (Q * 4 // 64 + B) * 8 * 1
     if programs > 0:
-        kernels.varlen_attention((programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, k_s_stride, k_h_stride, v_s_stride, v_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride, lse_g_stride, scale)
+        kernels.varlen_attention(
+            (programs,), q, k, v, begin_q, end_q, begin_k, end_k, o, lse, k_s_stride, k_h_stride, v_s_stride,
+            v_h_stride, Q, B, T, q_t_stride, q_h_stride, q_g_stride, o_t_stride, o_h_stride, o_g_stride, lse_h_stride,
+            lse_g_stride, scale
+        )

@@ -10,6 +10,7 @@ from rlk.ir.nodes import Program
 from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
 from rlk.lower.common.host_loops import host_lines
+from rlk.lower.common.layout import laid_out
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header
@@ -76,7 +77,7 @@ def lower(
     lines = tuple(Line(text) for text in host_lines(program.order, launch, extents))
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
     header = Header(program.name, numerics_id, __version__, target.name, tuple(about))
-    source = render("cute", "module.py.j2", Module(header, _ordered(helpers), tuple(written), host))
+    source = laid_out(render("cute", "module.py.j2", Module(header, _ordered(helpers), tuple(written), host)))
     file = f"rlk/{target.folder}/cute/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file, backend="cute")
 

@@ -18,6 +18,7 @@ from rlk.lower.common.emitted import (
     Signature,
 )
 from rlk.lower.common.host_loops import host_lines
+from rlk.lower.common.layout import laid_out
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type
@@ -86,7 +87,9 @@ def lower(
     header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
     named = tuple(helpers[name] for name in sorted(helpers))
     imports = tuple(dict.fromkeys(line for emitter in emitters for line in emitter.dots.imports))
-    source = render("tilelang", "module.py.j2", Module(header, imports, named, tuple(kernels), host))
+    source = laid_out(
+        render("tilelang", "module.py.j2", Module(header, imports, named, tuple(kernels), host))
+    )
     file = f"rlk/{target.folder}/tilelang/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file, backend="tilelang")
 

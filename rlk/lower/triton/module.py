@@ -13,6 +13,7 @@ from rlk.ir.nodes import Kernel, Program, Role
 from rlk.lower.common import abi
 from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBuild, Signature
 from rlk.lower.common.host_loops import host_lines, length_name
+from rlk.lower.common.layout import laid_out
 from rlk.lower.common.lines import Function, Line
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type
@@ -68,7 +69,9 @@ def lower(
     lines = tuple(Line(text) for text in host_lines(program.order, launch, extents))
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
     header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
-    source = render("triton", "module.py.j2", Module(header, _ordered(helpers), tuple(kernels), host))
+    source = laid_out(
+        render("triton", "module.py.j2", Module(header, _ordered(helpers), tuple(kernels), host))
+    )
     file = f"rlk/{target.folder}/triton/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file)
 

@@ -63,7 +63,7 @@ class ConsumerEmitter(MaskEmitter):
 
     own = "pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, 1)"  # of the resident rows
     places: tuple[str, ...] = ()
-    boxed = False  # whether the epilogue stores vectors
+    vectorized = False  # whether the epilogue stores vectors
     sums_first = False  # whether accumulators are rescaled before P is computed
     crossing: Mapping[Value, str] = MappingProxyType({})
 
