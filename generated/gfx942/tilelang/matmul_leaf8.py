@@ -34,15 +34,15 @@ def matmul_leaf8_0(
         thread = tl.get_thread_binding()
         t = tl.alloc_local((16,), "int32")
         t_inside = tl.alloc_local((16,), "bool")
-        z_sums = tl.alloc_fragment((64, 64), "float32")
-        z_tile = tl.alloc_shared((64, 64), "float32", "shared")
+        y_sums = tl.alloc_fragment((64, 64), "float32")
+        y_tile = tl.alloc_shared((64, 64), "float32", "shared")
         x_start = tl.alloc_shared((64,), "int64", "shared")
         t_place = tl.alloc_local((16,), "int32")
         w_start = tl.alloc_shared((64,), "int64", "shared")
         x_tile = tl.alloc_shared((64, 32), "bfloat16", "shared")
         w_tile = tl.alloc_shared((64, 32), "bfloat16", "shared")
         t_place_2 = tl.alloc_local((16,), "int32")
-        z = tl.alloc_local((16,), "float32")
+        y = tl.alloc_local((16,), "float32")
         rest = tl.truncdiv(block, 64)
         for c in tl.unroll(16):
             t[c] = rest * 64 + thread // 64 * 16 + c
@@ -50,8 +50,8 @@ def matmul_leaf8_0(
         n = tl.truncmod(block, 64) * 64 + thread % 64
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
-        K_piece_2 = tl.alloc_var("int32", K_piece)  # matmul.py:38
-        k_piece_begin = tl.alloc_var("int32", K_piece_2 * 512)
+        K_piece_value = tl.alloc_var("int32", K_piece)  # matmul.py:38
+        k_piece_begin = tl.alloc_var("int32", K_piece_value * 512)
         for c in tl.unroll(16):
             t_place[c] = thread // 64 * 16 + c
             if writes:
@@ -61,7 +61,7 @@ def matmul_leaf8_0(
         n_place = thread % 64
         if writes_2:
             w_start[n_place] = tl.int64(tl.int64(n) * w_n_stride + k_piece_begin)
-        tl.clear(z_sums)
+        tl.clear(y_sums)
         tl.sync_threads()
         for k_within_step in tl.serial(0, 16):
             for c in tl.unroll(8):
@@ -77,17 +77,17 @@ def matmul_leaf8_0(
                     (w_start[row] != -1) & (k < 512), w[w_start[row] + k], tl.Cast("bfloat16", 0)
                 )
             tl.sync_threads()
-            tl.gemm(x_tile, w_tile, z_sums, transpose_B=True)
+            tl.gemm(x_tile, w_tile, y_sums, transpose_B=True)
             tl.sync_threads()
-        tl.copy(z_sums, z_tile)
+        tl.copy(y_sums, y_tile)
         tl.sync_threads()
         for c in tl.unroll(16):
             t_place_2[c] = thread // 64 * 16 + c
         n_place_2 = thread % 64
         for c in tl.unroll(16):
-            z[c] = z_tile[t_place_2[c], n_place_2]
+            y[c] = y_tile[t_place_2[c], n_place_2]
             if t_inside[c]:
-                merged_leaf8_0[tl.int64(t[c]) * merged_leaf8_0_t_stride + n] = z[c]
+                merged_leaf8_0[tl.int64(t[c]) * merged_leaf8_0_t_stride + n] = y[c]
 
 
 @tl.prim_func
@@ -102,15 +102,15 @@ def matmul_leaf8_1(
         thread = tl.get_thread_binding()
         t = tl.alloc_local((16,), "int32")
         t_inside = tl.alloc_local((16,), "bool")
-        z_sums = tl.alloc_fragment((64, 64), "float32")
-        z_tile = tl.alloc_shared((64, 64), "float32", "shared")
+        y_sums = tl.alloc_fragment((64, 64), "float32")
+        y_tile = tl.alloc_shared((64, 64), "float32", "shared")
         x_start = tl.alloc_shared((64,), "int64", "shared")
         t_place = tl.alloc_local((16,), "int32")
         w_start = tl.alloc_shared((64,), "int64", "shared")
         x_tile = tl.alloc_shared((64, 32), "bfloat16", "shared")
         w_tile = tl.alloc_shared((64, 32), "bfloat16", "shared")
         t_place_2 = tl.alloc_local((16,), "int32")
-        z = tl.alloc_local((16,), "float32")
+        y = tl.alloc_local((16,), "float32")
         earlier = tl.alloc_local((16,), "float32")
         merged = tl.alloc_local((16,), "float32")
         rest = tl.truncdiv(block, 64)
@@ -120,8 +120,8 @@ def matmul_leaf8_1(
         n = tl.truncmod(block, 64) * 64 + thread % 64
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
-        K_piece_2 = tl.alloc_var("int32", K_piece)  # matmul.py:38
-        k_piece_begin = tl.alloc_var("int32", K_piece_2 * 512)
+        K_piece_value = tl.alloc_var("int32", K_piece)  # matmul.py:38
+        k_piece_begin = tl.alloc_var("int32", K_piece_value * 512)
         for c in tl.unroll(16):
             t_place[c] = thread // 64 * 16 + c
             if writes:
@@ -131,7 +131,7 @@ def matmul_leaf8_1(
         n_place = thread % 64
         if writes_2:
             w_start[n_place] = tl.int64(tl.int64(n) * w_n_stride + k_piece_begin)
-        tl.clear(z_sums)
+        tl.clear(y_sums)
         tl.sync_threads()
         for k_within_step in tl.serial(0, 16):
             for c in tl.unroll(8):
@@ -147,19 +147,19 @@ def matmul_leaf8_1(
                     (w_start[row] != -1) & (k < 512), w[w_start[row] + k], tl.Cast("bfloat16", 0)
                 )
             tl.sync_threads()
-            tl.gemm(x_tile, w_tile, z_sums, transpose_B=True)
+            tl.gemm(x_tile, w_tile, y_sums, transpose_B=True)
             tl.sync_threads()
-        tl.copy(z_sums, z_tile)
+        tl.copy(y_sums, y_tile)
         tl.sync_threads()
         for c in tl.unroll(16):
             t_place_2[c] = thread // 64 * 16 + c
         n_place_2 = thread % 64
         for c in tl.unroll(16):
-            z[c] = z_tile[t_place_2[c], n_place_2]
+            y[c] = y_tile[t_place_2[c], n_place_2]
             earlier[c] = tl.if_then_else(
                 t_inside[c], merged_leaf8_0[tl.int64(t[c]) * merged_leaf8_0_t_stride + n], tl.Cast("float32", 0)
             )
-            merged[c] = earlier[c] + z[c]
+            merged[c] = earlier[c] + y[c]
             if t_inside[c]:
                 merged_leaf8_1[tl.int64(t[c]) * merged_leaf8_1_t_stride + n] = merged[c]
 
@@ -177,15 +177,15 @@ def matmul_leaf8_2(
         thread = tl.get_thread_binding()
         t = tl.alloc_local((16,), "int32")
         t_inside = tl.alloc_local((16,), "bool")
-        z_sums = tl.alloc_fragment((64, 64), "float32")
-        z_tile = tl.alloc_shared((64, 64), "float32", "shared")
+        y_sums = tl.alloc_fragment((64, 64), "float32")
+        y_tile = tl.alloc_shared((64, 64), "float32", "shared")
         x_start = tl.alloc_shared((64,), "int64", "shared")
         t_place = tl.alloc_local((16,), "int32")
         w_start = tl.alloc_shared((64,), "int64", "shared")
         x_tile = tl.alloc_shared((64, 32), "bfloat16", "shared")
         w_tile = tl.alloc_shared((64, 32), "bfloat16", "shared")
         t_place_2 = tl.alloc_local((16,), "int32")
-        z = tl.alloc_local((16,), "float32")
+        y = tl.alloc_local((16,), "float32")
         earlier = tl.alloc_local((16,), "float32")
         merged = tl.alloc_local((16,), "float32")
         earlier_2 = tl.alloc_local((16,), "float32")
@@ -197,8 +197,8 @@ def matmul_leaf8_2(
         n = tl.truncmod(block, 64) * 64 + thread % 64
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
-        K_piece_2 = tl.alloc_var("int32", K_piece)  # matmul.py:38
-        k_piece_begin = tl.alloc_var("int32", K_piece_2 * 512)
+        K_piece_value = tl.alloc_var("int32", K_piece)  # matmul.py:38
+        k_piece_begin = tl.alloc_var("int32", K_piece_value * 512)
         for c in tl.unroll(16):
             t_place[c] = thread // 64 * 16 + c
             if writes:
@@ -208,7 +208,7 @@ def matmul_leaf8_2(
         n_place = thread % 64
         if writes_2:
             w_start[n_place] = tl.int64(tl.int64(n) * w_n_stride + k_piece_begin)
-        tl.clear(z_sums)
+        tl.clear(y_sums)
         tl.sync_threads()
         for k_within_step in tl.serial(0, 16):
             for c in tl.unroll(8):
@@ -224,19 +224,19 @@ def matmul_leaf8_2(
                     (w_start[row] != -1) & (k < 512), w[w_start[row] + k], tl.Cast("bfloat16", 0)
                 )
             tl.sync_threads()
-            tl.gemm(x_tile, w_tile, z_sums, transpose_B=True)
+            tl.gemm(x_tile, w_tile, y_sums, transpose_B=True)
             tl.sync_threads()
-        tl.copy(z_sums, z_tile)
+        tl.copy(y_sums, y_tile)
         tl.sync_threads()
         for c in tl.unroll(16):
             t_place_2[c] = thread // 64 * 16 + c
         n_place_2 = thread % 64
         for c in tl.unroll(16):
-            z[c] = z_tile[t_place_2[c], n_place_2]
+            y[c] = y_tile[t_place_2[c], n_place_2]
             earlier[c] = tl.if_then_else(
                 t_inside[c], merged_leaf8_0[tl.int64(t[c]) * merged_leaf8_0_t_stride + n], tl.Cast("float32", 0)
             )
-            merged[c] = earlier[c] + z[c]
+            merged[c] = earlier[c] + y[c]
             earlier_2[c] = tl.if_then_else(
                 t_inside[c], merged_leaf8_1[tl.int64(t[c]) * merged_leaf8_1_t_stride + n], tl.Cast("float32", 0)
             )
@@ -259,22 +259,22 @@ def matmul_leaf8_3(
         thread = tl.get_thread_binding()
         t = tl.alloc_local((16,), "int32")
         t_inside = tl.alloc_local((16,), "bool")
-        z_sums = tl.alloc_fragment((64, 64), "float32")
-        z_tile = tl.alloc_shared((64, 64), "float32", "shared")
+        y_sums = tl.alloc_fragment((64, 64), "float32")
+        y_tile = tl.alloc_shared((64, 64), "float32", "shared")
         x_start = tl.alloc_shared((64,), "int64", "shared")
         t_place = tl.alloc_local((16,), "int32")
         w_start = tl.alloc_shared((64,), "int64", "shared")
         x_tile = tl.alloc_shared((64, 32), "bfloat16", "shared")
         w_tile = tl.alloc_shared((64, 32), "bfloat16", "shared")
         t_place_2 = tl.alloc_local((16,), "int32")
-        z = tl.alloc_local((16,), "float32")
+        y_value = tl.alloc_local((16,), "float32")
         earlier = tl.alloc_local((16,), "float32")
         merged = tl.alloc_local((16,), "float32")
         earlier_2 = tl.alloc_local((16,), "float32")
         merged_2 = tl.alloc_local((16,), "float32")
         earlier_3 = tl.alloc_local((16,), "float32")
         merged_3 = tl.alloc_local((16,), "float32")
-        as_bf16 = tl.alloc_local((16,), "bfloat16")
+        merged_bf16 = tl.alloc_local((16,), "bfloat16")
         rest = tl.truncdiv(block, 64)
         for c in tl.unroll(16):
             t[c] = rest * 64 + thread // 64 * 16 + c
@@ -282,8 +282,8 @@ def matmul_leaf8_3(
         n = tl.truncmod(block, 64) * 64 + thread % 64
         writes = (thread & 63) == 0
         writes_2 = (thread & 192) == 0
-        K_piece_2 = tl.alloc_var("int32", K_piece)  # matmul.py:38
-        k_piece_begin = tl.alloc_var("int32", K_piece_2 * 512)
+        K_piece_value = tl.alloc_var("int32", K_piece)  # matmul.py:38
+        k_piece_begin = tl.alloc_var("int32", K_piece_value * 512)
         for c in tl.unroll(16):
             t_place[c] = thread // 64 * 16 + c
             if writes:
@@ -293,7 +293,7 @@ def matmul_leaf8_3(
         n_place = thread % 64
         if writes_2:
             w_start[n_place] = tl.int64(tl.int64(n) * w_n_stride + k_piece_begin)
-        tl.clear(z_sums)
+        tl.clear(y_sums)
         tl.sync_threads()
         for k_within_step in tl.serial(0, 16):
             for c in tl.unroll(8):
@@ -309,19 +309,19 @@ def matmul_leaf8_3(
                     (w_start[row] != -1) & (k < 512), w[w_start[row] + k], tl.Cast("bfloat16", 0)
                 )
             tl.sync_threads()
-            tl.gemm(x_tile, w_tile, z_sums, transpose_B=True)
+            tl.gemm(x_tile, w_tile, y_sums, transpose_B=True)
             tl.sync_threads()
-        tl.copy(z_sums, z_tile)
+        tl.copy(y_sums, y_tile)
         tl.sync_threads()
         for c in tl.unroll(16):
             t_place_2[c] = thread // 64 * 16 + c
         n_place_2 = thread % 64
         for c in tl.unroll(16):
-            z[c] = z_tile[t_place_2[c], n_place_2]
+            y_value[c] = y_tile[t_place_2[c], n_place_2]
             earlier[c] = tl.if_then_else(
                 t_inside[c], merged_leaf8_0[tl.int64(t[c]) * merged_leaf8_0_t_stride + n], tl.Cast("float32", 0)
             )
-            merged[c] = earlier[c] + z[c]
+            merged[c] = earlier[c] + y_value[c]
             earlier_2[c] = tl.if_then_else(
                 t_inside[c], merged_leaf8_1[tl.int64(t[c]) * merged_leaf8_1_t_stride + n], tl.Cast("float32", 0)
             )
@@ -330,9 +330,9 @@ def matmul_leaf8_3(
                 t_inside[c], merged_leaf8_2[tl.int64(t[c]) * merged_leaf8_2_t_stride + n], tl.Cast("float32", 0)
             )
             merged_3[c] = earlier_3[c] + merged_2[c]
-            as_bf16[c] = tl.Cast("bfloat16", merged_3[c])  # matmul.py:46
+            merged_bf16[c] = tl.Cast("bfloat16", merged_3[c])  # matmul.py:46
             if t_inside[c]:
-                y[tl.int64(t[c]) * y_t_stride + n] = as_bf16[c]
+                y[tl.int64(t[c]) * y_t_stride + n] = merged_bf16[c]
 
 
 def call(

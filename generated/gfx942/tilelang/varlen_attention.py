@@ -226,38 +226,38 @@ def varlen_attention(
         e = tl.alloc_local((32,), "int32")
         k_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
         v_tile = tl.alloc_shared((64, 136), "bfloat16", "shared")
-        q_3 = tl.alloc_local((32,), "bfloat16")
+        q_value = tl.alloc_local((32,), "bfloat16")
         most_q_g = tl.alloc_local((1,), "int32")
-        max_of_piece = tl.alloc_var("float32")
-        sum_of_piece = tl.alloc_var("float32")
-        o_of_piece = tl.alloc_local((32,), "float32")
-        m = tl.alloc_var("float32")
-        s = tl.alloc_var("float32")
-        o_2 = tl.alloc_local((32,), "float32")
+        m_piece = tl.alloc_var("float32")
+        l_piece = tl.alloc_var("float32")
+        acc_o = tl.alloc_local((32,), "float32")
+        m_before = tl.alloc_var("float32")
+        l_before = tl.alloc_var("float32")
+        o_before = tl.alloc_local((32,), "float32")
         k_from = tl.alloc_local((4,), "int64")
         v_from = tl.alloc_local((4,), "int64")
-        z = tl.alloc_local((16,), "float32")
+        qk = tl.alloc_local((16,), "float32")
         k_tile_part = tl.alloc_local((4,), "bfloat16")
-        product_3 = tl.alloc_local((16,), "float32")
-        product_6 = tl.alloc_local((32,), "float32")
-        product_7 = tl.alloc_local((32,), "float32")
-        total_8 = tl.alloc_local((32,), "float32")
-        chosen_2 = tl.alloc_local((16,), "float32")
+        s = tl.alloc_local((16,), "float32")
+        o_a_scaled = tl.alloc_local((32,), "float32")
+        o_b_scaled = tl.alloc_local((32,), "float32")
+        o_value = tl.alloc_local((32,), "float32")
+        s_masked = tl.alloc_local((16,), "float32")
         m_chunk = tl.alloc_local((16,), "float32")
-        difference_8 = tl.alloc_local((16,), "float32")
-        e_2 = tl.alloc_local((16,), "float32")
-        s_chunk = tl.alloc_local((16,), "float32")
-        o_before = tl.alloc_local((32,), "float32")
-        p = tl.alloc_local((16,), "bfloat16")
-        o_new = tl.alloc_local((32,), "float32")
+        p_exponent = tl.alloc_local((16,), "float32")
+        p = tl.alloc_local((16,), "float32")
+        l_chunk = tl.alloc_local((16,), "float32")
+        acc_o_scaled = tl.alloc_local((32,), "float32")
+        p_bf16 = tl.alloc_local((16,), "bfloat16")
+        acc_o_new = tl.alloc_local((32,), "float32")
         v_tile_part = tl.alloc_local((4,), "bfloat16")
-        product_11 = tl.alloc_local((32,), "float32")
-        product_12 = tl.alloc_local((32,), "float32")
-        total_11 = tl.alloc_local((32,), "float32")
-        quotient = tl.alloc_local((32,), "float32")
-        chosen_5 = tl.alloc_local((32,), "float32")
-        total_12 = tl.alloc_local((32,), "float32")
-        as_bf16 = tl.alloc_local((32,), "bfloat16")
+        o_a_scaled_2 = tl.alloc_local((32,), "float32")
+        o_b_scaled_2 = tl.alloc_local((32,), "float32")
+        o_value_2 = tl.alloc_local((32,), "float32")
+        o_over_l = tl.alloc_local((32,), "float32")
+        o_over_l_or_0 = tl.alloc_local((32,), "float32")
+        mean = tl.alloc_local((32,), "float32")
+        mean_bf16 = tl.alloc_local((32,), "bfloat16")
         tiles = tl.alloc_var("int32", Q * 4 // 64 + B)
         tile = tl.alloc_var("int32", tiles - 1 - tl.truncmod(block, tiles))
         segments = tl.alloc_var("int32", B)
@@ -273,58 +273,58 @@ def varlen_attention(
             writes = (thread & 48) == 0
             for c in tl.unroll(32):
                 e[c] = thread // 16 % 4 * 4 + c % 4 + c // 4 * 16
-            begin_q_2 = tl.alloc_var("int32", begin_q[b])  # attention.py:301
-            end_q_2 = tl.alloc_var("int32", end_q[b])  # attention.py:302
-            q_2 = tl.alloc_var("int32", tl.truncdiv(q_g, tl.int32(4)))  # attention.py:301
-            difference = tl.alloc_var("int32", end_q_2 - begin_q_2)  # attention.py:302
-            total = tl.alloc_var("int32", begin_q_2 + q_2)  # attention.py:303
-            below = tl.alloc_var("bool", q_2 < difference)
-            at_most = tl.alloc_var("bool", 0 <= total)  # attention.py:77
-            below_2 = tl.alloc_var("bool", total < T)
-            both = tl.alloc_var("bool", at_most & below_2)
-            both_2 = tl.alloc_var("bool", below & both)
+            begin_q_value = tl.alloc_var("int32", begin_q[b])  # attention.py:305
+            end_q_value = tl.alloc_var("int32", end_q[b])  # attention.py:306
+            query = tl.alloc_var("int32", tl.truncdiv(q_g, tl.int32(4)))  # attention.py:305
+            count = tl.alloc_var("int32", end_q_value - begin_q_value)  # attention.py:306
+            token = tl.alloc_var("int32", begin_q_value + query)  # attention.py:307
+            inside = tl.alloc_var("bool", query < count)
+            token_ge_0 = tl.alloc_var("bool", 0 <= token)  # attention.py:77
+            token_lt_T = tl.alloc_var("bool", token < T)
+            q_guard = tl.alloc_var("bool", token_ge_0 & token_lt_T)
+            q_guard_2 = tl.alloc_var("bool", inside & q_guard)
             g = tl.alloc_var("int32", tl.truncmod(q_g, tl.int32(4)))
             for c in tl.unroll(32):
-                q_3[c] = tl.if_then_else(
-                    both_2 & (q_g < end - begin),
-                    q[tl.int64(total) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]],
+                q_value[c] = tl.if_then_else(
+                    q_guard_2 & (q_g < end - begin),
+                    q[tl.int64(token) * q_t_stride + tl.int64(h) * q_h_stride + tl.int64(g) * q_g_stride + e[c]],
                     tl.Cast("bfloat16", 0)
                 )
-            begin_k_2 = tl.alloc_var("int32", begin_k[b])  # attention.py:75
-            end_k_2 = tl.alloc_var("int32", end_k[b])  # attention.py:76
-            scale_2 = tl.alloc_var("float32", scale)
-            difference_2 = tl.alloc_var("int32", end_k_2 - begin_k_2)
-            difference_3 = tl.alloc_var("int32", difference_2 - difference)  # attention.py:303
-            total_2 = tl.alloc_var("int32", q_2 + difference_3)
-            total_3 = tl.alloc_var("int32", total_2 + 1)  # attention.py:309
-            total_4 = tl.alloc_var("int32", total_3 + begin_k_2)
-            larger_2 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_2))  # attention.py:79
-            difference_4 = tl.alloc_var("int32", total_4 - begin_k_2)
-            larger_3 = tl.alloc_var("int32", tl.max(tl.int32(0), difference_4))
-            seen = tl.alloc_var("int32", tl.min(larger_2, larger_3))
+            begin_k_value = tl.alloc_var("int32", begin_k[b])  # attention.py:75
+            end_k_value = tl.alloc_var("int32", end_k[b])  # attention.py:76
+            scale_value = tl.alloc_var("float32", scale)
+            keys = tl.alloc_var("int32", end_k_value - begin_k_value)
+            keys_minus_count = tl.alloc_var("int32", keys - count)  # attention.py:307
+            key = tl.alloc_var("int32", query + keys_minus_count)
+            key_plus_1 = tl.alloc_var("int32", key + 1)  # attention.py:313
+            until = tl.alloc_var("int32", key_plus_1 + begin_k_value)
+            length = tl.alloc_var("int32", tl.max(tl.int32(0), keys))  # attention.py:79
+            until_minus_begin_k = tl.alloc_var("int32", until - begin_k_value)
+            visible = tl.alloc_var("int32", tl.max(tl.int32(0), until_minus_begin_k))
+            seen = tl.alloc_var("int32", tl.min(length, visible))
             full_steps = tl.alloc_var("int32", tl.truncdiv(seen, tl.int32(64)))
-            total_5 = tl.alloc_var("int32", seen + 63)
-            steps = tl.alloc_var("int32", tl.truncdiv(total_5, tl.int32(64)))
-            product = tl.alloc_var("float32", scale_2 * f32(1.4426950216293335))  # attention.py:277
+            seen_plus_63 = tl.alloc_var("int32", seen + 63)
+            steps = tl.alloc_var("int32", tl.truncdiv(seen_plus_63, tl.int32(64)))
+            scale_times_log2e = tl.alloc_var("float32", scale_value * f32(1.4426950216293335))  # attention.py:281
             most_q_g[0] = steps  # attention.py:79
             most_over_q_g(most_q_g, i32_reduce_smem, thread)
             most_q_g_2 = most_q_g[0]
-            max_of_piece = f32(float("-inf"))
-            sum_of_piece = f32(0.0)
+            m_piece = f32(float("-inf"))
+            l_piece = f32(0.0)
             for c in tl.unroll(32):
-                o_of_piece[c] = f32(0.0)
-            m = f32(float("-inf"))
-            s = f32(-0.0)
+                acc_o[c] = f32(0.0)
+            m_before = f32(float("-inf"))
+            l_before = f32(-0.0)
             for c in tl.unroll(32):
-                o_2[c] = f32(-0.0)
+                o_before[c] = f32(-0.0)
             for s_step in tl.serial(0, most_q_g_2):
-                product_2 = tl.alloc_var("int32", s_step * 64)
-                total_6 = tl.alloc_var("int32", begin_k_2 + product_2)
+                s_step_times_64 = tl.alloc_var("int32", s_step * 64)
+                s_begin = tl.alloc_var("int32", begin_k_value + s_step_times_64)
                 tl.sync_threads()  # attention.py:80
                 for c in tl.unroll(4):
                     k_from[c] = tl.Select(
-                        ((total_6 + (thread // 16 + c * 16)) < end_k_2),
-                        tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * k_s_stride + tl.int64(h) * k_h_stride),
+                        ((s_begin + (thread // 16 + c * 16)) < end_k_value),
+                        tl.int64(tl.int64((s_begin + (thread // 16 + c * 16))) * k_s_stride + tl.int64(h) * k_h_stride),
                         tl.int64(-1)
                     )
                 for c in tl.unroll(4):
@@ -338,8 +338,8 @@ def varlen_attention(
                             k_tile[row, at + i] = tl.Cast("bfloat16", 0)
                 for c in tl.unroll(4):  # attention.py:81
                     v_from[c] = tl.Select(
-                        ((total_6 + (thread // 16 + c * 16)) < end_k_2),
-                        tl.int64(tl.int64((total_6 + (thread // 16 + c * 16))) * v_s_stride + tl.int64(h) * v_h_stride),
+                        ((s_begin + (thread // 16 + c * 16)) < end_k_value),
+                        tl.int64(tl.int64((s_begin + (thread // 16 + c * 16))) * v_s_stride + tl.int64(h) * v_h_stride),
                         tl.int64(-1)
                     )
                 for c in tl.unroll(4):
@@ -353,112 +353,112 @@ def varlen_attention(
                             v_tile[row, at + i] = tl.Cast("bfloat16", 0)
                 tl.sync_threads()  # attention.py:80
                 for c in tl.unroll(16):
-                    z[c] = f32(0.0)
+                    qk[c] = f32(0.0)
                 for column in tl.unroll(4):
                     for step in tl.unroll(8):
                         for i in tl.vectorized(4):
                             k_tile_part[i] = k_tile[column * 16 + thread % 16, step * 16 + thread // 16 % 4 * 4 + i]
                         tvm_mfma(
                             "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
-                            k_tile_part.data, 0, q_3.data, step, z.data, column, dtype="float32x4"
+                            k_tile_part.data, 0, q_value.data, step, qk.data, column, dtype="float32x4"
                         )
-                for c in tl.unroll(16):  # attention.py:277
-                    product_3[c] = z[c] * product
-                remainder = tl.alloc_var("int32", tl.truncmod(s_step, tl.int32(8)))  # attention.py:79
-                turn = tl.alloc_var("bool", remainder == 0)
-                if turn:
-                    m_2 = tl.alloc_var("float32", larger(m, max_of_piece))
-                    equal = tl.alloc_var("bool", m_2 == f32(float("-inf")))
-                    chosen = tl.alloc_var("float32", tl.Select(equal, f32(0.0), m_2))
-                    difference_5 = tl.alloc_var("float32", m - chosen)
-                    exp2 = tl.alloc_var("float32", portable_exp2(difference_5))
-                    difference_6 = tl.alloc_var("float32", max_of_piece - chosen)
-                    exp2_2 = tl.alloc_var("float32", portable_exp2(difference_6))
-                    product_4 = tl.alloc_var("float32", s * exp2)
-                    product_5 = tl.alloc_var("float32", sum_of_piece * exp2_2)
-                    total_7 = tl.alloc_var("float32", product_4 + product_5)
+                for c in tl.unroll(16):  # attention.py:281
+                    s[c] = qk[c] * scale_times_log2e
+                s_step_mod_8 = tl.alloc_var("int32", tl.truncmod(s_step, tl.int32(8)))  # attention.py:79
+                new_piece = tl.alloc_var("bool", s_step_mod_8 == 0)
+                if new_piece:
+                    m = tl.alloc_var("float32", larger(m_before, m_piece))
+                    is_empty = tl.alloc_var("bool", m == f32(float("-inf")))
+                    m_safe = tl.alloc_var("float32", tl.Select(is_empty, f32(0.0), m))
+                    alpha_a_exponent = tl.alloc_var("float32", m_before - m_safe)
+                    alpha_a = tl.alloc_var("float32", portable_exp2(alpha_a_exponent))
+                    alpha_b_exponent = tl.alloc_var("float32", m_piece - m_safe)
+                    alpha_b = tl.alloc_var("float32", portable_exp2(alpha_b_exponent))
+                    l_a_scaled = tl.alloc_var("float32", l_before * alpha_a)
+                    l_b_scaled = tl.alloc_var("float32", l_piece * alpha_b)
+                    l = tl.alloc_var("float32", l_a_scaled + l_b_scaled)
                     for c in tl.unroll(32):
-                        product_6[c] = o_2[c] * exp2
-                        product_7[c] = o_of_piece[c] * exp2_2
-                        total_8[c] = product_6[c] + product_7[c]
-                    max_of_piece = f32(float("-inf"))
-                    m = m_2
-                    s = total_7
+                        o_a_scaled[c] = o_before[c] * alpha_a
+                        o_b_scaled[c] = acc_o[c] * alpha_b
+                        o_value[c] = o_a_scaled[c] + o_b_scaled[c]
+                    m_piece = f32(float("-inf"))
+                    m_before = m
+                    l_before = l
                     for c in tl.unroll(32):
-                        o_2[c] = total_8[c]
+                        o_before[c] = o_value[c]
                 for c in tl.unroll(16):
-                    chosen_2[c] = tl.Select(
+                    s_masked[c] = tl.Select(
                         (
-                            ((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_k_2)
-                            & ((total_6 + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < total_4)
+                            ((s_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < end_k_value)
+                            & ((s_begin + (thread // 16 % 4 * 4 + c % 4 + c // 4 * 16)) < until)
                         ),
-                        product_3[c], f32(float("-inf"))
+                        s[c], f32(float("-inf"))
                     )
-                    m_chunk[c] = chosen_2[c]
+                    m_chunk[c] = s_masked[c]
                 max_over_s_lane(m_chunk)
                 m_chunk_2 = m_chunk[0]
-                total_9 = tl.alloc_var("float32", max_of_piece + f32(8.0))
-                below_3 = tl.alloc_var("bool", total_9 < m_chunk_2)
-                m_new = tl.alloc_var("float32", tl.Select(below_3, m_chunk_2, max_of_piece))
-                equal_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))
-                chosen_3 = tl.alloc_var("float32", tl.Select(equal_2, f32(0.0), m_new))
-                difference_7 = tl.alloc_var("float32", max_of_piece - chosen_3)
-                again = tl.alloc_var("float32", portable_exp2(difference_7))
+                m_limit = tl.alloc_var("float32", m_piece + f32(8.0))
+                m_grows = tl.alloc_var("bool", m_limit < m_chunk_2)
+                m_new = tl.alloc_var("float32", tl.Select(m_grows, m_chunk_2, m_piece))
+                is_empty_2 = tl.alloc_var("bool", m_new == f32(float("-inf")))
+                m_safe_2 = tl.alloc_var("float32", tl.Select(is_empty_2, f32(0.0), m_new))
+                alpha_exponent = tl.alloc_var("float32", m_piece - m_safe_2)
+                alpha = tl.alloc_var("float32", portable_exp2(alpha_exponent))
                 for c in tl.unroll(16):
-                    difference_8[c] = chosen_2[c] - chosen_3
-                    e_2[c] = portable_exp2(difference_8[c])
-                product_8 = tl.alloc_var("float32", sum_of_piece * again)
+                    p_exponent[c] = s_masked[c] - m_safe_2
+                    p[c] = portable_exp2(p_exponent[c])
+                l_scaled = tl.alloc_var("float32", l_piece * alpha)
                 for c in tl.unroll(16):
-                    s_chunk[c] = e_2[c]
-                sum_over_s_lane(s_chunk)
-                s_chunk_2 = s_chunk[0]
-                s_new = tl.alloc_var("float32", product_8 + s_chunk_2)
+                    l_chunk[c] = p[c]
+                sum_over_s_lane(l_chunk)
+                l_chunk_2 = l_chunk[0]
+                l_new = tl.alloc_var("float32", l_scaled + l_chunk_2)
                 for c in tl.unroll(32):
-                    o_before[c] = o_of_piece[c] * again
+                    acc_o_scaled[c] = acc_o[c] * alpha
                 for c in tl.unroll(16):
-                    p[c] = tl.Cast("bfloat16", e_2[c])
+                    p_bf16[c] = tl.Cast("bfloat16", p[c])
                 for c in tl.unroll(32):
-                    o_new[c] = o_before[c]
+                    acc_o_new[c] = acc_o_scaled[c]
                 for column in tl.unroll(8):
                     for step in tl.unroll(4):
                         for i in tl.unroll(4):
                             v_tile_part[i] = v_tile[step * 16 + thread // 16 % 4 * 4 + i, column * 16 + thread % 16]
                         tvm_mfma(
                             "f32_16x16x16bf16_1k", "row", "row", "bfloat16x4", "bfloat16x4", "float32x4",
-                            v_tile_part.data, 0, p.data, step, o_new.data, column, dtype="float32x4"
+                            v_tile_part.data, 0, p_bf16.data, step, acc_o_new.data, column, dtype="float32x4"
                         )
-                max_of_piece = m_new
-                sum_of_piece = s_new
+                m_piece = m_new
+                l_piece = l_new
                 for c in tl.unroll(32):
-                    o_of_piece[c] = o_new[c]
-            m_3 = tl.alloc_var("float32", larger(m, max_of_piece))
-            equal_3 = tl.alloc_var("bool", m_3 == f32(float("-inf")))
-            chosen_4 = tl.alloc_var("float32", tl.Select(equal_3, f32(0.0), m_3))
-            difference_9 = tl.alloc_var("float32", m - chosen_4)
-            exp2_3 = tl.alloc_var("float32", portable_exp2(difference_9))
-            difference_10 = tl.alloc_var("float32", max_of_piece - chosen_4)
-            exp2_4 = tl.alloc_var("float32", portable_exp2(difference_10))
-            product_9 = tl.alloc_var("float32", s * exp2_3)
-            product_10 = tl.alloc_var("float32", sum_of_piece * exp2_4)
-            total_10 = tl.alloc_var("float32", product_9 + product_10)
+                    acc_o[c] = acc_o_new[c]
+            m_2 = tl.alloc_var("float32", larger(m_before, m_piece))
+            is_empty_3 = tl.alloc_var("bool", m_2 == f32(float("-inf")))
+            m_safe_3 = tl.alloc_var("float32", tl.Select(is_empty_3, f32(0.0), m_2))
+            alpha_a_exponent_2 = tl.alloc_var("float32", m_before - m_safe_3)
+            alpha_a_2 = tl.alloc_var("float32", portable_exp2(alpha_a_exponent_2))
+            alpha_b_exponent_2 = tl.alloc_var("float32", m_piece - m_safe_3)
+            alpha_b_2 = tl.alloc_var("float32", portable_exp2(alpha_b_exponent_2))
+            l_a_scaled_2 = tl.alloc_var("float32", l_before * alpha_a_2)
+            l_b_scaled_2 = tl.alloc_var("float32", l_piece * alpha_b_2)
+            l_2 = tl.alloc_var("float32", l_a_scaled_2 + l_b_scaled_2)
             for c in tl.unroll(32):
-                product_11[c] = o_2[c] * exp2_3
-                product_12[c] = o_of_piece[c] * exp2_4
-                total_11[c] = product_11[c] + product_12[c]
-            equal_4 = tl.alloc_var("bool", total_10 == f32(0.0))  # attention.py:325
+                o_a_scaled_2[c] = o_before[c] * alpha_a_2
+                o_b_scaled_2[c] = acc_o[c] * alpha_b_2
+                o_value_2[c] = o_a_scaled_2[c] + o_b_scaled_2[c]
+            l_is_0 = tl.alloc_var("bool", l_2 == f32(0.0))  # attention.py:329
             for c in tl.unroll(32):
-                quotient[c] = total_11[c] / total_10
-                chosen_5[c] = tl.Select(equal_4, f32(0.0), quotient[c])
-                total_12[c] = chosen_5[c] + f32(0.0)
-                as_bf16[c] = tl.Cast("bfloat16", total_12[c])  # attention.py:326
-                if below & (q_g < end - begin):
+                o_over_l[c] = o_value_2[c] / l_2
+                o_over_l_or_0[c] = tl.Select(l_is_0, f32(0.0), o_over_l[c])
+                mean[c] = o_over_l_or_0[c] + f32(0.0)
+                mean_bf16[c] = tl.Cast("bfloat16", mean[c])  # attention.py:330
+                if inside & (q_g < end - begin):
                     o[
-                        tl.int64(total) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g) * o_g_stride + w[c]
-                    ] = as_bf16[c]
-            log = tl.alloc_var("float32", portable_log(total_10))  # attention.py:327
-            fused = tl.alloc_var("float32", fma(m_3, f32(0.6931471824645996), log))
-            if below & (q_g < end - begin) & writes:
-                lse[tl.int64(h) * lse_h_stride + tl.int64(g) * lse_g_stride + total] = fused
+                        tl.int64(token) * o_t_stride + tl.int64(h) * o_h_stride + tl.int64(g) * o_g_stride + w[c]
+                    ] = mean_bf16[c]
+            log_l = tl.alloc_var("float32", portable_log(l_2))  # attention.py:331
+            lse_value = tl.alloc_var("float32", fma(m_2, f32(0.6931471824645996), log_l))
+            if inside & (q_g < end - begin) & writes:
+                lse[tl.int64(h) * lse_h_stride + tl.int64(g) * lse_g_stride + token] = lse_value
 
 
 def call(

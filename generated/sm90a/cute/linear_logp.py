@@ -92,36 +92,36 @@ def max_over_v_lane(x):
     return x[0]
 
 
-def merge_softmax_sum(max_a, sum_a, centred_a, max_b, sum_b, centred_b):
+def merge_softmax_sum(m_a, l_a, centred_a, m_b, l_b, centred_b):
     # The state of two disjoint sets: centred softmax_sum().
-    m = fmax(max_a, max_b)
-    equal = m == Float32(float("-inf"))
-    chosen = select(equal, Float32(0.0), m)
-    difference = max_a - chosen
-    product = mul(difference, Float32(1.4426950216293335))
-    power = exp2(product)
-    larger = fmax(difference, Float32(-3.4028234663852886e+38))
-    equal_2 = m == Float32(float("-inf"))
-    chosen_2 = select(equal_2, Float32(0.0), m)
-    difference_2 = max_b - chosen_2
-    product_2 = mul(difference_2, Float32(1.4426950216293335))
-    power_2 = exp2(product_2)
-    larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))
-    product_3 = mul(sum_a, power)
-    product_4 = mul(sum_b, power_2)
-    total = product_3 + product_4
-    product_5 = mul(centred_a, power)
-    product_6 = mul(centred_b, power_2)
-    fused_sum = fma(product_3, larger, product_5)
-    fused_sum_2 = fma(product_4, larger_2, product_6)
-    total_2 = fused_sum + fused_sum_2
-    return m, total, total_2
+    m = fmax(m_a, m_b)
+    is_empty = m == Float32(float("-inf"))
+    m_safe = select(is_empty, Float32(0.0), m)
+    alpha_a_distance = m_a - m_safe
+    alpha_a_exponent = mul(alpha_a_distance, Float32(1.4426950216293335))
+    alpha_a = exp2(alpha_a_exponent)
+    larger = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
+    is_empty_2 = m == Float32(float("-inf"))
+    m_safe_2 = select(is_empty_2, Float32(0.0), m)
+    alpha_b_distance = m_b - m_safe_2
+    alpha_b_exponent = mul(alpha_b_distance, Float32(1.4426950216293335))
+    alpha_b = exp2(alpha_b_exponent)
+    larger_2 = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
+    l_a_scaled = mul(l_a, alpha_a)
+    l_b_scaled = mul(l_b, alpha_b)
+    l = l_a_scaled + l_b_scaled
+    product = mul(centred_a, alpha_a)
+    product_2 = mul(centred_b, alpha_b)
+    fma_sum = fma(l_a_scaled, larger, product)
+    fma_sum_2 = fma(l_b_scaled, larger_2, product_2)
+    total = fma_sum + fma_sum_2
+    return m, l, total
 
 
-def merge_total(sum_a, sum_b):
+def merge_total(total_a, total_b):
     # The state of two disjoint sets: total().
-    s = sum_a + sum_b
-    return s,
+    total = total_a + total_b
+    return total,
 
 
 def merged(states, stride, merge):
@@ -199,12 +199,10 @@ def select(condition, a, b):
     return cutlass.select_(condition, a, b)
 
 
-def softmax_sum_over_v_piece(max, sum, centred, thread, reduce_buffers):
+def softmax_sum_over_v_piece(m, l, centred, thread, reduce_buffers):
     # The states merged over V.piece, pairwise.
-    max, sum, centred = merged_across(
-        (max, sum, centred,), reduce_buffers[0:3], (32, 64, 128), thread, merge_softmax_sum
-    )
-    return max[0], sum[0], centred[0]
+    m, l, centred = merged_across((m, l, centred,), reduce_buffers[0:3], (32, 64, 128), thread, merge_softmax_sum)
+    return m[0], l[0], centred[0]
 
 
 @cute.jit
@@ -227,10 +225,10 @@ def sum_over_v_lane(x):
     return x[0]
 
 
-def total_over_v_piece(sum, thread, reduce_buffers):
+def total_over_v_piece(total, thread, reduce_buffers):
     # The states merged over V.piece, pairwise.
-    sum, = merged_across((sum,), reduce_buffers[0:1], (32, 64, 128), thread, merge_total)
-    return sum[0]
+    total, = merged_across((total,), reduce_buffers[0:1], (32, 64, 128), thread, merge_total)
+    return total[0]
 
 
 @cute.struct
@@ -312,15 +310,15 @@ def linear_logp_1(
                 v_step = v_step_tile
                 v_piece = v_piece_tile
                 t_first = (row_tile * 2 + rank) * 128
-                product = v_piece * 16032  # linear_logp.py:64
-                piece_begin = cutlass.min(128256, product)
-                product_2 = v_step * 256
-                total = piece_begin + product_2
+                piece_begin_product = v_piece * 16032  # linear_logp.py:64
+                piece_begin = cutlass.min(128256, piece_begin_product)
+                v_step_times_256 = v_step * 256
+                v_begin = piece_begin + v_step_times_256
                 a_from = cute.local_tile(
                     cute.domain_offset((t_first, 0), hidden), (128, 64), (0, None)
                 )
                 b_from = cute.local_tile(
-                    cute.domain_offset((total, 0), weight), (256, 64), (0, None)
+                    cute.domain_offset((v_begin, 0), weight), (256, 64), (0, None)
                 )
                 a_to, a_from = cpasync.tma_partition(
                     tma_a, 0, cute.make_layout(1), cute.group_modes(a_tiles, 0, 2), cute.group_modes(a_from, 0, 2)
@@ -363,7 +361,7 @@ def linear_logp_1(
             t_first = (row_tile * 2 + rank) * 128
             t = [t_first + row + 8 * r for r in range(2)]
             t_inside = [t[r] < T for r in range(2)]
-            ids_2 = [load_where(t_inside[r], ids, t[r], Int64(0)) for r in range(2)]  # linear_logp.py:61
+            ids_value = [load_where(t_inside[r], ids, t[r], Int64(0)) for r in range(2)]  # linear_logp.py:61
             ring.consumer_wait(get)
             warpgroup.fence()
             unit.set(warpgroup.Field.ACCUMULATE, False)
@@ -385,55 +383,55 @@ def linear_logp_1(
             warpgroup.wait_group(0)
             ring.consumer_release(free)
             free.advance()
-            product = v_piece * 16032  # linear_logp.py:64
-            piece_begin = cutlass.min(128256, product)
-            total = piece_begin + 16032
-            piece_end = cutlass.min(128256, total)
-            product_2 = v_step * 256
-            total_2 = piece_begin + product_2
-            v = total_2 + quad
+            piece_begin_product = v_piece * 16032  # linear_logp.py:64
+            piece_begin = cutlass.min(128256, piece_begin_product)
+            piece_end_sum = piece_begin + 16032
+            piece_end = cutlass.min(128256, piece_end_sum)
+            v_step_times_256 = v_step * 256
+            v_begin = piece_begin + v_step_times_256
+            v = v_begin + quad
             exists = [(v + 8 * (c // 2) + c % 2) < piece_end for c in range(64)]
             for r in cutlass.range_constexpr(2):
-                differs = ids_2[r] != ignore_index  # logp.py:200
-                end = select(differs, piece_end, Int32(0))  # linear_logp.py:64
+                active = ids_value[r] != ignore_index  # logp.py:200
+                end = select(active, piece_end, Int32(0))  # linear_logp.py:64
                 at = end - v
-                product_3 = []  # linear_logp.py:65
+                z = []  # linear_logp.py:65
                 for c in cutlass.range_constexpr(64):
-                    z = acc[r, c]
-                    product_3.append(mul(z, inv_temperature))  # logp.py:57
+                    product = acc[r, c]
+                    z.append(mul(product, inv_temperature))  # logp.py:57
                 selected_v_lane = Int32(-(2**31)).bitcast(Float32)  # linear_logp.py:64
-                ahead = ids_2[r] - Int64(total_2)
+                ahead = ids_value[r] - Int64(v_begin)
                 if any_lane((ahead >= 0) & (ahead < 256)):
-                    at_2 = ids_2[r] - Int64(v)  # linear_logp.py:71
-                    chosen = [
-                        select((at_2 == 8 * (c // 2) + c % 2), product_3[c], Int32(-(2**31)).bitcast(Float32))
+                    at_2 = ids_value[r] - Int64(v)  # linear_logp.py:71
+                    z_masked = [
+                        select((at_2 == 8 * (c // 2) + c % 2), z[c], Int32(-(2**31)).bitcast(Float32))
                         for c in range(64)
                     ]
-                    chosen_2 = [  # linear_logp.py:64
-                        select((at > 8 * (c // 2) + c % 2), chosen[c], Int32(-(2**31)).bitcast(Float32))
+                    z_masked_masked = [  # linear_logp.py:64
+                        select((at > 8 * (c // 2) + c % 2), z_masked[c], Int32(-(2**31)).bitcast(Float32))
                         for c in range(64)
                     ]
-                    selected_v_lane = sum_over_v_lane(chosen_2)
-                chosen = tuple(product_3)
+                    selected_v_lane = sum_over_v_lane(z_masked_masked)
+                z_masked = tuple(z)
                 if any_lane(at <= 249):
-                    chosen = tuple(
-                        [select((at > 8 * (c // 2) + c % 2), product_3[c], Float32(float("-inf"))) for c in range(64)]
+                    z_masked = tuple(
+                        [select((at > 8 * (c // 2) + c % 2), z[c], Float32(float("-inf"))) for c in range(64)]
                     )
-                m_chunk = max_over_v_lane(chosen)
+                m_chunk = max_over_v_lane(z_masked)
                 store_where(t_inside[r] & first_of_quad, sum_of_step3, (v_step, v_piece, t[r]), selected_v_lane)
-                equal = m_chunk == Float32(float("-inf"))
-                chosen_2 = select(equal, Float32(0.0), m_chunk)
-                e, product_4 = [], []
+                is_empty = m_chunk == Float32(float("-inf"))
+                m_safe = select(is_empty, Float32(0.0), m_chunk)
+                p, centred_chunk_product = [], []
                 for c in cutlass.range_constexpr(64):
-                    difference = chosen[c] - chosen_2
-                    product_5 = mul(difference, Float32(1.4426950216293335))
-                    e.append(exp2(product_5))
-                    larger = fmax(difference, Float32(-3.4028234663852886e+38))
-                    product_4.append(mul(e[c], larger))
-                s_chunk = sum_over_v_lane(e)
-                centred_chunk = sum_over_v_lane(product_4)
+                    p_distance = z_masked[c] - m_safe
+                    p_exponent = mul(p_distance, Float32(1.4426950216293335))
+                    p.append(exp2(p_exponent))
+                    centred_chunk_larger = fmax(p_distance, Float32(-3.4028234663852886e+38))
+                    centred_chunk_product.append(mul(p[c], centred_chunk_larger))
+                l_chunk = sum_over_v_lane(p)
+                centred_chunk = sum_over_v_lane(centred_chunk_product)
                 store_where(t_inside[r] & first_of_quad, max_of_step, (v_step, v_piece, t[r]), m_chunk)
-                store_where(t_inside[r] & first_of_quad, sum_of_step1, (v_step, v_piece, t[r]), s_chunk)
+                store_where(t_inside[r] & first_of_quad, sum_of_step1, (v_step, v_piece, t[r]), l_chunk)
                 store_where(t_inside[r] & first_of_quad, centred_of_step2, (v_step, v_piece, t[r]), centred_chunk)
             item += blocks // 2
 
@@ -502,61 +500,61 @@ def linear_logp_2_rows(
     t = block * 32 + thread % 32
     t_inside = t < T
     writes = (thread & 224) == 0
-    ids_2 = load_where(t_inside, ids, t, Int64(0))  # linear_logp.py:61
-    differs = ids_2 != ignore_index  # logp.py:200
+    ids_value = load_where(t_inside, ids, t, Int64(0))  # linear_logp.py:61
+    active = ids_value != ignore_index  # logp.py:200
     v_piece = thread // 32  # linear_logp.py:64
     m = Float32(float("-inf"))
-    s = Float32(0.0)
+    l = Float32(0.0)
     centred = Int32(-(2**31)).bitcast(Float32)
-    s_2 = Int32(-(2**31)).bitcast(Float32)
+    total = Int32(-(2**31)).bitcast(Float32)
     for v_step_step in cutlass.range(0, 63, unroll=8):
-        max_of_step_2 = load_where(t_inside, max_of_step, (v_step_step, v_piece, t), Float32(0))
-        sum_of_step1_2 = load_where(t_inside, sum_of_step1, (v_step_step, v_piece, t), Float32(0))
-        centred_of_step2_2 = load_where(t_inside, centred_of_step2, (v_step_step, v_piece, t), Float32(0))
-        sum_of_step3_2 = load_where(t_inside, sum_of_step3, (v_step_step, v_piece, t), Float32(0))
-        m_2 = fmax(m, max_of_step_2)
-        equal = m_2 == Float32(float("-inf"))
-        chosen = select(equal, Float32(0.0), m_2)
-        difference = m - chosen
-        product = mul(difference, Float32(1.4426950216293335))
-        power = exp2(product)
-        larger = fmax(difference, Float32(-3.4028234663852886e+38))
-        difference_2 = max_of_step_2 - chosen
-        product_2 = mul(difference_2, Float32(1.4426950216293335))
-        power_2 = exp2(product_2)
-        larger_2 = fmax(difference_2, Float32(-3.4028234663852886e+38))
-        product_3 = mul(s, power)
-        product_4 = mul(sum_of_step1_2, power_2)
-        total = product_3 + product_4
-        product_5 = mul(centred, power)
-        product_6 = mul(centred_of_step2_2, power_2)
-        fused_sum = fma(product_3, larger, product_5)
-        fused_sum_2 = fma(product_4, larger_2, product_6)
-        total_2 = fused_sum + fused_sum_2
-        s_3 = s_2 + sum_of_step3_2
-        m, s, centred, s_2 = m_2, total, total_2, s_3
-    m_2, s_3, centred_2 = softmax_sum_over_v_piece(
-        [m], [s], [centred], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,)
+        max_of_step_value = load_where(t_inside, max_of_step, (v_step_step, v_piece, t), Float32(0))
+        sum_of_step1_value = load_where(t_inside, sum_of_step1, (v_step_step, v_piece, t), Float32(0))
+        centred_of_step2_value = load_where(t_inside, centred_of_step2, (v_step_step, v_piece, t), Float32(0))
+        sum_of_step3_value = load_where(t_inside, sum_of_step3, (v_step_step, v_piece, t), Float32(0))
+        m_2 = fmax(m, max_of_step_value)
+        is_empty = m_2 == Float32(float("-inf"))
+        m_safe = select(is_empty, Float32(0.0), m_2)
+        alpha_a_distance = m - m_safe
+        alpha_a_exponent = mul(alpha_a_distance, Float32(1.4426950216293335))
+        alpha_a = exp2(alpha_a_exponent)
+        centred_larger = fmax(alpha_a_distance, Float32(-3.4028234663852886e+38))
+        alpha_b_distance = max_of_step_value - m_safe
+        alpha_b_exponent = mul(alpha_b_distance, Float32(1.4426950216293335))
+        alpha_b = exp2(alpha_b_exponent)
+        centred_larger_2 = fmax(alpha_b_distance, Float32(-3.4028234663852886e+38))
+        l_a_scaled = mul(l, alpha_a)
+        l_b_scaled = mul(sum_of_step1_value, alpha_b)
+        l_2 = l_a_scaled + l_b_scaled
+        centred_times_alpha_a = mul(centred, alpha_a)
+        centred_of_step2_times_alpha_b = mul(centred_of_step2_value, alpha_b)
+        centred_fma_sum = fma(l_a_scaled, centred_larger, centred_times_alpha_a)
+        centred_fma_sum_2 = fma(l_b_scaled, centred_larger_2, centred_of_step2_times_alpha_b)
+        centred_sum = centred_fma_sum + centred_fma_sum_2
+        total_2 = total + sum_of_step3_value
+        m, l, centred, total = m_2, l_2, centred_sum, total_2
+    m_2, l_2, centred_2 = softmax_sum_over_v_piece(
+        [m], [l], [centred], thread, (reduce_smem_1, reduce_smem_2, reduce_smem_3,)
     )
-    s_4 = total_over_v_piece([s_2], thread, (reduce_smem_4,))
-    at_most = 0 <= ids_2  # linear_logp.py:78
-    below = ids_2 < 128256
-    both = at_most & below
-    log_of = portable_log(s_3)  # linear_logp.py:83
-    total = m_2 + log_of
-    chosen = select(both, s_4, Float32(float("nan")))  # linear_logp.py:84
-    difference = chosen - total
-    is_nan = difference != difference  # linear_logp.py:85
-    both_2 = differs & is_nan
-    report_where(both_2 & t_inside & writes, errors, 1, t + 1)
-    chosen_2 = select(differs, difference, Float32(0.0))  # linear_logp.py:87
-    chosen_3 = select(differs, total, Float32(0.0))  # linear_logp.py:88
-    quotient = div(centred_2, s_3)  # linear_logp.py:89
-    difference_2 = log_of - quotient
-    chosen_4 = select(differs, difference_2, Float32(0.0))
-    store_where(t_inside & writes, logp, t, chosen_2)  # linear_logp.py:86
-    store_where(t_inside & writes, lse, t, chosen_3)
-    store_where(t_inside & writes, entropy, t, chosen_4)
+    total_2 = total_over_v_piece([total], thread, (reduce_smem_4,))
+    ids_ge_0 = 0 <= ids_value  # linear_logp.py:78
+    inside_below = ids_value < 128256
+    inside = ids_ge_0 & inside_below
+    log_l = portable_log(l_2)  # linear_logp.py:83
+    lse_value = m_2 + log_l
+    hit_masked = select(inside, total_2, Float32(float("nan")))  # linear_logp.py:84
+    chosen = hit_masked - lse_value
+    is_nan_chosen = chosen != chosen  # linear_logp.py:85
+    both = active & is_nan_chosen
+    report_where(both & t_inside & writes, errors, 1, t + 1)
+    chosen_masked = select(active, chosen, Float32(0.0))  # linear_logp.py:87
+    lse_masked = select(active, lse_value, Float32(0.0))  # linear_logp.py:88
+    centred_over_l = div(centred_2, l_2)  # linear_logp.py:89
+    entropy_value_difference = log_l - centred_over_l
+    entropy_value_difference_masked = select(active, entropy_value_difference, Float32(0.0))
+    store_where(t_inside & writes, logp, t, chosen_masked)  # linear_logp.py:86
+    store_where(t_inside & writes, lse, t, lse_masked)
+    store_where(t_inside & writes, entropy, t, entropy_value_difference_masked)
 
 
 @cute.jit

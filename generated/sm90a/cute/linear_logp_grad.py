@@ -149,15 +149,15 @@ def linear_logp_grad_1_rows(
     d = [block % 2 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
     t_piece_begin = T_piece * 8192
     t = t_piece_begin + t_within
-    order_2 = order[t]  # linear_logp.py:124
-    ids_2 = ids[order_2.to(Int32)]
+    order_value = order[t]  # linear_logp.py:124
+    ids_value = ids[order_value.to(Int32)]
     # linear_logp.py:129
-    hidden_2 = [one for c in range(0, 16, 8) for one in load_vector(hidden, (order_2.to(Int32), d[c]), 8)]
-    differs = ids_2 != ignore_index  # logp.py:200
-    as_bf16 = Float32(0.0).to(BFloat16)  # linear_logp.py:129
-    chosen = [select(differs, hidden_2[c], as_bf16) for c in range(16)]
+    hidden_value = [one for c in range(0, 16, 8) for one in load_vector(hidden, (order_value.to(Int32), d[c]), 8)]
+    active = ids_value != ignore_index  # logp.py:200
+    _0_bf16 = Float32(0.0).to(BFloat16)  # linear_logp.py:129
+    rows_value = [select(active, hidden_value[c], _0_bf16) for c in range(16)]
     for c in cutlass.range_constexpr(0, 16, 8):
-        store_vector(rows, (t_within, d[c]), chosen[c:c + 8])
+        store_vector(rows, (t_within, d[c]), rows_value[c:c + 8])
 
 
 @cute.jit
@@ -306,16 +306,22 @@ def linear_logp_grad_2(
             t_within = [t_within_first + row + 8 * r for r in range(2)]
             t_within_inside = [t_within[r] < T_length for r in range(2)]
             t = [t_piece_begin + t_within[r] for r in range(2)]
-            order_2 = [load_where(t_within_inside[r], order, t[r], Int64(0)) for r in range(2)]  # linear_logp.py:124
-            ids_2 = [load_where(t_within_inside[r], ids, order_2[r].to(Int32), Int64(0)) for r in range(2)]
+            # linear_logp.py:124
+            order_value = [load_where(t_within_inside[r], order, t[r], Int64(0)) for r in range(2)]
+            ids_value = [load_where(t_within_inside[r], ids, order_value[r].to(Int32), Int64(0)) for r in range(2)]
             # linear_logp.py:132
-            lse_2 = [load_where(t_within_inside[r], lse, order_2[r].to(Int32), Float32(0)) for r in range(2)]
-            # linear_logp.py:122
-            entropy_2 = [load_where(t_within_inside[r], entropy, order_2[r].to(Int32), Float32(0)) for r in range(2)]
-            d_logp_2 = [load_where(t_within_inside[r], d_logp, order_2[r].to(Int32), Float32(0)) for r in range(2)]
-            d_lse_2 = [load_where(t_within_inside[r], d_lse, order_2[r].to(Int32), Float32(0)) for r in range(2)]
-            d_entropy_2 = [
-                load_where(t_within_inside[r], d_entropy, order_2[r].to(Int32), Float32(0)) for r in range(2)
+            lse_value = [load_where(t_within_inside[r], lse, order_value[r].to(Int32), Float32(0)) for r in range(2)]
+            entropy_value = [  # linear_logp.py:122
+                load_where(t_within_inside[r], entropy, order_value[r].to(Int32), Float32(0)) for r in range(2)
+            ]
+            d_logp_value = [
+                load_where(t_within_inside[r], d_logp, order_value[r].to(Int32), Float32(0)) for r in range(2)
+            ]
+            d_lse_value = [
+                load_where(t_within_inside[r], d_lse, order_value[r].to(Int32), Float32(0)) for r in range(2)
+            ]
+            d_entropy_value = [
+                load_where(t_within_inside[r], d_entropy, order_value[r].to(Int32), Float32(0)) for r in range(2)
             ]
             ring.consumer_wait(get)
             warpgroup.fence()
@@ -343,36 +349,42 @@ def linear_logp_grad_2(
             v = v_piece_begin + v_within
             for r in cutlass.range_constexpr(2):
                 v_within_left = select(t_within_inside[r], Int32(16032) - v_within, Int32(0))
-                differs = ids_2[r] != ignore_index  # logp.py:200
-                difference = d_lse_2[r] - d_logp_2[r]  # logp.py:208
-                at_most = 0 <= ids_2[r]  # logp.py:193
-                below = ids_2[r] < 128256
-                both = at_most & below
-                chosen = select(both, ids_2[r], Int64(-1))  # logp.py:194
-                as_i32 = Int64(chosen).to(Int32)
-                at = as_i32 - v
-                as_bf16 = []  # linear_logp.py:130
+                active = ids_value[r] != ignore_index  # logp.py:200
+                d_lse_minus_d_logp = d_lse_value[r] - d_logp_value[r]  # logp.py:208
+                ids_ge_0 = 0 <= ids_value[r]  # logp.py:193
+                inside_below = ids_value[r] < 128256
+                inside = ids_ge_0 & inside_below
+                ids_masked = select(inside, ids_value[r], Int64(-1))  # logp.py:194
+                ids_masked_i32 = Int64(ids_masked).to(Int32)
+                at = ids_masked_i32 - v
+                dz_times_inv_temperature_masked_bf16 = []  # linear_logp.py:130
                 for part in cutlass.range_constexpr(4):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
-                        z = acc[r, c]
-                        product = mul(z, inv_temperature)  # logp.py:57
-                        difference_2 = product - lse_2[r]  # logp.py:186
-                        product_2 = mul(difference_2, Float32(1.4426950216293335))  # logp.py:187
-                        power = exp2(product_2)
-                        product_3 = mul(power, difference)  # logp.py:188
-                        equal = power == Float32(0.0)  # logp.py:191
-                        product_4 = mul(d_entropy_2[r], power)
-                        total = difference_2 + entropy_2[r]
-                        product_5 = mul(product_4, total)
-                        chosen_2 = select(equal, Float32(0.0), product_5)
-                        difference_3 = product_3 - chosen_2
-                        chosen_3 = select((at == 8 * (c // 2) + c % 2), d_logp_2[r], Float32(0.0))  # logp.py:194
-                        total_2 = difference_3 + chosen_3
-                        product_6 = mul(total_2, inv_temperature)  # logp.py:63
-                        chosen_4 = select(differs, product_6, Float32(0.0))  # linear_logp.py:133
-                        as_bf16.append(Float32(chosen_4).to(BFloat16))
+                        product = acc[r, c]
+                        z = mul(product, inv_temperature)  # logp.py:57
+                        centred = z - lse_value[r]  # logp.py:186
+                        centred_times_log2e = mul(centred, Float32(1.4426950216293335))  # logp.py:187
+                        p = exp2(centred_times_log2e)
+                        dz_value = mul(p, d_lse_minus_d_logp)  # logp.py:188
+                        p_is_0 = p == Float32(0.0)  # logp.py:191
+                        d_entropy_times_p = mul(d_entropy_value[r], p)
+                        centred_plus_entropy = centred + entropy_value[r]
+                        dz_product = mul(d_entropy_times_p, centred_plus_entropy)
+                        dz_product_or_0 = select(p_is_0, Float32(0.0), dz_product)
+                        dz_value_2 = dz_value - dz_product_or_0
+                        # logp.py:194
+                        d_logp_masked = select((at == 8 * (c // 2) + c % 2), d_logp_value[r], Float32(0.0))
+                        dz_value_3 = dz_value_2 + d_logp_masked
+                        dz_times_inv_temperature = mul(dz_value_3, inv_temperature)  # logp.py:63
+                        # linear_logp.py:133
+                        dz_times_inv_temperature_masked = select(active, dz_times_inv_temperature, Float32(0.0))
+                        dz_times_inv_temperature_masked_bf16.append(
+                            Float32(dz_times_inv_temperature_masked).to(BFloat16)
+                        )
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
-                        vectors = to_vectors(epilogue_tile, dz.element_type, as_bf16[c : c + 16])
+                        vectors = to_vectors(
+                            epilogue_tile, dz.element_type, dz_times_inv_temperature_masked_bf16[c : c + 16]
+                        )
                         for i in cutlass.range_constexpr(2):
                             store_vector_where(
                                 (v_within_left > 8 * (c // 2) + 3 * quad + 32 * i), dz,
@@ -569,12 +581,12 @@ def linear_logp_grad_3_0(
             d = d_first + quad
             v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:129
-                z = []  # linear_logp.py:136
+                d_hidden = []  # linear_logp.py:136
                 for part in cutlass.range_constexpr(4):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
-                        z.append(acc[r, c])
+                        d_hidden.append(acc[r, c])
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 8):
-                        vectors = to_vectors(epilogue_tile, merged_3_0.element_type, z[c : c + 8])
+                        vectors = to_vectors(epilogue_tile, merged_3_0.element_type, d_hidden[c : c + 8])
                         for i in cutlass.range_constexpr(2):
                             store_vector_where(
                                 t_within_inside[r], merged_3_0, (t_within[r], (d + 8 * (c // 2) + 1 * quad + 16 * i)),
@@ -778,8 +790,8 @@ def linear_logp_grad_3_1(
                     ]
                     earlier_2 += from_vectors(epilogue_tile, Float32, earlier_2_vectors)
                     for c in cutlass.range_constexpr(32 * part, 32 * part + 32):
-                        z = acc[r, c]
-                        merged_2.append(earlier_2[c] + z)
+                        d_hidden = acc[r, c]
+                        merged_2.append(earlier_2[c] + d_hidden)
                     for c in cutlass.range_constexpr(32 * part, 32 * part + 32, 8):
                         vectors = to_vectors(epilogue_tile, merged_3_1.element_type, merged_2[c : c + 8])
                         for i in cutlass.range_constexpr(2):
@@ -997,8 +1009,8 @@ def linear_logp_grad_3_2(
                     earlier_2 += from_vectors(epilogue_tile, Float32, earlier_2_vectors)
                     earlier_3 += from_vectors(epilogue_tile, Float32, earlier_3_vectors)
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
-                        z = acc[r, c]
-                        merged_3 = earlier_2[c] + z
+                        d_hidden = acc[r, c]
+                        merged_3 = earlier_2[c] + d_hidden
                         merged_2.append(earlier_3[c] + merged_3)
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 8):
                         vectors = to_vectors(epilogue_tile, merged_3_2.element_type, merged_2[c : c + 8])
@@ -1179,7 +1191,8 @@ def linear_logp_grad_3_3(
             t_within = [t_within_first + row + 8 * r for r in range(2)]
             t_within_inside = [t_within[r] < T_length for r in range(2)]
             t = [t_piece_begin + t_within[r] for r in range(2)]
-            order_2 = [load_where(t_within_inside[r], order, t[r], Int64(0)) for r in range(2)]  # linear_logp.py:124
+            # linear_logp.py:124
+            order_value = [load_where(t_within_inside[r], order, t[r], Int64(0)) for r in range(2)]
             ring.consumer_wait(get)
             warpgroup.fence()
             unit.set(warpgroup.Field.ACCUMULATE, False)
@@ -1207,7 +1220,7 @@ def linear_logp_grad_3_3(
                 earlier_2 = []
                 earlier_3 = []
                 earlier_4 = []
-                as_bf16 = []  # linear_logp.py:136
+                merged_bf16 = []  # linear_logp.py:136
                 for part in cutlass.range_constexpr(4):
                     earlier_2_vectors = [
                         load_vector_where(
@@ -1234,17 +1247,17 @@ def linear_logp_grad_3_3(
                     earlier_3 += from_vectors(epilogue_tile, Float32, earlier_3_vectors)
                     earlier_4 += from_vectors(epilogue_tile, Float32, earlier_4_vectors)
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
-                        z = acc[r, c]
-                        merged_2 = earlier_2[c] + z
+                        d_hidden_value = acc[r, c]
+                        merged_2 = earlier_2[c] + d_hidden_value
                         merged_3 = earlier_3[c] + merged_2
                         merged_4 = earlier_4[c] + merged_3
-                        as_bf16.append(Float32(merged_4).to(BFloat16))  # linear_logp.py:109
+                        merged_bf16.append(Float32(merged_4).to(BFloat16))  # linear_logp.py:109
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
-                        vectors = to_vectors(epilogue_tile, d_hidden.element_type, as_bf16[c : c + 16])
+                        vectors = to_vectors(epilogue_tile, d_hidden.element_type, merged_bf16[c : c + 16])
                         for i in cutlass.range_constexpr(2):
                             store_vector_where(
                                 t_within_inside[r], d_hidden,
-                                (order_2[r].to(Int32), (d + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
+                                (order_value[r].to(Int32), (d + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
                             )
             item += blocks // 2
 
@@ -1438,13 +1451,13 @@ def linear_logp_grad_4(
             v_piece_begin = V_piece * 16032
             for r in cutlass.range_constexpr(2):  # linear_logp.py:129
                 v = v_piece_begin + v_within[r]
-                as_bf16 = []  # linear_logp.py:138
+                d_weight_bf16 = []  # linear_logp.py:138
                 for part in cutlass.range_constexpr(4):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
-                        z = acc[r, c]
-                        as_bf16.append(Float32(z).to(BFloat16))  # linear_logp.py:111
+                        d_weight_value = acc[r, c]
+                        d_weight_bf16.append(Float32(d_weight_value).to(BFloat16))  # linear_logp.py:111
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
-                        vectors = to_vectors(epilogue_tile, d_weight.element_type, as_bf16[c : c + 16])
+                        vectors = to_vectors(epilogue_tile, d_weight.element_type, d_weight_bf16[c : c + 16])
                         for i in cutlass.range_constexpr(2):
                             store_vector_where(
                                 v_within_inside[r], d_weight, (v, (d + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]

@@ -76,43 +76,43 @@ def logp_grad_rows(
     t = rest
     v = [block % 63 * 2048 + thread * 8 + c % 8 + c // 8 * 1024 for c in range(16)]
     v_inside = [v[c] < 128256 for c in range(16)]
-    ids_2 = ids[t]  # logp.py:168
-    lse_2 = lse[t]  # logp.py:186
-    d_lse_2 = d_lse[t]  # logp.py:208
-    d_logp_2 = d_logp[t]
-    d_entropy_2 = d_entropy[t]  # logp.py:191
-    entropy_2 = entropy[t]
-    differs = ids_2 != ignore_index  # logp.py:200
-    logits_2 = [  # logp.py:171
+    ids_value = ids[t]  # logp.py:168
+    lse_value = lse[t]  # logp.py:186
+    d_lse_value = d_lse[t]  # logp.py:208
+    d_logp_value = d_logp[t]
+    d_entropy_value = d_entropy[t]  # logp.py:191
+    entropy_value = entropy[t]
+    active = ids_value != ignore_index  # logp.py:200
+    logits_value = [  # logp.py:171
         one for c in range(0, 16, 8)
-        for one in load_vector_where(differs & v_inside[c], logits, (t, v[c]), BFloat16(0), 8)
+        for one in load_vector_where(active & v_inside[c], logits, (t, v[c]), BFloat16(0), 8)
     ]
-    as_f32 = [BFloat16(logits_2[c]).to(Float32) for c in range(16)]  # logp.py:48
-    product = [mul(as_f32[c], inv_temperature) for c in range(16)]  # logp.py:57
-    difference = [product[c] - lse_2 for c in range(16)]  # logp.py:186
-    product_2 = [mul(difference[c], Float32(1.4426950216293335)) for c in range(16)]  # logp.py:187
-    power = [exp2(product_2[c]) for c in range(16)]
-    difference_2 = d_lse_2 - d_logp_2  # logp.py:208
-    product_3 = [mul(power[c], difference_2) for c in range(16)]  # logp.py:188
-    equal = [power[c] == Float32(0.0) for c in range(16)]  # logp.py:191
-    product_4 = [mul(d_entropy_2, power[c]) for c in range(16)]
-    total = [difference[c] + entropy_2 for c in range(16)]
-    product_5 = [mul(product_4[c], total[c]) for c in range(16)]
-    chosen = [select(equal[c], Float32(0.0), product_5[c]) for c in range(16)]
-    difference_3 = [product_3[c] - chosen[c] for c in range(16)]
-    at_most = 0 <= ids_2  # logp.py:193
-    below = ids_2 < 128256
-    both = at_most & below
-    chosen_2 = select(both, ids_2, Int64(-1))  # logp.py:194
-    as_i32 = Int64(chosen_2).to(Int32)
-    equal_2 = [v[c] == as_i32 for c in range(16)]
-    chosen_3 = [select(equal_2[c], d_logp_2, Float32(0.0)) for c in range(16)]
-    total_2 = [difference_3[c] + chosen_3[c] for c in range(16)]
-    product_6 = [mul(total_2[c], inv_temperature) for c in range(16)]  # logp.py:63
-    chosen_4 = [select(differs, product_6[c], Float32(0.0)) for c in range(16)]  # logp.py:175
-    as_bf16 = [Float32(chosen_4[c]).to(BFloat16) for c in range(16)]  # logp.py:178
+    z = [BFloat16(logits_value[c]).to(Float32) for c in range(16)]  # logp.py:48
+    z_2 = [mul(z[c], inv_temperature) for c in range(16)]  # logp.py:57
+    centred = [z_2[c] - lse_value for c in range(16)]  # logp.py:186
+    centred_times_log2e = [mul(centred[c], Float32(1.4426950216293335)) for c in range(16)]  # logp.py:187
+    p = [exp2(centred_times_log2e[c]) for c in range(16)]
+    d_lse_minus_d_logp = d_lse_value - d_logp_value  # logp.py:208
+    dz = [mul(p[c], d_lse_minus_d_logp) for c in range(16)]  # logp.py:188
+    p_is_0 = [p[c] == Float32(0.0) for c in range(16)]  # logp.py:191
+    d_entropy_times_p = [mul(d_entropy_value, p[c]) for c in range(16)]
+    centred_plus_entropy = [centred[c] + entropy_value for c in range(16)]
+    dz_product = [mul(d_entropy_times_p[c], centred_plus_entropy[c]) for c in range(16)]
+    dz_product_or_0 = [select(p_is_0[c], Float32(0.0), dz_product[c]) for c in range(16)]
+    dz_2 = [dz[c] - dz_product_or_0[c] for c in range(16)]
+    ids_ge_0 = 0 <= ids_value  # logp.py:193
+    inside_below = ids_value < 128256
+    inside = ids_ge_0 & inside_below
+    ids_masked = select(inside, ids_value, Int64(-1))  # logp.py:194
+    ids_masked_i32 = Int64(ids_masked).to(Int32)
+    dz_equal = [v[c] == ids_masked_i32 for c in range(16)]
+    d_logp_masked = [select(dz_equal[c], d_logp_value, Float32(0.0)) for c in range(16)]
+    dz_3 = [dz_2[c] + d_logp_masked[c] for c in range(16)]
+    dz_times_inv_temperature = [mul(dz_3[c], inv_temperature) for c in range(16)]  # logp.py:63
+    grad = [select(active, dz_times_inv_temperature[c], Float32(0.0)) for c in range(16)]  # logp.py:175
+    grad_bf16 = [Float32(grad[c]).to(BFloat16) for c in range(16)]  # logp.py:178
     for c in cutlass.range_constexpr(0, 16, 8):
-        store_vector_where(v_inside[c], d_logits, (t, v[c]), as_bf16[c:c + 8])
+        store_vector_where(v_inside[c], d_logits, (t, v[c]), grad_bf16[c:c + 8])
 
 
 @cute.jit

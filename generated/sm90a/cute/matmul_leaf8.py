@@ -252,13 +252,13 @@ def matmul_leaf8(
             put_sum(parts[0], parts[1], parts[0])
             n = n_first + quad
             for r in cutlass.range_constexpr(2):
-                as_bf16 = []
+                y_bf16 = []
                 for part in cutlass.range_constexpr(2):
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16):
-                        z = acc[r, c]
-                        as_bf16.append(Float32(z).to(BFloat16))  # matmul.py:46
+                        y_value = acc[r, c]
+                        y_bf16.append(Float32(y_value).to(BFloat16))  # matmul.py:46
                     for c in cutlass.range_constexpr(16 * part, 16 * part + 16, 16):
-                        vectors = to_vectors(epilogue_tile, y.element_type, as_bf16[c : c + 16])
+                        vectors = to_vectors(epilogue_tile, y.element_type, y_bf16[c : c + 16])
                         for i in cutlass.range_constexpr(2):
                             store_vector_where(
                                 t_inside[r], y, (t[r], (n + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]

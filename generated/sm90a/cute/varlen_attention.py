@@ -369,7 +369,7 @@ class varlen_attention_memory:
     q: cute.struct.Align[cute.struct.MemRange[BFloat16, 24576], 1024]
     k: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
     v: cute.struct.Align[cute.struct.MemRange[BFloat16, 16384], 1024]
-    o_2: cute.struct.Align[cute.struct.MemRange[Float32, 24576], 128]
+    o_before: cute.struct.Align[cute.struct.MemRange[Float32, 24576], 128]
     epilogue_smem: cute.struct.Align[cute.struct.MemRange[Int32, 3072], 128]
 
 
@@ -385,19 +385,19 @@ def varlen_attention_layouts():
 def varlen_attention_units():
     # wgmma of S = Q K^T, and of O += P V with P in registers.
     k, mn, groups = OperandMajorMode.K, OperandMajorMode.MN, (3, 1, 1)
-    scoring = sm90.make_trivial_tiled_mma(
+    mma_qk = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, k, Float32, groups, tiler_mn=(64, 64)
     )
-    summing = sm90.make_trivial_tiled_mma(
+    mma_pv = sm90.make_trivial_tiled_mma(
         BFloat16, BFloat16, k, mn, Float32, groups, tiler_mn=(64, 128),
         a_source=warpgroup.OperandSource.RMEM,
     )
-    return scoring, summing
+    return mma_qk, mma_pv
 
 
 @cute.kernel
 def varlen_attention(
-    scoring: cute.TiledMma, summing: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom,
+    mma_qk: cute.TiledMma, mma_pv: cute.TiledMma, tma_k: cute.CopyAtom, k: cute.Tensor, tma_v: cute.CopyAtom,
     v: cute.Tensor, q: cute.Tensor, begin_q: cute.Tensor, end_q: cute.Tensor, begin_k: cute.Tensor, end_k: cute.Tensor,
     o: cute.Tensor, lse: cute.Tensor, varlen_attention_work_counter: cute.Pointer, Q: Int32, B: Int32, T: Int32,
     S: Int32, scale: Float32
@@ -458,26 +458,26 @@ def varlen_attention(
             count = end_q[b].to(Int32) * 4 - begin
             first = (tile - (begin // 192 + b)) * 192
             h = item // tiles
-            begin_k_2 = begin_k[b]  # attention.py:75
-            end_k_2 = end_k[b]  # attention.py:76
-            difference = end_k_2 - begin_k_2
-            begin_q_2 = begin_q[b]  # attention.py:301
-            end_q_2 = end_q[b]  # attention.py:302
-            difference_2 = end_q_2 - begin_q_2
-            difference_3 = difference - difference_2  # attention.py:303
-            larger = cutlass.max(0, difference)  # attention.py:79
-            product = mul(scale, Float32(1.4426950216293335))  # attention.py:277
+            begin_k_value = begin_k[b]  # attention.py:75
+            end_k_value = end_k[b]  # attention.py:76
+            keys = end_k_value - begin_k_value
+            begin_q_value = begin_q[b]  # attention.py:305
+            end_q_value = end_q[b]  # attention.py:306
+            count_2 = end_q_value - begin_q_value
+            keys_minus_count = keys - count_2  # attention.py:307
+            length = cutlass.max(0, keys)  # attention.py:79
+            scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
             q_g = [first + lane + 32 * r for r in range(6)]
-            q_2 = [q_g[r] // 4 for r in range(6)]  # attention.py:301
-            total = [q_2[r] + difference_3 for r in range(6)]  # attention.py:303
-            total_2 = [total[r] + 1 for r in range(6)]  # attention.py:309
-            total_3 = [total_2[r] + begin_k_2 for r in range(6)]
-            difference_4 = [total_3[r] - begin_k_2 for r in range(6)]  # attention.py:79
-            larger_2 = [cutlass.max(0, difference_4[r]) for r in range(6)]
-            seen = [cutlass.min(larger, larger_2[r]) for r in range(6)]
+            query = [q_g[r] // 4 for r in range(6)]  # attention.py:305
+            key = [query[r] + keys_minus_count for r in range(6)]  # attention.py:307
+            key_plus_1 = [key[r] + 1 for r in range(6)]  # attention.py:313
+            until = [key_plus_1[r] + begin_k_value for r in range(6)]
+            until_minus_begin_k = [until[r] - begin_k_value for r in range(6)]  # attention.py:79
+            visible = [cutlass.max(0, until_minus_begin_k[r]) for r in range(6)]
+            seen = [cutlass.min(length, visible[r]) for r in range(6)]
             full_steps_2 = [seen[r] // 64 for r in range(6)]
-            total_4 = [seen[r] + 63 for r in range(6)]
-            steps = [total_4[r] // 64 for r in range(6)]
+            seen_plus_63 = [seen[r] + 63 for r in range(6)]
+            steps = [seen_plus_63[r] // 64 for r in range(6)]
             first_steps = Int32(0)
             last_of = [
                 select(
@@ -498,26 +498,26 @@ def varlen_attention(
             column = 8 * (thread % 8)
             for i in cutlass.range_constexpr(12):
                 down = thread // 8 + 16 * i
-                q_g_2 = first + down
-                q_3 = q_g_2 // 4  # attention.py:301
-                total_5 = begin_q_2 + q_3  # attention.py:303
-                below = q_3 < difference_2
-                at_most = 0 <= total_5  # attention.py:77
-                below_2 = total_5 < T
-                both = at_most & below_2
-                both_2 = below & both
-                g = q_g_2 % 4
+                q_g = first + down
+                query = q_g // 4  # attention.py:305
+                token = begin_q_value + query  # attention.py:307
+                inside = query < count_2
+                token_ge_0 = 0 <= token  # attention.py:77
+                token_lt_T = token < T
+                q_guard = token_ge_0 & token_lt_T
+                q_guard_2 = inside & q_guard
+                g = q_g % 4
                 for j in cutlass.range_constexpr(2):
                     copy_vector_where(
-                        both_2, q, (total_5, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
+                        q_guard_2, q, (token, h, g, (column + 64 * j)), q_tiles, (down, column + 64 * j, 0), 8
                     )
             q_ring.producer_commit(own)
             own.advance()
             for s_step in cutlass.range(first_steps, last_steps, unroll=1):
-                product_2 = s_step * 64  # attention.py:79
-                total_5 = begin_k_2 + product_2
-                tma_load(k_ring, put, tma_k, k[None, None, h], (total_5, 0), (64, 128), k_tiles)
-                tma_load(v_ring, put, tma_v, v[None, None, h], (0, total_5), (128, 64), v_tiles)
+                s_step_times_64 = s_step * 64  # attention.py:79
+                s_begin = begin_k_value + s_step_times_64
+                tma_load(k_ring, put, tma_k, k[None, None, h], (s_begin, 0), (64, 128), k_tiles)
+                tma_load(v_ring, put, tma_v, v[None, None, h], (0, s_begin), (128, 64), v_tiles)
                 put.advance()
             item = next_work_tile(thread, next_tile, varlen_attention_work_counter, blocks)
         publish_work_tile(thread, work_tile_pipeline, own, work_tile, (items, *[0] * 9))
@@ -526,13 +526,13 @@ def varlen_attention(
         cute.arch.setmaxregister_increase(160)
         mine = thread - 128
         share = cute.make_layout(3, stride=128)(group - 1)
-        q_factor = scoring.make_fragment_A(scoring.get_slice(share).partition_A(q_tiles))
-        k_factor = scoring.make_fragment_B(scoring.get_slice(share).partition_B(k_tiles))
-        v_factor = summing.make_fragment_B(summing.get_slice(share).partition_B(v_tiles))
-        acc_of_scores = cute.make_rmem_tensor(scoring.partition_shape_C((192, 64)), Float32)
-        acc_scores = by_rows(acc_of_scores, 8)
-        acc_of_probs = cute.make_rmem_tensor(summing.partition_shape_A((192, 64)), BFloat16)
-        probs = by_rows(acc_of_probs, 8)
+        q_factor = mma_qk.make_fragment_A(mma_qk.get_slice(share).partition_A(q_tiles))
+        k_factor = mma_qk.make_fragment_B(mma_qk.get_slice(share).partition_B(k_tiles))
+        v_factor = mma_pv.make_fragment_B(mma_pv.get_slice(share).partition_B(v_tiles))
+        qk_fragment = cute.make_rmem_tensor(mma_qk.partition_shape_C((192, 64)), Float32)
+        qk = by_rows(qk_fragment, 8)
+        p_bf16_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_A((192, 64)), BFloat16)
+        p_bf16 = by_rows(p_bf16_fragment, 8)
         row = mine // 32 * 16 + mine // 4 % 8
         quad = 2 * (mine % 4)
         first_of_quad = quad == 0
@@ -550,170 +550,168 @@ def varlen_attention(
             count = end_q[b].to(Int32) * 4 - begin
             first = (tile - (begin // 192 + b)) * 192
             h = item // tiles
-            begin_k_2 = begin_k[b]  # attention.py:75
-            end_k_2 = end_k[b]  # attention.py:76
-            difference = end_k_2 - begin_k_2
-            begin_q_2 = begin_q[b]  # attention.py:301
-            end_q_2 = end_q[b]  # attention.py:302
-            difference_2 = end_q_2 - begin_q_2
-            difference_3 = difference - difference_2  # attention.py:303
-            larger = cutlass.max(0, difference)  # attention.py:79
-            product = mul(scale, Float32(1.4426950216293335))  # attention.py:277
-            q_g_2 = [first + row + 8 * r for r in range(2)]  # attention.py:79
-            q_3 = [q_g_2[r] // 4 for r in range(2)]  # attention.py:301
-            total_5 = [q_3[r] + difference_3 for r in range(2)]  # attention.py:303
-            total_6 = [total_5[r] + 1 for r in range(2)]  # attention.py:309
-            total_7 = [total_6[r] + begin_k_2 for r in range(2)]
-            max_of_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
-            max_of_piece.fill(Float32(float("-inf")))
-            sum_of_piece = cute.make_rmem_tensor((2,), Float32)
-            sum_of_piece.fill(Float32(0.0))
-            o_of_piece_acc = cute.make_rmem_tensor(summing.partition_shape_C((192, 128)), Float32)
-            o_of_piece_acc.fill(Float32(0.0))
-            o_of_piece = by_rows(o_of_piece_acc, 16)
-            m = cute.make_rmem_tensor((2,), Float32)
-            m.fill(Float32(float("-inf")))
-            s = cute.make_rmem_tensor((2,), Float32)
-            s.fill(Int32(-(2**31)).bitcast(Float32))
-            o_2 = cute.make_tensor(
-                memory.o_2.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
+            begin_k_value = begin_k[b]  # attention.py:75
+            end_k_value = end_k[b]  # attention.py:76
+            keys = end_k_value - begin_k_value
+            begin_q_value = begin_q[b]  # attention.py:305
+            end_q_value = end_q[b]  # attention.py:306
+            count_2 = end_q_value - begin_q_value
+            keys_minus_count = keys - count_2  # attention.py:307
+            length = cutlass.max(0, keys)  # attention.py:79
+            scale_times_log2e = mul(scale, Float32(1.4426950216293335))  # attention.py:281
+            q_g = [first + row + 8 * r for r in range(2)]  # attention.py:79
+            query = [q_g[r] // 4 for r in range(2)]  # attention.py:305
+            key = [query[r] + keys_minus_count for r in range(2)]  # attention.py:307
+            key_plus_1 = [key[r] + 1 for r in range(2)]  # attention.py:313
+            until = [key_plus_1[r] + begin_k_value for r in range(2)]
+            m_piece = cute.make_rmem_tensor((2,), Float32)  # attention.py:79
+            m_piece.fill(Float32(float("-inf")))
+            l_piece = cute.make_rmem_tensor((2,), Float32)
+            l_piece.fill(Float32(0.0))
+            acc_o_fragment = cute.make_rmem_tensor(mma_pv.partition_shape_C((192, 128)), Float32)
+            acc_o_fragment.fill(Float32(0.0))
+            acc_o = by_rows(acc_o_fragment, 16)
+            m_before = cute.make_rmem_tensor((2,), Float32)
+            m_before.fill(Float32(float("-inf")))
+            l_before = cute.make_rmem_tensor((2,), Float32)
+            l_before.fill(Int32(-(2**31)).bitcast(Float32))
+            o_before = cute.make_tensor(
+                memory.o_before.data_ptr() + 4 * mine, cute.make_layout((2, (4, 8)), stride=(12288, (1, 1536)))
             )
             rescales = Int32(0)
             q_ring.consumer_wait(own)
             cute.arch.fence_view_async_shared()
             k_ring.consumer_wait(get)
             multiply(
-                scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
+                mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
             )
             warpgroup.wait_group(0)
             k_ring.consumer_release(get)
             get.advance()
             for s_step in cutlass.range(first_steps, full_steps, unroll=1):
-                remainder = s_step % 8
-                turn = remainder == 0
-                if turn & (s_step > first_steps):
+                s_step_mod_8 = s_step % 8
+                new_piece = s_step_mod_8 == 0
+                if new_piece & (s_step > first_steps):
                     for r in cutlass.range_constexpr(2):
-                        earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))
-                        m_2 = fmax(m[r], max_of_piece[r])
-                        equal = m_2 == Float32(float("-inf"))
-                        chosen = select(equal, Float32(0.0), m_2)
-                        difference_5 = m[r] - chosen
-                        difference_6 = max_of_piece[r] - chosen
-                        power = exp2(difference_5)
-                        power_2 = exp2(difference_6)
-                        product_2 = mul(s[r], power)
-                        product_3 = mul(sum_of_piece[r], power_2)
-                        total_8 = product_2 + product_3
+                        earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+                        m = fmax(m_before[r], m_piece[r])
+                        is_empty = m == Float32(float("-inf"))
+                        m_safe = select(is_empty, Float32(0.0), m)
+                        alpha_a_exponent = m_before[r] - m_safe
+                        alpha_b_exponent = m_piece[r] - m_safe
+                        alpha_a = exp2(alpha_a_exponent)
+                        alpha_b = exp2(alpha_b_exponent)
+                        l_a_scaled = mul(l_before[r], alpha_a)
+                        l_b_scaled = mul(l_piece[r], alpha_b)
+                        l = l_a_scaled + l_b_scaled
                         for c in cutlass.range_constexpr(32):
-                            product_4 = mul(earlier_o_2[c], power)
-                            product_5 = mul(o_of_piece[r, c], power_2)
-                            o_2[r, c] = product_4 + product_5
-                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_8
+                            o_a_scaled = mul(earlier_o_before[c], alpha_a)
+                            o_b_scaled = mul(acc_o[r, c], alpha_b)
+                            o_before[r, c] = o_a_scaled + o_b_scaled
+                        m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
                     rescales = rescales + 1
-                product_2 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
+                s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
                 k_ring.consumer_wait(get)
                 multiply(
-                    scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False,
-                    8
+                    mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
                 )
-                total_8 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
-                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(product_2[r])]
+                m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
+                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s[r])]
                 m_chunk = max_over_s_lane(m_chunk_parts)
-                below = [total_8[r] < m_chunk[r] for r in range(2)]
-                m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]
-                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]
-                chosen = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]
-                difference_5 = [max_of_piece[r] - chosen[r] for r in range(2)]
-                again = [exp2(difference_5[r]) for r in range(2)]
-                product_3 = [mul(sum_of_piece[r], again[r]) for r in range(2)]
-                e = [[], []]
-                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):
+                m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+                m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+                is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+                m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+                alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+                alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+                l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+                p = [[], []]
+                if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
                     for r in cutlass.range_constexpr(2):
                         for c in cutlass.range_constexpr(32):
-                            o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])
+                            acc_o[r, c] = mul(acc_o[r, c], alpha[r])
                 for r in cutlass.range_constexpr(2):
                     for c in cutlass.range_constexpr(16):
-                        difference_6 = product_2[r][c] - chosen[r]
-                        e[r].append(exp2(difference_6))
-                        probs[r, c] = Float32(e[r][c]).to(BFloat16)
-                s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]
+                        p_exponent = s[r][c] - m_safe[r]
+                        p[r].append(exp2(p_exponent))
+                        p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+                l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
                 v_ring.consumer_wait(got)
-                multiply(summing, o_of_piece_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)
-                s_chunk = sum_over_s_lane(s_chunk_parts)
-                s_new = [product_3[r] + s_chunk[r] for r in range(2)]
+                multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
+                l_chunk = sum_over_s_lane(l_chunk_parts)
+                l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
                 for r in cutlass.range_constexpr(2):
-                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]
+                    m_piece[r], l_piece[r] = m_new[r], l_new[r]
                 warpgroup.wait_group(0)
                 k_ring.consumer_release(get)
                 v_ring.consumer_release(got)
                 get.advance()
                 got.advance()
             for s_step in cutlass.range(full_steps, last_steps - 1, unroll=1):
-                product_2 = s_step * 64
-                total_8 = begin_k_2 + product_2
-                remainder = s_step % 8
-                turn = remainder == 0
-                if turn & (s_step > first_steps):
+                s_step_times_64 = s_step * 64
+                s_begin = begin_k_value + s_step_times_64
+                s_step_mod_8 = s_step % 8
+                new_piece = s_step_mod_8 == 0
+                if new_piece & (s_step > first_steps):
                     for r in cutlass.range_constexpr(2):
-                        earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))
-                        m_2 = fmax(m[r], max_of_piece[r])
-                        equal = m_2 == Float32(float("-inf"))
-                        chosen = select(equal, Float32(0.0), m_2)
-                        difference_5 = m[r] - chosen
-                        difference_6 = max_of_piece[r] - chosen
-                        power = exp2(difference_5)
-                        power_2 = exp2(difference_6)
-                        product_3 = mul(s[r], power)
-                        product_4 = mul(sum_of_piece[r], power_2)
-                        total_9 = product_3 + product_4
+                        earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+                        m = fmax(m_before[r], m_piece[r])
+                        is_empty = m == Float32(float("-inf"))
+                        m_safe = select(is_empty, Float32(0.0), m)
+                        alpha_a_exponent = m_before[r] - m_safe
+                        alpha_b_exponent = m_piece[r] - m_safe
+                        alpha_a = exp2(alpha_a_exponent)
+                        alpha_b = exp2(alpha_b_exponent)
+                        l_a_scaled = mul(l_before[r], alpha_a)
+                        l_b_scaled = mul(l_piece[r], alpha_b)
+                        l = l_a_scaled + l_b_scaled
                         for c in cutlass.range_constexpr(32):
-                            product_5 = mul(earlier_o_2[c], power)
-                            product_6 = mul(o_of_piece[r, c], power_2)
-                            o_2[r, c] = product_5 + product_6
-                        max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9
+                            o_a_scaled = mul(earlier_o_before[c], alpha_a)
+                            o_b_scaled = mul(acc_o[r, c], alpha_b)
+                            o_before[r, c] = o_a_scaled + o_b_scaled
+                        m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
                     rescales = rescales + 1
-                product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
+                s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
                 k_ring.consumer_wait(get)
                 multiply(
-                    scoring, acc_of_scores, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False,
-                    8
+                    mma_qk, qk_fragment, q_factor[None, None, None, 0], k_factor[None, None, None, get.index], False, 8
                 )
-                total_9 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
-                chosen = [[], []]
+                m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
+                s_masked = [[], []]
                 for r in cutlass.range_constexpr(2):
                     for c in cutlass.range_constexpr(16):
-                        s_2 = total_8 + (quad + 8 * (c // 2) + c % 2)
-                        exists = s_2 < end_k_2
-                        below = s_2 < total_7[r]
-                        exists_2 = exists & below
-                        chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))
-                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]
+                        j_2 = s_begin + (quad + 8 * (c // 2) + c % 2)
+                        exists = j_2 < end_k_value
+                        j_lt_until = j_2 < until[r]
+                        exists_2 = exists & j_lt_until
+                        s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+                m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
                 m_chunk = max_over_s_lane(m_chunk_parts)
-                below = [total_9[r] < m_chunk[r] for r in range(2)]
-                m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]
-                equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]
-                chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]
-                difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]
-                again = [exp2(difference_5[r]) for r in range(2)]
-                product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]
-                e = [[], []]
-                if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):
+                m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+                m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+                is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+                m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+                alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+                alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+                l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+                p = [[], []]
+                if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
                     for r in cutlass.range_constexpr(2):
                         for c in cutlass.range_constexpr(32):
-                            o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])
+                            acc_o[r, c] = mul(acc_o[r, c], alpha[r])
                 for r in cutlass.range_constexpr(2):
                     for c in cutlass.range_constexpr(16):
-                        difference_6 = chosen[r][c] - chosen_2[r]
-                        e[r].append(exp2(difference_6))
-                        probs[r, c] = Float32(e[r][c]).to(BFloat16)
-                s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]
+                        p_exponent = s_masked[r][c] - m_safe[r]
+                        p[r].append(exp2(p_exponent))
+                        p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+                l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
                 v_ring.consumer_wait(got)
-                if (end_k_2 < total_8 + 64):
+                if (end_k_value < s_begin + 64):
                     column = 8 * (mine % 8)
                     for i in cutlass.range_constexpr(4):
                         down = mine % 128 // 8 + 16 * i
-                        s_2 = total_8 + down
-                        exists = s_2 < end_k_2
+                        j_2 = s_begin + down
+                        exists = j_2 < end_k_value
                         for j in cutlass.range_constexpr(2):
                             clear_vector_where(
                                 select(exists, Boolean(False), Boolean(True)), v_tiles,
@@ -721,11 +719,11 @@ def varlen_attention(
                             )
                     cute.arch.fence_view_async_shared()
                     cute.arch.barrier(barrier_id=group, number_of_threads=128)
-                multiply(summing, o_of_piece_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)
-                s_chunk = sum_over_s_lane(s_chunk_parts)
-                s_new = [product_4[r] + s_chunk[r] for r in range(2)]
+                multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
+                l_chunk = sum_over_s_lane(l_chunk_parts)
+                l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
                 for r in cutlass.range_constexpr(2):
-                    max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]
+                    m_piece[r], l_piece[r] = m_new[r], l_new[r]
                 warpgroup.wait_group(0)
                 k_ring.consumer_release(get)
                 v_ring.consumer_release(got)
@@ -733,66 +731,66 @@ def varlen_attention(
                 got.advance()
             with cute.arch.elect_one():
                 q_ring.consumer_release(own)
-            product_2 = (last_steps - 1) * 64
-            total_8 = begin_k_2 + product_2
-            remainder = (last_steps - 1) % 8
-            turn = remainder == 0
-            if turn & ((last_steps - 1) > first_steps):
+            s_step_times_64 = (last_steps - 1) * 64
+            s_begin = begin_k_value + s_step_times_64
+            s_step_mod_8 = (last_steps - 1) % 8
+            new_piece = s_step_mod_8 == 0
+            if new_piece & ((last_steps - 1) > first_steps):
                 for r in cutlass.range_constexpr(2):
-                    earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))
-                    m_2 = fmax(m[r], max_of_piece[r])
-                    equal = m_2 == Float32(float("-inf"))
-                    chosen = select(equal, Float32(0.0), m_2)
-                    difference_5 = m[r] - chosen
-                    difference_6 = max_of_piece[r] - chosen
-                    power = exp2(difference_5)
-                    power_2 = exp2(difference_6)
-                    product_3 = mul(s[r], power)
-                    product_4 = mul(sum_of_piece[r], power_2)
-                    total_9 = product_3 + product_4
+                    earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+                    m = fmax(m_before[r], m_piece[r])
+                    is_empty = m == Float32(float("-inf"))
+                    m_safe = select(is_empty, Float32(0.0), m)
+                    alpha_a_exponent = m_before[r] - m_safe
+                    alpha_b_exponent = m_piece[r] - m_safe
+                    alpha_a = exp2(alpha_a_exponent)
+                    alpha_b = exp2(alpha_b_exponent)
+                    l_a_scaled = mul(l_before[r], alpha_a)
+                    l_b_scaled = mul(l_piece[r], alpha_b)
+                    l = l_a_scaled + l_b_scaled
                     for c in cutlass.range_constexpr(32):
-                        product_5 = mul(earlier_o_2[c], power)
-                        product_6 = mul(o_of_piece[r, c], power_2)
-                        o_2[r, c] = product_5 + product_6
-                    max_of_piece[r], m[r], s[r] = Float32(float("-inf")), m_2, total_9
+                        o_a_scaled = mul(earlier_o_before[c], alpha_a)
+                        o_b_scaled = mul(acc_o[r, c], alpha_b)
+                        o_before[r, c] = o_a_scaled + o_b_scaled
+                    m_piece[r], m_before[r], l_before[r] = Float32(float("-inf")), m, l
                 rescales = rescales + 1
-            product_3 = [[mul(acc_scores[r, c], product) for c in range(16)] for r in range(2)]  # attention.py:277
-            total_9 = [max_of_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
-            chosen = [[], []]
+            s = [[mul(qk[r, c], scale_times_log2e) for c in range(16)] for r in range(2)]  # attention.py:281
+            m_limit = [m_piece[r] + Float32(8.0) for r in range(2)]  # attention.py:79
+            s_masked = [[], []]
             for r in cutlass.range_constexpr(2):
                 for c in cutlass.range_constexpr(16):
-                    s_2 = total_8 + (quad + 8 * (c // 2) + c % 2)
-                    exists = s_2 < end_k_2
-                    below = s_2 < total_7[r]
-                    exists_2 = exists & below
-                    chosen[r].append(select(exists_2, product_3[r][c], Float32(float("-inf"))))
-            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(chosen[r])]
+                    j_2 = s_begin + (quad + 8 * (c // 2) + c % 2)
+                    exists = j_2 < end_k_value
+                    j_lt_until = j_2 < until[r]
+                    exists_2 = exists & j_lt_until
+                    s_masked[r].append(select(exists_2, s[r][c], Float32(float("-inf"))))
+            m_chunk_parts = [x for r in range(2) for x in max_over_s_lane_of_thread(s_masked[r])]
             m_chunk = max_over_s_lane(m_chunk_parts)
-            below = [total_9[r] < m_chunk[r] for r in range(2)]
-            m_new = [select(below[r], m_chunk[r], max_of_piece[r]) for r in range(2)]
-            equal = [m_new[r] == Float32(float("-inf")) for r in range(2)]
-            chosen_2 = [select(equal[r], Float32(0.0), m_new[r]) for r in range(2)]
-            difference_5 = [max_of_piece[r] - chosen_2[r] for r in range(2)]
-            again = [exp2(difference_5[r]) for r in range(2)]
-            product_4 = [mul(sum_of_piece[r], again[r]) for r in range(2)]
-            e = [[], []]
-            if any_lane((again[0] != Float32(1.0)) | (again[1] != Float32(1.0))):
+            m_grows = [m_limit[r] < m_chunk[r] for r in range(2)]
+            m_new = [select(m_grows[r], m_chunk[r], m_piece[r]) for r in range(2)]
+            is_empty = [m_new[r] == Float32(float("-inf")) for r in range(2)]
+            m_safe = [select(is_empty[r], Float32(0.0), m_new[r]) for r in range(2)]
+            alpha_exponent = [m_piece[r] - m_safe[r] for r in range(2)]
+            alpha = [exp2(alpha_exponent[r]) for r in range(2)]
+            l_scaled = [mul(l_piece[r], alpha[r]) for r in range(2)]
+            p = [[], []]
+            if any_lane((alpha[0] != Float32(1.0)) | (alpha[1] != Float32(1.0))):
                 for r in cutlass.range_constexpr(2):
                     for c in cutlass.range_constexpr(32):
-                        o_of_piece[r, c] = mul(o_of_piece[r, c], again[r])
+                        acc_o[r, c] = mul(acc_o[r, c], alpha[r])
             for r in cutlass.range_constexpr(2):
                 for c in cutlass.range_constexpr(16):
-                    difference_6 = chosen[r][c] - chosen_2[r]
-                    e[r].append(exp2(difference_6))
-                    probs[r, c] = Float32(e[r][c]).to(BFloat16)
-            s_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(e[r])]
+                    p_exponent = s_masked[r][c] - m_safe[r]
+                    p[r].append(exp2(p_exponent))
+                    p_bf16[r, c] = Float32(p[r][c]).to(BFloat16)
+            l_chunk_parts = [x for r in range(2) for x in sum_over_s_lane_of_thread(p[r])]
             v_ring.consumer_wait(got)
-            if (end_k_2 < total_8 + 64):
+            if (end_k_value < s_begin + 64):
                 column = 8 * (mine % 8)
                 for i in cutlass.range_constexpr(4):
                     down = mine % 128 // 8 + 16 * i
-                    s_2 = total_8 + down
-                    exists = s_2 < end_k_2
+                    j_2 = s_begin + down
+                    exists = j_2 < end_k_value
                     for j in cutlass.range_constexpr(2):
                         clear_vector_where(
                             select(exists, Boolean(False), Boolean(True)), v_tiles, (column + 64 * j, down, got.index),
@@ -800,11 +798,11 @@ def varlen_attention(
                         )
                 cute.arch.fence_view_async_shared()
                 cute.arch.barrier(barrier_id=group, number_of_threads=128)
-            multiply(summing, o_of_piece_acc, acc_of_probs, v_factor[None, None, None, got.index], True, 4)
-            s_chunk = sum_over_s_lane(s_chunk_parts)
-            s_new = [product_4[r] + s_chunk[r] for r in range(2)]
+            multiply(mma_pv, acc_o_fragment, p_bf16_fragment, v_factor[None, None, None, got.index], True, 4)
+            l_chunk = sum_over_s_lane(l_chunk_parts)
+            l_new = [l_scaled[r] + l_chunk[r] for r in range(2)]
             for r in cutlass.range_constexpr(2):
-                max_of_piece[r], sum_of_piece[r] = m_new[r], s_new[r]
+                m_piece[r], l_piece[r] = m_new[r], l_new[r]
             warpgroup.wait_group(0)
             v_ring.consumer_release(got)
             got.advance()
@@ -816,40 +814,40 @@ def varlen_attention(
                 get.advance()
                 got.advance()
             for r in cutlass.range_constexpr(2):
-                earlier_o_2 = earlier(rescales, o_2, r, 32, Int32(-(2**31)).bitcast(Float32))
-                total_8 = begin_q_2 + q_3[r]  # attention.py:303
-                below = q_3[r] < difference_2
-                g = q_g_2[r] % 4  # attention.py:77
-                m_2 = fmax(m[r], max_of_piece[r])  # attention.py:79
-                equal = m_2 == Float32(float("-inf"))
-                chosen = select(equal, Float32(0.0), m_2)
-                difference_5 = m[r] - chosen
-                difference_6 = max_of_piece[r] - chosen
-                power = exp2(difference_5)
-                power_2 = exp2(difference_6)
-                product_2 = mul(s[r], power)
-                product_3 = mul(sum_of_piece[r], power_2)
-                total_9 = product_2 + product_3
-                equal_2 = total_9 == Float32(0.0)  # attention.py:325
-                log_of = portable_log(total_9)  # attention.py:327
-                fused_sum = fma(m_2, Float32(0.6931471824645996), log_of)
-                store_where(below & first_of_quad, lse, (h, g, total_8), fused_sum)
-                total_10 = []  # attention.py:79
+                earlier_o_before = earlier(rescales, o_before, r, 32, Int32(-(2**31)).bitcast(Float32))
+                token = begin_q_value + query[r]  # attention.py:307
+                inside = query[r] < count_2
+                g = q_g[r] % 4  # attention.py:77
+                m = fmax(m_before[r], m_piece[r])  # attention.py:79
+                is_empty = m == Float32(float("-inf"))
+                m_safe = select(is_empty, Float32(0.0), m)
+                alpha_a_exponent = m_before[r] - m_safe
+                alpha_b_exponent = m_piece[r] - m_safe
+                alpha_a = exp2(alpha_a_exponent)
+                alpha_b = exp2(alpha_b_exponent)
+                l_a_scaled = mul(l_before[r], alpha_a)
+                l_b_scaled = mul(l_piece[r], alpha_b)
+                l = l_a_scaled + l_b_scaled
+                l_is_0 = l == Float32(0.0)  # attention.py:329
+                log_l = portable_log(l)  # attention.py:331
+                lse_value = fma(m, Float32(0.6931471824645996), log_l)
+                store_where(inside & first_of_quad, lse, (h, g, token), lse_value)
+                o_value = []  # attention.py:79
                 for c in cutlass.range_constexpr(32):
-                    product_4 = mul(earlier_o_2[c], power)
-                    product_5 = mul(o_of_piece[r, c], power_2)
-                    total_10.append(product_4 + product_5)
-                quotient = divided(total_10, total_9)  # attention.py:325
-                as_bf16 = []
+                    o_a_scaled = mul(earlier_o_before[c], alpha_a)
+                    o_b_scaled = mul(acc_o[r, c], alpha_b)
+                    o_value.append(o_a_scaled + o_b_scaled)
+                o_over_l = divided(o_value, l)  # attention.py:329
+                mean_bf16 = []
                 for c in cutlass.range_constexpr(32):
-                    chosen_2 = select(equal_2, Float32(0.0), quotient[c])
-                    total_11 = chosen_2 + Float32(0.0)
-                    as_bf16.append(Float32(total_11).to(BFloat16))  # attention.py:326
+                    o_over_l_or_0 = select(l_is_0, Float32(0.0), o_over_l[c])
+                    mean = o_over_l_or_0 + Float32(0.0)
+                    mean_bf16.append(Float32(mean).to(BFloat16))  # attention.py:330
                 for c in cutlass.range_constexpr(0, 32, 16):
-                    vectors = to_vectors(epilogue_tile, o.element_type, as_bf16[c : c + 16])
+                    vectors = to_vectors(epilogue_tile, o.element_type, mean_bf16[c : c + 16])
                     for i in cutlass.range_constexpr(2):
                         store_vector_where(
-                            below, o, (total_8, h, g, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
+                            inside, o, (token, h, g, (quad + 8 * (c // 2) + 3 * quad + 32 * i)), vectors[i]
                         )
             own.advance()
             item, b, first_steps, all_steps, full_steps, last_steps = read_work_tile(
@@ -890,7 +888,7 @@ def launch_varlen_attention(
     end_k = cute.make_tensor(end_k_ptr, cute.make_layout((B,), stride=(1,)))
     o = cute.make_tensor(o_ptr, cute.make_layout((T, 8, 4, 128), stride=(o_t_stride, o_h_stride, o_g_stride, 1)))
     lse = cute.make_tensor(lse_ptr, cute.make_layout((8, 4, T), stride=(lse_h_stride, lse_g_stride, 1)))
-    scoring, summing = varlen_attention_units()
+    mma_qk, mma_pv = varlen_attention_units()
     layouts = varlen_attention_layouts()
     tma_k, k = cpasync.make_tiled_tma_atom(
         cpasync.CopyBulkTensorTileG2SOp(), k, cute.slice_(layouts[1], (None, None, 0)), (64, 128)
@@ -899,7 +897,7 @@ def launch_varlen_attention(
         cpasync.CopyBulkTensorTileG2SOp(), v, cute.slice_(layouts[2], (None, None, 0)), (128, 64)
     )
     varlen_attention(
-        scoring, summing, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, o, lse,
+        mma_qk, mma_pv, tma_k, k, tma_v, v, q, begin_q, end_q, begin_k, end_k, o, lse,
         varlen_attention_work_counter_ptr, Q, B, T, S, scale
     ).launch(grid=(programs, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1, stream=stream,)
 

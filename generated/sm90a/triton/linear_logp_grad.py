@@ -34,10 +34,10 @@ def linear_logp_grad_1(
     order = tl.load(order_ptr + t)  # linear_logp.py:124
     ids = tl.load(ids_ptr + order)
     hidden = tl.load(hidden_ptr + order * hidden_t_stride + d)  # linear_logp.py:129
-    differs = ids != ignore_index  # logp.py:200
-    as_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:129
-    chosen = tl.where(differs, hidden, as_bf16)
-    tl.store(rows_ptr + t_within.to(tl.int64) * rows_t_within_stride + d, chosen)
+    active = ids != ignore_index  # logp.py:200
+    _0_bf16 = tl.full((), 0.0, tl.float32).to(tl.bfloat16)  # linear_logp.py:129
+    rows_value = tl.where(active, hidden, _0_bf16)
+    tl.store(rows_ptr + t_within.to(tl.int64) * rows_t_within_stride + d, rows_value)
 
 
 @triton.jit
@@ -69,42 +69,42 @@ def linear_logp_grad_2(
         v = v_piece_begin + v_within
         order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:124
         ids = tl.load(ids_ptr + order, mask=t_within_inside, other=0)
-        differs = ids != ignore_index  # logp.py:200
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:130
+        active = ids != ignore_index  # logp.py:200
+        product = tl.zeros((128, 256), tl.float32)  # linear_logp.py:130
         for d_first in tl.range(0, 4096, 64):
             rows = rows_tiles.load([t_within_first, d_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
-            z = tl.dot(rows, weight.T, z)
+            product = tl.dot(rows, weight.T, product)
         lse = tl.load(lse_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:132
         entropy = tl.load(entropy_ptr + order, mask=t_within_inside, other=0.0)  # linear_logp.py:122
         d_logp = tl.load(d_logp_ptr + order, mask=t_within_inside, other=0.0)
         d_lse = tl.load(d_lse_ptr + order, mask=t_within_inside, other=0.0)
         d_entropy = tl.load(d_entropy_ptr + order, mask=t_within_inside, other=0.0)
-        product = z * inv_temperature  # logp.py:57
-        difference = product - lse  # logp.py:186
-        product_2 = difference * 1.442695  # logp.py:187
-        exp2 = tl.exp2(product_2)
-        difference_2 = d_lse - d_logp  # logp.py:208
-        product_3 = exp2 * difference_2  # logp.py:188
-        equal = exp2 == 0.0  # logp.py:191
-        product_4 = d_entropy * exp2
-        total = difference + entropy
-        product_5 = product_4 * total
-        chosen = tl.where(equal, 0.0, product_5)
-        difference_3 = product_3 - chosen
-        at_most = ids >= 0  # logp.py:193
-        below = ids < 128256
-        both = at_most & below
-        chosen_2 = tl.where(both, ids, -1)  # logp.py:194
-        as_i32 = chosen_2.to(tl.int32)
-        equal_2 = v == as_i32
-        chosen_3 = tl.where(equal_2, d_logp, 0.0)
-        total_2 = difference_3 + chosen_3
-        product_6 = total_2 * inv_temperature  # logp.py:63
-        chosen_4 = tl.where(differs, product_6, 0.0)  # linear_logp.py:133
-        as_bf16 = chosen_4.to(tl.bfloat16)
+        z = product * inv_temperature  # logp.py:57
+        centred = z - lse  # logp.py:186
+        centred_times_log2e = centred * 1.442695  # logp.py:187
+        p = tl.exp2(centred_times_log2e)
+        d_lse_minus_d_logp = d_lse - d_logp  # logp.py:208
+        dz = p * d_lse_minus_d_logp  # logp.py:188
+        p_is_0 = p == 0.0  # logp.py:191
+        d_entropy_times_p = d_entropy * p
+        centred_plus_entropy = centred + entropy
+        dz_product = d_entropy_times_p * centred_plus_entropy
+        dz_product_or_0 = tl.where(p_is_0, 0.0, dz_product)
+        dz_2 = dz - dz_product_or_0
+        ids_ge_0 = ids >= 0  # logp.py:193
+        inside_below = ids < 128256
+        inside = ids_ge_0 & inside_below
+        ids_masked = tl.where(inside, ids, -1)  # logp.py:194
+        ids_masked_i32 = ids_masked.to(tl.int32)
+        dz_equal = v == ids_masked_i32
+        d_logp_masked = tl.where(dz_equal, d_logp, 0.0)
+        dz_3 = dz_2 + d_logp_masked
+        dz_times_inv_temperature = dz_3 * inv_temperature  # logp.py:63
+        dz_times_inv_temperature_masked = tl.where(active, dz_times_inv_temperature, 0.0)  # linear_logp.py:133
+        dz_times_inv_temperature_masked_bf16 = dz_times_inv_temperature_masked.to(tl.bfloat16)
         tl.store(
-            dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, as_bf16,
+            dz_ptr + t_within.to(tl.int64) * dz_t_within_stride + v_within, dz_times_inv_temperature_masked_bf16,
             mask=t_within_inside & v_within_inside
         )
 
@@ -132,12 +132,14 @@ def linear_logp_grad_3_0(
         d_first = column * 256
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
-            z = tl.dot(dz, weight, z)
-        tl.store(merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, z, mask=t_within_inside)
+            d_hidden = tl.dot(dz, weight, d_hidden)
+        tl.store(
+            merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d, d_hidden, mask=t_within_inside
+        )
 
 
 @triton.jit
@@ -163,12 +165,12 @@ def linear_logp_grad_3_1(
         d_first = column * 256
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
-            z = tl.dot(dz, weight, z)
-        low, high = halves(z, 128, 128)
+            d_hidden = tl.dot(dz, weight, d_hidden)
+        low, high = halves(d_hidden, 128, 128)
         low_2, high_2 = halves(low, 128, 64)
         low_3, high_3 = halves(high, 128, 64)
         d_2 = d_first + tl.arange(0, 64)[None, :]
@@ -228,12 +230,12 @@ def linear_logp_grad_3_2(
         d_first = column * 256
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
-            z = tl.dot(dz, weight, z)
-        low, high = halves(z, 128, 128)
+            d_hidden = tl.dot(dz, weight, d_hidden)
+        low, high = halves(d_hidden, 128, 128)
         low_2, high_2 = halves(low, 128, 64)
         low_3, high_3 = halves(high, 128, 64)
         d_2 = d_first + tl.arange(0, 64)[None, :]
@@ -313,12 +315,12 @@ def linear_logp_grad_3_3(
         t = t_piece_begin + t_within
         v_piece_begin = V_piece * 16032
         order = tl.load(order_ptr + t, mask=t_within_inside, other=0)  # linear_logp.py:124
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
+        d_hidden = tl.zeros((128, 256), tl.float32)  # linear_logp.py:136
         for v_within_first in tl.range(0, 16032, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             weight = weight_tiles.load([v_piece_begin + v_within_first, d_first])
-            z = tl.dot(dz, weight, z)
-        low, high = halves(z, 128, 128)
+            d_hidden = tl.dot(dz, weight, d_hidden)
+        low, high = halves(d_hidden, 128, 128)
         low_2, high_2 = halves(low, 128, 64)
         low_3, high_3 = halves(high, 128, 64)
         d_2 = d_first + tl.arange(0, 64)[None, :]
@@ -334,8 +336,8 @@ def linear_logp_grad_3_3(
             merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged_3 = earlier_3 + merged_2
-        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
-        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)
+        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
         d_2 = d_first + 64 + tl.arange(0, 64)[None, :]
         earlier = tl.load(  # linear_logp.py:136
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
@@ -349,8 +351,8 @@ def linear_logp_grad_3_3(
             merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged_3 = earlier_3 + merged_2
-        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
-        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)
+        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
         d_2 = d_first + 128 + tl.arange(0, 64)[None, :]
         earlier = tl.load(  # linear_logp.py:136
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
@@ -364,8 +366,8 @@ def linear_logp_grad_3_3(
             merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged_3 = earlier_3 + merged_2
-        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
-        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)
+        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
         d_2 = d_first + 192 + tl.arange(0, 64)[None, :]
         earlier = tl.load(  # linear_logp.py:136
             merged_3_0_ptr + t_within.to(tl.int64) * merged_3_0_t_within_stride + d_2, mask=t_within_inside, other=0.0
@@ -379,8 +381,8 @@ def linear_logp_grad_3_3(
             merged_3_2_ptr + t_within.to(tl.int64) * merged_3_2_t_within_stride + d_2, mask=t_within_inside, other=0.0
         )
         merged_3 = earlier_3 + merged_2
-        as_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
-        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, as_bf16, mask=t_within_inside)
+        merged_bf16 = merged_3.to(tl.bfloat16)  # linear_logp.py:109
+        tl.store(d_hidden_ptr + order * d_hidden_t_stride + d_2, merged_bf16, mask=t_within_inside)
 
 
 @triton.jit
@@ -406,13 +408,13 @@ def linear_logp_grad_4(
         d = d_first + tl.arange(0, 256)[None, :]
         v_piece_begin = V_piece * 16032
         v = v_piece_begin + v_within
-        z = tl.zeros((128, 256), tl.float32)  # linear_logp.py:138
+        d_weight = tl.zeros((128, 256), tl.float32)  # linear_logp.py:138
         for t_within_first in tl.range(0, T_length, 64):
             dz = dz_tiles.load([t_within_first, v_within_first])
             rows = rows_tiles.load([t_within_first, d_first])
-            z = tl.dot(dz.T, rows, z)
-        as_bf16 = z.to(tl.bfloat16)  # linear_logp.py:111
-        tl.store(d_weight_ptr + v.to(tl.int64) * d_weight_v_stride + d, as_bf16, mask=v_within_inside)
+            d_weight = tl.dot(dz.T, rows, d_weight)
+        d_weight_bf16 = d_weight.to(tl.bfloat16)  # linear_logp.py:111
+        tl.store(d_weight_ptr + v.to(tl.int64) * d_weight_v_stride + d, d_weight_bf16, mask=v_within_inside)
 
 
 def call(

@@ -67,24 +67,24 @@ def swiglu_grad(
     gate = tl.load(gate_ptr + t.to(tl.int64) * gate_t_stride + n)  # model.py:35
     up = tl.load(up_ptr + t.to(tl.int64) * up_t_stride + n)
     d_y = tl.load(d_y_ptr + t.to(tl.int64) * d_y_t_stride + n)
-    as_f32 = gate.to(tl.float32)
-    as_f32_2 = up.to(tl.float32)
-    as_f32_3 = d_y.to(tl.float32)
-    sigmoid = portable_sigmoid(as_f32)  # model.py:36
-    product = as_f32_3 * as_f32_2  # model.py:37
-    difference = 1.0 - sigmoid
-    product_2 = as_f32 * difference
-    total = product_2 + 1.0
-    product_3 = sigmoid * total
-    product_4 = product * product_3
-    product_5 = as_f32 * sigmoid  # model.py:38
-    as_bf16 = product_5.to(tl.bfloat16)
-    as_f32_4 = as_bf16.to(tl.float32)
-    product_6 = as_f32_3 * as_f32_4
-    as_bf16_2 = product_4.to(tl.bfloat16)  # model.py:40
-    as_bf16_3 = product_6.to(tl.bfloat16)  # model.py:41
-    tl.store(d_gate_ptr + t.to(tl.int64) * d_gate_t_stride + n, as_bf16_2)  # model.py:39
-    tl.store(d_up_ptr + t.to(tl.int64) * d_up_t_stride + n, as_bf16_3)
+    g = gate.to(tl.float32)
+    u = up.to(tl.float32)
+    d = d_y.to(tl.float32)
+    s = portable_sigmoid(g)  # model.py:36
+    d_times_u = d * u  # model.py:37
+    _1_minus_s = 1.0 - s
+    d_gate_product = g * _1_minus_s
+    d_gate_sum = d_gate_product + 1.0
+    d_gate_product_2 = s * d_gate_sum
+    d_gate = d_times_u * d_gate_product_2
+    g_times_s = g * s  # model.py:38
+    g_times_s_bf16 = g_times_s.to(tl.bfloat16)
+    g_times_s_bf16_f32 = g_times_s_bf16.to(tl.float32)
+    d_up = d * g_times_s_bf16_f32
+    d_gate_bf16 = d_gate.to(tl.bfloat16)  # model.py:40
+    d_up_bf16 = d_up.to(tl.bfloat16)  # model.py:41
+    tl.store(d_gate_ptr + t.to(tl.int64) * d_gate_t_stride + n, d_gate_bf16)  # model.py:39
+    tl.store(d_up_ptr + t.to(tl.int64) * d_up_t_stride + n, d_up_bf16)
 
 
 def call(

@@ -115,42 +115,42 @@ def varlen_attention(
     h = tl.program_id(0) // tiles
     begin_k = tl.load(begin_k_ptr + b)  # attention.py:75
     end_k = tl.load(end_k_ptr + b)  # attention.py:76
-    begin_q = tl.load(begin_q_ptr + b)  # attention.py:301
-    end_q = tl.load(end_q_ptr + b)  # attention.py:302
-    q = q_g // 4  # attention.py:301
-    difference = end_q - begin_q  # attention.py:302
-    total = begin_q + q  # attention.py:303
-    below = q < difference
-    at_most = total >= 0  # attention.py:77
-    below_2 = total < T
-    both = at_most & below_2
-    both_2 = below & both
+    begin_q = tl.load(begin_q_ptr + b)  # attention.py:305
+    end_q = tl.load(end_q_ptr + b)  # attention.py:306
+    query = q_g // 4  # attention.py:305
+    count = end_q - begin_q  # attention.py:306
+    token = begin_q + query  # attention.py:307
+    inside = query < count
+    token_ge_0 = token >= 0  # attention.py:77
+    token_lt_T = token < T
+    q_guard = token_ge_0 & token_lt_T
+    q_guard_2 = inside & q_guard
     g = q_g % 4
-    q_2 = tl.load(
-        q_ptr + h.to(tl.int64) * q_h_stride + total.to(tl.int64) * q_t_stride + g.to(tl.int64) * q_g_stride + e,
-        mask=both_2, other=0.0
+    q = tl.load(
+        q_ptr + h.to(tl.int64) * q_h_stride + token.to(tl.int64) * q_t_stride + g.to(tl.int64) * q_g_stride + e,
+        mask=q_guard_2, other=0.0
     )
-    difference_2 = end_k - begin_k  # attention.py:76
-    difference_3 = difference_2 - difference  # attention.py:303
-    total_2 = q + difference_3
-    total_3 = total_2 + 1  # attention.py:309
-    total_4 = total_3 + begin_k
-    larger = tl.maximum(difference_2, 0)  # attention.py:79
-    difference_4 = total_4 - begin_k
-    larger_2 = tl.maximum(difference_4, 0)
-    seen = tl.minimum(larger, larger_2)
+    keys = end_k - begin_k  # attention.py:76
+    keys_minus_count = keys - count  # attention.py:307
+    key = query + keys_minus_count
+    key_plus_1 = key + 1  # attention.py:313
+    until = key_plus_1 + begin_k
+    length = tl.maximum(keys, 0)  # attention.py:79
+    until_minus_begin_k = until - begin_k
+    visible = tl.maximum(until_minus_begin_k, 0)
+    seen = tl.minimum(length, visible)
     full_steps = seen // 64
-    total_5 = seen + 63
-    steps = total_5 // 64
+    seen_plus_63 = seen + 63
+    steps = seen_plus_63 // 64
     s_lane = tl.arange(0, 64)[None, :]
-    product = scale * 1.442695  # attention.py:277
+    scale_times_log2e = scale * 1.442695  # attention.py:281
     last_steps = tl.max(tl.reshape(steps, (64,)), 0)  # attention.py:79
-    max_of_piece = tl.full((64, 1), float("-inf"), tl.float32)
-    sum_of_piece = tl.full((64, 1), 0.0, tl.float32)
-    o_of_piece = tl.full((64, 128), 0.0, tl.float32)
-    m = tl.full((64, 1), float("-inf"), tl.float32)
-    s = tl.full((64, 1), negative_zero(), tl.float32)
-    o = tl.full((64, 128), negative_zero(), tl.float32)
+    m_piece = tl.full((64, 1), float("-inf"), tl.float32)
+    l_piece = tl.full((64, 1), 0.0, tl.float32)
+    acc_o = tl.full((64, 128), 0.0, tl.float32)
+    m_before = tl.full((64, 1), float("-inf"), tl.float32)
+    l_before = tl.full((64, 1), negative_zero(), tl.float32)
+    o_before = tl.full((64, 128), negative_zero(), tl.float32)
     k_base = k_ptr + h.to(tl.int64) * k_h_stride
     v_base = v_ptr + h.to(tl.int64) * v_h_stride
     apart = v_base.to(tl.int64) - k_base.to(tl.int64)
@@ -172,78 +172,78 @@ def varlen_attention(
         )
     first_full_steps = tl.min(tl.reshape(full_steps, (64,)), 0)
     for s_step in tl.range(0, last_steps, num_stages=3):
-        product_2 = s_step * 64
-        total_6 = begin_k + product_2
-        k = tl.reshape(k_rows.load([k_half, total_6, 0]), (64, 128))  # attention.py:80
-        z = tl.dot(q_2, k.T)
-        v = tl.reshape(v_rows.load([v_half, total_6, 0]), (64, 128))  # attention.py:81
-        product_3 = z * product  # attention.py:277
-        remainder = s_step % 8  # attention.py:79
-        turn = remainder == 0
-        if turn:
-            m_2 = tl.maximum(m, max_of_piece)
-            equal = m_2 == float("-inf")
-            chosen = tl.where(equal, 0.0, m_2)
-            difference_5 = m - chosen
-            exp2 = tl.exp2(difference_5)
-            difference_6 = max_of_piece - chosen
-            exp2_2 = tl.exp2(difference_6)
-            product_4 = s * exp2
-            product_5 = sum_of_piece * exp2_2
-            total_7 = product_4 + product_5
-            product_6 = o * exp2
-            product_7 = o_of_piece * exp2_2
-            total_8 = product_6 + product_7
-            max_of_piece, m, s, o = tl.full((64, 1), float("-inf"), tl.float32), m_2, total_7, total_8
-        chosen = product_3
+        s_step_times_64 = s_step * 64
+        s_begin = begin_k + s_step_times_64
+        k = tl.reshape(k_rows.load([k_half, s_begin, 0]), (64, 128))  # attention.py:80
+        qk = tl.dot(q, k.T)
+        v = tl.reshape(v_rows.load([v_half, s_begin, 0]), (64, 128))  # attention.py:81
+        s = qk * scale_times_log2e  # attention.py:281
+        s_step_mod_8 = s_step % 8  # attention.py:79
+        new_piece = s_step_mod_8 == 0
+        if new_piece:
+            m = tl.maximum(m_before, m_piece)
+            is_empty = m == float("-inf")
+            m_safe = tl.where(is_empty, 0.0, m)
+            alpha_a_exponent = m_before - m_safe
+            alpha_a = tl.exp2(alpha_a_exponent)
+            alpha_b_exponent = m_piece - m_safe
+            alpha_b = tl.exp2(alpha_b_exponent)
+            l_a_scaled = l_before * alpha_a
+            l_b_scaled = l_piece * alpha_b
+            l = l_a_scaled + l_b_scaled
+            o_a_scaled = o_before * alpha_a
+            o_b_scaled = acc_o * alpha_b
+            o = o_a_scaled + o_b_scaled
+            m_piece, m_before, l_before, o_before = tl.full((64, 1), float("-inf"), tl.float32), m, l, o
+        s_masked = s
         if s_step >= first_full_steps:
-            s_2 = total_6 + s_lane
-            exists = s_2 < end_k
-            below_3 = s_2 < total_4
-            exists_2 = exists & below_3
-            chosen = tl.where(exists_2, product_3, float("-inf"))
-        m_chunk = max_over_s_lane(chosen)
-        total_7 = max_of_piece + 8.0
-        below_3 = total_7 < m_chunk
-        m_new = tl.where(below_3, m_chunk, max_of_piece)
-        equal = m_new == float("-inf")
-        chosen_2 = tl.where(equal, 0.0, m_new)
-        difference_5 = max_of_piece - chosen_2
-        again = tl.exp2(difference_5)
-        difference_6 = chosen - chosen_2
-        e_2 = tl.exp2(difference_6)
-        product_4 = sum_of_piece * again
-        s_chunk = sum_over_s_lane(e_2)
-        s_new = product_4 + s_chunk
-        o_before = o_of_piece * again
-        p = e_2.to(tl.bfloat16)
-        o_new = tl.dot(p, v, o_before)
-        max_of_piece, sum_of_piece, o_of_piece = m_new, s_new, o_new
-    m_2 = tl.maximum(m, max_of_piece)
-    equal = m_2 == float("-inf")
-    chosen = tl.where(equal, 0.0, m_2)
-    difference_5 = m - chosen
-    exp2 = tl.exp2(difference_5)
-    difference_6 = max_of_piece - chosen
-    exp2_2 = tl.exp2(difference_6)
-    product_2 = s * exp2
-    product_3 = sum_of_piece * exp2_2
-    total_6 = product_2 + product_3
-    product_4 = o * exp2
-    product_5 = o_of_piece * exp2_2
-    total_7 = product_4 + product_5
-    equal_2 = total_6 == 0.0  # attention.py:325
-    quotient = divided(total_7, total_6)
-    chosen_2 = tl.where(equal_2, 0.0, quotient)
-    total_8 = chosen_2 + 0.0
-    as_bf16 = total_8.to(tl.bfloat16)  # attention.py:326
+            j = s_begin + s_lane
+            exists = j < end_k
+            j_lt_until = j < until
+            exists_2 = exists & j_lt_until
+            s_masked = tl.where(exists_2, s, float("-inf"))
+        m_chunk = max_over_s_lane(s_masked)
+        m_limit = m_piece + 8.0
+        m_grows = m_limit < m_chunk
+        m_new = tl.where(m_grows, m_chunk, m_piece)
+        is_empty = m_new == float("-inf")
+        m_safe = tl.where(is_empty, 0.0, m_new)
+        alpha_exponent = m_piece - m_safe
+        alpha = tl.exp2(alpha_exponent)
+        p_exponent = s_masked - m_safe
+        p = tl.exp2(p_exponent)
+        l_scaled = l_piece * alpha
+        l_chunk = sum_over_s_lane(p)
+        l_new = l_scaled + l_chunk
+        acc_o_scaled = acc_o * alpha
+        p_bf16 = p.to(tl.bfloat16)
+        acc_o_new = tl.dot(p_bf16, v, acc_o_scaled)
+        m_piece, l_piece, acc_o = m_new, l_new, acc_o_new
+    m = tl.maximum(m_before, m_piece)
+    is_empty = m == float("-inf")
+    m_safe = tl.where(is_empty, 0.0, m)
+    alpha_a_exponent = m_before - m_safe
+    alpha_a = tl.exp2(alpha_a_exponent)
+    alpha_b_exponent = m_piece - m_safe
+    alpha_b = tl.exp2(alpha_b_exponent)
+    l_a_scaled = l_before * alpha_a
+    l_b_scaled = l_piece * alpha_b
+    l = l_a_scaled + l_b_scaled
+    o_a_scaled = o_before * alpha_a
+    o_b_scaled = acc_o * alpha_b
+    o = o_a_scaled + o_b_scaled
+    l_is_0 = l == 0.0  # attention.py:329
+    o_over_l = divided(o, l)
+    o_over_l_or_0 = tl.where(l_is_0, 0.0, o_over_l)
+    mean = o_over_l_or_0 + 0.0
+    mean_bf16 = mean.to(tl.bfloat16)  # attention.py:330
     tl.store(
-        o_ptr + h.to(tl.int64) * o_h_stride + total.to(tl.int64) * o_t_stride + g.to(tl.int64) * o_g_stride + w,
-        as_bf16, mask=below
+        o_ptr + h.to(tl.int64) * o_h_stride + token.to(tl.int64) * o_t_stride + g.to(tl.int64) * o_g_stride + w,
+        mean_bf16, mask=inside
     )
-    log = portable_log(total_6)  # attention.py:327
-    fused = tl.fma(m_2, 0.6931472, log)
-    tl.store(lse_ptr + h.to(tl.int64) * lse_h_stride + g.to(tl.int64) * lse_g_stride + total, fused, mask=below)
+    log_l = portable_log(l)  # attention.py:331
+    lse_value = tl.fma(m, 0.6931472, log_l)
+    tl.store(lse_ptr + h.to(tl.int64) * lse_h_stride + g.to(tl.int64) * lse_g_stride + token, lse_value, mask=inside)
 
 
 def call(

@@ -44,6 +44,7 @@ class Memory:
         self.span: Span | None = None  # of a thread's list that is written now; None: all of it
         self.writer = ""  # predicate of the thread that stores row values
         for decl in self.plan.kernel.params:
+            self.e.names.tensors.add(decl.name)
             self.e.names.taken |= {decl.name, *(axis.name for axis in decl.type.axes)}
 
     def argument(self, arg: CallArg) -> str:

@@ -12,6 +12,7 @@ from rlk.lower.common.emitted import CallArg, Emitted, From, Signature
 from rlk.lower.common.host_loops import host_lines
 from rlk.lower.common.layout import laid_out
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.names import named
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header
 from rlk.lower.cute import contraction, rows
@@ -53,7 +54,7 @@ def lower(
     looped = {each.kernel for each in program.order if each.turns}
     written, builds, launch, about = [], [], {}, []
     used: list[CallArg] = []
-    for kernel, schedule in zip(program.kernels, schedules, strict=True):
+    for kernel, schedule in zip(map(named, program.kernels), schedules, strict=True):
         placed = plan(kernel, schedule, target, signature)
         if isinstance(placed, ContractionPlan):
             made = contraction.write(placed, helpers, checks, loop_indices)

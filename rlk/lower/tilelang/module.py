@@ -20,6 +20,7 @@ from rlk.lower.common.emitted import (
 from rlk.lower.common.host_loops import host_lines
 from rlk.lower.common.layout import laid_out
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.names import named
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type
 from rlk.lower.tilelang import text
@@ -67,7 +68,7 @@ def lower(
     kernels, builds, emitters = [], [], []
     launch: dict[str, list[str]] = {}
     used: list[CallArg] = []
-    for kernel, schedule in zip(program.kernels, schedules, strict=True):
+    for kernel, schedule in zip(map(named, program.kernels), schedules, strict=True):
         placed = plan(kernel, schedule, target, signature)
         emitter = Emitter(placed, helpers, checks)
         emitters.append(emitter)
@@ -85,10 +86,10 @@ def lower(
     lines = tuple(Line(each) for each in host_lines(program.order, launch, dict(signature.extents)))
     host = Function("call", tuple(a.name for a in parameters), program.name, lines)
     header = Header(program.name, numerics_id, __version__, target.name, tuple(map(str, schedules)))
-    named = tuple(helpers[name] for name in sorted(helpers))
+    macros = tuple(helpers[name] for name in sorted(helpers))
     imports = tuple(dict.fromkeys(line for emitter in emitters for line in emitter.dots.imports))
     source = laid_out(
-        render("tilelang", "module.py.j2", Module(header, imports, named, tuple(kernels), host))
+        render("tilelang", "module.py.j2", Module(header, imports, macros, tuple(kernels), host))
     )
     file = f"rlk/{target.folder}/tilelang/{program.name}.py"
     return Emitted(source, tuple(builds), parameters, tuple(checks), file, backend="tilelang")

@@ -15,6 +15,7 @@ from rlk.lower.common.emitted import CallArg, Emitted, From, KernelArg, KernelBu
 from rlk.lower.common.host_loops import host_lines, length_name
 from rlk.lower.common.layout import laid_out
 from rlk.lower.common.lines import Function, Line
+from rlk.lower.common.names import named
 from rlk.lower.common.render import render
 from rlk.lower.common.spelling import Header, argument_type
 from rlk.lower.triton.emit import Emitter
@@ -54,7 +55,7 @@ def lower(
     launch: dict[str, list[str]] = {}
     loop_indices = abi.turn_axes(program)
     used: list[CallArg] = []
-    for kernel, schedule in zip(program.kernels, schedules, strict=True):
+    for kernel, schedule in zip(map(named, program.kernels), schedules, strict=True):
         placed = plan(kernel, schedule, target, signature, version)
         emitter = Emitter(placed, helpers, checks)
         body = emitter.run()
